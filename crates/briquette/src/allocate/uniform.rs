@@ -1,0 +1,19 @@
+use serde::{Deserialize, Serialize};
+
+use super::{AllocateInput, Allocation, Allocator};
+use crate::Result;
+
+/// The same number of entries for every layer and head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uniform {}
+
+impl Allocator for Uniform {
+    fn name(&self) -> &str {
+        "uniform"
+    }
+
+    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+        Ok(Allocation::Rows(input.budget.to_vec()))
+    }
+}

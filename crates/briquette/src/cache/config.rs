@@ -1,0 +1,104 @@
+use std::sync::Arc;
+
+use burn::tensor::DType;
+
+use crate::{
+    Error, Result,
+    ops::{Ops, Reference},
+};
+
+/// What a cache needs to know beyond the model's shape and the policy.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// The type keys and values are held in: f32, f16 or bf16. Queries, keys and values may come in another;
+    /// scores and sums are always f32.
+    pub dtype: DType,
+    /// Columns to make room for at once, if it is known how many will come.
+    pub capacity: Option<usize>,
+    /// What query-key products are multiplied by; `None` is `1 / √head_dim`.
+    pub softmax_scale: Option<f64>,
+    /// When queries, keys and values are checked for NaN and infinity.
+    pub input_check: InputCheck,
+    /// The hot operations.
+    pub ops: Arc<dyn Ops>,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self {
+            dtype: DType::F32,
+            capacity: None,
+            softmax_scale: None,
+            input_check: InputCheck::default(),
+            ops: Arc::new(Reference),
+        }
+    }
+}
+
+/// When queries, keys and values are checked for NaN and infinity. A check reads one number back from the
+/// device, so on an accelerator it costs a decoded token a round trip a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputCheck {
+    /// In every call.
+    #[default]
+    Always,
+    /// While a prompt arrives.
+    Prompt,
+    /// Never. What a NaN does is then up to the model; scores are still checked when entries are selected.
+    Never,
+}
+
+impl CacheConfig {
+    /// Another type to hold keys and values in.
+    pub fn with_dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// Room for so many columns at once.
+    pub fn with_capacity(mut self, capacity: usize) -> Self {
+        self.capacity = Some(capacity);
+        self
+    }
+
+    /// Another time to check for NaN and infinity.
+    pub fn with_input_check(mut self, input_check: InputCheck) -> Self {
+        self.input_check = input_check;
+        self
+    }
+
+    /// Another factor for query-key products.
+    pub fn with_softmax_scale(mut self, scale: f64) -> Self {
+        self.softmax_scale = Some(scale);
+        self
+    }
+
+    /// Other implementations of the hot operations.
+    pub fn with_ops(mut self, ops: Arc<dyn Ops>) -> Self {
+        self.ops = ops;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !is_cache_type(self.dtype) {
+            return Err(Error::DataType {
+                what: "the cache",
+                dtype: self.dtype,
+                expected: "F32, F16 or BF16".into(),
+            });
+        }
+        match self.softmax_scale {
+            Some(scale) if !(scale.is_finite() && scale > 0.0) => Err(Error::InvalidParameter {
+                parameter: "softmax_scale",
+                value: scale.to_string(),
+                must_be: "a positive number".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether keys and values can be held, or handed over, in this type.
+pub(crate) fn is_cache_type(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}

@@ -1,0 +1,476 @@
+//! One layer of a cache: append, attend, observe, compress; and nothing changed if any of it fails.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::{
+    CacheConfig, Entries,
+    prompt::{Arrival, Phase, Progress, Prompt},
+    query_window::{Queries, QueryWindow},
+    store::{Encode, Store, StoreOptions, StoreQuery, dense::attend_entries},
+};
+use crate::{
+    CacheShape, Error, Policy, PrefillCompression, Result,
+    allocate::{AllocateInput, Allocation, LazyScores},
+    ops::{SelectInput, Visibility, WindowInput},
+    policy::{Footprint, PositionMode},
+    position::PositionEncoding,
+    reduce::ReduceInput,
+    score::{Observes, ScoreInput},
+};
+
+/// What the layers of a cache share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) layer: usize,
+    pub(super) shape: CacheShape,
+    pub(super) policy: &'a Policy,
+    pub(super) config: &'a CacheConfig,
+    pub(super) device: &'a Device,
+    pub(super) encoding: &'a dyn PositionEncoding,
+}
+
+/// Queries, keys and values of one call: checked, padding zeroed, positions not yet encoded.
+#[derive(Clone, Debug)]
+pub(super) struct Projections {
+    pub(super) queries: Tensor<4>,
+    pub(super) keys: Tensor<4>,
+    pub(super) values: Tensor<4>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct LayerCache {
+    progress: Progress,
+    store: Option<Box<dyn Store>>,
+    window: QueryWindow,
+    /// Entries held, one number a batch row, padding not counted.
+    held: Vec<usize>,
+}
+
+/// What a call leaves behind, until nothing can fail any more.
+struct Outcome {
+    output: Tensor<4>,
+    store: StoreChange,
+    /// Entries held after it, one number a batch row.
+    held: Vec<usize>,
+    queries: Queries,
+}
+
+enum StoreChange {
+    /// The columns were appended; only the weights they received are new.
+    Appended { column_sums: Option<Tensor<3>> },
+    /// These entries are all there is, with room for so many columns.
+    Replaced { entries: Entries, capacity: usize },
+}
+
+impl LayerCache {
+    pub(super) fn new(observes: Observes) -> Self {
+        Self {
+            progress: Progress::default(),
+            store: None,
+            window: QueryWindow::new(observes.window),
+            held: Vec::new(),
+        }
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    pub(super) fn begin(&mut self, prompt: Prompt) {
+        self.progress.begin(prompt);
+    }
+
+    pub(super) fn held(&self) -> &[usize] {
+        &self.held
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.store.as_ref().map_or(0, |store| store.bytes()) + self.window.bytes()
+    }
+
+    pub(super) fn entries(&self) -> Option<Entries> {
+        self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.entries())
+    }
+
+    /// See [`KvCache::attend`](super::KvCache::attend). `positions` are the arrival's, `[batch, 1, new]`.
+    pub(super) fn attend(
+        &mut self,
+        context: Context<'_>,
+        arrival: Arrival,
+        new: Projections,
+        positions: Tensor<3, Int>,
+    ) -> Result<Tensor<4>> {
+        let options = StoreOptions {
+            shape: context.shape,
+            batch: new.queries.dims()[0],
+            dtype: context.config.dtype,
+            column_sums: context.policy.scorer().observes().column_sums,
+            device: context.device.clone(),
+        };
+        let mut store = match self.store.take() {
+            Some(store) => store,
+            None => context.policy.store().build(options),
+        };
+        let before = store.columns();
+        let outcome = self.compute(context, &arrival, new, positions, store.as_mut());
+        let result = match outcome {
+            Ok(outcome) => Ok(self.commit(context.policy, arrival, outcome, store.as_mut())),
+            Err(error) => {
+                store.truncate(before);
+                Err(error)
+            }
+        };
+        self.store = Some(store);
+        result
+    }
+
+    /// Everything that can fail. All it changes is what stands behind the columns held.
+    fn compute(
+        &self,
+        context: Context<'_>,
+        arrival: &Arrival,
+        new: Projections,
+        positions: Tensor<3, Int>,
+        store: &mut dyn Store,
+    ) -> Result<Outcome> {
+        let Context { shape, policy, config, device, encoding, .. } = context;
+        let [batch, _, columns, head_dim] = new.queries.dims();
+        let scale = config.softmax_scale.unwrap_or(1.0 / (head_dim as f64).sqrt());
+        let observes = policy.scorer().observes();
+        let in_cache = policy.positions() == PositionMode::InCache;
+
+        let query_bytes = new.queries.dtype().size();
+        let (keys, window_queries) = if in_cache {
+            (new.keys, new.queries)
+        } else {
+            let keys = encoding.encode(new.keys, positions.clone());
+            (keys, encoding.encode(new.queries, positions.clone()))
+        };
+        let arriving = Entries {
+            keys: keys.cast(config.dtype),
+            values: new.values.cast(config.dtype),
+            positions: positions.clone().expand([batch, shape.kv_heads, columns]),
+            column_sums: None,
+        };
+
+        let seen = arrival.seen().iter().zip(&arrival.seen_before);
+        let arrived: Vec<usize> = seen.map(|(after, before)| after - before).collect();
+        let held: Vec<usize> =
+            (0..batch).map(|row| self.held.get(row).copied().unwrap_or(0) + arrived[row]).collect();
+        check_positions(context, arrival, &held)?;
+        let room = self.room(context, arrival, store, query_bytes)?;
+
+        // A first call is attended as it came: if it is compressed, the whole of it is never stored.
+        let first = store.columns() == 0;
+        let mut entries = if first {
+            arriving
+        } else {
+            let needed = store.columns() + columns;
+            if needed > store.capacity() {
+                store.reserve(room.capacity(needed, arrival.phase));
+            }
+            store.append(arriving);
+            store.entries()
+        };
+        let total = entries.columns();
+        let padded = held.iter().any(|&held| held != total);
+        let ranks = Ranks { held: &held, padded, device };
+
+        let encode = in_cache.then(|| Encode { encoding, positions: ranks.of_entries(&entries) });
+        let queries = if in_cache {
+            let ranks = ranks.of_new(&arrival.positions, &arrived);
+            encoding.encode(window_queries.clone(), ranks)
+        } else {
+            window_queries.clone()
+        };
+        let query = StoreQuery {
+            queries,
+            visibility: Visibility {
+                queries: positions.clone(),
+                entries: entries.positions.clone(),
+                by_position: padded,
+            },
+            encode: encode.clone(),
+            scale,
+            column_sums: observes.column_sums,
+            ops: config.ops.as_ref(),
+        };
+        let attended =
+            if first { attend_entries(entries.clone(), query) } else { store.attend(query) };
+
+        let column_sums = attended.column_sums.map(|sums| match entries.column_sums.take() {
+            None => sums,
+            Some(before) => before + sums,
+        });
+        entries.column_sums = column_sums.clone();
+        let queries = Queries { queries: window_queries, positions };
+
+        let compressed = match (compression_is_due(policy, arrival.phase), &room.budget) {
+            (true, Some(budget)) => {
+                let window = (observes.window > 0).then(|| {
+                    let last = self.window.with(&queries);
+                    let size = last.positions.dims()[2];
+                    let encoded = if in_cache {
+                        encoding.encode(last.queries, ranks.of_last(size))
+                    } else {
+                        last.queries
+                    };
+                    config.ops.window_weights(WindowInput {
+                        queries: encoded,
+                        keys: Encode::keys(encode.as_ref(), entries.keys.clone()),
+                        visibility: Visibility {
+                            queries: last.positions,
+                            entries: entries.positions.clone(),
+                            // Entries between the window's own may have been evicted since.
+                            by_position: padded || size > 1,
+                        },
+                        scale,
+                    })
+                });
+                let held = Held { entries: &entries, rows: &held, padded };
+                compress(context, arrival.seen(), held, budget, window)?
+            }
+            _ => None,
+        };
+        let (change, held) = match compressed {
+            Some((entries, held)) => {
+                let capacity = room.capacity(entries.columns(), arrival.phase);
+                (StoreChange::Replaced { entries, capacity }, held)
+            }
+            None if first => {
+                let capacity = room.capacity(total, arrival.phase);
+                (StoreChange::Replaced { entries, capacity }, held)
+            }
+            None => (StoreChange::Appended { column_sums }, held),
+        };
+        Ok(Outcome { output: attended.output, store: change, held, queries })
+    }
+
+    /// Makes the outcome the state of the layer. Nothing fails here.
+    fn commit(
+        &mut self,
+        policy: &Policy,
+        arrival: Arrival,
+        outcome: Outcome,
+        store: &mut dyn Store,
+    ) -> Tensor<4> {
+        match outcome.store {
+            StoreChange::Replaced { entries, capacity } => store.replace(entries, capacity),
+            StoreChange::Appended { column_sums } => {
+                if let Some(sums) = column_sums {
+                    store.set_column_sums(sums);
+                }
+            }
+        }
+        self.held = outcome.held;
+        self.window.push(outcome.queries);
+        let compressed = compression_is_due(policy, arrival.phase);
+        self.progress = arrival.into_progress(compressed);
+        outcome.output
+    }
+
+    /// The budget of this call, and the room it needs.
+    fn room(
+        &self,
+        context: Context<'_>,
+        arrival: &Arrival,
+        store: &dyn Store,
+        query_bytes: usize,
+    ) -> Result<Room> {
+        let Context { shape, policy, config, .. } = context;
+        let rows = arrival.seen().len();
+        let fixed = rows * self.window.size() * shape.query_heads * shape.head_dim * query_bytes;
+        let footprint = Footprint { fixed, column: store.bytes_per_column() };
+        let budget = policy.resolve(shape, arrival.seen(), footprint)?;
+        Ok(Room {
+            limit: budget
+                .as_ref()
+                .filter(|_| policy.schedule().decode_every.is_some())
+                .and_then(|budget| budget.iter().copied().max()),
+            slack: policy.slack(),
+            hint: config.capacity.filter(|_| budget.is_none()),
+            budget,
+        })
+    }
+}
+
+/// The room a layer needs: enough that decoding does not reallocate, not more than its budget implies.
+struct Room {
+    /// Tokens to keep, one number a batch row; `None` keeps everything.
+    budget: Option<Vec<usize>>,
+    /// Columns decoding never exceeds by more than the slack.
+    limit: Option<usize>,
+    slack: usize,
+    hint: Option<usize>,
+}
+
+impl Room {
+    /// Columns to make room for when `columns` must fit.
+    fn capacity(&self, columns: usize, phase: Phase) -> usize {
+        match (phase, self.limit, self.hint) {
+            (_, None, Some(hint)) if hint >= columns => hint,
+            // What is still to come of the prompt is known.
+            (Phase::Prompt { missing }, ..) if missing > 0 => columns + missing,
+            (_, Some(limit), _) if columns <= limit + self.slack => limit + self.slack,
+            // Growing by an eighth keeps copies rare and waste small.
+            _ => columns + self.slack.max(columns / 8),
+        }
+    }
+}
+
+/// Entries of one layer, with what is known of them on the host.
+#[derive(Clone, Copy)]
+struct Held<'a> {
+    entries: &'a Entries,
+    /// One number a batch row, padding not counted.
+    rows: &'a [usize],
+    padded: bool,
+}
+
+/// Score, allocate, select, reduce. `None` if every row is within its budget.
+fn compress(
+    context: Context<'_>,
+    seen: &[usize],
+    held: Held<'_>,
+    budget: &[usize],
+    window: Option<Tensor<4>>,
+) -> Result<Option<(Entries, Vec<usize>)>> {
+    let Context { layer, shape, policy, config, .. } = context;
+    let Held { entries, rows, padded } = held;
+    let ops = config.ops.as_ref();
+
+    let scorer = policy.scorer();
+    let compute = || {
+        let scores = scorer.score(&ScoreInput {
+            layer,
+            shape,
+            seen,
+            keys: &entries.keys,
+            values: &entries.values,
+            positions: &entries.positions,
+            column_sums: entries.column_sums.as_ref(),
+            window: window.as_ref(),
+        })?;
+        let expected = [rows.len(), shape.kv_heads, entries.columns()];
+        if scores.dims() != expected {
+            let reason = format!("returned {:?}, expected {expected:?}", scores.dims());
+            return Err(Error::Stage { stage: "scorer", name: scorer.name().to_owned(), reason });
+        }
+        Ok(scores.cast(DType::F32))
+    };
+    let scores = LazyScores::new(&compute);
+
+    let allocator = policy.allocator();
+    let input = AllocateInput::new(layer, shape, budget, rows, &scores);
+    let Allocation::Rows(keep) = allocator.allocate(&input)?;
+    if keep.len() != rows.len() || keep.contains(&0) {
+        let reason =
+            format!("returned {keep:?}, expected at least 1 for each of {} rows", rows.len());
+        return Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason });
+    }
+    if rows.iter().zip(&keep).all(|(held, keep)| held <= keep) {
+        return Ok(None);
+    }
+
+    let protect = policy.protect();
+    let recent: Vec<usize> = keep.iter().map(|&keep| protect.recent.tokens(keep)).collect();
+    let scores = scores.get()?;
+    let selection = ops.select(SelectInput {
+        layer,
+        scores,
+        positions: padded.then_some(&entries.positions),
+        keep: &keep,
+        sinks: protect.sinks,
+        recent: &recent,
+    })?;
+
+    let reducer = policy.reducer();
+    let reduced = reducer.reduce(ReduceInput {
+        layer,
+        entries: entries.clone(),
+        selection: &selection,
+        scores,
+        ops,
+    })?;
+    if reduced.columns() != selection.width() {
+        let reason =
+            format!("returned {} columns, expected {}", reduced.columns(), selection.width());
+        return Err(Error::Stage { stage: "reducer", name: reducer.name().to_owned(), reason });
+    }
+    Ok(Some((reduced, selection.counts)))
+}
+
+fn compression_is_due(policy: &Policy, phase: Phase) -> bool {
+    let schedule = policy.schedule();
+    match phase {
+        Phase::Prompt { missing: 0 } => schedule.prefill != PrefillCompression::Never,
+        Phase::Prompt { .. } => schedule.prefill == PrefillCompression::EveryChunk,
+        Phase::Decode { decoded } => schedule.decode_every.is_some_and(|every| decoded >= every),
+    }
+}
+
+/// Refuses positions the encoding has no entry for.
+fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> Result<()> {
+    let counted = match context.policy.positions() {
+        PositionMode::Written => arrival.seen(),
+        PositionMode::InCache => held,
+    };
+    let position = counted.iter().copied().max().unwrap_or(0).saturating_sub(1);
+    match context.encoding.max_positions() {
+        Some(max) if position >= max => Err(Error::PositionOverflow { position, max }),
+        _ => Ok(()),
+    }
+}
+
+/// Positions re-counted over the entries held.
+struct Ranks<'a> {
+    /// One number a batch row, the new ones included, padding not counted.
+    held: &'a [usize],
+    padded: bool,
+    device: &'a Device,
+}
+
+impl Ranks<'_> {
+    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; of padding that of an entry before it.
+    fn of_entries(&self, entries: &Entries) -> Tensor<3, Int> {
+        let columns = entries.columns();
+        if self.padded {
+            let held = entries.positions.clone().greater_equal_scalar(0);
+            return held.int().cumsum(2) - 1;
+        }
+        Tensor::<1, Int>::arange(0..columns as i64, self.device).reshape([1, 1, columns]).expand([
+            self.held.len(),
+            1,
+            columns,
+        ])
+    }
+
+    /// The ranks of the newest entries, `[batch, 1, new]`, −1 where `positions` is.
+    fn of_new(&self, positions: &[i64], arrived: &[usize]) -> Tensor<3, Int> {
+        let columns = positions.len() / self.held.len();
+        let mut ranks = Vec::with_capacity(positions.len());
+        for (row, positions) in positions.chunks(columns).enumerate() {
+            let mut next = (self.held[row] - arrived[row]) as i64;
+            for &position in positions {
+                ranks.push(if position < 0 { -1 } else { next });
+                next += i64::from(position >= 0);
+            }
+        }
+        self.upload(ranks)
+    }
+
+    /// The ranks of the last `size` entries of each row, `[batch, 1, size]`.
+    fn of_last(&self, size: usize) -> Tensor<3, Int> {
+        let ranks = self
+            .held
+            .iter()
+            .flat_map(|&held| (0..size).map(move |i| (held + i).saturating_sub(size) as i64));
+        self.upload(ranks.collect())
+    }
+
+    fn upload(&self, ranks: Vec<i64>) -> Tensor<3, Int> {
+        let rows = self.held.len();
+        let columns = ranks.len() / rows;
+        Tensor::from_data(TensorData::new(ranks, [rows, 1, columns]), self.device)
+    }
+}

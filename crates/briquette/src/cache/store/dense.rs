@@ -1,0 +1,172 @@
+use burn::tensor::{DType, Tensor, kind::Basic};
+use serde::{Deserialize, Serialize};
+
+use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
+use crate::{
+    cache::Entries,
+    ops::{AttentionInput, AttentionOutput, Ops},
+};
+
+/// One buffer for keys, one for values, every head of one length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dense {}
+
+impl StoreBuilder for Dense {
+    fn name(&self) -> &str {
+        "dense"
+    }
+
+    fn build(&self, options: StoreOptions) -> Box<dyn Store> {
+        Box::new(DenseStore { options, buffers: None, columns: 0 })
+    }
+}
+
+/// The store of [`Dense`]: buffers with room for more columns than they hold, written in place.
+#[derive(Clone, Debug)]
+pub struct DenseStore {
+    options: StoreOptions,
+    /// As wide as the capacity.
+    buffers: Option<Entries>,
+    columns: usize,
+}
+
+impl DenseStore {
+    fn empty(&self, columns: usize) -> Entries {
+        let StoreOptions { shape, batch, dtype, column_sums, ref device } = self.options;
+        let rows = [batch, shape.kv_heads, columns, shape.head_dim];
+        Entries {
+            keys: Tensor::zeros(rows, (device, dtype)),
+            values: Tensor::zeros(rows, (device, dtype)),
+            positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
+            column_sums: column_sums
+                .then(|| Tensor::zeros([batch, shape.query_heads, columns], (device, DType::F32))),
+        }
+    }
+
+    /// Writes `entries` at `start`; there must be room.
+    fn write(&mut self, entries: Entries, start: usize) {
+        let columns = entries.columns();
+        let Some(buffers) = &mut self.buffers else { return };
+        write(&mut buffers.keys, entries.keys, start);
+        write(&mut buffers.values, entries.values, start);
+        write(&mut buffers.positions, entries.positions, start);
+        if let Some(buffer) = &mut buffers.column_sums {
+            match entries.column_sums {
+                Some(sums) => write(buffer, sums, start),
+                None => {
+                    let end = start + columns;
+                    let [batch, heads, _] = buffer.dims();
+                    buffer.inplace(|x| x.slice_fill([0..batch, 0..heads, start..end], 0.0));
+                }
+            }
+        }
+        self.columns = start + columns;
+    }
+}
+
+/// Writes `values` into `buffer` behind the first `start` columns (dimension 2). The buffer is moved out and
+/// back, so a backend that owns it alone writes in place.
+fn write<const D: usize, K: Basic>(buffer: &mut Tensor<D, K>, values: Tensor<D, K>, start: usize) {
+    let mut ranges = buffer.dims().map(|size| 0..size);
+    ranges[2] = start..start + values.dims()[2];
+    buffer.inplace(|buffer| buffer.slice_assign(ranges, values));
+}
+
+/// The first `columns` of `buffers`.
+fn first(buffers: &Entries, columns: usize) -> Entries {
+    Entries {
+        keys: buffers.keys.clone().narrow(2, 0, columns),
+        values: buffers.values.clone().narrow(2, 0, columns),
+        positions: buffers.positions.clone().narrow(2, 0, columns),
+        column_sums: buffers.column_sums.clone().map(|sums| sums.narrow(2, 0, columns)),
+    }
+}
+
+impl Store for DenseStore {
+    fn columns(&self) -> usize {
+        self.columns
+    }
+
+    fn capacity(&self) -> usize {
+        self.buffers.as_ref().map_or(0, Entries::columns)
+    }
+
+    fn bytes(&self) -> usize {
+        self.capacity() * self.bytes_per_column()
+    }
+
+    fn bytes_per_column(&self) -> usize {
+        let StoreOptions { shape, batch, dtype, column_sums, ref device } = self.options;
+        let position = DType::from(device.settings().int_dtype).size();
+        let rows = shape.kv_heads * (2 * shape.head_dim * dtype.size() + position);
+        let sums = if column_sums { shape.query_heads * DType::F32.size() } else { 0 };
+        batch * (rows + sums)
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        if capacity <= self.capacity() {
+            return;
+        }
+        let held = (self.columns > 0).then(|| self.entries());
+        self.buffers = Some(self.empty(capacity));
+        if let Some(held) = held {
+            self.write(held, 0);
+        }
+    }
+
+    fn append(&mut self, entries: Entries) {
+        self.reserve(self.columns + entries.columns());
+        self.write(entries, self.columns);
+    }
+
+    fn truncate(&mut self, columns: usize) {
+        self.columns = self.columns.min(columns);
+    }
+
+    fn entries(&self) -> Entries {
+        match &self.buffers {
+            Some(buffers) => first(buffers, self.columns),
+            None => self.empty(0),
+        }
+    }
+
+    fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
+        attend_entries(self.entries(), input)
+    }
+
+    fn set_column_sums(&mut self, sums: Tensor<3>) {
+        if let Some(buffer) = self.buffers.as_mut().and_then(|buffers| buffers.column_sums.as_mut())
+        {
+            write(buffer, sums, 0);
+        }
+    }
+
+    fn replace(&mut self, entries: Entries, capacity: usize) {
+        let columns = entries.columns();
+        let capacity = capacity.max(columns);
+        if self.capacity() != capacity {
+            self.buffers = None;
+            self.columns = 0;
+            self.reserve(capacity);
+        }
+        self.write(entries, 0);
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Store> {
+        Box::new(self.clone())
+    }
+}
+
+/// Attention over entries that lie as they are, in a store or on their way into one.
+pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> AttentionOutput {
+    let ops: &dyn Ops = input.ops;
+    ops.attention(AttentionInput {
+        queries: input.queries,
+        keys: Encode::keys(input.encode.as_ref(), entries.keys),
+        values: entries.values,
+        visibility: input.visibility,
+        scale: input.scale,
+        column_sums: input.column_sums,
+    })
+}

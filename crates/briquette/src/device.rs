@@ -1,0 +1,103 @@
+//! Opens a device by name, among the backends this build holds.
+
+use burn::tensor::Device;
+
+use crate::{Error, Result};
+
+/// The backends of this build, as [`open`] names them.
+pub fn available() -> Vec<&'static str> {
+    [
+        (cfg!(feature = "flex"), "flex"),
+        (cfg!(feature = "wgpu"), "wgpu"),
+        (cfg!(feature = "vulkan"), "vulkan"),
+        (cfg!(feature = "metal"), "metal"),
+        (cfg!(feature = "cuda"), "cuda"),
+        (cfg!(feature = "rocm"), "rocm"),
+        (cfg!(feature = "cpu"), "cpu"),
+        (cfg!(feature = "libtorch"), "libtorch"),
+        (cfg!(feature = "remote"), "remote"),
+    ]
+    .into_iter()
+    .filter_map(|(built, name)| built.then_some(name))
+    .collect()
+}
+
+/// Opens a device: `flex`, `wgpu`, `cuda`, `cuda:1`, `vulkan`, `metal`, `rocm`, `cpu`, `libtorch`.
+///
+/// A number after a colon picks one of several devices of a backend; the default is the first.
+/// `remote:ws://HOST:PORT` connects to a Burn remote server.
+///
+/// # Errors
+/// [`Error::Device`] if the build does not hold the backend, or no such device is found.
+pub fn open(name: &str) -> Result<Device> {
+    let fail = |reason: String| Error::Device {
+        name: name.to_owned(),
+        reason,
+        available: available().join(", "),
+    };
+    let (backend, rest) = match name.split_once(':') {
+        Some((backend, rest)) => (backend, Some(rest)),
+        None => (name, None),
+    };
+    if !available().contains(&backend) {
+        return Err(fail(format!("this build holds no backend `{backend}`")));
+    }
+    if backend == "remote" {
+        return remote(rest.unwrap_or_default()).map_err(fail);
+    }
+    let index = match rest {
+        None => 0,
+        Some(text) => {
+            text.parse::<usize>().map_err(|_| fail(format!("`{text}` is not a device number")))?
+        }
+    };
+    let mut found = enumerate(backend);
+    if index >= found.len() {
+        return Err(fail(format!("{} devices found, number {index} asked for", found.len())));
+    }
+    Ok(found.swap_remove(index))
+}
+
+fn enumerate(backend: &str) -> Vec<Device> {
+    #[allow(unused_imports)]
+    use burn::tensor::DeviceType;
+    match backend {
+        #[cfg(feature = "flex")]
+        "flex" => vec![Device::flex()],
+        #[cfg(feature = "wgpu")]
+        "wgpu" => Device::enumerate(DeviceType::Wgpu).into_vec(),
+        #[cfg(feature = "vulkan")]
+        "vulkan" => Device::enumerate(DeviceType::Vulkan).into_vec(),
+        #[cfg(feature = "metal")]
+        "metal" => Device::enumerate(DeviceType::Metal).into_vec(),
+        #[cfg(feature = "cuda")]
+        "cuda" => Device::enumerate(DeviceType::Cuda).into_vec(),
+        #[cfg(feature = "rocm")]
+        "rocm" => Device::enumerate(DeviceType::Rocm).into_vec(),
+        #[cfg(feature = "cpu")]
+        "cpu" => vec![Device::cpu()],
+        #[cfg(feature = "libtorch")]
+        "libtorch" => {
+            let mut found = Device::enumerate(DeviceType::LibTorch).into_vec();
+            found.push(Device::libtorch());
+            found
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(feature = "remote")]
+fn remote(address: &str) -> std::result::Result<Device, String> {
+    if address.is_empty() {
+        return Err("write remote:ws://HOST:PORT".to_owned());
+    }
+    let hosted = burn::tensor::remote::RemoteHost::websocket(address)
+        .devices()
+        .map_err(|error| error.to_string())?;
+    hosted.into_vec().into_iter().next().ok_or_else(|| "the server hosts no device".to_owned())
+}
+
+#[cfg(not(feature = "remote"))]
+fn remote(_address: &str) -> std::result::Result<Device, String> {
+    Err("this build holds no backend `remote`".to_owned())
+}

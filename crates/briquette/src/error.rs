@@ -1,0 +1,220 @@
+use burn::tensor::DType;
+
+use crate::{CacheShape, policy::Budget};
+
+/// The result of every fallible call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What the caller did wrong, with the numbers.
+///
+/// A call that returns an error has changed nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The dimensions of the cache contradict each other.
+    #[error("invalid cache shape {shape:?}: {reason}")]
+    InvalidShape {
+        /// The shape given.
+        shape: CacheShape,
+        /// The rule it breaks.
+        reason: &'static str,
+    },
+    /// A layer index beyond the cache.
+    #[error("layer {layer} is out of range: the cache has {layers} layers")]
+    LayerOutOfRange {
+        /// The index given.
+        layer: usize,
+        /// Layers of the cache.
+        layers: usize,
+    },
+    /// A tensor has not the shape the cache was built for.
+    #[error("{tensor} has shape {found:?}, expected {expected}")]
+    TensorShape {
+        /// Which argument.
+        tensor: &'static str,
+        /// The shape that was expected, as text.
+        expected: String,
+        /// The shape given.
+        found: Vec<usize>,
+    },
+    /// The batch size changed between two calls.
+    #[error(
+        "the batch has {found} rows, but this cache holds {expected} (reset it to change the batch)"
+    )]
+    BatchChanged {
+        /// Rows the cache holds.
+        expected: usize,
+        /// Rows given.
+        found: usize,
+    },
+    /// A data type that the cache cannot hold or compute with.
+    #[error("{what} has data type {dtype:?}, expected {expected}")]
+    DataType {
+        /// Which argument.
+        what: &'static str,
+        /// Its type.
+        dtype: DType,
+        /// What is accepted.
+        expected: String,
+    },
+    /// A tensor lives on another device than the cache.
+    #[error("{tensor} is on device {found}, but the cache is on {expected}")]
+    WrongDevice {
+        /// Which argument.
+        tensor: &'static str,
+        /// The device of the cache.
+        expected: String,
+        /// The device of the tensor.
+        found: String,
+    },
+    /// A tensor holds NaN or infinite numbers.
+    #[error("{what} at layer {layer}: {count} numbers are NaN or infinite")]
+    NotFinite {
+        /// Which tensor.
+        what: &'static str,
+        /// The layer of the call.
+        layer: usize,
+        /// How many numbers.
+        count: usize,
+    },
+    /// A prompt, or one row of a padded prompt, without a token.
+    #[error("empty prompt: row {row} has {columns} columns, {padding} of them padding")]
+    EmptyPrompt {
+        /// The batch row.
+        row: usize,
+        /// Columns of the prompt.
+        columns: usize,
+        /// Columns of padding.
+        padding: usize,
+    },
+    /// The padding was given for another number of rows.
+    #[error("padding is given for {found} rows, but the batch has {expected}")]
+    PaddingRows {
+        /// Rows of the batch.
+        expected: usize,
+        /// Entries of the padding.
+        found: usize,
+    },
+    /// More columns arrived than the prompt declared.
+    #[error(
+        "layer {layer}: {new} more columns would make {total} of a prompt declared with {declared}",
+        total = arrived + new
+    )]
+    PromptOverrun {
+        /// The layer.
+        layer: usize,
+        /// Columns declared.
+        declared: usize,
+        /// Columns that had arrived.
+        arrived: usize,
+        /// Columns of this call.
+        new: usize,
+    },
+    /// A prompt was begun before the last one had arrived everywhere.
+    #[error("layer {layer} has received {arrived} of the {declared} columns of the prompt before")]
+    PromptUnfinished {
+        /// The first layer concerned.
+        layer: usize,
+        /// Columns that had arrived.
+        arrived: usize,
+        /// Columns declared.
+        declared: usize,
+    },
+    /// The budget cannot hold what the policy protects.
+    #[error(
+        "a budget of {budget} keeps {tokens} tokens, fewer than the {sinks} sinks and {recent} recent tokens that are always kept"
+    )]
+    BudgetTooSmall {
+        /// The budget as given.
+        budget: Budget,
+        /// What it comes to, in tokens.
+        tokens: usize,
+        /// Protected first tokens.
+        sinks: usize,
+        /// Protected last tokens.
+        recent: usize,
+    },
+    /// A parameter outside its range.
+    #[error("{parameter} is {value}, but must be {must_be}")]
+    InvalidParameter {
+        /// The parameter, named as in the policy file.
+        parameter: &'static str,
+        /// The value given.
+        value: String,
+        /// The range.
+        must_be: String,
+    },
+    /// A position the position encoding has no entry for.
+    #[error("position {position} is beyond the position encoding, which holds {max} positions")]
+    PositionOverflow {
+        /// The highest position of the call.
+        position: usize,
+        /// Positions the encoding holds.
+        max: usize,
+    },
+    /// No method has this name.
+    #[error("unknown method `{name}`; known: {known}")]
+    UnknownMethod {
+        /// The name given.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// A policy file that cannot be read or understood.
+    #[error("policy {origin}: {message}")]
+    PolicyFile {
+        /// A path, or the format of a text.
+        origin: String,
+        /// What is wrong, with its line where the format tells it.
+        message: String,
+    },
+    /// A policy with a custom stage has no file form.
+    #[error("policy `{policy}` has the custom {stage} `{name}`, which has no file form")]
+    NotSerializable {
+        /// The policy.
+        policy: String,
+        /// The stage.
+        stage: &'static str,
+        /// The name of the custom stage.
+        name: String,
+    },
+    /// A budget text that cannot be understood.
+    #[error(
+        "cannot read the budget `{text}`: {reason}; write 256 (tokens), 25% or 0.25 (of the tokens seen), or 512KiB (bytes)"
+    )]
+    BudgetText {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No device of this name can be opened.
+    #[error("device `{name}`: {reason}; this build holds: {available}")]
+    Device {
+        /// The name given.
+        name: String,
+        /// Why it cannot be opened.
+        reason: String,
+        /// The backends of this build.
+        available: String,
+    },
+    /// A stage returned something the cache cannot use.
+    #[error("{stage} `{name}`: {reason}")]
+    Stage {
+        /// Which stage.
+        stage: &'static str,
+        /// Its name.
+        name: String,
+        /// What is wrong with its result.
+        reason: String,
+    },
+    /// The device failed while executing.
+    #[error("the device failed: {0}")]
+    Execution(String),
+}
+
+impl From<burn::tensor::TensorReadError> for Error {
+    fn from(error: burn::tensor::TensorReadError) -> Self {
+        Self::Execution(error.to_string())
+    }
+}

@@ -1,0 +1,61 @@
+//! KV-cache compression for transformer models written in [Burn](https://burn.dev).
+//!
+//! A model author swaps the model's KV cache for a [`KvCache`], names a [`Policy`], and the model
+//! holds many times the context in the same memory, on every Burn backend.
+//!
+//! ```
+//! use briquette::{Budget, CacheShape, KvCache, Policy, position::RotaryEmbedding};
+//! use burn::tensor::{Distribution, Tensor};
+//!
+//! # fn main() -> briquette::Result<()> {
+//! let device = briquette::device::open("flex")?;
+//! let shape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 8 };
+//! let mut cache = KvCache::new(shape, Policy::snapkv(Budget::Tokens(48)), &device)?;
+//! let rope = RotaryEmbedding::new(8, 1024, 10_000.0, &device)?;
+//!
+//! // In the attention module, where the model had append, mask, softmax and matmul:
+//! let normal = Distribution::Normal(0.0, 1.0);
+//! let q = Tensor::<4>::random([1, 4, 100, 8], normal, &device);
+//! let k = Tensor::<4>::random([1, 2, 100, 8], normal, &device);
+//! let v = Tensor::<4>::random([1, 2, 100, 8], normal, &device);
+//! for layer in 0..2 {
+//!     let out = cache.attend(layer, q.clone(), k.clone(), v.clone(), &rope)?;
+//!     assert_eq!(out.dims(), [1, 4, 100, 8]);
+//! }
+//! assert_eq!(cache.tokens_seen(), [100]);
+//! assert_eq!(cache.tokens_kept(0)?, [48]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it is built
+//!
+//! Every method is one composition of four stages, and data flows one way:
+//!
+//! ```text
+//! model → KvCache::attend → append → attend → score → allocate → reduce → store → model
+//! ```
+//!
+//! - [`score`]: the importance of each held entry, `[batch, kv_heads, entries]`;
+//! - [`allocate`]: how many entries a layer may keep;
+//! - [`reduce`]: what becomes of the rest;
+//! - [`cache::store`]: how the kept entries lie in memory.
+//!
+//! A [`Policy`] composes them. [`ops`] holds the hot operations they share, behind one trait.
+
+pub mod allocate;
+pub mod cache;
+pub mod device;
+mod error;
+pub mod ops;
+pub mod policy;
+pub mod position;
+pub mod reduce;
+pub mod score;
+mod shape;
+
+pub use cache::{CacheConfig, InputCheck, KvCache, Prompt};
+pub use error::{Error, Result};
+pub use policy::{Budget, Policy, PrefillCompression, Schedule, methods};
+pub use score::Scorer;
+pub use shape::CacheShape;

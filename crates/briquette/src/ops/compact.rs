@@ -1,0 +1,35 @@
+use burn::tensor::{Int, Tensor};
+
+use super::Selection;
+
+pub(super) fn rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
+    let [batch, heads, kept] = selection.indices.dims();
+    let channels = x.dims()[3];
+    let indices =
+        selection.indices.clone().unsqueeze_dim::<4>(3).expand([batch, heads, kept, channels]);
+    x.gather(2, indices)
+}
+
+pub(super) fn scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
+    let [batch, kv_heads, kept] = selection.indices.dims();
+    let heads = x.dims()[1];
+    let indices = selection
+        .indices
+        .clone()
+        .unsqueeze_dim::<4>(2)
+        .expand([batch, kv_heads, heads / kv_heads, kept])
+        .reshape([batch, heads, kept]);
+    x.gather(2, indices)
+}
+
+pub(super) fn positions(positions: Tensor<3, Int>, selection: &Selection) -> Tensor<3, Int> {
+    let heads = positions.dims()[1];
+    let width = selection.width();
+    let mut kept = positions.gather(2, selection.indices.clone());
+    for (row, &count) in selection.counts.iter().enumerate() {
+        if count < width {
+            kept = kept.slice_fill([row..row + 1, 0..heads, 0..width - count], -1);
+        }
+    }
+    kept
+}

@@ -1,0 +1,124 @@
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// How much of what it has seen a cache may keep.
+///
+/// As text ([`FromStr`], [`Display`](fmt::Display)): `256`, `25%` or `0.25`, `512KiB`. In a policy file:
+/// `{ tokens = 256 }`, `{ ratio = 0.25 }`, `{ bytes = 524288 }`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Budget {
+    /// So many tokens a layer and batch row, sinks and window included.
+    Tokens(usize),
+    /// So large a share of the tokens a row has seen, rounded down.
+    Ratio(f64),
+    /// So many bytes on the device, for all layers and rows together: keys, values, their bookkeeping and
+    /// the slack decoding needs. [`KvCache::bytes_held`](crate::KvCache::bytes_held) stays below it once
+    /// compressed.
+    Bytes(u64),
+}
+
+impl Budget {
+    /// Checks the number.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] for zero tokens or bytes, or a ratio outside `0 < r ≤ 1`.
+    pub fn check(&self) -> Result<()> {
+        let (valid, must_be) = match *self {
+            Self::Tokens(tokens) => (tokens > 0, "at least 1 token"),
+            Self::Ratio(ratio) => (ratio > 0.0 && ratio <= 1.0, "a ratio above 0, at most 1"),
+            Self::Bytes(bytes) => (bytes > 0, "at least 1 byte"),
+        };
+        if valid {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter {
+            parameter: "budget",
+            value: self.to_string(),
+            must_be: must_be.into(),
+        })
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tokens(tokens) => write!(f, "{tokens}"),
+            Self::Ratio(ratio) => write!(f, "{}%", ratio * 100.0),
+            Self::Bytes(bytes) => write!(f, "{bytes}B"),
+        }
+    }
+}
+
+impl FromStr for Budget {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let fail = |reason: &str| Error::BudgetText { text: text.into(), reason: reason.into() };
+        let trimmed = text.trim();
+        let number = |digits: &str| digits.trim().parse::<f64>().map_err(|_| fail("not a number"));
+        const UNITS: [(&str, u64); 7] = [
+            ("KiB", 1 << 10),
+            ("MiB", 1 << 20),
+            ("GiB", 1 << 30),
+            ("KB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("B", 1),
+        ];
+        let budget = if let Some(percent) = trimmed.strip_suffix('%') {
+            Self::Ratio(number(percent)? / 100.0)
+        } else if let Some((digits, unit)) =
+            UNITS.iter().find_map(|(suffix, unit)| Some((trimmed.strip_suffix(suffix)?, unit)))
+        {
+            let bytes = number(digits)? * *unit as f64;
+            if !(bytes >= 0.0 && bytes < u64::MAX as f64) {
+                return Err(fail("out of range"));
+            }
+            Self::Bytes(bytes as u64)
+        } else if trimmed.contains('.') {
+            Self::Ratio(number(trimmed)?)
+        } else {
+            Self::Tokens(trimmed.parse().map_err(|_| fail("not a whole number"))?)
+        };
+        budget.check().map_err(|error| fail(&error.to_string()))?;
+        Ok(budget)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_tokens_ratios_and_bytes() {
+        for (text, budget) in [
+            ("256", Budget::Tokens(256)),
+            ("25%", Budget::Ratio(0.25)),
+            ("0.5", Budget::Ratio(0.5)),
+            ("512KiB", Budget::Bytes(512 << 10)),
+            ("1.5MB", Budget::Bytes(1_500_000)),
+            ("100 B", Budget::Bytes(100)),
+        ] {
+            assert_eq!(text.parse::<Budget>().unwrap(), budget, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_budget() {
+        for text in ["", "0", "-3", "0%", "140%", "1.5", "nan%", "KiB", "12QB", "0.0"] {
+            let error = text.parse::<Budget>().unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn text_form_survives() {
+        for budget in [Budget::Tokens(7), Budget::Ratio(0.25), Budget::Bytes(9)] {
+            assert_eq!(budget.to_string().parse::<Budget>().unwrap(), budget);
+        }
+    }
+}

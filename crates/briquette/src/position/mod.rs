@@ -1,0 +1,41 @@
+//! Position encodings, applied by the cache.
+//!
+//! A policy may re-count positions inside the cache, or compare keys before they are rotated, so the
+//! model hands over queries and keys *before* their positions are encoded and the cache encodes them.
+
+mod rotary;
+
+use std::fmt::Debug;
+
+use burn::tensor::{Int, Tensor};
+
+pub use rotary::RotaryEmbedding;
+
+/// Encodes positions into queries and keys.
+pub trait PositionEncoding: Debug + Send + Sync {
+    /// Encodes `positions` into `x`.
+    ///
+    /// # Shapes
+    /// - `x`: `[batch, heads, tokens, head_dim]`
+    /// - `positions`: `[batch, heads or 1, tokens]`, within `-1..max_positions`; at −1 stands padding,
+    ///   whose result does not matter as long as it is finite
+    /// - returns `[batch, heads, tokens, head_dim]`, of the type of `x`
+    fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4>;
+
+    /// One more than the highest position that can be encoded, or `None` if there is no end.
+    fn max_positions(&self) -> Option<usize>;
+}
+
+/// For models that encode positions elsewhere, or not at all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPositionEncoding;
+
+impl PositionEncoding for NoPositionEncoding {
+    fn encode(&self, x: Tensor<4>, _positions: Tensor<3, Int>) -> Tensor<4> {
+        x
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+}

@@ -1,0 +1,120 @@
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::PositionEncoding;
+use crate::{Error, Result};
+
+/// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel `i`
+/// is paired with channel `i + head_dim / 2`.
+///
+/// Cosines and sines come from a table made on the host from angles rounded to f32 (as
+/// `transformers` does), so every backend rotates by the same numbers.
+#[derive(Clone, Debug)]
+pub struct RotaryEmbedding {
+    /// `[max_positions, head_dim / 2]`
+    cos: Tensor<2>,
+    /// `[max_positions, head_dim / 2]`
+    sin: Tensor<2>,
+    head_dim: usize,
+    max_positions: usize,
+}
+
+impl RotaryEmbedding {
+    /// The plain embedding: frequency `i` is `theta^(-2i / head_dim)`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] if `head_dim` is odd or zero, `max_positions` is zero, or `theta` is not
+    /// positive.
+    pub fn new(head_dim: usize, max_positions: usize, theta: f64, device: &Device) -> Result<Self> {
+        if !(theta.is_finite() && theta > 0.0) {
+            return Err(Error::InvalidParameter {
+                parameter: "theta",
+                value: theta.to_string(),
+                must_be: "a positive number".into(),
+            });
+        }
+        if head_dim == 0 || head_dim % 2 != 0 {
+            return Err(Error::InvalidParameter {
+                parameter: "head_dim",
+                value: head_dim.to_string(),
+                must_be: "even and at least 2".into(),
+            });
+        }
+        let frequencies: Vec<f32> = (0..head_dim / 2)
+            .map(|i| 1.0 / (theta as f32).powf((2 * i) as f32 / head_dim as f32))
+            .collect();
+        Self::with_inverse_frequencies(&frequencies, max_positions, 1.0, device)
+    }
+
+    /// An embedding of given frequencies (radians a position), one a pair of channels; for scaled variants.
+    /// `attention_scaling` multiplies cosines and sines.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] if there are no frequencies or no positions, or a number is not finite.
+    pub fn with_inverse_frequencies(
+        frequencies: &[f32],
+        max_positions: usize,
+        attention_scaling: f64,
+        device: &Device,
+    ) -> Result<Self> {
+        let invalid = |parameter, value: String, must_be: &str| Error::InvalidParameter {
+            parameter,
+            value,
+            must_be: must_be.into(),
+        };
+        if frequencies.is_empty() || frequencies.iter().any(|f| !f.is_finite()) {
+            return Err(invalid(
+                "frequencies",
+                format!("{frequencies:?}"),
+                "finite and at least one",
+            ));
+        }
+        if max_positions == 0 {
+            return Err(invalid("max_positions", "0".into(), "at least 1"));
+        }
+        if !attention_scaling.is_finite() {
+            return Err(invalid("attention_scaling", attention_scaling.to_string(), "finite"));
+        }
+        let half = frequencies.len();
+        let angles = (0..max_positions)
+            .flat_map(|position| frequencies.iter().map(move |f| f64::from(position as f32 * f)));
+        let (cos, sin): (Vec<f32>, Vec<f32>) = angles
+            .map(|angle| {
+                let (sin, cos) = angle.sin_cos();
+                ((cos * attention_scaling) as f32, (sin * attention_scaling) as f32)
+            })
+            .unzip();
+        let table = |data| {
+            Tensor::from_data(TensorData::new(data, [max_positions, half]), (device, DType::F32))
+        };
+        Ok(Self { cos: table(cos), sin: table(sin), head_dim: 2 * half, max_positions })
+    }
+
+    /// Channels a head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+}
+
+impl PositionEncoding for RotaryEmbedding {
+    fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
+        let [batch, heads, tokens] = positions.dims();
+        let half = self.head_dim / 2;
+        // Padding stands at −1: any row of the table will do.
+        let rows = positions.clamp_min(0).reshape([batch * heads * tokens]);
+        let pick = |table: &Tensor<2>| {
+            table.clone().select(0, rows.clone()).reshape([batch, heads, tokens, half])
+        };
+        let (cos, sin) = (pick(&self.cos), pick(&self.sin));
+        let dtype = x.dtype();
+        let x = x.cast(DType::F32);
+        let low = x.clone().narrow(3, 0, half);
+        let high = x.narrow(3, half, half);
+        let rotated_low = low.clone() * cos.clone() - high.clone() * sin.clone();
+        let rotated_high = high * cos + low * sin;
+        Tensor::cat(vec![rotated_low, rotated_high], 3).cast(dtype)
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        Some(self.max_positions)
+    }
+}

@@ -1,0 +1,56 @@
+use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::{Observes, ScoreInput, Scorer};
+use crate::Result;
+
+/// The attention weight a token has received from all queries since it was written, prompt and decoding
+/// together: H2O (Zhang et al., 2023), `F_score`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccumulatedAttention {
+    /// Whether the sum is divided by the number of queries it was taken over.
+    pub normalize: Normalize,
+}
+
+/// What an accumulated weight is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Normalize {
+    /// Nothing: the sum, as in H2O.
+    #[default]
+    Sum,
+    /// The number of queries that could see the token, which frees the score from its bias towards early
+    /// tokens.
+    Mean,
+}
+
+impl Scorer for AccumulatedAttention {
+    fn name(&self) -> &str {
+        "accumulated-attention"
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::column_sums()
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+        let Some(sums) = input.column_sums else {
+            return Err(super::missing_observation(self.name(), "column sums"));
+        };
+        let sums = input.group_mean(sums.clone());
+        Ok(match self.normalize {
+            Normalize::Sum => sums,
+            Normalize::Mean => {
+                let seen: Vec<f32> = input.seen.iter().map(|&seen| seen as f32).collect();
+                let seen = Tensor::<3>::from_data(
+                    TensorData::new(seen, [input.seen.len(), 1, 1]),
+                    (&sums.device(), DType::F32),
+                );
+                // A token sees itself, so the last one was seen once.
+                let queries = seen - input.positions.clone().float().cast(DType::F32);
+                sums / queries
+            }
+        })
+    }
+}

@@ -1,0 +1,21 @@
+use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{ScoreInput, Scorer};
+use crate::Result;
+
+/// The later a token was written, the higher its score. With sinks protected this is StreamingLLM (Xiao et
+/// al., 2023), without them a local window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recency {}
+
+impl Scorer for Recency {
+    fn name(&self) -> &str {
+        "recency"
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+        Ok(input.positions.clone().float().cast(DType::F32))
+    }
+}
