@@ -22,6 +22,21 @@ impl Entries {
         self.positions.dims()[2]
     }
 
+    /// These entries and behind them those of `new`, which have received no weight yet.
+    pub(crate) fn followed_by(self, new: Self) -> Self {
+        let columns = new.columns();
+        Self {
+            keys: Tensor::cat(vec![self.keys, new.keys], 2),
+            values: Tensor::cat(vec![self.values, new.values], 2),
+            positions: Tensor::cat(vec![self.positions, new.positions], 2),
+            column_sums: self.column_sums.map(|sums| {
+                let [batch, heads, _] = sums.dims();
+                let none = Tensor::zeros([batch, heads, columns], (&sums.device(), sums.dtype()));
+                Tensor::cat(vec![sums, none], 2)
+            }),
+        }
+    }
+
     /// The selected entries.
     pub fn select(self, selection: &Selection, ops: &dyn Ops) -> Self {
         Self {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     CacheShape, Error, Policy, PrefillCompression, Result,
     allocate::{AllocateInput, Allocation, LazyScores},
-    ops::{SelectInput, Visibility, WindowInput},
+    ops::{SelectInput, Selection, Visibility, WindowInput},
     policy::{Footprint, PositionMode},
     position::PositionEncoding,
     reduce::ReduceInput,
@@ -139,6 +139,12 @@ impl LayerCache {
         let observes = policy.scorer().observes();
         let in_cache = policy.positions() == PositionMode::InCache;
 
+        let seen = arrival.seen().iter().zip(&arrival.seen_before);
+        let arrived: Vec<usize> = seen.map(|(after, before)| after - before).collect();
+        let held: Vec<usize> =
+            (0..batch).map(|row| self.held.get(row).copied().unwrap_or(0) + arrived[row]).collect();
+        check_positions(context, arrival, &held)?;
+
         let query_bytes = new.queries.dtype().size();
         let (keys, window_queries) = if in_cache {
             (new.keys, new.queries)
@@ -153,23 +159,22 @@ impl LayerCache {
             column_sums: None,
         };
 
-        let seen = arrival.seen().iter().zip(&arrival.seen_before);
-        let arrived: Vec<usize> = seen.map(|(after, before)| after - before).collect();
-        let held: Vec<usize> =
-            (0..batch).map(|row| self.held.get(row).copied().unwrap_or(0) + arrived[row]).collect();
-        check_positions(context, arrival, &held)?;
         let room = self.room(context, arrival, store, query_bytes)?;
 
-        // A first call is attended as it came: if it is compressed, the whole of it is never stored.
-        let first = store.columns() == 0;
-        let mut entries = if first {
+        let mut loose = true;
+        let mut entries = if store.columns() == 0 {
+            // Attended as it came: if it is compressed, the whole of it is never stored.
             arriving
+        } else if self.padding_inside(arrival, columns) {
+            let selection = self.padding_first(context, arrival, store.columns(), &held);
+            store.entries().followed_by(arriving).select(&selection, config.ops.as_ref())
         } else {
             let needed = store.columns() + columns;
             if needed > store.capacity() {
-                store.reserve(room.capacity(needed, arrival.phase));
+                store.reserve(room.grown(needed));
             }
             store.append(arriving);
+            loose = false;
             store.entries()
         };
         let total = entries.columns();
@@ -196,7 +201,7 @@ impl LayerCache {
             ops: config.ops.as_ref(),
         };
         let attended =
-            if first { attend_entries(entries.clone(), query) } else { store.attend(query) };
+            if loose { attend_entries(entries.clone(), query) } else { store.attend(query) };
 
         let column_sums = attended.column_sums.map(|sums| match entries.column_sums.take() {
             None => sums,
@@ -234,16 +239,46 @@ impl LayerCache {
         };
         let (change, held) = match compressed {
             Some((entries, held)) => {
-                let capacity = room.capacity(entries.columns(), arrival.phase);
+                let capacity = room.compressed(entries.columns());
                 (StoreChange::Replaced { entries, capacity }, held)
             }
-            None if first => {
-                let capacity = room.capacity(total, arrival.phase);
+            None if loose => {
+                let capacity = room.grown(total);
                 (StoreChange::Replaced { entries, capacity }, held)
             }
             None => (StoreChange::Appended { column_sums }, held),
         };
         Ok(Outcome { output: attended.output, store: change, held, queries })
+    }
+
+    /// Whether new columns begin with padding behind entries that are held. Padding must stand before a
+    /// row's first entry: scorers pool over neighbours, and a row in a batch has those it has alone.
+    fn padding_inside(&self, arrival: &Arrival, columns: usize) -> bool {
+        let rows = arrival.positions.chunks(columns).zip(&self.held);
+        arrival.padded && rows.into_iter().any(|(new, &held)| held > 0 && new[0] < 0)
+    }
+
+    /// The selection that keeps every entry of the columns held and of new ones, all padding before it.
+    fn padding_first(
+        &self,
+        context: Context<'_>,
+        arrival: &Arrival,
+        before: usize,
+        held: &[usize],
+    ) -> Selection {
+        let columns = arrival.positions.len() / held.len();
+        let width = held.iter().copied().max().unwrap_or(0);
+        let kv_heads = context.shape.kv_heads;
+        let mut indices = Vec::with_capacity(held.len() * kv_heads * width);
+        for (row, new) in arrival.positions.chunks(columns).enumerate() {
+            let old = before - self.held[row]..before;
+            let new = (0..columns).filter(|&column| new[column] >= 0).map(|column| before + column);
+            let fillers = std::iter::repeat_n(0, width - held[row]);
+            let kept: Vec<i64> = fillers.chain(old.chain(new).map(|entry| entry as i64)).collect();
+            indices.extend(std::iter::repeat_n(kept, kv_heads).flatten());
+        }
+        let data = TensorData::new(indices, [held.len(), kv_heads, width]);
+        Selection { indices: Tensor::from_data(data, context.device), counts: held.to_vec() }
     }
 
     /// Makes the outcome the state of the layer. Nothing fails here.
@@ -263,7 +298,12 @@ impl LayerCache {
             }
         }
         self.held = outcome.held;
-        self.window.push(outcome.queries);
+        match (arrival.phase, policy.schedule().decode_every) {
+            // Queries matter until the next compression: one that only a prompt brings looks at none of
+            // the decoded ones.
+            (Phase::Prompt { missing: 0 } | Phase::Decode { .. }, None) => self.window.clear(),
+            _ => self.window.push(outcome.queries),
+        }
         let compressed = compression_is_due(policy, arrival.phase);
         self.progress = arrival.into_progress(compressed);
         outcome.output
@@ -279,7 +319,9 @@ impl LayerCache {
     ) -> Result<Room> {
         let Context { shape, policy, config, .. } = context;
         let rows = arrival.seen().len();
-        let fixed = rows * self.window.size() * shape.query_heads * shape.head_dim * query_bytes;
+        // A policy that compresses prompts only holds no window between them.
+        let queries = policy.schedule().decode_every.map_or(0, |_| self.window.size());
+        let fixed = rows * queries * shape.query_heads * shape.head_dim * query_bytes;
         let footprint = Footprint { fixed, column: store.bytes_per_column() };
         let budget = policy.resolve(shape, arrival.seen(), footprint)?;
         Ok(Room {
@@ -289,6 +331,14 @@ impl LayerCache {
                 .and_then(|budget| budget.iter().copied().max()),
             slack: policy.slack(),
             hint: config.capacity.filter(|_| budget.is_none()),
+            to_come: match arrival.phase {
+                Phase::Prompt { missing }
+                    if policy.schedule().prefill != PrefillCompression::EveryChunk =>
+                {
+                    missing
+                }
+                _ => 0,
+            },
             budget,
         })
     }
@@ -302,19 +352,28 @@ struct Room {
     limit: Option<usize>,
     slack: usize,
     hint: Option<usize>,
+    /// Columns of a prompt that will arrive before anything is dropped.
+    to_come: usize,
 }
 
 impl Room {
-    /// Columns to make room for when `columns` must fit.
-    fn capacity(&self, columns: usize, phase: Phase) -> usize {
-        match (phase, self.limit, self.hint) {
-            (_, None, Some(hint)) if hint >= columns => hint,
-            // What is still to come of the prompt is known.
-            (Phase::Prompt { missing }, ..) if missing > 0 => columns + missing,
-            (_, Some(limit), _) if columns <= limit + self.slack => limit + self.slack,
+    /// Columns to make room for when `columns` must fit and nothing was dropped.
+    fn grown(&self, columns: usize) -> usize {
+        match self.hint {
+            Some(hint) if hint >= columns => return hint,
+            _ if self.to_come > 0 => return columns + self.to_come,
+            _ => {}
+        }
+        match self.limit {
+            Some(limit) if columns <= limit + self.slack => limit + self.slack,
             // Growing by an eighth keeps copies rare and waste small.
             _ => columns + self.slack.max(columns / 8),
         }
+    }
+
+    /// Columns to make room for when entries were dropped and `columns` are left.
+    fn compressed(&self, columns: usize) -> usize {
+        self.limit.unwrap_or(columns).max(columns) + self.slack
     }
 }
 

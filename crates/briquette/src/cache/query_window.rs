@@ -73,6 +73,11 @@ impl QueryWindow {
         Queries { queries: Tensor::cat(queries, 2), positions: Tensor::cat(positions, 2) }
     }
 
+    /// Forgets all queries and frees their memory.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.size);
+    }
+
     /// Takes the newest queries in.
     pub(crate) fn push(&mut self, new: Queries) {
         if self.size == 0 {

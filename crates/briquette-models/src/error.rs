@@ -1,0 +1,223 @@
+use std::path::PathBuf;
+
+use burn::tensor::DType;
+
+use briquette::CacheShape;
+
+/// The result of every fallible call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What stands in the way of loading or running a model, with names and numbers.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The cache refused a call.
+    #[error(transparent)]
+    Cache(#[from] briquette::Error),
+    /// A file that cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A JSON file that cannot be understood.
+    #[error("{origin}: {source}")]
+    Json {
+        /// The file, or the name of a text.
+        origin: String,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
+    /// The folder holds another family of models.
+    #[error("the model type is `{found}`, this loader reads `llama`")]
+    ModelType {
+        /// `model_type` of the configuration.
+        found: String,
+    },
+    /// A setting of the configuration that this implementation does not have.
+    #[error("{key} = {found} is not supported, only {supported}")]
+    UnsupportedSetting {
+        /// The key in `config.json`.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// The values that are supported.
+        supported: &'static str,
+    },
+    /// A setting of the configuration that makes no sense.
+    #[error("{key} is {found}, but must be {must_be}")]
+    InvalidSetting {
+        /// The key in `config.json`.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// The rule it breaks.
+        must_be: String,
+    },
+    /// The folder holds neither `model.safetensors` nor `model.safetensors.index.json`.
+    #[error("{dir} holds neither model.safetensors nor model.safetensors.index.json")]
+    NoWeights {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// The index names a file that is not there.
+    #[error("shard {shard} is named in the index, but absent")]
+    MissingShard {
+        /// The file.
+        shard: PathBuf,
+    },
+    /// The index places a tensor in a file that does not hold it.
+    #[error("the index places tensor `{tensor}` in {shard}, which does not hold it")]
+    NotInShard {
+        /// The tensor.
+        tensor: String,
+        /// The file.
+        shard: PathBuf,
+    },
+    /// A file that ends before its tensors do.
+    #[error(
+        "{path} is truncated: tensor `{tensor}` ends at byte {needed}, the file at byte {found}"
+    )]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// The first tensor that is cut.
+        tensor: String,
+        /// Where that tensor ends in the file.
+        needed: u64,
+        /// Where the file ends.
+        found: u64,
+    },
+    /// A file that is not a safetensors container, or a damaged one.
+    #[error("{path} is not a readable safetensors file: {message}")]
+    Container {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// Tensors the model needs are not in the folder.
+    #[error("tensor `{tensor}` {shape:?} is missing ({count} missing in all)")]
+    MissingTensor {
+        /// The first missing tensor.
+        tensor: String,
+        /// The shape it should have.
+        shape: Vec<usize>,
+        /// How many are missing.
+        count: usize,
+    },
+    /// The folder holds tensors the model has no place for.
+    #[error("tensor `{tensor}` in {path} has no place in this model ({count} such in all)")]
+    ExtraTensor {
+        /// The first one.
+        tensor: String,
+        /// The file that holds it.
+        path: PathBuf,
+        /// How many there are.
+        count: usize,
+    },
+    /// A tensor has not the shape that the configuration asks for.
+    #[error("tensor `{tensor}` has shape {found:?}, the configuration asks for {expected:?}")]
+    TensorShape {
+        /// The tensor.
+        tensor: String,
+        /// The shape the configuration asks for.
+        expected: Vec<usize>,
+        /// The shape in the file.
+        found: Vec<usize>,
+    },
+    /// A tensor is stored in a type that weights are not read from.
+    #[error("tensor `{tensor}` is stored as {found}, weights are read from F64, F32, F16 or BF16")]
+    TensorType {
+        /// The tensor.
+        tensor: String,
+        /// Its type in the file.
+        found: String,
+    },
+    /// The bytes of a tensor cannot be loaded.
+    #[error("tensor `{tensor}` cannot be loaded: {message}")]
+    LoadTensor {
+        /// The tensor.
+        tensor: String,
+        /// Why not.
+        message: String,
+    },
+    /// The model was asked for in a data type it cannot compute in.
+    #[error("the model cannot run in {dtype:?} on {device}: {reason}")]
+    UnsupportedType {
+        /// The type asked for.
+        dtype: DType,
+        /// The device.
+        device: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The tokenizer failed.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The cache was built for another model.
+    #[error("the cache was built for {found:?}, the model needs {expected:?}")]
+    CacheShape {
+        /// The shape the model needs.
+        expected: CacheShape,
+        /// The shape of the cache.
+        found: CacheShape,
+    },
+    /// A batch without a row, or a row without a token.
+    #[error("empty prompt: row {row} of {rows} has no token")]
+    EmptyPrompt {
+        /// The first empty row.
+        row: usize,
+        /// Rows given.
+        rows: usize,
+    },
+    /// A prompt that does not fit into the context of the model.
+    #[error("{tokens} tokens do not fit into the model's context of {context}")]
+    PromptTooLong {
+        /// Tokens of the prompt, and of the text before it if the cache holds one.
+        tokens: usize,
+        /// `max_position_embeddings` of the model.
+        context: usize,
+    },
+    /// A token the model has no embedding for.
+    #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
+    TokenOutOfRange {
+        /// The token.
+        token: i64,
+        /// Tokens of the vocabulary.
+        vocab_size: usize,
+    },
+    /// An option of the generation outside its range.
+    #[error("{option} is {found}, but must be {must_be}")]
+    InvalidOption {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        found: String,
+        /// The range.
+        must_be: &'static str,
+    },
+    /// The model produced logits no token can be chosen by.
+    #[error("row {row}: logits are NaN or infinite")]
+    NotFinite {
+        /// The batch row.
+        row: usize,
+    },
+    /// The device failed while executing.
+    #[error("the device failed: {0}")]
+    Execution(String),
+}
+
+impl From<burn::tensor::TensorReadError> for Error {
+    fn from(error: burn::tensor::TensorReadError) -> Self {
+        Self::Execution(error.to_string())
+    }
+}
+
+impl From<burn::tensor::ExecutionError> for Error {
+    fn from(error: burn::tensor::ExecutionError) -> Self {
+        Self::Execution(error.to_string())
+    }
+}

@@ -1,0 +1,228 @@
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Int, Tensor, TensorData};
+
+use briquette::{KvCache, Prompt, policy::PositionMode};
+
+use crate::{Error, Llama, Result, sample::Sampler};
+
+/// How [`generate`] and [`generate_batch`] go about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateOptions {
+    /// Tokens generated at most, each row.
+    pub max_new_tokens: usize,
+    /// Columns of the prompt given to the model at a time; `None` gives it whole.
+    pub chunk: Option<usize>,
+    /// 0 takes the most likely token; higher draws from a flatter distribution.
+    pub temperature: f64,
+    /// Draws from the fewest tokens whose probabilities add up to this; 1 from all.
+    pub top_p: f64,
+    /// Seeds the drawing: the same seed draws the same tokens.
+    pub seed: u64,
+    /// Tokens that end a row, usually `eos_token_ids` of the configuration.
+    pub stop: Vec<u32>,
+}
+
+impl Default for GenerateOptions {
+    /// 256 tokens at most, prompt whole, greedy, no stop token.
+    fn default() -> Self {
+        Self {
+            max_new_tokens: 256,
+            chunk: None,
+            temperature: 0.0,
+            top_p: 1.0,
+            seed: 0,
+            stop: Vec::new(),
+        }
+    }
+}
+
+/// What was generated for one prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// The tokens, without the stop token.
+    pub tokens: Vec<u32>,
+    /// Whether a stop token ended it, rather than `max_new_tokens`.
+    pub stopped: bool,
+}
+
+/// How long it took, with the device synchronised before each reading of the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// Tokens of the prompts, padding not counted.
+    pub prompt_tokens: usize,
+    /// From the first chunk of the prompts to the logits of their last tokens.
+    pub prefill: Duration,
+    /// Tokens decoded: every one but the first of each row, which comes out of the prefill.
+    pub decoded_tokens: usize,
+    /// From the end of the prefill to the end.
+    pub decode: Duration,
+}
+
+impl Timing {
+    /// Tokens of the prompts a second.
+    pub fn prefill_rate(&self) -> f64 {
+        rate(self.prompt_tokens, self.prefill)
+    }
+
+    /// Decoded tokens a second, 0 if there are none.
+    pub fn decode_rate(&self) -> f64 {
+        rate(self.decoded_tokens, self.decode)
+    }
+}
+
+fn rate(tokens: usize, time: Duration) -> f64 {
+    if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+}
+
+/// Continues one prompt. `on_token` receives each token as soon as it is chosen, without the stop token.
+///
+/// The cache may hold earlier text: the prompt then follows it.
+///
+/// # Errors
+/// As [`generate_batch`].
+pub fn generate(
+    model: &Llama,
+    prompt: &[u32],
+    cache: &mut KvCache,
+    options: &GenerateOptions,
+    mut on_token: impl FnMut(u32),
+) -> Result<(Generation, Timing)> {
+    let (mut rows, timing) =
+        generate_batch(model, &[prompt], cache, options, |_, token| on_token(token))?;
+    Ok((rows.remove(0), timing))
+}
+
+/// Continues several prompts at once. Shorter ones are padded on the left; a row that has met a stop token
+/// rests until all have. `on_token` receives the row and the token.
+///
+/// # Errors
+/// [`Error::InvalidOption`], and as [`prefill`]. After an error the cache may hold a part of the prompts:
+/// reset it.
+pub fn generate_batch<P: AsRef<[u32]>>(
+    model: &Llama,
+    prompts: &[P],
+    cache: &mut KvCache,
+    options: &GenerateOptions,
+    mut on_token: impl FnMut(usize, u32),
+) -> Result<(Vec<Generation>, Timing)> {
+    let mut samplers = (0..prompts.len())
+        .map(|row| Sampler::new(options.temperature, options.top_p, options.seed, row as u64))
+        .collect::<Result<Vec<_>>>()?;
+    let device = cache.device().clone();
+
+    let start = Instant::now();
+    let mut logits = prefill(model, prompts, cache, options.chunk)?;
+    device.sync()?;
+    let prefilled = Instant::now();
+
+    let mut rows = vec![Generation { tokens: Vec::new(), stopped: false }; prompts.len()];
+    let mut decoded_tokens = 0;
+    for step in 0..options.max_new_tokens {
+        let host = logits.try_into_vec_as::<f32>()?;
+        // A row at rest is fed a token too, whose output is not looked at.
+        let mut next = vec![0; rows.len()];
+        for (row, logits) in host.chunks_exact(model.config().vocab_size).enumerate() {
+            if rows[row].stopped {
+                continue;
+            }
+            let token = samplers[row].choose(logits).ok_or(Error::NotFinite { row })?;
+            decoded_tokens += usize::from(step > 0);
+            if options.stop.contains(&token) {
+                rows[row].stopped = true;
+            } else {
+                rows[row].tokens.push(token);
+                next[row] = token;
+                on_token(row, token);
+            }
+        }
+        if step + 1 == options.max_new_tokens || rows.iter().all(|row| row.stopped) {
+            break;
+        }
+        let shape = [rows.len(), 1];
+        logits = model.last_logits(model.decode(columns(next, shape, model), cache)?);
+    }
+    device.sync()?;
+    let timing = Timing {
+        prompt_tokens: prompts.iter().map(|prompt| prompt.as_ref().len()).sum(),
+        prefill: prefilled - start,
+        decoded_tokens,
+        decode: prefilled.elapsed(),
+    };
+    Ok((rows, timing))
+}
+
+/// Gives the prompts to the model, `chunk` columns at a time or whole, and returns the logits after the
+/// last token of each. Shorter prompts are padded on the left.
+///
+/// # Shapes
+/// - returns `[prompts, vocab_size]`
+///
+/// # Errors
+/// [`Error::CacheShape`], [`Error::EmptyPrompt`], [`Error::PromptTooLong`], [`Error::TokenOutOfRange`],
+/// [`Error::InvalidOption`] for a chunk of 0, and [`Error::Cache`] for what the cache refuses.
+pub fn prefill<P: AsRef<[u32]>>(
+    model: &Llama,
+    prompts: &[P],
+    cache: &mut KvCache,
+    chunk: Option<usize>,
+) -> Result<Tensor<2>> {
+    model.check_cache(cache)?;
+    let rows = prompts.len();
+    let lengths = || prompts.iter().map(|prompt| prompt.as_ref().len());
+    if let Some(row) = lengths().position(|length| length == 0) {
+        return Err(Error::EmptyPrompt { row, rows });
+    }
+    let Some(width) = lengths().max() else {
+        return Err(Error::EmptyPrompt { row: 0, rows });
+    };
+    // Positions that are counted inside the cache have no end that a prompt could run into.
+    let context = match cache.policy().positions() {
+        PositionMode::Written => model.config().max_position_embeddings,
+        PositionMode::InCache => usize::MAX,
+    };
+    let seen = cache.tokens_seen();
+    for (row, tokens) in lengths().enumerate() {
+        let tokens = tokens + seen.get(row).copied().unwrap_or(0);
+        if tokens > context {
+            return Err(Error::PromptTooLong { tokens, context });
+        }
+    }
+    let chunk = match chunk {
+        Some(0) => {
+            return Err(Error::InvalidOption {
+                option: "chunk",
+                found: "0".into(),
+                must_be: "at least 1",
+            });
+        }
+        Some(columns) => columns.min(width),
+        None => width,
+    };
+    model.check_tokens(prompts.iter().flat_map(|p| p.as_ref().iter().map(|&id| i64::from(id))))?;
+
+    let padding: Vec<usize> = lengths().map(|length| width - length).collect();
+    let pad = model.config().pad_token_id.filter(|&id| (id as usize) < model.config().vocab_size);
+    let mut ids = Vec::with_capacity(rows * width);
+    for (prompt, &padding) in prompts.iter().zip(&padding) {
+        ids.extend(std::iter::repeat_n(pad.unwrap_or(0), padding));
+        ids.extend_from_slice(prompt.as_ref());
+    }
+    let tokens = columns(ids, [rows, width], model);
+
+    cache.begin_prompt(Prompt::new(width).left_padding(padding))?;
+    let mut start = 0;
+    loop {
+        let length = chunk.min(width - start);
+        let hidden = model.decode(tokens.clone().narrow(1, start, length), cache)?;
+        start += length;
+        if start == width {
+            return Ok(model.last_logits(hidden));
+        }
+    }
+}
+
+/// Token ids, row by row, as a tensor of `shape` on the device of the model.
+fn columns(ids: Vec<u32>, shape: [usize; 2], model: &Llama) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(ids, shape), &model.device())
+}

@@ -1,0 +1,161 @@
+use burn::{
+    module::Module,
+    nn::Linear,
+    tensor::{DType, Device, Int, Tensor},
+};
+
+use briquette::{CacheConfig, CacheShape, InputCheck, KvCache, Policy, position::RotaryEmbedding};
+
+use crate::{Error, LlamaConfig, Result, decoder, decoder::Decoder};
+
+/// A Llama model: token embedding, decoder layers, and a head that may share the embedding.
+///
+/// It computes on the device and in the data type it was loaded with; keys and values live in the
+/// [`KvCache`] given to each call. Load it on the device it is to run on: moving the module moves the
+/// weights, but not the tables of its position encoding.
+#[derive(Module, Debug)]
+pub struct Llama {
+    model: Decoder,
+    /// `None` when the head is tied to the token embedding.
+    lm_head: Option<Linear>,
+    #[module(skip)]
+    config: LlamaConfig,
+    #[module(skip)]
+    rope: RotaryEmbedding,
+}
+
+impl Llama {
+    /// A model with random weights, to be trained or loaded into.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] if the position encoding cannot be built.
+    pub fn new(config: LlamaConfig, device: &Device) -> Result<Self> {
+        let head = || decoder::linear(config.hidden_size, config.vocab_size, false, device);
+        Ok(Self {
+            model: Decoder::new(&config, device),
+            lm_head: (!config.tie_word_embeddings).then(head),
+            rope: config.rope.embedding(config.head_dim, config.max_position_embeddings, device)?,
+            config,
+        })
+    }
+
+    /// The configuration it was built from.
+    pub fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    /// The device it computes on.
+    pub fn device(&self) -> Device {
+        self.model.embed_tokens.weight.lazy_device()
+    }
+
+    /// The data type it computes in.
+    pub fn dtype(&self) -> DType {
+        self.model.embed_tokens.weight.val().dtype()
+    }
+
+    /// What a cache for this model looks like.
+    pub fn cache_shape(&self) -> CacheShape {
+        self.config.cache_shape()
+    }
+
+    /// An empty cache for this model, on its device and in its data type. Keys and values are checked for NaN
+    /// in prompts only, since the check of a decoded token would wait for the device once a layer.
+    ///
+    /// # Errors
+    /// [`Error::Cache`] if the policy is invalid.
+    pub fn cache(&self, policy: Policy) -> Result<KvCache> {
+        let config =
+            CacheConfig::default().with_dtype(self.dtype()).with_input_check(InputCheck::Prompt);
+        Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
+    }
+
+    /// The logits after every token. A prompt that is padded, or comes in several calls, is declared to the
+    /// cache first, with [`KvCache::begin_prompt`].
+    ///
+    /// # Shapes
+    /// - `tokens`: `[batch, tokens]`
+    /// - returns `[batch, tokens, vocab_size]`
+    ///
+    /// # Errors
+    /// [`Error::CacheShape`] for the cache of another model, [`Error::TokenOutOfRange`], and
+    /// [`Error::Cache`] for what the cache refuses. After an error in the middle of the layers the cache
+    /// holds the tokens in some layers only: reset it.
+    pub fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
+        Ok(self.head(self.hidden_states(tokens, cache)?))
+    }
+
+    /// The logits after the last token of each row. The head is computed for that column only, so a long
+    /// prompt needs no `[tokens, vocab_size]` tensor.
+    ///
+    /// # Shapes
+    /// - `tokens`: `[batch, tokens]`
+    /// - returns `[batch, vocab_size]`
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn forward_last(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<2>> {
+        let hidden = self.hidden_states(tokens, cache)?;
+        Ok(self.last_logits(hidden))
+    }
+
+    /// The normalised output of the last layer, before the head.
+    ///
+    /// # Shapes
+    /// - `tokens`: `[batch, tokens]`
+    /// - returns `[batch, tokens, hidden_size]`
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn hidden_states(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
+        // An unknown token panics or reads beyond the table, depending on the backend.
+        self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
+        self.decode(tokens, cache)
+    }
+
+    /// As [`hidden_states`](Self::hidden_states), of tokens checked before.
+    pub(crate) fn decode(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
+        let [rows, columns] = tokens.dims();
+        if rows == 0 || columns == 0 {
+            return Err(Error::EmptyPrompt { row: 0, rows });
+        }
+        self.check_cache(cache)?;
+        self.model.forward(tokens, &self.rope, cache)
+    }
+
+    /// `[batch, tokens, hidden_size]` -> `[batch, vocab_size]`
+    pub(crate) fn last_logits(&self, hidden: Tensor<3>) -> Tensor<2> {
+        let last = hidden.dims()[1] - 1;
+        self.head(hidden.narrow(1, last, 1)).squeeze_dim(1)
+    }
+
+    pub(crate) fn check_cache(&self, cache: &KvCache) -> Result<()> {
+        let (expected, found) = (self.cache_shape(), cache.shape());
+        if expected == found { Ok(()) } else { Err(Error::CacheShape { expected, found }) }
+    }
+
+    pub(crate) fn check_tokens(&self, tokens: impl IntoIterator<Item = i64>) -> Result<()> {
+        let vocab_size = self.config.vocab_size;
+        let outside = |token: &i64| usize::try_from(*token).map_or(true, |id| id >= vocab_size);
+        match tokens.into_iter().find(outside) {
+            Some(token) => Err(Error::TokenOutOfRange { token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// `[batch, tokens, hidden_size]` -> `[batch, tokens, vocab_size]`
+    fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
+        match &self.lm_head {
+            Some(head) => head.forward(hidden),
+            None => {
+                let [batch, tokens, channels] = hidden.dims();
+                let embedding = self.model.embed_tokens.weight.val();
+                // The embedding stands on the left, where its rows are read in order: as a transposed
+                // right factor it made a decoded token ten times slower on the CPU.
+                let columns = hidden.reshape([batch * tokens, channels]).transpose();
+                let logits = embedding.matmul(columns).transpose();
+                logits.reshape([batch, tokens, self.config.vocab_size])
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What `config.json` may say.
+
+use briquette_models::{Error, LlamaConfig, RopeConfig, RopeScaling};
+use serde_json::{Value, json};
+
+fn read(keys: Value) -> Result<LlamaConfig, Error> {
+    let mut config = json!({
+        "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 40,
+        "num_hidden_layers": 2, "num_attention_heads": 4,
+    });
+    for (key, value) in keys.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    LlamaConfig::from_json(&config.to_string())
+}
+
+#[test]
+fn absent_keys_take_the_defaults_of_transformers() {
+    let config = read(json!({ "initializer_range": 0.02, "use_cache": true })).unwrap();
+    assert_eq!(config.num_key_value_heads, 4);
+    assert_eq!(config.head_dim, 8);
+    assert_eq!(config.rms_norm_eps, 1e-6);
+    assert_eq!(config.rope.theta, 10_000.0);
+    assert_eq!(config.rope.scaling, RopeScaling::Default);
+    assert_eq!(config.max_position_embeddings, 2048);
+    assert!(!config.tie_word_embeddings && !config.attention_bias && !config.mlp_bias);
+    assert!(config.eos_token_ids.is_empty());
+}
+
+#[test]
+fn special_tokens_come_as_numbers_lists_null_or_minus_one() {
+    let ids = |eos: Value| read(json!({ "eos_token_id": eos })).unwrap().eos_token_ids;
+    assert_eq!(ids(json!(2)), [2]);
+    assert_eq!(ids(json!([2, 7])), [2, 7]);
+    assert!(ids(json!(null)).is_empty());
+    let config = read(json!({ "pad_token_id": -1, "bos_token_id": 1 })).unwrap();
+    assert_eq!((config.pad_token_id, config.bos_token_id), (None, Some(1)));
+}
+
+#[test]
+fn rope_is_read_in_the_old_and_the_new_form() {
+    let scaling = json!({
+        "rope_type": "llama3", "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+    });
+    let old = read(json!({ "rope_theta": 500000.0, "rope_scaling": scaling })).unwrap();
+    let mut parameters = scaling.clone();
+    parameters["rope_theta"] = json!(500000.0);
+    let new = read(json!({ "rope_parameters": parameters })).unwrap();
+    assert_eq!(old, new);
+    assert_eq!(old.rope.theta, 500_000.0);
+
+    let linear = read(json!({ "rope_scaling": { "type": "linear", "factor": 2.0 } })).unwrap();
+    assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    let default = read(json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 5e3 } }));
+    assert_eq!(default.unwrap().rope.theta, 5e3);
+}
+
+#[test]
+fn frequencies_are_those_of_transformers() {
+    // `ROPE_INIT_FUNCTIONS` of transformers 5.2.0, in f32: Llama 3.2 1B, and one with `linear`.
+    let llama3 = RopeConfig {
+        theta: 500_000.0,
+        scaling: RopeScaling::Llama3 {
+            factor: 32.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192,
+        },
+    };
+    let expected = [
+        1.0,
+        0.6636013,
+        0.44036663,
+        0.29222783,
+        0.19392276,
+        0.12868738,
+        0.0853971,
+        0.05666962,
+        0.03760603,
+        0.024955409,
+        0.01656044,
+        0.010989529,
+        0.007292665,
+        0.0048394212,
+        0.003211446,
+        0.001290548,
+        0.0004295567,
+        9.708286e-05,
+        1.9461639e-05,
+        1.29147675e-05,
+        8.570256e-06,
+        5.6872323e-06,
+        3.7740544e-06,
+        2.5044671e-06,
+        1.6619674e-06,
+        1.1028836e-06,
+        7.3187493e-07,
+        4.856731e-07,
+        3.222933e-07,
+        2.1387423e-07,
+        1.419272e-07,
+        9.4183065e-08,
+    ];
+    assert_eq!(llama3.inverse_frequencies(64), expected);
+
+    let linear = RopeConfig { theta: 10_000.0, scaling: RopeScaling::Linear { factor: 3.0 } };
+    let expected = [
+        0.33333334,
+        0.10540926,
+        0.033333335,
+        0.010540926,
+        0.0033333332,
+        0.0010540927,
+        0.00033333336,
+        0.000105409265,
+    ];
+    assert_eq!(linear.inverse_frequencies(16), expected);
+}
+
+#[test]
+fn what_would_be_computed_wrongly_is_refused() {
+    let unsupported = [
+        (json!({ "hidden_act": "gelu" }), "hidden_act"),
+        (json!({ "rope_scaling": { "type": "dynamic", "factor": 2.0 } }), "rope_type"),
+        (json!({ "rope_scaling": { "rope_type": "yarn", "factor": 2.0 } }), "rope_type"),
+        (json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor"),
+        (json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
+    ];
+    for (keys, named) in unsupported {
+        match read(keys) {
+            Err(Error::UnsupportedSetting { key, .. }) => assert_eq!(key, named),
+            other => panic!("{other:?}"),
+        }
+    }
+    let invalid = [
+        (json!({ "num_key_value_heads": 3 }), "num_attention_heads"),
+        (json!({ "num_key_value_heads": 0 }), "num_key_value_heads"),
+        (json!({ "num_attention_heads": 5 }), "hidden_size"),
+        (json!({ "head_dim": 7 }), "head_dim"),
+        (json!({ "vocab_size": 0 }), "vocab_size"),
+        (json!({ "rms_norm_eps": 0.0 }), "rms_norm_eps"),
+        (json!({ "rope_theta": -1.0 }), "rope_theta"),
+        (json!({ "rope_scaling": { "rope_type": "linear" } }), "factor"),
+        (json!({ "rope_scaling": { "rope_type": "llama3", "factor": 8.0 } }), "low_freq_factor"),
+    ];
+    for (keys, named) in invalid {
+        match read(keys) {
+            Err(Error::InvalidSetting { key, .. }) => assert_eq!(key, named),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn another_family_is_named_even_if_its_keys_differ() {
+    let error = LlamaConfig::from_json(r#"{ "model_type": "gpt2", "n_embd": 768 }"#);
+    assert!(matches!(error, Err(Error::ModelType { found }) if found == "gpt2"));
+    assert!(matches!(LlamaConfig::from_json("{"), Err(Error::Json { .. })));
+    let error = LlamaConfig::from_json(r#"{ "model_type": "llama" }"#).unwrap_err();
+    assert_eq!(error.to_string(), "config.json: missing field `vocab_size` at line 1 column 25");
+}

@@ -1,0 +1,178 @@
+//! The generation loop on tiny random models.
+
+mod tiny;
+
+use briquette::{Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule};
+use briquette_models::{Error, GenerateOptions, Llama, generate, generate_batch, prefill};
+use burn::tensor::{Int, Tensor, TensorData};
+use serde_json::json;
+use tiny::{Tiny, device, prompt};
+
+fn cache(model: &Llama) -> KvCache {
+    model.cache(Policy::full()).unwrap()
+}
+
+fn row(ids: &[u32]) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &device())
+}
+
+fn host<const D: usize>(logits: Tensor<D>) -> Vec<f32> {
+    logits.try_into_vec_as().unwrap()
+}
+
+fn assert_close(a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), b.len());
+    let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= 2e-5, "differs by {worst}");
+}
+
+fn options(max_new_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_new_tokens, ..Default::default() }
+}
+
+#[test]
+fn the_last_logits_are_the_last_column_however_the_prompt_arrives() {
+    let model = Tiny::new().load();
+    let ids = prompt(1, 23);
+    let all = host(model.forward(row(&ids), &mut cache(&model)).unwrap());
+    let last = &all[22 * 64..];
+    assert_close(&host(model.forward_last(row(&ids), &mut cache(&model)).unwrap()), last);
+    for chunk in [None, Some(1), Some(5), Some(22), Some(23), Some(100)] {
+        assert_close(&host(prefill(&model, &[&ids], &mut cache(&model), chunk).unwrap()), last);
+    }
+    // One token at a time: what decoding does.
+    let mut cache = cache(&model);
+    for (position, id) in ids.iter().enumerate() {
+        let logits = host(model.forward_last(row(&[*id]), &mut cache).unwrap());
+        assert_close(&logits, &all[position * 64..(position + 1) * 64]);
+    }
+}
+
+#[test]
+fn a_second_prompt_follows_the_first() {
+    let model = Tiny::new().load();
+    let ids = prompt(2, 20);
+    let whole = host(prefill(&model, &[&ids], &mut cache(&model), None).unwrap());
+    let mut cache = cache(&model);
+    prefill(&model, &[&ids[..13]], &mut cache, None).unwrap();
+    let parts = host(prefill(&model, &[&ids[13..]], &mut cache, Some(3)).unwrap());
+    assert_close(&parts, &whole);
+    assert_eq!(cache.tokens_seen(), [20]);
+}
+
+#[test]
+fn a_padded_row_is_as_good_as_alone() {
+    let model = Tiny::with(json!({ "tie_word_embeddings": false })).load();
+    let prompts = [prompt(3, 9), prompt(4, 21), prompt(5, 1)];
+    for chunk in [None, Some(4)] {
+        let options = GenerateOptions { chunk, ..options(12) };
+        let mut heard = vec![Vec::new(); 3];
+        let (rows, timing) =
+            generate_batch(&model, &prompts, &mut cache(&model), &options, |row, token| {
+                heard[row].push(token)
+            })
+            .unwrap();
+        assert_eq!((timing.prompt_tokens, timing.decoded_tokens), (31, 33));
+        for (row, prompt) in prompts.iter().enumerate() {
+            let mut tokens = Vec::new();
+            let (alone, _) =
+                generate(&model, prompt, &mut cache(&model), &options, |t| tokens.push(t)).unwrap();
+            assert_eq!(rows[row], alone);
+            assert_eq!(heard[row], alone.tokens);
+            assert_eq!(tokens, alone.tokens);
+            assert_eq!((alone.tokens.len(), alone.stopped), (12, false));
+        }
+    }
+}
+
+#[test]
+fn a_row_rests_after_its_stop_token() {
+    let model = Tiny::new().load();
+    let prompts = [prompt(6, 8), prompt(7, 15)];
+    let (free, _) =
+        generate_batch(&model, &prompts, &mut cache(&model), &options(20), |_, _| {}).unwrap();
+    // A token that only the first row generates, and where it does first.
+    let stop = *free[0].tokens.iter().find(|token| !free[1].tokens.contains(token)).unwrap();
+    let at = free[0].tokens.iter().position(|token| *token == stop).unwrap();
+    let options = GenerateOptions { stop: vec![stop], ..options(20) };
+    let (rows, _) =
+        generate_batch(&model, &prompts, &mut cache(&model), &options, |_, _| {}).unwrap();
+    assert_eq!(rows[0].tokens, free[0].tokens[..at]);
+    assert!(rows[0].stopped && !rows[1].stopped);
+    assert_eq!(rows[1], free[1]);
+}
+
+#[test]
+fn generation_counts_its_tokens() {
+    let model = Tiny::new().load();
+    let ids = prompt(8, 10);
+    for (count, decoded, seen) in [(0, 0, 10), (1, 0, 10), (4, 3, 13)] {
+        let mut cache = cache(&model);
+        let (generation, timing) =
+            generate(&model, &ids, &mut cache, &options(count), |_| {}).unwrap();
+        assert_eq!(generation.tokens.len(), count);
+        assert_eq!((timing.prompt_tokens, timing.decoded_tokens), (10, decoded));
+        // The last token has been chosen, not read.
+        assert_eq!(cache.tokens_seen(), [seen]);
+        assert!(timing.prefill_rate() > 0.0);
+    }
+}
+
+#[test]
+fn drawing_depends_on_the_seed_and_the_row_only() {
+    let model = Tiny::new().load();
+    let ids = prompt(9, 10);
+    let drawn = |seed| {
+        let options = GenerateOptions { temperature: 1.5, top_p: 0.95, seed, ..options(16) };
+        generate(&model, &ids, &mut cache(&model), &options, |_| {}).unwrap().0.tokens
+    };
+    assert_eq!(drawn(1), drawn(1));
+    assert_ne!(drawn(1), drawn(2));
+}
+
+#[test]
+fn bad_prompts_are_refused_with_their_numbers() {
+    let model = Tiny::new().load();
+    let run =
+        |prompts: &[Vec<u32>]| prefill(&model, prompts, &mut cache(&model), None).unwrap_err();
+    assert!(matches!(run(&[]), Error::EmptyPrompt { row: 0, rows: 0 }));
+    assert!(matches!(run(&[prompt(1, 3), vec![]]), Error::EmptyPrompt { row: 1, rows: 2 }));
+    assert!(matches!(run(&[prompt(1, 129)]), Error::PromptTooLong { tokens: 129, context: 128 }));
+    assert!(matches!(run(&[vec![3, 64]]), Error::TokenOutOfRange { token: 64, vocab_size: 64 }));
+    let error = model.forward(row(&[64]), &mut cache(&model)).unwrap_err();
+    assert!(matches!(error, Error::TokenOutOfRange { token: 64, .. }));
+    let zero = prefill(&model, &[prompt(1, 3)], &mut cache(&model), Some(0));
+    assert!(matches!(zero, Err(Error::InvalidOption { option: "chunk", .. })));
+
+    let found = CacheShape { layers: 3, ..model.cache_shape() };
+    let mut other = KvCache::new(found, Policy::full(), &device()).unwrap();
+    let error = prefill(&model, &[prompt(1, 3)], &mut other, None).unwrap_err();
+    assert!(matches!(error, Error::CacheShape { found: f, .. } if f == found));
+}
+
+#[test]
+fn the_context_has_an_end() {
+    let model = Tiny::new().load();
+    let mut full = cache(&model);
+    prefill(&model, &[prompt(1, 100)], &mut full, None).unwrap();
+    let error = prefill(&model, &[prompt(2, 29)], &mut full, None).unwrap_err();
+    assert!(matches!(error, Error::PromptTooLong { tokens: 129, context: 128 }));
+    // Refused before anything happened: the cache still takes what fits.
+    let error = generate(&model, &prompt(2, 20), &mut full, &options(20), |_| {});
+    assert!(matches!(
+        error,
+        Err(Error::Cache(briquette::Error::PositionOverflow { max: 128, .. }))
+    ));
+}
+
+#[test]
+fn positions_counted_in_the_cache_have_no_end() {
+    let model = Tiny::new().load();
+    let schedule = Schedule { prefill: PrefillCompression::EveryChunk, decode_every: Some(1) };
+    let policy = Policy::streaming_llm(Budget::Tokens(32)).with_schedule(schedule);
+    let mut cache = model.cache(policy).unwrap();
+    let options = GenerateOptions { chunk: Some(16), ..options(8) };
+    generate(&model, &prompt(1, 300), &mut cache, &options, |_| {}).unwrap();
+    assert_eq!(cache.tokens_seen(), [307]);
+    assert_eq!(cache.tokens_kept(0).unwrap(), [32]);
+}

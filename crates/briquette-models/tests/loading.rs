@@ -1,0 +1,225 @@
+//! Folders as they come, and as they should not come.
+
+mod tiny;
+
+use std::{fs, path::Path};
+
+use briquette::Policy;
+use briquette_models::{Error, Llama};
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use safetensors::Dtype;
+use serde_json::json;
+use tiny::{Stored, Tiny, device, prompt};
+
+fn load(dir: &Path) -> Result<Llama, Error> {
+    Llama::load(dir, &device(), DType::F32)
+}
+
+/// Logits after each of 12 tokens.
+fn logits(model: &Llama) -> Vec<f32> {
+    let tokens = TensorData::new(prompt(5, 12), [1, 12]);
+    let tokens = Tensor::<2, Int>::from_data(tokens, &model.device());
+    let mut cache = model.cache(Policy::full()).unwrap();
+    model.forward(tokens, &mut cache).unwrap().try_into_vec_as::<f32>().unwrap()
+}
+
+fn assert_close(a: &[f32], b: &[f32], tolerance: f32) {
+    assert_eq!(a.len(), b.len());
+    let worst = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= tolerance, "differs by {worst}");
+}
+
+#[test]
+fn shards_and_one_file_are_the_same_model() {
+    let tiny = Tiny::with(json!({ "tie_word_embeddings": false }));
+    let sharded = load(tiny.sharded_folder().path()).unwrap();
+    assert_eq!(logits(&tiny.load()), logits(&sharded));
+}
+
+#[test]
+fn a_tied_head_is_the_embedding() {
+    let tied = Tiny::new();
+    let mut untied = Tiny::with(json!({ "tie_word_embeddings": false }));
+    let embedding = untied.tensors["model.embed_tokens.weight"].clone();
+    untied.tensors.insert("lm_head.weight".into(), embedding);
+    assert_close(&logits(&tied.load()), &logits(&untied.load()), 1e-5);
+}
+
+#[test]
+fn every_weight_and_bias_matters() {
+    // A parameter that was not loaded, or not used, would not move the logits.
+    let keys = json!({ "tie_word_embeddings": false, "attention_bias": true, "mlp_bias": true });
+    let tiny = Tiny::with(keys);
+    let before = logits(&tiny.load());
+    for name in tiny.tensors.keys() {
+        // A bias of the keys shifts all scores of a query alike when nothing is rotated, and at the
+        // first layers it is small: any change will do.
+        let mut changed = tiny.clone();
+        for number in changed.tensors.get_mut(name).unwrap().bytes.chunks_exact_mut(4) {
+            let value = f32::from_le_bytes([number[0], number[1], number[2], number[3]]);
+            number.copy_from_slice(&(-value).to_le_bytes());
+        }
+        assert_ne!(before, logits(&changed.load()), "{name}");
+    }
+}
+
+#[test]
+fn weights_are_converted_to_the_type_asked_for() {
+    let tiny = Tiny::new();
+    let exact = logits(&tiny.load());
+    let dir = tiny.folder();
+    for dtype in [DType::F16, DType::BF16] {
+        let model = Llama::load(dir.path(), &device(), dtype).unwrap();
+        assert_eq!(model.dtype(), dtype);
+        assert_close(&logits(&model), &exact, 0.05);
+    }
+    let refused = Llama::load(dir.path(), &device(), DType::I32);
+    assert!(matches!(refused, Err(Error::UnsupportedType { dtype: DType::I32, .. })));
+}
+
+#[test]
+fn half_precision_files_load_in_f32() {
+    let tiny = Tiny::new();
+    let mut half = tiny.clone();
+    for stored in half.tensors.values_mut() {
+        // The upper half of an f32 is its bf16, rounded towards zero.
+        stored.bytes = stored.bytes.chunks_exact(4).flat_map(|b| [b[2], b[3]]).collect();
+        stored.dtype = Dtype::BF16;
+    }
+    let model = half.load();
+    assert_eq!(model.dtype(), DType::F32);
+    assert_close(&logits(&model), &logits(&tiny.load()), 0.05);
+}
+
+#[test]
+fn tensors_that_follow_from_others_may_lie_in_the_file() {
+    let mut tiny = Tiny::new();
+    tiny.random("lm_head.weight", &[64, 24]);
+    tiny.random("model.layers.0.self_attn.rotary_emb.inv_freq", &[4]);
+    assert_eq!(logits(&tiny.load()), logits(&Tiny::new().load()));
+}
+
+#[test]
+fn a_missing_tensor_is_named() {
+    let mut tiny = Tiny::new();
+    tiny.tensors.remove("model.layers.1.mlp.down_proj.weight");
+    tiny.tensors.remove("model.norm.weight");
+    match load(tiny.folder().path()) {
+        Err(Error::MissingTensor { tensor, shape, count }) => {
+            assert_eq!(tensor, "model.layers.1.mlp.down_proj.weight");
+            assert_eq!((shape, count), (vec![24, 40], 2));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_untied_head_must_be_there() {
+    let mut tiny = Tiny::new();
+    tiny.config["tie_word_embeddings"] = json!(false);
+    let error = load(tiny.folder().path());
+    assert!(
+        matches!(error, Err(Error::MissingTensor { tensor, .. }) if tensor == "lm_head.weight")
+    );
+}
+
+#[test]
+fn an_extra_tensor_is_named() {
+    let mut tiny = Tiny::new();
+    tiny.random("model.layers.0.self_attn.q_norm.weight", &[8]);
+    for dir in [tiny.folder(), tiny.sharded_folder()] {
+        match load(dir.path()) {
+            Err(Error::ExtraTensor { tensor, path, count: 1 }) => {
+                assert_eq!(tensor, "model.layers.0.self_attn.q_norm.weight");
+                assert!(path.starts_with(dir.path()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_tensor_of_another_shape_is_named() {
+    let mut tiny = Tiny::new();
+    tiny.random("model.layers.0.self_attn.k_proj.weight", &[24, 16]);
+    match load(tiny.folder().path()) {
+        Err(Error::TensorShape { tensor, expected, found }) => {
+            assert_eq!(tensor, "model.layers.0.self_attn.k_proj.weight");
+            assert_eq!((expected, found), (vec![16, 24], vec![24, 16]));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_tensor_of_integers_is_named() {
+    let mut tiny = Tiny::new();
+    let stored = Stored { dtype: Dtype::I8, shape: vec![24], bytes: vec![1; 24] };
+    tiny.tensors.insert("model.norm.weight".into(), stored);
+    let error = load(tiny.folder().path());
+    assert!(
+        matches!(error, Err(Error::TensorType { tensor, .. }) if tensor == "model.norm.weight")
+    );
+}
+
+#[test]
+fn a_truncated_file_names_the_tensor_it_cuts() {
+    let dir = Tiny::new().folder();
+    let path = dir.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
+    match load(dir.path()) {
+        Err(Error::Truncated { tensor, needed, found, .. }) => {
+            assert_eq!(tensor, "model.norm.weight");
+            assert_eq!(needed, bytes.len() as u64);
+            assert_eq!(found, bytes.len() as u64 - 10);
+        }
+        other => panic!("{other:?}"),
+    }
+    // Cut inside the header, inside its length, and to nothing; then no container at all.
+    for content in [&bytes[..100], &bytes[..5], &[], &[0xff; 64]] {
+        fs::write(&path, content).unwrap();
+        assert!(
+            matches!(load(dir.path()), Err(Error::Container { .. })),
+            "{} bytes",
+            content.len()
+        );
+    }
+    // Longer than its header says.
+    fs::write(&path, [&bytes[..], &[0; 3]].concat()).unwrap();
+    assert!(matches!(load(dir.path()), Err(Error::Container { .. })));
+}
+
+#[test]
+fn an_index_must_agree_with_its_shards() {
+    let dir = Tiny::new().sharded_folder();
+    let index = dir.path().join("model.safetensors.index.json");
+    let text = fs::read_to_string(&index).unwrap();
+
+    let shard = dir.path().join("model-00002-of-00002.safetensors");
+    let hidden = dir.path().join("hidden");
+    fs::rename(&shard, &hidden).unwrap();
+    assert!(
+        matches!(load(dir.path()), Err(Error::MissingShard { shard: named }) if named == shard)
+    );
+    fs::rename(&hidden, &shard).unwrap();
+
+    let mut moved: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let first = moved["weight_map"]["model.embed_tokens.weight"].clone();
+    for (_, place) in moved["weight_map"].as_object_mut().unwrap() {
+        *place = first.clone();
+    }
+    fs::write(&index, moved.to_string()).unwrap();
+    assert!(matches!(load(dir.path()), Err(Error::NotInShard { .. })));
+
+    fs::write(&index, "{}").unwrap();
+    assert!(matches!(load(dir.path()), Err(Error::Json { .. })));
+}
+
+#[test]
+fn an_incomplete_folder_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(load(dir.path()), Err(Error::Read { .. })));
+    fs::write(dir.path().join("config.json"), Tiny::new().config.to_string()).unwrap();
+    assert!(matches!(load(dir.path()), Err(Error::NoWeights { .. })));
+}
