@@ -1,0 +1,35 @@
+//! The pages of the book and the README, so that `cargo test --doc` compiles and runs their code.
+
+/// Defines a module for each page, documented by the page.
+macro_rules! pages {
+    ($($module:ident: $path:literal,)*) => {
+        /// Every page that is compiled, from `docs/src`.
+        pub const PAGES: &[&str] = &[$($path),*];
+
+        $(
+            #[doc = include_str!(concat!("../../src/", $path))]
+            pub mod $module {}
+        )*
+    };
+}
+
+pages! {
+    start: "start.md",
+    add_to_your_model: "add-to-your-model.md",
+    write_a_policy: "write-a-policy.md",
+    methods: "methods.md",
+    full: "methods/full.md",
+    local_window: "methods/local-window.md",
+    streaming_llm: "methods/streaming-llm.md",
+    h2o: "methods/h2o.md",
+    tova: "methods/tova.md",
+    snapkv: "methods/snapkv.md",
+    backends: "backends.md",
+    how_it_is_built: "how-it-is-built.md",
+    test_it: "test-it.md",
+    measured_results: "measured-results.md",
+    what_does_not_work_yet: "what-does-not-work-yet.md",
+}
+
+#[doc = include_str!("../../../README.md")]
+pub mod readme {}

@@ -1,0 +1,101 @@
+//! What the pages say beside their Rust code: links, policy files, the list of methods.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use briquette::{Budget, Policy, methods};
+use briquette_book::PAGES;
+
+/// A page of the book, or with `../../` a file of the repository.
+fn read(page: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src").join(page);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The code blocks of a language.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let open = format!("```{language}\n");
+    text.split(&open).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+/// The targets of Markdown links and images, code blocks and comments left out.
+fn links(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    let shown = prose.flat_map(|prose| prose.split("<!--").map(|part| part.rsplit("-->").next()));
+    let after = shown.flatten().flat_map(|shown| shown.split("](").skip(1));
+    after.filter_map(|rest| rest.split(')').next()).collect()
+}
+
+#[test]
+fn the_summary_lists_every_page_and_all_are_compiled() {
+    let summary = read("SUMMARY.md");
+    let listed: BTreeSet<&str> = links(&summary).into_iter().collect();
+    let compiled: BTreeSet<&str> = PAGES.iter().copied().collect();
+    assert_eq!(listed, compiled);
+
+    let files = |folder: &str, prefix: &str| -> Vec<String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src").join(folder);
+        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
+        let names = names.map(|name| name.into_string().unwrap());
+        names.filter(|name| name.ends_with(".md")).map(|name| format!("{prefix}{name}")).collect()
+    };
+    for file in [files(".", ""), files("methods", "methods/")].concat() {
+        assert!(
+            file == "SUMMARY.md" || listed.contains(file.as_str()),
+            "{file} is not in the summary"
+        );
+    }
+}
+
+#[test]
+fn links_and_includes_lead_somewhere() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    for page in PAGES.iter().chain(&["../../README.md"]) {
+        let text = read(page);
+        let folder = source.join(page).parent().unwrap().to_owned();
+        let includes = text.split("{{#include ").skip(1).filter_map(|rest| rest.split("}}").next());
+        for link in links(&text).into_iter().chain(includes) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if file.starts_with("https://") || file.is_empty() {
+                continue;
+            }
+            assert!(folder.join(file).exists(), "{page}: {link}");
+            if !anchor.is_empty() {
+                let target = fs::read_to_string(folder.join(file)).unwrap();
+                let headings = target.lines().filter(|line| line.starts_with('#')).map(slug);
+                assert!(headings.into_iter().any(|heading| heading == anchor), "{page}: {link}");
+            }
+        }
+    }
+}
+
+/// The anchor that a heading gets.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn every_method_has_a_page_that_shows_its_file() {
+    let (table, readme) = (read("methods.md"), read("../../README.md"));
+    for method in methods() {
+        let name = &method.name;
+        let page = read(&format!("methods/{name}.md"));
+        let file = Policy::named(name, Budget::Tokens(256)).unwrap().to_toml().unwrap();
+        assert_eq!(blocks(&page, "toml"), [file], "{name}");
+        assert!(page.starts_with(&format!("# {}\n", method.title)), "{name}");
+        assert!(table.contains(&format!("](methods/{name}.md)")), "{name} is not in the table");
+        assert!(readme.contains(&format!("`{name}`")), "{name} is not in the README");
+    }
+}
+
+#[test]
+fn policy_files_can_be_read() {
+    for page in PAGES {
+        for block in blocks(&read(page), "toml") {
+            if let Err(error) = Policy::from_toml(block) {
+                panic!("{page}: {error}\n{block}");
+            }
+        }
+    }
+}
