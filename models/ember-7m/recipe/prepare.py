@@ -26,10 +26,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad|>"]  # ids 0, 1, 2: train.py relies on the order
 
 # The fixed wording of the tasks, repeated so that it gets tokens of its own.
-TASK_WORDING = [
+TASK_WORDING = (
     "The special magic number for the word is: 1234567. What is the special magic number for mentioned in the "
     "provided text? The answer is VAR X = Y. Find all variables that are assigned the value. Question: Answer:\n"
-] * 200
+)
 
 
 def train_tokenizer(texts, vocab_size):
@@ -51,7 +51,8 @@ def train_tokenizer(texts, vocab_size):
         for text in texts:
             for start in range(0, len(text), 10_000):
                 yield text[start : start + 10_000]
-        yield from TASK_WORDING
+        for _ in range(200):
+            yield TASK_WORDING
 
     tokenizer.train_from_iterator(pieces(), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -81,7 +82,7 @@ def main():
     parser.add_argument("--held-out", nargs="*", default=[], metavar="NAME", help="names of files, without .txt, not to train on")
     parser.add_argument("--vocab", type=int, default=4096, help="entries of the tokenizer, at most (default 4096)")
     parser.add_argument("--max-chars", type=int, help="read at most this much of each file, so that none dominates")
-    parser.add_argument("--words", type=Path, default=here / "words.json", help="word list to use (default: the one beside this script)")
+    parser.add_argument("--words", type=Path, default=here / "words.json", help="word list (default: beside this script)")
     parser.add_argument("--new-words", action="store_true", help="make a word list from the text instead")
     parser.add_argument("--seed", type=int, default=0, help="shuffles a new word list")
     args = parser.parse_args()
@@ -111,8 +112,10 @@ def main():
         files.append({"name": name, "held_out": held_out, "chars": len(text), "tokens": len(tokens), "sha256": digest})
         print(f"{name}: {len(text)} characters, {len(tokens)} tokens{', held out' if held_out else ''}")
     np.save(args.out / "train.npy", np.array(ids[False], dtype=np.uint16))
+    held_out_file = args.out / "held_out.npy"
+    held_out_file.unlink(missing_ok=True)  # an earlier run's would be measured as this one's
     if ids[True]:
-        np.save(args.out / "held_out.npy", np.array(ids[True], dtype=np.uint16))
+        np.save(held_out_file, np.array(ids[True], dtype=np.uint16))
     manifest = {
         "vocab_size": tokenizer.get_vocab_size(),
         "train_tokens": len(ids[False]),

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from torch import nn
 
 HERE = Path(__file__).resolve().parent
 BOS, EOS, PAD = 0, 1, 2

@@ -59,7 +59,7 @@ enum StoreChange {
     /// The columns were appended; only the weights they received are new.
     Appended { column_sums: Option<Tensor<3>> },
     /// These entries are all there is, with room for so many columns.
-    Replaced { entries: Entries, capacity: usize },
+    Replaced { entries: Box<Entries>, capacity: usize },
 }
 
 impl LayerCache {
@@ -111,27 +111,32 @@ impl LayerCache {
             Some(store) => store,
             None => context.policy.store().build(options),
         };
-        let before = store.columns();
-        let outcome = self.compute(context, &arrival, new, positions, store.as_mut());
-        let result = match outcome {
-            Ok(outcome) => Ok(self.commit(context.policy, arrival, outcome, store.as_mut())),
+        let columns = store.columns();
+        let mut outgrown = None;
+        match self.compute(context, &arrival, new, positions, &mut store, &mut outgrown) {
+            Ok(outcome) => {
+                let output = self.commit(context, arrival, outcome, store.as_mut());
+                self.store = Some(store);
+                Ok(output)
+            }
             Err(error) => {
-                store.truncate(before);
+                store.truncate(columns);
+                self.store = Some(outgrown.unwrap_or(store));
                 Err(error)
             }
-        };
-        self.store = Some(store);
-        result
+        }
     }
 
-    /// Everything that can fail. All it changes is what stands behind the columns held.
+    /// Everything that can fail. All it changes is what stands behind the columns held; a store that grows is
+    /// first copied into `outgrown`, which shares its buffers.
     fn compute(
         &self,
         context: Context<'_>,
         arrival: &Arrival,
         new: Projections,
         positions: Tensor<3, Int>,
-        store: &mut dyn Store,
+        store: &mut Box<dyn Store>,
+        outgrown: &mut Option<Box<dyn Store>>,
     ) -> Result<Outcome> {
         let Context { shape, policy, config, device, encoding, .. } = context;
         let [batch, _, columns, head_dim] = new.queries.dims();
@@ -159,7 +164,7 @@ impl LayerCache {
             column_sums: None,
         };
 
-        let room = self.room(context, arrival, store, query_bytes)?;
+        let room = self.room(context, arrival, store.as_ref(), query_bytes)?;
 
         let mut loose = true;
         let mut entries = if store.columns() == 0 {
@@ -171,6 +176,7 @@ impl LayerCache {
         } else {
             let needed = store.columns() + columns;
             if needed > store.capacity() {
+                *outgrown = Some(store.clone());
                 store.reserve(room.grown(needed));
             }
             store.append(arriving);
@@ -193,7 +199,8 @@ impl LayerCache {
             visibility: Visibility {
                 queries: positions.clone(),
                 entries: entries.positions.clone(),
-                by_position: padded,
+                // A query that is padding sees nothing, whatever its column.
+                by_position: padded || arrival.padded,
             },
             encode: encode.clone(),
             scale,
@@ -213,7 +220,7 @@ impl LayerCache {
         let compressed = match (compression_is_due(policy, arrival.phase), &room.budget) {
             (true, Some(budget)) => {
                 let window = (observes.window > 0).then(|| {
-                    let last = self.window.with(&queries);
+                    let last = self.window.with(&queries, &arrival.positions, config.ops.as_ref());
                     let size = last.positions.dims()[2];
                     let encoded = if in_cache {
                         encoding.encode(last.queries, ranks.of_last(size))
@@ -232,7 +239,7 @@ impl LayerCache {
                         scale,
                     })
                 });
-                let held = Held { entries: &entries, rows: &held, padded };
+                let held = Held { entries: &entries, rows: &held, arrived: &arrived, padded };
                 compress(context, arrival.seen(), held, budget, window)?
             }
             _ => None,
@@ -240,11 +247,11 @@ impl LayerCache {
         let (change, held) = match compressed {
             Some((entries, held)) => {
                 let capacity = room.compressed(entries.columns());
-                (StoreChange::Replaced { entries, capacity }, held)
+                (StoreChange::Replaced { entries: Box::new(entries), capacity }, held)
             }
             None if loose => {
                 let capacity = room.grown(total);
-                (StoreChange::Replaced { entries, capacity }, held)
+                (StoreChange::Replaced { entries: Box::new(entries), capacity }, held)
             }
             None => (StoreChange::Appended { column_sums }, held),
         };
@@ -284,13 +291,14 @@ impl LayerCache {
     /// Makes the outcome the state of the layer. Nothing fails here.
     fn commit(
         &mut self,
-        policy: &Policy,
+        context: Context<'_>,
         arrival: Arrival,
         outcome: Outcome,
         store: &mut dyn Store,
     ) -> Tensor<4> {
+        let Context { policy, config, .. } = context;
         match outcome.store {
-            StoreChange::Replaced { entries, capacity } => store.replace(entries, capacity),
+            StoreChange::Replaced { entries, capacity } => store.replace(*entries, capacity),
             StoreChange::Appended { column_sums } => {
                 if let Some(sums) = column_sums {
                     store.set_column_sums(sums);
@@ -302,7 +310,7 @@ impl LayerCache {
             // Queries matter until the next compression: one that only a prompt brings looks at none of
             // the decoded ones.
             (Phase::Prompt { missing: 0 } | Phase::Decode { .. }, None) => self.window.clear(),
-            _ => self.window.push(outcome.queries),
+            _ => self.window.push(outcome.queries, &arrival.positions, config.ops.as_ref()),
         }
         let compressed = compression_is_due(policy, arrival.phase);
         self.progress = arrival.into_progress(compressed);
@@ -321,7 +329,9 @@ impl LayerCache {
         let rows = arrival.seen().len();
         // A policy that compresses prompts only holds no window between them.
         let queries = policy.schedule().decode_every.map_or(0, |_| self.window.size());
-        let fixed = rows * queries * shape.query_heads * shape.head_dim * query_bytes;
+        let position_bytes = DType::from(context.device.settings().int_dtype).size();
+        let query = shape.query_heads * shape.head_dim * query_bytes + position_bytes;
+        let fixed = rows * queries * query;
         let footprint = Footprint { fixed, column: store.bytes_per_column() };
         let budget = policy.resolve(shape, arrival.seen(), footprint)?;
         Ok(Room {
@@ -383,6 +393,8 @@ struct Held<'a> {
     entries: &'a Entries,
     /// One number a batch row, padding not counted.
     rows: &'a [usize],
+    /// How many of them are new.
+    arrived: &'a [usize],
     padded: bool,
 }
 
@@ -395,7 +407,7 @@ fn compress(
     window: Option<Tensor<4>>,
 ) -> Result<Option<(Entries, Vec<usize>)>> {
     let Context { layer, shape, policy, config, .. } = context;
-    let Held { entries, rows, padded } = held;
+    let Held { entries, rows, arrived, padded } = held;
     let ops = config.ops.as_ref();
 
     let scorer = policy.scorer();
@@ -421,11 +433,17 @@ fn compress(
 
     let allocator = policy.allocator();
     let input = AllocateInput::new(layer, shape, budget, rows, &scores);
-    let Allocation::Rows(keep) = allocator.allocate(&input)?;
+    let Allocation::Rows(mut keep) = allocator.allocate(&input)?;
     if keep.len() != rows.len() || keep.contains(&0) {
         let reason =
             format!("returned {keep:?}, expected at least 1 for each of {} rows", rows.len());
         return Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason });
+    }
+    for (row, keep) in keep.iter_mut().enumerate() {
+        // A row that only received padding waits for its own tokens, as it would alone.
+        if arrived[row] == 0 {
+            *keep = rows[row].max(*keep);
+        }
     }
     if rows.iter().zip(&keep).all(|(held, keep)| held <= keep) {
         return Ok(None);

@@ -1,15 +1,23 @@
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Int, Tensor, TensorData};
+
+use crate::ops::{Ops, Selection};
 
 /// The last queries of a layer, for scorers that look at a window of them: a ring that is written in place.
 #[derive(Clone, Debug)]
 pub(crate) struct QueryWindow {
     size: usize,
-    /// Queries ever pushed; the next goes to slot `pushed % size`.
-    pushed: usize,
-    /// `[batch, query_heads, size, head_dim]`
-    queries: Option<Tensor<4>>,
-    /// `[batch, 1, size]`
-    positions: Option<Tensor<3, Int>>,
+    ring: Option<Ring>,
+}
+
+#[derive(Clone, Debug)]
+struct Ring {
+    /// `[batch, query_heads, size, head_dim]` and `[batch, 1, size]`
+    slots: Queries,
+    /// Queries in it; the next goes to slot `next`.
+    held: usize,
+    next: usize,
+    /// How many of them are not padding, one number a batch row. Padding stands before the others.
+    valid: Vec<usize>,
 }
 
 /// Queries and the positions they were asked at, −1 for padding.
@@ -21,9 +29,39 @@ pub(crate) struct Queries {
     pub(crate) positions: Tensor<3, Int>,
 }
 
+impl Queries {
+    fn len(&self) -> usize {
+        self.positions.dims()[2]
+    }
+
+    fn narrow(&self, start: usize, length: usize) -> Self {
+        Self {
+            queries: self.queries.clone().narrow(2, start, length),
+            positions: self.positions.clone().narrow(2, start, length),
+        }
+    }
+
+    fn cat(pieces: Vec<Self>) -> Self {
+        let (queries, positions) =
+            pieces.into_iter().map(|piece| (piece.queries, piece.positions)).unzip();
+        Self { queries: Tensor::cat(queries, 2), positions: Tensor::cat(positions, 2) }
+    }
+
+    /// Writes `new` at `start`, in place where the buffer is not shared.
+    fn write(&mut self, start: usize, new: Self) {
+        let length = new.len();
+        let [batch, heads, _, head_dim] = self.queries.dims();
+        let queries = new.queries.cast(self.queries.dtype());
+        let range = start..start + length;
+        self.queries
+            .inplace(|x| x.slice_assign([0..batch, 0..heads, range.clone(), 0..head_dim], queries));
+        self.positions.inplace(|x| x.slice_assign([0..batch, 0..1, range], new.positions));
+    }
+}
+
 impl QueryWindow {
     pub(crate) fn new(size: usize) -> Self {
-        Self { size, pushed: 0, queries: None, positions: None }
+        Self { size, ring: None }
     }
 
     /// Queries it holds when full.
@@ -32,121 +70,212 @@ impl QueryWindow {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let queries =
-            self.queries.as_ref().map_or(0, |x| x.shape().num_elements() * x.dtype().size());
-        let positions =
-            self.positions.as_ref().map_or(0, |x| x.shape().num_elements() * x.dtype().size());
-        queries + positions
+        let Some(Ring { slots, .. }) = &self.ring else { return 0 };
+        slots.queries.shape().num_elements() * slots.queries.dtype().size()
+            + slots.positions.shape().num_elements() * slots.positions.dtype().size()
     }
 
-    /// The last queries in order, `new` the newest; the window itself is unchanged.
-    pub(crate) fn with(&self, new: &Queries) -> Queries {
-        let arriving = new.positions.dims()[2];
-        let held = self.pushed.min(self.size);
-        let wanted = self.size.saturating_sub(arriving).min(held);
-        if wanted == 0 {
-            let keep = arriving.min(self.size);
-            return Queries {
-                queries: new.queries.clone().narrow(2, arriving - keep, keep),
-                positions: new.positions.clone().narrow(2, arriving - keep, keep),
-            };
+    /// The last queries in order, `new` the newest; the window itself is unchanged. `positions` are those of
+    /// `new`, on the host.
+    pub(crate) fn with(&self, new: &Queries, positions: &[i64], ops: &dyn Ops) -> Queries {
+        let arriving = new.len();
+        let kept = arriving.min(self.size);
+        let Some(ring) = &self.ring else { return new.narrow(arriving - kept, kept) };
+        if positions.contains(&-1) {
+            let held = ring.last(ring.held);
+            let joined = Queries::cat(held.into_iter().chain([new.clone()]).collect());
+            return ring.without_padding(joined, positions, self.size, ops);
         }
-        let (Some(queries), Some(positions)) = (&self.queries, &self.positions) else {
-            return new.clone();
-        };
-        // The last `wanted` of the ring end before slot `pushed % size`.
-        let end = if held < self.size { held } else { self.pushed % self.size };
-        let mut pieces = Vec::new();
-        if wanted > end {
-            pieces.push((self.size - (wanted - end), wanted - end));
-        }
-        if end > 0 {
-            let length = wanted.min(end);
-            pieces.push((end - length, length));
-        }
-        let pick = |&(start, length): &(usize, usize)| {
-            (queries.clone().narrow(2, start, length), positions.clone().narrow(2, start, length))
-        };
-        let (mut queries, mut positions): (Vec<_>, Vec<_>) = pieces.iter().map(pick).unzip();
-        queries.push(new.queries.clone().cast(queries[0].dtype()));
-        positions.push(new.positions.clone());
-        Queries { queries: Tensor::cat(queries, 2), positions: Tensor::cat(positions, 2) }
+        let mut pieces = ring.last((self.size - kept).min(ring.held));
+        pieces.push(new.narrow(arriving - kept, kept));
+        Queries::cat(pieces)
     }
 
     /// Forgets all queries and frees their memory.
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.size);
+        self.ring = None;
     }
 
     /// Takes the newest queries in.
-    pub(crate) fn push(&mut self, new: Queries) {
+    pub(crate) fn push(&mut self, new: Queries, positions: &[i64], ops: &dyn Ops) {
         if self.size == 0 {
             return;
         }
+        let size = self.size;
         let [batch, heads, arriving, head_dim] = new.queries.dims();
+        let padded = positions.contains(&-1);
+        // Padding among queries that are held would push some of a row's own out.
+        let (new, arriving) = if padded && self.ring.is_some() {
+            let all = self.with(&new, positions, ops);
+            let length = all.len();
+            (all, length)
+        } else {
+            (new, arriving)
+        };
         let device = new.queries.device();
         let dtype = new.queries.dtype();
-        let size = self.size;
-        let keep = arriving.min(size);
-        let skipped = arriving - keep;
-        let queries = self
-            .queries
-            .get_or_insert_with(|| Tensor::zeros([batch, heads, size, head_dim], (&device, dtype)));
-        let positions =
-            self.positions.get_or_insert_with(|| Tensor::full([batch, 1, size], -1, &device));
-        let kept_dtype = queries.dtype();
-        let mut written = 0;
-        while written < keep {
-            let slot = (self.pushed + skipped + written) % size;
-            let length = (keep - written).min(size - slot);
-            let source = skipped + written;
-            let value = new.queries.clone().narrow(2, source, length).cast(kept_dtype);
-            queries.inplace(|x| {
-                x.slice_assign([0..batch, 0..heads, slot..slot + length, 0..head_dim], value)
-            });
-            let value = new.positions.clone().narrow(2, source, length);
-            positions.inplace(|x| x.slice_assign([0..batch, 0..1, slot..slot + length], value));
+        let ring = self.ring.get_or_insert_with(|| Ring {
+            slots: Queries {
+                queries: Tensor::zeros([batch, heads, size, head_dim], (&device, dtype)),
+                positions: Tensor::full([batch, 1, size], -1, &device),
+            },
+            held: 0,
+            next: 0,
+            valid: vec![0; batch],
+        });
+        let columns = positions.len() / batch;
+        for (valid, positions) in ring.valid.iter_mut().zip(positions.chunks(columns)) {
+            *valid =
+                (*valid + positions.iter().filter(|&&position| position >= 0).count()).min(size);
+        }
+        if padded {
+            (ring.held, ring.next) = (0, 0);
+        }
+        let kept = arriving.min(size);
+        let mut written = arriving - kept;
+        while written < arriving {
+            let length = (arriving - written).min(size - ring.next);
+            ring.slots.write(ring.next, new.narrow(written, length));
+            ring.next = (ring.next + length) % size;
             written += length;
         }
-        self.pushed += arriving;
+        ring.held = (ring.held + kept).min(size);
+    }
+}
+
+impl Ring {
+    /// The last `wanted` queries held, in order, in one or two pieces.
+    fn last(&self, wanted: usize) -> Vec<Queries> {
+        let size = self.slots.len();
+        // The newest stand before `next`; the others end the ring.
+        let newest = if self.held < size || self.next == 0 { self.held } else { self.next };
+        let end = if self.next == 0 { self.held } else { self.next };
+        let mut pieces = Vec::new();
+        if wanted > newest {
+            let length = wanted - newest;
+            pieces.push(self.slots.narrow(size - length, length));
+        }
+        let length = wanted.min(newest);
+        if length > 0 {
+            pieces.push(self.slots.narrow(end - length, length));
+        }
+        pieces
+    }
+
+    /// Of all that is held and new queries behind it, each row's last `size` that are not padding; padding fills
+    /// up in front of the rows that have fewer.
+    fn without_padding(
+        &self,
+        joined: Queries,
+        positions: &[i64],
+        size: usize,
+        ops: &dyn Ops,
+    ) -> Queries {
+        let [batch, heads, total, _] = joined.queries.dims();
+        let columns = positions.len() / batch;
+        let held = total - columns;
+        let rows: Vec<Vec<i64>> = positions
+            .chunks(columns)
+            .zip(&self.valid)
+            .map(|(new, valid)| {
+                let new =
+                    (0..columns).filter(|&column| new[column] >= 0).map(|column| held + column);
+                let all: Vec<i64> =
+                    (held - valid..held).chain(new).map(|entry| entry as i64).collect();
+                all[all.len().saturating_sub(size)..].to_vec()
+            })
+            .collect();
+        let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
+        let width = counts.iter().copied().max().unwrap_or(0);
+        let select = |heads: usize| {
+            let mut indices = Vec::with_capacity(batch * heads * width);
+            for row in &rows {
+                for _ in 0..heads {
+                    indices.extend(
+                        std::iter::repeat_n(0, width - row.len()).chain(row.iter().copied()),
+                    );
+                }
+            }
+            let data = TensorData::new(indices, [batch, heads, width]);
+            let indices = Tensor::from_data(data, &joined.queries.device());
+            Selection { indices, counts: counts.clone() }
+        };
+        let (of_queries, of_positions) = (select(heads), select(1));
+        Queries {
+            queries: ops.compact(joined.queries, &of_queries),
+            positions: ops.compact_positions(joined.positions, &of_positions),
+        }
     }
 }
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
-    use burn::tensor::{Device, TensorData};
+    use burn::tensor::Device;
 
     use super::*;
+    use crate::ops::Reference;
+
+    /// Queries that hold their own position; −1 is padding. One inner vector a row.
+    fn piece(rows: &[Vec<i64>]) -> (Queries, Vec<i64>) {
+        let (batch, length) = (rows.len(), rows[0].len());
+        let host = rows.concat();
+        let data = TensorData::new(host.clone(), [batch, 1, length]);
+        let positions = Tensor::<3, Int>::from_data(data, &Device::flex());
+        (Queries { queries: positions.clone().float().unsqueeze_dim(3), positions }, host)
+    }
+
+    fn host(got: &Queries) -> Vec<Vec<i64>> {
+        let positions = got.positions.clone().try_into_vec_as::<i64>().unwrap();
+        let queries = got.queries.clone().try_into_vec_as::<f32>().unwrap();
+        assert!(queries.iter().zip(&positions).all(|(q, p)| *p < 0 || *q == *p as f32));
+        positions.chunks(got.len()).map(<[i64]>::to_vec).collect()
+    }
 
     /// Whatever the sizes of the pieces, the window is the last `size` of what was pushed.
     #[test]
     fn the_ring_is_the_end_of_the_stream() {
-        let device = Device::flex();
-        let piece = |start: usize, length: usize| {
-            let numbers: Vec<i64> = (start..start + length).map(|n| n as i64).collect();
-            let positions =
-                Tensor::<3, Int>::from_data(TensorData::new(numbers, [1, 1, length]), &device);
-            Queries { queries: positions.clone().float().unsqueeze_dim(3), positions }
-        };
         for size in 1..6 {
             for lengths in [vec![1; 13], vec![2, 3, 1, 7, 1, 1, 5], vec![9, 1, 1, 2], vec![4, 4, 4]]
             {
                 let mut window = QueryWindow::new(size);
                 let mut seen = 0;
                 for length in lengths {
-                    let new = piece(seen, length);
+                    let (new, positions) = piece(&[(seen..seen + length).collect()]);
                     seen += length;
-                    let got = window.with(&new);
-                    let expected: Vec<i64> =
-                        (seen.saturating_sub(size)..seen).map(|n| n as i64).collect();
-                    assert_eq!(
-                        got.positions.into_data_as::<i64>().try_to_vec::<i64>().unwrap(),
-                        expected
-                    );
-                    let queries = got.queries.into_data_as::<f32>().try_to_vec::<f32>().unwrap();
-                    assert!(queries.iter().zip(&expected).all(|(q, e)| *q == *e as f32));
-                    window.push(new);
+                    let expected: Vec<i64> = ((seen - size as i64).max(0)..seen).collect();
+                    assert_eq!(host(&window.with(&new, &positions, &Reference)), [expected]);
+                    window.push(new, &positions, &Reference);
                 }
+            }
+        }
+    }
+
+    /// Each row of a batch has the window it has alone, wherever padding stands in the others.
+    #[test]
+    fn padding_pushes_nothing_out() {
+        let pieces = [
+            [vec![0, 1, 2], vec![-1, -1, 0]],
+            [vec![3, 4, 5], vec![1, 2, 3]],
+            [vec![-1, 6, 7], vec![-1, -1, 4]],
+            [vec![-1, -1, -1], vec![-1, 5, 6]],
+            [vec![8, 9, 10], vec![7, 8, 9]],
+        ];
+        for size in 1..8 {
+            let mut window = QueryWindow::new(size);
+            let mut rows = [Vec::new(), Vec::new()];
+            for new in &pieces {
+                for (row, new) in rows.iter_mut().zip(new) {
+                    row.extend(new.iter().copied().filter(|&position| position >= 0));
+                }
+                let (new, positions) = piece(new);
+                let got = host(&window.with(&new, &positions, &Reference));
+                for (got, row) in got.iter().zip(&rows) {
+                    let got: Vec<i64> =
+                        got.iter().copied().filter(|&position| position >= 0).collect();
+                    // A first piece may hold more padding than the window has room for.
+                    assert_eq!(got, row[row.len().saturating_sub(size)..], "size {size}");
+                }
+                window.push(new, &positions, &Reference);
             }
         }
     }

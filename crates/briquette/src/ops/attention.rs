@@ -2,8 +2,8 @@ use burn::tensor::{DType, Device, Int, Tensor, activation::softmax};
 
 use super::{AttentionInput, AttentionOutput, Visibility};
 
-/// Numbers of one block of weights: 16 Mi, so 64 MiB, however long the prompt.
-const BLOCK_NUMBERS: usize = 1 << 24;
+/// Numbers of one block of weights: 4 Mi, so 16 MiB, however long the prompt.
+const BLOCK_NUMBERS: usize = 1 << 22;
 
 /// What is added to the score of an invisible entry: its weight underflows to an exact zero.
 const INVISIBLE: f64 = -1e30;

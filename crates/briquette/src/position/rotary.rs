@@ -32,7 +32,7 @@ impl RotaryEmbedding {
                 must_be: "a positive number".into(),
             });
         }
-        if head_dim == 0 || head_dim % 2 != 0 {
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(Error::InvalidParameter {
                 parameter: "head_dim",
                 value: head_dim.to_string(),

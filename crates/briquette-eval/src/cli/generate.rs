@@ -1,0 +1,219 @@
+use std::{
+    fs,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use briquette::Budget;
+use briquette_models::{Error as ModelError, GenerateOptions, Timing, generate};
+use serde::Serialize;
+
+use super::{
+    model::{Loaded, ModelArgs},
+    output::{OutputArgs, bytes},
+    policy, progress,
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    prompt: PromptArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
+    /// (.toml, .json)
+    #[arg(long, value_name = "NAME|FILE", default_value = "snapkv")]
+    policy: String,
+    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// [default: 256, or that of the policy file]
+    #[arg(long)]
+    budget: Option<Budget>,
+    /// Tokens to generate at most
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    max_new_tokens: usize,
+    /// Tokens of the prompt given to the model at a time [default: all]
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
+    /// 0 takes the most likely token, higher draws from a flatter distribution
+    #[arg(long, value_name = "T", allow_negative_numbers = true, default_value_t = 0.0)]
+    temperature: f64,
+    /// Draw from the fewest tokens whose probabilities add up to this
+    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 1.0)]
+    top_p: f64,
+    /// Seed of the drawing
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct PromptArgs {
+    /// The text to continue
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// A file with the text to continue; `-` is stdin
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+}
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    dtype: String,
+    policy: String,
+    budget: String,
+    text: String,
+    /// Whether a stop token ended it.
+    stopped: bool,
+    prefill: Speed,
+    decode: Speed,
+    cache: CacheReport,
+}
+
+#[derive(Serialize)]
+struct Speed {
+    tokens: usize,
+    seconds: f64,
+    tokens_per_second: f64,
+}
+
+#[derive(Serialize)]
+struct CacheReport {
+    tokens_seen: usize,
+    /// One a layer.
+    tokens_kept: Vec<usize>,
+    bytes_held: usize,
+    bytes_full: usize,
+    /// `bytes_full / bytes_held`.
+    times_fewer: f64,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
+    let text = args.prompt.read()?;
+    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
+    let prompt = tokenizer.encode(&text, true)?;
+    let context = model.config().max_position_embeddings;
+    // The first new token comes out of the prompt, each further one needs a position.
+    let room = (context + 1).checked_sub(prompt.len()).filter(|room| *room > 0);
+    let room = room.ok_or(ModelError::PromptTooLong { tokens: prompt.len(), context })?;
+    let options = GenerateOptions {
+        max_new_tokens: args.max_new_tokens.min(room),
+        chunk: args.chunk,
+        temperature: args.temperature,
+        top_p: args.top_p,
+        seed: args.seed,
+        stop: model.config().eos_token_ids.clone(),
+    };
+
+    let mut cache = model.cache(entry.policy.clone())?;
+    let mut human = args.output.human();
+    let mut stream = tokenizer.stream();
+    let mut shown = String::new();
+    // The model's loop does not stop for a failure here, so the first one waits for its end.
+    let mut failure: Result<()> = Ok(());
+    let spinner = progress::spinner(format!("reading {} tokens", prompt.len()));
+    let result = generate(&model, &prompt, &mut cache, &options, |token| {
+        spinner.clear();
+        if failure.is_ok() {
+            failure = stream
+                .push(token)
+                .map_err(Into::into)
+                .and_then(|piece| show(&mut human, &mut shown, &piece));
+        }
+    });
+    drop(spinner);
+    let (generation, timing) = result?;
+    failure?;
+    let rest = stream.finish()?;
+    show(&mut human, &mut shown, &rest)?;
+    writeln!(human)?;
+    human.flush()?;
+
+    let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
+    let (held, full) = (cache.bytes_held(), cache.bytes_full());
+    let layers = 0..model.config().num_hidden_layers;
+    let report = Report {
+        model: dir.display().to_string(),
+        device,
+        dtype,
+        budget: entry.budget(),
+        policy: entry.label,
+        text: shown,
+        stopped: generation.stopped,
+        prefill: Speed {
+            tokens: prompt_tokens,
+            seconds: prefill.as_secs_f64(),
+            tokens_per_second: timing.prefill_rate(),
+        },
+        decode: Speed {
+            tokens: decoded_tokens,
+            seconds: decode.as_secs_f64(),
+            tokens_per_second: timing.decode_rate(),
+        },
+        cache: CacheReport {
+            tokens_seen: cache.tokens_seen().first().copied().unwrap_or(0),
+            tokens_kept: layers
+                .map(|layer| Ok(cache.tokens_kept(layer)?.first().copied().unwrap_or(0)))
+                .collect::<Result<_>>()?,
+            bytes_held: held,
+            bytes_full: full,
+            times_fewer: full as f64 / held.max(1) as f64,
+        },
+    };
+    eprint!("{}", report.human());
+    if options.max_new_tokens < args.max_new_tokens && !generation.stopped {
+        eprintln!("note     the context of the model, {context} tokens, is full");
+    }
+    args.output.write_json(&report)
+}
+
+fn show(human: &mut impl Write, shown: &mut String, piece: &str) -> Result<()> {
+    shown.push_str(piece);
+    human.write_all(piece.as_bytes())?;
+    Ok(human.flush()?)
+}
+
+impl Report {
+    fn human(&self) -> String {
+        let speed = |name, Speed { tokens, seconds, tokens_per_second }: &Speed| {
+            format!("{name}  {tokens} tokens in {seconds:.2} s, {tokens_per_second:.0} tokens/s\n")
+        };
+        let CacheReport { tokens_seen, tokens_kept, bytes_held, bytes_full, times_fewer } =
+            &self.cache;
+        let most = tokens_kept.iter().max().copied().unwrap_or(0);
+        format!(
+            "--------\npolicy   {}, budget {}\n{}{}cache    {} held ({most} of {tokens_seen} tokens), {} in a full \
+             cache, {times_fewer:.1} times fewer\n",
+            self.policy,
+            self.budget,
+            speed("prefill", &self.prefill),
+            speed("decode ", &self.decode),
+            bytes(*bytes_held),
+            bytes(*bytes_full),
+        )
+    }
+}
+
+impl PromptArgs {
+    fn read(&self) -> Result<String> {
+        match (&self.prompt, &self.file) {
+            (Some(text), _) => Ok(text.clone()),
+            (None, Some(path)) if path == Path::new("-") => {
+                let mut text = String::new();
+                io::stdin().read_to_string(&mut text).context("cannot read stdin")?;
+                Ok(text)
+            }
+            (None, Some(path)) => {
+                fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+            }
+            // The group is required, so this is not reached.
+            (None, None) => Ok(String::new()),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The command line of `briquette`.
+
+mod generate;
+mod model;
+mod needle;
+mod output;
+mod policies;
+mod policy;
+mod progress;
+
+use std::{io, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  it failed: one message on stderr says why
+  2  the command line cannot be understood";
+
+/// KV-cache compression for models in Burn: run a model on a compressed cache, and measure what it costs.
+#[derive(Debug, Parser)]
+#[command(name = "briquette", version, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Continue a text on a compressed cache, and say what that took
+    Generate(generate::Args),
+    /// Needle in a haystack: how well a model still finds a number in its compressed cache
+    Needle(needle::Args),
+    /// The compression methods, their stages and parameters
+    Policies(policies::Args),
+}
+
+/// Reads the command line, does what it says, and reports a failure on stderr.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Generate(args) => generate::run(args),
+        Command::Needle(args) => needle::run(args),
+        Command::Policies(args) => policies::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of a pipe has seen enough, as with `| head`.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", with_causes(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |io: &io::Error| io.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(broken))
+}
+
+/// The message and its causes, save those it already ends with.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let inner = io::Error::other("disk on fire");
+        let error = anyhow::Error::new(crate::Error::Read { path: "a.txt".into(), source: inner })
+            .context("no haystack");
+        assert_eq!(with_causes(&error), "no haystack: cannot read a.txt: disk on fire");
+    }
+}

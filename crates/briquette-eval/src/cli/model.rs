@@ -1,0 +1,91 @@
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use briquette_models::{Llama, Tokenizer};
+use burn::tensor::{DType, Device};
+use clap::ValueEnum;
+
+use super::progress;
+
+/// The model the project was given, found in the working directory or where the program was built.
+const EMBEDDED: &str = "models/ember-7m";
+
+/// Which model, and what it runs on.
+#[derive(Debug, clap::Args)]
+pub(super) struct ModelArgs {
+    /// A Hugging Face folder of a Llama model: config.json, safetensors, tokenizer.json
+    /// [default: the embedded models/ember-7m]
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build holds
+    /// [default: flex, or the first of this build]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Data type of weights, activations and cache
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    dtype: Dtype,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// A model ready to run.
+pub(super) struct Loaded {
+    pub(super) model: Llama,
+    pub(super) tokenizer: Tokenizer,
+    /// The folder, the device and the type as they were named.
+    pub(super) dir: PathBuf,
+    pub(super) device: String,
+    pub(super) dtype: String,
+}
+
+impl ModelArgs {
+    pub(super) fn load(&self) -> Result<Loaded> {
+        let (name, device) = self.device()?;
+        let dir = self.dir()?;
+        let dtype = match self.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::Bf16 => DType::BF16,
+        };
+        let _spinner = progress::spinner(format!("reading {}", dir.display()));
+        let failed = || format!("cannot load the model in {}", dir.display());
+        let model = Llama::load(&dir, &device, dtype).with_context(failed)?;
+        let tokenizer = Tokenizer::load(&dir).with_context(failed)?;
+        let dtype = format!("{:?}", self.dtype).to_lowercase();
+        Ok(Loaded { model, tokenizer, dir, device: name, dtype })
+    }
+
+    fn device(&self) -> Result<(String, Device)> {
+        let built = briquette::device::available();
+        let name = match (&self.device, built.first()) {
+            (Some(name), _) => name.clone(),
+            (None, Some(first)) => (*first).to_owned(),
+            (None, None) => {
+                bail!("this build holds no device: build it with a feature such as `flex`")
+            }
+        };
+        let device = briquette::device::open(&name)?;
+        Ok((name, device))
+    }
+
+    fn dir(&self) -> Result<PathBuf> {
+        if let Some(dir) = &self.model {
+            if !dir.is_dir() {
+                bail!("there is no model folder {}", dir.display());
+            }
+            return Ok(dir.clone());
+        }
+        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(EMBEDDED);
+        match [PathBuf::from(EMBEDDED), built].into_iter().find(|dir| dir.is_dir()) {
+            Some(dir) => Ok(dir),
+            None => {
+                bail!("the embedded model {EMBEDDED} is not here: name a model with --model DIR")
+            }
+        }
+    }
+}

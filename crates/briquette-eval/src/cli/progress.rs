@@ -1,0 +1,38 @@
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+// indicatif draws on stderr, and nothing when that is no terminal.
+
+/// A spinner for work of unknown length. Gone when dropped.
+pub(super) fn spinner(message: impl Into<String>) -> Spinner {
+    let bar = ProgressBar::new_spinner().with_message(message.into());
+    bar.enable_steady_tick(Duration::from_millis(100));
+    Spinner(bar)
+}
+
+pub(super) struct Spinner(ProgressBar);
+
+impl Spinner {
+    pub(super) fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A bar over `total` steps.
+pub(super) fn bar(total: usize) -> ProgressBar {
+    let bar = ProgressBar::new(total as u64);
+    // The template is fixed, so the default style is never needed.
+    if let Ok(style) = ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} prompts, {elapsed} gone, {eta} to go  {msg}",
+    ) {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,11 @@
+//! A model measured over prompts, policies and budgets.
+
+mod answer;
+mod axes;
+mod run;
+mod summary;
+
+pub use answer::{Answer, Question};
+pub use axes::{Axes, Entry};
+pub use run::run;
+pub use summary::{Accuracy, Summary, summarize};

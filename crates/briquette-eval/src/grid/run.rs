@@ -1,0 +1,115 @@
+use briquette::KvCache;
+use briquette_models::{GenerateOptions, Llama, Tokenizer, generate_batch, prefill};
+
+use crate::{
+    Error, Result,
+    grid::{Answer, Axes, Entry, Question},
+    tasks::needle::{NeedlePrompt, NeedleTask},
+};
+
+/// Measures every entry of the grid on the same prompts.
+///
+/// `batch` prompts run at once. `on_answers` hears after each batch of the entry that ran, and of how many
+/// prompts it answered: [`Axes::prompts`] in all, twice that (question before and after) for entries that
+/// compress.
+///
+/// # Errors
+/// [`Error::Grid`] and [`Error::ContextTooShort`] before anything runs; what [`NeedleTask::prompt`] refuses;
+/// [`Error::Model`] if the model or a cache fails.
+pub fn run(
+    model: &Llama,
+    tokenizer: &Tokenizer,
+    task: &NeedleTask<'_>,
+    axes: &Axes,
+    batch: usize,
+    mut on_answers: impl FnMut(&Entry, usize),
+) -> Result<Vec<Answer>> {
+    axes.check()?;
+    let context = model.config().max_position_embeddings;
+    if let Some(&length) = axes.lengths.iter().find(|length| **length > context) {
+        return Err(Error::ContextTooShort { length, context });
+    }
+    let mut groups = axes
+        .groups()
+        .iter()
+        .map(|places| places.iter().map(|place| task.prompt(*place)).collect())
+        .collect::<Result<Vec<Vec<NeedlePrompt>>>>()?;
+    for prompts in &mut groups {
+        prompts.sort_by_key(|prompt| prompt.context.len());
+    }
+
+    let runner = Runner { model, tokenizer };
+    let mut answers = Vec::new();
+    for prompts in &groups {
+        for entry in &axes.entries {
+            let first = answers.len();
+            let rows = if entry.rows_share_budget() { 1 } else { batch.max(1) };
+            // Rows of one length need no padding, and are attended faster for it.
+            let equal = prompts.chunk_by(|a, b| a.context.len() == b.context.len());
+            for prompts in equal.flat_map(|prompts| prompts.chunks(rows)) {
+                let after = runner.after(entry, prompts)?;
+                on_answers(entry, prompts.len());
+                if entry.keeps_all() {
+                    // Attention over everything: the question may as well be in the prompt.
+                    let before =
+                        |answer: &Answer| Answer { question: Question::Before, ..answer.clone() };
+                    answers.extend(after.iter().map(before));
+                } else {
+                    answers.extend(runner.before(entry, prompts)?);
+                    on_answers(entry, prompts.len());
+                }
+                answers.extend(after);
+            }
+            answers[first..].sort_by_key(|answer| (answer.sample, answer.depth, answer.question));
+        }
+    }
+    Ok(answers)
+}
+
+struct Runner<'a> {
+    model: &'a Llama,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Runner<'_> {
+    /// The question in the prompt that is compressed.
+    fn before(&self, entry: &Entry, prompts: &[NeedlePrompt]) -> Result<Vec<Answer>> {
+        let mut cache = self.model.cache(entry.policy.clone())?;
+        let whole: Vec<Vec<u32>> =
+            prompts.iter().map(|prompt| [&prompt.context[..], &prompt.question].concat()).collect();
+        self.answer(entry, Question::Before, prompts, &whole, &mut cache)
+    }
+
+    /// The context first, then the question as a second prompt.
+    fn after(&self, entry: &Entry, prompts: &[NeedlePrompt]) -> Result<Vec<Answer>> {
+        let mut cache = self.model.cache(entry.policy.clone())?;
+        let contexts: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.context[..]).collect();
+        prefill(self.model, &contexts, &mut cache, None)?;
+        let questions: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.question[..]).collect();
+        self.answer(entry, Question::After, prompts, &questions, &mut cache)
+    }
+
+    fn answer(
+        &self,
+        entry: &Entry,
+        question: Question,
+        prompts: &[NeedlePrompt],
+        inputs: &[impl AsRef<[u32]>],
+        cache: &mut KvCache,
+    ) -> Result<Vec<Answer>> {
+        let longest = prompts.iter().map(|prompt| prompt.answer.len()).max().unwrap_or(0);
+        let options = GenerateOptions { max_new_tokens: longest, ..GenerateOptions::default() };
+        let (generations, _) = generate_batch(self.model, inputs, cache, &options, |_, _| {})?;
+        let rows = prompts.len();
+        let bytes = (cache.bytes_held() / rows, cache.bytes_full() / rows);
+        prompts
+            .iter()
+            .zip(generations)
+            .map(|(prompt, generation)| {
+                let tokens = &generation.tokens[..prompt.answer.len().min(generation.tokens.len())];
+                let text = self.tokenizer.decode(tokens)?;
+                Ok(Answer::new(entry, question, prompt, tokens, text, bytes))
+            })
+            .collect()
+    }
+}

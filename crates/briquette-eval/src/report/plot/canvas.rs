@@ -1,0 +1,176 @@
+use std::path::{Path, PathBuf};
+
+use plotters::{
+    coord::Shift,
+    prelude::*,
+    style::{
+        FontStyle, register_font,
+        text_anchor::{HPos, Pos, VPos},
+    },
+};
+
+use super::color::PAPER;
+use crate::{Error, Result};
+
+/// The name a viewer of an SVG understands; in a PNG it is the font registered under it.
+const FONT: &str = "sans-serif";
+/// Pixels of a PNG for one unit of the drawing, so that text is sharp on dense screens.
+const PNG_SCALE: i32 = 2;
+
+/// Something drawn in whole units, with the origin at the top left.
+pub trait Picture {
+    /// Width and height.
+    fn size(&self) -> (u32, u32);
+    /// Draws everything but the background.
+    #[doc(hidden)]
+    fn draw<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn;
+}
+
+/// The result of a drawing operation. Backends have errors of different types, of which the text is kept.
+pub(super) type Drawn = std::result::Result<(), String>;
+
+/// Writes `DIR/STEM.svg` and `DIR/STEM.png`.
+///
+/// # Errors
+/// [`Error::Write`].
+pub fn save(picture: &impl Picture, dir: &Path, stem: &str) -> Result<[PathBuf; 2]> {
+    let svg = dir.join(format!("{stem}.svg"));
+    let png = dir.join(format!("{stem}.png"));
+    let (width, height) = picture.size();
+    let (scale, failed) =
+        (PNG_SCALE as u32, |path: &Path, message| Error::Write { path: path.into(), message });
+    register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
+        .map_err(|_| failed(&png, "the built-in font cannot be read".into()))?;
+    render(picture, SVGBackend::new(&svg, (width, height)), 1)
+        .map_err(|message| failed(&svg, message))?;
+    render(picture, BitMapBackend::new(&png, (width * scale, height * scale)), PNG_SCALE)
+        .map_err(|message| failed(&png, message))?;
+    Ok([svg, png])
+}
+
+fn render<DB: DrawingBackend>(picture: &impl Picture, backend: DB, scale: i32) -> Drawn {
+    let area = backend.into_drawing_area();
+    area.fill(&PAPER).map_err(|error| error.to_string())?;
+    let canvas = Canvas { area, scale };
+    picture.draw(&canvas)?;
+    canvas.area.present().map_err(|error| error.to_string())
+}
+
+/// Where a text lies about its point.
+#[derive(Clone, Copy)]
+pub(super) enum Align {
+    Left,
+    Middle,
+    Right,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Marker {
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+}
+
+impl Marker {
+    pub(super) fn nth(index: usize) -> Self {
+        [Self::Circle, Self::Square, Self::Triangle, Self::Diamond][index % 4]
+    }
+}
+
+/// A surface of either format, in units of the drawing.
+#[allow(missing_debug_implementations)]
+pub struct Canvas<DB: DrawingBackend> {
+    area: DrawingArea<DB, Shift>,
+    scale: i32,
+}
+
+impl<DB: DrawingBackend> Canvas<DB> {
+    fn at(&self, (x, y): (i32, i32)) -> (i32, i32) {
+        (x * self.scale, y * self.scale)
+    }
+
+    pub(super) fn fill(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) -> Drawn {
+        let shape = Rectangle::new([self.at(from), self.at(to)], color.filled());
+        self.area.draw(&shape).map_err(|error| error.to_string())
+    }
+
+    pub(super) fn line(&self, points: &[(i32, i32)], width: u32, color: RGBColor) -> Drawn {
+        let points: Vec<_> = points.iter().map(|point| self.at(*point)).collect();
+        let style = color.stroke_width(width * self.scale as u32);
+        self.area.draw(&PathElement::new(points, style)).map_err(|error| error.to_string())
+    }
+
+    /// A horizontal dashed line.
+    pub(super) fn dashes(&self, (from, y): (i32, i32), to: i32, color: RGBColor) -> Drawn {
+        let mut x = from;
+        while x < to {
+            self.line(&[(x, y), ((x + 6).min(to), y)], 2, color)?;
+            x += 11;
+        }
+        Ok(())
+    }
+
+    pub(super) fn marker(&self, at: (i32, i32), marker: Marker, color: RGBColor) -> Drawn {
+        let (x, y) = self.at(at);
+        let r = 5 * self.scale;
+        let style = color.filled();
+        let polygon = |points: Vec<(i32, i32)>| {
+            self.area.draw(&Polygon::new(points, style)).map_err(|error| error.to_string())
+        };
+        match marker {
+            Marker::Circle => {
+                self.area.draw(&Circle::new((x, y), r, style)).map_err(|error| error.to_string())
+            }
+            Marker::Square => {
+                let r = r * 9 / 10;
+                polygon(vec![(x - r, y - r), (x + r, y - r), (x + r, y + r), (x - r, y + r)])
+            }
+            Marker::Triangle => {
+                polygon(vec![(x, y - r - r / 5), (x + r + r / 5, y + r), (x - r - r / 5, y + r)])
+            }
+            Marker::Diamond => {
+                let r = r + r / 4;
+                polygon(vec![(x, y - r), (x + r, y), (x, y + r), (x - r, y)])
+            }
+        }
+    }
+
+    /// Text centred vertically on its point.
+    pub(super) fn text(
+        &self,
+        at: (i32, i32),
+        align: Align,
+        size: i32,
+        color: RGBColor,
+        text: &str,
+    ) -> Drawn {
+        self.write(at, align, size, color, FontTransform::None, text)
+    }
+
+    /// Text that reads upwards, its middle on the point.
+    pub(super) fn upward(&self, at: (i32, i32), size: i32, color: RGBColor, text: &str) -> Drawn {
+        self.write(at, Align::Middle, size, color, FontTransform::Rotate270, text)
+    }
+
+    fn write(
+        &self,
+        at: (i32, i32),
+        align: Align,
+        size: i32,
+        color: RGBColor,
+        transform: FontTransform,
+        text: &str,
+    ) -> Drawn {
+        let horizontal = match align {
+            Align::Left => HPos::Left,
+            Align::Middle => HPos::Center,
+            Align::Right => HPos::Right,
+        };
+        let style = TextStyle::from((FONT, size * self.scale).into_font())
+            .color(&color)
+            .transform(transform)
+            .pos(Pos::new(horizontal, VPos::Center));
+        self.area.draw_text(text, &style, self.at(at)).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,10 @@
+//! Pictures, each drawn by one function as SVG and as PNG.
+
+mod canvas;
+mod color;
+mod heatmap;
+mod overview;
+
+pub use canvas::save;
+pub use heatmap::{HeatMap, Panel};
+pub use overview::{Overview, Point, Series};

@@ -1,0 +1,318 @@
+//! Needle in a haystack: a number hidden in prose, asked for at the end.
+//!
+//! ```text
+//! Some special magic numbers are hidden within the following text. …
+//! … prose …
+//! One of the special magic numbers is countess:8174205. … prose …
+//! What is the special magic number for countess mentioned in the provided text? … is countess:
+//! ```
+
+use briquette_models::Tokenizer;
+use rand::{RngExt, seq::index};
+use rand_chacha::ChaCha8Rng;
+
+use crate::{
+    Error, Result,
+    tasks::{haystack::Haystack, seed},
+};
+
+const INTRODUCTION: &str = "\nSome special magic numbers are hidden within the following text. Make sure to memorize \
+                            them. I will quiz you about the numbers afterwards.\n";
+
+/// Digits of a number.
+const DIGITS: usize = 7;
+
+/// Words a number may be hidden under. The embedded model never saw one of them in a needle.
+pub fn words() -> impl Iterator<Item = &'static str> {
+    include_str!("../../assets/needle_words.txt").lines()
+}
+
+fn needle(word: &str, number: &str) -> String {
+    format!("\nOne of the special magic numbers is {word}:{number}.")
+}
+
+fn question(word: &str) -> String {
+    format!(
+        "\nWhat is the special magic number for {word} mentioned in the provided text? The special magic number is \
+         {word}:"
+    )
+}
+
+/// Which prompt to build. The same place always gives the same prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Tokens of the prompt and its answer together, so that the model's context can be used to the end.
+    pub length: usize,
+    /// Where the needle asked for lies, in percent of the haystack: 0 is its start.
+    pub depth: u32,
+    /// Needles in the haystack. The others lie at random depths.
+    pub needles: usize,
+    /// Number of the sample. Samples that differ in their depth only share everything else.
+    pub sample: usize,
+}
+
+/// A prompt with its answer, in tokens.
+#[derive(Clone, Debug)]
+pub struct NeedlePrompt {
+    /// Where it belongs.
+    pub place: Place,
+    /// Introduction, haystack and needles.
+    pub context: Vec<u32>,
+    /// What follows the context.
+    pub question: Vec<u32>,
+    /// What the model should say.
+    pub answer: Vec<u32>,
+    /// The word asked for.
+    pub word: String,
+    /// The answer as text.
+    pub number: String,
+}
+
+/// Builds prompts for one tokenizer and one haystack.
+#[derive(Debug)]
+pub struct NeedleTask<'a> {
+    tokenizer: &'a Tokenizer,
+    haystack: &'a Haystack,
+    seed: u64,
+    /// The token that begins a text, if the tokenizer has one, and the introduction.
+    introduction: Vec<u32>,
+}
+
+impl<'a> NeedleTask<'a> {
+    /// Prepares the parts all prompts share.
+    ///
+    /// # Errors
+    /// [`Error::Model`] if the tokenizer fails.
+    pub fn new(tokenizer: &'a Tokenizer, haystack: &'a Haystack, seed: u64) -> Result<Self> {
+        let introduction = tokenizer.encode(INTRODUCTION, true)?;
+        Ok(Self { tokenizer, haystack, seed, introduction })
+    }
+
+    /// The prompt for a place: it and its answer have as many tokens as the place asks for, the haystack is
+    /// cut to fit.
+    ///
+    /// Needles are inserted between two sentences, the one asked for at the boundary nearest to its depth.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooShort`], [`Error::TooManyNeedles`], [`Error::Grid`] without a needle or for a depth
+    /// above 100, and [`Error::Model`] if the tokenizer fails.
+    pub fn prompt(&self, place: Place) -> Result<NeedlePrompt> {
+        let Place { length, depth, needles, sample } = place;
+        if needles == 0 {
+            return Err(Error::Grid { axis: "needles", reason: "at least 1 is needed".into() });
+        }
+        if depth > 100 {
+            return Err(Error::Grid { axis: "depths", reason: format!("{depth} % is above 100") });
+        }
+        let stream =
+            |part: u64| seed::rng(&[self.seed, length as u64, needles as u64, sample as u64, part]);
+        let (mut choice, text) = (stream(0), stream(1));
+
+        let words: Vec<&str> = words().collect();
+        if needles > words.len() {
+            return Err(Error::TooManyNeedles { needles, words: words.len() });
+        }
+        let words = index::sample(&mut choice, words.len(), needles).into_iter().map(|i| words[i]);
+        let hidden: Vec<(&str, String)> = words.map(|word| (word, number(&mut choice))).collect();
+        let (word, number) = &hidden[0];
+        let inserts = hidden
+            .iter()
+            .map(|(word, number)| self.encode(&needle(word, number)))
+            .collect::<Result<Vec<_>>>()?;
+        let question = self.encode(&question(word))?;
+        let answer = self.answer(&question, word, number)?;
+
+        let needle_tokens: usize = inserts.iter().map(Vec::len).sum();
+        let fixed = self.introduction.len() + needle_tokens + question.len() + answer.len();
+        let room = length
+            .checked_sub(fixed)
+            .filter(|room| *room > 0)
+            .ok_or(Error::PromptTooShort { length, fixed, needles })?;
+        let (hay, boundaries) = self.hay(room, text)?;
+
+        // The needle asked for first: at one boundary it lies before the others.
+        let mut spots = vec![(nearest(&boundaries, room * depth as usize / 100), 0)];
+        for other in 1..needles {
+            spots.push((boundaries[choice.random_range(0..boundaries.len())], other));
+        }
+        spots.sort_unstable();
+        let mut context = self.introduction.clone();
+        let mut from = 0;
+        for (at, insert) in spots {
+            context.extend(&hay[from..at]);
+            context.extend(&inserts[insert]);
+            from = at;
+        }
+        context.extend(&hay[from..]);
+        Ok(NeedlePrompt {
+            place,
+            context,
+            question,
+            answer,
+            word: (*word).to_owned(),
+            number: number.clone(),
+        })
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.tokenizer.encode(text, false)?)
+    }
+
+    /// The number as it continues the question: some tokenizers begin a text with a token of their own.
+    fn answer(&self, question_ids: &[u32], word: &str, number: &str) -> Result<Vec<u32>> {
+        let whole = self.encode(&(question(word) + number))?;
+        match whole.strip_prefix(question_ids) {
+            Some(answer) => Ok(answer.to_vec()),
+            None => self.encode(number),
+        }
+    }
+
+    /// `tokens` tokens of haystack, and the places between two of its sentences, both ends included.
+    fn hay(&self, tokens: usize, rng: ChaCha8Rng) -> Result<(Vec<u32>, Vec<usize>)> {
+        let mut hay = Vec::with_capacity(tokens + 64);
+        let mut boundaries = vec![0];
+        for piece in self.haystack.pieces(rng) {
+            hay.extend(self.encode(&piece)?);
+            if hay.len() >= tokens {
+                break;
+            }
+            boundaries.push(hay.len());
+        }
+        hay.truncate(tokens);
+        boundaries.push(tokens);
+        Ok((hay, boundaries))
+    }
+}
+
+fn number(rng: &mut ChaCha8Rng) -> String {
+    (0..DIGITS).map(|_| char::from(b'0' + rng.random_range(0..10_u8))).collect()
+}
+
+fn nearest(boundaries: &[usize], at: usize) -> usize {
+    boundaries.iter().copied().min_by_key(|boundary| boundary.abs_diff(at)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashSet, path::PathBuf};
+
+    use super::*;
+
+    fn tokenizer() -> Tokenizer {
+        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
+        Tokenizer::load(dir).unwrap()
+    }
+
+    fn place() -> Place {
+        Place { length: 512, depth: 50, needles: 1, sample: 0 }
+    }
+
+    #[test]
+    fn words_are_distinct() {
+        let words: Vec<&str> = words().collect();
+        assert_eq!(words.len(), 64);
+        assert_eq!(words.iter().collect::<HashSet<_>>().len(), 64);
+    }
+
+    #[test]
+    fn prompt_has_the_trained_form_and_the_exact_length() {
+        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
+        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        for length in [128, 256, 511, 2048, 4096] {
+            for depth in [0, 25, 50, 75, 100] {
+                let prompt = task.prompt(Place { length, depth, ..place() }).unwrap();
+                let parts = [&prompt.context, &prompt.question, &prompt.answer];
+                assert_eq!(parts.map(Vec::len).iter().sum::<usize>(), length);
+                assert_eq!(prompt.context[0], 0);
+                assert_eq!(prompt.answer.len(), DIGITS);
+                let context = tokenizer.decode(&prompt.context).unwrap();
+                let NeedlePrompt { word, number, .. } = &prompt;
+                assert!(context.starts_with(INTRODUCTION), "{context}");
+                assert_eq!(context.matches(&needle(word, number)).count(), 1, "{context}");
+                assert_eq!(tokenizer.decode(&prompt.question).unwrap(), question(word));
+                assert_eq!(&tokenizer.decode(&prompt.answer).unwrap(), number);
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_meet_at_token_boundaries_of_the_whole_text() {
+        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
+        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let prompt = task.prompt(Place { needles: 3, ..place() }).unwrap();
+        let pieces = [&prompt.context[..], &prompt.question, &prompt.answer].concat();
+        let text = tokenizer.decode(&pieces).unwrap();
+        let whole = tokenizer.encode(&text, true).unwrap();
+        // The haystack ends in the middle of a sentence, maybe of a word: compare around the needles.
+        let cut = prompt.context.len() - 8;
+        assert_eq!(whole[..cut], pieces[..cut]);
+        // What the model was trained on is built of these pieces.
+        let encode = |text: &str| tokenizer.encode(text, false).unwrap();
+        let mut trained = encode("\nOne of the special magic numbers is");
+        trained.extend(encode(" countess"));
+        for piece in ":8174205.".chars() {
+            trained.extend(encode(&piece.to_string()));
+        }
+        assert_eq!(encode(&needle("countess", "8174205")), trained);
+        let trained = [
+            "\nWhat is the special magic number for",
+            " countess",
+            " mentioned in the provided text? The special magic number is",
+            " countess",
+            ":",
+        ];
+        assert_eq!(encode(&question("countess")), trained.map(encode).concat());
+    }
+
+    #[test]
+    fn depth_moves_the_needle_and_nothing_else() {
+        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
+        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let at = |depth| {
+            let prompt = task.prompt(Place { length: 1024, depth, ..place() }).unwrap();
+            let marker = tokenizer.encode("\nOne of the special magic numbers is", false).unwrap();
+            let found = prompt.context.windows(marker.len()).position(|w| w == marker).unwrap();
+            (found - task.introduction.len(), prompt)
+        };
+        let room = at(100).0;
+        for depth in [0, 30, 60, 90, 100] {
+            let (found, prompt) = at(depth);
+            assert!(
+                found.abs_diff(room * depth as usize / 100) <= 32,
+                "{depth} %: {found} of {room}"
+            );
+            assert_eq!(prompt.number, at(0).1.number);
+            let sorted = |mut tokens: Vec<u32>| {
+                tokens.sort_unstable();
+                tokens
+            };
+            assert_eq!(sorted(prompt.context), sorted(at(0).1.context));
+        }
+        assert_eq!(at(0).0, 0);
+    }
+
+    #[test]
+    fn samples_differ_and_several_needles_are_hidden() {
+        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
+        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let mut numbers = HashSet::new();
+        for sample in 0..8 {
+            let prompt = task.prompt(Place { needles: 4, sample, ..place() }).unwrap();
+            let text = tokenizer.decode(&prompt.context).unwrap();
+            assert_eq!(text.matches("One of the special magic numbers is ").count(), 4);
+            numbers.insert(prompt.number);
+        }
+        assert_eq!(numbers.len(), 8);
+    }
+
+    #[test]
+    fn what_cannot_be_built_is_refused_with_numbers() {
+        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
+        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let refuse = |place| task.prompt(place).unwrap_err().to_string();
+        assert!(refuse(Place { length: 60, ..place() }).contains("60 tokens"));
+        assert!(refuse(Place { needles: 65, ..place() }).contains("65 needles"));
+        assert!(refuse(Place { needles: 0, ..place() }).contains("needles"));
+        assert!(refuse(Place { depth: 101, ..place() }).contains("101 %"));
+    }
+}

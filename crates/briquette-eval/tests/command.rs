@@ -1,0 +1,199 @@
+//! The command as its users run it: arguments in, streams, files and exit codes out.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+fn briquette(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
+}
+
+/// Stdout of a run that must succeed.
+fn stdout(args: &[&str]) -> String {
+    let output = briquette(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Stderr of a run that must fail with `code`, and print nothing on stdout.
+fn refused(args: &[&str], code: i32) -> String {
+    let output = briquette(args);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+    assert!(output.stdout.is_empty(), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn policies_are_listed_for_people_and_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("methods.json");
+    let table = stdout(&["policies", "--json", text(&json)]);
+    for name in ["full", "local-window", "streaming-llm", "h2o", "tova", "snapkv"] {
+        assert!(table.contains(name), "{name}\n{table}");
+    }
+    assert!(table.contains("Li et al., 2024"), "{table}");
+    let listed = read_json(&json);
+    assert!(listed.as_array().unwrap().iter().any(|method| method["name"] == "snapkv"), "{listed}");
+
+    let stdout: Value = serde_json::from_str(&stdout(&["policies", "--json", "-"])).unwrap();
+    assert_eq!(stdout, listed);
+}
+
+#[test]
+fn a_printed_policy_is_a_policy_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.toml");
+    let printed = stdout(&["policies", "snapkv"]);
+    fs::write(&file, &printed).unwrap();
+    assert_eq!(stdout(&["policies", text(&file)]), printed);
+    assert!(stdout(&["policies", "snapkv:kernel=15"]).contains("kernel = 15"));
+
+    fs::write(&file, printed + "\nkernal = 7\n").unwrap();
+    let error = refused(&["policies", text(&file)], 1);
+    assert!(error.starts_with("error: ") && error.contains("kernal"), "{error}");
+}
+
+#[test]
+fn generate_streams_text_and_reports_what_it_took() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("report.json");
+    let args = ["generate", "--prompt", "It was a dark and stormy", "--max-new-tokens", "12"];
+    let output = briquette(&[&args[..], &["--json", text(&json)]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let report = read_json(&json);
+    let (shown, speed) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(shown, format!("{}\n", report["text"].as_str().unwrap()));
+    assert!(shown.trim().len() > 10, "{shown}");
+    assert!(speed.contains("tokens/s") && speed.contains("in a full cache"), "{speed}");
+    assert_eq!(report["decode"]["tokens"], 11);
+    // The first new token comes out of the prefill, and the last is never fed.
+    let seen = report["prefill"]["tokens"].as_u64().unwrap() + 11;
+    assert_eq!(report["cache"]["tokens_seen"], seen);
+
+    let on_stdout = stdout(&[&args[..], &["--json", "-"]].concat());
+    let again: Value = serde_json::from_str(&on_stdout).unwrap();
+    assert_eq!(again["text"], report["text"]);
+}
+
+#[test]
+fn generate_holds_its_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, json) = (dir.path().join("text.txt"), dir.path().join("report.json"));
+    let haystack = include_str!("../assets/haystack.txt").lines().take(24).collect::<Vec<_>>();
+    fs::write(&file, haystack.join(" ")).unwrap();
+    let args = ["generate", "--file", text(&file), "--max-new-tokens", "4", "--json", text(&json)];
+    stdout(&[&args[..], &["--policy", "tova", "--budget", "48", "--chunk", "100"]].concat());
+    let cache = &read_json(&json)["cache"];
+    assert!(cache["tokens_seen"].as_u64().unwrap() > 400, "{cache}");
+    let kept = cache["tokens_kept"].as_array().unwrap();
+    assert!(kept.len() == 8 && kept.iter().all(|kept| *kept == 48), "{cache}");
+    assert!(cache["times_fewer"].as_f64().unwrap() > 8.0, "{cache}");
+}
+
+#[test]
+fn needle_measures_a_grid_and_writes_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, json) = (dir.path().join("out"), dir.path().join("copy.json"));
+    let file = dir.path().join("wide.toml");
+    fs::write(&file, stdout(&["policies", "snapkv:kernel=15"])).unwrap();
+    let grid = ["--lengths", "256,512", "--depths", "0,60", "--samples", "2", "--budgets", "64"];
+    let policies = ["--policies", "streaming-llm", "--policy", text(&file)];
+    let files = ["--out", text(&out), "--json", text(&json)];
+    let table = stdout(&[&["needle"][..], &grid, &policies, &files].concat());
+    for part in ["full", "streaming-llm", "wide", "question after", "4 prompts a row"] {
+        assert!(table.contains(part), "{part}\n{table}");
+    }
+
+    let report = read_json(&json);
+    assert_eq!(report, read_json(&out.join("needle.json")));
+    assert_eq!(report["settings"]["haystack"], "built-in");
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 3 * 2 * 2);
+    let rate = |policy: &str, question: &str| {
+        let cells: Vec<&Value> =
+            cells.iter().filter(|cell| cell["policy"] == policy && cell["length"] == 512).collect();
+        let rates = cells.iter().map(|cell| cell[question]["exact"]["rate"].as_f64().unwrap());
+        rates.sum::<f64>() / cells.len() as f64
+    };
+    assert!(rate("full", "before") >= 0.75, "{report}");
+    assert_eq!(rate("full", "before"), rate("full", "after"));
+    // Needles at 0 and 60 % are not among the last 60 tokens.
+    assert_eq!(rate("streaming-llm", "after"), 0.0);
+
+    let lines = |name: &str| fs::read_to_string(out.join(name)).unwrap().lines().count();
+    assert_eq!(lines("needle.csv"), 1 + cells.len());
+    assert_eq!(lines("answers.csv"), 1 + 2 * 2 * cells.len());
+    for stem in ["overview", "heatmap-full", "heatmap-streaming-llm", "heatmap-wide"] {
+        let svg = fs::read_to_string(out.join(format!("{stem}.svg"))).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{stem}");
+        let png = fs::read(out.join(format!("{stem}.png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG"), "{stem}");
+    }
+}
+
+#[test]
+fn batches_answer_as_single_prompts_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let answers = |batch: &str| {
+        let out = dir.path().join(batch);
+        let grid =
+            ["needle", "--lengths", "256", "--depths", "2", "--samples", "3", "--policies", "tova"];
+        stdout(&[&grid[..], &["--budgets", "96", "--batch", batch, "--out", text(&out)]].concat());
+        fs::read_to_string(out.join("answers.csv")).unwrap()
+    };
+    assert_eq!(answers("1"), answers("4"));
+}
+
+#[test]
+fn failures_exit_with_1_and_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = text(dir.path());
+    let prompt = ["generate", "--prompt", "x"];
+    let cases: [(&[&str], &[&str], &str); 10] = [
+        (&prompt, &["--policy", "nosuch"], "unknown method `nosuch`; known: full, local-window"),
+        (&prompt, &["--policy", "nosuch.toml"], "nosuch.toml"),
+        (&prompt, &["--budget", "16"], "a budget of 16"),
+        (&prompt, &["--device", "abacus"], "`abacus`"),
+        (&prompt, &["--model", "no/such/folder"], "no/such/folder"),
+        (&prompt, &["--model", empty], "config.json"),
+        (&prompt, &["--temperature", "-1"], "temperature"),
+        (&["generate", "--file", "no.txt"], &[], "no.txt"),
+        (&["needle"], &["--haystack", empty], "hold no text"),
+        (&["needle"], &["--lengths", "8192"], "4096"),
+    ];
+    for (command, args, reason) in cases {
+        let error = refused(&[command, args].concat(), 1);
+        assert!(error.starts_with("error: ") && error.contains(reason), "{args:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_exits_with_2() {
+    for args in [
+        &[][..],
+        &["nosuch"],
+        &["generate"],
+        &["generate", "--prompt", "x", "--file", "y"],
+        &["generate", "--prompt", "x", "--budget", "lots"],
+        &["generate", "--prompt", "x", "--dtype", "f64"],
+        &["needle", "--depths", "0,120"],
+        &["needle", "--batch", "0"],
+    ] {
+        refused(args, 2);
+    }
+    assert!(stdout(&["--help"]).contains("Exit codes:"));
+}

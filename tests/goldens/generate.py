@@ -1,0 +1,270 @@
+"""Write the fixtures that pin this project to other implementations.
+
+    python generate.py [--model DIR] [--out DIR]
+
+- `ember_logits.json`: logits of the embedded model as `transformers` computes them.
+- `kvpress.json`: the tokens that kvpress's presses keep of a prompt, and the logits of the next token after that.
+
+Everything runs in f32 on the CPU, one thread, one seed. README.md beside this file describes the fields.
+"""
+
+import argparse
+import json
+import random
+import re
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from kvpress import KeyRerotationPress, ObservedAttentionPress, SnapKVPress, StreamingLLMPress, TOVAPress
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.utils import logging as transformers_logging
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent.parent
+SEED = 0
+DECIMALS = 6
+GREEDY_TOKENS = 16
+RATIOS = [0.5, 0.8]  # the part of the prompt that kvpress removes
+LENGTHS = [203, 603]  # prompts, in tokens, about
+CANDIDATES = 24  # prompts tried for each case; the one whose selection hangs least on rounding is taken
+
+INTRO = (
+    "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. "
+    "I will quiz you about the numbers afterwards.\n"
+)
+NEEDLE = "\nOne of the special magic numbers is {}:{}."
+QUESTION = (
+    "\nWhat is the special magic number for {0} mentioned in the provided text? The special magic number is {0}:"
+)
+WORDS = ["squadron", "countess", "chairs", "encounter", "wing", "salute"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A press and the parameters that the fixture names."""
+
+    name: str
+    press: type
+    params: tuple = ()
+    key_rotation: bool = False
+
+    def build(self, ratio):
+        """The press, and the part of it that scores."""
+        scorer = self.press(compression_ratio=ratio, **dict(self.params))
+        return (KeyRerotationPress(scorer) if self.key_rotation else scorer), scorer
+
+
+METHODS = [
+    Method("snapkv", SnapKVPress, (("window_size", 32), ("kernel_size", 5))),
+    Method("snapkv", SnapKVPress, (("window_size", 16), ("kernel_size", 7))),
+    Method("streaming_llm", StreamingLLMPress, (("n_sink", 4),)),
+    Method("streaming_llm", StreamingLLMPress, (("n_sink", 4),), key_rotation=True),
+    Method("tova", TOVAPress),
+    Method("observed_attention", ObservedAttentionPress),
+]
+
+
+# --- prompts ---
+
+
+def sentences(text):
+    """The text cut after each sentence and each line."""
+    return [piece for piece in re.split(r"(?<=[.?!] )|(?<=\n)", text) if piece]
+
+
+def prose_of(tokenizer, length, first):
+    """`length` tokens of `prose.txt`, from sentence number `first` on, and round again."""
+    pieces = sentences((HERE / "prose.txt").read_text())
+    first %= len(pieces)
+    tokens = tokenizer.encode("".join(pieces[first:] + pieces[:first]), add_special_tokens=False).ids
+    assert len(tokens) >= length, "prose.txt is too short"
+    return tokenizer.decode(tokens[:length])
+
+
+def needle_prompt(tokenizer, length, candidate):
+    """A needle in about `length` tokens; every candidate number gives another prompt."""
+    rng = random.Random(SEED * 1000 + candidate)
+    word, number = rng.choice(WORDS), str(rng.randrange(10**6, 10**7))
+    frame = INTRO + NEEDLE.format(word, number) + QUESTION.format(word)
+    prose = prose_of(tokenizer, length - len(tokenizer.encode(frame).ids), rng.randrange(100))
+    pieces = sentences(prose)
+    place = rng.randrange(len(pieces) + 1)
+    return INTRO + "".join(pieces[:place]) + NEEDLE.format(word, number) + "".join(pieces[place:]) + QUESTION.format(word)
+
+
+# --- the model ---
+
+
+def forward(model, ids, position, cache):
+    """Logits [tokens, vocab] of tokens that stand at `position` and after it, whatever the cache still holds."""
+    positions = torch.arange(position, position + len(ids))
+    # Given explicitly: left to itself, transformers counts on from the entries in the cache, and kvpress has removed some.
+    with torch.no_grad():
+        out = model(
+            torch.tensor([ids]), past_key_values=cache, position_ids=positions[None], cache_position=positions
+        )
+    return out.logits[0]
+
+
+def relative_gap(higher, lower):
+    """How far apart two scores lie, measured by the higher one."""
+    return ((higher - lower) / higher.abs().clamp(min=1e-30)).min().item()
+
+
+def rounded(logits):
+    """Floats short enough to store."""
+    return [round(x, DECIMALS) for x in logits.tolist()]
+
+
+def logits_fixture(model, tokenizer):
+    """Prompts, their last logits, and what greedy decoding says next; it does not stop at the end token."""
+    texts = [
+        "The river was high, and the old bridge could not be crossed.",
+        needle_prompt(tokenizer, 300, 0),
+        needle_prompt(tokenizer, 1000, 1),
+        prose_of(tokenizer, 160, 12).strip(),
+    ]
+    prompts = []
+    for text in texts:
+        tokens = tokenizer.encode(text).ids
+        cache = DynamicCache()
+        logits = forward(model, tokens, 0, cache)[-1]
+        entry = {"text": text, "tokens": tokens, "last_logits": rounded(logits), "argmax_next": []}
+        gap = float("inf")
+        for step in range(GREEDY_TOKENS):
+            best, second = logits.topk(2).values.tolist()
+            gap = min(gap, best - second)
+            entry["argmax_next"].append(logits.argmax().item())
+            logits = forward(model, entry["argmax_next"][-1:], len(tokens) + step, cache)[-1]
+        entry["argmax_gap"] = round(gap, DECIMALS)
+        prompts.append(entry)
+        said = tokenizer.decode(entry["argmax_next"], skip_special_tokens=False)
+        print(f"logits: {len(tokens)} tokens, smallest gap of an argmax {gap:.4f}, goes on with {said!r}")
+    return {"model": "ember-7m", "versions": versions("torch", "transformers"), "prompts": prompts}
+
+
+# --- kvpress ---
+
+
+def press_prompt(model, method, ratio, tokens):
+    """Prefill under a press: the cache it leaves, its scores a layer [kv_heads, tokens], the prompt's last logits."""
+    press, scorer = method.build(ratio)
+    score, scores = scorer.score, []
+
+    def recording_score(*args, **kwargs):
+        scores.append(score(*args, **kwargs))
+        return scores[-1]
+
+    scorer.score = recording_score
+    cache = DynamicCache()
+    with press(model):
+        logits = forward(model, tokens, 0, cache)[-1]
+    return cache, [layer[0] for layer in scores], logits
+
+
+def margin_of(scores, kept):
+    """The smallest relative gap between the last score kept and the first one dropped, over layers and heads."""
+    gaps = []
+    for layer in scores:
+        ordered = layer.sort(-1, descending=True).values
+        gaps.append(relative_gap(ordered[:, kept - 1], ordered[:, kept]))
+    return min(gaps)
+
+
+def kept_by(model, method, cache, scores, kept, tokens):
+    """The positions kept, [layer][kv_head][ascending], proven to be what the cache holds."""
+    full = DynamicCache()
+    forward(model, tokens, 0, full)
+    positions = []
+    for layer, layer_scores in enumerate(scores):
+        order = layer_scores.topk(kept, -1).indices  # as ScorerPress.compress does
+        if method.key_rotation:
+            order = order.sort(-1).values
+        index = order[None, :, :, None].expand(-1, -1, -1, model.config.head_dim)
+        held, whole = cache.layers[layer], full.layers[layer]
+        assert torch.equal(held.values, whole.values.gather(2, index)), "the cache does not hold the tokens the scores name"
+        assert method.key_rotation or torch.equal(held.keys, whole.keys.gather(2, index))
+        positions.append(order.sort(-1).values.tolist())
+    return positions
+
+
+def press_case(model, tokenizer, method, ratio, length):
+    """One entry of kvpress.json."""
+    best = None
+    for candidate in range(CANDIDATES):
+        tokens = tokenizer.encode(needle_prompt(tokenizer, length, candidate)).ids
+        if len(tokens) % 5 == 0:
+            continue  # there, kvpress's int(tokens * (1 - 0.8)) falls one short of a fifth by rounding
+        cache, scores, logits = press_prompt(model, method, ratio, tokens)
+        kept = cache.layers[0].keys.shape[2]
+        margin = margin_of(scores, kept)
+        if best is None or margin > best[0]:
+            best = (margin, tokens, cache, scores, kept, logits)
+        if method.press is StreamingLLMPress:
+            break  # its scores are 0 and 1: every prompt is as good
+    margin, tokens, cache, scores, kept, logits = best
+    positions = kept_by(model, method, cache, scores, kept, tokens)
+    next_token = logits.argmax().item()
+    next_position = kept if method.key_rotation else len(tokens)
+    after = forward(model, [next_token], next_position, cache)[-1]
+    params = {"compression_ratio": ratio, **dict(method.params)}
+    if method.name == "streaming_llm":
+        params["key_rotation"] = method.key_rotation
+    print(f"kvpress: {method.name} {params}, {len(tokens)} tokens, {kept} kept, margin {margin:.2e}")
+    return {
+        "press": method.name,
+        "params": params,
+        "tokens": tokens,
+        "n_kept": kept,
+        "margin": float(f"{margin:.3g}"),
+        "kept": positions,
+        "next_token": next_token,
+        "next_position": next_position,
+        "last_logits_after": rounded(after),
+    }
+
+
+def kvpress_fixture(model, tokenizer):
+    """Every method, ratio and length."""
+    cases = [
+        press_case(model, tokenizer, method, ratio, length)
+        for method in METHODS
+        for ratio in RATIOS
+        for length in LENGTHS
+    ]
+    return {"versions": versions("torch", "transformers", "kvpress"), "cases": cases}
+
+
+def versions(*packages):
+    """What is installed, without the build's suffix."""
+    return {package: version(package).split("+")[0] for package in packages}
+
+
+def main():
+    """Generate both fixtures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=REPOSITORY / "models" / "ember-7m", help="Hugging Face folder")
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "tests" / "fixtures", help="folder to write")
+    args = parser.parse_args()
+
+    torch.manual_seed(SEED)
+    torch.set_num_threads(1)  # the order of a sum must not depend on the machine
+    torch.use_deterministic_algorithms(True)
+    transformers_logging.disable_progress_bar()
+    tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
+    model = AutoModelForCausalLM.from_pretrained(
+        args.model, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    ).eval()
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, fixture in [("ember_logits", logits_fixture), ("kvpress", kvpress_fixture)]:
+        path = args.out / f"{name}.json"
+        path.write_text(json.dumps(fixture(model, tokenizer), separators=(",", ":"), ensure_ascii=False) + "\n")
+        print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

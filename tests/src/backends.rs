@@ -1,0 +1,77 @@
+//! The devices that every suite runs on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::{DType, Device, Tensor};
+
+/// Names devices, separated by commas, that stand in for all of the build: `flex`, `flex,wgpu`, `cuda:1`.
+pub const DEVICES: &str = "BRIQUETTE_TEST_DEVICES";
+/// If set, accelerators run every session of the host's suite instead of a few a method.
+pub const THOROUGH: &str = "BRIQUETTE_TEST_THOROUGH";
+
+/// An open device.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    /// The name it was opened by.
+    pub name: String,
+    /// The device.
+    pub device: Device,
+}
+
+impl Backend {
+    /// Opens one.
+    ///
+    /// # Panics
+    /// If that fails, with what to do about it.
+    pub fn open(name: &str) -> Self {
+        let device = briquette::device::open(name)
+            .unwrap_or_else(|error| cannot_open(name, &error.to_string()));
+        // Some devices only show that they are missing when they are first used, by a panic.
+        let first_use = || Tensor::<1>::ones([2], &device).try_into_vec_as::<f32>();
+        match catch_unwind(AssertUnwindSafe(first_use)) {
+            Ok(Ok(_)) => Self { name: name.to_owned(), device },
+            Ok(Err(error)) => cannot_open(name, &error.to_string()),
+            Err(_) => cannot_open(name, "its first use panicked, see above"),
+        }
+    }
+
+    /// The types a cache can hold keys and values in on this device.
+    pub fn dtypes(&self) -> Vec<DType> {
+        let all = [DType::F32, DType::F16, DType::BF16];
+        all.into_iter().filter(|dtype| self.device.supports_dtype(*dtype)).collect()
+    }
+
+    /// Whether every session runs here. Elsewhere, where a launch costs milliseconds and a kernel's first one
+    /// seconds, a few a method stand for all.
+    pub fn is_quick(&self) -> bool {
+        self.name == "flex" || std::env::var_os(THOROUGH).is_some()
+    }
+}
+
+/// Every backend of this build, or those that [`DEVICES`] names.
+///
+/// # Panics
+/// If one of them cannot be opened: a device that silently went missing would look like one that passed.
+pub fn backends() -> Vec<Backend> {
+    let named = std::env::var(DEVICES).unwrap_or_default();
+    let mut names: Vec<&str> =
+        named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    if names.is_empty() {
+        names = briquette::device::available();
+    }
+    assert!(!names.is_empty(), "this build holds no backend: enable the feature `flex`");
+    names.into_iter().map(Backend::open).collect()
+}
+
+/// The host device, for suites that need only one.
+pub fn host() -> Device {
+    Backend::open("flex").device
+}
+
+fn cannot_open(name: &str, why: &str) -> ! {
+    panic!(
+        "the device `{name}` cannot be opened: {why}\n\
+         Without a GPU, install a software Vulkan driver (Debian: mesa-vulkan-drivers, libvulkan1), \
+         or name the devices to test: {DEVICES}=flex"
+    )
+}

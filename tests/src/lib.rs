@@ -1,0 +1,7 @@
+//! What the suites in `tests/` share: an independent f64 [`reference`] of every method, the [`backends`] of
+//! this build, and scripted [`session`]s that play the same numbers through both.
+
+pub mod backends;
+pub mod inputs;
+pub mod reference;
+pub mod session;

@@ -1,0 +1,580 @@
+//! Every bad input gives a typed error that carries the numbers, and leaves the cache as it was.
+
+use briquette::{
+    Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, Policy, Prompt, Schedule, Scorer,
+    policy::Recent,
+    position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
+    score::{Pool, ScoreInput},
+};
+use briquette_tests::backends::{backends, host};
+use burn::tensor::{DType, Device, Distribution, Tensor};
+
+const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 8 };
+const ROWS: usize = 2;
+
+type Qkv = (Tensor<4>, Tensor<4>, Tensor<4>);
+
+/// Holds an error to its variant and to what its message must contain.
+macro_rules! assert_error {
+    ($error:expr, $kind:pat, [$($part:expr),* $(,)?]) => {{
+        let error: Error = $error;
+        assert!(matches!(error, $kind), "{error:?} is not {}", stringify!($kind));
+        let message = error.to_string();
+        $( assert!(message.contains($part), "`{}` does not appear in: {message}", $part); )*
+    }};
+}
+
+fn random(rows: usize, heads: usize, tokens: usize, head_dim: usize, device: &Device) -> Tensor<4> {
+    Tensor::random([rows, heads, tokens, head_dim], Distribution::Normal(0.0, 1.0), device)
+}
+
+fn tokens(rows: usize, count: usize, device: &Device) -> Qkv {
+    (
+        random(rows, SHAPE.query_heads, count, SHAPE.head_dim, device),
+        random(rows, SHAPE.kv_heads, count, SHAPE.head_dim, device),
+        random(rows, SHAPE.kv_heads, count, SHAPE.head_dim, device),
+    )
+}
+
+fn give(cache: &mut KvCache, layer: usize, (q, k, v): Qkv) -> Result<Tensor<4>, Error> {
+    cache.attend(layer, q, k, v, &NoPositionEncoding)
+}
+
+/// Changes the query, the key or the value.
+fn change(which: usize, (q, k, v): Qkv, change: impl Fn(Tensor<4>) -> Tensor<4>) -> Qkv {
+    match which {
+        0 => (change(q), k, v),
+        1 => (q, change(k), v),
+        _ => (q, k, change(v)),
+    }
+}
+
+/// Gives every layer the same number of new tokens.
+fn advance(cache: &mut KvCache, rows: usize, count: usize) {
+    let device = cache.device().clone();
+    for layer in 0..SHAPE.layers {
+        give(cache, layer, tokens(rows, count, &device)).unwrap();
+    }
+}
+
+fn policies() -> Vec<Policy> {
+    vec![
+        Policy::full(),
+        Policy::local_window(Budget::Tokens(12)),
+        Policy::streaming_llm(Budget::Tokens(12)),
+        Policy::h2o(Budget::Tokens(12)),
+        Policy::tova(Budget::Tokens(12)),
+        Policy::snapkv(Budget::Tokens(12)).with_window(4).with_schedule(Schedule::always(1)),
+    ]
+}
+
+/// Caches of two rows that have seen a padded prompt and two decoded tokens.
+fn caches(device: &Device) -> Vec<KvCache> {
+    let used = |policy| {
+        let mut cache = KvCache::new(SHAPE, policy, device).unwrap();
+        cache.begin_prompt(Prompt::new(20).left_padding(vec![0, 7])).unwrap();
+        advance(&mut cache, ROWS, 20);
+        advance(&mut cache, ROWS, 1);
+        advance(&mut cache, ROWS, 1);
+        cache
+    };
+    policies().into_iter().map(used).collect()
+}
+
+/// The error of `call`, after making sure that the cache is as it was: what it says about itself, and what it
+/// answers to the next `next` tokens.
+fn refused<T>(
+    cache: &mut KvCache,
+    next: usize,
+    call: impl FnOnce(&mut KvCache) -> Result<T, Error>,
+) -> Error {
+    let before = cache.clone();
+    let Err(error) = call(cache) else { panic!("not refused: {:?}", cache.policy()) };
+    assert_same(cache, &before, &error);
+
+    let device = cache.device().clone();
+    let (mut after, mut before) = (cache.clone(), before);
+    for layer in 0..SHAPE.layers {
+        let qkv = tokens(ROWS, next, &device);
+        let outputs = [&mut after, &mut before]
+            .map(|cache| give(cache, layer, qkv.clone()).unwrap().into_data());
+        assert_eq!(outputs[0], outputs[1], "the next output changed after: {error}");
+    }
+    assert_same(&after, &before, &error);
+    error
+}
+
+fn assert_same(cache: &KvCache, before: &KvCache, error: &Error) {
+    assert_eq!(cache.tokens_seen(), before.tokens_seen(), "tokens seen after: {error}");
+    assert_eq!(cache.bytes_held(), before.bytes_held(), "bytes held after: {error}");
+    for layer in 0..SHAPE.layers {
+        let kept = [cache, before].map(|cache| cache.kept_positions(layer).unwrap());
+        assert_eq!(kept[0], kept[1], "kept positions of layer {layer} after: {error}");
+        assert_eq!(cache.tokens_kept(layer).unwrap(), before.tokens_kept(layer).unwrap());
+    }
+}
+
+#[test]
+fn layers() {
+    let device = host();
+    for mut cache in caches(&device) {
+        let error = refused(&mut cache, 1, |cache| give(cache, 2, tokens(ROWS, 1, &device)));
+        assert_error!(
+            error,
+            Error::LayerOutOfRange { layer: 2, layers: 2 },
+            ["layer 2", "2 layers"]
+        );
+        assert_error!(
+            cache.kept_positions(5).unwrap_err(),
+            Error::LayerOutOfRange { .. },
+            ["5", "2"]
+        );
+        assert_error!(cache.tokens_kept(2).unwrap_err(), Error::LayerOutOfRange { .. }, ["2"]);
+    }
+}
+
+#[test]
+fn shapes() {
+    let device = host();
+    // (query, key, value) as [rows, heads, tokens, head_dim], and what the message must name.
+    let wrong = [
+        ([2, 3, 1, 8], [2, 2, 1, 8], [2, 2, 1, 8], "[2, 3, 1, 8]"),
+        ([2, 4, 1, 8], [2, 4, 1, 8], [2, 2, 1, 8], "[2, 4, 1, 8]"),
+        ([2, 4, 1, 8], [2, 2, 1, 8], [2, 1, 1, 8], "[2, 1, 1, 8]"),
+        ([2, 4, 1, 16], [2, 2, 1, 8], [2, 2, 1, 8], "[2, 4, 1, 16]"),
+        ([2, 4, 1, 8], [2, 2, 1, 4], [2, 2, 1, 8], "[2, 2, 1, 4]"),
+        ([2, 4, 1, 8], [2, 2, 1, 8], [2, 2, 1, 9], "[2, 2, 1, 9]"),
+        ([2, 4, 5, 8], [2, 2, 3, 8], [2, 2, 5, 8], "[2, 2, 3, 8]"),
+        ([2, 4, 1, 8], [2, 2, 1, 8], [2, 2, 2, 8], "[2, 2, 2, 8]"),
+        ([2, 4, 1, 8], [1, 2, 1, 8], [2, 2, 1, 8], "[1, 2, 1, 8]"),
+    ];
+    for mut cache in caches(&device) {
+        for (q, k, v, named) in wrong {
+            let random = |[rows, heads, tokens, head_dim]: [usize; 4]| {
+                random(rows, heads, tokens, head_dim, &device)
+            };
+            let error =
+                refused(&mut cache, 1, |cache| give(cache, 1, (random(q), random(k), random(v))));
+            assert_error!(error, Error::TensorShape { .. }, [named, "expected"]);
+        }
+    }
+}
+
+#[test]
+fn batch() {
+    let device = host();
+    for mut cache in caches(&device) {
+        for rows in [1, 3] {
+            for count in [1, 6] {
+                let error =
+                    refused(&mut cache, 1, |cache| give(cache, 0, tokens(rows, count, &device)));
+                assert_error!(
+                    error,
+                    Error::BatchChanged { expected: 2, .. },
+                    [&rows.to_string(), "2"]
+                );
+            }
+        }
+    }
+    // The batch is that of the cache, not of each layer.
+    let mut cache = KvCache::new(SHAPE, Policy::full(), &device).unwrap();
+    give(&mut cache, 0, tokens(2, 4, &device)).unwrap();
+    assert_error!(
+        give(&mut cache, 1, tokens(3, 4, &device)).unwrap_err(),
+        Error::BatchChanged { expected: 2, found: 3 },
+        ["3", "2"]
+    );
+}
+
+#[test]
+fn data_types() {
+    let device = host();
+    for mut cache in caches(&device) {
+        for wrong in 0..3 {
+            let error = refused(&mut cache, 1, |cache| {
+                give(
+                    cache,
+                    0,
+                    change(wrong, tokens(ROWS, 1, &device), |tensor| tensor.cast(DType::F64)),
+                )
+            });
+            assert_error!(error, Error::DataType { dtype: DType::F64, .. }, ["F64"]);
+        }
+    }
+    for dtype in [DType::I32, DType::F64] {
+        let config = CacheConfig::default().with_dtype(dtype);
+        let error = KvCache::with_config(SHAPE, Policy::full(), config, &device).unwrap_err();
+        assert_error!(error, Error::DataType { .. }, [&format!("{dtype:?}")]);
+    }
+}
+
+/// A device of another kind, if the build holds one.
+#[test]
+fn devices() {
+    let backends = backends();
+    let [one, other, ..] = backends.as_slice() else { return };
+    let mut cache = KvCache::new(SHAPE, Policy::h2o(Budget::Tokens(12)), &one.device).unwrap();
+    advance(&mut cache, ROWS, 20);
+    for wrong in 0..3 {
+        let error = refused(&mut cache, 1, |cache| {
+            let elsewhere = |tensor: Tensor<4>| Tensor::zeros(tensor.dims(), &other.device);
+            give(cache, 0, change(wrong, tokens(ROWS, 1, &one.device), elsewhere))
+        });
+        assert_error!(error, Error::WrongDevice { .. }, ["device"]);
+    }
+    let error = briquette::device::open("abacus").unwrap_err();
+    assert_error!(error, Error::Device { .. }, ["abacus", &one.name, &other.name]);
+    assert_error!(briquette::device::open("flex:x").unwrap_err(), Error::Device { .. }, ["flex:x"]);
+    assert_error!(briquette::device::open("").unwrap_err(), Error::Device { .. }, ["flex"]);
+}
+
+#[test]
+fn budgets() {
+    let device = host();
+    let new = |policy| KvCache::new(SHAPE, policy, &device).unwrap_err();
+    assert_error!(
+        new(Policy::streaming_llm(Budget::Tokens(3))),
+        Error::BudgetTooSmall { tokens: 3, sinks: 4, recent: 0, .. },
+        ["3", "4"]
+    );
+    assert_error!(
+        new(Policy::snapkv(Budget::Tokens(31))),
+        Error::BudgetTooSmall { tokens: 31, sinks: 0, recent: 32, .. },
+        ["31", "32"]
+    );
+    assert_error!(
+        new(Policy::h2o(Budget::Tokens(10)).with_sinks(6)),
+        Error::BudgetTooSmall { tokens: 10, sinks: 6, recent: 5, .. },
+        ["10", "6", "5"]
+    );
+    assert_error!(
+        Policy::named("snapkv", Budget::Tokens(8)).unwrap_err(),
+        Error::BudgetTooSmall { .. },
+        ["8"]
+    );
+
+    // What comes of a budget in bytes depends on the batch, so it may only show when tokens arrive.
+    let policy = Policy::snapkv(Budget::Bytes(1000)).with_window(8);
+    let error = match KvCache::new(SHAPE, policy, &device) {
+        Err(error) => error,
+        Ok(mut cache) => {
+            let before = cache.clone();
+            let error = give(&mut cache, 0, tokens(ROWS, 50, &device)).unwrap_err();
+            assert_same(&cache, &before, &error);
+            error
+        }
+    };
+    assert_error!(error, Error::BudgetTooSmall { .. }, ["1000"]);
+}
+
+#[test]
+fn parameters() {
+    let device = host();
+    let new = |policy| KvCache::new(SHAPE, policy, &device).unwrap_err();
+    let tova = Policy::tova;
+    let wrong = [
+        (tova(Budget::Tokens(0)), "0"),
+        (tova(Budget::Bytes(0)), "0"),
+        (tova(Budget::Ratio(0.0)), "0"),
+        (tova(Budget::Ratio(-0.5)), "-50%"),
+        (tova(Budget::Ratio(1.5)), "150%"),
+        (tova(Budget::Ratio(f64::NAN)), "NaN"),
+        (tova(Budget::Tokens(9)).with_schedule(Schedule::always(0)), "0"),
+        (tova(Budget::Tokens(9)).with_recent(Recent::Share(1.25)), "1.25"),
+        (Policy::snapkv(Budget::Tokens(9)).with_window(0), "0"),
+        (Policy::snapkv(Budget::Tokens(40)).with_pool(Pool::avg(4)), "4"),
+        (Policy::snapkv(Budget::Tokens(40)).with_pool(Pool::max(0)), "0"),
+    ];
+    for (policy, value) in wrong {
+        assert_error!(new(policy), Error::InvalidParameter { .. }, [value, "must be"]);
+    }
+    for scale in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let config = CacheConfig::default().with_softmax_scale(scale);
+        let error = KvCache::with_config(SHAPE, Policy::full(), config, &device).unwrap_err();
+        assert_error!(error, Error::InvalidParameter { .. }, ["softmax_scale", &scale.to_string()]);
+    }
+    for shape in [
+        CacheShape { layers: 0, ..SHAPE },
+        CacheShape { query_heads: 0, ..SHAPE },
+        CacheShape { kv_heads: 0, ..SHAPE },
+        CacheShape { head_dim: 0, ..SHAPE },
+        CacheShape { query_heads: 5, ..SHAPE },
+        CacheShape { kv_heads: 8, ..SHAPE },
+    ] {
+        let error = KvCache::new(shape, Policy::full(), &device).unwrap_err();
+        assert_error!(
+            error,
+            Error::InvalidShape { .. },
+            [&format!("query_heads: {}", shape.query_heads)]
+        );
+    }
+    for (head_dim, max_positions, theta, value) in [
+        (7, 10, 1e4, "7"),
+        (0, 10, 1e4, "0"),
+        (8, 0, 1e4, "0"),
+        (8, 10, -2.0, "-2"),
+        (8, 10, f64::NAN, "NaN"),
+    ] {
+        let error = RotaryEmbedding::new(head_dim, max_positions, theta, &device).unwrap_err();
+        assert_error!(error, Error::InvalidParameter { .. }, [value]);
+    }
+    for (text, part) in
+        [("", "``"), ("12x", "12x"), ("-3", "-3"), ("0%", "0%"), ("140%", "140%"), ("1.5", "1.5")]
+    {
+        let error = text.parse::<Budget>().unwrap_err();
+        assert_error!(
+            error,
+            Error::BudgetText { .. } | Error::InvalidParameter { .. },
+            [part.trim_end_matches('%')]
+        );
+    }
+}
+
+#[test]
+fn numbers_that_are_not_finite() {
+    for backend in backends() {
+        let device = &backend.device;
+        let caches = if backend.is_quick() { caches(device) } else { caches(device).split_off(3) };
+        for mut cache in caches {
+            for (count, number, wrong) in [
+                (1, f32::NAN, 0),
+                (1, f32::INFINITY, 1),
+                (1, f32::NAN, 2),
+                (9, f32::NEG_INFINITY, 0),
+                (9, f32::NAN, 1),
+            ] {
+                let spoil = |tensor: Tensor<4>| {
+                    let mut data = tensor.into_data();
+                    let numbers: &mut [f32] = data.as_mut_slice().unwrap();
+                    let last = numbers.len() - 1;
+                    numbers[last] = number;
+                    numbers[last / 2] = number;
+                    Tensor::from_data(data, device)
+                };
+                let spoiled = change(wrong, tokens(ROWS, count, device), spoil);
+                let error = refused(&mut cache, 1, |cache| give(cache, 1, spoiled));
+                assert_error!(
+                    error,
+                    Error::NotFinite { layer: 1, count: 2, .. },
+                    ["layer 1", "2 numbers"]
+                );
+            }
+        }
+    }
+}
+
+/// Whoever switches the check off for decoding still has it for prompts.
+#[test]
+fn input_check() {
+    let device = host();
+    let config = CacheConfig::default().with_input_check(InputCheck::Prompt);
+    let mut cache = KvCache::with_config(SHAPE, Policy::full(), config, &device).unwrap();
+    let broken = |count: usize| {
+        let (q, k, v) = tokens(ROWS, count, &device);
+        (q.mul_scalar(f32::NAN), k, v)
+    };
+    let error = refused(&mut cache, 4, |cache| give(cache, 0, broken(5)));
+    let numbers = ROWS * 4 * 5 * 8;
+    assert_error!(error, Error::NotFinite { .. }, [&numbers.to_string()]);
+    advance(&mut cache, ROWS, 5);
+    assert!(give(&mut cache, 0, broken(1)).is_ok());
+}
+
+#[test]
+fn policy_files() {
+    for policy in policies() {
+        let json = policy.to_json().unwrap();
+        let toml = policy.to_toml().unwrap();
+        assert_eq!(Policy::from_json(&json).unwrap().to_json().unwrap(), json);
+        assert_eq!(Policy::from_toml(&toml).unwrap().to_toml().unwrap(), toml);
+
+        // An unknown field in the file, and in each of its tables.
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let mut places = Vec::new();
+        objects(&value, "", &mut places);
+        assert!(places.len() > 2, "{json}");
+        for place in places {
+            let mut wrong = value.clone();
+            let object = wrong.pointer_mut(&place).unwrap().as_object_mut().unwrap();
+            object.insert("colour".into(), "red".into());
+            let text = wrong.to_string();
+            match Policy::from_json(&text) {
+                Err(error) => assert_error!(error, Error::PolicyFile { .. }, ["JSON"]),
+                Ok(_) => panic!("an unknown field at `{place}` was accepted: {text}"),
+            }
+        }
+        let error = Policy::from_json(&json.replacen('{', "{\"colour\": \"red\",", 1)).unwrap_err();
+        assert_error!(error, Error::PolicyFile { .. }, ["JSON", "colour", "line 1"]);
+        let error = Policy::from_toml(&format!("colour = \"red\"\n{toml}")).unwrap_err();
+        assert_error!(error, Error::PolicyFile { .. }, ["TOML", "colour", "line 1"]);
+        let error = Policy::from_toml(&format!("{toml}\n[protect.colour]\nred = 1\n")).unwrap_err();
+        assert_error!(error, Error::PolicyFile { .. }, ["TOML"]);
+    }
+    for text in ["", "{", "[]", "name = 3"] {
+        assert_error!(Policy::from_json(text).unwrap_err(), Error::PolicyFile { .. }, ["JSON"]);
+        assert_error!(Policy::from_toml(text).unwrap_err(), Error::PolicyFile { .. }, ["TOML"]);
+    }
+    let missing = std::env::temp_dir().join("there-is-no-such-policy.toml");
+    let error = Policy::from_file(&missing).unwrap_err();
+    assert_error!(error, Error::PolicyFile { .. }, ["there-is-no-such-policy.toml"]);
+    let error = Policy::from_file("policy.yaml").unwrap_err();
+    assert_error!(error, Error::PolicyFile { .. }, ["policy.yaml"]);
+}
+
+/// The JSON pointers of all objects whose keys are field names. An object with a single field may stand for a
+/// variant, where a second one is refused as well.
+fn objects(value: &serde_json::Value, place: &str, places: &mut Vec<String>) {
+    if let Some(object) = value.as_object() {
+        places.push(place.to_owned());
+        for (name, field) in object {
+            objects(field, &format!("{place}/{name}"), places);
+        }
+    }
+}
+
+#[test]
+fn names() {
+    let error = Policy::named("snap-kv", Budget::Tokens(64)).unwrap_err();
+    assert_error!(
+        error,
+        Error::UnknownMethod { .. },
+        ["snap-kv", "full", "local-window", "streaming-llm", "h2o", "tova", "snapkv"]
+    );
+    for method in briquette::methods() {
+        assert_eq!(Policy::named(&method.name, Budget::Tokens(64)).unwrap().name(), method.name);
+    }
+}
+
+#[test]
+fn empty_prompts() {
+    let device = host();
+    for mut cache in caches(&device) {
+        let error = refused(&mut cache, 1, |cache| cache.begin_prompt(Prompt::new(0)));
+        assert_error!(error, Error::EmptyPrompt { columns: 0, .. }, ["0 columns"]);
+        let error = refused(&mut cache, 1, |cache| give(cache, 0, tokens(ROWS, 0, &device)));
+        assert_error!(error, Error::EmptyPrompt { .. } | Error::TensorShape { .. }, ["0"]);
+        for padding in [6, 7] {
+            let prompt = Prompt::new(6).left_padding(vec![1, padding]);
+            let error = refused(&mut cache, 1, |cache| cache.begin_prompt(prompt));
+            assert_error!(
+                error,
+                Error::EmptyPrompt { row: 1, columns: 6, .. },
+                ["row 1", "6", &padding.to_string()]
+            );
+        }
+    }
+}
+
+#[test]
+fn padding_rows() {
+    let device = host();
+    for mut cache in caches(&device) {
+        let error = refused(&mut cache, 1, |cache| {
+            let mut trial = cache.clone();
+            trial.begin_prompt(Prompt::new(6).left_padding(vec![1, 2, 3]))?;
+            give(&mut trial, 0, tokens(ROWS, 6, &device))
+        });
+        assert_error!(error, Error::PaddingRows { expected: 2, found: 3 }, ["3", "2"]);
+    }
+    // A cache that has seen nothing learns its batch from the first tensors.
+    let mut cache = KvCache::new(SHAPE, Policy::full(), &device).unwrap();
+    let error = match cache.begin_prompt(Prompt::new(6).left_padding(vec![1, 2, 3])) {
+        Err(error) => error,
+        Ok(()) => give(&mut cache, 0, tokens(ROWS, 6, &device)).unwrap_err(),
+    };
+    assert_error!(error, Error::PaddingRows { expected: 2, found: 3 }, ["3", "2"]);
+}
+
+#[test]
+fn prompts_that_overrun() {
+    let device = host();
+    for mut cache in caches(&device) {
+        cache.begin_prompt(Prompt::new(10).left_padding(vec![4, 0])).unwrap();
+        advance(&mut cache, ROWS, 6);
+        let error = refused(&mut cache, 4, |cache| give(cache, 0, tokens(ROWS, 5, &device)));
+        assert_error!(
+            error,
+            Error::PromptOverrun { declared: 10, arrived: 6, new: 5, .. },
+            ["10", "11", "5"]
+        );
+
+        let error = refused(&mut cache, 4, |cache| cache.begin_prompt(Prompt::new(3)));
+        assert_error!(error, Error::PromptUnfinished { arrived: 6, declared: 10, .. }, ["6", "10"]);
+    }
+}
+
+#[test]
+fn positions_beyond_the_encoding() {
+    let device = host();
+    let rope =
+        |positions| RotaryEmbedding::new(SHAPE.head_dim, positions, 10_000.0, &device).unwrap();
+    let attend = |cache: &mut KvCache, layer, count, rope: &dyn PositionEncoding| {
+        let (q, k, v) = tokens(ROWS, count, &device);
+        cache.attend(layer, q, k, v, rope)
+    };
+    for policy in policies() {
+        let name = policy.name().to_owned();
+        let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+        let error = refused(&mut cache, 20, |cache| attend(cache, 0, 25, &rope(24)));
+        assert_error!(error, Error::PositionOverflow { position: 24, max: 24 }, ["24"]);
+        for layer in 0..SHAPE.layers {
+            attend(&mut cache, layer, 24, &rope(24)).unwrap();
+        }
+        if name == "streaming-llm" {
+            // Its positions are counted inside the cache, so that a stream has no end.
+            for _ in 0..40 {
+                for layer in 0..SHAPE.layers {
+                    attend(&mut cache, layer, 1, &rope(24)).unwrap();
+                }
+            }
+            assert_eq!(cache.tokens_seen(), [64, 64]);
+            let error = refused(&mut cache, 1, |cache| attend(cache, 0, 13, &rope(24)));
+            assert_error!(error, Error::PositionOverflow { position: 24, max: 24 }, ["24"]);
+        } else {
+            let error = refused(&mut cache, 1, |cache| attend(cache, 0, 1, &rope(24)));
+            assert_error!(error, Error::PositionOverflow { position: 24, max: 24 }, ["24"]);
+        }
+    }
+}
+
+/// Scorers of a user's own crate that go wrong.
+#[derive(Debug)]
+enum Broken {
+    Shape,
+    NaN,
+    Fails,
+}
+
+impl Scorer for Broken {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> briquette::Result<Tensor<3>> {
+        let [rows, heads, entries, _] = input.keys.dims();
+        let device = input.keys.device();
+        match self {
+            Self::Shape => Ok(Tensor::zeros([rows, heads + 1, entries], &device)),
+            Self::NaN => Ok(Tensor::full([rows, heads, entries], f32::NAN, &device)),
+            Self::Fails => Err(Error::Stage {
+                stage: "scorer",
+                name: "broken".into(),
+                reason: "it says 1234".into(),
+            }),
+        }
+    }
+}
+
+#[test]
+fn broken_scorers() {
+    let device = host();
+    for (broken, part) in [(Broken::Shape, "3"), (Broken::NaN, "NaN"), (Broken::Fails, "1234")] {
+        let mut cache =
+            KvCache::new(SHAPE, Policy::custom("mine", Budget::Tokens(8), broken), &device)
+                .unwrap();
+        // Nothing is scored before the budget is reached.
+        advance(&mut cache, ROWS, 7);
+        let error = refused(&mut cache, 1, |cache| give(cache, 1, tokens(ROWS, 5, &device)));
+        assert_error!(error, Error::Stage { .. } | Error::NotFinite { .. }, [part]);
+    }
+}
