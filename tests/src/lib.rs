@@ -1,4 +1,4 @@
-//! What the suites in `tests/` share: an independent f64 [`reference`] of every method, the [`backends`] of
+//! What the suites in `tests/` share: an independent f64 [`mod@reference`] of every method, the [`backends`] of
 //! this build, and scripted [`session`]s that play the same numbers through both.
 
 pub mod backends;

@@ -1,7 +1,7 @@
 //! Every method once more, in the plainest way: numbers in nested `Vec<f64>`, one sequence, one layer, loops.
 //!
 //! Nothing here is shared with the library, so that a mistake has to be made twice to go unseen. A batch is
-//! one [`LayerCache`](cache::LayerCache) a row: no padding, no masks.
+//! one [`LayerCache`](cache) a row: no padding, no masks.
 
 pub mod attention;
 pub mod cache;

@@ -57,7 +57,7 @@ struct Outcome {
 
 enum StoreChange {
     /// The columns were appended; only the weights they received are new.
-    Appended { column_sums: Option<Tensor<3>> },
+    Appended { column_sums: Option<Box<Tensor<3>>> },
     /// These entries are all there is, with room for so many columns.
     Replaced { entries: Box<Entries>, capacity: usize },
 }
@@ -253,7 +253,7 @@ impl LayerCache {
                 let capacity = room.grown(total);
                 (StoreChange::Replaced { entries: Box::new(entries), capacity }, held)
             }
-            None => (StoreChange::Appended { column_sums }, held),
+            None => (StoreChange::Appended { column_sums: column_sums.map(Box::new) }, held),
         };
         Ok(Outcome { output: attended.output, store: change, held, queries })
     }
@@ -301,7 +301,7 @@ impl LayerCache {
             StoreChange::Replaced { entries, capacity } => store.replace(*entries, capacity),
             StoreChange::Appended { column_sums } => {
                 if let Some(sums) = column_sums {
-                    store.set_column_sums(sums);
+                    store.set_column_sums(*sums);
                 }
             }
         }
