@@ -1,6 +1,9 @@
 use burn::tensor::{DType, Device, Int, Tensor, activation::softmax};
 
-use super::{AttentionInput, AttentionOutput, Visibility};
+use super::{
+    AttentionInput, AttentionOutput, Visibility,
+    product::{Precision, product},
+};
 
 /// Numbers of one block of weights: 4 Mi, so 16 MiB, however long the prompt.
 const BLOCK_NUMBERS: usize = 1 << 22;
@@ -18,6 +21,7 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
     let [_, kv_heads, entries, _] = keys.dims();
     let group = heads / kv_heads;
     let dtype = queries.dtype();
+    let precision = Precision::of(&[dtype, keys.dtype()]);
     let old = entries - new;
     let keys = keys.cast(DType::F32).swap_dims(2, 3);
     let values = values.cast(DType::F32);
@@ -36,6 +40,7 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
             &visibility,
             start..start + rows,
             old,
+            precision,
         );
         if column_sums {
             let sum = weights.clone().sum_dim(2).reshape([batch, heads, columns]);
@@ -44,11 +49,9 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
                 Some(sums) => add_columns(sums, sum),
             });
         }
-        let output = weights
-            .reshape([batch, kv_heads, group * rows, columns])
-            .matmul(values.clone().narrow(2, 0, columns))
-            .reshape([batch, heads, rows, head_dim]);
-        outputs.push(output);
+        let weights = weights.reshape([batch, kv_heads, group * rows, columns]);
+        let output = product(weights, values.clone().narrow(2, 0, columns), precision);
+        outputs.push(output.reshape([batch, heads, rows, head_dim]));
     }
     let output = if outputs.len() == 1 { outputs.remove(0) } else { Tensor::cat(outputs, 2) };
     AttentionOutput { output: output.cast(dtype), column_sums: sums }
@@ -65,14 +68,13 @@ pub(super) fn block_weights(
     visibility: &Visibility,
     range: std::ops::Range<usize>,
     old: usize,
+    precision: Precision,
 ) -> Tensor<4> {
     let [batch, heads, rows, head_dim] = queries.dims();
     let [_, kv_heads, _, columns] = keys.dims();
     let group = heads / kv_heads;
-    let scores = queries
-        .reshape([batch, kv_heads, group * rows, head_dim])
-        .matmul(keys)
-        .reshape([batch, heads, rows, columns]);
+    let queries = queries.reshape([batch, kv_heads, group * rows, head_dim]);
+    let scores = product(queries, keys, precision).reshape([batch, heads, rows, columns]);
     if !visibility.by_position {
         if rows == 1 {
             // One query, and columns end with its own entry.

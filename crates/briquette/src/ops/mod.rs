@@ -5,6 +5,7 @@
 
 mod attention;
 mod compact;
+mod product;
 mod select;
 mod window;
 
