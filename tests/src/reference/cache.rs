@@ -252,7 +252,7 @@ mod tests {
     fn protected_entries_come_first_and_the_older_of_equals_wins() {
         let scores = [0.0, 5.0, 1.0, 5.0, 5.0, 0.0, 0.1];
         assert_eq!(select(&scores, 4, 1, 1).0, [0, 1, 3, 6]);
-        assert_eq!(select(&scores, 5, 0, 0).0, [0, 1, 2, 3, 4]);
+        assert_eq!(select(&scores, 5, 0, 0).0, [1, 2, 3, 4, 6]);
         assert_eq!(select(&scores, 2, 1, 1).0, [0, 6]);
     }
 
