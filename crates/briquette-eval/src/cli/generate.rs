@@ -89,8 +89,8 @@ struct CacheReport {
     tokens_kept: Vec<usize>,
     bytes_held: usize,
     bytes_full: usize,
-    /// `bytes_full / bytes_held`.
-    times_fewer: f64,
+    /// `bytes_held / bytes_full`.
+    held_of_full: f64,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -163,7 +163,7 @@ pub(super) fn run(args: Args) -> Result<()> {
                 .collect::<Result<_>>()?,
             bytes_held: held,
             bytes_full: full,
-            times_fewer: full as f64 / held.max(1) as f64,
+            held_of_full: held as f64 / full.max(1) as f64,
         },
     };
     eprint!("{}", report.human());
@@ -184,17 +184,18 @@ impl Report {
         let speed = |name, Speed { tokens, seconds, tokens_per_second }: &Speed| {
             format!("{name}  {tokens} tokens in {seconds:.2} s, {tokens_per_second:.0} tokens/s\n")
         };
-        let CacheReport { tokens_seen, tokens_kept, bytes_held, bytes_full, times_fewer } =
+        let CacheReport { tokens_seen, tokens_kept, bytes_held, bytes_full, held_of_full } =
             &self.cache;
         let most = tokens_kept.iter().max().copied().unwrap_or(0);
         format!(
-            "--------\npolicy   {}, budget {}\n{}{}cache    {} held ({most} of {tokens_seen} tokens), {} in a full \
-             cache, {times_fewer:.1} times fewer\n",
+            "--------\npolicy   {}, budget {}\n{}{}cache    {} held for {most} of {tokens_seen} tokens: {:.0} % of \
+             the {} of a full cache\n",
             self.policy,
             self.budget,
             speed("prefill", &self.prefill),
             speed("decode ", &self.decode),
             bytes(*bytes_held),
+            100.0 * held_of_full,
             bytes(*bytes_full),
         )
     }
