@@ -566,6 +566,48 @@ impl Scorer for Broken {
 }
 
 #[test]
+fn encodings_of_another_shape_or_device() {
+    let device = host();
+    let rope = RotaryEmbedding::new(SHAPE.head_dim / 2, 100, 10_000.0, &device).unwrap();
+    for mut cache in caches(&device) {
+        let error = refused(&mut cache, 3, |cache| {
+            let (q, k, v) = tokens(ROWS, 3, &device);
+            cache.attend(0, q, k, v, &rope)
+        });
+        assert_error!(error, Error::InvalidParameter { .. }, ["4", "8"]);
+    }
+    let Some(other) = backends().into_iter().map(|backend| backend.device).find(|d| *d != device)
+    else {
+        return;
+    };
+    let rope = RotaryEmbedding::new(SHAPE.head_dim, 100, 10_000.0, &other).unwrap();
+    for mut cache in caches(&device) {
+        let error = refused(&mut cache, 3, |cache| {
+            let (q, k, v) = tokens(ROWS, 3, &device);
+            cache.attend(0, q, k, v, &rope)
+        });
+        assert_error!(error, Error::WrongDevice { .. }, ["rotary"]);
+    }
+}
+
+#[test]
+fn numbers_that_overflow() {
+    let sinks = Policy::local_window(Budget::Tokens(12)).with_sinks(usize::MAX);
+    let sinks = sinks.with_recent(Recent::Tokens(usize::MAX));
+    assert_error!(sinks.check().unwrap_err(), Error::BudgetTooSmall { .. }, ["12"]);
+    // Room is made as it is needed, not for all a policy could ever hold.
+    for policy in [
+        Policy::local_window(Budget::Tokens(usize::MAX)),
+        Policy::local_window(Budget::Tokens(12)).with_schedule(Schedule::always(usize::MAX)),
+    ] {
+        let mut cache = KvCache::new(SHAPE, policy, &host()).unwrap();
+        advance(&mut cache, ROWS, 20);
+        advance(&mut cache, ROWS, 1);
+        assert!(cache.bytes_held() < 1 << 20, "{}", cache.bytes_held());
+    }
+}
+
+#[test]
 fn broken_scorers() {
     let device = host();
     for (broken, part) in [(Broken::Shape, "3"), (Broken::NaN, "NaN"), (Broken::Fails, "1234")] {

@@ -77,7 +77,7 @@ fn generate_streams_text_and_reports_what_it_took() {
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(shown, format!("{}\n", report["text"].as_str().unwrap()));
     assert!(shown.trim().len() > 10, "{shown}");
-    assert!(speed.contains("tokens/s") && speed.contains("in a full cache"), "{speed}");
+    assert!(speed.contains("tokens/s") && speed.contains("of a full cache"), "{speed}");
     assert_eq!(report["decode"]["tokens"], 11);
     // The first new token comes out of the prefill, and the last is never fed.
     let seen = report["prefill"]["tokens"].as_u64().unwrap() + 11;

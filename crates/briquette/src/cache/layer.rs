@@ -367,6 +367,9 @@ struct Room {
 }
 
 impl Room {
+    /// The most columns made room for ahead of their need.
+    const AHEAD: usize = 256;
+
     /// Columns to make room for when `columns` must fit and nothing was dropped.
     fn grown(&self, columns: usize) -> usize {
         match self.hint {
@@ -374,16 +377,18 @@ impl Room {
             _ if self.to_come > 0 => return columns + self.to_come,
             _ => {}
         }
-        match self.limit {
-            Some(limit) if columns <= limit + self.slack => limit + self.slack,
-            // Growing by an eighth keeps copies rare and waste small.
-            _ => columns + self.slack.max(columns / 8),
+        // Growing by an eighth keeps copies rare and waste small.
+        let ahead = if self.limit.is_some() { Self::AHEAD } else { self.slack.min(Self::AHEAD) };
+        let grown = columns + ahead.max(columns / 8);
+        match self.limit.map(|limit| limit.saturating_add(self.slack)) {
+            Some(most) if columns <= most => grown.min(most),
+            _ => grown,
         }
     }
 
     /// Columns to make room for when entries were dropped and `columns` are left.
     fn compressed(&self, columns: usize) -> usize {
-        self.limit.unwrap_or(columns).max(columns) + self.slack
+        columns + self.slack.min(Self::AHEAD)
     }
 }
 

@@ -117,6 +117,7 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         self.check(layer, &queries, &keys, &values)?;
+        encoding.check(self.shape.head_dim, &self.device)?;
         let [batch, _, new, _] = queries.dims();
         let arrival = self.layers[layer].progress().arrive(layer, batch, new)?;
         let positions = self.positions(&arrival, batch);

@@ -322,17 +322,21 @@ impl Policy {
     fn check_tokens(&self, budget: Budget, tokens: usize) -> Result<()> {
         let Protect { sinks, recent } = self.protect;
         let recent = recent.tokens(tokens);
-        if sinks + recent > tokens {
+        if sinks.saturating_add(recent) > tokens {
             return Err(Error::BudgetTooSmall { budget, tokens, sinks, recent });
         }
         Ok(())
     }
 
-    /// Columns kept free behind the budget, so that decoding does not reallocate.
+    /// Columns a layer may hold above its budget before it is compressed again; where decoding compresses nothing,
+    /// or the budget grows with it, those it makes room for at a time.
     pub(crate) fn slack(&self) -> usize {
-        /// Where nothing is compressed in decoding the buffer grows by about so many columns.
         const GROWTH: usize = 64;
-        self.schedule.decode_every.unwrap_or(GROWTH)
+        match (self.schedule.decode_every, self.budget) {
+            (Some(every), Some(Budget::Ratio(_))) => every.max(GROWTH),
+            (Some(every), _) => every,
+            (None, _) => GROWTH,
+        }
     }
 
     /// The budget in tokens, one number a batch row; `None` keeps everything.

@@ -53,7 +53,7 @@ impl Protect {
     /// The fewest tokens that hold what is protected.
     pub(crate) fn least(&self) -> usize {
         match self.recent {
-            Recent::Tokens(recent) => self.sinks + recent,
+            Recent::Tokens(recent) => self.sinks.saturating_add(recent),
             // A share of the budget shrinks with it, so it always fits beside the sinks.
             Recent::Share(_) => self.sinks,
         }

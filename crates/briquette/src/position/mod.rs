@@ -7,9 +7,11 @@ mod rotary;
 
 use std::fmt::Debug;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 
 pub use rotary::RotaryEmbedding;
+
+use crate::Result;
 
 /// Encodes positions into queries and keys.
 pub trait PositionEncoding: Debug + Send + Sync {
@@ -24,6 +26,16 @@ pub trait PositionEncoding: Debug + Send + Sync {
 
     /// One more than the highest position that can be encoded, or `None` if there is no end.
     fn max_positions(&self) -> Option<usize>;
+
+    /// Checks that heads of `head_dim` channels on `device` can be encoded. A cache asks before every call.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) or
+    /// [`Error::WrongDevice`](crate::Error::WrongDevice).
+    fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
+        let _ = (head_dim, device);
+        Ok(())
+    }
 }
 
 /// For models that encode positions elsewhere, or not at all.

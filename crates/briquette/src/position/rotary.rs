@@ -117,4 +117,23 @@ impl PositionEncoding for RotaryEmbedding {
     fn max_positions(&self) -> Option<usize> {
         Some(self.max_positions)
     }
+
+    fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
+        if self.head_dim != head_dim {
+            return Err(Error::InvalidParameter {
+                parameter: "head_dim of the rotary embedding",
+                value: self.head_dim.to_string(),
+                must_be: format!("{head_dim}, as in the cache"),
+            });
+        }
+        let found = self.cos.device();
+        if found != *device {
+            return Err(Error::WrongDevice {
+                tensor: "the rotary embedding",
+                expected: format!("{device:?}"),
+                found: format!("{found:?}"),
+            });
+        }
+        Ok(())
+    }
 }

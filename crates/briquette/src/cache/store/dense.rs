@@ -144,8 +144,9 @@ impl Store for DenseStore {
 
     fn replace(&mut self, entries: Entries, capacity: usize) {
         let columns = entries.columns();
+        // Buffers that are large enough and not too large are kept.
         let capacity = capacity.max(columns);
-        if self.capacity() != capacity {
+        if !(columns..=capacity).contains(&self.capacity()) {
             self.buffers = None;
             self.columns = 0;
             self.reserve(capacity);

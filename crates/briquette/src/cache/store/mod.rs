@@ -74,7 +74,7 @@ pub trait Store: Debug + Send + Sync {
     /// Replaces the weight each entry has received, `[batch, query_heads, columns]`.
     fn set_column_sums(&mut self, sums: Tensor<3>);
 
-    /// Replaces all entries, with room for `capacity` columns.
+    /// Replaces all entries, with room for at most `capacity` columns.
     fn replace(&mut self, entries: Entries, capacity: usize);
 
     /// A copy that shares its tensors until either is written to.
