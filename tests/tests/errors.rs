@@ -253,18 +253,23 @@ fn budgets() {
         ["8"]
     );
 
-    // What comes of a budget in bytes depends on the batch, so it may only show when tokens arrive.
-    let policy = Policy::snapkv(Budget::Bytes(1000)).with_window(8);
-    let error = match KvCache::new(SHAPE, policy, &device) {
-        Err(error) => error,
-        Ok(mut cache) => {
-            let before = cache.clone();
-            let error = give(&mut cache, 0, tokens(ROWS, 50, &device)).unwrap_err();
-            assert_same(&cache, &before, &error);
-            error
+    // What comes of a budget in bytes depends on the batch, so it only shows when tokens arrive.
+    let bytes = |bytes| {
+        let policy = Policy::snapkv(Budget::Bytes(bytes)).with_window(8);
+        let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+        let before = cache.clone();
+        let result = give(&mut cache, 0, tokens(ROWS, 50, &device)).map(|_| cache.bytes_held());
+        if let Err(error) = &result {
+            assert_same(&cache, &before, error);
         }
+        result
     };
-    assert_error!(error, Error::BudgetTooSmall { .. }, ["1000"]);
+    let error = bytes(1000).unwrap_err();
+    let Error::BytesTooFew { bytes: 1000, rows: ROWS, least } = error else { panic!("{error:?}") };
+    assert_error!(error, Error::BytesTooFew { .. }, ["1000", &least.to_string()]);
+    // What it asks for is enough, and a byte less is not; it bounds one layer of two here.
+    assert!(bytes(least as u64).unwrap() <= least / SHAPE.layers);
+    assert!(bytes(least as u64 - 1).is_err());
 }
 
 #[test]

@@ -134,6 +134,18 @@ pub enum Error {
         /// Protected last tokens.
         recent: usize,
     },
+    /// A budget in bytes that holds nothing.
+    #[error(
+        "a budget of {bytes} bytes holds no token: {rows} rows of this cache need at least {least} bytes"
+    )]
+    BytesTooFew {
+        /// The budget.
+        bytes: u64,
+        /// Rows of the batch.
+        rows: usize,
+        /// Bytes that hold what is always kept, at least one token, and the slack decoding needs.
+        least: usize,
+    },
     /// A parameter outside its range.
     #[error("{parameter} is {value}, but must be {must_be}")]
     InvalidParameter {

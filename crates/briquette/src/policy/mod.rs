@@ -359,13 +359,10 @@ impl Policy {
                 let columns = layer.saturating_sub(footprint.fixed) / footprint.column.max(1);
                 let tokens = columns.saturating_sub(self.slack());
                 if tokens == 0 {
-                    let Protect { sinks, recent } = self.protect;
-                    return Err(Error::BudgetTooSmall {
-                        budget,
-                        tokens,
-                        sinks,
-                        recent: recent.tokens(tokens),
-                    });
+                    let columns = self.protect.least().max(1).saturating_add(self.slack());
+                    let layer = columns.saturating_mul(footprint.column);
+                    let least = layer.saturating_add(footprint.fixed).saturating_mul(shape.layers);
+                    return Err(Error::BytesTooFew { bytes, rows: seen.len(), least });
                 }
                 self.check_tokens(budget, tokens)?;
                 Some(vec![tokens; seen.len()])
