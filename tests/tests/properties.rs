@@ -338,6 +338,24 @@ fn capacity_changes_nothing() {
     assert!(kept.iter().all(|other| *other == kept[0]));
 }
 
+/// Once the budget is reached, decoding takes no more memory; nor does a full cache whose end is known.
+#[test]
+fn decoding_makes_no_new_room() {
+    let device = host();
+    let tokens = Budget::Tokens(40);
+    let compressing = ["local-window", "streaming-llm", "h2o", "tova"]
+        .map(|name| Policy::named(name, tokens).unwrap());
+    let every = [1, 7].map(|every| Policy::snapkv(tokens).with_schedule(Schedule::always(every)));
+    for policy in compressing.into_iter().chain(every).chain([Policy::full()]) {
+        let config = CacheConfig::default().with_capacity(300);
+        let cache = KvCache::with_config(SHAPE, policy.clone(), config, &device).unwrap();
+        let mut held = Vec::new();
+        stream(cache, 60, 200, |cache| held.push(cache.bytes_held()));
+        let steady = held[1];
+        assert!(held[1..].iter().all(|held| *held == steady), "{}: {held:?}", policy.name());
+    }
+}
+
 /// A reset cache is a new one, for another batch too.
 #[test]
 fn reset_forgets() {
