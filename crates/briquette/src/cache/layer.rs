@@ -171,7 +171,7 @@ impl LayerCache {
             // Attended as it came: if it is compressed, the whole of it is never stored.
             arriving
         } else if self.padding_inside(arrival, columns) {
-            let selection = self.padding_first(context, arrival, store.columns(), &held);
+            let selection = self.padding_first(context, arrival, store.columns());
             store.entries().followed_by(arriving).select(&selection, config.ops.as_ref())
         } else {
             let needed = store.columns() + columns;
@@ -266,26 +266,18 @@ impl LayerCache {
     }
 
     /// The selection that keeps every entry of the columns held and of new ones, all padding before it.
-    fn padding_first(
-        &self,
-        context: Context<'_>,
-        arrival: &Arrival,
-        before: usize,
-        held: &[usize],
-    ) -> Selection {
-        let columns = arrival.positions.len() / held.len();
-        let width = held.iter().copied().max().unwrap_or(0);
-        let kv_heads = context.shape.kv_heads;
-        let mut indices = Vec::with_capacity(held.len() * kv_heads * width);
-        for (row, new) in arrival.positions.chunks(columns).enumerate() {
-            let old = before - self.held[row]..before;
-            let new = (0..columns).filter(|&column| new[column] >= 0).map(|column| before + column);
-            let fillers = std::iter::repeat_n(0, width - held[row]);
-            let kept: Vec<i64> = fillers.chain(old.chain(new).map(|entry| entry as i64)).collect();
-            indices.extend(std::iter::repeat_n(kept, kv_heads).flatten());
-        }
-        let data = TensorData::new(indices, [held.len(), kv_heads, width]);
-        Selection { indices: Tensor::from_data(data, context.device), counts: held.to_vec() }
+    fn padding_first(&self, context: Context<'_>, arrival: &Arrival, before: usize) -> Selection {
+        let columns = arrival.positions.len() / self.held.len();
+        let rows: Vec<Vec<usize>> = arrival
+            .positions
+            .chunks(columns)
+            .zip(&self.held)
+            .map(|(new, held)| {
+                let new = (0..columns).filter(|&column| new[column] >= 0);
+                (before - held..before).chain(new.map(|column| before + column)).collect()
+            })
+            .collect();
+        Selection::of_rows(&rows, context.shape.kv_heads, context.device)
     }
 
     /// Makes the outcome the state of the layer. Nothing fails here.

@@ -1,4 +1,4 @@
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor};
 
 use crate::ops::{Ops, Selection};
 
@@ -174,33 +174,19 @@ impl Ring {
         let [batch, heads, total, _] = joined.queries.dims();
         let columns = positions.len() / batch;
         let held = total - columns;
-        let rows: Vec<Vec<i64>> = positions
+        let rows: Vec<Vec<usize>> = positions
             .chunks(columns)
             .zip(&self.valid)
             .map(|(new, valid)| {
-                let new =
-                    (0..columns).filter(|&column| new[column] >= 0).map(|column| held + column);
-                let all: Vec<i64> =
-                    (held - valid..held).chain(new).map(|entry| entry as i64).collect();
+                let new = (0..columns).filter(|&column| new[column] >= 0);
+                let all: Vec<usize> =
+                    (held - valid..held).chain(new.map(|column| held + column)).collect();
                 all[all.len().saturating_sub(size)..].to_vec()
             })
             .collect();
-        let counts: Vec<usize> = rows.iter().map(Vec::len).collect();
-        let width = counts.iter().copied().max().unwrap_or(0);
-        let select = |heads: usize| {
-            let mut indices = Vec::with_capacity(batch * heads * width);
-            for row in &rows {
-                for _ in 0..heads {
-                    indices.extend(
-                        std::iter::repeat_n(0, width - row.len()).chain(row.iter().copied()),
-                    );
-                }
-            }
-            let data = TensorData::new(indices, [batch, heads, width]);
-            let indices = Tensor::from_data(data, &joined.queries.device());
-            Selection { indices, counts: counts.clone() }
-        };
-        let (of_queries, of_positions) = (select(heads), select(1));
+        let device = joined.queries.device();
+        let of_queries = Selection::of_rows(&rows, heads, &device);
+        let of_positions = Selection::of_rows(&rows, 1, &device);
         Queries {
             queries: ops.compact(joined.queries, &of_queries),
             positions: ops.compact_positions(joined.positions, &of_positions),
@@ -210,7 +196,7 @@ impl Ring {
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
-    use burn::tensor::Device;
+    use burn::tensor::{Device, TensorData};
 
     use super::*;
     use crate::ops::Reference;

@@ -11,7 +11,7 @@ mod window;
 
 use std::fmt::Debug;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::Result;
 
@@ -146,6 +146,26 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// The same entries for every one of `heads` heads: one ascending list a batch row.
+    pub(crate) fn of_rows(rows: &[Vec<usize>], heads: usize, device: &Device) -> Self {
+        let lists: Vec<&[usize]> =
+            rows.iter().flat_map(|row| std::iter::repeat_n(&row[..], heads)).collect();
+        Self::of_heads(&lists, heads, device)
+    }
+
+    /// One ascending list a batch row and head; those of a batch row are of one length.
+    pub(crate) fn of_heads(lists: &[&[usize]], heads: usize, device: &Device) -> Self {
+        let counts: Vec<usize> = lists.iter().step_by(heads).map(|list| list.len()).collect();
+        let width = counts.iter().copied().max().unwrap_or(0);
+        let mut indices = Vec::with_capacity(lists.len() * width);
+        for list in lists {
+            indices.extend(std::iter::repeat_n(0, width - list.len()));
+            indices.extend(list.iter().map(|&entry| entry as i64));
+        }
+        let data = TensorData::new(indices, [counts.len(), heads, width]);
+        Self { indices: Tensor::from_data(data, device), counts }
+    }
+
     /// Columns of the result.
     pub fn width(&self) -> usize {
         self.indices.dims()[2]

@@ -1,5 +1,3 @@
-use burn::tensor::{Tensor, TensorData};
-
 use super::{SelectInput, Selection};
 use crate::{Error, Result};
 
@@ -36,18 +34,9 @@ pub(super) fn select(input: SelectInput<'_>) -> Result<Selection> {
         rows.push(best(&held, scores, keep[row], sinks, recent[row]));
     }
 
-    // All heads of a batch row keep the same number.
-    let counts: Vec<usize> = (0..batch).map(|row| rows[row * heads].len()).collect();
-    let width = counts.iter().copied().max().unwrap_or(0);
-    let mut indices = vec![0i64; batch * heads * width];
-    for (row, kept) in rows.iter().enumerate() {
-        let end = (row + 1) * width;
-        for (slot, &entry) in indices[end - kept.len()..end].iter_mut().zip(kept) {
-            *slot = entry as i64;
-        }
-    }
-    let indices = Tensor::from_data(TensorData::new(indices, [batch, heads, width]), &device);
-    Ok(Selection { indices, counts })
+    // All heads of a batch row hold the same number, and so keep the same number.
+    let lists: Vec<&[usize]> = rows.iter().map(Vec::as_slice).collect();
+    Ok(Selection::of_heads(&lists, heads, &device))
 }
 
 /// The first `sinks` and last `recent` of `held`, then the highest of `scores`, `keep` in all, ascending.
