@@ -21,7 +21,7 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
     let [_, kv_heads, entries, _] = keys.dims();
     let group = heads / kv_heads;
     let dtype = queries.dtype();
-    let precision = Precision::of(&[dtype, keys.dtype()]);
+    let precision = Precision::of(&[dtype, keys.dtype()], &queries.device());
     let old = entries - new;
     let keys = keys.cast(DType::F32).swap_dims(2, 3);
     let values = values.cast(DType::F32);
@@ -123,7 +123,7 @@ fn widen(sum: Tensor<3>, entries: usize) -> Tensor<3> {
 }
 
 /// Adds `sum` to the first columns of `sums`.
-pub(crate) fn add_columns(sums: Tensor<3>, sum: Tensor<3>) -> Tensor<3> {
+fn add_columns(sums: Tensor<3>, sum: Tensor<3>) -> Tensor<3> {
     let [batch, heads, columns] = sum.dims();
     if columns == sums.dims()[2] {
         return sums + sum;

@@ -2,19 +2,20 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-/// How precisely products of f32 matrices are wanted.
+/// How two f32 matrices are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Precision {
-    /// As f32 multiplies, on any device.
-    Full,
-    /// As the device multiplies: enough where an operand came in half precision.
+    /// As the device does it.
     Device,
+    /// In two parts each, where the device rounds operands that deserve better.
+    Split,
 }
 
 impl Precision {
-    /// What operands of these types deserve.
-    pub(super) fn of(types: &[DType]) -> Self {
-        if types.iter().all(|dtype| *dtype == DType::F32) { Self::Full } else { Self::Device }
+    /// What operands that came in these types deserve on this device: half precision needs no more than it gives.
+    pub(super) fn of(types: &[DType], device: &Device) -> Self {
+        let full = types.iter().all(|dtype| *dtype == DType::F32);
+        if full && !multiplies_exactly(device) { Self::Split } else { Self::Device }
     }
 }
 
@@ -24,7 +25,7 @@ impl Precision {
 /// of attention were off by 4e-4. Where a device does that, each operand is split into its bf16 part and the
 /// rest, whose first 11 bits then survive, and the product is the sum of four: 2⁻¹⁹ instead of 2⁻¹¹.
 pub(super) fn product(a: Tensor<4>, b: Tensor<4>, precision: Precision) -> Tensor<4> {
-    if precision == Precision::Device || multiplies_exactly(&a.device()) {
+    if precision == Precision::Device {
         return a.matmul(b);
     }
     let (a_high, a_low) = split(a);
@@ -81,6 +82,16 @@ mod tests {
         let (high, low) = (high.abs(), low.abs());
         let ratio = (low / high).max().try_into_scalar::<f32>().unwrap();
         assert!(ratio <= 1.0 / 256.0, "{ratio}");
+    }
+
+    #[test]
+    fn the_sum_of_the_parts_products_is_the_product() {
+        let random = |shape| Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex());
+        let (a, b) = (random([1, 2, 5, 40]), random([1, 2, 40, 7]));
+        let plain = product(a.clone(), b.clone(), Precision::Device);
+        let split = product(a, b, Precision::Split);
+        let off = (plain - split).abs().max().try_into_scalar::<f32>().unwrap();
+        assert!(off < 1e-5, "{off}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
     let WindowInput { queries, keys, visibility, scale } = input;
     let rows = queries.dims()[2];
     let entries = keys.dims()[2];
-    let precision = Precision::of(&[queries.dtype(), keys.dtype()]);
+    let precision = Precision::of(&[queries.dtype(), keys.dtype()], &queries.device());
     block_weights(
         queries.cast(DType::F32) * scale,
         keys.cast(DType::F32).swap_dims(2, 3),
