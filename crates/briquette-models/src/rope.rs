@@ -76,17 +76,11 @@ impl RopeConfig {
         Ok(Self { theta, scaling })
     }
 
-    /// Radians a position, one a pair of channels: `[head_dim / 2]`.
-    ///
-    /// Every step is rounded to f32 in the order of `transformers`: at position 4096 one unit in the last
-    /// place of a frequency is already seen in the logits.
+    /// Radians a position, scaled, one a pair of channels: `[head_dim / 2]`. Rounded to f32 at every step, as in
+    /// [`RotaryEmbedding::inverse_frequencies`].
     pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
-        let theta = self.theta as f32;
-        (0..head_dim)
-            .step_by(2)
-            .map(|channel| 1.0 / theta.powf(channel as f32 / head_dim as f32))
-            .map(|frequency| self.scaling.apply(frequency))
-            .collect()
+        let plain = RotaryEmbedding::inverse_frequencies(head_dim, self.theta);
+        plain.into_iter().map(|frequency| self.scaling.apply(frequency)).collect()
     }
 
     pub(crate) fn embedding(

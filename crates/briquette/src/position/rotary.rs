@@ -39,10 +39,18 @@ impl RotaryEmbedding {
                 must_be: "even and at least 2".into(),
             });
         }
-        let frequencies: Vec<f32> = (0..head_dim / 2)
-            .map(|i| 1.0 / (theta as f32).powf((2 * i) as f32 / head_dim as f32))
-            .collect();
+        let frequencies = Self::inverse_frequencies(head_dim, theta);
         Self::with_inverse_frequencies(&frequencies, max_positions, 1.0, device)
+    }
+
+    /// The frequencies of the plain embedding, radians a position, one a pair of channels: `[head_dim / 2]`.
+    ///
+    /// Every step is rounded to f32 in the order of `transformers`: at position 4096 one unit in the last
+    /// place of a frequency is already seen in the logits.
+    pub fn inverse_frequencies(head_dim: usize, theta: f64) -> Vec<f32> {
+        (0..head_dim / 2)
+            .map(|i| 1.0 / (theta as f32).powf((2 * i) as f32 / head_dim as f32))
+            .collect()
     }
 
     /// An embedding of given frequencies (radians a position), one a pair of channels; for scaled variants.
