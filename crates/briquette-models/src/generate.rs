@@ -178,7 +178,7 @@ pub fn prefill<P: AsRef<[u32]>>(
     };
     // Positions that are counted inside the cache have no end that a prompt could run into.
     let context = match cache.policy().positions() {
-        PositionMode::Written => model.config().max_position_embeddings,
+        PositionMode::Written | PositionMode::Deferred => model.config().max_position_embeddings,
         PositionMode::InCache => usize::MAX,
     };
     let seen = cache.tokens_seen();

@@ -134,6 +134,22 @@ pub enum Error {
         /// Protected last tokens.
         recent: usize,
     },
+    /// A merger that cannot come down to the budget, because tokens it must not merge stand between the others.
+    #[error(
+        "a budget of {budget} keeps {target} entries, but with the last {recent} and {heavy} more tokens left as they are, merging reaches {reachable} at best"
+    )]
+    MergeBudget {
+        /// The budget as given.
+        budget: Budget,
+        /// Entries it allows.
+        target: usize,
+        /// Last tokens that are not merged.
+        recent: usize,
+        /// Tokens of high attention that are not merged.
+        heavy: usize,
+        /// Entries left when everything else is merged.
+        reachable: usize,
+    },
     /// A budget in bytes that holds nothing.
     #[error(
         "a budget of {bytes} bytes holds no token: {rows} rows of this cache need at least {least} bytes"
@@ -188,6 +204,58 @@ pub enum Error {
         /// The stage.
         stage: &'static str,
         /// The name of the custom stage.
+        name: String,
+    },
+    /// A profile file that cannot be read or understood.
+    #[error("profile {origin}: {message}")]
+    ProfileFile {
+        /// A path, or the format of a text.
+        origin: String,
+        /// What is wrong, with its line where the format tells it.
+        message: String,
+    },
+    /// A profile whose tables contradict its shape.
+    #[error("the profile of `{model}` is not valid: {reason}")]
+    InvalidProfile {
+        /// The checkpoint it was made from.
+        model: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A profile of another model.
+    #[error("the profile of `{model}` is for {profile:?}, but the cache is {cache:?}")]
+    ProfileShape {
+        /// The checkpoint it was made from.
+        model: String,
+        /// The shape it was made for.
+        profile: CacheShape,
+        /// The shape of the cache.
+        cache: CacheShape,
+    },
+    /// A store that cannot hold what the other stages leave.
+    #[error(
+        "policy `{policy}`: `{stage}` leaves {needs}, which the store `{store}` cannot hold as such"
+    )]
+    StoreMismatch {
+        /// The policy.
+        policy: String,
+        /// The allocator or reducer.
+        stage: String,
+        /// What it leaves.
+        needs: &'static str,
+        /// The store.
+        store: String,
+    },
+    /// A policy that reads a profile has none.
+    #[error(
+        "policy `{policy}`: its {stage} `{name}` reads a profile of the model, and there is none (make one with `briquette calibrate`, give it with `Policy::with_profile`)"
+    )]
+    ProfileMissing {
+        /// The policy.
+        policy: String,
+        /// The stage that reads it.
+        stage: &'static str,
+        /// The name of the stage.
         name: String,
     },
     /// A budget text that cannot be understood.

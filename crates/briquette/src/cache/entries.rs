@@ -1,19 +1,32 @@
 use burn::tensor::{Int, Tensor};
 
+use super::Tracks;
 use crate::ops::{Ops, Selection};
 
 /// The entries of a layer, one column a token.
+///
+/// Heads that hold fewer than the widest begin with as many fillers, at position −1.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Entries {
-    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type.
+    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type; f32 where tokens share keys.
     pub keys: Tensor<4>,
     /// `[batch, kv_heads, entries, head_dim]`, in the cache's type.
     pub values: Tensor<4>,
     /// The position each was written at, ascending in a row, `[batch, kv_heads, entries]`; −1 is padding.
     pub positions: Tensor<3, Int>,
-    /// The weight each has received, `[batch, query_heads, entries]`, f32, if the scorer observes it.
-    pub column_sums: Option<Tensor<3>>,
+    /// What has been counted of each; nothing for entries that are new.
+    pub tracks: Tracks,
+    /// Which tokens share the direction of a key and a value.
+    pub sharing: Option<Sharing>,
+}
+
+/// Which tokens share the direction of their keys, and their values (EMS).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// For each batch row and kv head, and each token it holds, the token at the center of its class: both
+    /// counted from the first that is not a filler. A token behind the end of a list is its own center.
+    pub centers: Vec<Vec<usize>>,
 }
 
 impl Entries {
@@ -22,28 +35,27 @@ impl Entries {
         self.positions.dims()[2]
     }
 
-    /// These entries and behind them those of `new`, which have received no weight yet.
+    /// These entries and behind them those of `new`, of which nothing has been counted yet.
     pub(crate) fn followed_by(self, new: Self) -> Self {
         let columns = new.columns();
+        let keys = new.keys.cast(self.keys.dtype());
         Self {
-            keys: Tensor::cat(vec![self.keys, new.keys], 2),
+            keys: Tensor::cat(vec![self.keys, keys], 2),
             values: Tensor::cat(vec![self.values, new.values], 2),
             positions: Tensor::cat(vec![self.positions, new.positions], 2),
-            column_sums: self.column_sums.map(|sums| {
-                let [batch, heads, _] = sums.dims();
-                let none = Tensor::zeros([batch, heads, columns], (&sums.device(), sums.dtype()));
-                Tensor::cat(vec![sums, none], 2)
-            }),
+            tracks: self.tracks.widened(columns),
+            sharing: self.sharing,
         }
     }
 
-    /// The selected entries.
+    /// The selected entries. Tokens that shared keep equal keys and values; that they share is forgotten.
     pub fn select(self, selection: &Selection, ops: &dyn Ops) -> Self {
         Self {
             keys: ops.compact(self.keys, selection),
             values: ops.compact(self.values, selection),
             positions: ops.compact_positions(self.positions, selection),
-            column_sums: self.column_sums.map(|sums| ops.compact_scalars(sums, selection)),
+            tracks: self.tracks.map(|track| ops.compact_scalars(track, selection)),
+            sharing: None,
         }
     }
 }

@@ -1,24 +1,26 @@
 //! One layer of a cache: append, attend, observe, compress; and nothing changed if any of it fails.
 
+use std::cell::OnceCell;
+
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::{
-    CacheConfig, Entries,
+    CacheConfig, Entries, Track, Tracks,
+    compress::{Compressed, Due, Snapshot, View, compress},
     prompt::{Arrival, Phase, Progress, Prompt},
     query_window::{Queries, QueryWindow},
+    room::Room,
     store::{Encode, Store, StoreOptions, StoreQuery, dense::attend_entries},
 };
 use crate::{
     CacheShape, Error, Policy, PrefillCompression, Result,
-    allocate::{AllocateInput, Allocation, LazyScores},
-    ops::{SelectInput, Selection, Visibility, WindowInput},
-    policy::{Footprint, PositionMode},
+    ops::{Selection, Visibility, WindowInput},
+    policy::PositionMode,
     position::PositionEncoding,
-    reduce::ReduceInput,
-    score::{Observes, ScoreInput},
+    score::{ObservedHeads, Observes, group_mean},
 };
 
-/// What the layers of a cache share.
+/// What the layers of a cache share in one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) layer: usize,
@@ -27,6 +29,10 @@ pub(super) struct Context<'a> {
     pub(super) config: &'a CacheConfig,
     pub(super) device: &'a Device,
     pub(super) encoding: &'a dyn PositionEncoding,
+    /// What scorer and allocator want to know.
+    pub(super) observes: Observes,
+    /// What was measured of each layer at the last prompt.
+    pub(super) measures: &'a [Option<Vec<f64>>],
 }
 
 /// Queries, keys and values of one call: checked, padding zeroed, positions not yet encoded.
@@ -42,22 +48,44 @@ pub(super) struct LayerCache {
     progress: Progress,
     store: Option<Box<dyn Store>>,
     window: QueryWindow,
-    /// Entries held, one number a batch row, padding not counted.
+    /// Tokens held, one number a batch row and kv head, rows first, padding not counted.
     held: Vec<usize>,
+    /// What the allocator measured at the last prompt, one number a batch row.
+    measure: Option<Vec<f64>>,
+    /// What the reducer remembers.
+    state: Option<Box<Tensor<2>>>,
+    /// Decoded queries in the local window so far.
+    local_queries: usize,
+    /// What is needed to compress again as later layers of a prompt arrive.
+    snapshot: Option<Box<Snapshot>>,
+}
+
+/// A call that has been computed but not taken in.
+pub(super) struct Step {
+    store: Box<dyn Store>,
+    /// The store before it grew.
+    outgrown: Option<Box<dyn Store>>,
+    /// Columns it held before.
+    columns: usize,
 }
 
 /// What a call leaves behind, until nothing can fail any more.
-struct Outcome {
-    output: Tensor<4>,
-    store: StoreChange,
-    /// Entries held after it, one number a batch row.
+pub(super) struct Outcome {
+    pub(super) output: Tensor<4>,
+    change: StoreChange,
+    /// Tokens held after it, one number a batch row and kv head.
     held: Vec<usize>,
     queries: Queries,
+    local_queries: usize,
+    state: Option<Box<Tensor<2>>>,
+    pub(super) measure: Option<Vec<f64>>,
+    /// The entries as they are now, if they are to be compressed together with those of other layers.
+    pub(super) snapshot: Option<(Box<Snapshot>, Box<Entries>)>,
 }
 
 enum StoreChange {
-    /// The columns were appended; only the weights they received are new.
-    Appended { column_sums: Option<Box<Tensor<3>>> },
+    /// The columns were appended; only what is counted of them is new.
+    Appended { tracks: Tracks },
     /// These entries are all there is, with room for so many columns.
     Replaced { entries: Box<Entries>, capacity: usize },
 }
@@ -67,8 +95,12 @@ impl LayerCache {
         Self {
             progress: Progress::default(),
             store: None,
-            window: QueryWindow::new(observes.window),
+            window: QueryWindow::new(observes.window.max(observes.local)),
             held: Vec::new(),
+            measure: None,
+            state: None,
+            local_queries: 0,
+            snapshot: None,
         }
     }
 
@@ -84,115 +116,142 @@ impl LayerCache {
         &self.held
     }
 
+    pub(super) fn measure(&self) -> Option<&Vec<f64>> {
+        self.measure.as_ref()
+    }
+
+    pub(super) fn state(&self) -> Option<&Tensor<2>> {
+        self.state.as_deref()
+    }
+
+    pub(super) fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_deref()
+    }
+
     pub(super) fn bytes(&self) -> usize {
-        self.store.as_ref().map_or(0, |store| store.bytes()) + self.window.bytes()
+        let snapshot = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes());
+        let state = self
+            .state
+            .as_ref()
+            .map_or(0, |state| state.shape().num_elements() * state.dtype().size());
+        self.store.as_ref().map_or(0, |store| store.bytes())
+            + self.window.bytes()
+            + snapshot
+            + state
     }
 
     pub(super) fn entries(&self) -> Option<Entries> {
         self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.entries())
     }
 
-    /// See [`KvCache::attend`](super::KvCache::attend). `positions` are the arrival's, `[batch, 1, new]`.
-    pub(super) fn attend(
-        &mut self,
-        context: Context<'_>,
-        arrival: Arrival,
-        new: Projections,
-        positions: Tensor<3, Int>,
-    ) -> Result<Tensor<4>> {
+    /// Takes the store out for a call. It comes back with [`commit`](Self::commit) or [`abort`](Self::abort).
+    pub(super) fn step(&mut self, context: Context<'_>, batch: usize) -> Step {
         let options = StoreOptions {
             shape: context.shape,
-            batch: new.queries.dims()[0],
+            batch,
             dtype: context.config.dtype,
-            column_sums: context.policy.scorer().observes().column_sums,
+            observes: context.observes,
             device: context.device.clone(),
         };
-        let mut store = match self.store.take() {
+        let store = match self.store.take() {
             Some(store) => store,
             None => context.policy.store().build(options),
         };
-        let columns = store.columns();
-        let mut outgrown = None;
-        match self.compute(context, &arrival, new, positions, &mut store, &mut outgrown) {
-            Ok(outcome) => {
-                let output = self.commit(context, arrival, outcome, store.as_mut());
-                self.store = Some(store);
-                Ok(output)
-            }
-            Err(error) => {
-                store.truncate(columns);
-                self.store = Some(outgrown.unwrap_or(store));
-                Err(error)
-            }
-        }
+        Step { columns: store.columns(), store, outgrown: None }
+    }
+
+    /// Undoes a call that failed.
+    pub(super) fn abort(&mut self, step: Step) {
+        let Step { mut store, outgrown, columns } = step;
+        store.truncate(columns);
+        self.store = Some(outgrown.unwrap_or(store));
     }
 
     /// Everything that can fail. All it changes is what stands behind the columns held; a store that grows is
-    /// first copied into `outgrown`, which shares its buffers.
-    fn compute(
+    /// first copied into the step, where it shares its buffers. `positions` are the arrival's, `[batch, 1, new]`.
+    pub(super) fn compute(
         &self,
         context: Context<'_>,
         arrival: &Arrival,
         new: Projections,
         positions: Tensor<3, Int>,
-        store: &mut Box<dyn Store>,
-        outgrown: &mut Option<Box<dyn Store>>,
+        step: &mut Step,
     ) -> Result<Outcome> {
-        let Context { shape, policy, config, device, encoding, .. } = context;
+        let Context { shape, policy, config, device, encoding, observes, .. } = context;
         let [batch, _, columns, head_dim] = new.queries.dims();
         let scale = config.softmax_scale.unwrap_or(1.0 / (head_dim as f64).sqrt());
-        let observes = policy.scorer().observes();
-        let in_cache = policy.positions() == PositionMode::InCache;
+        let mode = policy.positions();
 
         let seen = arrival.seen().iter().zip(&arrival.seen_before);
         let arrived: Vec<usize> = seen.map(|(after, before)| after - before).collect();
-        let held: Vec<usize> =
-            (0..batch).map(|row| self.held.get(row).copied().unwrap_or(0) + arrived[row]).collect();
+        let arrived_heads: Vec<usize> =
+            arrived.iter().flat_map(|&new| std::iter::repeat_n(new, shape.kv_heads)).collect();
+        let held: Vec<usize> = (0..batch * shape.kv_heads)
+            .map(|head| self.held.get(head).copied().unwrap_or(0) + arrived_heads[head])
+            .collect();
         check_positions(context, arrival, &held)?;
 
         let query_bytes = new.queries.dtype().size();
-        let (keys, window_queries) = if in_cache {
-            (new.keys, new.queries)
+        let queries_at_once = mode != PositionMode::InCache;
+        let window_queries = if queries_at_once {
+            encoding.encode(new.queries, positions.clone())
         } else {
-            let keys = encoding.encode(new.keys, positions.clone());
-            (keys, encoding.encode(new.queries, positions.clone()))
+            new.queries
+        };
+        let keys = match mode {
+            PositionMode::Written => encoding.encode(new.keys, positions.clone()),
+            PositionMode::InCache | PositionMode::Deferred => new.keys,
         };
         let arriving = Entries {
             keys: keys.cast(config.dtype),
             values: new.values.cast(config.dtype),
             positions: positions.clone().expand([batch, shape.kv_heads, columns]),
-            column_sums: None,
+            tracks: Tracks::default(),
+            sharing: None,
         };
 
-        let room = self.room(context, arrival, store.as_ref(), query_bytes)?;
+        let room =
+            Room::new(context, arrival, step.store.as_ref(), query_bytes, self.window.size())?;
 
         let mut loose = true;
+        let store = &mut step.store;
         let mut entries = if store.columns() == 0 {
             // Attended as it came: if it is compressed, the whole of it is never stored.
-            arriving
-        } else if self.padding_inside(arrival, columns) {
+            Entries { tracks: Tracks::zeros(observes, shape, batch, columns, device), ..arriving }
+        } else if self.padding_inside(context, arrival, columns) {
             let selection = self.padding_first(context, arrival, store.columns());
-            store.entries().followed_by(arriving).select(&selection, config.ops.as_ref())
+            let held = store.entries();
+            let sharing = held.sharing.clone();
+            let all = held.followed_by(arriving).select(&selection, config.ops.as_ref());
+            Entries { sharing, ..all }
         } else {
             let needed = store.columns() + columns;
             if needed > store.capacity() {
-                *outgrown = Some(store.clone());
+                step.outgrown = Some(store.clone());
                 store.reserve(room.grown(needed));
             }
-            store.append(arriving);
+            store.append(arriving, &arrived_heads);
             loose = false;
             store.entries()
         };
         let total = entries.columns();
         let padded = held.iter().any(|&held| held != total);
-        let ranks = Ranks { held: &held, padded, device };
+        let ranks = Ranks { held: &held, shape, padded, device };
 
-        let encode = in_cache.then(|| Encode { encoding, positions: ranks.of_entries(&entries) });
-        let queries = if in_cache {
+        let encode_at = match mode {
+            PositionMode::Written => None,
+            PositionMode::InCache => Some(ranks.of_entries(&entries)),
+            PositionMode::Deferred if policy.reducer().encodes_at_center() => {
+                Some(center_positions(&entries, &held))
+            }
+            PositionMode::Deferred => Some(entries.positions.clone()),
+        };
+        let encode = encode_at.map(|positions| Encode { encoding, positions });
+        let queries = if queries_at_once {
+            window_queries.clone()
+        } else {
             let ranks = ranks.of_new(&arrival.positions, &arrived);
             encoding.encode(window_queries.clone(), ranks)
-        } else {
-            window_queries.clone()
         };
         let query = StoreQuery {
             queries,
@@ -204,277 +263,295 @@ impl LayerCache {
             },
             encode: encode.clone(),
             scale,
-            column_sums: observes.column_sums,
+            column_sums: observes.column_sums || observes.local > 0,
+            column_squares: observes.column_squares,
             ops: config.ops.as_ref(),
         };
         let attended =
             if loose { attend_entries(entries.clone(), query) } else { store.attend(query) };
 
-        let column_sums = attended.column_sums.map(|sums| match entries.column_sums.take() {
-            None => sums,
-            Some(before) => before + sums,
-        });
-        entries.column_sums = column_sums.clone();
         let queries = Queries { queries: window_queries, positions };
+        let own_queries: Vec<usize> = self.window.own(&arrived);
+        let window = Window {
+            weights: OnceCell::new(),
+            compute: &|entries: &Entries| {
+                let last = self.window.with(&queries, &arrival.positions, config.ops.as_ref());
+                let size = last.positions.dims()[2];
+                let encoded = if queries_at_once {
+                    last.queries
+                } else {
+                    encoding.encode(last.queries, ranks.of_last(size))
+                };
+                config.ops.window_weights(WindowInput {
+                    queries: encoded,
+                    keys: Encode::keys(encode.as_ref(), entries.keys.clone()),
+                    visibility: Visibility {
+                        queries: last.positions,
+                        entries: entries.positions.clone(),
+                        // Entries between the window's own may have been evicted since.
+                        by_position: padded || size > 1,
+                    },
+                    scale,
+                })
+            },
+        };
 
-        let compressed = match (compression_is_due(policy, arrival.phase), &room.budget) {
-            (true, Some(budget)) => {
-                let window = (observes.window > 0).then(|| {
-                    let last = self.window.with(&queries, &arrival.positions, config.ops.as_ref());
-                    let size = last.positions.dims()[2];
-                    let encoded = if in_cache {
-                        encoding.encode(last.queries, ranks.of_last(size))
-                    } else {
-                        last.queries
-                    };
-                    config.ops.window_weights(WindowInput {
-                        queries: encoded,
-                        keys: Encode::keys(encode.as_ref(), entries.keys.clone()),
-                        visibility: Visibility {
-                            queries: last.positions,
-                            entries: entries.positions.clone(),
-                            // Entries between the window's own may have been evicted since.
-                            by_position: padded || size > 1,
-                        },
-                        scale,
-                    })
-                });
-                let held = Held { entries: &entries, rows: &held, arrived: &arrived, padded };
-                compress(context, arrival.seen(), held, budget, window)?
-            }
-            _ => None,
+        let due = compression_is_due(policy, arrival.phase);
+        let prompt_event = match arrival.phase {
+            Phase::Prompt { missing } => missing == 0 || due,
+            Phase::Decode { .. } => false,
         };
-        let (change, held) = match compressed {
-            Some((entries, held)) => {
-                let capacity = room.compressed(entries.columns());
-                (StoreChange::Replaced { entries: Box::new(entries), capacity }, held)
-            }
-            None if loose => {
-                let capacity = room.grown(total);
-                (StoreChange::Replaced { entries: Box::new(entries), capacity }, held)
-            }
-            None => (StoreChange::Appended { column_sums: column_sums.map(Box::new) }, held),
+        let local_queries = self.count(
+            context,
+            arrival,
+            &mut entries,
+            (attended.column_sums, attended.column_squares),
+            prompt_event.then_some(&window),
+        );
+
+        let mut outcome = Outcome {
+            output: attended.output,
+            change: StoreChange::Appended { tracks: Tracks::default() },
+            held: held.clone(),
+            queries: queries.clone(),
+            local_queries,
+            state: None,
+            measure: None,
+            snapshot: None,
         };
-        Ok(Outcome { output: attended.output, store: change, held, queries })
+        if let Some(budget) = &room.budget {
+            let view = View {
+                entries: &entries,
+                held: &outcome.held,
+                arrived: &arrived,
+                seen: arrival.seen(),
+                budget,
+                state: self.state(),
+            };
+            let weights = || window.weights(&entries).clone();
+            let due = Due { prompt: prompt_event, compress: due };
+            let compressed = compress(context, view, &weights, &own_queries, due)?;
+            outcome.measure = compressed.measure;
+            outcome.snapshot =
+                compressed.snapshot.map(|snapshot| (Box::new(snapshot), Box::new(entries.clone())));
+            if let Some(reduced) = compressed.reduced {
+                outcome.replace_by(reduced, &room);
+                return Ok(outcome);
+            }
+        }
+        outcome.change = if loose {
+            StoreChange::Replaced { capacity: room.grown(total), entries: Box::new(entries) }
+        } else {
+            StoreChange::Appended { tracks: entries.tracks }
+        };
+        Ok(outcome)
+    }
+
+    /// Adds what this call's queries gave to each entry. Returns the decoded queries in the local window.
+    fn count(
+        &self,
+        context: Context<'_>,
+        arrival: &Arrival,
+        entries: &mut Entries,
+        (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
+        window: Option<&Window<'_>>,
+    ) -> usize {
+        let Context { shape, observes, .. } = context;
+        let of_heads = |x: Tensor<3>| match observes.heads {
+            ObservedHeads::Kv => group_mean(x, shape),
+            ObservedHeads::Query => x,
+        };
+        let sums = sums.map(of_heads);
+        let add = |entries: &mut Entries, track, new: Option<Tensor<3>>| {
+            if let (Some(held), Some(new)) = (entries.tracks.get_mut(track), new) {
+                held.inplace(|held| held + new);
+            }
+        };
+        add(entries, Track::Sums, sums.clone());
+        add(entries, Track::Squares, squares);
+        if observes.local == 0 {
+            return 0;
+        }
+        let set = |entries: &mut Entries, track, new: Tensor<3>| {
+            if let Some(held) = entries.tracks.get_mut(track) {
+                *held = new;
+            }
+        };
+        if let Some(window) = window {
+            let weights = window.weights(entries);
+            let all = weights.dims()[2];
+            let kept = observes.local.min(all);
+            let own: Vec<usize> = arrival.of_prompt.iter().map(|&own| own.min(kept)).collect();
+            let last = last_queries(weights.clone().narrow(2, all - kept, kept), &own);
+            let past = of_heads(last);
+            set(entries, Track::LocalCurrent, past.zeros_like());
+            set(entries, Track::LocalPast, past);
+            return 0;
+        }
+        if let Phase::Prompt { .. } = arrival.phase {
+            return self.local_queries;
+        }
+        add(entries, Track::LocalCurrent, sums);
+        let queries = self.local_queries + 1;
+        if queries < observes.local {
+            return queries;
+        }
+        if let Some(current) = entries.tracks.get(Track::LocalCurrent).cloned() {
+            set(entries, Track::LocalCurrent, current.zeros_like());
+            set(entries, Track::LocalPast, current);
+        }
+        0
     }
 
     /// Whether new columns begin with padding behind entries that are held. Padding must stand before a
     /// row's first entry: scorers pool over neighbours, and a row in a batch has those it has alone.
-    fn padding_inside(&self, arrival: &Arrival, columns: usize) -> bool {
-        let rows = arrival.positions.chunks(columns).zip(&self.held);
-        arrival.padded && rows.into_iter().any(|(new, &held)| held > 0 && new[0] < 0)
+    fn padding_inside(&self, context: Context<'_>, arrival: &Arrival, columns: usize) -> bool {
+        let held = self.held.chunks(context.shape.kv_heads);
+        let mut rows = arrival.positions.chunks(columns).zip(held);
+        arrival.padded && rows.any(|(new, held)| held.iter().any(|&held| held > 0) && new[0] < 0)
     }
 
     /// The selection that keeps every entry of the columns held and of new ones, all padding before it.
     fn padding_first(&self, context: Context<'_>, arrival: &Arrival, before: usize) -> Selection {
-        let columns = arrival.positions.len() / self.held.len();
-        let rows: Vec<Vec<usize>> = arrival
-            .positions
-            .chunks(columns)
-            .zip(&self.held)
-            .map(|(new, held)| {
+        let heads = context.shape.kv_heads;
+        let columns = arrival.positions.len() * heads / self.held.len();
+        let lists: Vec<Vec<usize>> = self
+            .held
+            .iter()
+            .enumerate()
+            .map(|(head, held)| {
+                let new = &arrival.positions[head / heads * columns..][..columns];
                 let new = (0..columns).filter(|&column| new[column] >= 0);
                 (before - held..before).chain(new.map(|column| before + column)).collect()
             })
             .collect();
-        Selection::of_rows(&rows, context.shape.kv_heads, context.device)
+        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+        Selection::of_heads(&lists, heads, context.device)
     }
 
     /// Makes the outcome the state of the layer. Nothing fails here.
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         context: Context<'_>,
         arrival: Arrival,
         outcome: Outcome,
-        store: &mut dyn Store,
+        step: Step,
     ) -> Tensor<4> {
-        let Context { policy, config, .. } = context;
-        match outcome.store {
-            StoreChange::Replaced { entries, capacity } => store.replace(*entries, capacity),
-            StoreChange::Appended { column_sums } => {
-                if let Some(sums) = column_sums {
-                    store.set_column_sums(*sums);
+        let Context { policy, config, observes, .. } = context;
+        let Step { mut store, .. } = step;
+        self.held = outcome.held;
+        match outcome.change {
+            StoreChange::Replaced { entries, capacity } => {
+                store.replace(*entries, &self.held, capacity);
+            }
+            StoreChange::Appended { tracks } => {
+                if !tracks.is_empty() {
+                    store.set_tracks(tracks);
                 }
             }
         }
-        self.held = outcome.held;
-        match (arrival.phase, policy.schedule().decode_every) {
-            // Queries matter until the next compression: one that only a prompt brings looks at none of
-            // the decoded ones.
-            (Phase::Prompt { missing: 0 } | Phase::Decode { .. }, None) => self.window.clear(),
-            _ => self.window.push(outcome.queries, &arrival.positions, config.ops.as_ref()),
+        let due = compression_is_due(policy, arrival.phase);
+        let complete = !matches!(arrival.phase, Phase::Prompt { missing } if missing > 0);
+        if complete || due {
+            store.settle();
         }
-        let compressed = compression_is_due(policy, arrival.phase);
-        self.progress = arrival.into_progress(compressed);
+        self.store = Some(store);
+        self.local_queries = outcome.local_queries;
+        self.state = outcome.state.or(self.state.take());
+        self.measure = outcome.measure.or(self.measure.take());
+        self.snapshot = outcome.snapshot.map(|(snapshot, _)| snapshot);
+        // Queries matter until the next compression: one that only a prompt brings looks at none of the decoded
+        // ones, and sums over a local window are kept entry by entry.
+        let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
+        if complete && !in_decoding {
+            self.window.clear();
+        } else {
+            self.window.push(outcome.queries, &arrival.positions, config.ops.as_ref());
+        }
+        self.progress = arrival.into_progress(due);
         outcome.output
     }
 
-    /// The budget of this call, and the room it needs.
-    fn room(
-        &self,
-        context: Context<'_>,
-        arrival: &Arrival,
-        store: &dyn Store,
-        query_bytes: usize,
-    ) -> Result<Room> {
-        let Context { shape, policy, config, .. } = context;
-        let rows = arrival.seen().len();
-        // A policy that compresses prompts only holds no window between them.
-        let queries = policy.schedule().decode_every.map_or(0, |_| self.window.size());
-        let position_bytes = DType::from(context.device.settings().int_dtype).size();
-        let query = shape.query_heads * shape.head_dim * query_bytes + position_bytes;
-        let fixed = rows * queries * query;
-        let footprint = Footprint { fixed, column: store.bytes_per_column() };
-        let budget = policy.resolve(shape, arrival.seen(), footprint)?;
-        Ok(Room {
-            limit: budget
-                .as_ref()
-                .filter(|_| policy.schedule().decode_every.is_some())
-                .and_then(|budget| budget.iter().copied().max()),
-            slack: policy.slack(),
-            hint: config.capacity.filter(|_| budget.is_none()),
-            to_come: match arrival.phase {
-                Phase::Prompt { missing }
-                    if policy.schedule().prefill != PrefillCompression::EveryChunk =>
-                {
-                    missing
-                }
-                _ => 0,
-            },
-            budget,
-        })
+    /// Takes in what a later layer's arrival has left of this one.
+    pub(super) fn compress_again(&mut self, context: Context<'_>, compressed: Compressed) {
+        let Compressed { entries, counts, state, scores } = compressed;
+        let capacity = Room::compressed(context.policy, entries.columns());
+        if let Some(store) = &mut self.store {
+            store.replace(entries, &counts, capacity);
+            store.settle();
+        }
+        if let (Some(snapshot), Some(scores)) = (&mut self.snapshot, scores) {
+            snapshot.scores = scores;
+        }
+        self.held = counts;
+        self.state = state.map(Box::new).or(self.state.take());
+    }
+
+    /// Forgets what was needed while layers of a prompt were still to come.
+    pub(super) fn forget_snapshot(&mut self) {
+        self.snapshot = None;
     }
 }
 
-/// The room a layer needs: enough that decoding does not reallocate, not more than its budget implies.
-struct Room {
-    /// Tokens to keep, one number a batch row; `None` keeps everything.
-    budget: Option<Vec<usize>>,
-    /// Columns decoding never exceeds by more than the slack.
-    limit: Option<usize>,
-    slack: usize,
-    hint: Option<usize>,
-    /// Columns of a prompt that will arrive before anything is dropped.
-    to_come: usize,
-}
+impl Outcome {
+    /// Compression leaves this.
+    pub(super) fn replace_by(&mut self, compressed: Compressed, room: &Room) {
+        let capacity = room.after_compression(compressed.entries.columns());
+        self.take(compressed, capacity);
+    }
 
-impl Room {
-    /// The most columns made room for ahead of their need.
-    const AHEAD: usize = 256;
+    /// The same, decided together with other layers.
+    pub(super) fn replace_among_layers(&mut self, compressed: Compressed, policy: &Policy) {
+        let capacity = Room::compressed(policy, compressed.entries.columns());
+        self.take(compressed, capacity);
+    }
 
-    /// Columns to make room for when `columns` must fit and nothing was dropped.
-    fn grown(&self, columns: usize) -> usize {
-        match self.hint {
-            Some(hint) if hint >= columns => return hint,
-            _ if self.to_come > 0 => return columns + self.to_come,
-            _ => {}
-        }
-        // Growing by an eighth keeps copies rare and waste small.
-        let ahead = if self.limit.is_some() { Self::AHEAD } else { self.slack.min(Self::AHEAD) };
-        let grown = columns + ahead.max(columns / 8);
-        match self.limit.map(|limit| limit.saturating_add(self.slack)) {
-            Some(most) if columns <= most => grown.min(most),
-            _ => grown,
+    fn take(&mut self, compressed: Compressed, capacity: usize) {
+        let Compressed { entries, counts, state, scores } = compressed;
+        self.change = StoreChange::Replaced { entries: Box::new(entries), capacity };
+        self.held = counts;
+        self.state = state.map(Box::new);
+        if let (Some((snapshot, _)), Some(scores)) = (&mut self.snapshot, scores) {
+            snapshot.scores = scores;
         }
     }
 
-    /// Columns to make room for when entries were dropped and `columns` are left.
-    fn compressed(&self, columns: usize) -> usize {
-        columns + self.slack.min(Self::AHEAD)
+    /// Tokens held, one number a batch row and kv head.
+    pub(super) fn held(&self) -> &[usize] {
+        &self.held
     }
 }
 
-/// Entries of one layer, with what is known of them on the host.
-#[derive(Clone, Copy)]
-struct Held<'a> {
-    entries: &'a Entries,
-    /// One number a batch row, padding not counted.
-    rows: &'a [usize],
-    /// How many of them are new.
-    arrived: &'a [usize],
-    padded: bool,
+/// The weights of the last queries, computed when first asked for.
+struct Window<'a> {
+    weights: OnceCell<Tensor<4>>,
+    compute: &'a dyn Fn(&Entries) -> Tensor<4>,
 }
 
-/// Score, allocate, select, reduce. `None` if every row is within its budget.
-fn compress(
-    context: Context<'_>,
-    seen: &[usize],
-    held: Held<'_>,
-    budget: &[usize],
-    window: Option<Tensor<4>>,
-) -> Result<Option<(Entries, Vec<usize>)>> {
-    let Context { layer, shape, policy, config, .. } = context;
-    let Held { entries, rows, arrived, padded } = held;
-    let ops = config.ops.as_ref();
+impl Window<'_> {
+    fn weights(&self, entries: &Entries) -> &Tensor<4> {
+        self.weights.get_or_init(|| (self.compute)(entries))
+    }
+}
 
-    let scorer = policy.scorer();
-    let compute = || {
-        let scores = scorer.score(&ScoreInput {
-            layer,
-            shape,
-            seen,
-            keys: &entries.keys,
-            values: &entries.values,
-            positions: &entries.positions,
-            column_sums: entries.column_sums.as_ref(),
-            window: window.as_ref(),
-        })?;
-        let expected = [rows.len(), shape.kv_heads, entries.columns()];
-        if scores.dims() != expected {
-            let reason = format!("returned {:?}, expected {expected:?}", scores.dims());
-            return Err(Error::Stage { stage: "scorer", name: scorer.name().to_owned(), reason });
-        }
-        Ok(scores.cast(DType::F32))
+/// Sums over the last `own` of the queries of each row: `[batch, heads, queries, entries]` becomes
+/// `[batch, heads, entries]`.
+fn last_queries(weights: Tensor<4>, own: &[usize]) -> Tensor<3> {
+    let [batch, heads, queries, entries] = weights.dims();
+    let weights = if own.iter().all(|&own| own == queries) {
+        weights
+    } else {
+        let mask = own.iter().flat_map(|&own| {
+            (0..queries).map(move |query| if query + own >= queries { 1.0 } else { 0.0 })
+        });
+        let data = TensorData::new(mask.collect::<Vec<f32>>(), [batch, 1, queries, 1]);
+        let mask = Tensor::<4>::from_data(data, (&weights.device(), DType::F32));
+        weights * mask
     };
-    let scores = LazyScores::new(&compute);
-
-    let allocator = policy.allocator();
-    let input = AllocateInput::new(layer, shape, budget, rows, &scores);
-    let Allocation::Rows(mut keep) = allocator.allocate(&input)?;
-    if keep.len() != rows.len() || keep.contains(&0) {
-        let reason =
-            format!("returned {keep:?}, expected at least 1 for each of {} rows", rows.len());
-        return Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason });
-    }
-    for (row, keep) in keep.iter_mut().enumerate() {
-        // A row that only received padding waits for its own tokens, as it would alone.
-        if arrived[row] == 0 {
-            *keep = rows[row].max(*keep);
-        }
-    }
-    if rows.iter().zip(&keep).all(|(held, keep)| held <= keep) {
-        return Ok(None);
-    }
-
-    let protect = policy.protect();
-    let recent: Vec<usize> = keep.iter().map(|&keep| protect.recent.tokens(keep)).collect();
-    let scores = scores.get()?;
-    let selection = ops.select(SelectInput {
-        layer,
-        scores,
-        positions: padded.then_some(&entries.positions),
-        keep: &keep,
-        sinks: protect.sinks,
-        recent: &recent,
-    })?;
-
-    let reducer = policy.reducer();
-    let reduced = reducer.reduce(ReduceInput {
-        layer,
-        entries: entries.clone(),
-        selection: &selection,
-        scores,
-        ops,
-    })?;
-    if reduced.columns() != selection.width() {
-        let reason =
-            format!("returned {} columns, expected {}", reduced.columns(), selection.width());
-        return Err(Error::Stage { stage: "reducer", name: reducer.name().to_owned(), reason });
-    }
-    Ok(Some((reduced, selection.counts)))
+    weights.sum_dim(2).reshape([batch, heads, entries])
 }
 
-fn compression_is_due(policy: &Policy, phase: Phase) -> bool {
+pub(super) fn compression_is_due(policy: &Policy, phase: Phase) -> bool {
     let schedule = policy.schedule();
     match phase {
         Phase::Prompt { missing: 0 } => schedule.prefill != PrefillCompression::Never,
@@ -486,7 +563,7 @@ fn compression_is_due(policy: &Policy, phase: Phase) -> bool {
 /// Refuses positions the encoding has no entry for.
 fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> Result<()> {
     let counted = match context.policy.positions() {
-        PositionMode::Written => arrival.seen(),
+        PositionMode::Written | PositionMode::Deferred => arrival.seen(),
         PositionMode::InCache => held,
     };
     let position = counted.iter().copied().max().unwrap_or(0).saturating_sub(1);
@@ -496,15 +573,45 @@ fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> R
     }
 }
 
+/// The position of each token's center, `[batch, kv_heads, entries]`.
+fn center_positions(entries: &Entries, held: &[usize]) -> Tensor<3, Int> {
+    let Some(sharing) = &entries.sharing else { return entries.positions.clone() };
+    let [_, heads, columns] = entries.positions.dims();
+    let lists: Vec<Vec<usize>> = held
+        .iter()
+        .zip(&sharing.centers)
+        .map(|(&held, centers)| {
+            let center = |token: usize| centers.get(token).copied().unwrap_or(token);
+            (0..held).map(|token| columns - held + center(token)).collect()
+        })
+        .collect();
+    let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+    let selection = Selection::of_heads(&lists, heads, &entries.positions.device());
+    let missing = columns - selection.width();
+    let indices = if missing == 0 {
+        selection.indices
+    } else {
+        let [batch, heads, _] = selection.indices.dims();
+        let fillers = Tensor::zeros([batch, heads, missing], &selection.indices.device());
+        Tensor::cat(vec![fillers, selection.indices], 2)
+    };
+    entries.positions.clone().gather(2, indices)
+}
+
 /// Positions re-counted over the entries held.
 struct Ranks<'a> {
-    /// One number a batch row, the new ones included, padding not counted.
+    /// One number a batch row and kv head, the new ones included, padding not counted.
     held: &'a [usize],
+    shape: CacheShape,
     padded: bool,
     device: &'a Device,
 }
 
 impl Ranks<'_> {
+    fn batch(&self) -> usize {
+        self.held.len() / self.shape.kv_heads
+    }
+
     /// The rank of each entry, `[batch, kv_heads or 1, entries]`; of padding that of an entry before it.
     fn of_entries(&self, entries: &Entries) -> Tensor<3, Int> {
         let columns = entries.columns();
@@ -513,38 +620,51 @@ impl Ranks<'_> {
             return held.int().cumsum(2) - 1;
         }
         Tensor::<1, Int>::arange(0..columns as i64, self.device).reshape([1, 1, columns]).expand([
-            self.held.len(),
+            self.batch(),
             1,
             columns,
         ])
     }
 
-    /// The ranks of the newest entries, `[batch, 1, new]`, −1 where `positions` is.
+    /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or one a query head where heads
+    /// hold different numbers.
     fn of_new(&self, positions: &[i64], arrived: &[usize]) -> Tensor<3, Int> {
-        let columns = positions.len() / self.held.len();
-        let mut ranks = Vec::with_capacity(positions.len());
-        for (row, positions) in positions.chunks(columns).enumerate() {
-            let mut next = (self.held[row] - arrived[row]) as i64;
-            for &position in positions {
-                ranks.push(if position < 0 { -1 } else { next });
+        let columns = positions.len() / self.batch();
+        self.of_queries(|row, held| {
+            let mut next = (held - arrived[row]) as i64;
+            let positions = &positions[row * columns..][..columns];
+            let rank = |&position: &i64| {
+                let rank = if position < 0 { -1 } else { next };
                 next += i64::from(position >= 0);
+                rank
+            };
+            positions.iter().map(rank).collect()
+        })
+    }
+
+    /// The ranks of the last `size` entries of each row, as [`of_new`](Self::of_new).
+    fn of_last(&self, size: usize) -> Tensor<3, Int> {
+        self.of_queries(|_, held| {
+            (0..size).map(|i| (held + i).saturating_sub(size) as i64).collect()
+        })
+    }
+
+    fn of_queries(&self, ranks: impl Fn(usize, usize) -> Vec<i64>) -> Tensor<3, Int> {
+        let CacheShape { kv_heads, query_heads, .. } = self.shape;
+        let even = self.held.chunks(kv_heads).all(|row| row.iter().all(|held| *held == row[0]));
+        let mut all = Vec::new();
+        for (row, held) in self.held.chunks(kv_heads).enumerate() {
+            if even {
+                all.extend(ranks(row, held[0]));
+            } else {
+                for &held in held {
+                    let ranks = ranks(row, held);
+                    (0..self.shape.group()).for_each(|_| all.extend(&ranks));
+                }
             }
         }
-        self.upload(ranks)
-    }
-
-    /// The ranks of the last `size` entries of each row, `[batch, 1, size]`.
-    fn of_last(&self, size: usize) -> Tensor<3, Int> {
-        let ranks = self
-            .held
-            .iter()
-            .flat_map(|&held| (0..size).map(move |i| (held + i).saturating_sub(size) as i64));
-        self.upload(ranks.collect())
-    }
-
-    fn upload(&self, ranks: Vec<i64>) -> Tensor<3, Int> {
-        let rows = self.held.len();
-        let columns = ranks.len() / rows;
-        Tensor::from_data(TensorData::new(ranks, [rows, 1, columns]), self.device)
+        let heads = if even { 1 } else { query_heads };
+        let columns = all.len() / (self.batch() * heads);
+        Tensor::from_data(TensorData::new(all, [self.batch(), heads, columns]), self.device)
     }
 }

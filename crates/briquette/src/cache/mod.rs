@@ -1,21 +1,26 @@
 //! The cache a model calls: [`KvCache`].
 
+mod compress;
 mod config;
 mod entries;
 mod layer;
 mod prompt;
 mod query_window;
+mod room;
 pub mod store;
+mod tracks;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub use config::{CacheConfig, InputCheck};
-pub use entries::Entries;
+pub use entries::{Entries, Sharing};
 pub use prompt::Prompt;
+pub use tracks::{Track, Tracks};
 
 use crate::{CacheShape, Error, Policy, Result, position::PositionEncoding};
+use compress::{Compressed, View, compress_among_layers, distinct};
 use config::is_cache_type;
-use layer::{Context, LayerCache, Projections};
+use layer::{Context, LayerCache, Outcome, Projections};
 use prompt::{Arrival, Phase};
 
 /// The key-value cache of a model: what every layer has kept of the tokens it has seen.
@@ -37,7 +42,7 @@ impl KvCache {
     /// An empty cache that holds keys and values in f32.
     ///
     /// # Errors
-    /// [`Error::InvalidShape`], or what [`Policy::check`] returns.
+    /// [`Error::InvalidShape`], or what [`Policy::check`] and [`Policy::check_shape`] return.
     pub fn new(shape: CacheShape, policy: Policy, device: &Device) -> Result<Self> {
         Self::with_config(shape, policy, CacheConfig::default(), device)
     }
@@ -46,7 +51,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::InvalidShape`], [`Error::DataType`] if the device cannot hold the type, or what
-    /// [`Policy::check`] returns.
+    /// [`Policy::check`] and [`Policy::check_shape`] return.
     pub fn with_config(
         shape: CacheShape,
         policy: Policy,
@@ -55,6 +60,7 @@ impl KvCache {
     ) -> Result<Self> {
         shape.check()?;
         policy.check()?;
+        policy.check_shape(shape)?;
         config.check()?;
         if !device.supports_dtype(config.dtype) {
             return Err(Error::DataType {
@@ -63,7 +69,7 @@ impl KvCache {
                 expected: format!("a type that {device:?} supports"),
             });
         }
-        let observes = policy.scorer().observes();
+        let observes = policy.observes();
         let layers = (0..shape.layers).map(|_| LayerCache::new(observes)).collect();
         let device = device.clone();
         Ok(Self { shape, policy, config, device, layers, batch: None, positions: None })
@@ -125,17 +131,106 @@ impl KvCache {
         let new = if arrival.padded { new.without_padding(&positions) } else { new };
         self.check_finite(layer, arrival.phase, &new)?;
 
+        let measures: Vec<Option<Vec<f64>>> =
+            self.layers.iter().map(|layer| layer.measure().cloned()).collect();
+        let policy = self.policy.clone();
+        let config = self.config.clone();
+        let device = self.device.clone();
         let context = Context {
             layer,
             shape: self.shape,
-            policy: &self.policy,
-            config: &self.config,
-            device: &self.device,
+            observes: policy.observes(),
+            policy: &policy,
+            config: &config,
+            device: &device,
             encoding,
+            measures: &measures,
         };
-        let output = self.layers[layer].attend(context, arrival, new, positions)?;
+        let mut step = self.layers[layer].step(context, batch);
+        let computed = self.layers[layer]
+            .compute(context, &arrival, new, positions, &mut step)
+            .and_then(|outcome| {
+                let compressed = self.compress_layers(context, &outcome)?;
+                Ok((outcome, compressed))
+            });
+        let (mut outcome, compressed) = match computed {
+            Ok(computed) => computed,
+            Err(error) => {
+                self.layers[layer].abort(step);
+                return Err(error);
+            }
+        };
+        // Nothing fails from here on.
+        let mut others = Vec::new();
+        for (other, compressed) in compressed {
+            if other == layer {
+                outcome.replace_among_layers(compressed, &policy);
+            } else {
+                others.push((other, compressed));
+            }
+        }
+        let output = self.layers[layer].commit(context, arrival, outcome, step);
+        for (other, compressed) in others {
+            self.layers[other].compress_again(context, compressed);
+        }
+        if layer + 1 == self.shape.layers {
+            self.layers.iter_mut().for_each(LayerCache::forget_snapshot);
+        }
         self.batch = Some(batch);
         Ok(output)
+    }
+
+    /// Where budgets depend on other layers of the prompt, compresses those that have arrived: at every layer if
+    /// entries are dropped, at the last one if they are merged.
+    fn compress_layers(
+        &self,
+        context: Context<'_>,
+        outcome: &Outcome,
+    ) -> Result<Vec<(usize, Compressed)>> {
+        let Some((snapshot, entries)) = &outcome.snapshot else { return Ok(Vec::new()) };
+        let last = context.layer + 1 == self.shape.layers;
+        if !last && !context.policy.reducer().drops_only() {
+            return Ok(Vec::new());
+        }
+        let measure = |layer: usize| match layer == context.layer {
+            true => outcome.measure.clone(),
+            false if layer < context.layer && self.layers[layer].snapshot().is_some() => {
+                self.layers[layer].measure().cloned()
+            }
+            false => None,
+        };
+        let measures: Vec<Option<Vec<f64>>> = (0..self.shape.layers).map(measure).collect();
+        let mut all = Vec::new();
+        for layer in 0..=context.layer {
+            let of_layer = Context { layer, ..context };
+            let compressed = if layer == context.layer {
+                let view = View {
+                    entries,
+                    held: outcome.held(),
+                    arrived: &snapshot.arrived,
+                    seen: &snapshot.seen,
+                    budget: &snapshot.budget,
+                    state: self.layers[layer].state(),
+                };
+                compress_among_layers(of_layer, view, &snapshot.scores, &measures)?
+            } else {
+                let cache = &self.layers[layer];
+                let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()) else {
+                    continue;
+                };
+                let view = View {
+                    entries: &entries,
+                    held: cache.held(),
+                    arrived: &snapshot.arrived,
+                    seen: &snapshot.seen,
+                    budget: &snapshot.budget,
+                    state: cache.state(),
+                };
+                compress_among_layers(of_layer, view, &snapshot.scores, &measures)?
+            };
+            all.extend(compressed.map(|compressed| (layer, compressed)));
+        }
+        Ok(all)
     }
 
     /// Tokens seen by every layer, one number a batch row, padding not counted; empty before the first.
@@ -144,12 +239,53 @@ impl KvCache {
         seen.min_by_key(|seen| seen.iter().sum::<usize>()).unwrap_or_default().to_vec()
     }
 
-    /// Tokens a layer keeps, one number a batch row; empty before the first.
+    /// Tokens a layer keeps, one number a batch row, those of its longest head; empty before the first.
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn tokens_kept(&self, layer: usize) -> Result<Vec<usize>> {
-        Ok(self.layer(layer)?.held().to_vec())
+        let longest = |heads: Vec<usize>| heads.into_iter().max().unwrap_or(0);
+        Ok(self.kept_by_head(layer)?.into_iter().map(longest).collect())
+    }
+
+    /// Tokens each head of a layer keeps, `[batch][kv_head]`; empty before the first.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn kept_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
+        let held = self.layer(layer)?.held();
+        Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
+    }
+
+    /// Entries each head of a layer holds, `[batch][kv_head]`: fewer than tokens where tokens share (EMS).
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn entries_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
+        let cache = self.layer(layer)?;
+        let held = match cache.entries() {
+            Some(entries) => distinct(&entries, cache.held()),
+            None => cache.held().to_vec(),
+        };
+        Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
+    }
+
+    /// What the allocator measured of a layer at the last prompt, one number a batch row (CAKE: the preference;
+    /// D2O: the density); `None` if it measures nothing.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn layer_measure(&self, layer: usize) -> Result<Option<Vec<f64>>> {
+        Ok(self.layer(layer)?.measure().cloned())
+    }
+
+    /// What the reducer of a layer remembers, `[batch, numbers]` (D2O: the threshold of each row); `None` if it
+    /// remembers nothing.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn reducer_state(&self, layer: usize) -> Result<Option<Tensor<2>>> {
+        Ok(self.layer(layer)?.state().cloned())
     }
 
     /// The positions a layer keeps, ascending: `[batch][kv_head][entry]`. Reads from the device.
@@ -192,7 +328,7 @@ impl KvCache {
 
     /// Forgets everything; the next batch may have another size.
     pub fn reset(&mut self) {
-        let observes = self.policy.scorer().observes();
+        let observes = self.policy.observes();
         self.layers.fill_with(|| LayerCache::new(observes));
         self.batch = None;
     }

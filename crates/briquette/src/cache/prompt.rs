@@ -60,6 +60,8 @@ pub(crate) struct Arrival {
     pub(crate) positions: Vec<i64>,
     /// Tokens seen before, one number a batch row.
     pub(crate) seen_before: Vec<usize>,
+    /// Tokens of the prompt that have arrived with this call, one number a batch row; 0 in decoding.
+    pub(crate) of_prompt: Vec<usize>,
     /// Whether a column of this call is padding.
     pub(crate) padded: bool,
     /// What the columns are part of.
@@ -137,6 +139,13 @@ impl Progress {
                 (padding, arrived, Phase::Prompt { missing })
             }
         };
+        let of_prompt = padding
+            .iter()
+            .map(|padding| match phase {
+                Phase::Prompt { .. } => (arrived + new).saturating_sub(*padding),
+                Phase::Decode { .. } => 0,
+            })
+            .collect();
         let mut positions = Vec::with_capacity(batch * new);
         for (seen, padding) in after.seen.iter_mut().zip(padding) {
             for column in arrived..arrived + new {
@@ -149,6 +158,6 @@ impl Progress {
             }
         }
         let padded = positions.contains(&-1);
-        Ok(Arrival { positions, seen_before, padded, phase, after })
+        Ok(Arrival { positions, seen_before, of_prompt, padded, phase, after })
     }
 }

@@ -69,6 +69,13 @@ impl QueryWindow {
         self.size
     }
 
+    /// How many of the last queries are a row's own, when `arrived` more have come.
+    pub(crate) fn own(&self, arrived: &[usize]) -> Vec<usize> {
+        let valid = |row: usize| self.ring.as_ref().map_or(0, |ring| ring.valid[row]);
+        let rows = arrived.iter().enumerate();
+        rows.map(|(row, arrived)| (valid(row) + arrived).min(self.size)).collect()
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         let Some(Ring { slots, .. }) = &self.ring else { return 0 };
         slots.queries.shape().num_elements() * slots.queries.dtype().size()

@@ -16,7 +16,7 @@ const INVISIBLE: f64 = -1e30;
 /// Grouped queries are folded into the rows of one product a kv head, so keys are never expanded. Everything
 /// is computed in f32. A block reads only the columns its last query can see.
 pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
-    let AttentionInput { queries, keys, values, visibility, scale, column_sums } = input;
+    let AttentionInput { queries, keys, values, visibility, scale, .. } = input;
     let [batch, heads, new, head_dim] = queries.dims();
     let [_, kv_heads, entries, _] = keys.dims();
     let group = heads / kv_heads;
@@ -29,7 +29,7 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
 
     let block = (BLOCK_NUMBERS / (batch * heads * entries)).clamp(16, 512).min(new);
     let mut outputs = Vec::with_capacity(new.div_ceil(block));
-    let mut sums: Option<Tensor<3>> = None;
+    let (mut sums, mut squares): (Option<Tensor<3>>, Option<Tensor<3>>) = (None, None);
     for start in (0..new).step_by(block) {
         let rows = block.min(new - start);
         // Where columns tell who sees what, nothing behind the block's last query matters.
@@ -42,19 +42,25 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
             old,
             precision,
         );
-        if column_sums {
-            let sum = weights.clone().sum_dim(2).reshape([batch, heads, columns]);
-            sums = Some(match sums {
+        let add = |total: &mut Option<Tensor<3>>, numbers: Tensor<4>| {
+            let sum = numbers.sum_dim(2).reshape([batch, heads, columns]);
+            *total = Some(match total.take() {
                 None => widen(sum, entries),
-                Some(sums) => add_columns(sums, sum),
+                Some(total) => add_columns(total, sum),
             });
+        };
+        if input.column_sums {
+            add(&mut sums, weights.clone());
+        }
+        if input.column_squares {
+            add(&mut squares, weights.clone().square());
         }
         let weights = weights.reshape([batch, kv_heads, group * rows, columns]);
         let output = product(weights, values.clone().narrow(2, 0, columns), precision);
         outputs.push(output.reshape([batch, heads, rows, head_dim]));
     }
     let output = if outputs.len() == 1 { outputs.remove(0) } else { Tensor::cat(outputs, 2) };
-    AttentionOutput { output: output.cast(dtype), column_sums: sums }
+    AttentionOutput { output: output.cast(dtype), column_sums: sums, column_squares: squares }
 }
 
 /// The weights of one block of queries, `[batch, query_heads, rows, columns]`.

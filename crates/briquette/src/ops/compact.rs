@@ -17,26 +17,28 @@ pub(super) fn rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
         .reshape([batch, heads, kept, channels])
 }
 
-pub(super) fn scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
+pub(crate) fn scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
     let [batch, kv_heads, kept] = selection.indices.dims();
     let heads = x.dims()[1];
-    let indices = selection
-        .indices
-        .clone()
-        .unsqueeze_dim::<4>(2)
-        .expand([batch, kv_heads, heads / kv_heads, kept])
-        .reshape([batch, heads, kept]);
-    x.gather(2, indices)
+    let of_heads = |tensor: Tensor<4, Int>| {
+        tensor.expand([batch, kv_heads, heads / kv_heads, kept]).reshape([batch, heads, kept])
+    };
+    let indices = of_heads(selection.indices.clone().unsqueeze_dim::<4>(2));
+    let picked = x.gather(2, indices);
+    match selection.fillers() {
+        None => picked,
+        // Scorers pool over neighbours: a filler counts nothing.
+        Some(fillers) => {
+            let fillers = of_heads(fillers.int().unsqueeze_dim::<4>(2)).bool();
+            picked.mask_fill(fillers, 0.0)
+        }
+    }
 }
 
 pub(super) fn positions(positions: Tensor<3, Int>, selection: &Selection) -> Tensor<3, Int> {
-    let heads = positions.dims()[1];
-    let width = selection.width();
-    let mut kept = positions.gather(2, selection.indices.clone());
-    for (row, &count) in selection.counts.iter().enumerate() {
-        if count < width {
-            kept = kept.slice_fill([row..row + 1, 0..heads, 0..width - count], -1);
-        }
+    let kept = positions.gather(2, selection.indices.clone());
+    match selection.fillers() {
+        None => kept,
+        Some(fillers) => kept.mask_fill(fillers, -1),
     }
-    kept
 }

@@ -3,15 +3,19 @@
 //! [`Reference`] computes each with Burn's tensor operations on any device. A backend's own kernels come in
 //! as another implementation of [`Ops`]; policies never name a backend.
 
+mod accumulate;
 mod attention;
 mod compact;
+mod nearest;
 mod product;
 mod select;
 mod window;
 
+pub(crate) use compact::scalars as compact_scalars;
+
 use std::fmt::Debug;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use crate::Result;
 
@@ -36,6 +40,16 @@ pub trait Ops: Debug + Send + Sync {
     /// if the device failed.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
         select::select(input)
+    }
+
+    /// For each of some rows the most similar of others. See [`NearestInput`] for shapes.
+    fn nearest(&self, input: NearestInput) -> Nearest {
+        nearest::nearest(input)
+    }
+
+    /// Weighted sums of rows, each added to the slot it is sent to. See [`AccumulateInput`] for shapes.
+    fn accumulate(&self, input: AccumulateInput) -> Tensor<4> {
+        accumulate::accumulate(input)
     }
 
     /// The selected rows of `x`: `[batch, kv_heads, entries, channels]` becomes
@@ -82,6 +96,8 @@ pub struct AttentionInput {
     pub scale: f64,
     /// Whether [`AttentionOutput::column_sums`] is wanted.
     pub column_sums: bool,
+    /// Whether [`AttentionOutput::column_squares`] is wanted.
+    pub column_squares: bool,
 }
 
 /// What [`Ops::attention`] returns.
@@ -91,6 +107,8 @@ pub struct AttentionOutput {
     pub output: Tensor<4>,
     /// For each entry the sum of its weights over the queries, `[batch, query_heads, entries]`, f32.
     pub column_sums: Option<Tensor<3>>,
+    /// For each entry the sum of the squares of its weights, `[batch, query_heads, entries]`, f32.
+    pub column_squares: Option<Tensor<3>>,
 }
 
 /// What [`Ops::window_weights`] works on.
@@ -118,34 +136,47 @@ pub struct Visibility {
     pub by_position: bool,
 }
 
-/// What [`Ops::select`] works on. Vectors hold one number a batch row.
+/// What [`Ops::select`] works on. Slices hold one number a batch row and kv head, rows first.
 #[derive(Clone, Debug)]
 pub struct SelectInput<'a> {
     /// The layer, for errors.
     pub layer: usize,
     /// `[batch, kv_heads, entries]`, f32; what stands at padding does not matter.
     pub scores: &'a Tensor<3>,
-    /// `[batch, kv_heads, entries]`, or `None` if nothing is padding.
-    pub positions: Option<&'a Tensor<3, Int>>,
-    /// Entries to keep in a row; a row that holds fewer keeps all.
+    /// Entries held: the last columns. Before them stands padding.
+    pub held: &'a [usize],
+    /// Entries to keep; a head that holds fewer keeps all.
     pub keep: &'a [usize],
     /// The first so many entries are kept whatever their scores.
     pub sinks: usize,
-    /// The last so many entries of a row are kept whatever their scores.
+    /// The last so many entries are kept whatever their scores.
     pub recent: &'a [usize],
 }
 
 /// The entries of a layer to keep, in the order of their positions.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// `[batch, kv_heads, kept]`. A row that keeps fewer than the widest begins with as many fillers, which
+    /// `[batch, kv_heads, kept]`. A head that keeps fewer than the widest begins with as many fillers, which
     /// point at the first entry and become padding.
     pub indices: Tensor<3, Int>,
-    /// Entries kept, one number a batch row.
+    /// Entries kept, one number a batch row and kv head, rows first.
     pub counts: Vec<usize>,
 }
 
 impl Selection {
+    /// One ascending list a batch row and head, rows first.
+    pub fn of_heads(lists: &[&[usize]], heads: usize, device: &Device) -> Self {
+        let counts: Vec<usize> = lists.iter().map(|list| list.len()).collect();
+        let width = counts.iter().copied().max().unwrap_or(0);
+        let mut indices = Vec::with_capacity(lists.len() * width);
+        for list in lists {
+            indices.extend(std::iter::repeat_n(0, width - list.len()));
+            indices.extend(list.iter().map(|&entry| entry as i64));
+        }
+        let data = TensorData::new(indices, [counts.len() / heads, heads, width]);
+        Self { indices: Tensor::from_data(data, device), counts }
+    }
+
     /// The same entries for every one of `heads` heads: one ascending list a batch row.
     pub(crate) fn of_rows(rows: &[Vec<usize>], heads: usize, device: &Device) -> Self {
         let lists: Vec<&[usize]> =
@@ -153,21 +184,57 @@ impl Selection {
         Self::of_heads(&lists, heads, device)
     }
 
-    /// One ascending list a batch row and head; those of a batch row are of one length.
-    pub(crate) fn of_heads(lists: &[&[usize]], heads: usize, device: &Device) -> Self {
-        let counts: Vec<usize> = lists.iter().step_by(heads).map(|list| list.len()).collect();
-        let width = counts.iter().copied().max().unwrap_or(0);
-        let mut indices = Vec::with_capacity(lists.len() * width);
-        for list in lists {
-            indices.extend(std::iter::repeat_n(0, width - list.len()));
-            indices.extend(list.iter().map(|&entry| entry as i64));
-        }
-        let data = TensorData::new(indices, [counts.len(), heads, width]);
-        Self { indices: Tensor::from_data(data, device), counts }
-    }
-
     /// Columns of the result.
     pub fn width(&self) -> usize {
         self.indices.dims()[2]
     }
+
+    /// True where a column of the result is a filler, `[batch, kv_heads, kept]`; `None` if none is.
+    pub(crate) fn fillers(&self) -> Option<Tensor<3, Bool>> {
+        let width = self.width();
+        if self.counts.iter().all(|&count| count == width) {
+            return None;
+        }
+        let fillers: Vec<bool> = self
+            .counts
+            .iter()
+            .flat_map(|&count| (0..width).map(move |column| column < width - count))
+            .collect();
+        let data = TensorData::new(fillers, self.indices.dims());
+        Some(Tensor::from_data(data, &self.indices.device()))
+    }
+}
+
+/// What [`Ops::nearest`] works on.
+#[derive(Clone, Debug)]
+pub struct NearestInput {
+    /// Pairs of `[batch, kv_heads, from, head_dim]` and `[batch, kv_heads, to, head_dim]`. The similarity of two
+    /// rows is the product of the cosines of all pairs; that of a zero vector is 0.
+    pub pairs: Vec<(Tensor<4>, Tensor<4>)>,
+    /// The first rows of `to` that are fillers, which are nobody's nearest, one number a batch row and kv head.
+    pub fillers: Vec<usize>,
+}
+
+/// What [`Ops::nearest`] returns.
+#[derive(Clone, Debug)]
+pub struct Nearest {
+    /// The similarity to the most similar, `[batch, kv_heads, from]`, f32, at most 1.
+    pub similarity: Tensor<3>,
+    /// Which one it is, the first of equals, `[batch, kv_heads, from]`.
+    pub index: Tensor<3, Int>,
+}
+
+/// What [`Ops::accumulate`] works on.
+#[derive(Clone, Debug)]
+pub struct AccumulateInput {
+    /// `[batch, kv_heads, rows, channels]`
+    pub x: Tensor<4>,
+    /// What each row is multiplied by, `[batch, kv_heads, rows]`, f32; zero drops it.
+    pub weights: Tensor<3>,
+    /// The first slot each row is added to, `[batch, kv_heads, rows]`.
+    pub slot: Tensor<3, Int>,
+    /// How many slots from there on it is added to.
+    pub span: usize,
+    /// Slots of the result, `[batch, kv_heads, slots, channels]`, f32; what falls behind them is dropped.
+    pub slots: usize,
 }

@@ -6,36 +6,20 @@ use crate::{Error, Result};
 /// Burn's own `topk` holds k values in registers and its `sort` reads the tensor back anyway; on the host the
 /// order of equal scores is the same for every backend.
 pub(super) fn select(input: SelectInput<'_>) -> Result<Selection> {
-    let SelectInput { layer, scores, positions, keep, sinks, recent } = input;
-    let [batch, heads, entries] = scores.dims();
+    let SelectInput { layer, scores, held, keep, sinks, recent } = input;
+    let [_, heads, entries] = scores.dims();
     let device = scores.device();
     let scores: Vec<f32> = scores.clone().try_into_vec_as::<f32>()?;
-    let padding: Option<Vec<bool>> = match positions {
-        None => None,
-        Some(positions) => {
-            let positions = positions.clone().try_into_vec_as::<i64>()?;
-            Some(positions.into_iter().map(|position| position < 0).collect())
-        }
-    };
-
-    let mut rows: Vec<Vec<usize>> = Vec::with_capacity(batch * heads);
-    for row in 0..batch * heads {
-        let range = row * entries..(row + 1) * entries;
-        let held: Vec<usize> = match &padding {
-            None => (0..entries).collect(),
-            Some(padding) => (0..entries).filter(|&entry| !padding[range.start + entry]).collect(),
-        };
-        let scores = &scores[range];
+    let mut lists: Vec<Vec<usize>> = Vec::with_capacity(held.len());
+    for (head, scores) in scores.chunks(entries).enumerate() {
+        let held: Vec<usize> = (entries - held[head]..entries).collect();
         let count = held.iter().filter(|&&entry| scores[entry].is_nan()).count();
         if count > 0 {
             return Err(Error::NotFinite { what: "scores", layer, count });
         }
-        let row = row / heads;
-        rows.push(best(&held, scores, keep[row], sinks, recent[row]));
+        lists.push(best(&held, scores, keep[head], sinks, recent[head]));
     }
-
-    // All heads of a batch row hold the same number, and so keep the same number.
-    let lists: Vec<&[usize]> = rows.iter().map(Vec::as_slice).collect();
+    let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
     Ok(Selection::of_heads(&lists, heads, &device))
 }
 

@@ -1,12 +1,16 @@
 //! The file form of a policy, TOML or JSON.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{Budget, Policy, PositionMode, Protect, Schedule, Stage};
 use crate::{
-    Error, Result, allocate::AllocatorSpec, cache::store::StoreSpec, reduce::ReducerSpec,
+    Error, Profile, Result, allocate::AllocatorSpec, cache::store::StoreSpec, reduce::ReducerSpec,
     score::ScorerSpec,
 };
 
@@ -35,6 +39,16 @@ struct PolicyFile {
     #[serde(default)]
     store: StoreSpec,
     schedule: Schedule,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<ProfileForm>,
+}
+
+/// A profile in a policy file: the path of its own file, from where the policy file is, or all of it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum ProfileForm {
+    Path(PathBuf),
+    Whole(Box<Profile>),
 }
 
 pub(super) fn read(path: &Path) -> Result<Policy> {
@@ -46,16 +60,33 @@ pub(super) fn read(path: &Path) -> Result<Policy> {
         _ => return Err(fail("the name must end in .toml or .json".into())),
     };
     let text = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
-    parse(&text, format, &origin)
+    parse_at(&text, format, &origin, path.parent())
 }
 
 pub(super) fn parse(text: &str, format: Format, origin: &str) -> Result<Policy> {
+    parse_at(text, format, origin, None)
+}
+
+/// `folder` is where the paths in the file begin.
+fn parse_at(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<Policy> {
     let fail = |message: String| Error::PolicyFile { origin: origin.to_owned(), message };
     let file: PolicyFile = match format {
         Format::Toml => toml::from_str(text).map_err(|error| fail(error.to_string()))?,
         Format::Json => serde_json::from_str(text).map_err(|error| fail(error.to_string()))?,
     };
+    let profile = match file.profile {
+        None => None,
+        Some(ProfileForm::Whole(profile)) => {
+            profile.check()?;
+            Some(Arc::new(*profile))
+        }
+        Some(ProfileForm::Path(path)) => {
+            let path = folder.map_or(path.clone(), |folder| folder.join(&path));
+            Some(Arc::new(Profile::from_file(path)?))
+        }
+    };
     let policy = Policy {
+        profile,
         name: file.name,
         budget: file.budget,
         score: Stage::Named(file.score),
@@ -87,6 +118,10 @@ pub(super) fn write(policy: &Policy, format: Format) -> Result<String> {
         reduce: named(&policy.reduce).ok_or_else(|| custom("reducer", policy.reducer().name()))?,
         store: named(&policy.store).ok_or_else(|| custom("store", policy.store().name()))?,
         schedule: policy.schedule,
+        profile: policy
+            .profile
+            .as_ref()
+            .map(|profile| ProfileForm::Whole(Box::new((**profile).clone()))),
     };
     let fail = |message: String| Error::PolicyFile { origin: policy.name.clone(), message };
     match format {

@@ -5,8 +5,11 @@ use super::{
     Schedule, ScorerSpec, Stage, WindowAttention,
 };
 use crate::{
-    Error, Result,
-    score::{HeadMean, Recency},
+    Error, HeadScoreKind, Result,
+    allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
+    cache::store::Quantized,
+    reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
+    score::{GlobalLocal, HeadMean, Recency, RetrievalHeads, RobustAttention, WindowVariance},
 };
 
 struct Method {
@@ -32,7 +35,59 @@ const METHODS: &[Method] = &[
     },
     Method { name: "h2o", title: "H2O", paper: "Zhang et al., 2023", build: Policy::h2o },
     Method { name: "tova", title: "TOVA", paper: "Oren et al., 2024", build: Policy::tova },
+    Method { name: "roco", title: "RoCo", paper: "Ren and Zhu, 2024", build: Policy::roco },
     Method { name: "snapkv", title: "SnapKV", paper: "Li et al., 2024", build: Policy::snapkv },
+    Method {
+        name: "pyramidkv",
+        title: "PyramidKV",
+        paper: "Cai et al., 2024",
+        build: Policy::pyramidkv,
+    },
+    Method { name: "cake", title: "CAKE", paper: "Qin et al., 2025", build: Policy::cake },
+    Method { name: "adakv", title: "AdaKV", paper: "Feng et al., 2024", build: Policy::adakv },
+    Method { name: "headkv", title: "HeadKV", paper: "Fu et al., 2024", build: Policy::headkv },
+    Method { name: "cam", title: "CaM", paper: "Zhang et al., 2024", build: Policy::cam },
+    Method {
+        name: "kvmerger",
+        title: "KVMerger",
+        paper: "Wang et al., 2024",
+        build: Policy::kvmerger,
+    },
+    Method { name: "d2o", title: "D2O", paper: "Wan et al., 2024", build: Policy::d2o },
+    Method { name: "ems", title: "EMS", paper: "Li et al., 2024", build: Policy::ems },
+    Method {
+        name: "compresskv",
+        title: "CompressKV",
+        paper: "Lin et al., 2025",
+        build: Policy::compresskv,
+    },
+    Method { name: "kivi", title: "KIVI", paper: "Liu et al., 2024", build: |_| Policy::kivi(2) },
+    Method {
+        name: "compresskv-adakv",
+        title: "CompressKV + AdaKV",
+        paper: "Lin et al., 2025",
+        build: Policy::compresskv_adakv,
+    },
+    Method {
+        name: "compresskv-headkv",
+        title: "CompressKV + HeadKV",
+        paper: "Lin et al., 2025",
+        build: Policy::compresskv_headkv,
+    },
+    Method {
+        name: "compresskv-kivi",
+        title: "CompressKV + KIVI",
+        paper: "Lin et al., 2025",
+        build: |budget| Policy::compresskv(budget).with_name("compresskv-kivi").with_kivi(4),
+    },
+    Method {
+        name: "ems-pyramidkv",
+        title: "EMS + PyramidKV",
+        paper: "Li et al., 2024",
+        build: |budget| {
+            Policy::ems(budget).with_name("ems-pyramidkv").with_allocate(Pyramid { beta: 20.0 })
+        },
+    },
 ];
 
 impl Policy {
@@ -83,6 +138,131 @@ impl Policy {
             .with_recent(Recent::Tokens(32))
             .with_schedule(Schedule::prefill_only())
     }
+
+    /// RoCo (Ren and Zhu, 2024): the highest mean attention, a quarter of the budget for the tokens whose attention
+    /// varies most, the first 4 tokens and the last 10.
+    pub fn roco(budget: Budget) -> Self {
+        let score = ScorerSpec::RobustAttention(RobustAttention { std_share: 0.25 });
+        Self::evicting("roco", budget, Stage::Named(score))
+            .with_sinks(4)
+            .with_recent(Recent::Tokens(10))
+    }
+
+    /// PyramidKV (Cai et al., 2024): SnapKV, with budgets that fall from the first layer to the last.
+    pub fn pyramidkv(budget: Budget) -> Self {
+        Self::snapkv(budget).with_name("pyramidkv").with_allocate(Pyramid { beta: 20.0 })
+    }
+
+    /// CAKE (Qin et al., 2025): mean and variance of the attention of the last 32 queries, budgets by the entropy and
+    /// variance of each layer's attention.
+    pub fn cake(budget: Budget) -> Self {
+        Self::snapkv(budget)
+            .with_name("cake")
+            .with_score(WindowVariance { window: 32, gamma: 200.0, pool: Some(Pool::avg(5)) })
+            .with_allocate(Preference { window: 32, tau1: 1.0, tau2: 1.0 })
+    }
+
+    /// AdaKV (Feng et al., 2024): SnapKV, with budgets that go to the heads with the highest scores.
+    pub fn adakv(budget: Budget) -> Self {
+        Self::snapkv(budget).with_name("adakv").with_allocate(HeadAdaptive { floor: 0.2, by: None })
+    }
+
+    /// HeadKV (Fu et al., 2024): SnapKV, with budgets that go to the heads that retrieve, by the model's
+    /// [profile](Self::with_profile).
+    pub fn headkv(budget: Budget) -> Self {
+        Self::snapkv(budget)
+            .with_name("headkv")
+            .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
+    }
+
+    /// CaM (Zhang et al., 2024): H2O, with the values of evicted tokens added to the 32 kept behind them.
+    pub fn cam(budget: Budget) -> Self {
+        Self::h2o(budget).with_name("cam").with_reduce(ValueMerge { window: 32, seed: 0 })
+    }
+
+    /// KVMerger (Wang et al., 2024) as the paper runs it at half of the context: of what is kept, 34 % are the last
+    /// tokens and 24 % those of most accumulated attention; neighbours among the others are merged.
+    pub fn kvmerger(budget: Budget) -> Self {
+        Self::kvmerger_with(budget, 0.34, 0.24)
+    }
+
+    /// KVMerger as the paper runs it at 35 % of the context: of what is kept, 8 / 35 are the last tokens and 2 / 35
+    /// those of most accumulated attention.
+    pub fn kvmerger_35(budget: Budget) -> Self {
+        Self::kvmerger_with(budget, 8.0 / 35.0, 2.0 / 35.0)
+    }
+
+    fn kvmerger_with(budget: Budget, recent: f64, protect: f64) -> Self {
+        let merge = GaussianMerge {
+            protect,
+            threshold: None,
+            sigma: Sigma::Fixed(5.0),
+            scale_values: false,
+        };
+        Self::h2o(budget)
+            .with_name("kvmerger")
+            .with_recent(Recent::Share(recent))
+            .with_reduce(merge)
+            .with_schedule(Schedule::always(64))
+    }
+
+    /// D2O (Wan et al., 2024): accumulated attention, 4 sinks, a quarter of the budget for the last tokens, budgets
+    /// by the density of each layer's attention, evicted tokens merged into the most similar kept ones.
+    pub fn d2o(budget: Budget) -> Self {
+        Self::h2o(budget)
+            .with_name("d2o")
+            .with_sinks(4)
+            .with_recent(Recent::Share(0.25))
+            .with_allocate(VarianceShare { share: Share::Softmax, normalize: true })
+            .with_reduce(EmaMerge { beta: 0.7 })
+    }
+
+    /// EMS: the Global-Local score over a window of 32, pooled over 7 tokens; evict-then-merge with γ = 4 and
+    /// τ = 0.6, on keys without positions; tokens share the entries.
+    pub fn ems(budget: Budget) -> Self {
+        let score = GlobalLocal { window: 32, pool: Some(Pool::avg(7)) };
+        Self::evicting("ems", budget, Stage::Named(ScorerSpec::GlobalLocal(score)))
+            .with_recent(Recent::Tokens(32))
+            .with_reduce(EvictThenMerge { gamma: 4.0, tau: 0.6, rotate: Rotate::Own })
+            .with_positions(PositionMode::Deferred)
+    }
+
+    /// CompressKV: the attention of the last 8 queries of the layer's 4 semantic retrieval heads, mean-pooled over 5
+    /// tokens, one set a layer; budgets by how much each layer suffers from a small cache. Both from the model's
+    /// [profile](Self::with_profile).
+    pub fn compresskv(budget: Budget) -> Self {
+        let heads = HeadMean::Retrieval(RetrievalHeads::top(4));
+        Self::snapkv(budget)
+            .with_name("compresskv")
+            .with_score(WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads })
+            .with_recent(Recent::Tokens(8))
+            .with_allocate(ErrorAware { least: 32, most: 3.0 })
+    }
+
+    /// CompressKV's tokens under AdaKV's head budgets, which compare the heads' own scores.
+    pub fn compresskv_adakv(budget: Budget) -> Self {
+        let by = WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
+        Self::compresskv(budget)
+            .with_name("compresskv-adakv")
+            .with_allocate(HeadAdaptive { floor: 0.2, by: Some(by) })
+    }
+
+    /// CompressKV's tokens under HeadKV's head budgets.
+    pub fn compresskv_headkv(budget: Budget) -> Self {
+        Self::compresskv(budget)
+            .with_name("compresskv-headkv")
+            .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
+    }
+
+    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (2, 4 or 8), the last 128 tokens in full precision.
+    pub fn kivi(bits: u8) -> Self {
+        Self::full().with_name("kivi").with_kivi(bits)
+    }
+
+    /// What is kept, quantized as KIVI does.
+    pub fn with_kivi(self, bits: u8) -> Self {
+        self.with_store(Quantized::kivi(bits))
+    }
 }
 
 /// A row of the table of methods.
@@ -130,26 +310,12 @@ fn describe(method: &Method) -> MethodInfo {
     let policy = (method.build)(Budget::Tokens(1024));
     let keeps_all = policy.budget.is_none();
     let or_dash = |text: String| if keeps_all { "-".to_owned() } else { text };
-    let score = match &policy.score {
-        Stage::Named(ScorerSpec::Recency(_)) => "recency".to_owned(),
-        Stage::Named(ScorerSpec::AccumulatedAttention(_)) => "accumulated-attention".to_owned(),
-        Stage::Named(ScorerSpec::WindowAttention(scorer)) => {
-            let pool = scorer.pool.map_or(String::new(), |pool| {
-                format!(", {} pool {}", format!("{:?}", pool.kind).to_lowercase(), pool.kernel)
-            });
-            let heads = match scorer.heads {
-                HeadMean::Group => "",
-                HeadMean::Layer => ", one set a layer",
-            };
-            format!("window-attention {}{pool}{heads}", scorer.window)
-        }
-        Stage::Custom(scorer) => scorer.name().to_owned(),
-    };
+    let score = policy.scorer().summary();
     let Protect { sinks, recent } = policy.protect;
     let recent = match recent {
         Recent::Tokens(0) => None,
         Recent::Tokens(tokens) => Some(format!("last {tokens}")),
-        Recent::Share(share) => Some(format!("last {}% of the budget", share * 100.0)),
+        Recent::Share(share) => Some(format!("last {:.0}% of the budget", share * 100.0)),
     };
     let sinks = (sinks > 0).then(|| format!("first {sinks}"));
     let protect = sinks.into_iter().chain(recent).collect::<Vec<_>>().join(", ");
@@ -171,13 +337,14 @@ fn describe(method: &Method) -> MethodInfo {
         paper: method.paper.to_owned(),
         score: or_dash(score),
         protect: dash_if_empty(protect),
-        allocate: if keeps_all { "all".to_owned() } else { policy.allocator().name().to_owned() },
-        reduce: or_dash(policy.reducer().name().to_owned()),
-        store: policy.store().name().to_owned(),
+        allocate: if keeps_all { "all".to_owned() } else { policy.allocator().summary() },
+        reduce: or_dash(policy.reducer().summary()),
+        store: policy.store().summary(),
         schedule: dash_if_empty(schedule),
         positions: match policy.positions {
             PositionMode::Written => "as written".to_owned(),
             PositionMode::InCache => "re-counted in the cache".to_owned(),
+            PositionMode::Deferred => "as written, encoded in every call".to_owned(),
         },
     }
 }

@@ -18,11 +18,11 @@ pub use protect::{Protect, Recent};
 pub use schedule::{PrefillCompression, Schedule};
 
 use crate::{
-    CacheShape, Error, Result,
+    CacheShape, Error, Profile, Result,
     allocate::{Allocator, AllocatorSpec},
-    cache::store::{StoreBuilder, StoreSpec},
+    cache::store::{Footprint, Ragged, Shared, StoreBuilder, StoreSpec},
     reduce::{Reducer, ReducerSpec},
-    score::{AccumulatedAttention, Normalize, Pool, Scorer, ScorerSpec, WindowAttention},
+    score::{AccumulatedAttention, Normalize, Observes, Pool, Scorer, ScorerSpec, WindowAttention},
 };
 
 /// A stage that has a file form, or one from a user's own crate.
@@ -51,6 +51,9 @@ pub enum PositionMode {
     /// Counted 0, 1, 2 … over the entries held, as StreamingLLM does. Keys are held as they came and encoded
     /// in every call.
     InCache,
+    /// At the positions they were written at, but in every call: keys are held as they came, so that they can be
+    /// compared and merged without their positions (EMS, "without position").
+    Deferred,
 }
 
 /// What a cache keeps: score, allocate, reduce and store, composed.
@@ -77,6 +80,7 @@ pub struct Policy {
     store: Stage<StoreSpec, dyn StoreBuilder>,
     schedule: Schedule,
     positions: PositionMode,
+    profile: Option<Arc<Profile>>,
 }
 
 impl Policy {
@@ -97,6 +101,7 @@ impl Policy {
             store: Stage::Named(StoreSpec::default()),
             schedule: Schedule::always(1),
             positions: PositionMode::Written,
+            profile: None,
         }
     }
 
@@ -173,6 +178,21 @@ impl Policy {
     /// At which positions entries are encoded.
     pub fn positions(&self) -> PositionMode {
         self.positions
+    }
+
+    /// What was measured of the model, if it was given.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_deref()
+    }
+
+    /// Whether a stage reads a profile of the model.
+    pub fn reads_profile(&self) -> bool {
+        self.scorer().reads_profile() || self.allocator().reads_profile()
+    }
+
+    /// What its stages want to know of the attention.
+    pub fn observes(&self) -> Observes {
+        self.scorer().observes().and(self.allocator().observes())
     }
 
     /// Its first stage.
@@ -271,26 +291,73 @@ impl Policy {
         self
     }
 
-    /// Another scorer, of this crate or of a user's own.
+    /// The profile of the model it is for.
+    pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
+    /// Another scorer of this crate.
+    pub fn with_score(mut self, score: impl Into<ScorerSpec>) -> Self {
+        self.score = Stage::Named(score.into());
+        self
+    }
+
+    /// Another allocator of this crate. Budgets a head want a store that holds heads of different lengths: a dense
+    /// one becomes [`Ragged`](crate::cache::store::Ragged).
+    pub fn with_allocate(mut self, allocate: impl Into<AllocatorSpec>) -> Self {
+        self.allocate = Stage::Named(allocate.into());
+        self.fit_store()
+    }
+
+    /// Another reducer of this crate. If heads may end with different lengths, or tokens share entries, a dense
+    /// store becomes one that holds them.
+    pub fn with_reduce(mut self, reduce: impl Into<ReducerSpec>) -> Self {
+        self.reduce = Stage::Named(reduce.into());
+        self.fit_store()
+    }
+
+    /// Another store of this crate.
+    pub fn with_store(mut self, store: impl Into<StoreSpec>) -> Self {
+        self.store = Stage::Named(store.into());
+        self
+    }
+
+    fn fit_store(mut self) -> Self {
+        let dense = matches!(self.store, Stage::Named(StoreSpec::Dense(_)));
+        if dense && self.reducer().makes_shared_entries() {
+            self.store = Stage::Named(StoreSpec::Shared(Shared {}));
+        } else if dense && self.makes_ragged_heads() {
+            self.store = Stage::Named(StoreSpec::Ragged(Ragged {}));
+        }
+        self
+    }
+
+    /// Whether heads of a layer may hold different numbers of entries.
+    pub fn makes_ragged_heads(&self) -> bool {
+        self.allocator().allocates_heads() || self.reducer().makes_ragged_heads()
+    }
+
+    /// Another scorer, of a user's own.
     pub fn with_scorer(mut self, scorer: impl Scorer + 'static) -> Self {
         self.score = Stage::Custom(Arc::new(scorer));
         self
     }
 
-    /// Another allocator.
+    /// Another allocator, of a user's own.
     pub fn with_allocator(mut self, allocator: impl Allocator + 'static) -> Self {
         self.allocate = Stage::Custom(Arc::new(allocator));
-        self
+        self.fit_store()
     }
 
-    /// Another reducer.
+    /// Another reducer, of a user's own.
     pub fn with_reducer(mut self, reducer: impl Reducer + 'static) -> Self {
         self.reduce = Stage::Custom(Arc::new(reducer));
-        self
+        self.fit_store()
     }
 
-    /// Another store.
-    pub fn with_store(mut self, store: impl StoreBuilder + 'static) -> Self {
+    /// Another store, of a user's own.
+    pub fn with_store_builder(mut self, store: impl StoreBuilder + 'static) -> Self {
         self.store = Stage::Custom(Arc::new(store));
         self
     }
@@ -298,12 +365,15 @@ impl Policy {
     /// Checks every parameter. [`KvCache::new`](crate::KvCache::new) does so too.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] or [`Error::BudgetTooSmall`].
+    /// [`Error::InvalidParameter`], [`Error::BudgetTooSmall`], [`Error::MergeBudget`], or
+    /// [`Error::StoreMismatch`].
     pub fn check(&self) -> Result<()> {
         self.protect.check()?;
         self.scorer().check()?;
         self.allocator().check()?;
         self.reducer().check()?;
+        self.store().check()?;
+        self.check_store()?;
         if self.schedule.decode_every == Some(0) {
             return Err(Error::InvalidParameter {
                 parameter: "schedule.decode-every",
@@ -315,6 +385,50 @@ impl Policy {
         budget.check()?;
         if let Budget::Tokens(tokens) = budget {
             self.check_tokens(budget, tokens)?;
+        }
+        self.reducer().check_budget(budget, self.protect)
+    }
+
+    /// A store that pads heads to the longest, or holds a copy for each token, would take the memory that the other
+    /// stages have freed.
+    fn check_store(&self) -> Result<()> {
+        let store = self.store();
+        let fail = |stage: &str, needs| {
+            let (stage, store) = (stage.to_owned(), store.name().to_owned());
+            Err(Error::StoreMismatch { policy: self.name.clone(), stage, needs, store })
+        };
+        if self.allocator().allocates_heads() && !store.holds_ragged_heads() {
+            return fail(self.allocator().name(), "heads of different lengths");
+        }
+        if self.reducer().makes_ragged_heads() && !store.holds_ragged_heads() {
+            return fail(self.reducer().name(), "heads of different lengths");
+        }
+        if self.reducer().makes_shared_entries() && !store.holds_shared_entries() {
+            return fail(self.reducer().name(), "entries that tokens share");
+        }
+        Ok(())
+    }
+
+    /// Checks that it can serve a cache of this shape: its store, and the profile it reads.
+    ///
+    /// # Errors
+    /// [`Error::ProfileMissing`], [`Error::ProfileShape`], [`Error::InvalidProfile`] or
+    /// [`Error::InvalidParameter`].
+    pub fn check_shape(&self, shape: CacheShape) -> Result<()> {
+        self.store().check_shape(shape)?;
+        if let Some(profile) = self.profile() {
+            profile.check()?;
+            return profile.check_shape(shape);
+        }
+        let missing = |stage, name: &str| {
+            let (policy, name) = (self.name.clone(), name.to_owned());
+            Err(Error::ProfileMissing { policy, stage, name })
+        };
+        if self.scorer().reads_profile() {
+            return missing("scorer", self.scorer().name());
+        }
+        if self.allocator().reads_profile() {
+            return missing("allocator", self.allocator().name());
         }
         Ok(())
     }
@@ -356,26 +470,26 @@ impl Policy {
             }
             Some(budget @ Budget::Bytes(bytes)) => {
                 let layer = usize::try_from(bytes).unwrap_or(usize::MAX) / shape.layers;
-                let columns = layer.saturating_sub(footprint.fixed) / footprint.column.max(1);
-                let tokens = columns.saturating_sub(self.slack());
-                if tokens == 0 {
-                    let columns = self.protect.least().max(1).saturating_add(self.slack());
-                    let layer = columns.saturating_mul(footprint.column);
-                    let least = layer.saturating_add(footprint.fixed).saturating_mul(shape.layers);
+                let slack = self.slack();
+                let needs = |tokens: usize| {
+                    let columns = self.reducer().columns(tokens).saturating_add(slack);
+                    footprint.bytes(tokens.saturating_add(slack), columns)
+                };
+                let least = self.protect.least().max(1);
+                if needs(1) > layer {
+                    let least = needs(least).saturating_mul(shape.layers);
                     return Err(Error::BytesTooFew { bytes, rows: seen.len(), least });
                 }
-                self.check_tokens(budget, tokens)?;
-                Some(vec![tokens; seen.len()])
+                // The most tokens that fit: bytes grow with them.
+                let (mut fits, mut too_many) = (1, layer + 1);
+                while fits + 1 < too_many {
+                    let middle = fits + (too_many - fits) / 2;
+                    if needs(middle) <= layer { fits = middle } else { too_many = middle }
+                }
+                self.check_tokens(budget, fits)?;
+                self.reducer().check_budget(Budget::Tokens(fits), self.protect)?;
+                Some(vec![fits; seen.len()])
             }
         })
     }
-}
-
-/// Bytes a layer takes, for the whole batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Footprint {
-    /// Whatever the number of entries.
-    pub(crate) fixed: usize,
-    /// For each column of entries.
-    pub(crate) column: usize,
 }

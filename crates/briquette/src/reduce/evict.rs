@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reducer};
-use crate::{Result, cache::Entries};
+use super::{ReduceInput, Reduced, Reducer};
+use crate::Result;
 
 /// Drops the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +13,13 @@ impl Reducer for Evict {
         "evict"
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Entries> {
-        Ok(input.entries.select(input.selection, input.ops))
+    fn drops_only(&self) -> bool {
+        true
+    }
+
+    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
+        let selection = input.select()?;
+        let entries = input.entries.select(&selection, input.ops);
+        Ok(Reduced { entries, counts: selection.counts, state: None })
     }
 }

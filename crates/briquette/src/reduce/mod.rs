@@ -1,24 +1,39 @@
 //! Stage three: what becomes of the entries that are not kept.
 
+mod ema_merge;
 mod evict;
+mod evict_then_merge;
+mod gaussian_merge;
+mod host;
+mod value_merge;
 
 use std::fmt::Debug;
 
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
+pub use ema_merge::EmaMerge;
 pub use evict::Evict;
+pub use evict_then_merge::{EvictThenMerge, Rotate};
+pub use gaussian_merge::{GaussianMerge, Sigma};
+pub use value_merge::ValueMerge;
 
 use crate::{
-    Result,
+    Budget, CacheShape, Result,
     cache::Entries,
-    ops::{Ops, Selection},
+    ops::{Ops, SelectInput, Selection},
+    policy::Protect,
 };
 
-/// Reduces the entries of a layer to the selected ones, evicting or merging the rest.
+/// Reduces the entries of a layer to the ones that may stay, evicting or merging the rest.
 pub trait Reducer: Debug + Send + Sync {
     /// The name used in tables and errors.
     fn name(&self) -> &str;
+
+    /// The name and the parameters that matter, for tables.
+    fn summary(&self) -> String {
+        self.name().to_owned()
+    }
 
     /// Checks the parameters.
     ///
@@ -28,11 +43,46 @@ pub trait Reducer: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The entries that remain: as many columns as the selection is wide.
+    /// Checks that it can reach a budget, with what is protected.
+    ///
+    /// # Errors
+    /// [`Error::MergeBudget`](crate::Error::MergeBudget) or
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter).
+    fn check_budget(&self, budget: Budget, protect: Protect) -> Result<()> {
+        let _ = (budget, protect);
+        Ok(())
+    }
+
+    /// Whether dropping entries in two steps is the same as dropping them in one: true of eviction, not of merging.
+    fn drops_only(&self) -> bool {
+        false
+    }
+
+    /// Whether heads of a layer may end with different numbers of entries.
+    fn makes_ragged_heads(&self) -> bool {
+        false
+    }
+
+    /// Whether tokens share keys and values in what it returns.
+    fn makes_shared_entries(&self) -> bool {
+        false
+    }
+
+    /// The most columns, one a token, that are left of a head that keeps `entries`: more where tokens share.
+    fn columns(&self, entries: usize) -> usize {
+        entries
+    }
+
+    /// Whether the keys of tokens that share one are encoded at the position of their center.
+    fn encodes_at_center(&self) -> bool {
+        false
+    }
+
+    /// What remains of the entries.
     ///
     /// # Errors
     /// Whatever keeps the reducer from reducing; the cache is then left as it was.
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Entries>;
+    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced>;
 }
 
 /// What a reducer works on.
@@ -41,14 +91,52 @@ pub trait Reducer: Debug + Send + Sync {
 pub struct ReduceInput<'a> {
     /// The layer.
     pub layer: usize,
+    /// The dimensions of the cache.
+    pub shape: CacheShape,
     /// All entries held.
     pub entries: Entries,
-    /// Those to keep.
-    pub selection: &'a Selection,
-    /// The scores they were selected by, `[batch, kv_heads, entries]`.
+    /// How many of them are held, one number a batch row and kv head, rows first: the last columns.
+    pub held: &'a [usize],
+    /// How many may stay, one number a batch row and kv head, rows first.
+    pub keep: &'a [usize],
+    /// What is kept whatever the scores.
+    pub protect: Protect,
+    /// The scores, `[batch, kv_heads, entries]`, f32.
     pub scores: &'a Tensor<3>,
+    /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.
+    pub state: Option<&'a Tensor<2>>,
     /// The hot operations.
     pub ops: &'a dyn Ops,
+}
+
+/// What a reducer leaves.
+#[derive(Debug)]
+pub struct Reduced {
+    /// The entries that remain; heads that hold fewer than the widest begin with fillers at position −1.
+    pub entries: Entries,
+    /// How many each batch row and kv head holds, rows first.
+    pub counts: Vec<usize>,
+    /// What the reducer is given when it runs again in this layer, `[batch, numbers]`.
+    pub state: Option<Tensor<2>>,
+}
+
+impl ReduceInput<'_> {
+    /// The entries to keep: the protected ones, then the highest scores.
+    ///
+    /// # Errors
+    /// What [`Ops::select`] returns.
+    pub fn select(&self) -> Result<Selection> {
+        let recent: Vec<usize> =
+            self.keep.iter().map(|&keep| self.protect.recent.tokens(keep)).collect();
+        self.ops.select(SelectInput {
+            layer: self.layer,
+            scores: self.scores,
+            held: self.held,
+            keep: self.keep,
+            sinks: self.protect.sinks,
+            recent: &recent,
+        })
+    }
 }
 
 /// The reducers that have a file form.
@@ -58,6 +146,14 @@ pub struct ReduceInput<'a> {
 pub enum ReducerSpec {
     /// [`Evict`]
     Evict(Evict),
+    /// [`ValueMerge`]
+    ValueMerge(ValueMerge),
+    /// [`GaussianMerge`]
+    GaussianMerge(GaussianMerge),
+    /// [`EmaMerge`]
+    EmaMerge(EmaMerge),
+    /// [`EvictThenMerge`]
+    EvictThenMerge(EvictThenMerge),
 }
 
 impl Default for ReducerSpec {
@@ -71,6 +167,21 @@ impl ReducerSpec {
     pub fn reducer(&self) -> &dyn Reducer {
         match self {
             Self::Evict(reducer) => reducer,
+            Self::ValueMerge(reducer) => reducer,
+            Self::GaussianMerge(reducer) => reducer,
+            Self::EmaMerge(reducer) => reducer,
+            Self::EvictThenMerge(reducer) => reducer,
         }
     }
 }
+
+macro_rules! specs {
+    ($($reducer:ident),*) => {$(
+        impl From<$reducer> for ReducerSpec {
+            fn from(reducer: $reducer) -> Self {
+                Self::$reducer(reducer)
+            }
+        }
+    )*};
+}
+specs!(Evict, ValueMerge, GaussianMerge, EmaMerge, EvictThenMerge);

@@ -1,8 +1,8 @@
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, ScoreInput, Scorer};
-use crate::Result;
+use crate::{Result, cache::Track};
 
 /// The attention weight a token has received from all queries since it was written, prompt and decoding
 /// together: H2O (Zhang et al., 2023), `F_score`.
@@ -35,22 +35,22 @@ impl Scorer for AccumulatedAttention {
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let Some(sums) = input.column_sums else {
-            return Err(super::missing_observation(self.name(), "column sums"));
-        };
-        let sums = input.group_mean(sums.clone());
+        let sums = input.group_mean(input.track(Track::Sums, self.name())?.clone());
         Ok(match self.normalize {
             Normalize::Sum => sums,
             Normalize::Mean => {
-                let seen: Vec<f32> = input.seen.iter().map(|&seen| seen as f32).collect();
-                let seen = Tensor::<3>::from_data(
-                    TensorData::new(seen, [input.seen.len(), 1, 1]),
-                    (&sums.device(), DType::F32),
-                );
-                // A token sees itself, so the last one was seen once.
-                let queries = seen - input.positions.clone().float().cast(DType::F32);
+                let queries = queries_seen(input, &sums.device());
                 sums / queries
             }
         })
     }
+}
+
+/// The queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees itself, so the last one
+/// was seen once.
+pub(super) fn queries_seen(input: &ScoreInput<'_>, device: &Device) -> Tensor<3> {
+    let seen: Vec<f32> = input.seen.iter().map(|&seen| seen as f32).collect();
+    let data = TensorData::new(seen, [input.seen.len(), 1, 1]);
+    let seen = Tensor::<3>::from_data(data, (device, DType::F32));
+    seen - input.positions.clone().float().cast(DType::F32)
 }

@@ -4,8 +4,12 @@
 //! queries by keys is kept. Nothing here knows how the rest is reduced.
 
 mod accumulated;
+mod global_local;
 mod pool;
 mod recency;
+mod retrieval;
+mod robust;
+mod variance;
 mod window;
 
 use std::fmt::Debug;
@@ -14,16 +18,30 @@ use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 pub use accumulated::{AccumulatedAttention, Normalize};
+pub use global_local::GlobalLocal;
 pub use pool::{Pool, PoolKind};
 pub use recency::Recency;
+pub use retrieval::{Pick, RetrievalHeads};
+pub use robust::RobustAttention;
+pub use variance::WindowVariance;
+pub(crate) use variance::moments;
 pub use window::{HeadMean, WindowAttention};
 
-use crate::{CacheShape, Result};
+use crate::{
+    CacheShape, Error, Profile, Result,
+    cache::{Track, Tracks},
+    ops::Ops,
+};
 
 /// Scores the entries of a layer; the highest are kept longest.
 pub trait Scorer: Debug + Send + Sync {
     /// The name used in tables and errors.
     fn name(&self) -> &str;
+
+    /// The name and the parameters that matter, for tables.
+    fn summary(&self) -> String {
+        self.name().to_owned()
+    }
 
     /// What the attention pass must report for [`score`](Self::score).
     fn observes(&self) -> Observes {
@@ -38,6 +56,11 @@ pub trait Scorer: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Whether it reads a [`Profile`] of the model.
+    fn reads_profile(&self) -> bool {
+        false
+    }
+
     /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not matter.
     ///
     /// # Errors
@@ -45,30 +68,73 @@ pub trait Scorer: Debug + Send + Sync {
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>>;
 }
 
-/// What a scorer wants the attention pass to report.
+/// What a stage wants the attention pass to report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Observes {
     /// For each entry, the sum of its attention weights over all queries since it was written.
     pub column_sums: bool,
+    /// For each entry, the sum of their squares.
+    pub column_squares: bool,
     /// The attention weights of the last so many queries.
     pub window: usize,
+    /// For each entry, the sum of its weights over the window of so many queries before this one, and over this
+    /// one so far; at the end of a prompt over its last so many queries. Brings the column sums with it.
+    pub local: usize,
+    /// Whether sums are held for each query head or for each kv head, where they are the mean of its group.
+    pub heads: ObservedHeads,
+}
+
+/// The heads sums are held for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObservedHeads {
+    /// The mean over the query heads that share a kv head.
+    #[default]
+    Kv,
+    /// Each query head.
+    Query,
 }
 
 impl Observes {
-    /// Nothing: the scorer looks at keys, values or positions only.
+    /// Nothing: the stage looks at keys, values or positions only.
     pub fn nothing() -> Self {
         Self::default()
     }
 
-    /// Sums over all queries.
+    /// Sums over all queries, the mean of a group.
     pub fn column_sums() -> Self {
         Self { column_sums: true, ..Self::default() }
+    }
+
+    /// Sums over all queries, each query head.
+    pub fn column_sums_of_query_heads() -> Self {
+        Self { heads: ObservedHeads::Query, ..Self::column_sums() }
+    }
+
+    /// Sums and sums of squares over all queries, each query head.
+    pub fn moments() -> Self {
+        Self { column_squares: true, ..Self::column_sums_of_query_heads() }
     }
 
     /// The weights of the last `queries` queries.
     pub fn window(queries: usize) -> Self {
         Self { window: queries, ..Self::default() }
+    }
+
+    /// Sums over all queries and over a moving window of so many, the mean of a group.
+    pub fn local(queries: usize) -> Self {
+        Self { local: queries, ..Self::default() }
+    }
+
+    /// What two stages want.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            column_sums: self.column_sums || other.column_sums,
+            column_squares: self.column_squares || other.column_squares,
+            window: self.window.max(other.window),
+            local: self.local.max(other.local),
+            heads: self.heads.max(other.heads),
+        }
     }
 }
 
@@ -82,32 +148,56 @@ pub struct ScoreInput<'a> {
     pub shape: CacheShape,
     /// Tokens seen, one number a batch row, padding not counted.
     pub seen: &'a [usize],
-    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`, in the cache's type.
+    /// The policy's budget in tokens a layer, one number a batch row.
+    pub budget: &'a [usize],
+    /// Entries held, one number a batch row and kv head, rows first: the last columns.
+    pub held: &'a [usize],
+    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`.
     pub keys: &'a Tensor<4>,
-    /// Values, `[batch, kv_heads, entries, head_dim]`, in the cache's type.
+    /// Values, `[batch, kv_heads, entries, head_dim]`.
     pub values: &'a Tensor<4>,
     /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is padding.
     pub positions: &'a Tensor<3, Int>,
-    /// With [`Observes::column_sums`]: `[batch, query_heads, entries]`, f32.
-    pub column_sums: Option<&'a Tensor<3>>,
+    /// What has been counted of each entry.
+    pub tracks: &'a Tracks,
     /// With [`Observes::window`]: `[batch, query_heads, queries, entries]`, f32, the last query last;
-    /// fewer queries than asked for if fewer have been seen, zero where a query was padding.
+    /// fewer queries than asked for if fewer have been seen, zero where a query was padding. More than a stage
+    /// asked for if another stage asked for more: see [`last_queries`](Self::last_queries).
     pub window: Option<&'a Tensor<4>>,
+    /// How many queries of the window are a row's own, one number a batch row.
+    pub window_queries: &'a [usize],
+    /// The profile of the model, if the policy has one.
+    pub profile: Option<&'a Profile>,
+    /// The hot operations.
+    pub ops: &'a dyn Ops,
 }
 
 impl ScoreInput<'_> {
+    /// What has been counted, `[batch, heads, entries]`, f32.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it observes it.
+    pub fn track(&self, track: Track, stage: &str) -> Result<&Tensor<3>> {
+        self.tracks.get(track).ok_or_else(|| missing_observation(stage, &format!("{track:?}")))
+    }
+
+    /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, and how many of them
+    /// are a row's own.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it observes a window.
+    pub fn last_queries(&self, queries: usize, stage: &str) -> Result<(Tensor<4>, Vec<usize>)> {
+        let window = self.window.ok_or_else(|| missing_observation(stage, "window"))?;
+        let all = window.dims()[2];
+        let kept = queries.min(all);
+        let own = self.window_queries.iter().map(|&own| own.min(kept)).collect();
+        Ok((window.clone().narrow(2, all - kept, kept), own))
+    }
+
     /// The mean over the query heads that share a kv head: `[batch, query_heads, entries]` becomes
-    /// `[batch, kv_heads, entries]`.
+    /// `[batch, kv_heads, entries]`. What is counted for kv heads already is unchanged.
     pub fn group_mean(&self, scores: Tensor<3>) -> Tensor<3> {
-        let [batch, _, entries] = scores.dims();
-        let CacheShape { kv_heads, .. } = self.shape;
-        if self.shape.group() == 1 {
-            return scores;
-        }
-        scores
-            .reshape([batch, kv_heads, self.shape.group(), entries])
-            .mean_dim(2)
-            .reshape([batch, kv_heads, entries])
+        group_mean(scores, self.shape)
     }
 
     /// The mean over all query heads, the same for every kv head: `[batch, query_heads, entries]` becomes
@@ -116,6 +206,25 @@ impl ScoreInput<'_> {
         let [batch, _, entries] = scores.dims();
         scores.mean_dim(1).expand([batch, self.shape.kv_heads, entries])
     }
+
+    /// The policy's profile.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if there is none.
+    pub fn profile(&self, stage: &str) -> Result<&Profile> {
+        self.profile.ok_or_else(|| missing_observation(stage, "profile"))
+    }
+}
+
+/// The mean over the query heads that share a kv head; one head a kv head is left alone.
+pub(crate) fn group_mean(scores: Tensor<3>, shape: CacheShape) -> Tensor<3> {
+    let [batch, heads, entries] = scores.dims();
+    let group = heads / shape.kv_heads;
+    if group == 1 {
+        return scores;
+    }
+    let scores = scores.reshape([batch, shape.kv_heads, group, entries]).mean_dim(2);
+    scores.reshape([batch, shape.kv_heads, entries])
 }
 
 /// The scorers that have a file form.
@@ -127,8 +236,14 @@ pub enum ScorerSpec {
     Recency(Recency),
     /// [`AccumulatedAttention`]
     AccumulatedAttention(AccumulatedAttention),
+    /// [`RobustAttention`]
+    RobustAttention(RobustAttention),
     /// [`WindowAttention`]
     WindowAttention(WindowAttention),
+    /// [`WindowVariance`]
+    WindowVariance(WindowVariance),
+    /// [`GlobalLocal`]
+    GlobalLocal(GlobalLocal),
 }
 
 impl ScorerSpec {
@@ -137,16 +252,37 @@ impl ScorerSpec {
         match self {
             Self::Recency(scorer) => scorer,
             Self::AccumulatedAttention(scorer) => scorer,
+            Self::RobustAttention(scorer) => scorer,
             Self::WindowAttention(scorer) => scorer,
+            Self::WindowVariance(scorer) => scorer,
+            Self::GlobalLocal(scorer) => scorer,
         }
     }
 }
 
-/// The error of a scorer called without what it asked to observe.
-fn missing_observation(scorer: &str, what: &str) -> crate::Error {
-    crate::Error::Stage {
-        stage: "scorer",
-        name: scorer.to_owned(),
+macro_rules! specs {
+    ($($scorer:ident),*) => {$(
+        impl From<$scorer> for ScorerSpec {
+            fn from(scorer: $scorer) -> Self {
+                Self::$scorer(scorer)
+            }
+        }
+    )*};
+}
+specs!(
+    Recency,
+    AccumulatedAttention,
+    RobustAttention,
+    WindowAttention,
+    WindowVariance,
+    GlobalLocal
+);
+
+/// The error of a stage called without what it asked to observe.
+fn missing_observation(stage: &str, what: &str) -> Error {
+    Error::Stage {
+        stage: "stage",
+        name: stage.to_owned(),
         reason: format!("was called without its {what}"),
     }
 }

@@ -38,6 +38,13 @@ impl Pool {
         Self { kind: PoolKind::Max, kernel }
     }
 
+    /// For tables.
+    pub(crate) fn summary(pool: Option<Self>) -> String {
+        pool.map_or(String::new(), |pool| {
+            format!(", {} pool {}", format!("{:?}", pool.kind).to_lowercase(), pool.kernel)
+        })
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.kernel % 2 == 1 {
             return Ok(());

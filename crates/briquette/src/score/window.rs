@@ -1,14 +1,15 @@
 use burn::tensor::{Tensor, s};
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Pool, ScoreInput, Scorer};
+use super::{Observes, Pool, RetrievalHeads, ScoreInput, Scorer};
 use crate::{Error, Result};
 
 /// The attention weight a token receives from the last `window` queries, pooled along the tokens.
 ///
 /// SnapKV (Li et al., 2024, section 4) with a window of 32 and one set of tokens a kv head; TOVA (Oren et
-/// al., 2024) with a window of one query and one set a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// al., 2024) with a window of one query and one set a layer; CompressKV with a window of 8 and the layer's
+/// retrieval heads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowAttention {
     /// Queries observed. Entries of the last so many tokens stay out of the pooling.
@@ -22,7 +23,7 @@ pub struct WindowAttention {
 }
 
 /// Which query heads share one score.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadMean {
     /// Those that share a kv head.
@@ -30,11 +31,22 @@ pub enum HeadMean {
     Group,
     /// All of the layer.
     Layer,
+    /// Those of the layer that retrieve, by the model's profile.
+    Retrieval(RetrievalHeads),
 }
 
 impl Scorer for WindowAttention {
     fn name(&self) -> &str {
         "window-attention"
+    }
+
+    fn summary(&self) -> String {
+        let heads = match self.heads {
+            HeadMean::Group => String::new(),
+            HeadMean::Layer => ", one set a layer".to_owned(),
+            HeadMean::Retrieval(heads) => format!(", {}", heads.summary()),
+        };
+        format!("{} {}{}{heads}", self.name(), self.window, Pool::summary(self.pool))
     }
 
     fn observes(&self) -> Observes {
@@ -49,28 +61,38 @@ impl Scorer for WindowAttention {
                 must_be: "at least 1".into(),
             });
         }
+        if let HeadMean::Retrieval(heads) = &self.heads {
+            heads.check()?;
+        }
         self.pool.map_or(Ok(()), |pool| pool.check())
     }
 
+    fn reads_profile(&self) -> bool {
+        matches!(self.heads, HeadMean::Retrieval(_))
+    }
+
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let Some(weights) = input.window else {
-            return Err(super::missing_observation(self.name(), "window"));
-        };
+        let (weights, _) = input.last_queries(self.window, self.name())?;
         let [batch, query_heads, _, entries] = weights.dims();
-        let scores = weights.clone().mean_dim(2).reshape([batch, query_heads, entries]);
+        let scores = weights.mean_dim(2).reshape([batch, query_heads, entries]);
+        let scores = match self.heads {
+            HeadMean::Retrieval(heads) => heads.pick(scores, input)?,
+            _ => scores,
+        };
         let scores = match self.pool {
             None => scores,
-            Some(pool) => {
-                // The window's own entries are kept anyway. Zeros in their place pool like the
-                // padding beyond an end.
-                let outside = entries.saturating_sub(self.window);
-                let scores = scores.slice_fill(s![.., .., outside..], 0.0);
-                pool.apply(scores)
-            }
+            Some(pool) => pool.apply(outside_window(scores, self.window)),
         };
         Ok(match self.heads {
             HeadMean::Group => input.group_mean(scores),
-            HeadMean::Layer => input.layer_mean(scores),
+            HeadMean::Layer | HeadMean::Retrieval(_) => input.layer_mean(scores),
         })
     }
+}
+
+/// Zeros for the entries of the last `window` tokens: they are kept anyway, and in their place zeros pool like the
+/// padding beyond an end.
+pub(super) fn outside_window(scores: Tensor<3>, window: usize) -> Tensor<3> {
+    let outside = scores.dims()[2].saturating_sub(window);
+    scores.slice_fill(s![.., .., outside..], 0.0)
 }

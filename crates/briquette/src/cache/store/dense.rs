@@ -1,9 +1,9 @@
-use burn::tensor::{DType, Tensor, kind::Basic};
+use burn::tensor::{Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 
-use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
+use super::{Encode, Footprint, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
-    cache::Entries,
+    cache::{Entries, Tracks},
     ops::{AttentionInput, AttentionOutput, Ops},
 };
 
@@ -18,7 +18,7 @@ impl StoreBuilder for Dense {
     }
 
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
-        Box::new(DenseStore { options, buffers: None, columns: 0 })
+        Box::new(DenseStore::new(options))
     }
 }
 
@@ -32,37 +32,46 @@ pub struct DenseStore {
 }
 
 impl DenseStore {
+    pub(super) fn new(options: StoreOptions) -> Self {
+        Self { options, buffers: None, columns: 0 }
+    }
+
     fn empty(&self, columns: usize) -> Entries {
-        let StoreOptions { shape, batch, dtype, column_sums, ref device } = self.options;
+        let StoreOptions { shape, batch, dtype, observes, ref device } = self.options;
         let rows = [batch, shape.kv_heads, columns, shape.head_dim];
         Entries {
             keys: Tensor::zeros(rows, (device, dtype)),
             values: Tensor::zeros(rows, (device, dtype)),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
-            column_sums: column_sums
-                .then(|| Tensor::zeros([batch, shape.query_heads, columns], (device, DType::F32))),
+            tracks: Tracks::zeros(observes, shape, batch, columns, device),
+            sharing: None,
         }
     }
 
     /// Writes `entries` at `start`; there must be room.
     fn write(&mut self, entries: Entries, start: usize) {
-        let columns = entries.columns();
+        let end = start + entries.columns();
         let Some(buffers) = &mut self.buffers else { return };
-        write(&mut buffers.keys, entries.keys, start);
+        write(&mut buffers.keys, entries.keys.cast(self.options.dtype), start);
         write(&mut buffers.values, entries.values, start);
         write(&mut buffers.positions, entries.positions, start);
-        if let Some(buffer) = &mut buffers.column_sums {
-            match entries.column_sums {
-                Some(sums) => write(buffer, sums, start),
-                None => {
-                    let end = start + columns;
-                    let [batch, heads, _] = buffer.dims();
-                    buffer.inplace(|x| x.slice_fill([0..batch, 0..heads, start..end], 0.0));
-                }
+        if entries.tracks.is_empty() {
+            for buffer in buffers.tracks.iter_mut() {
+                let [batch, heads, _] = buffer.dims();
+                buffer.inplace(|x| x.slice_fill([0..batch, 0..heads, start..end], 0.0));
             }
+        } else {
+            write_tracks(&mut buffers.tracks, entries.tracks, start);
         }
-        self.columns = start + columns;
+        self.columns = end;
     }
+}
+
+fn write_tracks(buffers: &mut Tracks, tracks: Tracks, start: usize) {
+    *buffers = std::mem::take(buffers).zip(tracks, |mut buffer, track| {
+        write(&mut buffer, track, start);
+        buffer
+    });
 }
 
 /// Writes `values` into `buffer` behind the first `start` columns (dimension 2). The buffer is moved out and
@@ -79,7 +88,8 @@ fn first(buffers: &Entries, columns: usize) -> Entries {
         keys: buffers.keys.clone().narrow(2, 0, columns),
         values: buffers.values.clone().narrow(2, 0, columns),
         positions: buffers.positions.clone().narrow(2, 0, columns),
-        column_sums: buffers.column_sums.clone().map(|sums| sums.narrow(2, 0, columns)),
+        tracks: buffers.tracks.clone().map(|track| track.narrow(2, 0, columns)),
+        sharing: None,
     }
 }
 
@@ -93,15 +103,12 @@ impl Store for DenseStore {
     }
 
     fn bytes(&self) -> usize {
-        self.capacity() * self.bytes_per_column()
+        self.footprint().bytes(0, self.capacity())
     }
 
-    fn bytes_per_column(&self) -> usize {
-        let StoreOptions { shape, batch, dtype, column_sums, ref device } = self.options;
-        let position = DType::from(device.settings().int_dtype).size();
-        let rows = shape.kv_heads * (2 * shape.head_dim * dtype.size() + position);
-        let sums = if column_sums { shape.query_heads * DType::F32.size() } else { 0 };
-        batch * (rows + sums)
+    fn footprint(&self) -> Footprint {
+        let column = self.options.pair_bytes() + self.options.scalar_bytes();
+        Footprint { column, ..Footprint::default() }
     }
 
     fn reserve(&mut self, capacity: usize) {
@@ -115,7 +122,7 @@ impl Store for DenseStore {
         }
     }
 
-    fn append(&mut self, entries: Entries) {
+    fn append(&mut self, entries: Entries, _counts: &[usize]) {
         self.reserve(self.columns + entries.columns());
         self.write(entries, self.columns);
     }
@@ -135,14 +142,13 @@ impl Store for DenseStore {
         attend_entries(self.entries(), input)
     }
 
-    fn set_column_sums(&mut self, sums: Tensor<3>) {
-        if let Some(buffer) = self.buffers.as_mut().and_then(|buffers| buffers.column_sums.as_mut())
-        {
-            write(buffer, sums, 0);
+    fn set_tracks(&mut self, tracks: Tracks) {
+        if let Some(buffers) = &mut self.buffers {
+            write_tracks(&mut buffers.tracks, tracks, 0);
         }
     }
 
-    fn replace(&mut self, entries: Entries, capacity: usize) {
+    fn replace(&mut self, entries: Entries, _counts: &[usize], capacity: usize) {
         let columns = entries.columns();
         // Buffers that are large enough and not too large are kept.
         let capacity = capacity.max(columns);
@@ -169,5 +175,6 @@ pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Attenti
         visibility: input.visibility,
         scale: input.scale,
         column_sums: input.column_sums,
+        column_squares: input.column_squares,
     })
 }

@@ -1,26 +1,66 @@
 //! Stage four: how the entries of a layer lie in memory.
 
 pub(crate) mod dense;
+mod layout;
+mod quantized;
+mod ragged;
+mod segmented;
+mod shared;
 
 use std::fmt::Debug;
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 pub use dense::{Dense, DenseStore};
+pub use quantized::Quantized;
+pub use ragged::Ragged;
+pub use shared::Shared;
 
-use super::Entries;
+use super::{Entries, Tracks};
 use crate::{
-    CacheShape,
+    CacheShape, Result,
     ops::{AttentionOutput, Ops, Visibility},
     position::PositionEncoding,
+    score::Observes,
 };
-use burn::tensor::Int;
 
 /// Makes the store of a layer.
 pub trait StoreBuilder: Debug + Send + Sync {
     /// The name used in tables and errors.
     fn name(&self) -> &str;
+
+    /// The name and the parameters that matter, for tables.
+    fn summary(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter).
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Checks that it can hold the entries of a cache of this shape.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter).
+    fn check_shape(&self, shape: CacheShape) -> Result<()> {
+        let _ = shape;
+        Ok(())
+    }
+
+    /// Whether heads may hold different numbers of entries without padding them to the longest.
+    fn holds_ragged_heads(&self) -> bool {
+        false
+    }
+
+    /// Whether it holds what tokens share once.
+    fn holds_shared_entries(&self) -> bool {
+        false
+    }
 
     /// An empty store. Nothing is allocated on the device before the first entry.
     fn build(&self, options: StoreOptions) -> Box<dyn Store>;
@@ -36,15 +76,53 @@ pub struct StoreOptions {
     pub batch: usize,
     /// The type keys and values are held in.
     pub dtype: DType,
-    /// Whether each entry carries the weight it has received.
-    pub column_sums: bool,
+    /// What is counted of each entry.
+    pub observes: Observes,
     /// Where the entries live.
     pub device: Device,
 }
 
+impl StoreOptions {
+    /// Bytes of an integer on the device.
+    pub(crate) fn int_bytes(&self) -> usize {
+        DType::from(self.device.settings().int_dtype).size()
+    }
+
+    /// Bytes of a key and a value of every row and kv head, in the cache's type.
+    pub(crate) fn pair_bytes(&self) -> usize {
+        2 * self.batch * self.shape.kv_heads * self.shape.head_dim * self.dtype.size()
+    }
+
+    /// Bytes of what is known of one token besides its key and value, for every row and head.
+    pub(crate) fn scalar_bytes(&self) -> usize {
+        let tracks = Tracks::bytes_per_entry(self.observes, self.shape);
+        self.batch * (self.shape.kv_heads * self.int_bytes() + tracks)
+    }
+}
+
+/// Bytes a store takes for the whole batch: `fixed + entry · entries + column · columns`. Tokens that share a
+/// key and a value are columns of one entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Whatever it holds.
+    pub fixed: usize,
+    /// For each entry of every head.
+    pub entry: usize,
+    /// For each token of every head.
+    pub column: usize,
+}
+
+impl Footprint {
+    /// Bytes for so many entries and columns.
+    pub fn bytes(&self, entries: usize, columns: usize) -> usize {
+        let entries = self.entry.saturating_mul(entries);
+        self.fixed.saturating_add(entries).saturating_add(self.column.saturating_mul(columns))
+    }
+}
+
 /// Holds the entries of one layer.
 pub trait Store: Debug + Send + Sync {
-    /// Columns held.
+    /// Columns held, those of the longest head.
     fn columns(&self) -> usize;
 
     /// Columns there is room for.
@@ -53,14 +131,15 @@ pub trait Store: Debug + Send + Sync {
     /// Bytes its buffers take on the device.
     fn bytes(&self) -> usize;
 
-    /// Bytes one more column takes.
-    fn bytes_per_column(&self) -> usize;
+    /// Bytes it takes, by what it holds.
+    fn footprint(&self) -> Footprint;
 
     /// Makes room for `capacity` columns in all, if there is less.
     fn reserve(&mut self, capacity: usize);
 
-    /// Writes new columns behind those held, into room made before where there is any.
-    fn append(&mut self, entries: Entries);
+    /// Writes new columns behind those held, into room made before where there is any. `counts` says how many of
+    /// them are entries of each batch row and kv head; before them stands padding.
+    fn append(&mut self, entries: Entries, counts: &[usize]);
 
     /// Drops the columns behind the first `columns`: undoes an [`append`](Self::append).
     fn truncate(&mut self, columns: usize);
@@ -71,11 +150,16 @@ pub trait Store: Debug + Send + Sync {
     /// Attention of new queries over the entries held. The last columns are the queries' own.
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput;
 
-    /// Replaces the weight each entry has received, `[batch, query_heads, columns]`.
-    fn set_column_sums(&mut self, sums: Tensor<3>);
+    /// Replaces what is counted of each entry.
+    fn set_tracks(&mut self, tracks: Tracks);
 
-    /// Replaces all entries, with room for at most `capacity` columns.
-    fn replace(&mut self, entries: Entries, capacity: usize);
+    /// Replaces all entries, with room for at most `capacity` columns. `counts` says how many of them each batch
+    /// row and kv head holds: the last ones; before them stand fillers.
+    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize);
+
+    /// Called when a call has succeeded and no columns of a prompt are missing: the time to move entries into
+    /// another form.
+    fn settle(&mut self) {}
 
     /// A copy that shares its tensors until either is written to.
     fn boxed_clone(&self) -> Box<dyn Store>;
@@ -99,8 +183,10 @@ pub struct StoreQuery<'a> {
     pub encode: Option<Encode<'a>>,
     /// What scores are multiplied by before the softmax.
     pub scale: f64,
-    /// Whether column sums are wanted.
+    /// Whether the sum of the weights of each entry is wanted.
     pub column_sums: bool,
+    /// Whether the sum of their squares is.
+    pub column_squares: bool,
     /// The hot operations.
     pub ops: &'a dyn Ops,
 }
@@ -131,6 +217,12 @@ impl Encode<'_> {
 pub enum StoreSpec {
     /// [`Dense`]
     Dense(Dense),
+    /// [`Ragged`]
+    Ragged(Ragged),
+    /// [`Shared`]
+    Shared(Shared),
+    /// [`Quantized`]
+    Quantized(Quantized),
 }
 
 impl Default for StoreSpec {
@@ -143,6 +235,9 @@ impl StoreSpec {
     fn builder(&self) -> &dyn StoreBuilder {
         match self {
             Self::Dense(builder) => builder,
+            Self::Ragged(builder) => builder,
+            Self::Shared(builder) => builder,
+            Self::Quantized(builder) => builder,
         }
     }
 }
@@ -152,7 +247,38 @@ impl StoreBuilder for StoreSpec {
         self.builder().name()
     }
 
+    fn summary(&self) -> String {
+        self.builder().summary()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.builder().check()
+    }
+
+    fn check_shape(&self, shape: CacheShape) -> Result<()> {
+        self.builder().check_shape(shape)
+    }
+
+    fn holds_ragged_heads(&self) -> bool {
+        self.builder().holds_ragged_heads()
+    }
+
+    fn holds_shared_entries(&self) -> bool {
+        self.builder().holds_shared_entries()
+    }
+
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         self.builder().build(options)
     }
 }
+
+macro_rules! specs {
+    ($($store:ident),*) => {$(
+        impl From<$store> for StoreSpec {
+            fn from(store: $store) -> Self {
+                Self::$store(store)
+            }
+        }
+    )*};
+}
+specs!(Dense, Ragged, Shared, Quantized);

@@ -1,0 +1,93 @@
+use serde::{Deserialize, Serialize};
+
+use super::{AllocateInput, Allocation, Allocator};
+use crate::{
+    Error, Result,
+    score::{Observes, Scorer, WindowAttention},
+};
+
+/// Head budgets by where a layer's highest scores are: AdaKV (Feng et al., 2024, Algorithm 1).
+///
+/// What is protected apart, each head is sure of its own best tokens up to `floor` of an even share; the rest of
+/// the layer's budget goes to the highest scores left, whichever head they are in.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeadAdaptive {
+    /// The share of an even budget, protected tokens included, that a head keeps at least.
+    pub floor: f64,
+    /// Scores of its own to compare heads by; those of the policy's scorer if absent. For scorers that give all
+    /// heads one set of tokens (CompressKV).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<WindowAttention>,
+}
+
+impl Allocator for HeadAdaptive {
+    fn name(&self) -> &str {
+        "head-adaptive"
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, floor {}%", self.name(), self.floor * 100.0)
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(0.0..=1.0).contains(&self.floor) {
+            return Err(Error::InvalidParameter {
+                parameter: "allocate.floor",
+                value: self.floor.to_string(),
+                must_be: "between 0 and 1".into(),
+            });
+        }
+        self.by.map_or(Ok(()), |by| by.check())
+    }
+
+    fn observes(&self) -> Observes {
+        self.by.map_or_else(Observes::nothing, |by| by.observes())
+    }
+
+    fn reads_profile(&self) -> bool {
+        self.by.is_some_and(|by| by.reads_profile())
+    }
+
+    fn allocates_heads(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+        let heads = input.shape.kv_heads;
+        let scores = match &self.by {
+            None => input.scores()?,
+            Some(by) => input.scores_by(by)?,
+        };
+        let columns = scores.dims()[2];
+        let scores = scores.try_into_vec_as::<f32>()?;
+        let mut keep = Vec::with_capacity(input.held.len());
+        for (row, &budget) in input.budget.iter().enumerate() {
+            let protected = input.protected(budget);
+            let floor = ((budget as f64 * self.floor) as usize).saturating_sub(protected);
+            let mut left = heads * budget.saturating_sub(protected);
+            let mut of_heads = vec![protected; heads];
+            let mut pool: Vec<(f32, usize, usize)> = Vec::new();
+            for (head, sure) in of_heads.iter_mut().enumerate() {
+                let index = row * heads + head;
+                let held = input.held[index];
+                let first = (columns - held + input.protect.sinks).min(columns);
+                let last = columns.saturating_sub(input.protect.recent.tokens(budget)).max(first);
+                let scores = &scores[index * columns..][..columns];
+                let mut own: Vec<(f32, usize, usize)> =
+                    (first..last).map(|entry| (scores[entry], head, entry)).collect();
+                own.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
+                let guaranteed = floor.min(own.len());
+                *sure += guaranteed;
+                left = left.saturating_sub(guaranteed);
+                pool.extend(own.drain(guaranteed..));
+            }
+            pool.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+            for &(_, head, _) in pool.iter().take(left) {
+                of_heads[head] += 1;
+            }
+            keep.extend(of_heads);
+        }
+        Ok(Allocation::Heads(keep))
+    }
+}

@@ -1,0 +1,81 @@
+use serde::{Deserialize, Serialize};
+
+use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
+use crate::{CacheShape, Error, HeadScoreKind, Profile, Result};
+
+/// Head budgets from the model's profile: HeadKV (Fu et al., 2024, section 3.3).
+///
+/// What is protected apart, every head puts 1 / `beta` of an even share into a pool of the whole model, which
+/// is shared out by the heads' scores.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeadProfile {
+    /// How much stays with the heads: 1 pools everything.
+    pub beta: f64,
+    /// By which of the profile's measures.
+    #[serde(default)]
+    pub by: HeadScoreKind,
+}
+
+impl Allocator for HeadProfile {
+    fn name(&self) -> &str {
+        "head-profile"
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, β {}", self.name(), self.beta)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.beta.is_finite() && self.beta >= 1.0 {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter {
+            parameter: "allocate.beta",
+            value: self.beta.to_string(),
+            must_be: "at least 1".into(),
+        })
+    }
+
+    fn reads_profile(&self) -> bool {
+        true
+    }
+
+    fn allocates_heads(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+        let CacheShape { layers, kv_heads, .. } = input.shape;
+        let all = layers * kv_heads;
+        let importance = self.importance(input.profile(self.name())?, input.shape);
+        let mut keep = Vec::with_capacity(input.held.len());
+        for (row, &budget) in input.budget.iter().enumerate() {
+            let protected = input.protected(budget);
+            let even = budget.saturating_sub(protected);
+            let most = input.seen[row].saturating_sub(protected);
+            let pooled = even as f64 / self.beta;
+            let own = even as f64 - pooled;
+            let shares: Vec<f64> =
+                importance.iter().map(|share| own + share * pooled * all as f64).collect();
+            let shares = apportion(all * even, &shares, &vec![0; all], &vec![most; all]);
+            let of_layer = &shares[input.layer * kv_heads..][..kv_heads];
+            keep.extend(of_layer.iter().map(|share| protected + share));
+        }
+        Ok(Allocation::Heads(keep))
+    }
+}
+
+impl HeadProfile {
+    /// The share of each kv head of the model, layer by layer; they sum to one.
+    fn importance(&self, profile: &Profile, shape: CacheShape) -> Vec<f64> {
+        let group = shape.group();
+        let of_group = |scores: &[f64]| scores.iter().sum::<f64>() / group as f64;
+        let scores = profile.heads.get(self.by);
+        let scores: Vec<f64> =
+            scores.iter().flat_map(|layer| layer.chunks(group).map(of_group)).collect();
+        let total: f64 = scores.iter().sum();
+        let even = 1.0 / scores.len() as f64;
+        scores.iter().map(|score| if total > 0.0 { score / total } else { even }).collect()
+    }
+}

@@ -1,0 +1,94 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
+use crate::{
+    Error, Result,
+    score::{Observes, ScoreInput, moments},
+};
+
+/// Budgets by what the layers' attention looks like: CAKE (Qin et al., 2025, Eq. 5 to 7).
+///
+/// A layer's preference is H^(1/`tau1`) · V^(1/`tau2`): H the entropy of the weights the last `window` queries
+/// give to the tokens before them, V their variance over those queries, both summed over heads. As the layers of
+/// a prompt arrive, those before give up tokens to the new one (the cascade), so that no more than the total
+/// budget is ever held behind the layer at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preference {
+    /// Queries observed.
+    pub window: usize,
+    /// The temperature of the entropy.
+    pub tau1: f64,
+    /// The temperature of the variance.
+    pub tau2: f64,
+}
+
+impl Allocator for Preference {
+    fn name(&self) -> &str {
+        "preference"
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, τ {} and {}", self.name(), self.tau1, self.tau2)
+    }
+
+    fn check(&self) -> Result<()> {
+        let invalid = |parameter, value: String, must_be: &str| {
+            Err(Error::InvalidParameter { parameter, value, must_be: must_be.into() })
+        };
+        for (parameter, tau) in [("allocate.tau1", self.tau1), ("allocate.tau2", self.tau2)] {
+            if !(tau.is_finite() && tau > 0.0) {
+                return invalid(parameter, tau.to_string(), "above 0");
+            }
+        }
+        if self.window == 0 {
+            return invalid("allocate.window", "0".into(), "at least 1");
+        }
+        Ok(())
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::window(self.window)
+    }
+
+    fn measures(&self) -> bool {
+        true
+    }
+
+    fn measure(&self, input: &ScoreInput<'_>) -> Result<Vec<f64>> {
+        let (weights, own) = input.last_queries(self.window, self.name())?;
+        let rows = own.len();
+        let before = weights.dims()[3].saturating_sub(self.window);
+        if before == 0 {
+            return Ok(vec![0.0; rows]);
+        }
+        let weights = weights.narrow(3, 0, before);
+        let entropy = -(weights.clone() * (weights.clone() + 1e-10).log());
+        let (_, variance) = moments(weights, &own);
+        let sums = |x: Tensor<2>| x.sum_dim(1).reshape([rows, 1]);
+        let entropy = sums(entropy.reshape([rows as i32, -1]));
+        let variance = sums(variance.reshape([rows as i32, -1]));
+        let both = Tensor::cat(vec![entropy, variance], 1).try_into_vec_as::<f32>()?;
+        let preference = |both: &[f32]| {
+            let (entropy, variance) = (f64::from(both[0]).max(0.0), f64::from(both[1]).max(0.0));
+            entropy.powf(1.0 / self.tau1) * variance.powf(1.0 / self.tau2)
+        };
+        Ok(both.chunks(2).map(preference).collect())
+    }
+
+    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+        let of_row = |row: usize| {
+            let protected = input.protected(input.budget[row]);
+            let even = input.budget[row].saturating_sub(protected);
+            let most = input.seen[row].saturating_sub(protected);
+            let (place, preferences) = input.measures_of(row, self.name())?;
+            let layers = preferences.len();
+            let total = input.shape.layers * even;
+            let shares = apportion(total, &preferences, &vec![0; layers], &vec![most; layers]);
+            Ok(protected + shares[place])
+        };
+        let rows: Result<_> = (0..input.budget.len()).map(of_row).collect();
+        Ok(Allocation::Rows(rows?))
+    }
+}

@@ -1,0 +1,60 @@
+use serde::{Deserialize, Serialize};
+
+use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
+use crate::{Error, Result};
+
+/// Budgets that fall from the first layer to the last by the same step, with the total of equal ones: PyramidKV
+/// (Cai et al., 2024, section 4.2).
+///
+/// What is protected apart, the last layer gets 1 / `beta` of an even share, and the first as much more than one
+/// as the last gets less; if that is more than there are tokens, the first gets all of them and the last gives
+/// up less.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pyramid {
+    /// How steep: 1 is uniform.
+    pub beta: f64,
+}
+
+impl Allocator for Pyramid {
+    fn name(&self) -> &str {
+        "pyramid"
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, β {}", self.name(), self.beta)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.beta.is_finite() && self.beta >= 1.0 {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter {
+            parameter: "allocate.beta",
+            value: self.beta.to_string(),
+            must_be: "at least 1".into(),
+        })
+    }
+
+    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+        let layers = input.shape.layers;
+        let of_row = |row: usize| {
+            let protected = input.protected(input.budget[row]);
+            let even = input.budget[row].saturating_sub(protected);
+            let most = input.seen[row].saturating_sub(protected);
+            let share = even as f64;
+            let mut last = share / self.beta;
+            let mut first = 2.0 * share - last;
+            if first > most as f64 {
+                first = most as f64;
+                last = (2.0 * share - first).max(0.0);
+            }
+            let step = if layers > 1 { (first - last) / (layers - 1) as f64 } else { 0.0 };
+            let start = if layers > 1 { first } else { share };
+            let weights: Vec<f64> = (0..layers).map(|layer| start - layer as f64 * step).collect();
+            let shares = apportion(layers * even, &weights, &vec![0; layers], &vec![most; layers]);
+            protected + shares[input.layer]
+        };
+        Ok(Allocation::Rows((0..input.budget.len()).map(of_row).collect()))
+    }
+}

@@ -1,0 +1,126 @@
+use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+
+use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
+use crate::{
+    Result,
+    cache::Track,
+    score::{Observes, ScoreInput},
+};
+
+/// Larger budgets for layers whose attention is spread evenly: D2O (Wan et al., 2024, section 3.2).
+///
+/// A layer's density F is the variance over the tokens of the weight each has received from the prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VarianceShare {
+    /// How a density becomes a share.
+    #[serde(default)]
+    pub share: Share,
+    /// Whether the heads' variances are scaled to between 0 and 1 within their layer before their mean is
+    /// taken, as the authors' code does. Raw variances grow with the prompt, and their softmax gives nearly
+    /// everything to one layer.
+    pub normalize: bool,
+}
+
+/// How densities F become shares of the total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Share {
+    /// In proportion to exp(−F).
+    #[default]
+    Softmax,
+    /// In proportion to 1 / F.
+    Inverse,
+    /// In proportion to exp(−layer), whatever the density.
+    ExponentialDecay,
+}
+
+/// The smallest share of a prompt's tokens a layer keeps, as the authors' code has it.
+const LEAST: f64 = 0.01;
+
+impl Allocator for VarianceShare {
+    fn name(&self) -> &str {
+        "variance-share"
+    }
+
+    fn summary(&self) -> String {
+        let share = match self.share {
+            Share::Softmax => "softmax",
+            Share::Inverse => "inverse",
+            Share::ExponentialDecay => "exponential decay",
+        };
+        format!("{}, {share}", self.name())
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::column_sums_of_query_heads()
+    }
+
+    fn measures(&self) -> bool {
+        true
+    }
+
+    fn measure(&self, input: &ScoreInput<'_>) -> Result<Vec<f64>> {
+        let sums = input.track(Track::Sums, self.name())?.clone();
+        let [rows, heads, columns] = sums.dims();
+        // All heads of a row hold the same number while a prompt arrives.
+        let held: Vec<f64> =
+            input.held.chunks(input.shape.kv_heads).map(|row| row[0] as f64).collect();
+        let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;
+        let density = |(row, sums): (usize, &[f32])| {
+            let own = held[row];
+            let variances: Vec<f64> = sums
+                .chunks(columns)
+                .map(|head| {
+                    let head = &head[columns - own as usize..];
+                    let mean = head.iter().map(|&x| f64::from(x)).sum::<f64>() / own;
+                    head.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / own
+                })
+                .collect();
+            self.density(&variances)
+        };
+        Ok(sums.chunks(heads * columns).enumerate().take(rows).map(density).collect())
+    }
+
+    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+        let of_row = |row: usize| {
+            let (budget, seen) = (input.budget[row], input.seen[row]);
+            let (place, densities) = input.measures_of(row, self.name())?;
+            let layers = densities.len();
+            let weights: Vec<f64> =
+                densities.iter().enumerate().map(|(layer, &f)| self.weight(layer, f)).collect();
+            let least = ((LEAST * seen as f64).ceil() as usize).max(input.protect.sinks + 1);
+            let least = least.min(budget);
+            let most = seen.max(least);
+            let total = input.shape.layers * budget;
+            Ok(apportion(total, &weights, &vec![least; layers], &vec![most; layers])[place])
+        };
+        let rows: Result<_> = (0..input.budget.len()).map(of_row).collect();
+        Ok(Allocation::Rows(rows?))
+    }
+}
+
+impl VarianceShare {
+    /// The density of a layer, from the variances of its heads.
+    fn density(&self, variances: &[f64]) -> f64 {
+        let heads = variances.len() as f64;
+        if !self.normalize {
+            return variances.iter().sum::<f64>() / heads;
+        }
+        let low = variances.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = variances.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if high <= low {
+            return 0.0;
+        }
+        variances.iter().map(|variance| (variance - low) / (high - low)).sum::<f64>() / heads
+    }
+
+    fn weight(&self, layer: usize, density: f64) -> f64 {
+        match self.share {
+            Share::Softmax => (-density).exp(),
+            Share::Inverse => 1.0 / (density + 1e-6),
+            Share::ExponentialDecay => (-(layer as f64)).exp(),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+use burn::tensor::DType;
+
+use super::{
+    layer::Context,
+    prompt::{Arrival, Phase},
+    store::Store,
+};
+use crate::{Policy, PrefillCompression, Result};
+
+/// The room a layer needs: enough that decoding does not reallocate, not more than its budget implies.
+pub(super) struct Room {
+    /// Tokens to keep, one number a batch row; `None` keeps everything.
+    pub(super) budget: Option<Vec<usize>>,
+    /// Columns decoding never exceeds by more than the slack.
+    limit: Option<usize>,
+    slack: usize,
+    hint: Option<usize>,
+    /// Columns of a prompt that will arrive before anything is dropped.
+    to_come: usize,
+}
+
+impl Room {
+    /// The most columns made room for ahead of their need.
+    const AHEAD: usize = 256;
+
+    /// The budget of a call, and the room it needs.
+    pub(super) fn new(
+        context: Context<'_>,
+        arrival: &Arrival,
+        store: &dyn Store,
+        query_bytes: usize,
+        window: usize,
+    ) -> Result<Self> {
+        let Context { shape, policy, config, observes, .. } = context;
+        let rows = arrival.seen().len();
+        // A policy that compresses prompts only holds no window between them.
+        let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
+        let queries = if in_decoding { window } else { 0 };
+        let position_bytes = DType::from(context.device.settings().int_dtype).size();
+        let query = shape.query_heads * shape.head_dim * query_bytes + position_bytes;
+        let mut footprint = store.footprint();
+        footprint.fixed += rows * queries * query;
+        let budget = policy.resolve(shape, arrival.seen(), footprint)?;
+        Ok(Self {
+            limit: budget
+                .as_ref()
+                .filter(|_| policy.schedule().decode_every.is_some())
+                .and_then(|budget| budget.iter().copied().max())
+                .map(|limit| policy.reducer().columns(limit)),
+            slack: policy.slack(),
+            hint: config.capacity.filter(|_| budget.is_none()),
+            to_come: match arrival.phase {
+                Phase::Prompt { missing }
+                    if policy.schedule().prefill != PrefillCompression::EveryChunk =>
+                {
+                    missing
+                }
+                _ => 0,
+            },
+            budget,
+        })
+    }
+
+    /// Columns to make room for when `columns` must fit and nothing was dropped.
+    pub(super) fn grown(&self, columns: usize) -> usize {
+        match self.hint {
+            Some(hint) if hint >= columns => return hint,
+            _ if self.to_come > 0 => return columns + self.to_come,
+            _ => {}
+        }
+        // Growing by an eighth keeps copies rare and waste small.
+        let ahead = if self.limit.is_some() { Self::AHEAD } else { self.slack.min(Self::AHEAD) };
+        let grown = columns + ahead.max(columns / 8);
+        match self.limit.map(|limit| limit.saturating_add(self.slack)) {
+            Some(most) if columns <= most => grown.min(most),
+            _ => grown,
+        }
+    }
+
+    /// Columns to make room for when entries were dropped and `columns` are left.
+    pub(super) fn after_compression(&self, columns: usize) -> usize {
+        columns + self.slack.min(Self::AHEAD)
+    }
+
+    /// The same, for a layer that is not the one at hand.
+    pub(super) fn compressed(policy: &Policy, columns: usize) -> usize {
+        columns + policy.slack().min(Self::AHEAD)
+    }
+}

@@ -1,0 +1,143 @@
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData, kind::Basic};
+
+/// Where the rows of each batch row and head lie in one list of all of them, without padding.
+///
+/// A rectangle has heads that hold fewer begin with fillers; the list has none.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    batch: usize,
+    heads: usize,
+    counts: Vec<usize>,
+    width: usize,
+    indices: Option<Indices>,
+}
+
+#[derive(Clone, Debug)]
+struct Indices {
+    /// For each place of a rectangle its row in the list, `[batch, heads, width]`; at fillers any.
+    of_rectangle: Tensor<3, Int>,
+    /// For each row of the list its place in a rectangle, `[total]`.
+    of_list: Tensor<1, Int>,
+}
+
+impl Layout {
+    /// The layout of `batch × heads` lists of these lengths.
+    pub(super) fn new(batch: usize, heads: usize, counts: &[usize], device: &Device) -> Self {
+        let width = counts.iter().copied().max().unwrap_or(0);
+        let ragged = counts.iter().any(|&count| count != width);
+        let indices = ragged.then(|| {
+            let mut of_rectangle = Vec::with_capacity(counts.len() * width);
+            let mut of_list = Vec::new();
+            for (head, &count) in counts.iter().enumerate() {
+                let start = of_list.len() as i64;
+                of_rectangle.extend(std::iter::repeat_n(0, width - count));
+                of_rectangle.extend(start..start + count as i64);
+                of_list.extend(((head + 1) * width - count..(head + 1) * width).map(|i| i as i64));
+            }
+            let total = of_list.len();
+            Indices {
+                of_rectangle: Tensor::from_data(
+                    TensorData::new(of_rectangle, [batch, heads, width]),
+                    device,
+                ),
+                of_list: Tensor::from_data(TensorData::new(of_list, [total]), device),
+            }
+        });
+        Self { batch, heads, counts: counts.to_vec(), width, indices }
+    }
+
+    /// Places of a rectangle a head.
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Rows of the list.
+    pub(super) fn total(&self) -> usize {
+        self.counts.iter().sum()
+    }
+
+    /// Integers it holds on the device.
+    pub(super) fn integers(&self) -> usize {
+        let Some(indices) = &self.indices else { return 0 };
+        indices.of_rectangle.shape().num_elements() + indices.of_list.shape().num_elements()
+    }
+
+    /// `[batch, heads, width, channels]` becomes `[total, channels]`.
+    pub(super) fn pack<K: Basic>(&self, x: Tensor<4, K>) -> Tensor<2, K> {
+        let [batch, heads, width, channels] = x.dims();
+        let list = x.reshape([batch * heads * width, channels]);
+        match &self.indices {
+            None => list,
+            Some(indices) => list.select(0, indices.of_list.clone()),
+        }
+    }
+
+    /// `[total, channels]` becomes `[batch, heads, width, channels]`; what stands at fillers does not matter.
+    pub(super) fn unpack<K: Basic>(&self, x: Tensor<2, K>) -> Tensor<4, K> {
+        let channels = x.dims()[1];
+        let list = match &self.indices {
+            None => x,
+            Some(indices) => {
+                let rows = self.batch * self.heads * self.width;
+                x.select(0, indices.of_rectangle.clone().reshape([rows]))
+            }
+        };
+        list.reshape([self.batch, self.heads, self.width, channels])
+    }
+
+    /// [`pack`](Self::pack) for one number a head: `[batch, heads · per, width]` becomes `[total, per]`.
+    pub(super) fn pack_scalars<K: Basic>(&self, x: Tensor<3, K>) -> Tensor<2, K> {
+        let [batch, all, width] = x.dims();
+        let per = all / self.heads;
+        self.pack(x.reshape([batch, self.heads, per, width]).swap_dims(2, 3))
+    }
+
+    /// [`unpack`](Self::unpack) for one number a head: `[total, per]` becomes `[batch, heads · per, width]`.
+    pub(super) fn unpack_scalars<K: Basic>(&self, x: Tensor<2, K>) -> Tensor<3, K> {
+        let per = x.dims()[1];
+        self.unpack(x).swap_dims(2, 3).reshape([self.batch, self.heads * per, self.width])
+    }
+
+    /// [`unpack_scalars`](Self::unpack_scalars) with `filler` at fillers.
+    pub(super) fn unpack_filled<K: Basic>(&self, x: Tensor<2, K>, filler: i64) -> Tensor<3, K> {
+        let scalars = self.unpack_scalars(x);
+        if self.indices.is_none() {
+            return scalars;
+        }
+        let fillers: Vec<bool> = self
+            .counts
+            .iter()
+            .flat_map(|&count| (0..self.width).map(move |place| place < self.width - count))
+            .collect();
+        let data = TensorData::new(fillers, [self.batch, self.heads, 1, self.width]);
+        let fillers = Tensor::<4, Bool>::from_data(data, &scalars.device());
+        let [batch, all, width] = scalars.dims();
+        let fillers = fillers
+            .expand([batch, self.heads, all / self.heads, width])
+            .reshape([batch, all, width]);
+        scalars.mask_fill(fillers, filler)
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_holds_what_the_rectangle_did() {
+        let device = Device::flex();
+        let layout = Layout::new(1, 3, &[2, 0, 3], &device);
+        let data = TensorData::new((0..18).collect::<Vec<i64>>(), [1, 3, 3, 2]);
+        let x = Tensor::<4, Int>::from_data(data, &device);
+        let list = layout.pack(x);
+        let numbers = list.clone().try_into_vec_as::<i64>().unwrap();
+        assert_eq!(numbers, [2, 3, 4, 5, 12, 13, 14, 15, 16, 17]);
+        let back = layout.unpack(list).try_into_vec_as::<i64>().unwrap();
+        assert_eq!(back[2..6], [2, 3, 4, 5]);
+        assert_eq!(back[12..], [12, 13, 14, 15, 16, 17]);
+        let positions = layout
+            .unpack_filled(Tensor::<2, Int>::from_data([[7], [8], [1], [2], [3]], &device), -1);
+        let positions = positions.try_into_vec_as::<i64>().unwrap();
+        assert_eq!(positions, [-1, 7, 8, -1, -1, -1, 1, 2, 3]);
+    }
+}

@@ -1,0 +1,591 @@
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    DenseStore, Footprint, Store, StoreBuilder, StoreOptions, StoreQuery, dense::attend_entries,
+};
+use crate::{
+    CacheShape, Error, Result,
+    cache::{Entries, Tracks},
+    ops::{AttentionOutput, Reference, Selection},
+};
+
+/// Entries quantized to 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
+///
+/// Keys are quantized a channel, over groups of tokens; values a token, over groups of channels; both between
+/// the minimum and the maximum of their group (section 4). Burn's own quantized tensors are symmetric, which
+/// KIVI is not, so the numbers are packed here, into 32-bit words.
+///
+/// A head's entries turn into numbers a group at a time, oldest first, while at least `residual` stay as they
+/// are. When entries are dropped, what is left is quantized anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quantized {
+    /// Bits a number: 2, 4 or 8.
+    pub bits: u8,
+    /// Tokens a group of keys, and channels a group of values (at most `head_dim`).
+    #[serde(default = "Quantized::default_group")]
+    pub group: usize,
+    /// The last so many tokens at least stay in full precision.
+    #[serde(default = "Quantized::default_residual")]
+    pub residual: usize,
+}
+
+impl Quantized {
+    /// KIVI's own parameters: groups of 32, a residual of 128 tokens.
+    pub fn kivi(bits: u8) -> Self {
+        Self { bits, group: Self::default_group(), residual: Self::default_residual() }
+    }
+
+    fn default_group() -> usize {
+        32
+    }
+
+    fn default_residual() -> usize {
+        128
+    }
+
+    fn values_a_word(&self) -> usize {
+        32 / usize::from(self.bits)
+    }
+
+    fn value_group(&self, head_dim: usize) -> usize {
+        self.group.min(head_dim)
+    }
+
+    /// Of so many entries those that stay in full precision.
+    fn kept_full(&self, entries: usize) -> usize {
+        match entries.checked_sub(self.residual) {
+            Some(older) => self.residual + older % self.group,
+            None => entries,
+        }
+    }
+}
+
+impl StoreBuilder for Quantized {
+    fn name(&self) -> &str {
+        "quantized"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} to {} bits, last {} full", self.name(), self.bits, self.residual)
+    }
+
+    fn check(&self) -> Result<()> {
+        let invalid = |parameter, value: usize, must_be: String| {
+            Err(Error::InvalidParameter { parameter, value: value.to_string(), must_be })
+        };
+        if ![2, 4, 8].contains(&self.bits) {
+            return invalid("store.bits", self.bits.into(), "2, 4 or 8".into());
+        }
+        let word = self.values_a_word();
+        if self.group == 0 || !self.group.is_multiple_of(word) {
+            let must_be =
+                format!("a multiple of {word}, the numbers of {} bits in a word", self.bits);
+            return invalid("store.group", self.group, must_be);
+        }
+        Ok(())
+    }
+
+    fn check_shape(&self, shape: CacheShape) -> Result<()> {
+        let group = self.value_group(shape.head_dim);
+        if shape.head_dim.is_multiple_of(group) {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter {
+            parameter: "store.group",
+            value: self.group.to_string(),
+            must_be: format!("a divisor of the {} channels of a head, or more", shape.head_dim),
+        })
+    }
+
+    fn holds_ragged_heads(&self) -> bool {
+        true
+    }
+
+    fn build(&self, options: StoreOptions) -> Box<dyn Store> {
+        let heads = options.batch * options.shape.kv_heads;
+        Box::new(QuantizedStore {
+            codec: *self,
+            tail: DenseStore::new(options.clone()),
+            options,
+            pages: None,
+            table: vec![Vec::new(); heads],
+            tail_counts: vec![0; heads],
+            before_append: vec![0; heads],
+        })
+    }
+}
+
+/// The store of [`Quantized`].
+#[derive(Clone, Debug)]
+struct QuantizedStore {
+    codec: Quantized,
+    options: StoreOptions,
+    pages: Option<Pages>,
+    /// The pages of each batch row and kv head, oldest first.
+    table: Vec<Vec<usize>>,
+    tail: DenseStore,
+    /// Entries in the tail, a batch row and kv head; fillers stand before them.
+    tail_counts: Vec<usize>,
+    /// The same before the last append.
+    before_append: Vec<usize>,
+}
+
+/// Groups of tokens, quantized.
+#[derive(Clone, Debug)]
+struct Pages {
+    keys: Packed,
+    values: Packed,
+    /// `[pages, 1, group]`
+    positions: Tensor<3, Int>,
+    /// Each `[pages, heads of the track a kv head, group]`.
+    tracks: Tracks,
+}
+
+/// Numbers of a few bits, in words, with the line each group of them lies on.
+#[derive(Clone, Debug)]
+struct Packed {
+    /// 32-bit integers, `[pages, rows, words]`.
+    words: Tensor<3, Int>,
+    /// `[pages, rows, groups]`, in the cache's type.
+    scale: Tensor<3>,
+    /// `[pages, rows, groups]`, in the cache's type.
+    min: Tensor<3>,
+}
+
+impl Packed {
+    /// Quantizes `x`, `[pages, rows, numbers]`, in groups of `group` numbers of a row.
+    fn quantize(x: Tensor<3>, group: usize, bits: u8, dtype: DType) -> Self {
+        let [pages, rows, numbers] = x.dims();
+        let groups = numbers / group;
+        let top = f64::from((1_u32 << bits) - 1);
+        let x = x.cast(DType::F32).reshape([pages, rows, groups, group]);
+        let low = x.clone().min_dim(3);
+        let scale = (x.clone().max_dim(3) - low.clone()) / top;
+        // What is held is what the numbers are measured by.
+        let held = |x: Tensor<4>| x.cast(dtype).cast(DType::F32);
+        let (low, scale) = (held(low), held(scale));
+        let flat = scale.clone().equal_scalar(0.0);
+        let step = scale.clone().mask_fill(flat, 1.0);
+        let levels = ((x - low.clone()) / step).round().clamp(0.0, top);
+
+        let a_word = 32 / usize::from(bits);
+        let words = numbers.div_ceil(a_word);
+        let mut levels = levels.reshape([pages, rows, numbers]).int().cast(DType::I32);
+        if words * a_word > numbers {
+            let rest = [pages, rows, words * a_word - numbers];
+            let rest = Tensor::<3, Int>::zeros(rest, (&levels.device(), DType::I32));
+            levels = Tensor::cat(vec![levels, rest], 2);
+        }
+        let levels = levels.reshape([pages, rows, words, a_word]);
+        let mut packed = levels.clone().narrow(3, 0, 1);
+        for place in 1..a_word {
+            let shift = (place * usize::from(bits)) as i32;
+            let level = levels.clone().narrow(3, place, 1).bitwise_left_shift_scalar(shift);
+            packed = packed.bitwise_or(level);
+        }
+        Self {
+            words: packed.reshape([pages, rows, words]),
+            scale: scale.reshape([pages, rows, groups]).cast(dtype),
+            min: low.reshape([pages, rows, groups]).cast(dtype),
+        }
+    }
+
+    /// The numbers again, f32, `[pages, rows, numbers]`.
+    fn dequantize(&self, numbers: usize, bits: u8) -> Tensor<3> {
+        let [pages, rows, words] = self.words.dims();
+        let groups = self.scale.dims()[2];
+        let a_word = 32 / usize::from(bits);
+        let mask = ((1_u32 << bits) - 1) as i32;
+        let levels: Vec<Tensor<4, Int>> = (0..a_word)
+            .map(|place| {
+                let shift = (place * usize::from(bits)) as i32;
+                let level = self.words.clone().bitwise_right_shift_scalar(shift);
+                level.bitwise_and_scalar(mask).reshape([pages, rows, words, 1])
+            })
+            .collect();
+        let levels = Tensor::cat(levels, 3).reshape([pages, rows, words * a_word]);
+        let levels = levels.narrow(2, 0, numbers).float().cast(DType::F32);
+        let levels = levels.reshape([pages, rows, groups, numbers / groups]);
+        let line = |x: &Tensor<3>| x.clone().cast(DType::F32).reshape([pages, rows, groups, 1]);
+        (levels * line(&self.scale) + line(&self.min)).reshape([pages, rows, numbers])
+    }
+
+    fn map(
+        self,
+        words: impl FnOnce(Tensor<3, Int>) -> Tensor<3, Int>,
+        line: impl Fn(Tensor<3>) -> Tensor<3>,
+    ) -> Self {
+        Self { words: words(self.words), scale: line(self.scale), min: line(self.min) }
+    }
+
+    fn followed_by(self, new: Self) -> Self {
+        Self {
+            words: Tensor::cat(vec![self.words, new.words], 0),
+            scale: Tensor::cat(vec![self.scale, new.scale], 0),
+            min: Tensor::cat(vec![self.min, new.min], 0),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let line = self.scale.shape().num_elements() * self.scale.dtype().size();
+        self.words.shape().num_elements() * self.words.dtype().size() + 2 * line
+    }
+}
+
+impl Pages {
+    /// Quantizes the entries at `rows` of the rectangle: for each page the rows of its tokens.
+    fn of(entries: &Entries, rows: &[usize], codec: Quantized, dtype: DType) -> Self {
+        let [batch, heads, width, head_dim] = entries.keys.dims();
+        let group = codec.group;
+        let pages = rows.len() / group;
+        let device = entries.keys.device();
+        let index = upload(rows.iter().map(|&row| row as i64).collect(), &device);
+        let pick = |x: &Tensor<4>| {
+            let list = x.clone().reshape([batch * heads * width, head_dim]);
+            list.select(0, index.clone()).reshape([pages, group, head_dim])
+        };
+        let positions = entries.positions.clone().reshape([batch * heads * width]);
+        Self {
+            // Rows of keys are channels: their groups are tokens.
+            keys: Packed::quantize(pick(&entries.keys).swap_dims(1, 2), group, codec.bits, dtype),
+            values: Packed::quantize(
+                pick(&entries.values),
+                codec.value_group(head_dim),
+                codec.bits,
+                dtype,
+            ),
+            positions: positions.select(0, index.clone()).reshape([pages, 1, group]),
+            tracks: entries.tracks.clone().map(|track| {
+                let per = track.dims()[1] / heads;
+                let list = track.reshape([batch, heads, per, width]).swap_dims(2, 3);
+                let list = list.reshape([batch * heads * width, per]).select(0, index.clone());
+                list.reshape([pages, group, per]).swap_dims(1, 2)
+            }),
+        }
+    }
+
+    fn followed_by(self, new: Self) -> Self {
+        Self {
+            keys: self.keys.followed_by(new.keys),
+            values: self.values.followed_by(new.values),
+            positions: Tensor::cat(vec![self.positions, new.positions], 0),
+            tracks: self.tracks.zip(new.tracks, |held, new| Tensor::cat(vec![held, new], 0)),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let tracks = self.tracks.iter().map(|track| track.shape().num_elements() * 4);
+        self.keys.bytes()
+            + self.values.bytes()
+            + self.positions.shape().num_elements() * self.positions.dtype().size()
+            + tracks.sum::<usize>()
+    }
+}
+
+fn upload(list: Vec<i64>, device: &Device) -> Tensor<1, Int> {
+    let length = list.len();
+    Tensor::from_data(TensorData::new(list, [length]), device)
+}
+
+impl QuantizedStore {
+    fn heads(&self) -> usize {
+        self.options.shape.kv_heads
+    }
+
+    /// Pages of the head that has most.
+    fn most_pages(&self) -> usize {
+        self.table.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    fn count(&self, head: usize) -> usize {
+        self.table[head].len() * self.codec.group + self.tail_counts[head]
+    }
+
+    /// Whether pages and tail stand side by side without a filler between them.
+    fn aligned(&self) -> bool {
+        let pages = self.most_pages();
+        pages == 0
+            || (self.table.iter().all(|list| list.len() == pages)
+                && self.tail_counts.iter().all(|&count| count == self.tail.columns()))
+    }
+
+    /// Columns of pages side by side with a tail, as lists of those that are no fillers.
+    fn columns_of_heads(&self) -> Vec<Vec<usize>> {
+        let pages = self.most_pages() * self.codec.group;
+        let columns = pages + self.tail.columns();
+        let of_head = |(list, &tail): (&Vec<usize>, &usize)| {
+            let own = list.len() * self.codec.group;
+            (pages - own..pages).chain(columns - tail..columns).collect()
+        };
+        self.table.iter().zip(&self.tail_counts).map(of_head).collect()
+    }
+
+    /// The pages of every head side by side, `[batch, heads, most pages · group, …]`.
+    fn page_entries(&self, pages: &Pages) -> Entries {
+        let StoreOptions { batch, shape, ref device, .. } = self.options;
+        let (group, most) = (self.codec.group, self.most_pages());
+        let (heads, head_dim) = (shape.kv_heads, shape.head_dim);
+        let mut index = Vec::new();
+        let mut filler = Vec::new();
+        for list in &self.table {
+            let missing = most - list.len();
+            index.extend(std::iter::repeat_n(0, missing));
+            index.extend(list.iter().map(|&page| page as i64));
+            filler.extend((0..most * group).map(|column| column < missing * group));
+        }
+        let ragged = filler.contains(&true);
+        let index = upload(index, device);
+        let filler = TensorData::new(filler, [batch, heads, most * group]);
+        let pick = |packed: &Packed| {
+            let rows = |x: Tensor<3>| x.select(0, index.clone());
+            packed.clone().map(|words| words.select(0, index.clone()), rows)
+        };
+        let keys = pick(&pages.keys).dequantize(group, self.codec.bits).swap_dims(1, 2);
+        let values = pick(&pages.values).dequantize(head_dim, self.codec.bits);
+        let rectangle = [batch, heads, most * group, head_dim];
+        let positions = side_by_side(pages.positions.clone(), &index, batch, heads);
+        Entries {
+            keys: keys.reshape(rectangle),
+            values: values.reshape(rectangle),
+            positions: if ragged {
+                positions.mask_fill(Tensor::from_data(filler, device), -1)
+            } else {
+                positions
+            },
+            tracks: pages.tracks.clone().map(|track| side_by_side(track, &index, batch, heads)),
+            sharing: None,
+        }
+    }
+
+    /// Quantizes of every head all entries but those that stay in full precision; `entries` are the tail's.
+    fn quantize(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
+        let width = entries.columns();
+        let mut rows = Vec::new();
+        let mut next = self.pages.as_ref().map_or(0, |pages| pages.positions.dims()[0]);
+        let mut left = Vec::with_capacity(counts.len());
+        for (head, &count) in counts.iter().enumerate() {
+            let full = self.codec.kept_full(count);
+            let first = (head + 1) * width - count;
+            rows.extend(first..first + count - full);
+            let new = (count - full) / self.codec.group;
+            self.table[head].extend(next..next + new);
+            next += new;
+            left.push(full);
+        }
+        if rows.is_empty() {
+            self.tail.replace(entries, counts, capacity);
+        } else {
+            let new = Pages::of(&entries, &rows, self.codec, self.options.dtype);
+            self.pages = Some(match self.pages.take() {
+                None => new,
+                Some(held) => held.followed_by(new),
+            });
+            let lists: Vec<Vec<usize>> =
+                left.iter().map(|&full| (width - full..width).collect()).collect();
+            let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+            let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
+            let entries = if selection.width() == 0 {
+                None
+            } else {
+                Some(entries.select(&selection, &Reference))
+            };
+            match entries {
+                Some(entries) => self.tail.replace(entries, &left, capacity),
+                None => {
+                    self.tail = DenseStore::new(self.options.clone());
+                    self.tail.reserve(capacity);
+                }
+            }
+        }
+        self.before_append.clone_from(&left);
+        self.tail_counts = left;
+    }
+
+    /// Room for what a tail may hold, whatever is asked for.
+    fn room(&self) -> usize {
+        self.codec.residual + 2 * self.codec.group
+    }
+}
+
+/// Pages, `[pages, per, group]`, put side by side: `[batch, heads · per, most pages · group]`.
+fn side_by_side<K: Basic>(
+    x: Tensor<3, K>,
+    index: &Tensor<1, Int>,
+    batch: usize,
+    heads: usize,
+) -> Tensor<3, K> {
+    let [_, per, group] = x.dims();
+    let most = index.dims()[0] / (batch * heads);
+    x.select(0, index.clone()).reshape([batch * heads, most, per, group]).swap_dims(1, 2).reshape([
+        batch,
+        heads * per,
+        most * group,
+    ])
+}
+
+impl Store for QuantizedStore {
+    fn columns(&self) -> usize {
+        if self.aligned() {
+            return self.most_pages() * self.codec.group + self.tail.columns();
+        }
+        (0..self.table.len()).map(|head| self.count(head)).max().unwrap_or(0)
+    }
+
+    fn capacity(&self) -> usize {
+        self.columns() - self.tail.columns().min(self.columns()) + self.tail.capacity()
+    }
+
+    fn bytes(&self) -> usize {
+        self.pages.as_ref().map_or(0, Pages::bytes) + self.tail.bytes()
+    }
+
+    fn footprint(&self) -> Footprint {
+        let StoreOptions { shape, batch, dtype, .. } = self.options;
+        let heads = batch * shape.kv_heads;
+        let bits = usize::from(self.codec.bits);
+        let line = 2 * dtype.size();
+        let keys = (shape.head_dim * bits).div_ceil(8)
+            + (shape.head_dim * line).div_ceil(self.codec.group);
+        let values = (shape.head_dim * bits).div_ceil(32) * 4
+            + shape.head_dim / self.codec.value_group(shape.head_dim) * line;
+        let scalars = self.options.scalar_bytes();
+        Footprint {
+            fixed: self.room() * (self.options.pair_bytes() + scalars),
+            column: heads * (keys + values) + scalars,
+            entry: 0,
+        }
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        let pages = self.columns() - self.tail.columns().min(self.columns());
+        let most = self.tail.columns() + self.room();
+        self.tail.reserve(capacity.saturating_sub(pages).min(most));
+    }
+
+    fn append(&mut self, entries: Entries, counts: &[usize]) {
+        self.before_append.clone_from(&self.tail_counts);
+        for (held, new) in self.tail_counts.iter_mut().zip(counts) {
+            *held += new;
+        }
+        self.tail.append(entries, counts);
+    }
+
+    fn truncate(&mut self, columns: usize) {
+        let dropped = self.columns().saturating_sub(columns);
+        if dropped > 0 {
+            self.tail.truncate(self.tail.columns().saturating_sub(dropped));
+            self.tail_counts.clone_from(&self.before_append);
+        }
+    }
+
+    fn entries(&self) -> Entries {
+        let Some(pages) = &self.pages else { return self.tail.entries() };
+        let mut held = self.page_entries(pages);
+        if self.tail.columns() > 0 {
+            let tail = self.tail.entries();
+            held = Entries {
+                keys: Tensor::cat(vec![held.keys, tail.keys.cast(DType::F32)], 2),
+                values: Tensor::cat(vec![held.values, tail.values.cast(DType::F32)], 2),
+                positions: Tensor::cat(vec![held.positions, tail.positions], 2),
+                tracks: held.tracks.zip(tail.tracks, |held, tail| Tensor::cat(vec![held, tail], 2)),
+                sharing: None,
+            };
+        }
+        if self.aligned() {
+            return held;
+        }
+        let lists = self.columns_of_heads();
+        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+        let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
+        held.select(&selection, &Reference)
+    }
+
+    fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
+        attend_entries(self.entries(), input)
+    }
+
+    fn set_tracks(&mut self, tracks: Tracks) {
+        let columns = self.columns();
+        let (group, most, tail) = (self.codec.group, self.most_pages(), self.tail.columns());
+        let heads = self.heads();
+        let device = self.options.device.clone();
+        // From the columns of all entries to those of pages and of the tail.
+        let part = |lists: Vec<Vec<usize>>, narrow: (usize, usize)| {
+            if self.aligned() {
+                return tracks.clone().map(|track| track.narrow(2, narrow.0, narrow.1));
+            }
+            let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+            let selection = Selection::of_heads(&lists, heads, &device);
+            tracks.clone().map(|track| crate::ops::compact_scalars(track, &selection))
+        };
+        let counts: Vec<usize> = (0..self.table.len()).map(|head| self.count(head)).collect();
+        let old = counts.iter().zip(&self.tail_counts);
+        let old = old.map(|(&count, &tail)| (columns - count..columns - tail).collect()).collect();
+        let new =
+            self.tail_counts.iter().map(|&tail| (columns - tail..columns).collect()).collect();
+        let of_pages = (most > 0).then(|| part(old, (0, most * group)));
+        let of_tail = (tail > 0).then(|| part(new, (columns - tail, tail)));
+
+        if let (Some(tracks), Some(pages)) = (of_pages, &mut self.pages) {
+            let total = pages.positions.dims()[0];
+            let mut place = vec![0; total];
+            for (head, list) in self.table.iter().enumerate() {
+                let missing = most - list.len();
+                for (index, &page) in list.iter().enumerate() {
+                    place[page] = (head * most + missing + index) as i64;
+                }
+            }
+            let place = upload(place, &device);
+            pages.tracks = tracks.map(|track| {
+                let [batch, all, _] = track.dims();
+                let per = all / heads;
+                track
+                    .reshape([batch * heads, per, most, group])
+                    .swap_dims(1, 2)
+                    .reshape([batch * heads * most, per, group])
+                    .select(0, place.clone())
+            });
+        }
+        if let Some(tracks) = of_tail {
+            // Every head's tail is as wide as the widest, or the selection made it so.
+            let width = tracks.iter().next().map_or(tail, |track| track.dims()[2]);
+            let tracks = if width == tail {
+                tracks
+            } else {
+                tracks.map(|track| {
+                    let [batch, heads, _] = track.dims();
+                    let none = [batch, heads, tail - width];
+                    let none = Tensor::zeros(none, (&track.device(), track.dtype()));
+                    Tensor::cat(vec![none, track], 2)
+                })
+            };
+            self.tail.set_tracks(tracks);
+        }
+    }
+
+    /// As they are, until they [`settle`](Store::settle).
+    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
+        self.pages = None;
+        self.table.iter_mut().for_each(Vec::clear);
+        let most = entries.columns() + self.room();
+        self.tail.replace(entries, counts, capacity.min(most));
+        self.tail_counts = counts.to_vec();
+        self.before_append = counts.to_vec();
+    }
+
+    fn settle(&mut self) {
+        let due = |&count: &usize| count >= self.codec.residual + self.codec.group;
+        if !self.tail_counts.iter().any(due) {
+            return;
+        }
+        let entries = self.tail.entries();
+        let counts = self.tail_counts.clone();
+        self.quantize(entries, &counts, self.room());
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Store> {
+        Box::new(self.clone())
+    }
+}

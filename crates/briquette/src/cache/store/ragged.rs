@@ -1,0 +1,106 @@
+use burn::tensor::{Int, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Footprint, Store, StoreBuilder, StoreOptions,
+    layout::Layout,
+    segmented::{Body, Segmented},
+};
+use crate::cache::{Entries, Tracks};
+
+/// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
+///
+/// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger). Entries that have come since
+/// the last compression are the same for every head and lie in buffers behind the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ragged {}
+
+impl StoreBuilder for Ragged {
+    fn name(&self) -> &str {
+        "ragged"
+    }
+
+    fn holds_ragged_heads(&self) -> bool {
+        true
+    }
+
+    fn build(&self, options: StoreOptions) -> Box<dyn Store> {
+        Box::new(Segmented::<RaggedBody>::new(options))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct RaggedBody {
+    layout: Layout,
+    /// `[total, head_dim]`
+    keys: Tensor<2>,
+    /// `[total, head_dim]`
+    values: Tensor<2>,
+    /// `[total, 1]`
+    positions: Tensor<2, Int>,
+    /// Each `[1, heads of the track a kv head, total]`.
+    tracks: Tracks,
+    bytes: usize,
+}
+
+impl Body for RaggedBody {
+    fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self {
+        let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
+        let layout = Layout::new(batch, shape.kv_heads, counts, device);
+        let heads = batch * shape.kv_heads;
+        let row = (options.pair_bytes() + options.scalar_bytes()) / heads;
+        let bytes = layout.total() * row + layout.integers() * options.int_bytes();
+        Self {
+            keys: layout.pack(entries.keys.cast(dtype)),
+            values: layout.pack(entries.values),
+            positions: layout.pack_scalars(entries.positions),
+            tracks: pack_tracks(&layout, entries.tracks),
+            layout,
+            bytes,
+        }
+    }
+
+    fn takes(_: &Entries) -> bool {
+        true
+    }
+
+    fn entries(&self, _: &StoreOptions) -> Entries {
+        Entries {
+            keys: self.layout.unpack(self.keys.clone()),
+            values: self.layout.unpack(self.values.clone()),
+            positions: self.layout.unpack_filled(self.positions.clone(), -1),
+            tracks: unpack_tracks(&self.layout, self.tracks.clone()),
+            sharing: None,
+        }
+    }
+
+    fn columns(&self) -> usize {
+        self.layout.width()
+    }
+
+    fn set_tracks(&mut self, tracks: Tracks) {
+        self.tracks = pack_tracks(&self.layout, tracks);
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn footprint(options: &StoreOptions) -> Footprint {
+        // A place in a list and one in a rectangle, where heads differ.
+        let places = 2 * options.batch * options.shape.kv_heads * options.int_bytes();
+        let column = options.pair_bytes() + options.scalar_bytes() + places;
+        Footprint { column, ..Footprint::default() }
+    }
+}
+
+/// `[batch, heads, width]` each becomes `[1, heads a kv head, total]`.
+pub(super) fn pack_tracks(layout: &Layout, tracks: Tracks) -> Tracks {
+    tracks.map(|track| layout.pack_scalars(track).swap_dims(0, 1).unsqueeze_dim(0))
+}
+
+/// The inverse of [`pack_tracks`], zero at fillers.
+pub(super) fn unpack_tracks(layout: &Layout, tracks: Tracks) -> Tracks {
+    tracks.map(|track| layout.unpack_filled(track.squeeze_dim::<2>(0).swap_dims(0, 1), 0))
+}

@@ -1,0 +1,133 @@
+use burn::tensor::Tensor;
+
+use super::{DenseStore, Footprint, Store, StoreOptions, StoreQuery, dense::attend_entries};
+use crate::{
+    cache::{Entries, Tracks},
+    ops::AttentionOutput,
+};
+
+/// Entries in a form of their own, which change only when all of them are replaced.
+pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
+    /// Takes entries of which each batch row and head holds the last `counts`.
+    fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self;
+
+    /// Whether it can hold these; others are held as they are.
+    fn takes(entries: &Entries) -> bool;
+
+    /// All of them, heads that hold fewer filled up at the left.
+    fn entries(&self, options: &StoreOptions) -> Entries;
+
+    /// Columns of the longest head.
+    fn columns(&self) -> usize;
+
+    /// Replaces what is counted of them.
+    fn set_tracks(&mut self, tracks: Tracks);
+
+    /// Bytes held on the device.
+    fn bytes(&self) -> usize;
+
+    /// Bytes by what is held, the tail not counted.
+    fn footprint(options: &StoreOptions) -> Footprint;
+}
+
+/// A body, and behind it the entries that have come since, in buffers that are written in place.
+#[derive(Clone, Debug)]
+pub(super) struct Segmented<B> {
+    options: StoreOptions,
+    body: Option<B>,
+    tail: DenseStore,
+}
+
+impl<B: Body> Segmented<B> {
+    pub(super) fn new(options: StoreOptions) -> Self {
+        Self { tail: DenseStore::new(options.clone()), options, body: None }
+    }
+
+    fn body_columns(&self) -> usize {
+        self.body.as_ref().map_or(0, B::columns)
+    }
+}
+
+impl<B: Body> Store for Segmented<B> {
+    fn columns(&self) -> usize {
+        self.body_columns() + self.tail.columns()
+    }
+
+    fn capacity(&self) -> usize {
+        self.body_columns() + self.tail.capacity()
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.as_ref().map_or(0, B::bytes) + self.tail.bytes()
+    }
+
+    fn footprint(&self) -> Footprint {
+        B::footprint(&self.options)
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.tail.reserve(capacity.saturating_sub(self.body_columns()));
+    }
+
+    fn append(&mut self, entries: Entries, counts: &[usize]) {
+        self.tail.append(entries, counts);
+    }
+
+    fn truncate(&mut self, columns: usize) {
+        self.tail.truncate(columns.saturating_sub(self.body_columns()));
+    }
+
+    fn entries(&self) -> Entries {
+        let Some(body) = &self.body else { return self.tail.entries() };
+        let held = body.entries(&self.options);
+        if self.tail.columns() == 0 {
+            return held;
+        }
+        let tail = self.tail.entries();
+        let keys = tail.keys.cast(held.keys.dtype());
+        Entries {
+            keys: Tensor::cat(vec![held.keys, keys], 2),
+            values: Tensor::cat(vec![held.values, tail.values], 2),
+            positions: Tensor::cat(vec![held.positions, tail.positions], 2),
+            tracks: held.tracks.zip(tail.tracks, |held, tail| Tensor::cat(vec![held, tail], 2)),
+            sharing: held.sharing,
+        }
+    }
+
+    fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
+        attend_entries(self.entries(), input)
+    }
+
+    fn set_tracks(&mut self, tracks: Tracks) {
+        let columns = self.body_columns();
+        let tail = self.tail.columns();
+        if let Some(body) = &mut self.body {
+            body.set_tracks(tracks.clone().map(|track| track.narrow(2, 0, columns)));
+        }
+        if tail > 0 {
+            self.tail.set_tracks(tracks.map(|track| track.narrow(2, columns, tail)));
+        }
+    }
+
+    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
+        let columns = entries.columns();
+        if !B::takes(&entries) {
+            self.body = None;
+            self.tail.replace(entries, counts, capacity);
+            return;
+        }
+        // The old body goes before the new one comes.
+        self.body = None;
+        self.body = Some(B::pack(entries, counts, &self.options));
+        let room = capacity.saturating_sub(columns);
+        self.tail.truncate(0);
+        if self.tail.capacity() > room {
+            self.tail = DenseStore::new(self.options.clone());
+        }
+        self.tail.reserve(room);
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Store> {
+        Box::new(self.clone())
+    }
+}

@@ -1,0 +1,161 @@
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Footprint, Store, StoreBuilder, StoreOptions,
+    layout::Layout,
+    ragged::{pack_tracks, unpack_tracks},
+    segmented::{Body, Segmented},
+};
+use crate::cache::{Entries, Sharing, Tracks};
+
+/// Entries that tokens share (EMS): each entry is a key direction and a value, held once; each token is a row
+/// of a table with the entry it belongs to, the norm of its own key and its position.
+///
+/// Tokens that have come since the last compression lie as they are behind the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shared {}
+
+impl StoreBuilder for Shared {
+    fn name(&self) -> &str {
+        "shared"
+    }
+
+    fn holds_ragged_heads(&self) -> bool {
+        true
+    }
+
+    fn holds_shared_entries(&self) -> bool {
+        true
+    }
+
+    fn build(&self, options: StoreOptions) -> Box<dyn Store> {
+        Box::new(Segmented::<SharedBody>::new(options))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct SharedBody {
+    /// Directions of keys, unit length, `[all entries, head_dim]`.
+    directions: Tensor<2>,
+    /// `[all entries, head_dim]`
+    values: Tensor<2>,
+    /// The layout of the tokens.
+    layout: Layout,
+    /// The entry of each token, `[all tokens]`.
+    entry: Tensor<1, Int>,
+    /// The norm of the key of each token, f32, `[all tokens, 1]`.
+    norms: Tensor<2>,
+    /// `[all tokens, 1]`
+    positions: Tensor<2, Int>,
+    /// Each `[1, heads of the track a kv head, all tokens]`.
+    tracks: Tracks,
+    sharing: Sharing,
+    bytes: usize,
+}
+
+/// Entries and the tokens that belong to them, as lists over all heads.
+struct Table {
+    /// For each entry the place of its center in a rectangle.
+    centers: Vec<i64>,
+    /// For each token its entry.
+    entry: Vec<i64>,
+}
+
+impl Table {
+    fn new(sharing: &Sharing, counts: &[usize], width: usize) -> Self {
+        let mut table = Self { centers: Vec::new(), entry: Vec::new() };
+        for (head, &count) in counts.iter().enumerate() {
+            let center = |token: usize| sharing.centers[head].get(token).copied().unwrap_or(token);
+            let first = (head + 1) * width - count;
+            let mut entry_of_center = vec![0; count];
+            for token in (0..count).filter(|&token| center(token) == token) {
+                entry_of_center[token] = table.centers.len() as i64;
+                table.centers.push((first + token) as i64);
+            }
+            table.entry.extend((0..count).map(|token| entry_of_center[center(token)]));
+        }
+        table
+    }
+}
+
+impl Body for SharedBody {
+    fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self {
+        let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
+        let [_, heads, width, head_dim] = entries.keys.dims();
+        let layout = Layout::new(batch, heads, counts, device);
+        let sharing =
+            entries.sharing.unwrap_or(Sharing { centers: vec![Vec::new(); counts.len()] });
+        let table = Table::new(&sharing, counts, width);
+        let upload = |list: Vec<i64>| {
+            let length = list.len();
+            Tensor::<1, Int>::from_data(TensorData::new(list, [length]), device)
+        };
+        let (all_entries, all_tokens) = (table.centers.len(), table.entry.len());
+        let centers = upload(table.centers);
+        let of_centers =
+            |x: Tensor<4>| x.reshape([batch * heads * width, head_dim]).select(0, centers.clone());
+
+        let keys = entries.keys.cast(DType::F32);
+        let norms = keys.clone().square().sum_dim(3).sqrt();
+        let center_norms =
+            norms.clone().reshape([batch * heads * width, 1]).select(0, centers.clone());
+        // The direction of a zero key is zero.
+        let directions = of_centers(keys) / center_norms.clamp_min(f32::MIN_POSITIVE);
+
+        let tracks = Tracks::bytes_per_entry(options.observes, shape) / shape.kv_heads;
+        let token = 2 * options.int_bytes() + DType::F32.size() + tracks;
+        let bytes = all_entries * 2 * head_dim * dtype.size()
+            + all_tokens * token
+            + layout.integers() * options.int_bytes();
+        Self {
+            directions: directions.cast(dtype),
+            values: of_centers(entries.values),
+            entry: upload(table.entry),
+            norms: layout.pack(norms),
+            positions: layout.pack_scalars(entries.positions),
+            tracks: pack_tracks(&layout, entries.tracks),
+            layout,
+            sharing,
+            bytes,
+        }
+    }
+
+    fn takes(entries: &Entries) -> bool {
+        entries.sharing.is_some()
+    }
+
+    /// Every token a column of its own: its norm times the direction of its entry, and the value of its entry.
+    fn entries(&self, _: &StoreOptions) -> Entries {
+        let of_tokens = |x: &Tensor<2>| x.clone().select(0, self.entry.clone());
+        let keys = of_tokens(&self.directions).cast(DType::F32) * self.norms.clone();
+        Entries {
+            keys: self.layout.unpack(keys),
+            values: self.layout.unpack(of_tokens(&self.values)),
+            positions: self.layout.unpack_filled(self.positions.clone(), -1),
+            tracks: unpack_tracks(&self.layout, self.tracks.clone()),
+            sharing: Some(self.sharing.clone()),
+        }
+    }
+
+    fn columns(&self) -> usize {
+        self.layout.width()
+    }
+
+    fn set_tracks(&mut self, tracks: Tracks) {
+        self.tracks = pack_tracks(&self.layout, tracks);
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn footprint(options: &StoreOptions) -> Footprint {
+        let heads = options.batch * options.shape.kv_heads;
+        let places = 2 * heads * options.int_bytes();
+        let column =
+            options.scalar_bytes() + heads * (options.int_bytes() + DType::F32.size()) + places;
+        Footprint { entry: options.pair_bytes(), column, fixed: 0 }
+    }
+}

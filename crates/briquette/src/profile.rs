@@ -1,0 +1,157 @@
+//! What was measured of a model ahead of time: which heads retrieve, and which layers suffer from a small cache.
+//!
+//! `briquette calibrate` makes the file; HeadKV and CompressKV read it.
+
+use std::{fs, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CacheShape, Error, Result};
+
+/// Head scores and layer errors of one checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The checkpoint it was made from, for people.
+    pub model: String,
+    /// How it was made, for people: prompts, lengths, seed, date.
+    pub made: String,
+    /// The shape of the model's cache. A cache of another shape refuses the profile.
+    pub shape: CacheShape,
+    /// How much each query head retrieves.
+    pub heads: HeadScores,
+    /// The relative error of each layer's attention output under a small cache (CompressKV, Eq. 8), normalised
+    /// to sum to one: `[layers]`.
+    pub layer_errors: Vec<f64>,
+}
+
+/// How much each query head retrieves, by three measures; each `[layers][query_heads]`, not negative.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct HeadScores {
+    /// Attention on the whole answer span while the answer is generated (CompressKV: semantic retrieval heads).
+    pub semantic: Vec<Vec<f64>>,
+    /// How often the most attended token is the answer token being copied (Wu et al., 2024: retrieval heads).
+    pub copy_paste: Vec<Vec<f64>>,
+    /// Attention on answer tokens that are among the most attended (HeadKV).
+    pub headkv: Vec<Vec<f64>>,
+}
+
+/// One of the measures of [`HeadScores`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeadScoreKind {
+    /// [`HeadScores::semantic`]
+    #[default]
+    Semantic,
+    /// [`HeadScores::copy_paste`]
+    CopyPaste,
+    /// [`HeadScores::headkv`]
+    Headkv,
+}
+
+impl HeadScoreKind {
+    /// Every measure.
+    pub const ALL: [Self; 3] = [Self::Semantic, Self::CopyPaste, Self::Headkv];
+}
+
+impl HeadScores {
+    /// The scores of one kind, `[layers][query_heads]`.
+    pub fn get(&self, kind: HeadScoreKind) -> &[Vec<f64>] {
+        match kind {
+            HeadScoreKind::Semantic => &self.semantic,
+            HeadScoreKind::CopyPaste => &self.copy_paste,
+            HeadScoreKind::Headkv => &self.headkv,
+        }
+    }
+}
+
+impl Profile {
+    /// Reads a profile from JSON.
+    ///
+    /// # Errors
+    /// [`Error::ProfileFile`] if it cannot be read or understood, or [`Error::InvalidProfile`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let origin = path.display().to_string();
+        let text = fs::read_to_string(path).map_err(|error| Error::ProfileFile {
+            origin: origin.clone(),
+            message: error.to_string(),
+        })?;
+        Self::parse(&text, &origin)
+    }
+
+    /// Reads a profile from JSON text.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn from_json(text: &str) -> Result<Self> {
+        Self::parse(text, "JSON")
+    }
+
+    fn parse(text: &str, origin: &str) -> Result<Self> {
+        let profile: Self = serde_json::from_str(text).map_err(|error| Error::ProfileFile {
+            origin: origin.to_owned(),
+            message: error.to_string(),
+        })?;
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// The profile as JSON.
+    ///
+    /// # Errors
+    /// [`Error::ProfileFile`] if a number has no JSON form.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self).map_err(|error| Error::ProfileFile {
+            origin: self.model.clone(),
+            message: error.to_string(),
+        })
+    }
+
+    /// Checks that every table has the dimensions of the shape and holds finite numbers that are not negative.
+    ///
+    /// # Errors
+    /// [`Error::InvalidProfile`].
+    pub fn check(&self) -> Result<()> {
+        self.shape.check()?;
+        let CacheShape { layers, query_heads, .. } = self.shape;
+        let fail =
+            |reason: String| Err(Error::InvalidProfile { model: self.model.clone(), reason });
+        let usable = |x: &f64| x.is_finite() && *x >= 0.0;
+        for kind in HeadScoreKind::ALL {
+            let table = self.heads.get(kind);
+            if table.len() != layers || table.iter().any(|heads| heads.len() != query_heads) {
+                let heads = table.first().map_or(0, Vec::len);
+                return fail(format!(
+                    "its {kind:?} scores are {} layers × {heads} heads, its shape says {layers} × {query_heads}",
+                    table.len()
+                ));
+            }
+            if !table.iter().flatten().all(usable) {
+                return fail(format!("a {kind:?} score is negative or not finite"));
+            }
+        }
+        if self.layer_errors.len() != layers {
+            return fail(format!(
+                "it has {} layer errors for {layers} layers",
+                self.layer_errors.len()
+            ));
+        }
+        if !self.layer_errors.iter().all(usable) {
+            return fail("a layer error is negative or not finite".into());
+        }
+        Ok(())
+    }
+
+    /// Checks that it was made for caches of this shape.
+    ///
+    /// # Errors
+    /// [`Error::ProfileShape`].
+    pub fn check_shape(&self, shape: CacheShape) -> Result<()> {
+        if self.shape == shape {
+            return Ok(());
+        }
+        Err(Error::ProfileShape { model: self.model.clone(), profile: self.shape, cache: shape })
+    }
+}

@@ -1,0 +1,110 @@
+use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::{ReduceInput, Reduced, Reducer, host};
+use crate::{
+    Error, Result,
+    ops::{AccumulateInput, Nearest, NearestInput},
+};
+
+/// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
+/// al., 2024, Eq. 5 to 9).
+///
+/// The threshold is an exponential moving average, one a layer and batch row: the mean over all evicted
+/// entries of their highest similarity, `beta` of it at every later compression. A kept entry weighs e, one merged
+/// into it exp(cosine); the weights of keys and values are the same and sum to one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmaMerge {
+    /// The weight of the newest mean.
+    pub beta: f64,
+}
+
+/// The threshold of a row that has evicted nothing so far: no cosine is as low.
+const NONE_YET: f64 = -4.0;
+
+impl Reducer for EmaMerge {
+    fn name(&self) -> &str {
+        "ema-merge"
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, β {}", self.name(), self.beta)
+    }
+
+    fn check(&self) -> Result<()> {
+        if (0.0..=1.0).contains(&self.beta) {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter {
+            parameter: "reduce.beta",
+            value: self.beta.to_string(),
+            must_be: "between 0 and 1".into(),
+        })
+    }
+
+    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
+        let device = input.entries.keys.device();
+        let heads = input.shape.kv_heads;
+        let split = host::split(&input)?;
+        let kept = host::selection(&host::columns(&split.kept, &input), heads, &device);
+        let counts = kept.counts.clone();
+        let evicted = host::selection(&host::columns(&split.evicted, &input), heads, &device);
+        let width = kept.width();
+        let ReduceInput { entries, ops, .. } = input;
+        let (old_keys, old_values) = (entries.keys.clone(), entries.values.clone());
+        let mut entries = entries.select(&kept, ops);
+
+        let evicted_keys = ops.compact(old_keys, &evicted);
+        let evicted_values = ops.compact(old_values, &evicted);
+        let Nearest { similarity, index } = ops.nearest(NearestInput {
+            pairs: vec![(evicted_keys.clone(), entries.keys.clone())],
+            fillers: counts.iter().map(|&count| width - count).collect(),
+        });
+
+        // The mean of the highest similarities of a row, over all its heads.
+        let [batch, _, most] = similarity.dims();
+        let own: Vec<Vec<f32>> = evicted.counts.iter().map(|&count| vec![1.0; count]).collect();
+        let own = host::scalars(&own, heads, &device);
+        let numbers: Vec<f32> =
+            evicted.counts.chunks(heads).map(|row| row.iter().sum::<usize>() as f32).collect();
+        let per_row = |numbers: Vec<f32>| {
+            Tensor::<2>::from_data(TensorData::new(numbers, [batch, 1]), (&device, DType::F32))
+        };
+        let total = (similarity.clone() * own.clone()).reshape([batch, heads * most]).sum_dim(1);
+        let mean = total / per_row(numbers.iter().map(|&number| number.max(1.0)).collect());
+        let before = match input.state {
+            Some(before) => before.clone(),
+            None => Tensor::full([batch, 1], NONE_YET, (&device, DType::F32)),
+        };
+        let blend = mean.clone() * self.beta + before.clone() * (1.0 - self.beta);
+        let blend = blend.mask_where(before.clone().lower_scalar(NONE_YET / 2.0), mean);
+        // A row that evicts nothing keeps its threshold.
+        let idle = per_row(numbers.iter().map(|&n| if n > 0.0 { 0.0 } else { 1.0 }).collect());
+        let threshold = blend.mask_where(idle.equal_scalar(1.0), before);
+        let limit = threshold.clone().reshape([batch, 1, 1]).expand(similarity.dims());
+        let merged = similarity.clone().greater_equal(limit).float().cast(DType::F32) * own;
+        let weights = similarity.exp() * merged;
+
+        let sums = |x: Tensor<4>| {
+            ops.accumulate(AccumulateInput {
+                x,
+                weights: weights.clone(),
+                slot: index.clone(),
+                span: 1,
+                slots: width,
+            })
+        };
+        let ones = Tensor::ones([batch, heads, most, 1], (&device, DType::F32));
+        let own_weight = std::f64::consts::E;
+        let all = sums(ones) + own_weight;
+        let merge = |kept: Tensor<4>, evicted: Tensor<4>| {
+            let dtype = kept.dtype();
+            let total = sums(evicted) + kept.cast(DType::F32) * own_weight;
+            (total / all.clone()).cast(dtype)
+        };
+        entries.keys = merge(entries.keys, evicted_keys);
+        entries.values = merge(entries.values, evicted_values);
+        Ok(Reduced { entries, counts, state: Some(threshold) })
+    }
+}

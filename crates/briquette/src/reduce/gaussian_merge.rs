@@ -1,0 +1,325 @@
+use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::{ReduceInput, Reduced, Reducer, host};
+use crate::{
+    Budget, Error, Result,
+    ops::{AccumulateInput, Ops},
+    policy::{Protect, Recent},
+};
+
+/// Merges neighbours with similar keys, weighted by a Gaussian around the most attended of them: KVMerger (Wang et
+/// al., 2024, Algorithm 1, Eq. 4 to 7).
+///
+/// The last tokens and those with the highest scores stay as they are. The others are cut into runs of
+/// neighbours whose similarity (cosine of their keys) exceeds a threshold; each run becomes one entry at the place of
+/// its pivot, the member with the highest score.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GaussianMerge {
+    /// The share of the budget for the tokens of highest score, which are not merged.
+    pub protect: f64,
+    /// Neighbours are merged above this similarity, and the budget only says how many tokens are protected. If
+    /// absent, each layer has the threshold that meets its budget exactly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<f64>,
+    /// The width of the Gaussian.
+    pub sigma: Sigma,
+    /// Whether a merged value is multiplied by the number of its members, as the paper prints it (Eq. 7).
+    #[serde(default)]
+    pub scale_values: bool,
+}
+
+/// The width of the Gaussian around a pivot.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sigma {
+    /// The same for every run.
+    Fixed(f64),
+    /// The mean distance of a run's other members to its pivot, over √2.
+    Adaptive,
+}
+
+impl GaussianMerge {
+    fn heavy(&self, budget: usize) -> usize {
+        (budget as f64 * self.protect) as usize
+    }
+
+    /// Entries left of a head when everything that may be merged is: each heavy token may stand between two runs.
+    fn reachable(&self, recent: usize, budget: usize) -> usize {
+        recent + 2 * self.heavy(budget) + 1
+    }
+}
+
+impl Reducer for GaussianMerge {
+    fn name(&self) -> &str {
+        "gaussian-merge"
+    }
+
+    fn summary(&self) -> String {
+        let sigma = match self.sigma {
+            Sigma::Fixed(sigma) => sigma.to_string(),
+            Sigma::Adaptive => "adaptive".to_owned(),
+        };
+        format!("{}, σ {sigma}", self.name())
+    }
+
+    fn check(&self) -> Result<()> {
+        let invalid = |parameter, value: f64, must_be: &str| {
+            Err(Error::InvalidParameter {
+                parameter,
+                value: value.to_string(),
+                must_be: must_be.into(),
+            })
+        };
+        if !(0.0..=1.0).contains(&self.protect) {
+            return invalid("reduce.protect", self.protect, "between 0 and 1");
+        }
+        match (self.threshold, self.sigma) {
+            (Some(threshold), _) if !(-1.0..=1.0).contains(&threshold) => {
+                invalid("reduce.threshold", threshold, "between -1 and 1")
+            }
+            (_, Sigma::Fixed(sigma)) if !(sigma.is_finite() && sigma > 0.0) => {
+                invalid("reduce.sigma.fixed", sigma, "above 0")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_budget(&self, budget: Budget, protect: Protect) -> Result<()> {
+        if self.threshold.is_some() {
+            return Ok(());
+        }
+        let fails = |target: usize| {
+            let recent = protect.recent.tokens(target);
+            let reachable = self.reachable(recent, target);
+            (reachable > target).then(|| Error::MergeBudget {
+                budget,
+                target,
+                recent,
+                heavy: self.heavy(target),
+                reachable,
+            })
+        };
+        match (budget, protect.recent) {
+            (Budget::Tokens(tokens), _) => fails(tokens).map_or(Ok(()), Err),
+            // Shares that leave nothing to merge into fail at every size.
+            (_, Recent::Share(_)) => fails(1 << 20).map_or(Ok(()), Err),
+            _ => Ok(()),
+        }
+    }
+
+    fn makes_ragged_heads(&self) -> bool {
+        true
+    }
+
+    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
+        let device = input.entries.keys.device();
+        let heads = input.shape.kv_heads;
+        let sets = self.sets(&input)?;
+        let of_sets = |lists: &[Vec<usize>]| host::columns(lists, &input);
+        let pivots = host::selection(&of_sets(&sets.pivot), heads, &device);
+        // For each entry: its own column, the column of its pivot, and the slot of its set.
+        let all: Vec<Vec<usize>> = input.held.iter().map(|&held| (0..held).collect()).collect();
+        let own = host::selection(&of_sets(&all), heads, &device);
+        let pivot_of: Vec<Vec<usize>> = sets
+            .set_of
+            .iter()
+            .zip(&sets.pivot)
+            .map(|(set_of, pivot)| set_of.iter().map(|&set| pivot[set]).collect())
+            .collect();
+        let pivot_of = host::selection(&of_sets(&pivot_of), heads, &device);
+        let width = pivots.width();
+        let slots: Vec<Vec<usize>> = sets
+            .set_of
+            .iter()
+            .zip(&sets.pivot)
+            .map(|(set_of, pivot)| set_of.iter().map(|&set| width - pivot.len() + set).collect())
+            .collect();
+        let slot = host::indices(&slots, heads, &device);
+        let present: Vec<Vec<f32>> = input.held.iter().map(|&held| vec![1.0; held]).collect();
+        let present = host::scalars(&present, heads, &device);
+        let members: Vec<Vec<f32>> = sets.sizes();
+        let members = host::scalars(&members, heads, &device).unsqueeze_dim::<4>(3);
+
+        let ReduceInput { entries, ops, .. } = input;
+        let (keys, values) = (entries.keys.clone(), entries.values.clone());
+        let entries_of = |x: &Tensor<4>| ops.compact(x.clone(), &own).cast(DType::F32);
+        let (all_keys, all_values) = (entries_of(&keys), entries_of(&values));
+        let pivot_keys = ops.compact(keys, &pivot_of).cast(DType::F32);
+        let mut entries = entries.select(&pivots, ops);
+
+        let segments = Segments { ops, slot, slots: width };
+        let squared = (all_keys.clone() - pivot_keys).square().sum_dim(3);
+        let exponent = match self.sigma {
+            Sigma::Fixed(sigma) => squared / (2.0 * sigma * sigma),
+            Sigma::Adaptive => {
+                // With σ² half the square of the mean distance, 2σ² is that square.
+                let others = (members.clone() - 1.0).clamp_min(1.0);
+                let distance = segments.sum(squared.clone().sqrt(), present.clone()) / others;
+                let square = segments.of_entries(distance).square();
+                let zero = square.clone().equal_scalar(0.0);
+                (squared / square.mask_fill(zero.clone(), 1.0)).mask_fill(zero, 0.0)
+            }
+        };
+        let [batch, _, count, _] = exponent.dims();
+        let weights = (-exponent).exp().reshape([batch, heads, count]) * present;
+        let total = segments.sum(Tensor::ones_like(&weights).unsqueeze_dim(3), weights.clone());
+        let total = total.clamp_min(f32::MIN_POSITIVE);
+        // A set of one stays as it is, to the bit.
+        let alone = members.clone().lower_equal_scalar(1.0);
+        let merge = |x: Tensor<4>, kept: Tensor<4>, scale: Option<Tensor<4>>| {
+            let dtype = kept.dtype();
+            let mut merged = segments.sum(x, weights.clone()) / total.clone();
+            if let Some(scale) = scale {
+                merged = merged * scale;
+            }
+            let alone = alone.clone().expand(kept.dims());
+            merged.cast(dtype).mask_where(alone, kept)
+        };
+        entries.keys = merge(all_keys, entries.keys, None);
+        entries.values = merge(all_values, entries.values, self.scale_values.then_some(members));
+        Ok(Reduced { entries, counts: pivots.counts, state: None })
+    }
+}
+
+/// Runs of entries that become one, a batch row and kv head; entries count from a head's first.
+struct Sets {
+    /// The set of each entry, counted from 0, ascending.
+    set_of: Vec<Vec<usize>>,
+    /// The pivot of each set.
+    pivot: Vec<Vec<usize>>,
+}
+
+impl Sets {
+    /// The members of each set.
+    fn sizes(&self) -> Vec<Vec<f32>> {
+        let size = |(set_of, pivot): (&Vec<usize>, &Vec<usize>)| {
+            let mut sizes = vec![0.0; pivot.len()];
+            set_of.iter().for_each(|&set| sizes[set] += 1.0);
+            sizes
+        };
+        self.set_of.iter().zip(&self.pivot).map(size).collect()
+    }
+}
+
+impl GaussianMerge {
+    /// Cuts the entries of each head into sets.
+    fn sets(&self, input: &ReduceInput<'_>) -> Result<Sets> {
+        let heads = input.shape.kv_heads;
+        let scores = host::Columns::read(input.scores.clone())?;
+        host::check_scores(&scores, input)?;
+        let links = host::Columns::read(neighbours(input.entries.keys.clone()))?;
+
+        let mut joined: Vec<Vec<bool>> = Vec::new();
+        let mut candidates: Vec<Vec<(f32, usize, usize)>> =
+            vec![Vec::new(); input.held.len() / heads];
+        for (head, &held) in input.held.iter().enumerate() {
+            let keep = input.keep[head];
+            let recent = input.protect.recent.tokens(keep).min(held);
+            let scores = scores.of(head, held);
+            let mut order: Vec<usize> = (0..held - recent).collect();
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+            let mut is_protected = vec![false; held];
+            let heavy = order.into_iter().take(self.heavy(keep));
+            heavy.chain(held - recent..held).for_each(|entry| is_protected[entry] = true);
+            is_protected.iter_mut().take(input.protect.sinks).for_each(|x| *x = true);
+            // The link at an entry leads to the one before it.
+            let links = links.of(head, held);
+            for entry in 1..held {
+                if !is_protected[entry - 1] && !is_protected[entry] {
+                    candidates[head / heads].push((links[entry], head, entry));
+                }
+            }
+            joined.push(vec![false; held]);
+        }
+        for (row, mut candidates) in candidates.into_iter().enumerate() {
+            let range = row * heads..(row + 1) * heads;
+            let target: usize = input.keep[range.clone()].iter().sum();
+            let held: usize = input.held[range].iter().sum();
+            let count = match self.threshold {
+                Some(threshold) => {
+                    candidates.retain(|(similarity, ..)| f64::from(*similarity) > threshold);
+                    candidates.len()
+                }
+                None => held.saturating_sub(target),
+            };
+            if count > candidates.len() {
+                let keep = target / heads;
+                return Err(Error::MergeBudget {
+                    budget: Budget::Tokens(keep),
+                    target,
+                    recent: input.protect.recent.tokens(keep),
+                    heavy: self.heavy(keep),
+                    reachable: held - candidates.len(),
+                });
+            }
+            candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+            for &(_, head, entry) in &candidates[..count] {
+                joined[head][entry] = true;
+            }
+        }
+
+        let mut sets = Sets { set_of: Vec::new(), pivot: Vec::new() };
+        for (head, joined) in joined.iter().enumerate() {
+            let scores = scores.of(head, joined.len());
+            let (mut set_of, mut pivot) = (Vec::new(), Vec::<usize>::new());
+            for (entry, &joins) in joined.iter().enumerate() {
+                match pivot.last_mut() {
+                    Some(pivot) if joins => {
+                        if scores[entry] > scores[*pivot] {
+                            *pivot = entry;
+                        }
+                    }
+                    _ => pivot.push(entry),
+                }
+                set_of.push(pivot.len() - 1);
+            }
+            sets.set_of.push(set_of);
+            sets.pivot.push(pivot);
+        }
+        Ok(sets)
+    }
+}
+
+/// The cosine of each key and the one before it, `[batch, kv_heads, entries]`; 0 for the first.
+fn neighbours(keys: Tensor<4>) -> Tensor<3> {
+    let [batch, heads, entries, _] = keys.dims();
+    let keys = keys.cast(DType::F32);
+    let norm = keys.clone().square().sum_dim(3).sqrt().clamp_min(f32::MIN_POSITIVE);
+    let unit = keys / norm;
+    let first = Tensor::zeros([batch, heads, 1], (&unit.device(), DType::F32));
+    if entries == 1 {
+        return first;
+    }
+    let before = unit.clone().narrow(2, 0, entries - 1);
+    let cosines = (before * unit.narrow(2, 1, entries - 1)).sum_dim(3);
+    Tensor::cat(vec![first, cosines.reshape([batch, heads, entries - 1])], 2)
+}
+
+/// Sums over sets.
+struct Segments<'a> {
+    ops: &'a dyn Ops,
+    /// The slot of each entry's set, `[batch, kv_heads, entries]`.
+    slot: Tensor<3, burn::tensor::Int>,
+    slots: usize,
+}
+
+impl Segments<'_> {
+    /// `[batch, kv_heads, entries, channels]` becomes `[batch, kv_heads, slots, channels]`.
+    fn sum(&self, x: Tensor<4>, weights: Tensor<3>) -> Tensor<4> {
+        self.ops.accumulate(AccumulateInput {
+            x,
+            weights,
+            slot: self.slot.clone(),
+            span: 1,
+            slots: self.slots,
+        })
+    }
+
+    /// What each entry's set has, `[batch, kv_heads, slots, 1]` becomes `[batch, kv_heads, entries, 1]`.
+    fn of_entries(&self, x: Tensor<4>) -> Tensor<4> {
+        let [batch, heads, slots, _] = x.dims();
+        x.reshape([batch, heads, slots]).gather(2, self.slot.clone()).unsqueeze_dim(3)
+    }
+}

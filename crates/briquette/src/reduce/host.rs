@@ -1,0 +1,111 @@
+//! What reducers that decide on the host share.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use super::ReduceInput;
+use crate::{
+    Error, Result,
+    ops::{SelectInput, Selection},
+};
+
+/// Numbers of the entries of a layer on the host, one a column.
+pub(super) struct Columns {
+    numbers: Vec<f32>,
+    width: usize,
+}
+
+impl Columns {
+    /// Reads `x`, `[batch, kv_heads, entries]`.
+    pub(super) fn read(x: Tensor<3>) -> Result<Self> {
+        let width = x.dims()[2];
+        Ok(Self { numbers: x.cast(DType::F32).try_into_vec_as::<f32>()?, width })
+    }
+
+    /// The last `held` numbers of a head.
+    pub(super) fn of(&self, head: usize, held: usize) -> &[f32] {
+        let end = (head + 1) * self.width;
+        &self.numbers[end - held..end]
+    }
+}
+
+/// Refuses scores that cannot be ordered.
+pub(super) fn check_scores(scores: &Columns, input: &ReduceInput<'_>) -> Result<()> {
+    for (head, &held) in input.held.iter().enumerate() {
+        let count = scores.of(head, held).iter().filter(|score| score.is_nan()).count();
+        if count > 0 {
+            return Err(Error::NotFinite { what: "scores", layer: input.layer, count });
+        }
+    }
+    Ok(())
+}
+
+/// The entries of each head, as indices that count from its first entry, turned into columns.
+pub(super) fn columns(lists: &[Vec<usize>], input: &ReduceInput<'_>) -> Vec<Vec<usize>> {
+    let width = input.entries.columns();
+    let place = |(list, &held): (&Vec<usize>, &usize)| {
+        list.iter().map(|&entry| width - held + entry).collect()
+    };
+    lists.iter().zip(input.held).map(place).collect()
+}
+
+/// A selection of columns, one ascending list a batch row and head.
+pub(super) fn selection(lists: &[Vec<usize>], heads: usize, device: &Device) -> Selection {
+    let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+    Selection::of_heads(&lists, heads, device)
+}
+
+/// One number a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
+pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tensor<3> {
+    let width = lists.iter().map(Vec::len).max().unwrap_or(0);
+    let mut numbers = Vec::with_capacity(lists.len() * width);
+    for list in lists {
+        numbers.extend(std::iter::repeat_n(0.0, width - list.len()));
+        numbers.extend(list);
+    }
+    let data = TensorData::new(numbers, [lists.len() / heads, heads, width]);
+    Tensor::from_data(data, (device, DType::F32))
+}
+
+/// One index a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
+pub(super) fn indices(
+    lists: &[Vec<usize>],
+    heads: usize,
+    device: &Device,
+) -> Tensor<3, burn::tensor::Int> {
+    selection(lists, heads, device).indices
+}
+
+/// What is kept of each head and what is not, as indices that count from its first entry; ascending.
+pub(super) struct Split {
+    pub(super) kept: Vec<Vec<usize>>,
+    pub(super) evicted: Vec<Vec<usize>>,
+}
+
+/// Selects as eviction would: the protected, then the highest scores.
+pub(super) fn split(input: &ReduceInput<'_>) -> Result<Split> {
+    let recent: Vec<usize> =
+        input.keep.iter().map(|&keep| input.protect.recent.tokens(keep)).collect();
+    let selection = input.ops.select(SelectInput {
+        layer: input.layer,
+        scores: input.scores,
+        held: input.held,
+        keep: input.keep,
+        sinks: input.protect.sinks,
+        recent: &recent,
+    })?;
+    let width = selection.width();
+    let columns = input.entries.columns();
+    let indices = selection.indices.try_into_vec_as::<i64>()?;
+    let mut split = Split { kept: Vec::new(), evicted: Vec::new() };
+    for (head, (&held, &count)) in input.held.iter().zip(&selection.counts).enumerate() {
+        let end = (head + 1) * width;
+        let first = columns - held;
+        let kept: Vec<usize> =
+            indices[end - count..end].iter().map(|&column| column as usize - first).collect();
+        let mut is_kept = vec![false; held];
+        kept.iter().for_each(|&entry| is_kept[entry] = true);
+        split.evicted.push((0..held).filter(|&entry| !is_kept[entry]).collect());
+        split.kept.push(kept);
+    }
+    Ok(split)
+}

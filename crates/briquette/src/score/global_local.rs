@@ -1,0 +1,66 @@
+use burn::tensor::{Tensor, s};
+use serde::{Deserialize, Serialize};
+
+use super::{Observes, Pool, ScoreInput, Scorer, window::outside_window};
+use crate::{Error, Result, cache::Track};
+
+/// The attention weight a token has received from all queries, scaled to the level of what it received from the
+/// last ones, or the latter if it is more; pooled along the tokens: the Global-Local score of EMS.
+///
+/// With g the sums over all queries and l those over a window, s = max(g · mean(l) / mean(g), l). The window
+/// is the last `window` queries of a prompt, and `window` to 2 · `window` − 1 queries in decoding.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GlobalLocal {
+    /// Queries of the window. Entries of the last so many tokens stay out of means and pooling.
+    pub window: usize,
+    /// Pooling, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Pool>,
+}
+
+impl Scorer for GlobalLocal {
+    fn name(&self) -> &str {
+        "global-local"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}{}", self.name(), self.window, Pool::summary(self.pool))
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::local(self.window)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.window == 0 {
+            return Err(Error::InvalidParameter {
+                parameter: "score.window",
+                value: "0".into(),
+                must_be: "at least 1".into(),
+            });
+        }
+        self.pool.map_or(Ok(()), |pool| pool.check())
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+        let track = |track| input.track(track, self.name()).cloned();
+        let global = input.group_mean(track(Track::Sums)?);
+        let local = track(Track::LocalPast)? + track(Track::LocalCurrent)?;
+        let local = input.group_mean(local);
+
+        // Padding has received nothing, so sums over all columns are sums over the entries.
+        let outside = global.dims()[2].saturating_sub(self.window);
+        let total = |x: &Tensor<3>| x.clone().slice_fill(s![.., .., outside..], 0.0).sum_dim(2);
+        let global_total = total(&global);
+        let none = global_total.clone().equal_scalar(0.0);
+        let level =
+            (total(&local) / global_total.mask_fill(none.clone(), 1.0)).mask_fill(none, 0.0);
+        let scores = (global * level).max_pair(local);
+        let scores = outside_window(scores, self.window);
+        Ok(match self.pool {
+            None => scores,
+            Some(pool) => pool.apply(scores),
+        })
+    }
+}

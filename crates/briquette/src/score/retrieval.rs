@@ -1,0 +1,114 @@
+use burn::tensor::{Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::ScoreInput;
+use crate::{Error, HeadScoreKind, Result};
+
+/// The query heads of a layer that retrieve, by the model's [`Profile`](crate::Profile) (CompressKV).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetrievalHeads {
+    /// By which of the profile's measures.
+    #[serde(default)]
+    pub by: HeadScoreKind,
+    /// How many of them.
+    pub pick: Pick,
+}
+
+/// How many heads of a layer are picked, the highest scores first.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pick {
+    /// So many; all if the layer has fewer.
+    Top(usize),
+    /// Those whose score exceeds a share of the layer's highest.
+    Adaptive {
+        /// The share, 0 to 1.
+        threshold: f64,
+        /// At least so many.
+        least: usize,
+    },
+}
+
+impl RetrievalHeads {
+    /// The best `heads` of a layer by their attention on whole answers.
+    pub fn top(heads: usize) -> Self {
+        Self { by: HeadScoreKind::Semantic, pick: Pick::Top(heads) }
+    }
+
+    pub(super) fn summary(&self) -> String {
+        let kind = match self.by {
+            HeadScoreKind::Semantic => "semantic",
+            HeadScoreKind::CopyPaste => "copy-paste",
+            HeadScoreKind::Headkv => "headkv",
+        };
+        match self.pick {
+            Pick::Top(count) => format!("top {count} {kind} heads"),
+            Pick::Adaptive { threshold, .. } => format!("{kind} heads above {threshold}"),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let invalid = |parameter, value: String, must_be: &str| {
+            Err(Error::InvalidParameter { parameter, value, must_be: must_be.into() })
+        };
+        match self.pick {
+            Pick::Top(0) => invalid("score.heads.retrieval.pick.top", "0".into(), "at least 1"),
+            Pick::Adaptive { least: 0, .. } => {
+                invalid("score.heads.retrieval.pick.adaptive.least", "0".into(), "at least 1")
+            }
+            Pick::Adaptive { threshold, .. } if !(0.0..=1.0).contains(&threshold) => invalid(
+                "score.heads.retrieval.pick.adaptive.threshold",
+                threshold.to_string(),
+                "between 0 and 1",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// The heads picked in a layer with these scores, ascending; of equal scores the lower head.
+    pub fn heads(&self, scores: &[f64]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+        let count = match self.pick {
+            Pick::Top(count) => count,
+            Pick::Adaptive { threshold, least } => {
+                let highest = scores.iter().copied().fold(0.0, f64::max);
+                let above = |&&score: &&f64| highest > 0.0 && score / highest > threshold;
+                scores.iter().filter(above).count().max(least)
+            }
+        };
+        order.truncate(count);
+        order.sort_unstable();
+        order
+    }
+
+    /// The rows of `scores`, `[batch, query_heads, entries]`, of the heads picked.
+    pub(super) fn pick(&self, scores: Tensor<3>, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+        let profile = input.profile("window-attention")?;
+        let heads = self.heads(&profile.heads.get(self.by)[input.layer]);
+        let heads: Vec<i64> = heads.into_iter().map(|head| head as i64).collect();
+        let count = heads.len();
+        let index = Tensor::<1, Int>::from_data(TensorData::new(heads, [count]), &scores.device());
+        Ok(scores.select(1, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_scores_are_picked() {
+        let scores = [0.1, 0.4, 0.3, 0.4];
+        assert_eq!(RetrievalHeads::top(2).heads(&scores), [1, 3]);
+        assert_eq!(RetrievalHeads::top(9).heads(&scores), [0, 1, 2, 3]);
+        let adaptive = |threshold, least| RetrievalHeads {
+            by: HeadScoreKind::Semantic,
+            pick: Pick::Adaptive { threshold, least },
+        };
+        assert_eq!(adaptive(0.7, 1).heads(&scores), [1, 2, 3]);
+        assert_eq!(adaptive(1.0, 1).heads(&scores), [1]);
+        assert_eq!(adaptive(0.0, 1).heads(&[0.0, 0.0]), [0]);
+    }
+}

@@ -1,0 +1,86 @@
+use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use super::{Observes, ScoreInput, Scorer, accumulated::queries_seen};
+use crate::{Error, Result, cache::Track, ops::SelectInput};
+
+/// The mean attention weight a token received from the queries that could see it; tokens whose weights vary most
+/// are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RobustAttention {
+    /// The share of the budget kept for the tokens with the highest standard deviation.
+    pub std_share: f64,
+}
+
+impl RobustAttention {
+    /// What puts the tokens with the highest deviation above all others: a mean weight is at most 1.
+    const ABOVE: f32 = 2.0;
+}
+
+impl Scorer for RobustAttention {
+    fn name(&self) -> &str {
+        "robust-attention"
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, {}% by deviation", self.name(), self.std_share * 100.0)
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::moments()
+    }
+
+    fn check(&self) -> Result<()> {
+        if (0.0..=1.0).contains(&self.std_share) {
+            return Ok(());
+        }
+        Err(Error::InvalidParameter {
+            parameter: "score.std_share",
+            value: self.std_share.to_string(),
+            must_be: "between 0 and 1".into(),
+        })
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+        let sums = input.track(Track::Sums, self.name())?.clone();
+        let squares = input.track(Track::Squares, self.name())?.clone();
+        let [batch, query_heads, entries] = sums.dims();
+        let (heads, group) = (input.shape.kv_heads, input.shape.group());
+        let queries = queries_seen(input, &sums.device())
+            .clamp_min(1.0)
+            .reshape([batch, heads, 1, entries])
+            .expand([batch, heads, group, entries])
+            .reshape([batch, query_heads, entries]);
+        let mean = sums / queries.clone();
+        let variance = squares / queries - mean.clone().square();
+        let deviation = input.group_mean(variance.clamp_min(0.0).sqrt());
+        let mean = input.group_mean(mean);
+
+        let share = |&budget: &usize| (budget as f64 * self.std_share) as usize;
+        let keep: Vec<usize> = input
+            .budget
+            .iter()
+            .flat_map(|budget| std::iter::repeat_n(share(budget), heads))
+            .collect();
+        if keep.iter().all(|&keep| keep == 0) {
+            return Ok(mean);
+        }
+        let selection = input.ops.select(SelectInput {
+            layer: input.layer,
+            scores: &deviation,
+            held: input.held,
+            keep: &keep,
+            sinks: 0,
+            recent: &vec![0; keep.len()],
+        })?;
+        // Fillers of the selection point at the first entry, and add nothing.
+        let width = selection.width();
+        let above = selection.counts.iter().flat_map(|&count| {
+            (0..width).map(move |column| if column + count >= width { Self::ABOVE } else { 0.0 })
+        });
+        let data = TensorData::new(above.collect::<Vec<f32>>(), [batch, heads, width]);
+        let above = Tensor::<3>::from_data(data, (&mean.device(), DType::F32));
+        Ok(mean.scatter(2, selection.indices, above, burn::tensor::IndexingUpdateOp::Add))
+    }
+}
