@@ -1,12 +1,24 @@
 //! Every bad input gives a typed error that carries the numbers, and leaves the cache as it was.
 
+use std::sync::Arc;
+
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, Policy, Prompt, Schedule, Scorer,
+    Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, Policy, Profile, Prompt, Schedule,
+    Scorer,
+    allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
+    cache::store::{Dense, Quantized, Ragged, Shared},
     policy::Recent,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
-    score::{Pool, ScoreInput},
+    reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
+    score::{
+        GlobalLocal, HeadMean, Pick, Pool, RetrievalHeads, RobustAttention, ScoreInput,
+        WindowAttention, WindowVariance,
+    },
 };
-use briquette_tests::backends::{backends, host};
+use briquette_tests::{
+    backends::{backends, host},
+    profiles::profile,
+};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 8 };
@@ -65,6 +77,20 @@ fn policies() -> Vec<Policy> {
         Policy::h2o(Budget::Tokens(12)),
         Policy::tova(Budget::Tokens(12)),
         Policy::snapkv(Budget::Tokens(12)).with_window(4).with_schedule(Schedule::always(1)),
+        Policy::roco(Budget::Tokens(12)).with_sinks(1).with_recent(Recent::Tokens(2)),
+        Policy::cake(Budget::Tokens(12))
+            .with_score(WindowVariance { window: 4, gamma: 200.0, pool: None })
+            .with_recent(Recent::Tokens(4)),
+        Policy::adakv(Budget::Tokens(12)).with_window(4).with_schedule(Schedule::always(2)),
+        Policy::headkv(Budget::Tokens(12)).with_window(4).with_profile(profile(SHAPE)),
+        Policy::cam(Budget::Tokens(12)),
+        Policy::kvmerger(Budget::Tokens(12)).with_schedule(Schedule::always(1)),
+        Policy::d2o(Budget::Tokens(12)),
+        Policy::ems(Budget::Tokens(12))
+            .with_score(GlobalLocal { window: 4, pool: None })
+            .with_recent(Recent::Tokens(4)),
+        Policy::compresskv(Budget::Tokens(12)).with_profile(profile(SHAPE)),
+        Policy::h2o(Budget::Tokens(12)).with_store(Quantized { bits: 4, group: 8, residual: 3 }),
     ]
 }
 
@@ -333,6 +359,175 @@ fn parameters() {
             [part.trim_end_matches('%')]
         );
     }
+}
+
+/// Every parameter of every stage, one beyond its range at a time.
+#[test]
+fn parameters_of_stages() {
+    let device = host();
+    let budget = Budget::Tokens(64);
+    let window = |window| WindowAttention { window, pool: None, heads: HeadMean::Group };
+    let retrieval = |pick| WindowAttention {
+        heads: HeadMean::Retrieval(RetrievalHeads { pick, ..RetrievalHeads::top(1) }),
+        ..window(8)
+    };
+    let variance = WindowVariance { window: 8, gamma: 1.0, pool: None };
+    let preference = Preference { window: 8, tau1: 1.0, tau2: 1.0 };
+    let gaussian = GaussianMerge {
+        protect: 0.1,
+        threshold: None,
+        sigma: Sigma::Adaptive,
+        scale_values: false,
+    };
+    let ems = EvictThenMerge { gamma: 4.0, tau: 0.6, rotate: Rotate::Own };
+    let kivi = Quantized { bits: 2, group: 32, residual: 128 };
+    let h2o = || Policy::h2o(budget);
+    let wrong = [
+        (h2o().with_score(RobustAttention { std_share: 1.5 }), "score.std_share is 1.5"),
+        (h2o().with_score(WindowVariance { gamma: -1.0, ..variance }), "score.gamma is -1"),
+        (h2o().with_score(WindowVariance { window: 0, ..variance }), "score.window is 0"),
+        (h2o().with_score(GlobalLocal { window: 0, pool: None }), "score.window is 0"),
+        (h2o().with_score(retrieval(Pick::Top(0))), "pick.top is 0"),
+        (
+            h2o().with_score(retrieval(Pick::Adaptive { threshold: 2.0, least: 4 })),
+            "pick.adaptive.threshold is 2",
+        ),
+        (h2o().with_allocate(Pyramid { beta: 0.5 }), "allocate.beta is 0.5"),
+        (h2o().with_allocate(Preference { tau1: 0.0, ..preference }), "allocate.tau1 is 0"),
+        (h2o().with_allocate(Preference { tau2: -1.0, ..preference }), "allocate.tau2 is -1"),
+        (h2o().with_allocate(HeadAdaptive { floor: 1.1, by: None }), "allocate.floor is 1.1"),
+        (
+            h2o().with_allocate(HeadAdaptive { floor: 0.1, by: Some(window(0)) }),
+            "score.window is 0",
+        ),
+        (
+            h2o().with_allocate(HeadProfile { beta: 0.9, by: Default::default() }),
+            "allocate.beta is 0.9",
+        ),
+        (h2o().with_allocate(ErrorAware { least: 0, most: 3.0 }), "allocate.least is 0"),
+        (h2o().with_allocate(ErrorAware { least: 1, most: 0.5 }), "allocate.most is 0.5"),
+        (h2o().with_reduce(ValueMerge { window: 0, seed: 0 }), "reduce.window is 0"),
+        (h2o().with_reduce(EmaMerge { beta: 1.2 }), "reduce.beta is 1.2"),
+        (h2o().with_reduce(GaussianMerge { protect: -0.1, ..gaussian }), "reduce.protect is -0.1"),
+        (
+            h2o().with_reduce(GaussianMerge { threshold: Some(1.5), ..gaussian }),
+            "reduce.threshold is 1.5",
+        ),
+        (
+            h2o().with_reduce(GaussianMerge { sigma: Sigma::Fixed(0.0), ..gaussian }),
+            "reduce.sigma.fixed is 0",
+        ),
+        (h2o().with_reduce(EvictThenMerge { gamma: 0.5, ..ems }), "reduce.gamma is 0.5"),
+        (h2o().with_reduce(EvictThenMerge { tau: 1.5, ..ems }), "reduce.tau is 1.5"),
+        (h2o().with_reduce(EvictThenMerge { tau: -0.5, ..ems }), "reduce.tau is -0.5"),
+        (h2o().with_store(Quantized { bits: 3, ..kivi }), "store.bits is 3"),
+        (h2o().with_store(Quantized { group: 10, ..kivi }), "store.group is 10"),
+        (h2o().with_store(Quantized { group: 0, ..kivi }), "store.group is 0"),
+    ];
+    for (policy, part) in wrong {
+        let error = KvCache::new(SHAPE, policy, &device).unwrap_err();
+        assert_error!(error, Error::InvalidParameter { .. }, [part, "must be"]);
+    }
+    // A group of 32 numbers does not divide 40 channels.
+    let shape = CacheShape { head_dim: 40, ..SHAPE };
+    let error = KvCache::new(shape, Policy::kivi(2), &device).unwrap_err();
+    assert_error!(error, Error::InvalidParameter { .. }, ["store.group is 32", "40"]);
+}
+
+/// What merging cannot reach, and stores that cannot hold what is left.
+#[test]
+fn stages_that_do_not_fit() {
+    let device = host();
+    let budget = Budget::Tokens(64);
+    let new = |policy| KvCache::new(SHAPE, policy, &device).unwrap_err();
+    let merge = |protect| GaussianMerge {
+        protect,
+        threshold: None,
+        sigma: Sigma::Fixed(5.0),
+        scale_values: false,
+    };
+    // 32 recent tokens, 19 heavy ones and the 20 runs between them are more than 64.
+    assert_error!(
+        new(Policy::h2o(budget).with_reduce(merge(0.3))),
+        Error::MergeBudget { target: 64, recent: 32, heavy: 19, reachable: 71, .. },
+        ["64", "32", "19", "71"]
+    );
+    assert_error!(
+        new(Policy::h2o(Budget::Ratio(0.5)).with_reduce(merge(0.3))),
+        Error::MergeBudget { .. },
+        ["50%"]
+    );
+    // With a threshold of its own nothing has to be reached.
+    let fixed = GaussianMerge { threshold: Some(0.75), ..merge(0.3) };
+    KvCache::new(SHAPE, Policy::h2o(budget).with_reduce(fixed), &device).unwrap();
+
+    for (policy, part) in [
+        (Policy::adakv(budget).with_store(Dense {}), "head-adaptive"),
+        (Policy::kvmerger(budget).with_store(Dense {}), "gaussian-merge"),
+        (Policy::ems(budget).with_store(Dense {}), "evict-then-merge"),
+        (Policy::ems(budget).with_store(Ragged {}), "evict-then-merge"),
+        (Policy::ems(budget).with_store(Quantized::kivi(2)), "evict-then-merge"),
+    ] {
+        assert_error!(new(policy), Error::StoreMismatch { .. }, [part]);
+    }
+    KvCache::new(SHAPE, Policy::adakv(budget).with_store(Shared {}), &device).unwrap();
+    let share = VarianceShare { share: Share::Inverse, normalize: false };
+    KvCache::new(SHAPE, Policy::snapkv(budget).with_allocate(share), &device).unwrap();
+}
+
+#[test]
+fn profiles() {
+    let device = host();
+    for name in ["headkv", "compresskv", "compresskv-adakv", "compresskv-headkv"] {
+        let policy = Policy::named(name, Budget::Tokens(64)).unwrap();
+        let error = KvCache::new(SHAPE, policy.clone(), &device).unwrap_err();
+        assert_error!(error, Error::ProfileMissing { .. }, [name, "calibrate"]);
+
+        let other = CacheShape { layers: 3, ..SHAPE };
+        let policy = policy.with_profile(profile(other));
+        let error = KvCache::new(SHAPE, policy.clone(), &device).unwrap_err();
+        assert_error!(error, Error::ProfileShape { .. }, ["layers: 2", "layers: 3"]);
+        KvCache::new(other, policy, &device).unwrap();
+    }
+
+    let good = profile(SHAPE);
+    let spoiled = |spoil: &dyn Fn(&mut Profile)| {
+        let mut profile = (*good).clone();
+        spoil(&mut profile);
+        assert!(Profile::from_json(&profile.to_json().unwrap()).is_err());
+        let policy = Policy::headkv(Budget::Tokens(64)).with_profile(Arc::new(profile));
+        KvCache::new(SHAPE, policy, &device).unwrap_err()
+    };
+    let invalid = [
+        (spoiled(&|profile| profile.heads.semantic.truncate(1)), "1 layers"),
+        (spoiled(&|profile| profile.heads.headkv[1].truncate(3)), "Headkv"),
+        (spoiled(&|profile| profile.heads.copy_paste[0][0] = -1.0), "negative"),
+        (spoiled(&|profile| profile.layer_errors.push(0.1)), "3 layer errors"),
+    ];
+    for (error, part) in invalid {
+        assert_error!(error, Error::InvalidProfile { .. }, [part]);
+    }
+    assert_error!(
+        Profile::from_json("{\n  \"model\": 3\n}").unwrap_err(),
+        Error::ProfileFile { .. },
+        ["line 2"]
+    );
+    assert_error!(
+        Profile::from_file("/nowhere/profile.json").unwrap_err(),
+        Error::ProfileFile { .. },
+        ["/nowhere/profile.json"]
+    );
+
+    // A policy file holds its profile, or the place of it, seen from the file.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("mine.json"), good.to_json().unwrap()).unwrap();
+    let policy = Policy::headkv(Budget::Tokens(64));
+    let by_path = format!("profile = \"mine.json\"\n{}", policy.to_toml().unwrap());
+    std::fs::write(dir.path().join("policy.toml"), by_path).unwrap();
+    let read = Policy::from_file(dir.path().join("policy.toml")).unwrap();
+    assert_eq!(read.profile(), Some(good.as_ref()));
+    let whole = policy.with_profile(good.clone()).to_toml().unwrap();
+    assert_eq!(Policy::from_toml(&whole).unwrap().profile(), Some(good.as_ref()));
 }
 
 #[test]

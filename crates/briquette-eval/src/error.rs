@@ -84,4 +84,57 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A text without room for the windows asked for.
+    #[error("{text} has {tokens} tokens; {windows} windows need {needed}")]
+    TextTooShort {
+        /// The name of the text.
+        text: String,
+        /// Its tokens.
+        tokens: usize,
+        /// Windows asked for.
+        windows: usize,
+        /// Tokens they need.
+        needed: usize,
+    },
+    /// A tokenizer that cuts a number in the haystack in another way than in the answer.
+    #[error(
+        "the number {number} is not cut into the same tokens in its needle and in the answer, so it cannot be told \
+         which token a head copies"
+    )]
+    AnswerNotFound {
+        /// The number.
+        number: String,
+    },
+    /// More heads to mask than the model has.
+    #[error("{asked} heads are to be masked, the model has {heads}")]
+    TooManyHeads {
+        /// Heads asked for.
+        asked: usize,
+        /// Query heads of all layers.
+        heads: usize,
+    },
+    /// Results of a run with other settings stand where this run would keep its own.
+    #[error(
+        "{path} holds results of a run with other settings; continue that run, delete the file, or write elsewhere"
+    )]
+    JournalSettings {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another run keeps its results in the same file.
+    #[error("{path} is in use by another run")]
+    JournalBusy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file of results that something else has written to.
+    #[error("{path}, line {line}: {message}; delete the file to begin anew")]
+    JournalLine {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        message: String,
+    },
 }

@@ -3,13 +3,25 @@
 //!
 //! - [`tasks`] build prompts with known answers;
 //! - [`grid`] runs a model over them, for every policy;
+//! - [`calibrate`] measures which heads retrieve and which layers suffer, for the policies that ask;
+//! - [`mask`] silences heads, to see which of them retrieve;
+//! - [`perplexity`] measures how well a model continues a text on a compressed cache;
+//! - [`compare`] puts every method through all of it;
+//! - [`journal`] keeps results as they come;
 //! - [`stats`] turns counts into shares with intervals;
 //! - [`report`] writes tables, CSV, JSON and pictures;
 //! - [`cli`] is the command line.
 
+pub mod calibrate;
 pub mod cli;
+pub mod compare;
 mod error;
 pub mod grid;
+mod jobs;
+pub mod journal;
+pub mod mask;
+mod observe;
+pub mod perplexity;
 pub mod report;
 pub mod stats;
 pub mod tasks;

@@ -1,4 +1,4 @@
-//! Shares with confidence intervals.
+//! Shares with confidence intervals, and means with their errors.
 
 use serde::Serialize;
 
@@ -39,6 +39,29 @@ impl Proportion {
             high: (centre + half).clamp(rate, 1.0),
             trials,
         }
+    }
+}
+
+/// A mean of independent numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Mean {
+    /// The mean; 0 of no number.
+    pub mean: f64,
+    /// Its standard error, from the spread of the numbers; 0 of fewer than two.
+    pub error: f64,
+    /// Numbers.
+    pub count: usize,
+}
+
+impl Mean {
+    /// Of these numbers.
+    pub fn of(numbers: &[f64]) -> Self {
+        let count = numbers.len();
+        let n = count.max(1) as f64;
+        let mean = numbers.iter().sum::<f64>() / n;
+        let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
+        let error = if count < 2 { 0.0 } else { (squares / (n - 1.0) / n).sqrt() };
+        Self { mean, error, count }
     }
 }
 
@@ -90,5 +113,14 @@ mod tests {
         let [less, half, more] = [3.0, 3.5, 4.0].map(|s| Proportion::wilson(s, 10));
         assert!(less.low < half.low && half.low < more.low);
         assert!(less.high < half.high && half.high < more.high);
+    }
+
+    #[test]
+    fn means_know_their_error() {
+        let Mean { mean, error, count } = Mean::of(&[1.0, 2.0, 3.0, 6.0]);
+        // The spread is √(14 / 3), the error half of it.
+        assert!(close(mean, 3.0) && close(error, 1.080_123) && count == 4);
+        assert_eq!(Mean::of(&[5.0]), Mean { mean: 5.0, error: 0.0, count: 1 });
+        assert_eq!(Mean::of(&[]), Mean { mean: 0.0, error: 0.0, count: 0 });
     }
 }

@@ -46,6 +46,7 @@
 pub mod allocate;
 pub mod cache;
 pub mod device;
+pub mod diagnose;
 mod error;
 pub mod ops;
 pub mod policy;

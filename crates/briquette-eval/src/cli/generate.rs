@@ -12,7 +12,9 @@ use serde::Serialize;
 use super::{
     model::{Loaded, ModelArgs},
     output::{OutputArgs, bytes},
-    policy, progress,
+    policy,
+    profile::{ProfileArgs, attached},
+    progress,
 };
 
 #[derive(Debug, clap::Args)]
@@ -21,6 +23,8 @@ pub(super) struct Args {
     prompt: PromptArgs,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
     /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
     /// (.toml, .json)
     #[arg(long, value_name = "NAME|FILE", default_value = "snapkv")]
@@ -94,9 +98,10 @@ struct CacheReport {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
+    let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
     let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
+    entry.policy = attached(entry.policy, args.profile.read(&dir)?.as_ref());
     let prompt = tokenizer.encode(&text, true)?;
     let context = model.config().max_position_embeddings;
     // The first new token comes out of the prompt, each further one needs a position.

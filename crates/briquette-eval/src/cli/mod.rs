@@ -1,12 +1,21 @@
 //! The command line of `briquette`.
 
+mod calibrate;
+mod compare;
+mod depths;
 mod generate;
+mod haystack;
+mod jobs;
+mod mask_heads;
 mod model;
 mod needle;
 mod output;
+mod perplexity;
 mod policies;
 mod policy;
+mod profile;
 mod progress;
+mod text;
 
 use std::{io, process::ExitCode};
 
@@ -32,6 +41,14 @@ enum Command {
     Generate(generate::Args),
     /// Needle in a haystack: how well a model still finds a number in its compressed cache
     Needle(needle::Args),
+    /// How well a model continues a text on a compressed cache
+    Perplexity(perplexity::Args),
+    /// Every method at every budget, on needles and on text: one table
+    Compare(compare::Args),
+    /// Find out which heads of a model retrieve and which layers need their cache, for policies that ask
+    Calibrate(calibrate::Args),
+    /// Silence the heads that retrieve, and see what the model still finds
+    MaskHeads(mask_heads::Args),
     /// The compression methods, their stages and parameters
     Policies(policies::Args),
 }
@@ -41,6 +58,10 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Generate(args) => generate::run(args),
         Command::Needle(args) => needle::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::MaskHeads(args) => mask_heads::run(args),
         Command::Policies(args) => policies::run(args),
     };
     match done {

@@ -43,6 +43,14 @@ pub(super) struct Loaded {
     pub(super) dtype: String,
 }
 
+impl Loaded {
+    /// The name of the folder, without those around it.
+    pub(super) fn name(&self) -> String {
+        let whole = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
+        whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
+    }
+}
+
 impl ModelArgs {
     pub(super) fn load(&self) -> Result<Loaded> {
         let (name, device) = self.device()?;

@@ -4,20 +4,26 @@ use anyhow::Result;
 use briquette::Budget;
 
 use super::{
+    depths::{Depths, depths},
+    haystack::HaystackArgs,
     model::{Loaded, ModelArgs},
     output::OutputArgs,
-    policy, progress,
+    policy,
+    profile::{ProfileArgs, attached},
+    progress,
 };
 use crate::{
-    grid::{self, Axes, Entry},
+    grid::{self, Axes},
     report::{NeedleReport, Settings},
-    tasks::{haystack::Haystack, needle::NeedleTask},
+    tasks::needle::NeedleTask,
 };
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
     /// Lengths of prompt and answer, in tokens
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,1024")]
     lengths: Vec<usize>,
@@ -50,9 +56,8 @@ pub(super) struct Args {
     /// Prompts to run at once; more is faster on a GPU
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     batch: u32,
-    /// A folder of .txt files to hide needles in [default: built-in prose]
-    #[arg(long, value_name = "DIR")]
-    haystack: Option<PathBuf>,
+    #[command(flatten)]
+    haystack: HaystackArgs,
     /// Write needle.json, needle.csv (cells), answers.csv, heat maps and an overview as SVG and PNG into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -60,24 +65,22 @@ pub(super) struct Args {
     output: OutputArgs,
 }
 
-/// Budgets of a policy given by name when there is no `--budgets`.
-const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
-
 pub(super) fn run(args: Args) -> Result<()> {
-    let axes = Axes {
+    let mut axes = Axes {
         lengths: args.lengths,
         depths: args.depths.0,
         needles: args.needles,
         samples: args.samples,
         seed: args.seed,
-        entries: entries(&args.policies, &args.budgets)?,
+        entries: policy::entries(&args.policies, &args.budgets)?,
     };
     axes.check()?;
-    let haystack = match &args.haystack {
-        Some(dir) => Haystack::from_dir(dir)?,
-        None => Haystack::built_in(),
-    };
+    let haystack = args.haystack.read()?;
     let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
+    let profile = args.profile.read(&dir)?;
+    for entry in &mut axes.entries {
+        entry.policy = attached(entry.policy.clone(), profile.as_ref());
+    }
     let task = NeedleTask::new(&tokenizer, &haystack, axes.seed)?;
 
     let runs = axes.entries.iter().map(|entry| if entry.keeps_all() { 1 } else { 2 });
@@ -115,84 +118,4 @@ pub(super) fn run(args: Args) -> Result<()> {
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
     args.output.write_json(&report)
-}
-
-/// Every policy at every budget, behind the full cache.
-fn entries(policies: &[String], budgets: &[Budget]) -> Result<Vec<Entry>> {
-    let mut entries = vec![Entry::full()];
-    for text in policies {
-        let at: Vec<Option<Budget>> = match budgets {
-            [] if policy::is_file(text) => vec![None],
-            [] => BUDGETS.map(Some).to_vec(),
-            given => given.iter().copied().map(Some).collect(),
-        };
-        for budget in at {
-            let entry = policy::read(text, budget, BUDGETS[0])?;
-            if entry.keeps_all() {
-                // No budget makes a difference, and the full cache is there already.
-                if entry.label != "full" {
-                    entries.push(entry);
-                }
-                break;
-            }
-            entries.push(entry);
-        }
-    }
-    Ok(entries)
-}
-
-#[derive(Clone, Debug)]
-struct Depths(Vec<u32>);
-
-/// A single number counts depths, a list names them.
-fn depths(text: &str) -> Result<Depths, String> {
-    let number = |text: &str| {
-        text.trim().parse::<u32>().map_err(|_| format!("`{text}` is not a whole number"))
-    };
-    if !text.contains(',') {
-        return match number(text)? {
-            1 => Ok(Depths(vec![50])),
-            count @ 2..=101 => {
-                Ok(Depths((0..count).map(|i| (100 * i + (count - 1) / 2) / (count - 1)).collect()))
-            }
-            count => Err(format!("{count} depths: between 1 and 101 can be told apart")),
-        };
-    }
-    let list = text.split(',').filter(|part| !part.trim().is_empty());
-    let depths = list.map(number).collect::<Result<Vec<_>, _>>()?;
-    match depths.iter().find(|depth| **depth > 100) {
-        Some(depth) => Err(format!("{depth} is above 100 percent")),
-        None => Ok(Depths(depths)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depths_are_a_count_or_a_list() {
-        let read = |text| depths(text).unwrap().0;
-        assert_eq!(read("1"), [50]);
-        assert_eq!(read("2"), [0, 100]);
-        assert_eq!(read("4"), [0, 33, 67, 100]);
-        assert_eq!(read("5"), [0, 25, 50, 75, 100]);
-        assert_eq!(read("0,10, 90"), [0, 10, 90]);
-        assert_eq!(read("30,"), [30]);
-        assert_eq!(read("101").len(), 101);
-        for text in ["0", "102", "x", "0,101", "-1"] {
-            assert!(depths(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn full_cache_stands_first_and_once() {
-        let policies = ["full", "h2o", "snapkv"].map(String::from);
-        let names = |budgets: &[Budget]| -> Vec<String> {
-            let entries = entries(&policies, budgets).unwrap();
-            entries.iter().map(|entry| format!("{} {}", entry.label, entry.budget())).collect()
-        };
-        assert_eq!(names(&[]), ["full -", "h2o 128", "h2o 256", "snapkv 128", "snapkv 256"]);
-        assert_eq!(names(&[Budget::Ratio(0.5)]), ["full -", "h2o 50%", "snapkv 50%"]);
-    }
 }

@@ -3,7 +3,10 @@ use std::path::Path;
 use briquette::{Budget, Policy};
 use toml::{Table, Value};
 
-use crate::{Error, Result, grid::Entry};
+use crate::{Error, Result, compare::Candidate, grid::Entry};
+
+/// Budgets of a policy given by name when no budget is given.
+const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
 
 /// Reads `NAME`, `NAME:key=value:…` or `FILE.toml`, `FILE.json`. The keys are those of the policy file; a key
 /// that stands there once needs no path: `snapkv:kernel=15` is `snapkv:score.pool.kernel=15`.
@@ -33,6 +36,81 @@ pub(super) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Resul
     Ok(Entry { label: text.into(), policy })
 }
 
+/// Every policy at every budget, behind the full cache.
+pub(super) fn entries(policies: &[String], budgets: &[Budget]) -> Result<Vec<Entry>> {
+    let mut entries = vec![Entry::full()];
+    for text in policies {
+        let at: Vec<Option<Budget>> = match budgets {
+            [] if is_file(text) => vec![None],
+            [] => BUDGETS.map(Some).to_vec(),
+            given => given.iter().copied().map(Some).collect(),
+        };
+        for budget in at {
+            let entry = read(text, budget, BUDGETS[0])?;
+            if entry.keeps_all() {
+                // No budget makes a difference, and the full cache is there already.
+                if entry.label != "full" {
+                    entries.push(entry);
+                }
+                break;
+            }
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
+}
+
+/// Every policy at every budget, with the reason where it cannot hold. Each of `changes` is written to every policy
+/// that has its key, wherever the key stands.
+///
+/// # Errors
+/// A policy that no budget helps, and [`Error::Grid`] for a change that no policy has the key of.
+pub(super) fn candidates(
+    policies: &[String],
+    changes: &[String],
+    budgets: &[Budget],
+) -> Result<Vec<Candidate>> {
+    let mut candidates = Vec::new();
+    let mut used = vec![false; changes.len()];
+    for text in policies {
+        // Large enough for anything a policy protects.
+        let Entry { mut label, policy: mut ample } =
+            read(text, Some(Budget::Tokens(1 << 24)), BUDGETS[0])?;
+        let mut fitting = Vec::new();
+        for (change, used) in changes.iter().zip(&mut used) {
+            let fail = |reason| Error::PolicyText { text: format!("{text}:{change}"), reason };
+            if let Some(changed) = changed_everywhere(&ample, change).map_err(fail)? {
+                (ample, *used) = (changed, true);
+                fitting.push(change);
+                label = format!("{label}:{change}");
+            }
+        }
+        if ample.budget().is_none() {
+            candidates.push(Candidate { label, budget: "-".into(), policy: Ok(ample) });
+            continue;
+        }
+        for &budget in budgets {
+            let change =
+                |policy: Policy, change: &&String| match changed_everywhere(&policy, change) {
+                    Ok(changed) => Ok(changed.unwrap_or(policy)),
+                    Err(reason) => Err(reason),
+                };
+            let policy = read(text, Some(budget), budget)
+                .map_err(|error| error.to_string())
+                .and_then(|entry| fitting.iter().try_fold(entry.policy, change));
+            let budget = budget.to_string();
+            candidates.push(Candidate { label: label.clone(), budget, policy });
+        }
+    }
+    match changes.iter().zip(used).find(|(_, used)| !used) {
+        Some((change, _)) => {
+            let reason = format!("no policy has the key of `{change}`");
+            Err(Error::Grid { axis: "change", reason })
+        }
+        None => Ok(candidates),
+    }
+}
+
 /// Whether `text` names a file, by its ending.
 pub(super) fn is_file(text: &str) -> bool {
     Path::new(text).extension().is_some_and(|ending| ending == "toml" || ending == "json")
@@ -40,14 +118,8 @@ pub(super) fn is_file(text: &str) -> bool {
 
 /// The policy with `key=value` written into its file form, and read again with all checks.
 fn changed(policy: &Policy, change: &str) -> std::result::Result<Policy, String> {
-    let (key, value) = change.split_once('=').ok_or(format!("`{change}` is not key=value"))?;
-    // Bare words are strings.
-    let value = toml::from_str::<Table>(&format!("value = {value}"))
-        .ok()
-        .and_then(|mut table| table.remove("value"))
-        .unwrap_or_else(|| Value::String(value.to_owned()));
-    let mut table: Table = toml::from_str(&policy.to_toml().map_err(|error| error.to_string())?)
-        .map_err(|error| error.to_string())?;
+    let (key, value) = key_and_value(change)?;
+    let mut table = table(policy)?;
     let path: Vec<String> = match leaves(&table, key).as_slice() {
         [path] if !key.contains('.') => path.clone(),
         _ => key.split('.').map(str::to_owned).collect(),
@@ -63,6 +135,35 @@ fn changed(policy: &Policy, change: &str) -> std::result::Result<Policy, String>
     }
     place.insert(last.clone(), value);
     Policy::from_toml(&table.to_string()).map_err(|error| error.to_string())
+}
+
+/// The policy with `key=value` written to every place of its file form that has this key; `None` if there is none.
+fn changed_everywhere(
+    policy: &Policy,
+    change: &str,
+) -> std::result::Result<Option<Policy>, String> {
+    let (key, _) = key_and_value(change)?;
+    let mut paths = leaves(&table(policy)?, key).into_iter().map(|path| path.join("."));
+    let Some(first) = paths.next() else { return Ok(None) };
+    let value = &change[key.len()..];
+    let first = changed(policy, &format!("{first}{value}"))?;
+    paths.try_fold(first, |policy, path| changed(&policy, &format!("{path}{value}"))).map(Some)
+}
+
+fn key_and_value(change: &str) -> std::result::Result<(&str, Value), String> {
+    let (key, value) = change.split_once('=').ok_or(format!("`{change}` is not key=value"))?;
+    // Bare words are strings.
+    let value = toml::from_str::<Table>(&format!("value = {value}"))
+        .ok()
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| Value::String(value.to_owned()));
+    Ok((key, value))
+}
+
+/// The file form.
+fn table(policy: &Policy) -> std::result::Result<Table, String> {
+    let file = policy.to_toml().map_err(|error| error.to_string())?;
+    toml::from_str(&file).map_err(|error| error.to_string())
 }
 
 /// The paths of all keys called `name` that hold a value.
@@ -136,6 +237,55 @@ mod tests {
         ] {
             let error = read(text, None, DEFAULT).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn full_cache_stands_first_and_once() {
+        let policies = ["full", "h2o", "snapkv"].map(String::from);
+        let names = |budgets: &[Budget]| -> Vec<String> {
+            let entries = entries(&policies, budgets).unwrap();
+            entries.iter().map(|entry| format!("{} {}", entry.label, entry.budget())).collect()
+        };
+        assert_eq!(names(&[]), ["full -", "h2o 128", "h2o 256", "snapkv 128", "snapkv 256"]);
+        assert_eq!(names(&[Budget::Ratio(0.5)]), ["full -", "h2o 50%", "snapkv 50%"]);
+    }
+
+    #[test]
+    fn what_cannot_hold_says_why() {
+        let texts = ["full", "snapkv", "kivi"].map(String::from);
+        let budgets = [Budget::Tokens(16), Budget::Tokens(64)];
+        let candidates = candidates(&texts, &[], &budgets).unwrap();
+        let names: Vec<String> =
+            candidates.iter().map(|one| format!("{} {}", one.label, one.budget)).collect();
+        assert_eq!(names, ["full -", "snapkv 16", "snapkv 64", "kivi -"]);
+        let held: Vec<bool> = candidates.iter().map(|one| one.policy.is_ok()).collect();
+        assert_eq!(held, [true, false, true, true]);
+        let reason = candidates[1].policy.as_ref().unwrap_err();
+        assert!(reason.contains("32 recent"), "{reason}");
+        assert!(super::candidates(&["nosuch".into()], &[], &budgets).is_err());
+    }
+
+    #[test]
+    fn changes_go_where_their_key_is() {
+        let texts = ["h2o", "snapkv", "compresskv-adakv"].map(String::from);
+        let changes = ["kernel=15".to_owned()];
+        let candidates = candidates(&texts, &changes, &[Budget::Tokens(64)]).unwrap();
+        let kernels: Vec<(String, usize)> = candidates
+            .iter()
+            .map(|one| {
+                let file = one.policy.as_ref().unwrap().to_toml().unwrap();
+                (one.label.clone(), file.matches("kernel = 15").count())
+            })
+            .collect();
+        let expected = [("h2o", 0), ("snapkv:kernel=15", 1), ("compresskv-adakv:kernel=15", 2)];
+        assert_eq!(kernels, expected.map(|(label, count)| (label.to_owned(), count)));
+        for (change, reason) in
+            [("kernal=15", "kernal=15"), ("kernel=4", "odd"), ("kernel", "key=value")]
+        {
+            let error =
+                super::candidates(&texts, &[change.into()], &[DEFAULT]).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

@@ -1,9 +1,9 @@
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{grid::Entry, tasks::needle::NeedlePrompt};
 
 /// When the question comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
     /// In the prompt: the cache is compressed knowing what is asked.
@@ -14,7 +14,7 @@ pub enum Question {
 }
 
 /// What a model answered to one prompt under one policy.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// The label of the policy.
     pub policy: String,
@@ -58,7 +58,7 @@ impl Answer {
         (bytes_held, bytes_full): (usize, usize),
     ) -> Self {
         let place = prompt.place;
-        let right = prompt.answer.iter().zip(tokens).filter(|(a, b)| a == b).count();
+        let right = prompt.right(tokens);
         Self {
             policy: entry.label.clone(),
             budget: entry.budget(),
@@ -76,5 +76,10 @@ impl Answer {
             bytes_held,
             bytes_full,
         }
+    }
+
+    /// The same answer for the question in the prompt: of a cache that keeps everything it is the same.
+    pub(crate) fn asked_before(&self) -> Self {
+        Self { question: Question::Before, ..self.clone() }
     }
 }

@@ -1,4 +1,7 @@
-use briquette::{Budget, Policy};
+use briquette::{
+    Budget, Policy,
+    cache::store::{Dense, StoreBuilder},
+};
 
 use crate::{Error, Result, tasks::needle::Place};
 
@@ -39,9 +42,9 @@ impl Entry {
         self.policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string())
     }
 
-    /// Whether nothing is ever compressed, so that it makes no difference when the question comes.
+    /// Whether nothing is ever dropped or rounded, so that it makes no difference when the question comes.
     pub fn keeps_all(&self) -> bool {
-        self.policy.budget().is_none()
+        self.policy.budget().is_none() && self.policy.store().name() == Dense {}.name()
     }
 
     /// A budget in bytes is for all rows of a batch together, so it says something of one prompt only

@@ -7,5 +7,6 @@ mod summary;
 
 pub use answer::{Answer, Question};
 pub use axes::{Axes, Entry};
+pub(crate) use run::Runner;
 pub use run::run;
 pub use summary::{Accuracy, Summary, summarize};

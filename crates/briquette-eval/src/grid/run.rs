@@ -50,10 +50,7 @@ pub fn run(
                 let after = runner.after(entry, prompts)?;
                 on_answers(entry, prompts.len());
                 if entry.keeps_all() {
-                    // Attention over everything: the question may as well be in the prompt.
-                    let before =
-                        |answer: &Answer| Answer { question: Question::Before, ..answer.clone() };
-                    answers.extend(after.iter().map(before));
+                    answers.extend(after.iter().map(Answer::asked_before));
                 } else {
                     answers.extend(runner.before(entry, prompts)?);
                     on_answers(entry, prompts.len());
@@ -66,14 +63,15 @@ pub fn run(
     Ok(answers)
 }
 
-struct Runner<'a> {
-    model: &'a Llama,
-    tokenizer: &'a Tokenizer,
+/// Asks a model.
+pub(crate) struct Runner<'a> {
+    pub(crate) model: &'a Llama,
+    pub(crate) tokenizer: &'a Tokenizer,
 }
 
 impl Runner<'_> {
     /// The question in the prompt that is compressed.
-    fn before(&self, entry: &Entry, prompts: &[NeedlePrompt]) -> Result<Vec<Answer>> {
+    pub(crate) fn before(&self, entry: &Entry, prompts: &[NeedlePrompt]) -> Result<Vec<Answer>> {
         let mut cache = self.model.cache(entry.policy.clone())?;
         let whole: Vec<Vec<u32>> =
             prompts.iter().map(|prompt| [&prompt.context[..], &prompt.question].concat()).collect();
@@ -81,7 +79,7 @@ impl Runner<'_> {
     }
 
     /// The context first, then the question as a second prompt.
-    fn after(&self, entry: &Entry, prompts: &[NeedlePrompt]) -> Result<Vec<Answer>> {
+    pub(crate) fn after(&self, entry: &Entry, prompts: &[NeedlePrompt]) -> Result<Vec<Answer>> {
         let mut cache = self.model.cache(entry.policy.clone())?;
         let contexts: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.context[..]).collect();
         prefill(self.model, &contexts, &mut cache, None)?;

@@ -42,7 +42,7 @@ impl Accuracy {
 }
 
 impl Summary {
-    fn of(answers: &[&Answer]) -> Self {
+    pub(crate) fn of(answers: &[&Answer]) -> Self {
         let when =
             |question| answers.iter().copied().filter(move |answer| answer.question == question);
         let mean = |bytes: fn(&Answer) -> usize| {

@@ -1,24 +1,23 @@
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use briquette::CacheShape;
+use briquette::{CacheShape, Policy};
 use serde::Serialize;
 
 use crate::{
-    Error, Result,
+    Result,
     grid::{Accuracy, Answer, Axes, Summary, summarize},
     report::{
-        date, plot,
+        date,
+        environment::BURN,
+        files::{create_dir, write_csv, write_json},
+        plot,
         plot::{HeatMap, Overview, Panel, Point, Series},
-        table,
+        plural, table,
     },
 };
-
-/// The version of Burn this was built with; a test keeps it true.
-const BURN: &str = "0.22.1";
 
 /// The result of a needle grid.
 #[derive(Clone, Debug, Serialize)]
@@ -64,6 +63,8 @@ pub struct Settings {
     pub depths: Vec<u32>,
     /// Numbers of needles.
     pub needles: Vec<usize>,
+    /// How the profile was made that some policies read.
+    pub profile: Option<String>,
     /// The policies, each at every budget.
     pub policies: Vec<Entry>,
 }
@@ -108,8 +109,12 @@ impl Settings {
         batch: usize,
         axes: &Axes,
     ) -> Self {
-        let file_form = |policy: &briquette::Policy| {
-            policy.to_json().ok().and_then(|json| serde_json::from_str(&json).ok())
+        // What a policy reads of a profile is said once.
+        let file_form = |policy: &Policy| {
+            let json = policy.to_json().ok()?;
+            let mut file: serde_json::Value = serde_json::from_str(&json).ok()?;
+            file.as_object_mut()?.remove("profile");
+            Some(file)
         };
         Self {
             briquette: env!("CARGO_PKG_VERSION"),
@@ -126,6 +131,10 @@ impl Settings {
             lengths: axes.lengths.clone(),
             depths: axes.depths.clone(),
             needles: axes.needles.clone(),
+            profile: axes
+                .entries
+                .iter()
+                .find_map(|entry| Some(entry.policy.profile()?.made.clone())),
             policies: axes
                 .entries
                 .iter()
@@ -182,14 +191,11 @@ impl NeedleReport {
     /// every policy and the overview, the pictures as SVG and PNG. Returns the files.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`Error::Write`](crate::Error::Write).
     pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
-        let failed = |path: &Path, message: String| Error::Write { path: path.into(), message };
-        fs::create_dir_all(dir).map_err(|error| failed(dir, error.to_string()))?;
-
+        create_dir(dir)?;
         let json = dir.join("needle.json");
-        let text = self.to_json()?;
-        fs::write(&json, text + "\n").map_err(|error| failed(&json, error.to_string()))?;
+        write_json(&json, self)?;
         let csv = dir.join("needle.csv");
         write_csv(&csv, self.cells.iter().map(CsvCell::new))?;
         let answers = dir.join("answers.csv");
@@ -207,17 +213,6 @@ impl NeedleReport {
             files.extend(plot::save(&overview, dir, "overview")?);
         }
         Ok(files)
-    }
-
-    /// The settings and cells as JSON.
-    ///
-    /// # Errors
-    /// [`Error::Write`] if a number has no JSON form.
-    pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string_pretty(self).map_err(|error| Error::Write {
-            path: "needle.json".into(),
-            message: error.to_string(),
-        })
     }
 
     /// Labels, each once.
@@ -314,13 +309,14 @@ impl NeedleReport {
                 points: budgets
                     .iter()
                     .enumerate()
-                    .filter_map(|(budget, text)| Some(Point { budget, values: of(policy, text)? }))
+                    .filter_map(|(place, text)| Some(Point { place, values: of(policy, text)? }))
                     .collect(),
             })
             .collect();
         if series.is_empty() {
             return None;
         }
+        let tokens_only = budgets.iter().all(|budget| budget.bytes().all(|b| b.is_ascii_digit()));
         let Settings { lengths, depths, samples, needles, .. } = &self.settings;
         let (least, most) = (lengths.iter().min()?, lengths.iter().max()?);
         let span = if least == most { format!("{least}") } else { format!("{least} to {most}") };
@@ -336,29 +332,18 @@ impl NeedleReport {
                 "question asked after compression".into(),
             ],
             rows: vec!["exact answers".into(), "right tokens".into()],
-            budgets,
+            axis: if tokens_only { "budget (tokens)" } else { "budget (tokens, unless marked)" }
+                .into(),
+            places: budgets,
             series,
             full: of("full", "-"),
         })
     }
 }
 
-fn plural(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
 /// A label as part of a file name.
 fn file_name(label: &str) -> String {
     label.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
-}
-
-fn write_csv<T: Serialize>(path: &Path, rows: impl Iterator<Item = T>) -> Result<()> {
-    let failed = |error: csv::Error| Error::Write { path: path.into(), message: error.to_string() };
-    let mut writer = csv::Writer::from_path(path).map_err(failed)?;
-    for row in rows {
-        writer.serialize(row).map_err(failed)?;
-    }
-    writer.flush().map_err(|error| failed(error.into()))
 }
 
 /// A cell without nesting.
@@ -416,7 +401,9 @@ impl<'a> CsvCell<'a> {
 
 #[cfg(test)]
 mod tests {
-    use briquette::{Budget, Policy};
+    use std::fs;
+
+    use briquette::Budget;
     use rand::RngExt;
 
     use super::*;
@@ -527,12 +514,5 @@ mod tests {
     fn labels_become_file_names() {
         assert_eq!(file_name("snapkv:score.pool.kernel=15"), "snapkv-score.pool.kernel-15");
         assert_eq!(file_name("a/b\\c d"), "a-b-c-d");
-    }
-
-    #[test]
-    fn burn_version_is_true() {
-        let lock =
-            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock")).unwrap();
-        assert!(lock.contains(&format!("name = \"burn\"\nversion = \"{BURN}\"")));
     }
 }

@@ -47,10 +47,14 @@ pub(crate) fn new() -> Table {
     table
 }
 
-fn right(text: impl ToString) -> Cell {
+pub(super) fn left(text: impl ToString) -> Cell {
+    Cell::new(text)
+}
+
+pub(super) fn right(text: impl ToString) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-fn interval(Proportion { rate, low, high, .. }: &Proportion) -> String {
+pub(super) fn interval(Proportion { rate, low, high, .. }: &Proportion) -> String {
     format!("{rate:.2} [{low:.2}, {high:.2}]")
 }

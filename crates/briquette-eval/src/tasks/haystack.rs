@@ -11,6 +11,10 @@ use crate::{Error, Result};
 /// trained on. None holds a digit or a needle's word.
 const BUILT_IN: &str = include_str!("../../assets/haystack.txt");
 
+pub(super) fn built_in_lines() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.lines()
+}
+
 /// Prose as a supply of sentences.
 #[derive(Clone, Debug)]
 pub struct Haystack {
@@ -32,7 +36,7 @@ impl Haystack {
     pub fn built_in() -> Self {
         Self {
             name: "built-in".into(),
-            sentences: BUILT_IN.lines().map(str::to_owned).collect(),
+            sentences: built_in_lines().map(str::to_owned).collect(),
             order: Order::Shuffled,
         }
     }

@@ -7,6 +7,8 @@
 //! What is the special magic number for countess mentioned in the provided text? … is countess:
 //! ```
 
+use std::ops::Range;
+
 use briquette_models::Tokenizer;
 use rand::{RngExt, seq::index};
 use rand_chacha::ChaCha8Rng;
@@ -66,6 +68,20 @@ pub struct NeedlePrompt {
     pub word: String,
     /// The answer as text.
     pub number: String,
+}
+
+impl NeedlePrompt {
+    /// Where the answer stands in the context; `None` if the tokenizer cuts the number there in another way.
+    pub fn answer_span(&self) -> Option<Range<usize>> {
+        let tokens = self.answer.len().max(1);
+        let start = self.context.windows(tokens).position(|window| window == self.answer)?;
+        Some(start..start + tokens)
+    }
+
+    /// How many of the tokens `said` are right, each at its place.
+    pub fn right(&self, said: &[u32]) -> usize {
+        self.answer.iter().zip(said).filter(|(a, b)| a == b).count()
+    }
 }
 
 /// Builds prompts for one tokenizer and one haystack.
@@ -303,6 +319,21 @@ mod tests {
             numbers.insert(prompt.number);
         }
         assert_eq!(numbers.len(), 8);
+    }
+
+    #[test]
+    fn the_answer_is_found_in_its_needle() {
+        let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
+        let task = NeedleTask::new(&tokenizer, &haystack, 7).unwrap();
+        let prompt = task.prompt(Place { needles: 2, ..place() }).unwrap();
+        let span = prompt.answer_span().unwrap();
+        let (word, number) = (&prompt.word, &prompt.number);
+        assert_eq!(&tokenizer.decode(&prompt.context[span.clone()]).unwrap(), number);
+        let before = tokenizer.decode(&prompt.context[..span.start]).unwrap();
+        assert!(before.ends_with(&format!("{word}:")), "{before}");
+        assert_eq!(prompt.right(&prompt.answer), DIGITS);
+        assert_eq!(prompt.right(&prompt.answer[..3]), 3);
+        assert_eq!(prompt.right(&[]), 0);
     }
 
     #[test]

@@ -153,13 +153,14 @@ pub(super) fn compress(
     Ok(findings)
 }
 
-/// Compresses a layer whose scores are known, with what was measured of the layers that have arrived. `None` if
-/// it is within its budget.
+/// Compresses a layer whose scores are known, with what was measured of the layers that have arrived; `more` are
+/// still to come. `None` if it is within its budget.
 pub(super) fn compress_among_layers(
     context: Context<'_>,
     view: View<'_>,
     scores: &Tensor<3>,
     measures: &[Option<Vec<f64>>],
+    more: bool,
 ) -> Result<Option<Compressed>> {
     let policy = context.policy;
     let none = |_: Option<&dyn Scorer>| {
@@ -171,7 +172,11 @@ pub(super) fn compress_among_layers(
         })
     };
     let known = LazyScores::new(&none).known(scores.clone());
-    let Some(keep) = allocation(context, view, &known, measures)? else { return Ok(None) };
+    let Some(mut keep) = allocation(context, view, &known, measures)? else { return Ok(None) };
+    if more {
+        // Shares fall as layers arrive, but rounded ones may rise again by one.
+        keep.iter_mut().for_each(|keep| *keep += 1);
+    }
     // The scores go where their entries go.
     let mut entries = view.entries.clone();
     entries.tracks = entries.tracks.with(Track::Scores, scores.clone());

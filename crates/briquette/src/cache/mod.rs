@@ -131,32 +131,30 @@ impl KvCache {
         let new = if arrival.padded { new.without_padding(&positions) } else { new };
         self.check_finite(layer, arrival.phase, &new)?;
 
+        let Self { shape, policy, config, device, layers, .. } = self;
         let measures: Vec<Option<Vec<f64>>> =
-            self.layers.iter().map(|layer| layer.measure().cloned()).collect();
-        let policy = self.policy.clone();
-        let config = self.config.clone();
-        let device = self.device.clone();
+            layers.iter().map(|layer| layer.measure().cloned()).collect();
         let context = Context {
             layer,
-            shape: self.shape,
+            shape: *shape,
             observes: policy.observes(),
-            policy: &policy,
-            config: &config,
-            device: &device,
+            policy,
+            config,
+            device,
             encoding,
             measures: &measures,
         };
-        let mut step = self.layers[layer].step(context, batch);
-        let computed = self.layers[layer]
+        let mut step = layers[layer].step(context, batch);
+        let computed = layers[layer]
             .compute(context, &arrival, new, positions, &mut step)
             .and_then(|outcome| {
-                let compressed = self.compress_layers(context, &outcome)?;
+                let compressed = compress_layers(layers, context, &outcome)?;
                 Ok((outcome, compressed))
             });
         let (mut outcome, compressed) = match computed {
             Ok(computed) => computed,
             Err(error) => {
-                self.layers[layer].abort(step);
+                layers[layer].abort(step);
                 return Err(error);
             }
         };
@@ -164,73 +162,20 @@ impl KvCache {
         let mut others = Vec::new();
         for (other, compressed) in compressed {
             if other == layer {
-                outcome.replace_among_layers(compressed, &policy);
+                outcome.replace_among_layers(compressed, policy);
             } else {
                 others.push((other, compressed));
             }
         }
-        let output = self.layers[layer].commit(context, arrival, outcome, step);
+        let output = layers[layer].commit(context, arrival, outcome, step);
         for (other, compressed) in others {
-            self.layers[other].compress_again(context, compressed);
+            layers[other].compress_again(context, compressed);
         }
-        if layer + 1 == self.shape.layers {
-            self.layers.iter_mut().for_each(LayerCache::forget_snapshot);
+        if layer + 1 == shape.layers {
+            layers.iter_mut().for_each(LayerCache::forget_snapshot);
         }
         self.batch = Some(batch);
         Ok(output)
-    }
-
-    /// Where budgets depend on other layers of the prompt, compresses those that have arrived: at every layer if
-    /// entries are dropped, at the last one if they are merged.
-    fn compress_layers(
-        &self,
-        context: Context<'_>,
-        outcome: &Outcome,
-    ) -> Result<Vec<(usize, Compressed)>> {
-        let Some((snapshot, entries)) = &outcome.snapshot else { return Ok(Vec::new()) };
-        let last = context.layer + 1 == self.shape.layers;
-        if !last && !context.policy.reducer().drops_only() {
-            return Ok(Vec::new());
-        }
-        let measure = |layer: usize| match layer == context.layer {
-            true => outcome.measure.clone(),
-            false if layer < context.layer && self.layers[layer].snapshot().is_some() => {
-                self.layers[layer].measure().cloned()
-            }
-            false => None,
-        };
-        let measures: Vec<Option<Vec<f64>>> = (0..self.shape.layers).map(measure).collect();
-        let mut all = Vec::new();
-        for layer in 0..=context.layer {
-            let of_layer = Context { layer, ..context };
-            let compressed = if layer == context.layer {
-                let view = View {
-                    entries,
-                    held: outcome.held(),
-                    arrived: &snapshot.arrived,
-                    seen: &snapshot.seen,
-                    budget: &snapshot.budget,
-                    state: self.layers[layer].state(),
-                };
-                compress_among_layers(of_layer, view, &snapshot.scores, &measures)?
-            } else {
-                let cache = &self.layers[layer];
-                let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()) else {
-                    continue;
-                };
-                let view = View {
-                    entries: &entries,
-                    held: cache.held(),
-                    arrived: &snapshot.arrived,
-                    seen: &snapshot.seen,
-                    budget: &snapshot.budget,
-                    state: cache.state(),
-                };
-                compress_among_layers(of_layer, view, &snapshot.scores, &measures)?
-            };
-            all.extend(compressed.map(|compressed| (layer, compressed)));
-        }
-        Ok(all)
     }
 
     /// Tokens seen by every layer, one number a batch row, padding not counted; empty before the first.
@@ -442,6 +387,59 @@ impl KvCache {
             None => Ok(()),
         }
     }
+}
+
+/// Where budgets depend on other layers of the prompt, compresses those that have arrived: at every layer if
+/// entries are dropped, at the last one if they are merged.
+fn compress_layers(
+    layers: &[LayerCache],
+    context: Context<'_>,
+    outcome: &Outcome,
+) -> Result<Vec<(usize, Compressed)>> {
+    let Some((snapshot, entries)) = &outcome.snapshot else { return Ok(Vec::new()) };
+    let last = context.layer + 1 == context.shape.layers;
+    if !last && !context.policy.reducer().drops_only() {
+        return Ok(Vec::new());
+    }
+    let measure = |layer: usize| match layer == context.layer {
+        true => outcome.measure.clone(),
+        false if layer < context.layer && layers[layer].snapshot().is_some() => {
+            layers[layer].measure().cloned()
+        }
+        false => None,
+    };
+    let measures: Vec<Option<Vec<f64>>> = (0..context.shape.layers).map(measure).collect();
+    let mut all = Vec::new();
+    for layer in 0..=context.layer {
+        let of_layer = Context { layer, ..context };
+        let compressed = if layer == context.layer {
+            let view = View {
+                entries,
+                held: outcome.held(),
+                arrived: &snapshot.arrived,
+                seen: &snapshot.seen,
+                budget: &snapshot.budget,
+                state: layers[layer].state(),
+            };
+            compress_among_layers(of_layer, view, &snapshot.scores, &measures, !last)?
+        } else {
+            let cache = &layers[layer];
+            let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()) else {
+                continue;
+            };
+            let view = View {
+                entries: &entries,
+                held: cache.held(),
+                arrived: &snapshot.arrived,
+                seen: &snapshot.seen,
+                budget: &snapshot.budget,
+                state: cache.state(),
+            };
+            compress_among_layers(of_layer, view, &snapshot.scores, &measures, !last)?
+        };
+        all.extend(compressed.map(|compressed| (layer, compressed)));
+    }
+    Ok(all)
 }
 
 impl Projections {

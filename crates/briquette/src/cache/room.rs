@@ -38,9 +38,9 @@ impl Room {
         let queries = if in_decoding { window } else { 0 };
         let position_bytes = DType::from(context.device.settings().int_dtype).size();
         let query = shape.query_heads * shape.head_dim * query_bytes + position_bytes;
-        let mut footprint = store.footprint();
-        footprint.fixed += rows * queries * query;
-        let budget = policy.resolve(shape, arrival.seen(), footprint)?;
+        let fixed = rows * queries * query;
+        let bytes_of = |entries, columns| store.bytes_of(entries, columns).saturating_add(fixed);
+        let budget = policy.resolve(shape, arrival.seen(), &bytes_of)?;
         Ok(Self {
             limit: budget
                 .as_ref()

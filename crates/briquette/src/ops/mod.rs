@@ -9,9 +9,11 @@ mod compact;
 mod nearest;
 mod product;
 mod select;
+mod unit;
 mod window;
 
 pub(crate) use compact::scalars as compact_scalars;
+pub(crate) use unit::{norm, unit};
 
 use std::fmt::Debug;
 

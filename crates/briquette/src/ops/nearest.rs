@@ -3,6 +3,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use super::{
     Nearest, NearestInput,
     product::{Precision, product},
+    unit::unit,
 };
 
 /// Numbers of one block of similarities: 4 Mi, so 16 MiB, however many rows.
@@ -52,11 +53,4 @@ pub(super) fn nearest(input: NearestInput) -> Nearest {
         indices.push(index.reshape([batch, heads, rows]));
     }
     Nearest { similarity: Tensor::cat(similarities, 2), index: Tensor::cat(indices, 2) }
-}
-
-/// Rows of unit length, f32; a zero row stays zero.
-fn unit(x: Tensor<4>) -> Tensor<4> {
-    let x = x.cast(DType::F32);
-    let norm = x.clone().square().sum_dim(3).sqrt();
-    x / norm.clamp_min(f32::MIN_POSITIVE)
 }

@@ -20,7 +20,7 @@ pub use schedule::{PrefillCompression, Schedule};
 use crate::{
     CacheShape, Error, Profile, Result,
     allocate::{Allocator, AllocatorSpec},
-    cache::store::{Footprint, Ragged, Shared, StoreBuilder, StoreSpec},
+    cache::store::{Ragged, Shared, StoreBuilder, StoreSpec},
     reduce::{Reducer, ReducerSpec},
     score::{AccumulatedAttention, Normalize, Observes, Pool, Scorer, ScorerSpec, WindowAttention},
 };
@@ -303,8 +303,8 @@ impl Policy {
         self
     }
 
-    /// Another allocator of this crate. Budgets a head want a store that holds heads of different lengths: a dense
-    /// one becomes [`Ragged`](crate::cache::store::Ragged).
+    /// Another allocator of this crate. Budgets a head, or a row of a batch, want a store that holds different
+    /// lengths: a dense one becomes [`Ragged`](crate::cache::store::Ragged).
     pub fn with_allocate(mut self, allocate: impl Into<AllocatorSpec>) -> Self {
         self.allocate = Stage::Named(allocate.into());
         self.fit_store()
@@ -327,7 +327,7 @@ impl Policy {
         let dense = matches!(self.store, Stage::Named(StoreSpec::Dense(_)));
         if dense && self.reducer().makes_shared_entries() {
             self.store = Stage::Named(StoreSpec::Shared(Shared {}));
-        } else if dense && self.makes_ragged_heads() {
+        } else if dense && (self.makes_ragged_heads() || self.allocator().measures()) {
             self.store = Stage::Named(StoreSpec::Ragged(Ragged {}));
         }
         self
@@ -453,12 +453,13 @@ impl Policy {
         }
     }
 
-    /// The budget in tokens, one number a batch row; `None` keeps everything.
+    /// The budget in tokens, one number a batch row; `None` keeps everything. `bytes_of` says what a layer takes for
+    /// so many entries and columns.
     pub(crate) fn resolve(
         &self,
         shape: CacheShape,
         seen: &[usize],
-        footprint: Footprint,
+        bytes_of: &dyn Fn(usize, usize) -> usize,
     ) -> Result<Option<Vec<usize>>> {
         Ok(match self.budget {
             None => None,
@@ -473,7 +474,7 @@ impl Policy {
                 let slack = self.slack();
                 let needs = |tokens: usize| {
                     let columns = self.reducer().columns(tokens).saturating_add(slack);
-                    footprint.bytes(tokens.saturating_add(slack), columns)
+                    bytes_of(tokens.saturating_add(slack), columns)
                 };
                 let least = self.protect.least().max(1);
                 if needs(1) > layer {

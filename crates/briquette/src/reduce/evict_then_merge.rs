@@ -5,7 +5,7 @@ use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
     Error, Result,
     cache::{Entries, Sharing},
-    ops::{AccumulateInput, Nearest, NearestInput, Ops},
+    ops::{AccumulateInput, Nearest, NearestInput, Ops, norm, unit},
 };
 
 /// Evicts what matters least and merges what matters a little into what matters most: EMS.
@@ -399,7 +399,7 @@ impl Merge<'_> {
             outcome.changed.iter().map(|&changed| f32::from(u8::from(changed))).collect()
         });
         let changed = numbers(changed.collect()).unsqueeze_dim::<4>(3).greater_scalar(0.5);
-        let norms = keys.clone().square().sum_dim(3).sqrt();
+        let norms = norm(keys.clone());
         let new_keys = ops.compact(directions, &places) * norms;
         let new_values = ops.compact(means, &places).cast(values.dtype());
         let (key_shape, value_shape) = (keys.dims(), values.dims());
@@ -408,11 +408,4 @@ impl Merge<'_> {
             values.mask_where(changed.expand(value_shape), new_values),
         )
     }
-}
-
-/// Rows of unit length, f32; a zero row stays zero.
-fn unit(x: Tensor<4>) -> Tensor<4> {
-    let x = x.cast(DType::F32);
-    let norm = x.clone().square().sum_dim(3).sqrt();
-    x / norm.clamp_min(f32::MIN_POSITIVE)
 }

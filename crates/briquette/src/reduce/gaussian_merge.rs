@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
     Budget, Error, Result,
-    ops::{AccumulateInput, Ops},
+    ops::{AccumulateInput, Ops, unit},
     policy::{Protect, Recent},
 };
 
@@ -285,9 +285,7 @@ impl GaussianMerge {
 /// The cosine of each key and the one before it, `[batch, kv_heads, entries]`; 0 for the first.
 fn neighbours(keys: Tensor<4>) -> Tensor<3> {
     let [batch, heads, entries, _] = keys.dims();
-    let keys = keys.cast(DType::F32);
-    let norm = keys.clone().square().sum_dim(3).sqrt().clamp_min(f32::MIN_POSITIVE);
-    let unit = keys / norm;
+    let unit = unit(keys);
     let first = Tensor::zeros([batch, heads, 1], (&unit.device(), DType::F32));
     if entries == 1 {
         return first;

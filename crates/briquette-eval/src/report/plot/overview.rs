@@ -6,7 +6,7 @@ use super::{
 };
 use crate::stats::Proportion;
 
-/// Every policy against its budget, one panel a measure, with error bars.
+/// Shares of several series at a few places, such as policies at budgets; one panel a measure, with error bars.
 #[derive(Clone, Debug)]
 pub struct Overview {
     /// Above everything.
@@ -17,28 +17,30 @@ pub struct Overview {
     pub columns: Vec<String>,
     /// Axis labels of the rows of panels.
     pub rows: Vec<String>,
-    /// The budgets, as text.
-    pub budgets: Vec<String>,
-    /// The compressed policies.
+    /// Below the places.
+    pub axis: String,
+    /// The places along the axis, such as budgets.
+    pub places: Vec<String>,
+    /// What is compared.
     pub series: Vec<Series>,
     /// The full cache, one value a panel: `[row][column]`.
     pub full: Option<Vec<Vec<Proportion>>>,
 }
 
-/// A policy.
+/// One of the things compared.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Its label.
     pub name: String,
-    /// One for each budget it was measured at.
+    /// One for each place it was measured at.
     pub points: Vec<Point>,
 }
 
-/// A policy at a budget.
+/// A series at a place.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Index into the budgets.
-    pub budget: usize,
+    /// Index into the places.
+    pub place: usize,
     /// One value a panel: `[row][column]`.
     pub values: Vec<Vec<Proportion>>,
 }
@@ -144,19 +146,15 @@ impl Overview {
             canvas.upward((22, top + PANEL.1 / 2), 15, INK, &self.rows[row])?;
         }
 
-        let slot = PANEL.0 / self.budgets.len().max(1) as i32;
-        for (i, budget) in self.budgets.iter().enumerate() {
+        let slot = PANEL.0 / self.places.len().max(1) as i32;
+        for (i, place) in self.places.iter().enumerate() {
             let x = left + slot * i as i32 + slot / 2;
             if row + 1 == self.rows.len() {
-                canvas.text((x, bottom + 14), Align::Middle, 14, INK, budget)?;
+                canvas.text((x, bottom + 14), Align::Middle, 14, INK, place)?;
             }
         }
         if row + 1 == self.rows.len() {
-            let label = "budget (tokens, unless marked)";
-            let tokens_only =
-                self.budgets.iter().all(|budget| budget.bytes().all(|b| b.is_ascii_digit()));
-            let label = if tokens_only { "budget (tokens)" } else { label };
-            canvas.text((left + PANEL.0 / 2, bottom + 38), Align::Middle, 15, INK, label)?;
+            canvas.text((left + PANEL.0 / 2, bottom + 38), Align::Middle, 15, INK, &self.axis)?;
         }
 
         if let Some(full) = &self.full {
@@ -166,7 +164,7 @@ impl Overview {
         for (i, series) in self.series.iter().enumerate() {
             // Beside one another, so that no error bar hides another one.
             let aside = gap * (2 * i as i32 - (self.series.len() as i32 - 1)) / 2;
-            let spot = |point: &Point| left + slot * point.budget as i32 + slot / 2 + aside;
+            let spot = |point: &Point| left + slot * point.place as i32 + slot / 2 + aside;
             let points: Vec<_> = series
                 .points
                 .iter()

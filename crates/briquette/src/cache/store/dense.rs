@@ -1,7 +1,7 @@
 use burn::tensor::{Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 
-use super::{Encode, Footprint, Store, StoreBuilder, StoreOptions, StoreQuery};
+use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     cache::{Entries, Tracks},
     ops::{AttentionInput, AttentionOutput, Ops},
@@ -103,12 +103,12 @@ impl Store for DenseStore {
     }
 
     fn bytes(&self) -> usize {
-        self.footprint().bytes(0, self.capacity())
+        let capacity = self.capacity();
+        self.bytes_of(capacity, capacity)
     }
 
-    fn footprint(&self) -> Footprint {
-        let column = self.options.pair_bytes() + self.options.scalar_bytes();
-        Footprint { column, ..Footprint::default() }
+    fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
+        columns * (self.options.pair_bytes() + self.options.scalar_bytes())
     }
 
     fn reserve(&mut self, capacity: usize) {

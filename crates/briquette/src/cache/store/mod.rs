@@ -100,26 +100,6 @@ impl StoreOptions {
     }
 }
 
-/// Bytes a store takes for the whole batch: `fixed + entry · entries + column · columns`. Tokens that share a
-/// key and a value are columns of one entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Footprint {
-    /// Whatever it holds.
-    pub fixed: usize,
-    /// For each entry of every head.
-    pub entry: usize,
-    /// For each token of every head.
-    pub column: usize,
-}
-
-impl Footprint {
-    /// Bytes for so many entries and columns.
-    pub fn bytes(&self, entries: usize, columns: usize) -> usize {
-        let entries = self.entry.saturating_mul(entries);
-        self.fixed.saturating_add(entries).saturating_add(self.column.saturating_mul(columns))
-    }
-}
-
 /// Holds the entries of one layer.
 pub trait Store: Debug + Send + Sync {
     /// Columns held, those of the longest head.
@@ -131,8 +111,9 @@ pub trait Store: Debug + Send + Sync {
     /// Bytes its buffers take on the device.
     fn bytes(&self) -> usize;
 
-    /// Bytes it takes, by what it holds.
-    fn footprint(&self) -> Footprint;
+    /// The most bytes it takes while it holds so many entries a head and so many columns, one a token. Tokens that
+    /// share a key and a value are columns of one entry.
+    fn bytes_of(&self, entries: usize, columns: usize) -> usize;
 
     /// Makes room for `capacity` columns in all, if there is less.
     fn reserve(&mut self, capacity: usize);

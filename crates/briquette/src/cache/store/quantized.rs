@@ -1,9 +1,7 @@
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    DenseStore, Footprint, Store, StoreBuilder, StoreOptions, StoreQuery, dense::attend_entries,
-};
+use super::{DenseStore, Store, StoreBuilder, StoreOptions, StoreQuery, dense::attend_entries};
 use crate::{
     CacheShape, Error, Result,
     cache::{Entries, Tracks},
@@ -441,7 +439,7 @@ impl Store for QuantizedStore {
         self.pages.as_ref().map_or(0, Pages::bytes) + self.tail.bytes()
     }
 
-    fn footprint(&self) -> Footprint {
+    fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
         let StoreOptions { shape, batch, dtype, .. } = self.options;
         let heads = batch * shape.kv_heads;
         let bits = usize::from(self.codec.bits);
@@ -451,11 +449,8 @@ impl Store for QuantizedStore {
         let values = (shape.head_dim * bits).div_ceil(32) * 4
             + shape.head_dim / self.codec.value_group(shape.head_dim) * line;
         let scalars = self.options.scalar_bytes();
-        Footprint {
-            fixed: self.room() * (self.options.pair_bytes() + scalars),
-            column: heads * (keys + values) + scalars,
-            entry: 0,
-        }
+        let full = columns.min(self.room()) * (self.options.pair_bytes() + scalars);
+        full + columns.saturating_sub(self.codec.residual) * (heads * (keys + values) + scalars)
     }
 
     fn reserve(&mut self, capacity: usize) {
@@ -582,7 +577,8 @@ impl Store for QuantizedStore {
         }
         let entries = self.tail.entries();
         let counts = self.tail_counts.clone();
-        self.quantize(entries, &counts, self.room());
+        let capacity = self.room().min(self.tail.capacity());
+        self.quantize(entries, &counts, capacity);
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {

@@ -2,7 +2,7 @@ use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Footprint, Store, StoreBuilder, StoreOptions,
+    Store, StoreBuilder, StoreOptions,
     layout::Layout,
     segmented::{Body, Segmented},
 };
@@ -10,8 +10,9 @@ use crate::cache::{Entries, Tracks};
 
 /// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
 ///
-/// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger). Entries that have come since
-/// the last compression are the same for every head and lie in buffers behind the list.
+/// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger), or rows of a batch (CAKE, D2O).
+/// Entries that have come since the last compression are the same for every head and lie in buffers behind the
+/// list; where all heads are as long, all entries do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ragged {}
@@ -61,8 +62,8 @@ impl Body for RaggedBody {
         }
     }
 
-    fn takes(_: &Entries) -> bool {
-        true
+    fn takes(entries: &Entries, counts: &[usize]) -> bool {
+        counts.iter().any(|&count| count != entries.columns())
     }
 
     fn entries(&self, _: &StoreOptions) -> Entries {
@@ -87,11 +88,10 @@ impl Body for RaggedBody {
         self.bytes
     }
 
-    fn footprint(options: &StoreOptions) -> Footprint {
+    fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {
         // A place in a list and one in a rectangle, where heads differ.
         let places = 2 * options.batch * options.shape.kv_heads * options.int_bytes();
-        let column = options.pair_bytes() + options.scalar_bytes() + places;
-        Footprint { column, ..Footprint::default() }
+        columns * (options.pair_bytes() + options.scalar_bytes() + places)
     }
 }
 

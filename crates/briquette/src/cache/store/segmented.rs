@@ -1,6 +1,6 @@
 use burn::tensor::Tensor;
 
-use super::{DenseStore, Footprint, Store, StoreOptions, StoreQuery, dense::attend_entries};
+use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries};
 use crate::{
     cache::{Entries, Tracks},
     ops::AttentionOutput,
@@ -11,8 +11,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Takes entries of which each batch row and head holds the last `counts`.
     fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self;
 
-    /// Whether it can hold these; others are held as they are.
-    fn takes(entries: &Entries) -> bool;
+    /// Whether it gains by holding these; others are held as they are.
+    fn takes(entries: &Entries, counts: &[usize]) -> bool;
 
     /// All of them, heads that hold fewer filled up at the left.
     fn entries(&self, options: &StoreOptions) -> Entries;
@@ -26,8 +26,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Bytes held on the device.
     fn bytes(&self) -> usize;
 
-    /// Bytes by what is held, the tail not counted.
-    fn footprint(options: &StoreOptions) -> Footprint;
+    /// The most bytes of a body and a tail that hold so many entries and columns together.
+    fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
 }
 
 /// A body, and behind it the entries that have come since, in buffers that are written in place.
@@ -61,8 +61,8 @@ impl<B: Body> Store for Segmented<B> {
         self.body.as_ref().map_or(0, B::bytes) + self.tail.bytes()
     }
 
-    fn footprint(&self) -> Footprint {
-        B::footprint(&self.options)
+    fn bytes_of(&self, entries: usize, columns: usize) -> usize {
+        B::bytes_of(&self.options, entries, columns)
     }
 
     fn reserve(&mut self, capacity: usize) {
@@ -111,7 +111,7 @@ impl<B: Body> Store for Segmented<B> {
 
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         let columns = entries.columns();
-        if !B::takes(&entries) {
+        if !B::takes(&entries, counts) {
             self.body = None;
             self.tail.replace(entries, counts, capacity);
             return;

@@ -2,12 +2,15 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Footprint, Store, StoreBuilder, StoreOptions,
+    Store, StoreBuilder, StoreOptions,
     layout::Layout,
     ragged::{pack_tracks, unpack_tracks},
     segmented::{Body, Segmented},
 };
-use crate::cache::{Entries, Sharing, Tracks};
+use crate::{
+    cache::{Entries, Sharing, Tracks},
+    ops::norm,
+};
 
 /// Entries that tokens share (EMS): each entry is a key direction and a value, held once; each token is a row
 /// of a table with the entry it belongs to, the norm of its own key and its position.
@@ -98,7 +101,7 @@ impl Body for SharedBody {
             |x: Tensor<4>| x.reshape([batch * heads * width, head_dim]).select(0, centers.clone());
 
         let keys = entries.keys.cast(DType::F32);
-        let norms = keys.clone().square().sum_dim(3).sqrt();
+        let norms = norm(keys.clone());
         let center_norms =
             norms.clone().reshape([batch * heads * width, 1]).select(0, centers.clone());
         // The direction of a zero key is zero.
@@ -122,7 +125,7 @@ impl Body for SharedBody {
         }
     }
 
-    fn takes(entries: &Entries) -> bool {
+    fn takes(entries: &Entries, _: &[usize]) -> bool {
         entries.sharing.is_some()
     }
 
@@ -151,11 +154,10 @@ impl Body for SharedBody {
         self.bytes
     }
 
-    fn footprint(options: &StoreOptions) -> Footprint {
+    fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize {
         let heads = options.batch * options.shape.kv_heads;
         let places = 2 * heads * options.int_bytes();
-        let column =
-            options.scalar_bytes() + heads * (options.int_bytes() + DType::F32.size()) + places;
-        Footprint { entry: options.pair_bytes(), column, fixed: 0 }
+        let of_table = heads * (options.int_bytes() + DType::F32.size());
+        entries * options.pair_bytes() + columns * (options.scalar_bytes() + of_table + places)
     }
 }

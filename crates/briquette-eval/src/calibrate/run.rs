@@ -1,0 +1,344 @@
+use std::{path::Path, sync::Arc};
+
+use briquette::{Budget, HeadScores, Policy, Profile, allocate::Uniform};
+use briquette_models::{Llama, Tokenizer, prefill};
+use burn::tensor::{Int, Tensor, TensorData};
+use rand::{Rng, RngExt};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    errors,
+    heads::{self, HeadSample},
+};
+use crate::{
+    Error, Result, jobs,
+    journal::Journal,
+    observe,
+    tasks::{
+        haystack::Haystack,
+        needle::{NeedlePrompt, NeedleTask, Place},
+        seed,
+        text::Text,
+    },
+};
+
+/// Tokens behind a chunk of text that layer errors are measured at.
+const FOLLOWING: usize = 32;
+
+/// The prompts of a calibration differ from those of the tasks with the same seed.
+const SEED: u64 = 0x0ca1_1b4a;
+
+/// What a calibration measures on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Prompts of each length, and chunks of each length of each text.
+    pub prompts: usize,
+    /// Tokens of a prompt and its answer, or of a chunk of text.
+    pub lengths: Vec<usize>,
+    /// Seed of the prompts.
+    pub seed: u64,
+}
+
+/// A profile to be made.
+#[derive(Debug)]
+pub struct Calibration<'a> {
+    /// The model.
+    pub model: &'a Llama,
+    /// Its tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// What needles are hidden in.
+    pub haystack: &'a Haystack,
+    /// Further data sets for the layer errors.
+    pub texts: &'a [Text],
+    /// The sizes.
+    pub plan: Plan,
+    /// What the profile calls the model.
+    pub name: String,
+    /// Prompts that run at a time.
+    pub threads: usize,
+}
+
+/// A profile that was made.
+#[derive(Debug)]
+pub struct Calibrated {
+    /// The profile.
+    pub profile: Profile,
+    /// Retrieval prompts that the model answers right in every token, each token after the right ones before it.
+    pub right: usize,
+    /// Retrieval prompts.
+    pub prompts: usize,
+    /// The results of the prompts. To be removed when the profile has been written.
+    pub journal: Journal,
+}
+
+/// A prompt, and the tokens behind it.
+struct Forced {
+    prompt: Vec<u32>,
+    following: Vec<u32>,
+}
+
+/// One line of the journal: numbers count the prompts of a data set, set 0 holds the retrieval prompts.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+enum Step {
+    Heads {
+        number: usize,
+        right: bool,
+        #[serde(flatten)]
+        sample: HeadSample,
+    },
+    Errors {
+        set: usize,
+        number: usize,
+        layers: Vec<f32>,
+    },
+}
+
+impl Calibration<'_> {
+    /// Prompts to run: retrieval prompts for the heads, and for the layers these and the chunks of text.
+    pub fn steps(&self) -> usize {
+        (2 + self.texts.len()) * self.set_size()
+    }
+
+    /// Measures, and keeps the result of every prompt in a [`Journal`] at `partial`: a run that was killed goes on
+    /// where it was. `on_steps` hears of finished steps, first of those found in the journal.
+    ///
+    /// The same plan gives the same profile, byte for byte.
+    ///
+    /// # Errors
+    /// [`Error::Grid`] for a plan without prompts, [`Error::ContextTooShort`], [`Error::TextTooShort`],
+    /// [`Error::AnswerNotFound`], what [`NeedleTask::prompt`] and [`Journal::open`] refuse, and failures of the model.
+    pub fn run(&self, partial: &Path, mut on_steps: impl FnMut(usize)) -> Result<Calibrated> {
+        self.check()?;
+        let prompts = self.prompts()?;
+        let mut sets = vec![prompts.iter().map(whole).collect::<Vec<_>>()];
+        for text in self.texts {
+            sets.push(self.chunks(text)?);
+        }
+
+        let (mut journal, found) = Journal::open::<Step>(partial, &self.settings())?;
+        on_steps(found.len());
+        let mut results = Results::new(prompts.len(), sets.len());
+        for step in found {
+            results.add(step);
+        }
+
+        let todo: Vec<usize> =
+            (0..prompts.len()).filter(|number| results.heads[*number].is_none()).collect();
+        let work = |number: &usize| self.heads(*number, &prompts[*number]);
+        jobs::run(&todo, self.threads, work, |_, step| {
+            journal.push(&step)?;
+            results.add(step);
+            on_steps(1);
+            Ok(())
+        })?;
+        let samples: Vec<&HeadSample> =
+            results.heads.iter().flatten().map(|(_, sample)| sample).collect();
+        let scores = heads::mean(&samples);
+        let right = results.heads.iter().flatten().filter(|(right, _)| *right).count();
+
+        let policy = self.small_cache(&scores);
+        let todo: Vec<(usize, usize)> = (0..sets.len())
+            .flat_map(|set| (0..prompts.len()).map(move |number| (set, number)))
+            .filter(|(set, number)| results.errors[*set][*number].is_none())
+            .collect();
+        let work = |&(set, number): &(usize, usize)| {
+            let layers = self.errors(&policy, &sets[set][number])?;
+            Ok(Step::Errors { set, number, layers })
+        };
+        jobs::run(&todo, self.threads, work, |_, step| {
+            journal.push(&step)?;
+            results.add(step);
+            on_steps(1);
+            Ok(())
+        })?;
+
+        let shape = self.model.cache_shape();
+        let errors: Vec<Vec<&[f32]>> = results
+            .errors
+            .iter()
+            .map(|set| set.iter().flatten().map(Vec::as_slice).collect())
+            .collect();
+        let profile = Profile {
+            model: self.name.clone(),
+            made: self.made(right, prompts.len()),
+            shape,
+            heads: scores,
+            layer_errors: errors::combine(&errors, shape.layers),
+        };
+        profile.check()?;
+        Ok(Calibrated { profile, right, prompts: prompts.len(), journal })
+    }
+
+    fn check(&self) -> Result<()> {
+        let fail = |axis, reason: &str| Err(Error::Grid { axis, reason: reason.into() });
+        let Plan { prompts, lengths, .. } = &self.plan;
+        if *prompts == 0 {
+            return fail("prompts", "at least 1 is needed");
+        }
+        if lengths.is_empty() {
+            return fail("tokens", "no value given");
+        }
+        if (1..lengths.len()).any(|i| lengths[..i].contains(&lengths[i])) {
+            return fail("tokens", "a value is given twice");
+        }
+        let context = self.model.config().max_position_embeddings;
+        let following = if self.texts.is_empty() { 0 } else { FOLLOWING };
+        match lengths.iter().map(|length| length + following).find(|length| *length > context) {
+            Some(length) => Err(Error::ContextTooShort { length, context }),
+            None => Ok(()),
+        }
+    }
+
+    /// Prompts of a data set.
+    fn set_size(&self) -> usize {
+        self.plan.prompts * self.plan.lengths.len()
+    }
+
+    fn settings(&self) -> serde_json::Value {
+        let texts: Vec<(&str, String)> =
+            self.texts.iter().map(|text| (text.name(), text.fingerprint())).collect();
+        serde_json::json!({
+            "briquette": env!("CARGO_PKG_VERSION"),
+            "model": self.name,
+            "shape": self.model.cache_shape(),
+            "dtype": format!("{:?}", self.model.dtype()),
+            "device": format!("{:?}", self.model.device()),
+            "haystack": self.haystack.name(),
+            "texts": texts,
+            "plan": self.plan,
+        })
+    }
+
+    fn made(&self, right: usize, prompts: usize) -> String {
+        let Plan { prompts: each, lengths, seed } = &self.plan;
+        let names = self.texts.iter().map(Text::name).collect::<Vec<_>>().join(", ");
+        let texts = if names.is_empty() { String::new() } else { format!(" and on {names}") };
+        format!(
+            "briquette {} calibrate: {each} retrieval prompts each of {} tokens, seed {seed}, of which the model \
+             answers {right} of {prompts} right; layer errors on these{texts}",
+            env!("CARGO_PKG_VERSION"),
+            lengths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        )
+    }
+
+    fn prompts(&self) -> Result<Vec<NeedlePrompt>> {
+        let Plan { prompts, lengths, seed } = &self.plan;
+        let task_seed = seed::rng(&[*seed, SEED]).next_u64();
+        let task = NeedleTask::new(self.tokenizer, self.haystack, task_seed)?;
+        let mut all = Vec::new();
+        for &length in lengths {
+            for sample in 0..*prompts {
+                let mut rng = seed::rng(&[task_seed, length as u64, sample as u64]);
+                let depth = rng.random_range(0..=100);
+                let prompt = task.prompt(Place { length, depth, needles: 1, sample })?;
+                all.push(prompt);
+            }
+        }
+        Ok(all)
+    }
+
+    fn chunks(&self, text: &Text) -> Result<Vec<Forced>> {
+        let mut chunks = Vec::new();
+        for &length in &self.plan.lengths {
+            for window in text.windows(length + FOLLOWING, self.plan.prompts, None)? {
+                let mut prompt = window.tokens;
+                let following = prompt.split_off(length);
+                chunks.push(Forced { prompt, following });
+            }
+        }
+        Ok(chunks)
+    }
+
+    fn heads(&self, number: usize, prompt: &NeedlePrompt) -> Result<Step> {
+        let Some(span) = prompt.answer_span() else {
+            return Err(Error::AnswerNotFound { number: prompt.number.clone() });
+        };
+        let context = prompt.context.len();
+        let Forced { mut prompt, following: answer } = whole(prompt);
+        // The last token of the question brings the first of the answer.
+        let last = prompt.split_off(prompt.len() - 1);
+        let fed = [&last[..], &answer[..answer.len() - 1]].concat();
+
+        let weights = Arc::new(observe::Weights::new());
+        let mut cache = observe::cache(self.model, Policy::full(), weights.clone())?;
+        prefill(self.model, &[&prompt], &mut cache, None)?;
+        weights.watch();
+        let logits = self.model.forward(row(&fed, self.model), &mut cache)?;
+        let said = logits.argmax(2).try_into_vec_as::<i64>().map_err(briquette::Error::from)?;
+        let right = said.iter().zip(&answer).all(|(said, token)| *said == i64::from(*token));
+        let heads = self.model.cache_shape().query_heads;
+        let sample = HeadSample::of(&weights.take()?, heads, context, &span);
+        Ok(Step::Heads { number, right, sample })
+    }
+
+    /// CompressKV's selection by these scores, with one budget for every layer.
+    fn small_cache(&self, scores: &HeadScores) -> Policy {
+        let shape = self.model.cache_shape();
+        let profile = Profile {
+            model: self.name.clone(),
+            made: String::new(),
+            shape,
+            heads: scores.clone(),
+            layer_errors: vec![1.0; shape.layers],
+        };
+        Policy::compresskv(Budget::Tokens(errors::CACHE))
+            .with_allocate(Uniform {})
+            .with_profile(Arc::new(profile))
+    }
+
+    fn errors(&self, policy: &Policy, forced: &Forced) -> Result<Vec<f32>> {
+        let compared = Arc::new(observe::Compared::new(self.model, policy.clone())?);
+        let mut cache = observe::cache(self.model, Policy::full(), compared.clone())?;
+        prefill(self.model, &[&forced.prompt], &mut cache, None)?;
+        compared.watch();
+        // The small cache is compressed after a prompt only: the tokens may as well come at once.
+        self.model.hidden_states(row(&forced.following, self.model), &mut cache)?;
+        let layers = compared.take()?;
+        Ok(layers
+            .iter()
+            .map(|[differences, norms]| errors::relative(differences, norms) as f32)
+            .collect())
+    }
+}
+
+fn whole(prompt: &NeedlePrompt) -> Forced {
+    Forced {
+        prompt: [&prompt.context[..], &prompt.question].concat(),
+        following: prompt.answer.clone(),
+    }
+}
+
+/// `[1, tokens]`
+fn row(tokens: &[u32], model: &Llama) -> Tensor<2, Int> {
+    let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
+    Tensor::from_data(data, &model.device())
+}
+
+/// What was measured of each prompt.
+struct Results {
+    heads: Vec<Option<(bool, HeadSample)>>,
+    /// Of each data set.
+    errors: Vec<Vec<Option<Vec<f32>>>>,
+}
+
+impl Results {
+    fn new(prompts: usize, sets: usize) -> Self {
+        Self { heads: vec![None; prompts], errors: vec![vec![None; prompts]; sets] }
+    }
+
+    fn add(&mut self, step: Step) {
+        match step {
+            Step::Heads { number, right, sample } => {
+                if let Some(place) = self.heads.get_mut(number) {
+                    *place = Some((right, sample));
+                }
+            }
+            Step::Errors { set, number, layers } => {
+                if let Some(place) = self.errors.get_mut(set).and_then(|set| set.get_mut(number)) {
+                    *place = Some(layers);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+use std::path::PathBuf;
+
+use anyhow::Result;
+use briquette::{Budget, methods};
+
+use super::{
+    depths::{Depths, depths},
+    haystack::HaystackArgs,
+    jobs::JobsArgs,
+    model::{Loaded, ModelArgs},
+    output::OutputArgs,
+    policy,
+    profile::{ProfileArgs, attached},
+    progress,
+    text::TextArgs,
+};
+use crate::{
+    compare::{Comparison, Plan},
+    report::{CompareReport, Environment},
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json)
+    /// [default: all methods]
+    #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
+    policies: Vec<String>,
+    /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    #[arg(
+        long,
+        visible_alias = "budget",
+        value_name = "B,…",
+        value_delimiter = ',',
+        default_value = "64,128,256,512"
+    )]
+    budgets: Vec<Budget>,
+    /// Changes to every method that has the key, as in kernel=15
+    #[arg(long, value_name = "KEY=VALUE,…", value_delimiter = ',')]
+    change: Vec<String>,
+    /// Tokens of a needle prompt and its answer, and of a prompt of text
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    length: usize,
+    /// How many depths of the needle from 0 to 100 percent, or a list of them: 0,10,50
+    #[arg(long, value_name = "N|N,…", value_parser = depths, default_value = "5")]
+    depths: Depths,
+    /// Needle prompts for each depth
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    samples: usize,
+    #[command(flatten)]
+    text: TextArgs,
+    /// Tokens predicted behind a prompt of text
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
+    /// Prompts of text, from different places
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    windows: usize,
+    /// Seed of the needle prompts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    haystack: HaystackArgs,
+    #[command(flatten)]
+    jobs: JobsArgs,
+    /// The folder of results.jsonl, which a run that was killed or has more policies continues, and of the tables
+    /// compare.md, compare.csv and compare.json
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let policies = match args.policies {
+        policies if policies.is_empty() => {
+            methods().into_iter().map(|method| method.name).collect()
+        }
+        policies => policies,
+    };
+    let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;
+    let haystack = args.haystack.read()?;
+    let loaded = args.model.load()?;
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype } = loaded;
+    let profile = args.profile.read(&dir)?;
+    for candidate in &mut candidates {
+        if let Ok(policy) = &candidate.policy {
+            candidate.policy = Ok(attached(policy.clone(), profile.as_ref()));
+        }
+    }
+    let text = args.text.read(&tokenizer)?;
+    let mut comparison = Comparison {
+        model: &model,
+        tokenizer: &tokenizer,
+        haystack: &haystack,
+        text: &text,
+        plan: Plan {
+            length: args.length,
+            depths: args.depths.0,
+            samples: args.samples,
+            tokens: args.tokens,
+            windows: args.windows,
+            seed: args.seed,
+        },
+        candidates,
+        name: name.clone(),
+        threads: args.jobs.threads(&device),
+    };
+
+    let bar = progress::bar(0);
+    let rows = comparison.run(&args.out.join("results.jsonl"), |done, all, policy| {
+        bar.set_length(all as u64);
+        bar.set_message(policy.to_owned());
+        bar.set_position(done as u64);
+        if policy.is_empty() {
+            bar.reset_eta();
+        }
+    });
+    bar.finish_and_clear();
+    let report = CompareReport {
+        environment: Environment::new(name, model.cache_shape(), dtype, device),
+        haystack: haystack.name().to_owned(),
+        text: text.name().to_owned(),
+        plan: comparison.plan,
+        rows: rows?,
+    };
+    let mut human = args.output.human();
+    write!(human, "{}", report.markdown())?;
+    let files = report.write(&args.out)?;
+    writeln!(human, "\n{} files in {}", files.len(), args.out.display())?;
+    args.output.write_json(&report)
+}

@@ -1,0 +1,111 @@
+use std::{path::PathBuf, time::Instant};
+
+use anyhow::{Context, Result};
+
+use super::{
+    depths::{Depths, depths},
+    haystack::HaystackArgs,
+    jobs::JobsArgs,
+    model::{Loaded, ModelArgs},
+    output::OutputArgs,
+    profile::ProfileArgs,
+    progress,
+};
+use crate::{
+    Error, mask,
+    report::{Environment, MaskReport},
+    tasks::needle::{NeedleTask, Place},
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Numbers of heads to silence
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1,2,4,8,16")]
+    counts: Vec<usize>,
+    /// Tokens of a prompt and its answer
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    length: usize,
+    /// How many depths from 0 to 100 percent, or a list of them: 0,10,50
+    #[arg(long, value_name = "N|N,…", value_parser = depths, default_value = "5")]
+    depths: Depths,
+    /// Prompts for each depth
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    samples: usize,
+    /// Seed of the prompts and of the random heads
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    haystack: HaystackArgs,
+    #[command(flatten)]
+    jobs: JobsArgs,
+    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let haystack = args.haystack.read()?;
+    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
+    let profile = args.profile.read(&dir)?.with_context(|| {
+        let dir = dir.display();
+        format!("there is no profile.json in {dir}: make one with `briquette calibrate`, or name one with --profile")
+    })?;
+    let context = model.config().max_position_embeddings;
+    if args.length > context {
+        return Err(Error::ContextTooShort { length: args.length, context }.into());
+    }
+    let task = NeedleTask::new(&tokenizer, &haystack, args.seed)?;
+    let mut prompts = Vec::new();
+    for sample in 0..args.samples {
+        for &depth in &args.depths.0 {
+            prompts.push(task.prompt(Place { length: args.length, depth, needles: 1, sample })?);
+        }
+    }
+
+    let bar = progress::bar(mask::steps(&args.counts, prompts.len()));
+    let start = Instant::now();
+    let threads = args.jobs.threads(&device);
+    let cells = mask::run(&model, &profile, &prompts, &args.counts, args.seed, threads, |choice| {
+        bar.set_message(choice.name());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let report = MaskReport {
+        environment: Environment::new(
+            dir.display().to_string(),
+            model.cache_shape(),
+            dtype,
+            device,
+        ),
+        profile: profile.made.clone(),
+        haystack: haystack.name().to_owned(),
+        length: args.length,
+        depths: args.depths.0,
+        samples: args.samples,
+        seed: args.seed,
+        seconds: start.elapsed().as_secs_f64(),
+        cells: cells?,
+    };
+
+    let mut human = args.output.human();
+    writeln!(human, "{}", report.table())?;
+    writeln!(
+        human,
+        "{} prompts a row, {} tokens, 95 % Wilson intervals, {:.0} s on {}",
+        prompts.len(),
+        report.length,
+        report.seconds,
+        report.environment.device
+    )?;
+    if let Some(out) = &args.out {
+        let files = report.write(out)?;
+        writeln!(human, "{} files in {}", files.len(), out.display())?;
+    }
+    args.output.write_json(&report)
+}

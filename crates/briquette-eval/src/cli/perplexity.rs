@@ -1,0 +1,104 @@
+use std::{path::PathBuf, time::Instant};
+
+use anyhow::Result;
+use briquette::Budget;
+
+use super::{
+    jobs::JobsArgs,
+    model::{Loaded, ModelArgs},
+    output::OutputArgs,
+    policy,
+    profile::{ProfileArgs, attached},
+    progress,
+    text::TextArgs,
+};
+use crate::{
+    perplexity::{self, Plan},
+    report::{Environment, PerplexityReport},
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    #[command(flatten)]
+    text: TextArgs,
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json).
+    /// The full cache is always measured beside them
+    #[arg(
+        long,
+        visible_alias = "policy",
+        value_name = "NAME|FILE,…",
+        value_delimiter = ',',
+        default_value = "streaming-llm,h2o,snapkv"
+    )]
+    policies: Vec<String>,
+    /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// [default: 128,256, and for a policy file its own]
+    #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
+    budgets: Vec<Budget>,
+    /// Tokens of a prompt, which is compressed
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    prompt: usize,
+    /// Tokens predicted behind a prompt
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    tokens: usize,
+    /// Prompts, from different places of the text
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    windows: usize,
+    /// Tokens from one prompt's start to the next [default: so many that they span the text]
+    #[arg(long, value_name = "N")]
+    stride: Option<usize>,
+    #[command(flatten)]
+    jobs: JobsArgs,
+    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let mut entries = policy::entries(&args.policies, &args.budgets)?;
+    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
+    let profile = args.profile.read(&dir)?;
+    for entry in &mut entries {
+        entry.policy = attached(entry.policy.clone(), profile.as_ref());
+    }
+    let text = args.text.read(&tokenizer)?;
+    let Args { prompt, tokens, windows, stride, .. } = args;
+    let plan = Plan { prompt, tokens, windows, stride };
+    let windows = plan.windows(&text, &model)?;
+
+    let bar = progress::bar(entries.len() * windows.len());
+    let start = Instant::now();
+    let threads = args.jobs.threads(&device);
+    let losses = perplexity::run(&model, &entries, &windows, prompt, threads, |entry| {
+        bar.set_message(format!("{} {}", entry.label, entry.budget()));
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let report = PerplexityReport::new(
+        Environment::new(dir.display().to_string(), model.cache_shape(), dtype, device),
+        text.name().to_owned(),
+        plan,
+        start.elapsed().as_secs_f64(),
+        &entries,
+        &losses?,
+    );
+
+    let mut human = args.output.human();
+    writeln!(human, "{}", report.table())?;
+    writeln!(
+        human,
+        "{}: {} prompts of {prompt} tokens, {tokens} predicted behind each; ± is the standard error; {:.0} s on {}",
+        report.text, report.plan.windows, report.seconds, report.environment.device
+    )?;
+    if let Some(out) = &args.out {
+        let files = report.write(out)?;
+        writeln!(human, "{} files in {}", files.len(), out.display())?;
+    }
+    args.output.write_json(&report)
+}

@@ -1,0 +1,22 @@
+use std::path::PathBuf;
+
+use briquette_models::Tokenizer;
+
+use crate::{Result, tasks::text::Text};
+
+/// A text to continue.
+#[derive(Debug, clap::Args)]
+pub(super) struct TextArgs {
+    /// The text to continue, any file of text [default: built-in prose]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+}
+
+impl TextArgs {
+    pub(super) fn read(&self, tokenizer: &Tokenizer) -> Result<Text> {
+        match &self.text {
+            Some(path) => Text::from_file(path, tokenizer),
+            None => Text::built_in(tokenizer),
+        }
+    }
+}

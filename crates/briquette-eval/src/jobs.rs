@@ -1,0 +1,84 @@
+//! Independent steps on several threads.
+
+use std::{
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use crate::Result;
+
+/// Runs `work` on every item, on so many threads, and tells `done` of each result as it comes, in any order, on
+/// the calling thread. After the first failure no new item is begun.
+pub(crate) fn run<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    work: impl Fn(&T) -> Result<R> + Sync,
+    mut done: impl FnMut(&T, R) -> Result<()>,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let (send, results) = mpsc::channel();
+    let worker = |send: mpsc::Sender<_>| {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let result = work(item);
+            // Nobody listens after a failure.
+            if send.send((item, result)).is_err() {
+                break;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1).min(items.len()) {
+            let send = send.clone();
+            scope.spawn(|| worker(send));
+        }
+        drop(send);
+        for (item, result) in results {
+            done(item, result?)?;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    fn failure() -> Error {
+        Error::Grid { axis: "items", reason: "13".into() }
+    }
+
+    #[test]
+    fn every_item_is_done_once() {
+        for (threads, count) in [(0, 5), (1, 5), (4, 100), (8, 3), (3, 0)] {
+            let items: Vec<usize> = (0..count).collect();
+            let mut seen = Vec::new();
+            let work = |item: &usize| Ok(item * item);
+            run(&items, threads, work, |item, square| {
+                assert_eq!(square, item * item);
+                seen.push(*item);
+                Ok(())
+            })
+            .unwrap();
+            seen.sort_unstable();
+            assert_eq!(seen, items);
+        }
+    }
+
+    #[test]
+    fn a_failure_ends_it() {
+        let items: Vec<usize> = (0..1000).collect();
+        let work = |item: &usize| if *item == 13 { Err(failure()) } else { Ok(()) };
+        assert!(run(&items, 4, work, |_, ()| Ok(())).is_err());
+        let mut calls = 0;
+        let done = |_: &usize, ()| {
+            calls += 1;
+            Err(failure())
+        };
+        assert!(run(&items, 1, |_| Ok(()), done).is_err());
+        assert_eq!(calls, 1);
+    }
+}

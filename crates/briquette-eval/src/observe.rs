@@ -1,0 +1,196 @@
+//! Caches that are looked at while a model runs: wrappers of the operations a cache calls. A forward pass calls the
+//! attention once a layer, in order.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use briquette::{
+    CacheConfig, InputCheck, KvCache, Policy,
+    ops::{AttentionInput, AttentionOutput, Ops, WindowInput},
+    position::NoPositionEncoding,
+};
+use briquette_models::Llama;
+use burn::tensor::{DType, Tensor, TensorData};
+
+use crate::Result;
+
+/// An empty cache for the model, as [`Llama::cache`] makes it, with other operations.
+pub(crate) fn cache(model: &Llama, policy: Policy, ops: Arc<dyn Ops>) -> Result<KvCache> {
+    let config = config(model).with_ops(ops);
+    Ok(KvCache::with_config(model.cache_shape(), policy, config, &model.device())?)
+}
+
+fn config(model: &Llama) -> CacheConfig {
+    CacheConfig::default().with_dtype(model.dtype()).with_input_check(InputCheck::Prompt)
+}
+
+/// The operations under a wrapper.
+fn inner() -> Arc<dyn Ops> {
+    CacheConfig::default().ops
+}
+
+/// What a lock guards is whole after a panic too: it is only ever replaced or added to.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps the weights of the queries of one forward pass.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    inner: Arc<dyn Ops>,
+    /// One tensor a layer while a pass is watched.
+    watched: Mutex<Option<Vec<Tensor<4>>>>,
+}
+
+impl Weights {
+    pub(crate) fn new() -> Self {
+        Self { inner: inner(), watched: Mutex::new(None) }
+    }
+
+    /// Watches what is run from now on.
+    pub(crate) fn watch(&self) {
+        *lock(&self.watched) = Some(Vec::new());
+    }
+
+    /// The weights since then, one `[batch][query_heads][queries][entries]` a layer.
+    pub(crate) fn take(&self) -> Result<Vec<Vec<f32>>> {
+        let layers = lock(&self.watched).take().unwrap_or_default();
+        let read = |x: Tensor<4>| x.try_into_vec_as::<f32>().map_err(briquette::Error::from);
+        Ok(layers.into_iter().map(read).collect::<std::result::Result<_, _>>()?)
+    }
+}
+
+impl Ops for Weights {
+    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+        if let Some(layers) = lock(&self.watched).as_mut() {
+            layers.push(self.inner.window_weights(WindowInput {
+                queries: input.queries.clone(),
+                keys: input.keys.clone(),
+                visibility: input.visibility.clone(),
+                scale: input.scale,
+            }));
+        }
+        self.inner.attention(input)
+    }
+}
+
+/// Gives the queries, keys and values of every call to a second cache too, and compares what the two return.
+#[derive(Debug)]
+pub(crate) struct Compared {
+    inner: Arc<dyn Ops>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    second: KvCache,
+    calls: usize,
+    /// Norms of the differences and of the outputs while a pass is watched, one pair a layer, each `[tokens]`.
+    watched: Option<Vec<[Tensor<1>; 2]>>,
+    /// The first failure of the second cache, which an operation cannot return.
+    failure: Option<briquette::Error>,
+}
+
+impl Compared {
+    pub(crate) fn new(model: &Llama, second: Policy) -> Result<Self> {
+        let second =
+            KvCache::with_config(model.cache_shape(), second, config(model), &model.device())?;
+        let state = State { second, calls: 0, watched: None, failure: None };
+        Ok(Self { inner: inner(), state: Mutex::new(state) })
+    }
+
+    /// Watches what is run from now on.
+    pub(crate) fn watch(&self) {
+        lock(&self.state).watched = Some(Vec::new());
+    }
+
+    /// What was seen since then, one pair a layer: for each token the Frobenius norm of the difference of the
+    /// outputs, and that of the first cache's output.
+    pub(crate) fn take(&self) -> Result<Vec<[Vec<f32>; 2]>> {
+        let mut state = lock(&self.state);
+        if let Some(failure) = state.failure.take() {
+            return Err(failure.into());
+        }
+        let layers = state.watched.take().unwrap_or_default();
+        let read = |x: Tensor<1>| x.try_into_vec_as::<f32>().map_err(briquette::Error::from);
+        layers.into_iter().map(|[difference, norm]| Ok([read(difference)?, read(norm)?])).collect()
+    }
+}
+
+impl Ops for Compared {
+    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+        let (entries, new) = (input.keys.dims()[2], input.queries.dims()[2]);
+        let queries = input.queries.clone();
+        let [keys, values] =
+            [&input.keys, &input.values].map(|x| x.clone().narrow(2, entries - new, new));
+        let output = self.inner.attention(input);
+        lock(&self.state).compare([queries, keys, values], &output.output);
+        output
+    }
+}
+
+impl State {
+    /// Positions are encoded already.
+    fn compare(&mut self, [queries, keys, values]: [Tensor<4>; 3], first: &Tensor<4>) {
+        let layer = self.calls % self.second.shape().layers;
+        self.calls += 1;
+        match self.second.attend(layer, queries, keys, values, &NoPositionEncoding) {
+            Ok(second) => {
+                if let Some(layers) = &mut self.watched {
+                    let first = first.clone().cast(DType::F32);
+                    let difference = second.cast(DType::F32) - first.clone();
+                    layers.push([difference, first].map(norms));
+                }
+            }
+            Err(error) => {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// The Frobenius norm of each token: `[1, heads, tokens, head_dim]` becomes `[tokens]`.
+fn norms(x: Tensor<4>) -> Tensor<1> {
+    let tokens = x.dims()[2];
+    x.square().sum_dim(3).sum_dim(1).sqrt().reshape([tokens])
+}
+
+/// Silences heads: their attention returns zeros.
+#[derive(Debug)]
+pub(crate) struct Masked {
+    inner: Arc<dyn Ops>,
+    /// `[1, query_heads, 1, 1]` a layer, 0 for a silent head, else 1; `None` where no head is.
+    layers: Vec<Option<Tensor<4>>>,
+    calls: AtomicUsize,
+}
+
+impl Masked {
+    /// `silent` are layers and query heads.
+    pub(crate) fn new(model: &Llama, silent: &[(usize, usize)]) -> Self {
+        let shape = model.cache_shape();
+        let mask = |layer| {
+            let mut mask = vec![1.0_f32; shape.query_heads];
+            for (_, head) in silent.iter().filter(|(of, _)| *of == layer) {
+                mask[*head] = 0.0;
+            }
+            let data = TensorData::new(mask, [1, shape.query_heads, 1, 1]);
+            let some = silent.iter().any(|(of, _)| *of == layer);
+            some.then(|| Tensor::from_data(data, (&model.device(), model.dtype())))
+        };
+        let layers = (0..shape.layers).map(mask).collect();
+        Self { inner: inner(), layers, calls: AtomicUsize::new(0) }
+    }
+}
+
+impl Ops for Masked {
+    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+        let layer = self.calls.fetch_add(1, Ordering::Relaxed) % self.layers.len();
+        let mut output = self.inner.attention(input);
+        if let Some(mask) = &self.layers[layer] {
+            output.output = output.output * mask.clone();
+        }
+        output
+    }
+}

@@ -1,0 +1,124 @@
+//! How well a model continues a text on a compressed cache.
+//!
+//! A window of the text is given to the model as a prompt, and the cache is compressed as its policy says. The tokens
+//! behind it are then fed one by one, each of them right; the loss of a token is −ln of the probability it was given.
+//! The first token behind the prompt is fed but not scored: it is predicted before anything was compressed.
+
+use briquette::Policy;
+use briquette_models::{Error as ModelError, Llama, prefill};
+use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Result,
+    grid::Entry,
+    jobs,
+    tasks::text::{Text, Window},
+};
+
+/// What is measured on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens predicted behind it.
+    pub tokens: usize,
+    /// Windows of the text.
+    pub windows: usize,
+    /// Tokens from the start of one to the start of the next; `None` spreads them over the text.
+    pub stride: Option<usize>,
+}
+
+/// The losses of one window under one policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loss {
+    /// In nats, one for each predicted token. In f32, which JSON gives back exactly.
+    pub nats: Vec<f32>,
+    /// Bytes of cache held at the end.
+    pub bytes_held: usize,
+    /// What a full cache would hold then.
+    pub bytes_full: usize,
+}
+
+impl Loss {
+    /// The mean over the tokens.
+    pub fn mean(&self) -> f64 {
+        let sum: f64 = self.nats.iter().map(|nats| f64::from(*nats)).sum();
+        sum / self.nats.len().max(1) as f64
+    }
+}
+
+impl Plan {
+    /// The windows of a text: the prompt, the token fed first, and the tokens predicted.
+    ///
+    /// # Errors
+    /// [`Error::Grid`] for a number that is 0, [`Error::ContextTooShort`], [`Error::TextTooShort`].
+    pub fn windows(&self, text: &Text, model: &Llama) -> Result<Vec<Window>> {
+        let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
+        if let Some((axis, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(Error::Grid { axis, reason: "at least 1 is needed".into() });
+        }
+        let length = self.prompt.saturating_add(self.tokens).saturating_add(1);
+        let context = model.config().max_position_embeddings;
+        if length > context {
+            return Err(Error::ContextTooShort { length, context });
+        }
+        text.windows(length, self.windows, self.stride)
+    }
+}
+
+/// The losses of every entry in every window, `[entry][window]`. `on_window` hears of each.
+///
+/// # Errors
+/// Failures of the model or of a cache.
+pub fn run(
+    model: &Llama,
+    entries: &[Entry],
+    windows: &[Window],
+    prompt: usize,
+    threads: usize,
+    mut on_window: impl FnMut(&Entry),
+) -> Result<Vec<Vec<Loss>>> {
+    let steps: Vec<(usize, usize)> = (0..entries.len())
+        .flat_map(|entry| (0..windows.len()).map(move |window| (entry, window)))
+        .collect();
+    let mut losses: Vec<Vec<Option<Loss>>> = vec![vec![None; windows.len()]; entries.len()];
+    let work = |&(entry, window): &(usize, usize)| {
+        loss(model, &entries[entry].policy, &windows[window].tokens, prompt)
+    };
+    jobs::run(&steps, threads, work, |&(entry, window), loss| {
+        losses[entry][window] = Some(loss);
+        on_window(&entries[entry]);
+        Ok(())
+    })?;
+    Ok(losses.into_iter().map(|losses| losses.into_iter().flatten().collect()).collect())
+}
+
+/// The losses of the tokens of a window behind its first `prompt` ones and the next.
+///
+/// # Errors
+/// Failures of the model or of the cache; [`ModelError::NotFinite`] for logits that give no probabilities.
+pub fn loss(model: &Llama, policy: &Policy, window: &[u32], prompt: usize) -> Result<Loss> {
+    let (prompt, behind) = window.split_at(prompt.min(window.len()));
+    let mut cache = model.cache(policy.clone())?;
+    prefill(model, &[prompt], &mut cache, None)?;
+    let device = model.device();
+    let token = |id: u32| -> Tensor<2, Int> {
+        Tensor::from_data(TensorData::new(vec![id], [1, 1]), &device)
+    };
+    let mut losses = Vec::with_capacity(behind.len());
+    for pair in behind.windows(2) {
+        let logits = model.forward_last(token(pair[0]), &mut cache)?;
+        losses.push(log_softmax(logits.cast(DType::F32), 1).gather(1, token(pair[1])));
+    }
+    let nats = if losses.is_empty() {
+        Vec::new()
+    } else {
+        let read = Tensor::cat(losses, 0).neg().try_into_vec_as::<f32>();
+        read.map_err(briquette::Error::from)?
+    };
+    if nats.iter().any(|nats| !nats.is_finite()) {
+        return Err(ModelError::NotFinite { row: 0 }.into());
+    }
+    Ok(Loss { nats, bytes_held: cache.bytes_held(), bytes_full: cache.bytes_full() })
+}

@@ -1,0 +1,33 @@
+use std::{fs, path::Path};
+
+use serde::Serialize;
+
+use crate::{Error, Result};
+
+/// Creates a folder, if it is not there.
+pub(super) fn create_dir(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).map_err(|error| failed(dir, error))
+}
+
+pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|error| failed(path, error))
+}
+
+pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| failed(path, error))?;
+    write_text(path, &(text + "\n"))
+}
+
+/// A header, and a line a row.
+pub(super) fn write_csv<T: Serialize>(path: &Path, rows: impl Iterator<Item = T>) -> Result<()> {
+    let failed = |error: csv::Error| failed(path, error);
+    let mut writer = csv::Writer::from_path(path).map_err(failed)?;
+    for row in rows {
+        writer.serialize(row).map_err(failed)?;
+    }
+    writer.flush().map_err(|error| failed(error.into()))
+}
+
+fn failed(path: &Path, error: impl ToString) -> Error {
+    Error::Write { path: path.into(), message: error.to_string() }
+}

@@ -1,0 +1,48 @@
+/// A table, its columns padded to one width. Every column but the first is aligned to the right.
+pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([header[column].chars().count(), 4]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |cells: &[&str]| {
+        let mut line = String::from("|");
+        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            line += &match column {
+                0 => format!(" {cell:<width$} |"),
+                _ => format!(" {cell:>width$} |"),
+            };
+        }
+        line + "\n"
+    };
+    let mut text = line(header);
+    let rules: Vec<String> =
+        widths
+            .iter()
+            .enumerate()
+            .map(|(column, width)| {
+                if column == 0 { "-".repeat(*width) } else { format!("{}:", "-".repeat(width - 1)) }
+            })
+            .collect();
+    text += &line(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+    for row in rows {
+        text += &line(&row.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn columns_are_aligned() {
+        let row = |name: &str, number: &str| vec![name.to_owned(), number.to_owned()];
+        let rows = [row("`a`", "1"), row("`policy`", "1234 é")];
+        let expected = "\
+| name     |   long |
+| -------- | -----: |
+| `a`      |      1 |
+| `policy` | 1234 é |
+";
+        assert_eq!(super::table(&["name", "long"], &rows), expected);
+    }
+}

@@ -1,0 +1,193 @@
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{
+    Environment,
+    files::{create_dir, write_csv, write_json},
+    plot::{self, Overview, Point, Series},
+    plural, table,
+};
+use crate::{
+    Result,
+    mask::{Cell, Choice},
+    stats::Proportion,
+};
+
+/// The result of a masking test.
+#[derive(Clone, Debug, Serialize)]
+pub struct MaskReport {
+    /// With what.
+    #[serde(flatten)]
+    pub environment: Environment,
+    /// How the profile was made.
+    pub profile: String,
+    /// `built-in`, or the folder of the haystack.
+    pub haystack: String,
+    /// Tokens of a prompt and its answer.
+    pub length: usize,
+    /// Depths in percent.
+    pub depths: Vec<u32>,
+    /// Prompts of each depth.
+    pub samples: usize,
+    /// Seed of the prompts and of the random heads.
+    pub seed: u64,
+    /// Seconds it ran, without loading the model.
+    pub seconds: f64,
+    /// One for each choice and number of heads.
+    pub cells: Vec<Cell>,
+}
+
+#[derive(Serialize)]
+struct CsvCell {
+    choice: &'static str,
+    masked: usize,
+    prompts: usize,
+    exact: f64,
+    exact_low: f64,
+    exact_high: f64,
+    per_token: f64,
+    per_token_low: f64,
+    per_token_high: f64,
+}
+
+impl MaskReport {
+    /// The table for people.
+    pub fn table(&self) -> String {
+        let mut table = table::new();
+        table.set_header(["heads by", "masked", "exact", "per token"]);
+        for Cell { choice, masked, exact, per_token, .. } in &self.cells {
+            table.add_row([
+                table::left(choice.name()),
+                table::right(masked),
+                table::left(table::interval(exact)),
+                table::left(table::interval(per_token)),
+            ]);
+        }
+        table.to_string()
+    }
+
+    /// Writes `mask-heads.json`, `mask-heads.csv` and the picture `mask-heads` as SVG and PNG. Returns the files.
+    ///
+    /// # Errors
+    /// [`Error::Write`](crate::Error::Write).
+    pub fn write(&self, dir: &Path) -> Result<Vec<PathBuf>> {
+        create_dir(dir)?;
+        let (json, csv) = (dir.join("mask-heads.json"), dir.join("mask-heads.csv"));
+        write_json(&json, self)?;
+        write_csv(&csv, self.cells.iter().map(CsvCell::new))?;
+        let mut files = vec![json, csv];
+        files.extend(plot::save(&self.picture(), dir, "mask-heads")?);
+        Ok(files)
+    }
+
+    fn picture(&self) -> Overview {
+        let mut counts: Vec<usize> = Vec::new();
+        for cell in &self.cells {
+            if !counts.contains(&cell.masked) {
+                counts.push(cell.masked);
+            }
+        }
+        let of = |choice: Choice| Series {
+            name: choice.name().into(),
+            points: self
+                .cells
+                .iter()
+                .filter(|cell| cell.choice == choice)
+                .filter_map(|cell| {
+                    let place = counts.iter().position(|count| *count == cell.masked)?;
+                    Some(Point { place, values: vec![vec![cell.exact, cell.per_token]] })
+                })
+                .collect(),
+        };
+        let prompts = self.cells.first().map_or(0, |cell| cell.exact.trials);
+        Overview {
+            title: "Needle in a haystack with heads silenced".into(),
+            subtitle: format!(
+                "{} tokens, full cache, {} a point, 95 % Wilson intervals",
+                self.length,
+                plural(prompts, "prompt")
+            ),
+            columns: vec!["exact answers".into(), "right tokens".into()],
+            rows: vec!["share".into()],
+            axis: "heads silenced, of all layers".into(),
+            places: counts.iter().map(ToString::to_string).collect(),
+            series: Choice::ALL.map(of).to_vec(),
+            full: None,
+        }
+    }
+}
+
+impl CsvCell {
+    fn new(cell: &Cell) -> Self {
+        let Cell { choice, masked, exact, per_token, .. } = cell;
+        let ends = |share: &Proportion| (share.rate, share.low, share.high);
+        let (exact, exact_low, exact_high) = ends(exact);
+        let (per_token, per_token_low, per_token_high) = ends(per_token);
+        Self {
+            choice: choice.name(),
+            masked: *masked,
+            prompts: cell.exact.trials,
+            exact,
+            exact_low,
+            exact_high,
+            per_token,
+            per_token_low,
+            per_token_high,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use briquette::CacheShape;
+
+    use super::*;
+
+    #[test]
+    fn writes_every_file() {
+        let shape = CacheShape { layers: 8, query_heads: 8, kv_heads: 2, head_dim: 32 };
+        let text = |text: &str| text.to_owned();
+        let mut cells = Vec::new();
+        for (i, choice) in Choice::ALL.into_iter().enumerate() {
+            for masked in [0, 1, 2, 4, 8, 16] {
+                let exact = 20.0 - (masked * (4 - i)) as f64 / 3.2;
+                cells.push(Cell {
+                    choice,
+                    masked,
+                    heads: Vec::new(),
+                    exact: Proportion::wilson(exact, 20),
+                    per_token: Proportion::wilson(exact.max(4.0), 20),
+                });
+            }
+        }
+        let report = MaskReport {
+            environment: Environment::new(text("MODEL"), shape, text("f32"), text("flex")),
+            profile: text("by hand"),
+            haystack: text("built-in"),
+            length: 512,
+            depths: vec![0, 50, 100],
+            samples: 4,
+            seed: 0,
+            seconds: 1.0,
+            cells,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        // As with the pictures of the needle report.
+        let kept = std::env::var_os("BRIQUETTE_PICTURES").map(PathBuf::from);
+        let files = report.write(kept.as_deref().unwrap_or(dir.path())).unwrap();
+        assert_eq!(files.len(), 4);
+        for file in &files {
+            assert!(fs::metadata(file).unwrap().len() > 500, "{file:?}");
+        }
+        let csv = fs::read_to_string(&files[1]).unwrap();
+        assert_eq!(csv.lines().count(), 1 + 4 * 6);
+        let json: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&files[0]).unwrap()).unwrap();
+        assert_eq!(json["cells"][7]["choice"], "copy-paste");
+        assert_eq!(json["device"], "flex");
+        assert_eq!(report.table().lines().count(), 4 + 4 * 6, "{}", report.table());
+    }
+}

@@ -1,0 +1,377 @@
+//! What every named method must do, read off the table of methods: a new row is tested by being there. On every
+//! device of the build.
+
+use briquette::{
+    Budget, CacheConfig, CacheShape, KvCache, Policy, PrefillCompression, Prompt, Schedule,
+    methods,
+    position::RotaryEmbedding,
+    reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Rotate, Sigma},
+};
+use briquette_tests::{
+    backends::{Backend, backends, host},
+    inputs::Noise,
+    profiles::profile,
+};
+use burn::tensor::{DType, Device, Tensor};
+
+const SHAPE: CacheShape = CacheShape { layers: 3, query_heads: 4, kv_heads: 2, head_dim: 16 };
+const BUDGET: usize = 48;
+
+fn policy(name: &str, budget: Budget, shape: CacheShape) -> Policy {
+    let policy = Policy::named(name, budget).unwrap();
+    if policy.reads_profile() { policy.with_profile(profile(shape)) } else { policy }
+}
+
+/// All methods, by name.
+fn names() -> Vec<String> {
+    methods().into_iter().map(|method| method.name).collect()
+}
+
+/// Methods that drop or merge something.
+fn compressing() -> Vec<String> {
+    names().into_iter().filter(|name| !["full", "kivi"].contains(&name.as_str())).collect()
+}
+
+type Qkv = (Tensor<4>, Tensor<4>, Tensor<4>);
+
+/// Tokens of all layers: the same for the same seed on every device.
+struct Tokens {
+    layers: Vec<Qkv>,
+    rope: RotaryEmbedding,
+}
+
+impl Tokens {
+    fn new(seed: u64, shape: CacheShape, rows: usize, tokens: usize, device: &Device) -> Self {
+        let mut noise = Noise::new(seed);
+        let mut random = |heads| noise.tensor([rows, heads, tokens, shape.head_dim], device);
+        let layers = (0..shape.layers)
+            .map(|_| (random(shape.query_heads), random(shape.kv_heads), random(shape.kv_heads)))
+            .collect();
+        let rope = RotaryEmbedding::new(shape.head_dim, 1024, 10_000.0, device).unwrap();
+        Self { layers, rope }
+    }
+
+    /// Gives the cache the tokens `from..to` of some rows. Returns the output of every layer.
+    fn give(
+        &self,
+        cache: &mut KvCache,
+        rows: std::ops::Range<usize>,
+        from: usize,
+        to: usize,
+    ) -> Vec<Tensor<4>> {
+        let cut =
+            |x: &Tensor<4>| x.clone().narrow(0, rows.start, rows.len()).narrow(2, from, to - from);
+        self.layers
+            .iter()
+            .enumerate()
+            .map(|(layer, (q, k, v))| {
+                cache.attend(layer, cut(q), cut(k), cut(v), &self.rope).unwrap_or_else(|error| {
+                    panic!("{}, layer {layer}, tokens {from}..{to}: {error}", cache.policy().name())
+                })
+            })
+            .collect()
+    }
+}
+
+fn numbers(outputs: Vec<Tensor<4>>) -> Vec<f32> {
+    let read = |x: Tensor<4>| x.try_into_vec_as::<f32>().unwrap();
+    outputs.into_iter().flat_map(read).collect()
+}
+
+fn assert_close(a: &[f32], b: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    for (a, b) in a.iter().zip(b) {
+        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{what}: {a} and {b}");
+    }
+}
+
+/// Names of methods that a device runs in these tests: all on the host, a few of each kind elsewhere.
+fn names_for(backend: &Backend) -> Vec<String> {
+    if backend.is_quick() {
+        return compressing();
+    }
+    ["cake", "adakv", "kvmerger", "d2o", "ems", "compresskv-kivi"].map(str::to_owned).to_vec()
+}
+
+fn schedules(policy: &Policy) -> Vec<Schedule> {
+    let chunks = Schedule { prefill: PrefillCompression::EveryChunk, decode_every: Some(7) };
+    vec![
+        policy.schedule(),
+        Schedule::always(1),
+        Schedule::always(5),
+        Schedule::decode_only(3),
+        chunks,
+    ]
+}
+
+/// After a compression no layer holds more than its budget, all layers together no more than equal ones would, and
+/// the bytes are those of the budget.
+#[test]
+fn memory_stays_within_the_budget() {
+    for backend in backends() {
+        let tokens = Tokens::new(1, SHAPE, 2, 190, &backend.device);
+        for name in names_for(&backend) {
+            let all = schedules(&policy(&name, Budget::Tokens(BUDGET), SHAPE));
+            let few = if backend.is_quick() { all.len() } else { 1 };
+            for schedule in all.into_iter().take(few) {
+                let policy = policy(&name, Budget::Tokens(BUDGET), SHAPE).with_schedule(schedule);
+                let what = format!("{name}, {schedule:?}, {}", backend.name);
+                let mut cache = KvCache::new(SHAPE, policy, &backend.device).unwrap();
+                cache.begin_prompt(Prompt::new(150).left_padding(vec![0, 41])).unwrap();
+                for (from, to) in [(0, 60), (60, 100), (100, 150)] {
+                    tokens.give(&mut cache, 0..2, from, to);
+                }
+                let prefill = schedule.prefill != PrefillCompression::Never;
+                let mut dense = 0;
+                for decoded in 0..40 {
+                    let over = match schedule.decode_every {
+                        _ if decoded == 0 && !prefill => {
+                            continue_with(&mut cache, &tokens, decoded)
+                        }
+                        Some(every) if decoded >= every || prefill => decoded % every,
+                        _ if prefill => decoded,
+                        _ => continue_with(&mut cache, &tokens, decoded),
+                    };
+                    if over != usize::MAX {
+                        for row in 0..2 {
+                            let entries = |layer| -> usize {
+                                cache.entries_by_head(layer).unwrap()[row].iter().sum()
+                            };
+                            let total: usize = (0..SHAPE.layers).map(entries).sum();
+                            let most = SHAPE.layers * SHAPE.kv_heads * (BUDGET + over);
+                            assert!(total <= most, "{what}, {decoded} decoded: {total} of {most}");
+                        }
+                        tokens.give(&mut cache, 0..2, 150 + decoded, 151 + decoded);
+                    }
+                    dense = cache.bytes_full();
+                }
+                assert!(
+                    cache.bytes_held() < dense || name.contains("kivi"),
+                    "{what}: {} of {dense} bytes",
+                    cache.bytes_held()
+                );
+            }
+        }
+    }
+}
+
+/// Goes on where nothing has been compressed yet.
+fn continue_with(cache: &mut KvCache, tokens: &Tokens, decoded: usize) -> usize {
+    tokens.give(cache, 0..2, 150 + decoded, 151 + decoded);
+    usize::MAX
+}
+
+/// A budget in bytes is one on the device, whatever the method keeps beside keys and values.
+#[test]
+fn a_budget_in_bytes_is_kept() {
+    let device = host();
+    let tokens = Tokens::new(2, SHAPE, 2, 230, &device);
+    for name in compressing() {
+        for bytes in [300_000, 420_000] {
+            let policy = policy(&name, Budget::Bytes(bytes), SHAPE);
+            let layers_differ = ["pyramidkv", "cake", "d2o", "compresskv", "headkv", "adakv"]
+                .iter()
+                .any(|method| name.contains(method));
+            let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+            tokens.give(&mut cache, 0..2, 0, 200);
+            for token in 200..230 {
+                let decodes = cache.policy().schedule().decode_every.is_some();
+                if token == 200 || decodes {
+                    let held = cache.bytes_held();
+                    assert!(held as u64 <= bytes, "{name}: {held} bytes of {bytes}");
+                    assert!(
+                        layers_differ || held as u64 > bytes / 5,
+                        "{name}: {held} bytes of {bytes} are not made use of"
+                    );
+                }
+                tokens.give(&mut cache, 0..2, token, token + 1);
+            }
+        }
+    }
+}
+
+/// Layer and head budgets add up to the total, exactly.
+#[test]
+fn budgets_add_up() {
+    let device = host();
+    for budget in [48, 61] {
+        let tokens = Tokens::new(3, SHAPE, 1, 200, &device);
+        for name in compressing() {
+            let policy = policy(&name, Budget::Tokens(budget), SHAPE);
+            let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+            tokens.give(&mut cache, 0..1, 0, 200);
+            let entries = |layer| cache.entries_by_head(layer).unwrap()[0].iter().sum::<usize>();
+            let total: usize = (0..SHAPE.layers).map(entries).sum();
+            assert_eq!(total, SHAPE.layers * SHAPE.kv_heads * budget, "{name}");
+        }
+    }
+}
+
+/// Where nothing has to go, every method is the full cache, bit for bit.
+#[test]
+fn a_budget_that_holds_everything_is_the_full_cache() {
+    for backend in backends() {
+        let tokens = Tokens::new(4, SHAPE, 2, 80, &backend.device);
+        let play = |policy: Policy| {
+            let mut cache = KvCache::new(SHAPE, policy, &backend.device).unwrap();
+            let mut outputs = numbers(tokens.give(&mut cache, 0..2, 0, 60));
+            for token in 60..80 {
+                outputs.extend(numbers(tokens.give(&mut cache, 0..2, token, token + 1)));
+            }
+            outputs
+        };
+        let full = play(Policy::full());
+        for name in names_for(&backend) {
+            // RoPE in the call rounds as RoPE before it; StreamingLLM then counts as the full cache does.
+            let policy = policy(&name, Budget::Tokens(300), SHAPE);
+            assert!(play(policy) == full, "{name} on {}", backend.name);
+        }
+    }
+}
+
+/// A row does in a batch what it does alone, and a prompt in chunks what it does whole.
+#[test]
+fn batches_and_chunks_change_nothing() {
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(5, SHAPE, 3, 150, device);
+        let padding = [0, 33, 70];
+        for name in names_for(&backend) {
+            let new = || {
+                KvCache::new(SHAPE, policy(&name, Budget::Tokens(BUDGET), SHAPE), device).unwrap()
+            };
+            let mut together = new();
+            together.begin_prompt(Prompt::new(130).left_padding(padding.to_vec())).unwrap();
+            for (from, to) in [(0, 30), (30, 31), (31, 90), (90, 130)] {
+                tokens.give(&mut together, 0..3, from, to);
+            }
+            let mut outputs = Vec::new();
+            for token in 130..150 {
+                outputs.push(tokens.give(&mut together, 0..3, token, token + 1));
+            }
+            for (row, padding) in padding.into_iter().enumerate() {
+                let what = format!("{name}, row {row}, {}", backend.name);
+                let mut alone = new();
+                tokens.give(&mut alone, row..row + 1, padding, 130);
+                for (index, token) in (130..150).enumerate() {
+                    let found = tokens.give(&mut alone, row..row + 1, token, token + 1);
+                    let expected =
+                        outputs[index].iter().map(|x| x.clone().narrow(0, row, 1)).collect();
+                    assert_close(&numbers(found), &numbers(expected), 1e-4, &what);
+                }
+                for layer in 0..SHAPE.layers {
+                    let found = &alone.kept_positions(layer).unwrap()[0];
+                    assert_eq!(*found, together.kept_positions(layer).unwrap()[row], "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Multi-query and multi-head attention, and a second prompt on what is left of the first.
+#[test]
+fn other_heads_and_a_second_prompt() {
+    let device = host();
+    for (query_heads, kv_heads) in [(2, 2), (4, 1), (8, 2)] {
+        let shape = CacheShape { layers: 2, query_heads, kv_heads, head_dim: 8 };
+        let tokens = Tokens::new(6, shape, 2, 260, &device);
+        for name in names() {
+            for dtype in [DType::F32, DType::BF16] {
+                let policy = policy(&name, Budget::Tokens(BUDGET), shape);
+                let config = CacheConfig::default().with_dtype(dtype);
+                let mut cache = KvCache::with_config(shape, policy, config, &device).unwrap();
+                tokens.give(&mut cache, 0..2, 0, 100);
+                for token in 100..105 {
+                    tokens.give(&mut cache, 0..2, token, token + 1);
+                }
+                cache.begin_prompt(Prompt::new(100).left_padding(vec![60, 0])).unwrap();
+                tokens.give(&mut cache, 0..2, 105, 155);
+                tokens.give(&mut cache, 0..2, 155, 205);
+                for token in 205..210 {
+                    let output = numbers(tokens.give(&mut cache, 0..2, token, token + 1));
+                    assert!(output.iter().all(|x| x.is_finite() && x.abs() < 10.0), "{name}");
+                }
+                assert_eq!(cache.tokens_seen(), [150, 210], "{name}");
+            }
+        }
+    }
+}
+
+/// EMS with τ = 1 (Table 6) or γ = 1 (Table 7) is eviction by the same score.
+#[test]
+fn ems_that_merges_nothing_is_eviction() {
+    let device = host();
+    let tokens = Tokens::new(7, SHAPE, 2, 140, &device);
+    let play = |policy: Policy| {
+        let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+        let mut outputs = numbers(tokens.give(&mut cache, 0..2, 0, 100));
+        for token in 100..140 {
+            outputs.extend(numbers(tokens.give(&mut cache, 0..2, token, token + 1)));
+        }
+        let kept: Vec<_> =
+            (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap()).collect();
+        (outputs, kept)
+    };
+    let ems = || Policy::ems(Budget::Tokens(BUDGET));
+    let (expected, kept) = play(ems().with_reduce(Evict {}));
+    for (gamma, tau) in [(1.0, 0.0), (1.0, 0.6), (4.0, 1.0)] {
+        let merge = EvictThenMerge { gamma, tau, rotate: Rotate::Own };
+        let (found, kept_by_ems) = play(ems().with_reduce(merge));
+        assert_eq!(kept_by_ems, kept, "γ {gamma}, τ {tau}");
+        assert_close(&found, &expected, 1e-5, "outputs");
+    }
+    let merge = EvictThenMerge { gamma: 4.0, tau: 0.0, rotate: Rotate::Own };
+    assert_ne!(play(ems().with_reduce(merge)).1, kept, "τ = 0 merges");
+}
+
+/// Merging tokens that are equal leaves what they were.
+#[test]
+fn merging_equal_tokens_changes_nothing() {
+    for backend in backends() {
+        let device = &backend.device;
+        let mut noise = Noise::new(8);
+        let (key, value) =
+            (noise.tensor([1, 2, 1, 16], device), noise.tensor([1, 2, 1, 16], device));
+        let gaussian = |sigma, threshold| GaussianMerge {
+            protect: 0.2,
+            threshold,
+            sigma,
+            scale_values: false,
+        };
+        let no_positions = briquette::position::NoPositionEncoding;
+        let budget = Budget::Tokens(BUDGET);
+        let policies = [
+            Policy::ems(budget).with_reduce(EvictThenMerge {
+                gamma: 4.0,
+                tau: 0.5,
+                rotate: Rotate::Own,
+            }),
+            Policy::d2o(budget),
+            Policy::d2o(budget).with_reduce(EmaMerge { beta: 0.0 }),
+            Policy::kvmerger(budget),
+            Policy::kvmerger(budget).with_reduce(gaussian(Sigma::Adaptive, None)),
+            Policy::kvmerger(budget).with_reduce(gaussian(Sigma::Fixed(0.1), Some(0.9))),
+        ];
+        for policy in policies {
+            let name = policy.name().to_owned();
+            let mut cache = KvCache::new(SHAPE, policy, device).unwrap();
+            for call in 0..4 {
+                let new = if call == 0 { 100 } else { 1 };
+                for layer in 0..SHAPE.layers {
+                    let queries = noise.tensor([1, 4, new, 16], device);
+                    let all = |x: &Tensor<4>| x.clone().expand([1, 2, new, 16]);
+                    cache.attend(layer, queries, all(&key), all(&value), &no_positions).unwrap();
+                }
+            }
+            let entries = cache.entries(1).unwrap().unwrap();
+            let columns = entries.columns();
+            let filler = entries.positions.clone().lower_scalar(0).unsqueeze_dim::<4>(3);
+            for (found, one) in [(entries.keys, &key), (entries.values, &value)] {
+                let one = one.clone().expand([1, 2, columns, 16]);
+                let found =
+                    found.mask_where(filler.clone().expand([1, 2, columns, 16]), one.clone());
+                assert_close(&numbers(vec![found]), &numbers(vec![one]), 1e-5, &name);
+            }
+        }
+    }
+}
