@@ -8,38 +8,29 @@
 Everything runs in f32 on the CPU, one thread, one seed. README.md beside this file describes the fields.
 """
 
-import argparse
-import json
-import random
-import re
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 
 import torch
 from kvpress import KeyRerotationPress, ObservedAttentionPress, SnapKVPress, StreamingLLMPress, TOVAPress
-from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, DynamicCache
-from transformers.utils import logging as transformers_logging
+from transformers import DynamicCache
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent.parent
-SEED = 0
-DECIMALS = 6
+from common import (
+    CANDIDATES,
+    DECIMALS,
+    arguments,
+    forward,
+    load,
+    needle_prompt,
+    prose_of,
+    relative_gap,
+    rounded,
+    versions,
+    write,
+)
+
 GREEDY_TOKENS = 16
 RATIOS = [0.5, 0.8]  # the part of the prompt that kvpress removes
 LENGTHS = [203, 603]  # prompts, in tokens, about
-CANDIDATES = 24  # prompts tried for each case; the one whose selection hangs least on rounding is taken
-
-INTRO = (
-    "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. "
-    "I will quiz you about the numbers afterwards.\n"
-)
-NEEDLE = "\nOne of the special magic numbers is {}:{}."
-QUESTION = (
-    "\nWhat is the special magic number for {0} mentioned in the provided text? The special magic number is {0}:"
-)
-WORDS = ["squadron", "countess", "chairs", "encounter", "wing", "salute"]
 
 
 @dataclass(frozen=True)
@@ -67,56 +58,7 @@ METHODS = [
 ]
 
 
-# --- prompts ---
-
-
-def sentences(text):
-    """The text cut after each sentence and each line."""
-    return [piece for piece in re.split(r"(?<=[.?!] )|(?<=\n)", text) if piece]
-
-
-def prose_of(tokenizer, length, first):
-    """`length` tokens of `prose.txt`, from sentence number `first` on, and round again."""
-    pieces = sentences((HERE / "prose.txt").read_text())
-    first %= len(pieces)
-    tokens = tokenizer.encode("".join(pieces[first:] + pieces[:first]), add_special_tokens=False).ids
-    assert len(tokens) >= length, "prose.txt is too short"
-    return tokenizer.decode(tokens[:length])
-
-
-def needle_prompt(tokenizer, length, candidate):
-    """A needle in about `length` tokens; every candidate number gives another prompt."""
-    rng = random.Random(SEED * 1000 + candidate)
-    word, number = rng.choice(WORDS), str(rng.randrange(10**6, 10**7))
-    frame = INTRO + NEEDLE.format(word, number) + QUESTION.format(word)
-    prose = prose_of(tokenizer, length - len(tokenizer.encode(frame).ids), rng.randrange(100))
-    pieces = sentences(prose)
-    place = rng.randrange(len(pieces) + 1)
-    return INTRO + "".join(pieces[:place]) + NEEDLE.format(word, number) + "".join(pieces[place:]) + QUESTION.format(word)
-
-
-# --- the model ---
-
-
-def forward(model, ids, position, cache):
-    """Logits [tokens, vocab] of tokens that stand at `position` and after it, whatever the cache still holds."""
-    positions = torch.arange(position, position + len(ids))
-    # Given explicitly: left to itself, transformers counts on from the entries in the cache, and kvpress has removed some.
-    with torch.no_grad():
-        out = model(
-            torch.tensor([ids]), past_key_values=cache, position_ids=positions[None], cache_position=positions
-        )
-    return out.logits[0]
-
-
-def relative_gap(higher, lower):
-    """How far apart two scores lie, measured by the higher one."""
-    return ((higher - lower) / higher.abs().clamp(min=1e-30)).min().item()
-
-
-def rounded(logits):
-    """Floats short enough to store."""
-    return [round(x, DECIMALS) for x in logits.tolist()]
+# --- transformers ---
 
 
 def logits_fixture(model, tokenizer):
@@ -238,32 +180,12 @@ def kvpress_fixture(model, tokenizer):
     return {"versions": versions("torch", "transformers", "kvpress"), "cases": cases}
 
 
-def versions(*packages):
-    """What is installed, without the build's suffix."""
-    return {package: version(package).split("+")[0] for package in packages}
-
-
 def main():
     """Generate both fixtures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=REPOSITORY / "models" / "ember-7m", help="Hugging Face folder")
-    parser.add_argument("--out", type=Path, default=REPOSITORY / "tests" / "fixtures", help="folder to write")
-    args = parser.parse_args()
-
-    torch.manual_seed(SEED)
-    torch.set_num_threads(1)  # the order of a sum must not depend on the machine
-    torch.use_deterministic_algorithms(True)
-    transformers_logging.disable_progress_bar()
-    tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
-    model = AutoModelForCausalLM.from_pretrained(
-        args.model, dtype=torch.float32, attn_implementation="eager", local_files_only=True
-    ).eval()
-
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, fixture in [("ember_logits", logits_fixture), ("kvpress", kvpress_fixture)]:
-        path = args.out / f"{name}.json"
-        path.write_text(json.dumps(fixture(model, tokenizer), separators=(",", ":"), ensure_ascii=False) + "\n")
-        print(f"{path.name}: {path.stat().st_size} bytes")
+    args = arguments(__doc__)
+    model, tokenizer = load(args.model)
+    write(args.out, "ember_logits", logits_fixture(model, tokenizer))
+    write(args.out, "kvpress", kvpress_fixture(model, tokenizer))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData, bf16, f16};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::reference::{Head, Settings};
+use crate::reference::{Head, Profile, Settings};
 
 /// Queries, keys and values of some tokens of one sequence in one layer.
 #[derive(Clone, Debug, Default)]
@@ -25,17 +25,30 @@ impl Tokens {
     }
 }
 
-/// What queries and keys look like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// Normal noise in every channel.
-    Noise,
-    /// Each key has its own level of importance, evenly spaced, so that scores stand well apart and the
-    /// rounding of half precision cannot swap two of them. A little noise in the other channels.
-    Levels {
-        /// Whether all heads agree on the levels.
-        shared: bool,
-    },
+/// What queries, keys and values look like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pattern {
+    /// The deviation of normal noise in every channel of queries and of keys; values have 1.
+    pub noise: (f64, f64),
+    /// If so, each key has its own level of importance, evenly spaced, so that scores stand well apart and the
+    /// rounding of half precision cannot swap two of them.
+    pub levels: Option<Levels>,
+    /// If so, keys and values gather around so many directions a head, so that some are redundant.
+    pub directions: Option<usize>,
+}
+
+/// How important tokens are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Levels {
+    /// Whether all heads agree on the levels.
+    pub shared: bool,
+    /// How much more or less than others, from 0 to 1, some queries mind the levels: without, all attend alike.
+    pub swing: f64,
+}
+
+impl Pattern {
+    /// Normal noise.
+    pub const NOISE: Self = Self { noise: (1.0, 1.0), levels: None, directions: None };
 }
 
 /// Draws `count` tokens whose numbers are exact in `dtype`.
@@ -47,26 +60,45 @@ pub fn draw(
     dtype: DType,
 ) -> Tokens {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut normal = |heads: usize, deviation: f64| -> Vec<Head> {
-        let mut number = || deviation * standard_normal(&mut rng);
-        let mut token = || (0..settings.head_dim).map(|_| number()).collect();
-        let mut head = || (0..count).map(|_| token()).collect();
-        (0..heads).map(|_| head()).collect()
-    };
-    let deviation = if pattern == Pattern::Noise { 1.0 } else { 0.15 };
+    let Settings { query_heads, kv_heads, head_dim, scale, .. } = *settings;
     let mut tokens = Tokens {
-        q: normal(settings.query_heads, deviation),
-        k: normal(settings.kv_heads, deviation),
-        v: normal(settings.kv_heads, 1.0),
+        q: normal(&mut rng, [query_heads, count, head_dim], pattern.noise.0),
+        k: normal(&mut rng, [kv_heads, count, head_dim], pattern.noise.1),
+        v: normal(&mut rng, [kv_heads, count, head_dim], 1.0),
     };
-    if let Pattern::Levels { shared } = pattern {
-        // RoPE turns this channel least.
-        let channel = settings.head_dim / 2 - 1;
-        for query in tokens.q.iter_mut().flatten() {
-            query[channel] = 1.0 / settings.scale;
+    if let Some(directions) = pattern.directions {
+        const AROUND: f64 = 0.4;
+        // Merged over and over in half precision, values add their rounding up; what is off by it is off in
+        // proportion to them.
+        const VALUES: f64 = 0.5;
+        let of_keys = normal(&mut rng, [kv_heads, directions, head_dim], 1.0);
+        let of_values = normal(&mut rng, [kv_heads, directions, head_dim], 1.0);
+        for head in 0..kv_heads {
+            for token in 0..count {
+                let direction = rng.random_range(0..directions);
+                let gather = |x: &mut [f64], centre: &[f64], size: f64| {
+                    let near = |(x, centre): (&mut f64, &f64)| *x = size * (centre + AROUND * *x);
+                    x.iter_mut().zip(centre).for_each(near);
+                };
+                gather(&mut tokens.k[head][token], &of_keys[head][direction], 1.0);
+                gather(&mut tokens.v[head][token], &of_values[head][direction], VALUES);
+            }
         }
-        let mut levels: Vec<f64> =
-            (0..count).map(|i| 6.0 * i as f64 / count as f64 - 3.0).collect();
+    }
+    if let Some(Levels { shared, swing }) = pattern.levels {
+        // RoPE turns this channel least.
+        let channel = head_dim / 2 - 1;
+        let evenly = |from: f64, to: f64| -> Vec<f64> {
+            (0..count).map(|i| from + (to - from) * i as f64 / count as f64).collect()
+        };
+        let mut minds = evenly(1.0 - swing, 1.0 + swing);
+        minds.shuffle(&mut rng);
+        for head in &mut tokens.q {
+            for (query, minds) in head.iter_mut().zip(&minds) {
+                query[channel] = minds / scale;
+            }
+        }
+        let mut levels = evenly(-3.0, 3.0);
         levels.shuffle(&mut rng);
         for head in &mut tokens.k {
             if !shared {
@@ -83,6 +115,26 @@ pub fn draw(
         }
     }
     tokens
+}
+
+/// A profile of a model that was never trained: scores and errors between 0 and 1, the three kinds of scores
+/// different from each other.
+pub fn draw_profile(seed: u64, layers: usize, query_heads: usize) -> Profile {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut numbers = |count| (0..count).map(|_| rng.random()).collect::<Vec<f64>>();
+    let layer_errors = numbers(layers);
+    let mut heads = || (0..layers).map(|_| numbers(query_heads)).collect();
+    Profile { semantic: heads(), copy_paste: heads(), headkv: heads(), layer_errors }
+}
+
+fn normal(
+    rng: &mut ChaCha8Rng,
+    [heads, tokens, head_dim]: [usize; 3],
+    deviation: f64,
+) -> Vec<Head> {
+    let mut token = || (0..head_dim).map(|_| deviation * standard_normal(rng)).collect();
+    let mut head = || (0..tokens).map(|_| token()).collect();
+    (0..heads).map(|_| head()).collect()
 }
 
 /// The nearest number of this type.

@@ -3,5 +3,7 @@
 
 pub mod backends;
 pub mod inputs;
+pub mod policy;
+pub mod profiles;
 pub mod reference;
 pub mod session;

@@ -1,15 +1,18 @@
 //! Scripted sessions: prompts and decoded tokens, played through the reference and through the library.
 
+use std::sync::Arc;
+
 use briquette::{
-    Budget, CacheConfig, CacheShape, KvCache, Policy, PrefillCompression, Prompt, Schedule,
-    policy::{PositionMode, Recent},
+    CacheConfig, CacheShape, KvCache, Policy, Prompt,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
-    score::{Normalize, Pool},
 };
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::inputs::{Pattern, Tokens, draw};
-use crate::reference::{self, Encoding, Head, LayerCache, Method, Prefill, Settings};
+use crate::inputs::{Levels, Pattern, Tokens, draw};
+use crate::policy::{policy, profile};
+use crate::reference::{
+    Allocate, Encoding, Head, Heads, Margin, ModelCache, Precision, Reduce, Score, Settings,
+};
 
 /// Positions that the encodings of sessions hold.
 pub const MAX_POSITIONS: usize = 512;
@@ -17,9 +20,7 @@ pub const MAX_POSITIONS: usize = 512;
 /// A model's cache and what happens to it.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Decoder layers.
-    pub layers: usize,
-    /// Heads, method, budget, schedule: the same for every layer and row.
+    /// Layers, heads, method, budget, schedule: the same for every row.
     pub settings: Settings,
     /// What happens, in order.
     pub turns: Vec<Turn>,
@@ -43,13 +44,43 @@ pub enum Turn {
     Decode(usize),
 }
 
+/// One call of `attend`, as one batch row sees it.
+struct Piece {
+    columns: usize,
+    /// Of the columns.
+    padding: usize,
+    /// Whether it completes a prompt; `None` is a decoded token.
+    prompt: Option<bool>,
+}
+
+impl Turn {
+    fn pieces(&self, row: usize) -> Vec<Piece> {
+        let (lengths, chunks) = match self {
+            Self::Decode(tokens) => {
+                let token = |_| Piece { columns: 1, padding: 0, prompt: None };
+                return (0..*tokens).map(token).collect();
+            }
+            Self::Prompt { lengths, chunks } => (lengths, chunks),
+        };
+        let mut padding_left = chunks.iter().sum::<usize>() - lengths[row];
+        let mut pieces = Vec::new();
+        for (index, columns) in chunks.iter().enumerate() {
+            let padding = padding_left.min(*columns);
+            padding_left -= padding;
+            let prompt = Some(index + 1 == chunks.len());
+            pieces.push(Piece { columns: *columns, padding, prompt });
+        }
+        pieces
+    }
+}
+
 /// What the reference says about one batch row in one layer.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// One a call of `attend`; a row may get nothing but padding in a call.
     pub calls: Vec<Call>,
-    /// See [`LayerCache::margin`].
-    pub margin: f64,
+    /// How clear every decision was, of this layer or of all.
+    pub margin: Margin,
 }
 
 /// One call of `attend`, one row.
@@ -61,7 +92,7 @@ pub struct Call {
     pub padding: usize,
     /// `[query_heads][tokens][head_dim]`
     pub outputs: Vec<Head>,
-    /// `[kv_heads]`, the positions held afterwards.
+    /// `[kv_heads]`, the positions held when all layers had their turn.
     pub kept: Vec<Vec<usize>>,
 }
 
@@ -70,7 +101,7 @@ pub struct Call {
 pub struct Observed {
     /// `[row][layer][query_heads][tokens][head_dim]`, without padding.
     pub outputs: Vec<Vec<Vec<Head>>>,
-    /// `[row][layer][kv_heads]`, the positions held afterwards.
+    /// `[row][layer][kv_heads]`, the positions held when all layers had their turn.
     pub kept: Vec<Vec<Vec<Vec<usize>>>>,
     /// Tokens seen by each row afterwards.
     pub seen: Vec<usize>,
@@ -105,49 +136,18 @@ impl Session {
 
     /// The shape of the library's cache.
     pub fn shape(&self) -> CacheShape {
-        let Settings { query_heads, kv_heads, head_dim, .. } = self.settings;
-        CacheShape { layers: self.layers, query_heads, kv_heads, head_dim }
+        let Settings { layers, query_heads, kv_heads, head_dim, .. } = self.settings;
+        CacheShape { layers, query_heads, kv_heads, head_dim }
     }
 
     /// The library's policy that stands for the reference's method.
     pub fn policy(&self) -> Policy {
         let Settings { method, budget, prefill, decode_every, .. } = self.settings;
-        let budget = match budget {
-            reference::Budget::Tokens(tokens) => Budget::Tokens(tokens),
-            reference::Budget::Ratio(ratio) => Budget::Ratio(ratio),
-        };
-        let policy = match method {
-            Method::Full => return Policy::full(),
-            Method::LocalWindow => Policy::local_window(budget),
-            Method::StreamingLlm { sinks } => Policy::streaming_llm(budget).with_sinks(sinks),
-            Method::SinksAndWindow { sinks } => Policy::streaming_llm(budget)
-                .with_sinks(sinks)
-                .with_positions(PositionMode::Written),
-            Method::H2o { mean, recent_half } => {
-                let mut policy = Policy::h2o(budget);
-                if mean {
-                    policy = policy.with_normalize(Normalize::Mean);
-                }
-                if !recent_half {
-                    policy = policy.with_recent(Recent::Tokens(0));
-                }
-                policy
-            }
-            Method::Tova => Policy::tova(budget),
-            Method::SnapKv { window, pool } => {
-                let pool = match pool {
-                    reference::Pool::Average(kernel) => Pool::avg(kernel),
-                    reference::Pool::Max(kernel) => Pool::max(kernel),
-                };
-                Policy::snapkv(budget).with_window(window).with_pool(pool)
-            }
-        };
-        let prefill = match prefill {
-            Prefill::Never => PrefillCompression::Never,
-            Prefill::AtEnd => PrefillCompression::AtEnd,
-            Prefill::EveryChunk => PrefillCompression::EveryChunk,
-        };
-        policy.with_schedule(Schedule { prefill, decode_every })
+        let policy = policy(&method, budget, prefill, decode_every);
+        match policy.reads_profile() {
+            true => policy.with_profile(Arc::new(profile(&self.settings.profile, self.shape()))),
+            false => policy,
+        }
     }
 
     /// An empty cache of the library.
@@ -174,81 +174,139 @@ impl Session {
     /// Plays the session through the reference, `[row][layer]`.
     ///
     /// Two scores that differ by less than their rounding make "the" right selection meaningless, so each row
-    /// and layer gets the first seeded inputs whose every selection is clear: by more than what the
-    /// arithmetic of the library in this type can be off by.
+    /// gets the first seeded inputs whose every decision is clear: by more than what the arithmetic of the
+    /// library in this type can be off by. Layers that have nothing to do with each other get theirs one by
+    /// one.
+    ///
+    /// # Panics
+    /// If no inputs are clear.
     pub fn traces(&self) -> Vec<Vec<Trace>> {
-        let row = |row| (0..self.layers).map(|layer| self.clear_trace(row, layer)).collect();
+        let all: Vec<usize> = (0..self.settings.layers).collect();
+        let together = self.settings.method.allocate.looks_at_all_layers();
+        let row = |row| match together {
+            true => self.clear_traces(row, &all),
+            false => all.iter().flat_map(|layer| self.clear_traces(row, &[*layer])).collect(),
+        };
         (0..self.rows()).map(row).collect()
     }
 
-    fn clear_trace(&self, row: usize, layer: usize) -> Trace {
+    fn clear_traces(&self, row: usize, layers: &[usize]) -> Vec<Trace> {
         const ATTEMPTS: u64 = 4000;
-        let least = match self.dtype {
-            DType::BF16 => 4e-2,
-            DType::F16 => 5e-3,
-            _ => 5e-5,
-        };
-        let mut widest: f64 = 0.0;
+        let least = self.least_margin();
+        let mut short = [0; 4];
         for attempt in 0..ATTEMPTS {
-            let place = (row * self.layers + layer) as u64;
-            let trace =
-                self.trace(row, self.seed.wrapping_mul(1_000_003) + place * ATTEMPTS + attempt);
-            if trace.margin >= least {
-                return trace;
+            let place = (row * self.settings.layers + layers[0]) as u64;
+            let seed = self.seed.wrapping_mul(1_000_003) + place * ATTEMPTS + attempt;
+            let traces = self.trace(row, layers, seed);
+            let found = traces[0].margin;
+            let too_small = [
+                found.scores < least.scores,
+                found.cosines < least.cosines,
+                found.shares < least.shares,
+                found.steps < least.steps,
+            ];
+            if !too_small.contains(&true) {
+                return traces;
             }
-            widest = widest.max(trace.margin);
+            short.iter_mut().zip(too_small).for_each(|(count, short)| *count += u64::from(short));
         }
         panic!(
-            "no inputs with a margin of {least} in {ATTEMPTS} attempts (widest: {widest}): {self:?}"
+            "no inputs with margins of {least:?} in {ATTEMPTS} attempts (too small, of each kind: {short:?}): \
+             {self:?}"
         )
     }
 
-    fn trace(&self, row: usize, seed: u64) -> Trace {
-        let pattern = match self.settings.method {
-            method if self.dtype == DType::F32 || method.scores_are_whole_numbers() => {
-                Pattern::Noise
-            }
-            method => Pattern::Levels { shared: method == Method::Tova },
+    /// Margins that rounding in this type does not use up.
+    fn least_margin(&self) -> Margin {
+        // Methods that merge decide on more, and what they decide on is pooled or a mean, so less far off.
+        let merges =
+            !matches!(self.settings.method.reduce, Reduce::Evict | Reduce::ValueMerge { .. });
+        match self.dtype {
+            DType::BF16 => Margin {
+                scores: if merges { 1.5e-2 } else { 4e-2 },
+                cosines: 4e-3,
+                shares: 5e-2,
+                steps: 1e-7,
+            },
+            DType::F16 => Margin { scores: 5e-3, cosines: 1e-3, shares: 2e-2, steps: 1e-7 },
+            _ => Margin { scores: 5e-5, cosines: 1e-5, shares: 1e-3, steps: 2e-6 },
+        }
+    }
+
+    /// What inputs of this session look like.
+    fn pattern(&self) -> Pattern {
+        let method = self.settings.method;
+        let directions = match method.reduce {
+            Reduce::EvictThenMerge { .. } => Some(4),
+            _ => None,
         };
+        if self.dtype == DType::F32 || method.scores_are_whole_numbers() {
+            return Pattern { directions, ..Pattern::NOISE };
+        }
+        // Where one set of tokens serves all heads, they had better agree.
+        let shared = match method.score {
+            Score::Window(window) => window.heads != Heads::Group,
+            _ => false,
+        };
+        let moves = matches!(method.score, Score::Variance { .. })
+            || matches!(method.allocate, Allocate::Preference { .. });
+        let merges =
+            matches!(method.reduce, Reduce::EmaMerge { .. } | Reduce::GaussianMerge { .. });
+        Pattern {
+            noise: (0.15, if merges || directions.is_some() { 1.0 } else { 0.15 }),
+            levels: Some(Levels { shared, swing: if moves { 0.5 } else { 0.0 } }),
+            directions,
+        }
+    }
+
+    /// Plays some layers of a row through the reference, each on its own inputs.
+    fn trace(&self, row: usize, layers: &[usize], seed: u64) -> Vec<Trace> {
         let total = self.turns.iter().map(|turn| match turn {
             Turn::Prompt { lengths, .. } => lengths[row],
             Turn::Decode(tokens) => *tokens,
         });
-        let all = draw(seed, &self.settings, total.sum(), pattern, self.dtype);
-        let mut cache = LayerCache::new(self.settings);
-        let mut calls = Vec::new();
+        let (total, pattern) = (total.sum(), self.pattern());
+        let of_layer = |layer: &usize| {
+            // Seeds of attempts lie close together, those of layers do not.
+            let seed = seed.wrapping_add((*layer as u64) << 40);
+            draw(seed, &self.settings, total, pattern, self.dtype)
+        };
+        let all: Vec<Tokens> = layers.iter().map(of_layer).collect();
+        let precision = match self.dtype {
+            DType::F16 => Precision::F16,
+            DType::BF16 => Precision::Bf16,
+            _ => Precision::F32,
+        };
+        let mut cache = ModelCache::new(self.settings.clone(), precision);
+        let mut calls = vec![Vec::new(); layers.len()];
+        let mut seen = 0;
         for turn in &self.turns {
-            match turn {
-                Turn::Prompt { lengths, chunks } => {
-                    cache.begin_prompt();
-                    let mut padding_left = chunks.iter().sum::<usize>() - lengths[row];
-                    for (index, columns) in chunks.iter().enumerate() {
-                        let padding = padding_left.min(*columns);
-                        padding_left -= padding;
-                        let tokens = all.range(cache.seen, cache.seen + columns - padding);
-                        let mut outputs = vec![Vec::new(); self.settings.query_heads];
-                        if padding < *columns {
-                            let last = index + 1 == chunks.len();
-                            outputs = cache.prompt(&tokens.q, &tokens.k, &tokens.v, last);
-                        }
-                        calls.push(Call { tokens, padding, outputs, kept: cache.kept_positions() });
-                    }
+            if let Turn::Prompt { .. } = turn {
+                cache.begin_prompt();
+            }
+            for piece in turn.pieces(row) {
+                let new = piece.columns - piece.padding;
+                let mut outputs = Vec::new();
+                for (layer, all) in layers.iter().zip(&all) {
+                    let Tokens { q, k, v } = all.range(seen, seen + new);
+                    outputs.push(match piece.prompt {
+                        _ if new == 0 => vec![Vec::new(); self.settings.query_heads],
+                        Some(last) => cache.prompt(*layer, &q, &k, &v, last),
+                        None => cache.decode(*layer, &q, &k, &v),
+                    });
                 }
-                Turn::Decode(count) => {
-                    for _ in 0..*count {
-                        let tokens = all.range(cache.seen, cache.seen + 1);
-                        let outputs = cache.decode(&tokens.q, &tokens.k, &tokens.v);
-                        calls.push(Call {
-                            tokens,
-                            padding: 0,
-                            outputs,
-                            kept: cache.kept_positions(),
-                        });
-                    }
+                for (index, outputs) in outputs.into_iter().enumerate() {
+                    calls[index].push(Call {
+                        tokens: all[index].range(seen, seen + new),
+                        padding: piece.padding,
+                        outputs,
+                        kept: cache.kept_positions(layers[index]),
+                    });
                 }
+                seen += new;
             }
         }
-        Trace { calls, margin: cache.margin }
+        calls.into_iter().map(|calls| Trace { calls, margin: cache.margin }).collect()
     }
 
     /// Plays the same inputs through the library, one entry a call.
@@ -298,18 +356,14 @@ impl Session {
         let rows = traces.len();
         let mut outputs = vec![Vec::new(); rows];
         let mut kept = vec![Vec::new(); rows];
-        for layer in 0..self.layers {
+        for layer in 0..self.settings.layers {
             let calls: Vec<&Call> = traces.iter().map(|row| &row[layer].calls[index]).collect();
             let (q, k, v) = batch(&calls, self.dtype, device);
             let output = cache.attend(layer, q, k, v, positions).unwrap_or_else(|error| {
                 panic!("attend, call {index}, layer {layer}: {error}\n{self:?}");
             });
             assert_eq!(output.dtype(), self.dtype, "the output is of the type of the queries");
-            let rows_of_layer = heads(output);
-            let kept_of_layer = cache.kept_positions(layer).expect("a layer that exists");
-            for (row, (mut output, kept_of_row)) in
-                rows_of_layer.into_iter().zip(kept_of_layer).enumerate()
-            {
+            for (row, mut output) in heads(output).into_iter().enumerate() {
                 for head in &mut output {
                     let padded: Vec<Vec<f64>> = head.drain(..calls[row].padding).collect();
                     assert!(
@@ -318,7 +372,15 @@ impl Session {
                     );
                 }
                 outputs[row].push(output);
-                kept[row].push(kept_of_row);
+            }
+        }
+        for layer in 0..self.settings.layers {
+            let positions = cache.kept_positions(layer).expect("a layer that exists");
+            let counts: Vec<Vec<usize>> =
+                positions.iter().map(|heads| heads.iter().map(Vec::len).collect()).collect();
+            assert_eq!(cache.kept_by_head(layer).expect("a layer that exists"), counts);
+            for (row, positions) in positions.into_iter().enumerate() {
+                kept[row].push(positions);
             }
         }
         Observed { outputs, kept, seen: cache.tokens_seen(), bytes: cache.bytes_held() }
@@ -338,7 +400,7 @@ impl Session {
                 for (layer, trace) in layers.iter().enumerate() {
                     let call = &trace.calls[index];
                     let place = format!(
-                        "call {index}, row {row}, layer {layer}, margin {:e}\n{self:?}",
+                        "call {index}, row {row}, layer {layer}, {:?}\n{self:?}",
                         trace.margin
                     );
                     // The positions first: after a wrong selection every later output is off too.

@@ -383,7 +383,7 @@ fn parameters_of_stages() {
     let kivi = Quantized { bits: 2, group: 32, residual: 128 };
     let h2o = || Policy::h2o(budget);
     let wrong = [
-        (h2o().with_score(RobustAttention { std_share: 1.5 }), "score.std_share is 1.5"),
+        (h2o().with_score(RobustAttention { std_share: 1.5 }), "score.std-share is 1.5"),
         (h2o().with_score(WindowVariance { gamma: -1.0, ..variance }), "score.gamma is -1"),
         (h2o().with_score(WindowVariance { window: 0, ..variance }), "score.window is 0"),
         (h2o().with_score(GlobalLocal { window: 0, pool: None }), "score.window is 0"),
@@ -473,6 +473,24 @@ fn stages_that_do_not_fit() {
     KvCache::new(SHAPE, Policy::adakv(budget).with_store(Shared {}), &device).unwrap();
     let share = VarianceShare { share: Share::Inverse, normalize: false };
     KvCache::new(SHAPE, Policy::snapkv(budget).with_allocate(share), &device).unwrap();
+}
+
+/// Where budgets depend on the layers before, a prompt must go through the layers in order.
+#[test]
+fn layers_out_of_order() {
+    let device = host();
+    for policy in [Policy::cake(Budget::Tokens(40)), Policy::d2o(Budget::Tokens(40))] {
+        let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+        let error = refused(&mut cache, 50, |cache| give(cache, 1, tokens(ROWS, 50, &device)));
+        assert_error!(
+            error,
+            Error::LayerOrder { layer: 1, missing: 0, .. },
+            ["layer 1", "layer 0"]
+        );
+    }
+    let mut cache = KvCache::new(SHAPE, Policy::snapkv(Budget::Tokens(40)), &device).unwrap();
+    give(&mut cache, 1, tokens(ROWS, 50, &device)).unwrap();
+    give(&mut cache, 0, tokens(ROWS, 50, &device)).unwrap();
 }
 
 #[test]

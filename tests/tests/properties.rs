@@ -3,8 +3,11 @@
 use briquette::{Budget, CacheConfig, KvCache, Policy, Schedule};
 use briquette_tests::{
     backends::host,
-    inputs::{Noise, Tokens},
-    reference::{self, Encoding, Method, Pool, Prefill, Settings},
+    inputs::{Noise, Tokens, draw_profile},
+    reference::{
+        self, Allocate, Encoding, HeadScore, Heads, Method, Pick, Pool, Positions, Prefill, Recent,
+        Reduce, Rotate, Score, Settings, Store, Window,
+    },
     session::{Observed, Session, Trace, Turn, chunked, compare, prompt},
 };
 use burn::tensor::{DType, Tensor};
@@ -15,20 +18,81 @@ fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-fn method() -> impl Strategy<Value = Method> {
-    select(vec![
-        Method::LocalWindow,
-        Method::StreamingLlm { sinks: 3 },
-        Method::SinksAndWindow { sinks: 4 },
-        Method::H2o { mean: false, recent_half: true },
-        Method::H2o { mean: true, recent_half: false },
-        Method::Tova,
-        Method::SnapKv { window: 5, pool: Pool::Average(5) },
-        Method::SnapKv { window: 4, pool: Pool::Max(3) },
-    ])
+/// Methods that know nothing of heads and layers but what these hold: every layer and head keeps its budget.
+fn uniform_methods() -> Vec<Method> {
+    let max_pool = Window { window: 4, pool: Some(Pool::Max(3)), heads: Heads::Group };
+    let few_sinks = |method| Method { sinks: 2, ..method };
+    vec![
+        Method::local_window(),
+        Method { sinks: 3, ..Method::streaming_llm() },
+        Method { positions: Positions::Written, ..Method::streaming_llm() },
+        Method { positions: Positions::Deferred, ..Method::h2o() },
+        Method::h2o(),
+        Method {
+            score: Score::Accumulated { mean: true },
+            recent: Recent::Tokens(0),
+            ..Method::h2o()
+        },
+        Method::tova(),
+        Method::snapkv().with_window(5),
+        Method { score: Score::Window(max_pool), ..Method::snapkv().with_window(4) },
+        Method { recent: Recent::Tokens(2), ..few_sinks(Method::roco()) },
+        Method { allocate: Allocate::Uniform, ..Method::cake().with_window(4) },
+        Method { allocate: Allocate::Uniform, ..few_sinks(Method::d2o()) },
+    ]
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
+/// Methods that treat all heads alike, but need not give them the same.
+fn fair_methods() -> Vec<Method> {
+    let ems = |gamma, tau, rotate| {
+        let reduce = Reduce::EvictThenMerge { gamma, tau, rotate };
+        Method { reduce, ..Method::ems().with_window(4) }
+    };
+    let mut methods = uniform_methods();
+    methods.extend([
+        Method { allocate: Allocate::Pyramid { beta: 4.0 }, ..Method::pyramidkv().with_window(4) },
+        Method::cake().with_window(4),
+        Method::adakv().with_window(4),
+        Method { sinks: 2, ..Method::d2o() },
+        Method::kvmerger(),
+        ems(2.0, 0.6, Rotate::Own),
+        ems(4.0, 0.4, Rotate::Center),
+        Method { positions: Positions::Written, ..ems(1.5, 0.5, Rotate::Own) },
+    ]);
+    methods
+}
+
+fn all_methods() -> Vec<Method> {
+    let pool = Some(Pool::Average(5));
+    let heads = Heads::Retrieval { scores: HeadScore::Semantic, pick: Pick::Top(2) };
+    let window = Window { window: 4, pool, heads };
+    let compresskv = Method {
+        score: Score::Window(window),
+        recent: Recent::Tokens(4),
+        allocate: Allocate::ErrorAware { least: 5, most: 3.0 },
+        ..Method::compresskv()
+    };
+    let by = Some(Window { heads: Heads::Group, ..window });
+    let mut methods = fair_methods();
+    methods.extend([
+        Method::headkv().with_window(4),
+        compresskv,
+        Method { allocate: Allocate::HeadAdaptive { floor: 0.6, by }, ..compresskv },
+        Method { allocate: Method::headkv().allocate, ..compresskv },
+        Method::cam(),
+    ]);
+    methods
+}
+
+/// What keeps its tokens in 8 bits: rounding adds to what may differ, a little.
+fn quantized_methods() -> Vec<Method> {
+    let store = Store::Quantized { bits: 8, group: 4, residual: 5 };
+    [Method::full(), Method::h2o(), Method::snapkv().with_window(4)]
+        .map(|method| Method { store, ..method })
+        .to_vec()
+}
+
+fn settings(methods: Vec<Method>) -> impl Strategy<Value = Settings> {
     let heads = select(vec![(2, 2), (4, 2), (4, 1), (6, 3), (8, 2)]);
     let head_dim = select(vec![4, 8, 16]);
     let encoding = select(vec![
@@ -38,21 +102,22 @@ fn settings() -> impl Strategy<Value = Settings> {
     ]);
     let prefill = select(vec![Prefill::AtEnd, Prefill::AtEnd, Prefill::EveryChunk, Prefill::Never]);
     let decode_every = select(vec![None, Some(1), Some(2), Some(5)]);
-    (heads, head_dim, encoding, method(), 6..20_usize, prefill, decode_every).prop_map(
-        |((query_heads, kv_heads), head_dim, encoding, method, budget, prefill, decode_every)| {
+    (heads, head_dim, encoding, select(methods), 6..20_usize, prefill, decode_every, 1..3_usize)
+        .prop_map(|(heads, head_dim, encoding, method, budget, prefill, decode_every, layers)| {
             Settings {
-                query_heads,
-                kv_heads,
+                layers,
+                query_heads: heads.0,
+                kv_heads: heads.1,
                 head_dim,
                 scale: 1.0 / (head_dim as f64).sqrt(),
                 encoding,
                 method,
+                profile: draw_profile(budget as u64, layers, heads.0),
                 budget: reference::Budget::Tokens(budget),
                 prefill,
                 decode_every,
             }
-        },
-    )
+        })
 }
 
 fn lengths(rows: usize) -> impl Strategy<Value = Vec<usize>> {
@@ -72,8 +137,8 @@ fn in_chunks(lengths: &[usize], size: usize) -> Turn {
 
 prop_compose! {
     /// A prompt in chunks, decoding, a second prompt, decoding.
-    fn session()(rows in 1..4_usize)(
-        settings in settings(),
+    fn session(methods: Vec<Method>)(rows in 1..4_usize)(
+        settings in settings(methods.clone()),
         first in lengths(rows),
         second in lengths(rows),
         sizes in (1..40_usize, 1..40_usize),
@@ -85,7 +150,7 @@ prop_compose! {
         if two_prompts {
             turns.extend([in_chunks(&second, sizes.1), Turn::Decode(decoded.1)]);
         }
-        Session { layers: 1, settings, turns, dtype: DType::F32, seed }
+        Session { settings, turns, dtype: DType::F32, seed }
     }
 }
 
@@ -101,22 +166,28 @@ fn row_of(observed: &[Observed], row: usize) -> (Vec<Vec<Vec<f64>>>, Vec<Vec<usi
 }
 
 proptest! {
-    #![proptest_config(cases(96))]
+    #![proptest_config(cases(256))]
 
     /// Chunks, padding, schedules, second prompts: everything at once. Among other things the next position
     /// does not depend on how many entries are left, or the outputs of decoded tokens would differ.
     #[test]
-    fn any_session_equals_the_reference(session in session()) {
+    fn any_session_equals_the_reference(
+        session in session([all_methods(), quantized_methods()].concat()),
+    ) {
         session.check(&host());
     }
+}
+
+proptest! {
+    #![proptest_config(cases(96))]
 
     #[test]
-    fn a_budget_that_holds_everything_is_the_full_cache(mut session in session()) {
+    fn a_budget_that_holds_everything_is_the_full_cache(mut session in session(all_methods())) {
         session.settings.budget = reference::Budget::Tokens(200);
         let traces = session.traces();
         let device = host();
         let compressed = session.play(&traces, &device);
-        session.settings.method = Method::Full;
+        session.settings.method = Method::full();
         let full = session.play(&traces, &device);
         for (compressed, full) in compressed.iter().zip(&full) {
             prop_assert_eq!(&compressed.kept, &full.kept);
@@ -127,12 +198,12 @@ proptest! {
 
     #[test]
     fn chunked_prefill_is_whole_prefill(
-        settings in settings(), length in 10..60_usize, size in 1..20_usize, seed in any::<u64>(),
+        settings in settings([all_methods(), quantized_methods()].concat()),
+        length in 10..60_usize, size in 1..20_usize, seed in any::<u64>(),
     ) {
         let prefill = if settings.prefill == Prefill::Never { Prefill::Never } else { Prefill::AtEnd };
         let settings = Settings { prefill, ..settings };
         let mut session = Session {
-            layers: 1,
             settings,
             turns: vec![prompt(&[length]), Turn::Decode(3)],
             dtype: DType::F32,
@@ -147,7 +218,9 @@ proptest! {
     }
 
     #[test]
-    fn left_padding_changes_nothing(session in session()) {
+    fn left_padding_changes_nothing(
+        session in session([all_methods(), quantized_methods()].concat()),
+    ) {
         let traces = session.traces();
         let device = host();
         let together = session.play(&traces, &device);
@@ -161,7 +234,10 @@ proptest! {
     }
 
     #[test]
-    fn permuting_heads_permutes_results(mut session in session(), shift in 1..3_usize) {
+    fn permuting_heads_permutes_results(
+        mut session in session([fair_methods(), quantized_methods()].concat()),
+        shift in 1..3_usize,
+    ) {
         let traces = session.traces();
         let device = host();
         let straight = session.play(&traces, &device);
@@ -254,11 +330,13 @@ proptest! {
 
     #[test]
     fn kept_counts_never_exceed_the_budget(
-        method in method(), budget in 6..30_usize, every in 1..6_usize, length in 1..60_usize,
+        method in select(uniform_methods()), budget in 6..30_usize, every in 1..6_usize, length in 1..60_usize,
         ratio in any::<bool>(),
     ) {
         let settings = Settings {
-            query_heads: 4, kv_heads: 2, head_dim: 16, scale: 0.25, encoding: Encoding::None, method,
+            layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16, scale: 0.25, method,
+            encoding: Encoding::None,
+            profile: draw_profile(0, 2, 4),
             budget: if ratio {
                 reference::Budget::Ratio(budget as f64 / 40.0)
             } else {
@@ -267,10 +345,11 @@ proptest! {
             prefill: Prefill::AtEnd,
             decode_every: Some(every),
         };
-        let session = Session { layers: 2, settings, turns: vec![], dtype: DType::F32, seed: 0 };
+        let budget = settings.budget;
+        let session = Session { settings, turns: vec![], dtype: DType::F32, seed: 0 };
         let mut decoded = 0;
         stream(session.cache(&host()), length, 60, |cache| {
-            let most = match settings.budget {
+            let most = match budget {
                 reference::Budget::Tokens(tokens) => tokens,
                 reference::Budget::Ratio(ratio) => {
                     ((ratio * (length + decoded) as f64) as usize).max(method.least_budget())

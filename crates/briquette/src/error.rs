@@ -150,6 +150,18 @@ pub enum Error {
         /// Entries left when everything else is merged.
         reachable: usize,
     },
+    /// Layers of a prompt came out of order where budgets depend on the layers before.
+    #[error(
+        "layer {layer} received the prompt before layer {missing}: `{allocator}` shares budgets out among layers in their order"
+    )]
+    LayerOrder {
+        /// The layer of the call.
+        layer: usize,
+        /// The layer that should have come before it.
+        missing: usize,
+        /// The allocator.
+        allocator: String,
+    },
     /// A budget in bytes that holds nothing.
     #[error(
         "a budget of {bytes} bytes holds no token: {rows} rows of this cache need at least {least} bytes"

@@ -10,7 +10,7 @@ use crate::{CacheShape, Error, Result};
 
 /// Head scores and layer errors of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Profile {
     /// The checkpoint it was made from, for people.
     pub model: String,

@@ -4,7 +4,7 @@ use crate::{Error, Result};
 
 /// The dimensions of a model that its KV cache depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheShape {
     /// Decoder layers.
     pub layers: usize,

@@ -1,11 +1,18 @@
-//! The cache of one sequence in one layer.
+//! The cache of one sequence: every layer of a model, called layer by layer.
 
 use super::attention::{Encoding, weighted_mean, weights};
-use super::{Head, Method};
+use super::margin::Margin;
+use super::method::{Method, Positions};
+use super::profile::Profile;
+use super::quantize::{Precision, Store};
+use super::score::{Score, global_local};
+use super::{Allocate, Head, allocate, reduce};
 
 /// What stays the same while a cache lives.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
+    /// Layers.
+    pub layers: usize,
     /// Query heads.
     pub query_heads: usize,
     /// Key-value heads.
@@ -18,7 +25,9 @@ pub struct Settings {
     pub encoding: Encoding,
     /// What to keep.
     pub method: Method,
-    /// How much of it.
+    /// What the method knows of the model, if it wants to.
+    pub profile: Profile,
+    /// How much to keep.
     pub budget: Budget,
     /// When to compress while a prompt arrives.
     pub prefill: Prefill,
@@ -51,28 +60,32 @@ pub enum Prefill {
 pub struct Entry {
     /// The position it was written at.
     pub position: usize,
-    /// Its key, before position encoding, `[head_dim]`.
+    /// Its key as it is held, `[head_dim]`: encoded, or as it came (see [`Positions`]); merged, or
+    /// quantized and back. EMS keeps the length of every member's key; its direction is shared.
     pub key: Vec<f64>,
-    /// Its value, `[head_dim]`.
+    /// Its value as it is held, `[head_dim]`.
     pub value: Vec<f64>,
     /// Every weight it ever received, `[query head of the group][query that saw it]`.
-    pub received: Vec<Vec<Vote>>,
+    pub received: Vec<Vec<f64>>,
+    /// EMS: the position of the center whose key direction and value it shares; mostly its own.
+    pub center: usize,
+    /// EMS: the weights of the last finished window of queries.
+    pub past: f64,
+    /// EMS: the weights of the queries since.
+    pub current: f64,
 }
 
-/// A weight that an entry received.
-#[derive(Clone, Copy, Debug)]
-pub struct Vote {
-    /// The position of the query that gave it.
-    pub query: usize,
-    /// The attention weight.
-    pub weight: f64,
+impl Entry {
+    /// The weights it ever received, the mean over the query heads of its group.
+    pub fn accumulated(&self) -> f64 {
+        let sums = self.received.iter().map(|received| received.iter().sum::<f64>());
+        sums.sum::<f64>() / self.received.len() as f64
+    }
 }
 
-/// The cache of one sequence in one layer.
+/// One layer.
 #[derive(Clone, Debug)]
 pub struct LayerCache {
-    /// What stays the same.
-    pub settings: Settings,
     /// What each kv head holds, in the order of positions.
     pub heads: Vec<Vec<Entry>>,
     /// Every query that ever came, before position encoding, `[query_heads][seen][head_dim]`.
@@ -83,183 +96,217 @@ pub struct LayerCache {
     pub prompt_start: usize,
     /// Tokens decoded since the last prompt or the last compression in decoding.
     pub decoded: usize,
-    /// How close a selection came to another outcome so far: the smallest gap between the lowest score kept
-    /// and the highest evicted, relative to the larger of the two. Rounding well below it changes nothing.
-    pub margin: f64,
+    /// What an allocator that looks at layers saw of this one when the last prompt was complete.
+    pub measured: Option<f64>,
+    /// D2O: the similarity that was enough to be merged, at the last compression.
+    pub threshold: Option<f64>,
+    /// EMS: tokens decoded since the last finished window of queries.
+    pub in_window: usize,
+    /// KIVI: how many of the oldest entries are quantized, `[kv_heads]`.
+    pub quantized: Vec<usize>,
 }
 
-impl LayerCache {
+/// The cache of one sequence.
+#[derive(Clone, Debug)]
+pub struct ModelCache {
+    /// What stays the same.
+    pub settings: Settings,
+    /// The type keys and values are held in. Only quantization minds it.
+    pub precision: Precision,
+    /// The layers.
+    pub layers: Vec<LayerCache>,
+    /// How close a decision came to another outcome so far.
+    pub margin: Margin,
+}
+
+impl ModelCache {
     /// An empty cache.
-    pub fn new(settings: Settings) -> Self {
-        Self {
-            settings,
+    pub fn new(settings: Settings, precision: Precision) -> Self {
+        let layer = LayerCache {
             heads: vec![Vec::new(); settings.kv_heads],
             queries: vec![Vec::new(); settings.query_heads],
             seen: 0,
             prompt_start: 0,
             decoded: 0,
-            margin: f64::INFINITY,
-        }
+            measured: None,
+            threshold: None,
+            in_window: 0,
+            quantized: vec![0; settings.kv_heads],
+        };
+        let layers = vec![layer; settings.layers];
+        Self { settings, precision, layers, margin: Margin::new() }
     }
 
     /// A prompt begins here.
     pub fn begin_prompt(&mut self) {
-        self.prompt_start = self.seen;
-        self.decoded = 0;
+        for layer in &mut self.layers {
+            layer.prompt_start = layer.seen;
+            layer.decoded = 0;
+        }
     }
 
-    /// Some tokens of the prompt; `last` if they complete it.
+    /// Some tokens of the prompt arrive at a layer; `last` if they complete it. Layers take turns, the first
+    /// first; what a layer holds is settled when the last one had its turn.
     ///
     /// `q` `[query_heads][new][head_dim]`, `k` and `v` `[kv_heads][new][head_dim]`; returns
     /// `[query_heads][new][head_dim]`.
-    pub fn prompt(&mut self, q: &[Head], k: &[Head], v: &[Head], last: bool) -> Vec<Head> {
-        let outputs = self.attend(q, k, v);
-        match self.settings.prefill {
-            Prefill::EveryChunk => self.compress(),
-            Prefill::AtEnd if last => self.compress(),
-            _ => {}
+    pub fn prompt(
+        &mut self,
+        layer: usize,
+        q: &[Head],
+        k: &[Head],
+        v: &[Head],
+        last: bool,
+    ) -> Vec<Head> {
+        let outputs = self.attend(layer, q, k, v);
+        if let Score::GlobalLocal { window, .. } = self.settings.method.score {
+            global_local::after_prompt(self, layer, window);
+        }
+        let every_chunk = self.settings.prefill == Prefill::EveryChunk;
+        if last || every_chunk {
+            self.layers[layer].measured = allocate::measure(self, layer);
+        }
+
+        // Where shares depend on all layers, all wait for the last one.
+        let all = self.settings.layers;
+        let ready = match self.settings.method.allocate.looks_at_all_layers() {
+            false => layer..layer + 1,
+            true if layer + 1 == all => 0..all,
+            true => 0..0,
+        };
+        for layer in ready {
+            if every_chunk || (last && self.settings.prefill == Prefill::AtEnd) {
+                self.compress(layer);
+            }
+            if every_chunk || last {
+                self.quantize(layer);
+            }
         }
         outputs
     }
 
-    /// One decoded token; shapes as in [`prompt`](Self::prompt).
-    pub fn decode(&mut self, q: &[Head], k: &[Head], v: &[Head]) -> Vec<Head> {
-        let outputs = self.attend(q, k, v);
-        self.decoded += 1;
-        if self.settings.decode_every == Some(self.decoded) {
-            self.decoded = 0;
-            self.compress();
+    /// One decoded token arrives at a layer; shapes as in [`prompt`](Self::prompt).
+    pub fn decode(&mut self, layer: usize, q: &[Head], k: &[Head], v: &[Head]) -> Vec<Head> {
+        let outputs = self.attend(layer, q, k, v);
+        if let Score::GlobalLocal { window, .. } = self.settings.method.score {
+            global_local::after_decoded(&mut self.layers[layer], window);
         }
+        self.layers[layer].decoded += 1;
+        if self.settings.decode_every == Some(self.layers[layer].decoded) {
+            self.layers[layer].decoded = 0;
+            self.compress(layer);
+        }
+        self.quantize(layer);
         outputs
     }
 
-    /// The positions each kv head holds.
-    pub fn kept_positions(&self) -> Vec<Vec<usize>> {
+    /// The positions each kv head of a layer holds.
+    pub fn kept_positions(&self, layer: usize) -> Vec<Vec<usize>> {
         let of_head = |entries: &Vec<Entry>| entries.iter().map(|entry| entry.position).collect();
-        self.heads.iter().map(of_head).collect()
+        self.layers[layer].heads.iter().map(of_head).collect()
     }
 
-    /// The most this row may hold now.
-    pub fn budget(&self) -> usize {
+    /// The tokens a layer may hold now if all may hold the same.
+    pub fn budget(&self, layer: usize) -> usize {
         match self.settings.budget {
             Budget::Tokens(tokens) => tokens,
-            Budget::Ratio(ratio) => ((ratio * self.seen as f64).floor() as usize)
+            Budget::Ratio(ratio) => ((ratio * self.layers[layer].seen as f64).floor() as usize)
                 .max(self.settings.method.least_budget()),
         }
     }
 
-    fn attend(&mut self, q: &[Head], k: &[Head], v: &[Head]) -> Vec<Head> {
+    /// The keys of some entries of one head, as a query meets them.
+    pub fn keys(&self, entries: &[Entry]) -> Head {
+        let mut keys = Vec::new();
+        for (rank, entry) in entries.iter().enumerate() {
+            keys.push(match self.settings.method.encoded_at(entry, rank) {
+                None => entry.key.clone(),
+                Some(place) => self.settings.encoding.encode(&entry.key, place),
+            });
+        }
+        keys
+    }
+
+    /// A query of a layer, encoded; `held` is how many entries its head holds.
+    pub fn query(&self, layer: usize, head: usize, position: usize, held: usize) -> Vec<f64> {
+        let LayerCache { queries, seen, .. } = &self.layers[layer];
+        let place = match self.settings.method.positions {
+            Positions::InCache => held - (seen - position),
+            Positions::Written | Positions::Deferred => position,
+        };
+        self.settings.encoding.encode(&queries[head][position], place)
+    }
+
+    fn attend(&mut self, layer: usize, q: &[Head], k: &[Head], v: &[Head]) -> Vec<Head> {
         let Settings { query_heads, kv_heads, scale, encoding, method, .. } = self.settings;
         let group = query_heads / kv_heads;
         let new = q[0].len();
+        let cache = &mut self.layers[layer];
+        let first = cache.seen;
+        cache.seen += new;
 
+        for (all, new) in cache.queries.iter_mut().zip(q) {
+            all.extend_from_slice(new);
+        }
         for head in 0..kv_heads {
             for token in 0..new {
-                self.heads[head].push(Entry {
-                    position: self.seen + token,
-                    key: k[head][token].clone(),
+                let (position, key) = (first + token, &k[head][token]);
+                let held_encoded = method.positions == Positions::Written;
+                cache.heads[head].push(Entry {
+                    position,
+                    key: if held_encoded { encoding.encode(key, position) } else { key.clone() },
                     value: v[head][token].clone(),
                     received: vec![Vec::new(); group],
+                    center: position,
+                    past: 0.0,
+                    current: 0.0,
                 });
             }
         }
 
-        let mut outputs = vec![Vec::new(); query_heads];
+        let mut all_outputs = Vec::new();
         for query_head in 0..query_heads {
-            let entries = &mut self.heads[query_head / group];
+            let entries = &self.layers[layer].heads[query_head / group];
             let old = entries.len() - new;
-            let place = |rank: usize, entry: &Entry| {
-                if method.counts_anew() { rank } else { entry.position }
-            };
-            let places: Vec<usize> =
-                entries.iter().enumerate().map(|(rank, entry)| place(rank, entry)).collect();
-            let keys: Head = entries
-                .iter()
-                .zip(&places)
-                .map(|(entry, place)| encoding.encode(&entry.key, *place))
-                .collect();
+            let keys = self.keys(entries);
             let values: Head = entries.iter().map(|entry| entry.value.clone()).collect();
+            let queries: Head = (first..first + new)
+                .map(|position| self.query(layer, query_head, position, entries.len()))
+                .collect();
 
-            self.queries[query_head].extend_from_slice(&q[query_head]);
-            for token in 0..new {
-                let query = encoding.encode(&q[query_head][token], places[old + token]);
+            let entries = &mut self.layers[layer].heads[query_head / group];
+            let mut outputs = Vec::new();
+            for (token, query) in queries.iter().enumerate() {
                 // A token sees what was there before the call, and the call's own tokens up to itself.
                 let visible = old + token + 1;
-                let weights = weights(&query, &keys[..visible], scale);
-                outputs[query_head].push(weighted_mean(&weights, &values[..visible]));
+                let weights = weights(query, &keys[..visible], scale);
+                outputs.push(weighted_mean(&weights, &values[..visible]));
                 for (entry, weight) in entries.iter_mut().zip(weights) {
-                    entry.received[query_head % group]
-                        .push(Vote { query: self.seen + token, weight });
+                    entry.received[query_head % group].push(weight);
                 }
             }
+            all_outputs.push(outputs);
         }
-        self.seen += new;
-        outputs
+        all_outputs
     }
 
-    fn compress(&mut self) {
-        let method = self.settings.method;
-        let budget = self.budget();
-        if method == Method::Full || self.heads[0].len() <= budget {
+    /// Score, allocate, reduce.
+    fn compress(&mut self, layer: usize) {
+        if self.settings.method.allocate == Allocate::All {
             return;
         }
-        let scores = method.scores(self);
-        for (entries, scores) in self.heads.iter_mut().zip(scores) {
-            let (kept, margin) = select(&scores, budget, method.sinks(), method.recent(budget));
-            *entries = kept.iter().map(|index| entries[*index].clone()).collect();
-            if !method.scores_are_whole_numbers() {
-                self.margin = self.margin.min(margin);
-            }
+        let mut margin = self.margin;
+        let keep = allocate::keep(self, layer, &mut margin);
+        reduce::reduce(self, layer, &keep, &mut margin);
+        self.margin = margin;
+    }
+
+    fn quantize(&mut self, layer: usize) {
+        let Store::Quantized { bits, group, residual } = self.settings.method.store else { return };
+        let LayerCache { heads, quantized, .. } = &mut self.layers[layer];
+        for (entries, quantized) in heads.iter_mut().zip(quantized) {
+            let pack = super::quantize::Pack { bits, group, residual, precision: self.precision };
+            pack.apply(entries, quantized, &mut self.margin);
         }
-    }
-}
-
-/// Picks `budget` of the entries: the first `sinks`, the last `recent`, then the highest scores, the older of
-/// two equal ones first. Returns the indices in order, and the margin (see [`LayerCache::margin`]).
-fn select(scores: &[f64], budget: usize, sinks: usize, recent: usize) -> (Vec<usize>, f64) {
-    let entries = scores.len();
-    let is_protected = |index: &usize| *index < sinks || *index + recent >= entries;
-    let (mut kept, mut rest): (Vec<usize>, Vec<usize>) = (0..entries).partition(is_protected);
-    rest.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
-
-    let chosen = budget - kept.len();
-    let margin = margin(scores, &rest[..chosen], &rest[chosen..]);
-    kept.extend(&rest[..chosen]);
-    kept.sort();
-    (kept, margin)
-}
-
-/// The gap between the lowest score chosen and the highest left; both in falling order. Where they are equal
-/// (max pooling gives neighbours the same score) age decides, and the nearest other scores make the gap.
-fn margin(scores: &[f64], chosen: &[usize], left: &[usize]) -> f64 {
-    let (Some(lowest), Some(highest)) = (chosen.last(), left.first()) else { return f64::INFINITY };
-    let (lowest, highest) = (scores[*lowest], scores[*highest]);
-    let gap = |higher: f64, lower: f64| (higher - lower) / higher.abs().max(lower.abs());
-    if lowest > highest {
-        return gap(lowest, highest);
-    }
-    let above = chosen.iter().rev().map(|index| scores[*index]).find(|score| *score > lowest);
-    let below = left.iter().map(|index| scores[*index]).find(|score| *score < lowest);
-    let above = above.map_or(f64::INFINITY, |above| gap(above, lowest));
-    below.map_or(f64::INFINITY, |below| gap(lowest, below)).min(above)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn protected_entries_come_first_and_the_older_of_equals_wins() {
-        let scores = [0.0, 5.0, 1.0, 5.0, 5.0, 0.0, 0.1];
-        assert_eq!(select(&scores, 4, 1, 1).0, [0, 1, 3, 6]);
-        assert_eq!(select(&scores, 5, 0, 0).0, [1, 2, 3, 4, 6]);
-        assert_eq!(select(&scores, 2, 1, 1).0, [0, 6]);
-    }
-
-    #[test]
-    fn margin_is_the_gap_at_the_border() {
-        assert_eq!(select(&[4.0, 1.0, 3.0, 2.0], 2, 0, 0).1, 1.0 / 3.0);
-        assert_eq!(select(&[4.0, 1.0], 2, 0, 0).1, f64::INFINITY);
-        assert_eq!(select(&[4.0, 2.0, 2.0, 1.0], 2, 0, 0).1, 0.5);
     }
 }

@@ -44,17 +44,19 @@ impl Allocator for ErrorAware {
 
     fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
         let errors = &input.profile(self.name())?.layer_errors;
-        let of_row = |&budget: &usize| self.budgets(budget, errors)[input.layer];
-        Ok(Allocation::Rows(input.budget.iter().map(of_row).collect()))
+        let rows = input.budget.iter().zip(input.seen);
+        let of_row =
+            |(&budget, &seen): (&usize, &usize)| self.budgets(budget, seen, errors)[input.layer];
+        Ok(Allocation::Rows(rows.map(of_row).collect()))
     }
 }
 
 impl ErrorAware {
-    /// The budget of every layer: Algorithm 1.
-    fn budgets(&self, budget: usize, errors: &[f64]) -> Vec<usize> {
+    /// The budget of every layer: Algorithm 1, in which no layer gets more than the tokens there are.
+    fn budgets(&self, budget: usize, seen: usize, errors: &[f64]) -> Vec<usize> {
         let layers = errors.len();
         let least = self.least.min(budget);
-        let most = ((budget as f64 * self.most) as usize).max(budget);
+        let most = ((budget as f64 * self.most) as usize).max(budget).min(seen.max(least));
         let total = layers * budget;
         let sum: f64 = errors.iter().sum();
         let share = |error: f64| if sum > 0.0 { error / sum } else { 1.0 / layers as f64 };
@@ -91,14 +93,17 @@ mod tests {
     fn the_layer_with_the_largest_error_takes_what_is_left() {
         let allocator = ErrorAware { least: 4, most: 3.0 };
         // 4 each, and 4 · 6 = 24 by error: 12, 6, 6, 0.
-        assert_eq!(allocator.budgets(10, &[0.5, 0.25, 0.25, 0.0]), [16, 10, 10, 4]);
+        assert_eq!(allocator.budgets(10, 99, &[0.5, 0.25, 0.25, 0.0]), [16, 10, 10, 4]);
         // The first may have 30; the next largest takes the rest.
         let steep = ErrorAware { least: 1, most: 1.5 };
-        assert_eq!(steep.budgets(10, &[0.9, 0.06, 0.04]), [15, 13, 2]);
+        assert_eq!(steep.budgets(10, 99, &[0.9, 0.06, 0.04]), [15, 13, 2]);
         // Halves are rounded up, one too many in all: of the smallest errors above the least the first gives it back.
         let halves = ErrorAware { least: 1, most: 3.0 };
-        assert_eq!(halves.budgets(2, &[0.5, 0.5, 0.0]), [2, 3, 1]);
-        assert_eq!(halves.budgets(3, &[0.0, 0.0]), [3, 3]);
-        assert_eq!(ErrorAware { least: 32, most: 3.0 }.budgets(8, &[0.9, 0.1]), [8, 8]);
+        assert_eq!(halves.budgets(2, 99, &[0.5, 0.5, 0.0]), [2, 3, 1]);
+        assert_eq!(halves.budgets(3, 99, &[0.0, 0.0]), [3, 3]);
+        // No layer gets more than there is; where that is within the budget, all keep it.
+        assert_eq!(allocator.budgets(10, 12, &[0.5, 0.25, 0.25, 0.0]), [12, 12, 12, 4]);
+        assert_eq!(allocator.budgets(10, 9, &[0.5, 0.25, 0.25, 0.0]), [9, 9, 9, 9]);
+        assert_eq!(ErrorAware { least: 32, most: 3.0 }.budgets(8, 99, &[0.9, 0.1]), [8, 8]);
     }
 }

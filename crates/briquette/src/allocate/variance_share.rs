@@ -64,16 +64,17 @@ impl Allocator for VarianceShare {
     fn measure(&self, input: &ScoreInput<'_>) -> Result<Vec<f64>> {
         let sums = input.track(Track::Sums, self.name())?.clone();
         let [rows, heads, columns] = sums.dims();
-        // All heads of a row hold the same number while a prompt arrives.
-        let held: Vec<f64> =
-            input.held.chunks(input.shape.kv_heads).map(|row| row[0] as f64).collect();
+        let (kv_heads, group) = (input.shape.kv_heads, heads / input.shape.kv_heads);
         let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;
         let density = |(row, sums): (usize, &[f32])| {
-            let own = held[row];
             let variances: Vec<f64> = sums
                 .chunks(columns)
-                .map(|head| {
-                    let head = &head[columns - own as usize..];
+                .enumerate()
+                .map(|(head, sums)| {
+                    let held = input.held[row * kv_heads + head / group];
+                    let head = &sums[columns - held..];
+                    // A row that has received nothing but padding has no variance.
+                    let own = held.max(1) as f64;
                     let mean = head.iter().map(|&x| f64::from(x)).sum::<f64>() / own;
                     head.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / own
                 })

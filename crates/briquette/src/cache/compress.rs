@@ -100,6 +100,7 @@ pub(super) fn compress(
             tracks: &view.entries.tracks,
             window: weights.as_ref(),
             window_queries,
+            heads_differ: policy.makes_ragged_heads(),
             profile: policy.profile(),
             ops: config.ops.as_ref(),
         })

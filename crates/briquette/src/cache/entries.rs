@@ -9,9 +9,10 @@ use crate::ops::{Ops, Selection};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Entries {
-    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type; f32 where tokens share keys.
+    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type; f32 where tokens share keys or numbers were
+    /// quantized.
     pub keys: Tensor<4>,
-    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type.
+    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type; f32 where numbers were quantized.
     pub values: Tensor<4>,
     /// The position each was written at, ascending in a row, `[batch, kv_heads, entries]`; −1 is padding.
     pub positions: Tensor<3, Int>,
@@ -39,9 +40,10 @@ impl Entries {
     pub(crate) fn followed_by(self, new: Self) -> Self {
         let columns = new.columns();
         let keys = new.keys.cast(self.keys.dtype());
+        let values = new.values.cast(self.values.dtype());
         Self {
             keys: Tensor::cat(vec![self.keys, keys], 2),
-            values: Tensor::cat(vec![self.values, new.values], 2),
+            values: Tensor::cat(vec![self.values, values], 2),
             positions: Tensor::cat(vec![self.positions, new.positions], 2),
             tracks: self.tracks.widened(columns),
             sharing: self.sharing,

@@ -218,7 +218,7 @@ impl LayerCache {
         let mut entries = if store.columns() == 0 {
             // Attended as it came: if it is compressed, the whole of it is never stored.
             Entries { tracks: Tracks::zeros(observes, shape, batch, columns, device), ..arriving }
-        } else if self.padding_inside(context, arrival, columns) {
+        } else if !store.moves_padding() && self.padding_inside(context, arrival, columns) {
             let selection = self.padding_first(context, arrival, store.columns());
             let held = store.entries();
             let sharing = held.sharing.clone();
@@ -226,7 +226,7 @@ impl LayerCache {
             Entries { sharing, ..all }
         } else {
             let needed = store.columns() + columns;
-            if needed > store.capacity() {
+            if needed > store.capacity() || arrival.padded {
                 step.outgrown = Some(store.clone());
                 store.reserve(room.grown(needed));
             }

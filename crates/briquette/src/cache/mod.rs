@@ -114,6 +114,9 @@ impl KvCache {
     ///
     /// # Errors
     /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was before.
+    ///
+    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O): those of a prompt
+    /// must come from the first to the last.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -397,6 +400,13 @@ fn compress_layers(
     outcome: &Outcome,
 ) -> Result<Vec<(usize, Compressed)>> {
     let Some((snapshot, entries)) = &outcome.snapshot else { return Ok(Vec::new()) };
+    let before = context.layer.checked_sub(1);
+    let arrived =
+        |layer: usize| layers[layer].snapshot().is_some_and(|it| it.seen == snapshot.seen);
+    if let Some(missing) = before.filter(|&before| !arrived(before)) {
+        let allocator = context.policy.allocator().name().to_owned();
+        return Err(Error::LayerOrder { layer: context.layer, missing, allocator });
+    }
     let last = context.layer + 1 == context.shape.layers;
     if !last && !context.policy.reducer().drops_only() {
         return Ok(Vec::new());
@@ -410,33 +420,27 @@ fn compress_layers(
     };
     let measures: Vec<Option<Vec<f64>>> = (0..context.shape.layers).map(measure).collect();
     let mut all = Vec::new();
-    for layer in 0..=context.layer {
-        let of_layer = Context { layer, ..context };
-        let compressed = if layer == context.layer {
-            let view = View {
-                entries,
-                held: outcome.held(),
-                arrived: &snapshot.arrived,
-                seen: &snapshot.seen,
-                budget: &snapshot.budget,
-                state: layers[layer].state(),
-            };
-            compress_among_layers(of_layer, view, &snapshot.scores, &measures, !last)?
+    for (layer, cache) in layers.iter().enumerate().take(context.layer + 1) {
+        let held_entries;
+        let (snapshot, entries, held) = if layer == context.layer {
+            (&**snapshot, &**entries, outcome.held())
         } else {
-            let cache = &layers[layer];
             let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()) else {
                 continue;
             };
-            let view = View {
-                entries: &entries,
-                held: cache.held(),
-                arrived: &snapshot.arrived,
-                seen: &snapshot.seen,
-                budget: &snapshot.budget,
-                state: cache.state(),
-            };
-            compress_among_layers(of_layer, view, &snapshot.scores, &measures, !last)?
+            held_entries = entries;
+            (snapshot, &held_entries, cache.held())
         };
+        let view = View {
+            entries,
+            held,
+            arrived: &snapshot.arrived,
+            seen: &snapshot.seen,
+            budget: &snapshot.budget,
+            state: cache.state(),
+        };
+        let of_layer = Context { layer, ..context };
+        let compressed = compress_among_layers(of_layer, view, &snapshot.scores, &measures, !last)?;
         all.extend(compressed.map(|compressed| (layer, compressed)));
     }
     Ok(all)

@@ -192,7 +192,8 @@ impl Policy {
 
     /// What its stages want to know of the attention.
     pub fn observes(&self) -> Observes {
-        self.scorer().observes().and(self.allocator().observes())
+        let scorer = self.scorer().observes();
+        scorer.and(self.allocator().observes()).and(self.reducer().observes())
     }
 
     /// Its first stage.

@@ -15,7 +15,7 @@ use crate::{
 /// neighbours whose similarity (cosine of their keys) exceeds a threshold; each run becomes one entry at the place of
 /// its pivot, the member with the highest score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct GaussianMerge {
     /// The share of the budget for the tokens of highest score, which are not merged.
     pub protect: f64,
@@ -238,11 +238,13 @@ impl GaussianMerge {
             let target: usize = input.keep[range.clone()].iter().sum();
             let held: usize = input.held[range].iter().sum();
             let count = match self.threshold {
+                // A row within its budget is left alone, whatever the others of its batch hold.
+                _ if held <= target => 0,
                 Some(threshold) => {
                     candidates.retain(|(similarity, ..)| f64::from(*similarity) > threshold);
                     candidates.len()
                 }
-                None => held.saturating_sub(target),
+                None => held - target,
             };
             if count > candidates.len() {
                 let keep = target / heads;

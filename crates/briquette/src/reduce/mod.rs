@@ -23,6 +23,7 @@ use crate::{
     cache::Entries,
     ops::{Ops, SelectInput, Selection},
     policy::Protect,
+    score::Observes,
 };
 
 /// Reduces the entries of a layer to the ones that may stay, evicting or merging the rest.
@@ -51,6 +52,11 @@ pub trait Reducer: Debug + Send + Sync {
     fn check_budget(&self, budget: Budget, protect: Protect) -> Result<()> {
         let _ = (budget, protect);
         Ok(())
+    }
+
+    /// What the attention pass must report for it, besides what scorer and allocator want.
+    fn observes(&self) -> Observes {
+        Observes::nothing()
     }
 
     /// Whether dropping entries in two steps is the same as dropping them in one: true of eviction, not of merging.

@@ -2,7 +2,12 @@ use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{ReduceInput, Reduced, Reducer, host};
-use crate::{Error, Result, cache::Track, ops::AccumulateInput, score::group_mean};
+use crate::{
+    Error, Result,
+    cache::Track,
+    ops::AccumulateInput,
+    score::{Observes, group_mean},
+};
 
 /// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al., 2024).
 ///
@@ -39,6 +44,10 @@ impl Reducer for ValueMerge {
         })
     }
 
+    fn observes(&self) -> Observes {
+        Observes::column_sums()
+    }
+
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
         let device = input.entries.keys.device();
         let heads = input.shape.kv_heads;
@@ -47,7 +56,7 @@ impl Reducer for ValueMerge {
             return Err(Error::Stage {
                 stage: "reducer",
                 name: self.name().to_owned(),
-                reason: "needs a scorer that observes column sums".into(),
+                reason: "was called without its column sums".into(),
             });
         };
         let attention = host::Columns::read(group_mean(attention, input.shape))?;

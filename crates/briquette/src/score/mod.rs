@@ -14,7 +14,7 @@ mod window;
 
 use std::fmt::Debug;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 pub use accumulated::{AccumulatedAttention, Normalize};
@@ -166,6 +166,8 @@ pub struct ScoreInput<'a> {
     pub window: Option<&'a Tensor<4>>,
     /// How many queries of the window are a row's own, one number a batch row.
     pub window_queries: &'a [usize],
+    /// Whether heads of the layer may hold different tokens in the same column.
+    pub heads_differ: bool,
     /// The profile of the model, if the policy has one.
     pub profile: Option<&'a Profile>,
     /// The hot operations.
@@ -200,11 +202,37 @@ impl ScoreInput<'_> {
         group_mean(scores, self.shape)
     }
 
-    /// The mean over all query heads, the same for every kv head: `[batch, query_heads, entries]` becomes
-    /// `[batch, kv_heads, entries]`.
+    /// The mean over all heads of `scores`, query heads or kv heads, the same for every kv head:
+    /// `[batch, heads, entries]` becomes `[batch, kv_heads, entries]`. Where kv heads hold different tokens it is taken
+    /// token by token, and a head gives nothing to a token it does not hold.
     pub fn layer_mean(&self, scores: Tensor<3>) -> Tensor<3> {
-        let [batch, _, entries] = scores.dims();
-        scores.mean_dim(1).expand([batch, self.shape.kv_heads, entries])
+        let all: Vec<usize> = (0..scores.dims()[1]).collect();
+        self.mean_of(scores, &all)
+    }
+
+    /// The same over some of the heads of `scores`.
+    pub fn mean_of(&self, scores: Tensor<3>, heads: &[usize]) -> Tensor<3> {
+        let [batch, all, entries] = scores.dims();
+        let CacheShape { kv_heads, .. } = self.shape;
+        let device = scores.device();
+        let pick = |list: Vec<usize>| {
+            let list: Vec<i64> = list.into_iter().map(|index| index as i64).collect();
+            let length = list.len();
+            Tensor::<1, Int>::from_data(TensorData::new(list, [length]), &device)
+        };
+        let scores = scores.select(1, pick(heads.to_vec()));
+        if !self.heads_differ {
+            return scores.mean_dim(1).expand([batch, kv_heads, entries]);
+        }
+        let kv_head = pick(heads.iter().map(|head| head * kv_heads / all).collect());
+        let written = self.positions.clone().greater_equal_scalar(0);
+        let positions = self.positions.clone().clamp_min(0);
+        let scores = scores.mask_fill(written.select(1, kv_head.clone()).bool_not(), 0.0);
+        let seen = self.seen.iter().copied().max().unwrap_or(0);
+        let none = Tensor::zeros([batch, heads.len(), seen], (&device, DType::F32));
+        let tokens = positions.clone().select(1, kv_head);
+        let of_tokens = none.scatter(2, tokens, scores, IndexingUpdateOp::Add);
+        of_tokens.mean_dim(1).expand([batch, kv_heads, seen]).gather(2, positions)
     }
 
     /// The policy's profile.

@@ -1,4 +1,4 @@
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::ScoreInput;
@@ -83,14 +83,12 @@ impl RetrievalHeads {
         order
     }
 
-    /// The rows of `scores`, `[batch, query_heads, entries]`, of the heads picked.
-    pub(super) fn pick(&self, scores: Tensor<3>, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+    /// The mean over the heads picked, the same for every kv head: `[batch, query_heads, entries]` becomes
+    /// `[batch, kv_heads, entries]`.
+    pub(super) fn mean(&self, scores: Tensor<3>, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
         let profile = input.profile("window-attention")?;
         let heads = self.heads(&profile.heads.get(self.by)[input.layer]);
-        let heads: Vec<i64> = heads.into_iter().map(|head| head as i64).collect();
-        let count = heads.len();
-        let index = Tensor::<1, Int>::from_data(TensorData::new(heads, [count]), &scores.device());
-        Ok(scores.select(1, index))
+        Ok(input.mean_of(scores, &heads))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{Error, Result, cache::Track, ops::SelectInput};
 /// The mean attention weight a token received from the queries that could see it; tokens whose weights vary most
 /// are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RobustAttention {
     /// The share of the budget kept for the tokens with the highest standard deviation.
     pub std_share: f64,
@@ -36,7 +36,7 @@ impl Scorer for RobustAttention {
             return Ok(());
         }
         Err(Error::InvalidParameter {
-            parameter: "score.std_share",
+            parameter: "score.std-share",
             value: self.std_share.to_string(),
             must_be: "between 0 and 1".into(),
         })

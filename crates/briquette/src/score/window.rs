@@ -75,18 +75,15 @@ impl Scorer for WindowAttention {
         let (weights, _) = input.last_queries(self.window, self.name())?;
         let [batch, query_heads, _, entries] = weights.dims();
         let scores = weights.mean_dim(2).reshape([batch, query_heads, entries]);
-        let scores = match self.heads {
-            HeadMean::Retrieval(heads) => heads.pick(scores, input)?,
-            _ => scores,
-        };
         let scores = match self.pool {
             None => scores,
             Some(pool) => pool.apply(outside_window(scores, self.window)),
         };
-        Ok(match self.heads {
-            HeadMean::Group => input.group_mean(scores),
-            HeadMean::Layer | HeadMean::Retrieval(_) => input.layer_mean(scores),
-        })
+        match self.heads {
+            HeadMean::Group => Ok(input.group_mean(scores)),
+            HeadMean::Layer => Ok(input.layer_mean(scores)),
+            HeadMean::Retrieval(heads) => heads.mean(scores, input),
+        }
     }
 }
 

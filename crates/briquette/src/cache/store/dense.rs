@@ -53,7 +53,7 @@ impl DenseStore {
         let end = start + entries.columns();
         let Some(buffers) = &mut self.buffers else { return };
         write(&mut buffers.keys, entries.keys.cast(self.options.dtype), start);
-        write(&mut buffers.values, entries.values, start);
+        write(&mut buffers.values, entries.values.cast(self.options.dtype), start);
         write(&mut buffers.positions, entries.positions, start);
         if entries.tracks.is_empty() {
             for buffer in buffers.tracks.iter_mut() {

@@ -122,6 +122,12 @@ pub trait Store: Debug + Send + Sync {
     /// them are entries of each batch row and kv head; before them stands padding.
     fn append(&mut self, entries: Entries, counts: &[usize]);
 
+    /// Whether [`append`](Self::append) itself moves padding in front of the entries a row holds. Otherwise the cache
+    /// replaces all entries when padding arrives behind some.
+    fn moves_padding(&self) -> bool {
+        false
+    }
+
     /// Drops the columns behind the first `columns`: undoes an [`append`](Self::append).
     fn truncate(&mut self, columns: usize);
 

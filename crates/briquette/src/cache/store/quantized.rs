@@ -464,7 +464,27 @@ impl Store for QuantizedStore {
         for (held, new) in self.tail_counts.iter_mut().zip(counts) {
             *held += new;
         }
-        self.tail.append(entries, counts);
+        let (held, new) = (self.tail.columns(), entries.columns());
+        if held == 0 || counts.iter().all(|&count| count == new) {
+            self.tail.append(entries, counts);
+            return;
+        }
+        // What is quantized stays where it is: only the tail has to make way for padding.
+        let before = self.before_append.iter().zip(counts);
+        let lists: Vec<Vec<usize>> = before
+            .map(|(&old, &count)| {
+                (held - old..held).chain(held + new - count..held + new).collect()
+            })
+            .collect();
+        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+        let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
+        let entries = self.tail.entries().followed_by(entries).select(&selection, &Reference);
+        let capacity = self.tail.capacity().max(entries.columns());
+        self.tail.replace(entries, &self.tail_counts, capacity);
+    }
+
+    fn moves_padding(&self) -> bool {
+        true
     }
 
     fn truncate(&mut self, columns: usize) {

@@ -1,0 +1,276 @@
+//! A method: four stages, and what they never touch.
+
+use super::allocate::{Allocate, Share};
+use super::cache::Entry;
+use super::profile::HeadScore;
+use super::quantize::Store;
+use super::reduce::{Reduce, Rotate, Sigma};
+use super::score::{Heads, Pick, Pool, Score, Window};
+
+/// A method. Its paper's choices are what the functions of its name give; `Method { sinks: 2,
+/// ..Method::roco() }` is another choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Method {
+    /// Its paper's name, for people.
+    pub name: &'static str,
+    /// What an entry is worth.
+    pub score: Score,
+    /// First entries that are kept whatever their score.
+    pub sinks: usize,
+    /// Last entries that are kept whatever their score.
+    pub recent: Recent,
+    /// How many entries each layer and head may keep.
+    pub allocate: Allocate,
+    /// What becomes of the others.
+    pub reduce: Reduce,
+    /// How entries are held.
+    pub store: Store,
+    /// At which positions keys are encoded.
+    pub positions: Positions,
+}
+
+/// How many of the last tokens are kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Recent {
+    /// So many.
+    Tokens(usize),
+    /// So large a share of what is kept, rounded down.
+    Share(f64),
+}
+
+impl Recent {
+    /// Tokens, if `keep` entries are kept.
+    pub fn of(&self, keep: usize) -> usize {
+        match *self {
+            Self::Tokens(tokens) => tokens,
+            Self::Share(share) => (keep as f64 * share).floor() as usize,
+        }
+    }
+}
+
+/// At which positions keys are encoded, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// Where a token was written, once and for all.
+    Written,
+    /// At its rank among the entries held, in every call.
+    InCache,
+    /// Where a token was written, in every call: what is held has no position.
+    Deferred,
+}
+
+impl Method {
+    /// Keeps everything.
+    pub fn full() -> Self {
+        Self {
+            name: "full",
+            score: Score::Recency,
+            sinks: 0,
+            recent: Recent::Tokens(0),
+            allocate: Allocate::All,
+            reduce: Reduce::Evict,
+            store: Store::Plain,
+            positions: Positions::Written,
+        }
+    }
+
+    /// Keeps the last tokens.
+    pub fn local_window() -> Self {
+        Self { name: "local-window", allocate: Allocate::Uniform, ..Self::full() }
+    }
+
+    /// Keeps the first tokens and the last ones, and counts positions anew inside the cache.
+    pub fn streaming_llm() -> Self {
+        let positions = Positions::InCache;
+        Self { name: "streaming-llm", sinks: 4, positions, ..Self::local_window() }
+    }
+
+    /// Half of the budget for the last tokens, half for those that received most attention so far.
+    pub fn h2o() -> Self {
+        let score = Score::Accumulated { mean: false };
+        Self { name: "h2o", score, recent: Recent::Share(0.5), ..Self::local_window() }
+    }
+
+    /// Keeps what the last query attends to, one set for all heads.
+    pub fn tova() -> Self {
+        let window = Window { window: 1, pool: None, heads: Heads::Layer };
+        Self::of_window("tova", window)
+    }
+
+    /// Keeps what the window attends to, smoothed along the tokens.
+    pub fn snapkv() -> Self {
+        let pool = Some(Pool::Average(5));
+        Self::of_window("snapkv", Window { window: 32, pool, heads: Heads::Group })
+    }
+
+    /// Another window for a method that has one; its own tokens are always kept.
+    pub fn with_window(self, window: usize) -> Self {
+        let score = match self.score {
+            Score::Window(score) => Score::Window(Window { window, ..score }),
+            Score::Variance { gamma, pool, .. } => Score::Variance { window, gamma, pool },
+            Score::GlobalLocal { pool, .. } => Score::GlobalLocal { window, pool },
+            other => other,
+        };
+        let allocate = match self.allocate {
+            Allocate::Preference { tau1, tau2, .. } => Allocate::Preference { window, tau1, tau2 },
+            Allocate::HeadAdaptive { floor, by: Some(by) } => {
+                Allocate::HeadAdaptive { floor, by: Some(Window { window, ..by }) }
+            }
+            other => other,
+        };
+        Self { score, allocate, recent: Recent::Tokens(window), ..self }
+    }
+
+    /// Mean attention; what was attended to most unsteadily is kept too.
+    pub fn roco() -> Self {
+        let score = Score::Robust { std_share: 0.25 };
+        let recent = Recent::Tokens(10);
+        Self { name: "roco", score, sinks: 4, recent, ..Self::local_window() }
+    }
+
+    /// SnapKV with fewer entries the deeper the layer.
+    pub fn pyramidkv() -> Self {
+        Self { name: "pyramidkv", allocate: Allocate::Pyramid { beta: 20.0 }, ..Self::snapkv() }
+    }
+
+    /// Mean and variance of the window's attention; more for layers whose attention is spread and moves.
+    pub fn cake() -> Self {
+        let pool = Some(Pool::Average(5));
+        Self {
+            name: "cake",
+            score: Score::Variance { window: 32, gamma: 200.0, pool },
+            recent: Recent::Tokens(32),
+            allocate: Allocate::Preference { window: 32, tau1: 1.0, tau2: 1.0 },
+            ..Self::local_window()
+        }
+    }
+
+    /// SnapKV with entries shared out over the heads of a layer.
+    pub fn adakv() -> Self {
+        let allocate = Allocate::HeadAdaptive { floor: 0.2, by: None };
+        Self { name: "adakv", allocate, ..Self::snapkv() }
+    }
+
+    /// SnapKV with entries shared out over all heads by a profile.
+    pub fn headkv() -> Self {
+        let allocate = Allocate::HeadProfile { beta: 1.2, scores: HeadScore::HeadKv };
+        Self { name: "headkv", allocate, ..Self::snapkv() }
+    }
+
+    /// What the retrieval heads of a layer attend to; more for layers that suffer from a small cache.
+    pub fn compresskv() -> Self {
+        let heads = Heads::Retrieval { scores: HeadScore::Semantic, pick: Pick::Top(4) };
+        let window = Window { window: 8, pool: Some(Pool::Average(5)), heads };
+        let allocate = Allocate::ErrorAware { least: 32, most: 3.0 };
+        Self { allocate, ..Self::of_window("compresskv", window) }
+    }
+
+    /// CompressKV's tokens, as many a head as AdaKV gives it by the head's own scores.
+    pub fn compresskv_adakv() -> Self {
+        let by = Window { window: 8, pool: Some(Pool::Average(5)), heads: Heads::Group };
+        let allocate = Allocate::HeadAdaptive { floor: 0.2, by: Some(by) };
+        Self { name: "compresskv-adakv", allocate, ..Self::compresskv() }
+    }
+
+    /// CompressKV's tokens, as many a head as HeadKV gives it.
+    pub fn compresskv_headkv() -> Self {
+        let allocate = Self::headkv().allocate;
+        Self { name: "compresskv-headkv", allocate, ..Self::compresskv() }
+    }
+
+    /// CompressKV, and what it keeps in a few bits.
+    pub fn compresskv_kivi() -> Self {
+        Self { name: "compresskv-kivi", store: Self::kivi(4).store, ..Self::compresskv() }
+    }
+
+    /// EMS with fewer entries the deeper the layer.
+    pub fn ems_pyramidkv() -> Self {
+        Self { name: "ems-pyramidkv", allocate: Self::pyramidkv().allocate, ..Self::ems() }
+    }
+
+    /// H2O that adds evicted values to the next kept ones.
+    pub fn cam() -> Self {
+        Self { name: "cam", reduce: Reduce::ValueMerge { window: 32, seed: 0 }, ..Self::h2o() }
+    }
+
+    /// Merges neighbours with similar keys.
+    pub fn kvmerger() -> Self {
+        Self {
+            name: "kvmerger",
+            recent: Recent::Share(0.34),
+            reduce: Reduce::GaussianMerge {
+                protect: 0.24,
+                threshold: None,
+                sigma: Sigma::Fixed(5.0),
+                scale_values: false,
+            },
+            ..Self::h2o()
+        }
+    }
+
+    /// Accumulated attention; evicted entries are merged into the nearest kept one, if it is near enough.
+    pub fn d2o() -> Self {
+        Self {
+            name: "d2o",
+            sinks: 4,
+            recent: Recent::Share(0.25),
+            allocate: Allocate::VarianceShare { share: Share::Softmax, normalize: true },
+            reduce: Reduce::EmaMerge { beta: 0.7 },
+            ..Self::h2o()
+        }
+    }
+
+    /// Evicts the irrelevant, merges the redundant, keeps every member's own length and position.
+    pub fn ems() -> Self {
+        Self {
+            name: "ems",
+            score: Score::GlobalLocal { window: 32, pool: Some(Pool::Average(7)) },
+            recent: Recent::Tokens(32),
+            reduce: Reduce::EvictThenMerge { gamma: 4.0, tau: 0.6, rotate: Rotate::Own },
+            positions: Positions::Deferred,
+            ..Self::local_window()
+        }
+    }
+
+    /// Keeps everything, the older part in a few bits.
+    pub fn kivi(bits: u32) -> Self {
+        Self {
+            name: "kivi",
+            store: Store::Quantized { bits, group: 32, residual: 128 },
+            ..Self::full()
+        }
+    }
+
+    fn of_window(name: &'static str, score: Window) -> Self {
+        let recent = Recent::Tokens(score.window);
+        Self { name, score: Score::Window(score), recent, ..Self::local_window() }
+    }
+
+    /// Entries kept whatever their score, under a budget of `budget`.
+    pub fn protected(&self, budget: usize) -> usize {
+        self.sinks + self.recent.of(budget)
+    }
+
+    /// The fewest tokens this method can work with.
+    pub fn least_budget(&self) -> usize {
+        self.protected(0).max(1)
+    }
+
+    /// Whether scores are numbers that no rounding can reorder.
+    pub fn scores_are_whole_numbers(&self) -> bool {
+        self.allocate == Allocate::All || self.score == Score::Recency
+    }
+
+    /// Where the key of an entry is encoded when it is attended to, the entry being the `rank`-th of its head;
+    /// `None` if it is held encoded.
+    pub fn encoded_at(&self, entry: &Entry, rank: usize) -> Option<usize> {
+        match (self.positions, self.reduce) {
+            (Positions::Written, _) => None,
+            (Positions::InCache, _) => Some(rank),
+            (Positions::Deferred, Reduce::EvictThenMerge { rotate: Rotate::Center, .. }) => {
+                Some(entry.center)
+            }
+            (Positions::Deferred, _) => Some(entry.position),
+        }
+    }
+}

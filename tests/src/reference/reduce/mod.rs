@@ -1,0 +1,128 @@
+//! What becomes of the entries that are not kept.
+
+pub mod ema_merge;
+pub mod evict;
+pub mod evict_then_merge;
+pub mod gaussian_merge;
+pub mod value_merge;
+
+use super::margin::Margin;
+use super::{LayerCache, ModelCache};
+
+pub use evict::select;
+pub use evict_then_merge::Rotate;
+pub use gaussian_merge::Sigma;
+
+/// How a layer is reduced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reduce {
+    /// The others are dropped.
+    Evict,
+    /// D2O: merged into the nearest kept entry, if it is near enough.
+    EmaMerge {
+        /// The weight of the newest similarities in the threshold.
+        beta: f64,
+    },
+    /// CaM: their values are added to the next kept ones, by chance.
+    ValueMerge {
+        /// How many next ones.
+        window: usize,
+        /// Of the chance.
+        seed: u64,
+    },
+    /// KVMerger: similar neighbours become one.
+    GaussianMerge {
+        /// The share of the budget that is protected for the attention it received.
+        protect: f64,
+        /// The similarity above which neighbours are joined; `None` joins as many as the budget asks for.
+        threshold: Option<f64>,
+        /// The width of the kernel.
+        sigma: Sigma,
+        /// Whether a value is multiplied by the size of its set.
+        scale_values: bool,
+    },
+    /// EMS: the irrelevant are evicted, the others merged into centers, if one is near enough.
+    EvictThenMerge {
+        /// Members and entries, in budgets.
+        gamma: f64,
+        /// The redundancy that is not enough to be merged.
+        tau: f64,
+        /// Where members' keys are encoded.
+        rotate: Rotate,
+    },
+}
+
+/// Reduces the heads of a layer to `keep` `[kv_heads]` entries.
+pub fn reduce(cache: &mut ModelCache, layer: usize, keep: &[usize], margin: &mut Margin) {
+    let method = cache.settings.method;
+    let held: Vec<usize> = cache.layers[layer].heads.iter().map(Vec::len).collect();
+    if held.iter().zip(keep).all(|(held, keep)| held <= keep) {
+        return;
+    }
+    match method.reduce {
+        Reduce::GaussianMerge { protect, threshold, sigma, scale_values } => {
+            let protected = |keep: &usize| gaussian_merge::Protected {
+                sinks: method.sinks,
+                recent: method.recent.of(*keep),
+                heavy: (protect * *keep as f64).floor() as usize,
+            };
+            let protected: Vec<_> = keep.iter().map(protected).collect();
+            let merge = gaussian_merge::GaussianMerge { threshold, sigma, scale_values };
+            let heads = &mut cache.layers[layer].heads;
+            merge.apply(heads, keep.iter().sum(), &protected, margin);
+        }
+        Reduce::EvictThenMerge { gamma, tau, .. } => {
+            let scores = method.score.scores(cache, layer, margin);
+            let LayerCache { heads, seen, .. } = &mut cache.layers[layer];
+            for ((entries, scores), keep) in heads.iter_mut().zip(&scores).zip(keep) {
+                let first_recent = seen.saturating_sub(method.recent.of(*keep));
+                let merge = evict_then_merge::EvictThenMerge { gamma, tau, first_recent };
+                *entries = merge.apply(entries, scores, *keep, margin);
+            }
+        }
+        Reduce::Evict | Reduce::EmaMerge { .. } | Reduce::ValueMerge { .. } => {
+            let kept = kept(cache, layer, keep, margin);
+            let LayerCache { heads, threshold, .. } = &mut cache.layers[layer];
+            if let Reduce::EmaMerge { beta } = method.reduce {
+                ema_merge::merge(heads, &kept, beta, threshold, margin);
+            }
+            for (head, (entries, kept)) in heads.iter_mut().zip(&kept).enumerate() {
+                if let Reduce::ValueMerge { window, seed } = method.reduce {
+                    let draw = value_merge::Draw { seed, layer, head };
+                    value_merge::merge(entries, kept, window, draw, margin);
+                }
+                *entries = kept.iter().map(|index| entries[*index].clone()).collect();
+            }
+        }
+    }
+
+    // What is left of a head that lost entries is held in the cache's type again, until it is quantized anew, from
+    // the first on.
+    let precision = cache.precision;
+    let LayerCache { heads, quantized, .. } = &mut cache.layers[layer];
+    for ((entries, held), quantized) in heads.iter_mut().zip(held).zip(quantized) {
+        if entries.len() < held {
+            for entry in entries.iter_mut().take(*quantized) {
+                for number in entry.key.iter_mut().chain(&mut entry.value) {
+                    *number = precision.round(*number);
+                }
+            }
+            *quantized = 0;
+        }
+    }
+}
+
+/// The indices that each head of a layer keeps.
+fn kept(cache: &ModelCache, layer: usize, keep: &[usize], margin: &mut Margin) -> Vec<Vec<usize>> {
+    let method = &cache.settings.method;
+    let scores = method.score.scores(cache, layer, margin);
+    let mut all = Vec::new();
+    for (scores, keep) in scores.iter().zip(keep) {
+        let (kept, gap) = select(scores, *keep, method.sinks, method.recent.of(*keep));
+        if !method.scores_are_whole_numbers() {
+            margin.score(gap);
+        }
+        all.push(kept);
+    }
+    all
+}

@@ -1,0 +1,189 @@
+//! The embedded model against `transformers`, the methods against kvpress and against their authors' code.
+//!
+//! The scripts in `goldens/` write the fixtures; the README.md beside them describes the fields, and where other
+//! code differs from this project.
+
+mod cake;
+mod cam;
+mod headkv;
+mod kivi;
+mod kvpress;
+mod model;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock},
+};
+
+use briquette::{
+    CacheShape, KvCache, Policy, Scorer,
+    position::NoPositionEncoding,
+    score::{Observes, ScoreInput},
+};
+use briquette_models::{Llama, prefill};
+use briquette_tests::backends::host;
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use serde::{Deserialize, de::DeserializeOwned};
+
+/// A fixture that is one list.
+#[derive(Deserialize)]
+struct Cases<T> {
+    cases: Vec<T>,
+}
+
+/// A prompt and what is kept of it.
+#[derive(Deserialize)]
+struct Prompt {
+    tokens: Vec<u32>,
+    margin: f64,
+    /// `[layer][kv_head]`
+    kept: Vec<Vec<Vec<usize>>>,
+}
+
+/// One more token after a compression, and its logits.
+#[derive(Deserialize)]
+struct Next {
+    next_token: u32,
+    last_logits_after: Vec<f64>,
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn fixture<T: DeserializeOwned>(name: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn model() -> &'static Llama {
+    static MODEL: OnceLock<Llama> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        Llama::load(repository().join("models/ember-7m"), &host(), DType::F32).unwrap()
+    })
+}
+
+/// Feeds a token after all others and returns its logits.
+fn feed(token: u32, cache: &mut KvCache) -> Tensor<2> {
+    let token = TensorData::new(vec![i64::from(token)], [1, 1]);
+    let token = Tensor::<2, Int>::from_data(token, &model().device());
+    model().forward_last(token, cache).unwrap()
+}
+
+/// How far what a model computes may be off: rounding adds up over its layers.
+const TOLERANCE: f64 = 1e-4;
+
+fn assert_logits(found: Tensor<2>, expected: &[f64], place: &str) {
+    let found: Vec<f32> = found.try_into_vec_as().unwrap();
+    assert_eq!(found.len(), expected.len(), "{place}");
+    for (token, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (f64::from(*found) - expected).abs();
+        assert!(off <= TOLERANCE, "logit {token} is {found}, expected {expected}, {place}");
+    }
+}
+
+/// A policy's own scorer, whose scores can be looked at afterwards.
+#[derive(Debug)]
+struct Recording {
+    policy: Policy,
+    /// One a layer, `[1, kv_heads, tokens]`.
+    scores: Arc<Mutex<Vec<Tensor<3>>>>,
+}
+
+impl Scorer for Recording {
+    fn name(&self) -> &str {
+        "recording"
+    }
+
+    fn observes(&self) -> Observes {
+        self.policy.scorer().observes()
+    }
+
+    fn score(&self, input: &ScoreInput<'_>) -> briquette::Result<Tensor<3>> {
+        let scores = self.policy.scorer().score(input)?;
+        self.scores.lock().unwrap().push(scores.clone());
+        Ok(scores)
+    }
+}
+
+/// A prompt the model was given under a policy.
+struct Compressed {
+    cache: KvCache,
+    /// One a layer, `[1, kv_heads, tokens]`.
+    scores: Vec<Tensor<3>>,
+    tokens: usize,
+}
+
+impl Compressed {
+    fn new(policy: &Policy, tokens: &[u32]) -> Self {
+        let scores = Arc::default();
+        let recording = Recording { policy: policy.clone(), scores: Arc::clone(&scores) };
+        let mut cache = model().cache(policy.clone().with_scorer(recording)).unwrap();
+        prefill(model(), &[tokens], &mut cache, None).unwrap();
+        let scores = scores.lock().unwrap().clone();
+        Self { cache, scores, tokens: tokens.len() }
+    }
+
+    /// How many entries each head keeps, `[layer][kv_head]`.
+    fn counts(&self) -> Vec<Vec<usize>> {
+        counts(&self.cache)
+    }
+
+    /// The positions each head of a layer keeps.
+    fn kept(&self, layer: usize) -> Vec<Vec<usize>> {
+        self.cache.kept_positions(layer).unwrap().remove(0)
+    }
+
+    fn assert_kept(&self, prompt: &Prompt, place: &str) {
+        for layer in 0..prompt.kept.len() {
+            self.assert_kept_in(layer, prompt, place);
+        }
+    }
+
+    fn assert_kept_in(&self, layer: usize, prompt: &Prompt, place: &str) {
+        let kept = self.kept(layer);
+        assert_eq!(kept.len(), prompt.kept[layer].len(), "layer {layer}, {place}");
+        for (head, (found, expected)) in kept.iter().zip(&prompt.kept[layer]).enumerate() {
+            if found == expected {
+                continue;
+            }
+            let scores: Vec<f32> = self.scores[layer].clone().try_into_vec_as().unwrap();
+            let score = |position: &usize| (*position, scores[head * self.tokens + position]);
+            let only_in = |one: &[usize], other: &[usize]| -> Vec<(usize, f32)> {
+                one.iter().filter(|position| !other.contains(position)).map(score).collect()
+            };
+            panic!(
+                "layer {layer}, kv head {head}: only kept here {:?}, only kept there {:?} (position, \
+                 score here); smallest margin there {:e}; {place}",
+                only_in(found, expected),
+                only_in(expected, found),
+                prompt.margin,
+            );
+        }
+    }
+
+    fn assert_next(mut self, next: &Next, place: &str) {
+        assert_logits(feed(next.next_token, &mut self.cache), &next.last_logits_after, place);
+    }
+}
+
+/// How many entries each head holds, `[layer][kv_head]`.
+fn counts(cache: &KvCache) -> Vec<Vec<usize>> {
+    (0..cache.shape().layers).map(|layer| cache.kept_by_head(layer).unwrap().remove(0)).collect()
+}
+
+/// How many entries each head keeps of a prompt in which all tokens are alike, `[layer][kv_head]`: for what depends on
+/// nothing but its length.
+fn counts_of_length(policy: Policy, shape: CacheShape, tokens: usize) -> Vec<Vec<usize>> {
+    let CacheShape { layers, query_heads, kv_heads, head_dim } = shape;
+    let device = host();
+    let mut cache = KvCache::new(shape, policy, &device).unwrap();
+    let same = |heads| Tensor::<4>::ones([1, heads, tokens, head_dim], &device);
+    for layer in 0..layers {
+        let (q, kv) = (same(query_heads), same(kv_heads));
+        cache.attend(layer, q, kv.clone(), kv, &NoPositionEncoding).unwrap();
+    }
+    counts(&cache)
+}
