@@ -119,7 +119,9 @@ fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
     match reduce {
         Reduce::Evict => policy.with_reduce(Evict {}),
         Reduce::EmaMerge { beta } => policy.with_reduce(EmaMerge { beta }),
-        Reduce::ValueMerge { window, seed } => policy.with_reduce(ValueMerge { window, seed }),
+        Reduce::ValueMerge { window, seed, prompts } => {
+            policy.with_reduce(ValueMerge { window, seed, prompts })
+        }
         Reduce::GaussianMerge { protect, threshold, sigma, scale_values } => {
             let sigma = match sigma {
                 reference::Sigma::Fixed(sigma) => Sigma::Fixed(sigma),

@@ -406,7 +406,10 @@ fn parameters_of_stages() {
         ),
         (h2o().with_allocate(ErrorAware { least: 0, most: 3.0 }), "allocate.least is 0"),
         (h2o().with_allocate(ErrorAware { least: 1, most: 0.5 }), "allocate.most is 0.5"),
-        (h2o().with_reduce(ValueMerge { window: 0, seed: 0 }), "reduce.window is 0"),
+        (
+            h2o().with_reduce(ValueMerge { window: 0, seed: 0, prompts: false }),
+            "reduce.window is 0",
+        ),
         (h2o().with_reduce(EmaMerge { beta: 1.2 }), "reduce.beta is 1.2"),
         (h2o().with_reduce(GaussianMerge { protect: -0.1, ..gaussian }), "reduce.protect is -0.1"),
         (

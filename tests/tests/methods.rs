@@ -302,7 +302,10 @@ fn cam() {
 
 #[test]
 fn cam_of_few_tokens() {
-    check(Method { reduce: Reduce::ValueMerge { window: 4, seed: 5 }, ..Method::cam() }, Some(1));
+    for prompts in [false, true] {
+        let reduce = Reduce::ValueMerge { window: 4, seed: 5, prompts };
+        check(Method { reduce, ..Method::cam() }, Some(1));
+    }
 }
 
 #[test]

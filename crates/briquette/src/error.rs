@@ -136,13 +136,15 @@ pub enum Error {
     },
     /// A merger that cannot come down to the budget, because tokens it must not merge stand between the others.
     #[error(
-        "a budget of {budget} keeps {target} entries, but with the last {recent} and {heavy} more tokens left as they are, merging reaches {reachable} at best"
+        "a budget of {budget} keeps {target} entries, but with {sinks} sinks, the last {recent} and {heavy} more tokens left as they are, merging reaches {reachable} at best"
     )]
     MergeBudget {
         /// The budget as given.
         budget: Budget,
         /// Entries it allows.
         target: usize,
+        /// First tokens that are not merged.
+        sinks: usize,
         /// Last tokens that are not merged.
         recent: usize,
         /// Tokens of high attention that are not merged.

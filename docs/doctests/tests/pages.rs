@@ -75,18 +75,33 @@ fn slug(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
+/// The page of combinations that have no page of their own.
+const COMBINATIONS: &str = "methods/combinations.md";
+
 #[test]
 fn every_method_has_a_page_that_shows_its_file() {
     let (table, readme) = (read("methods.md"), read("../../README.md"));
+    let mut combined = Vec::new();
     for method in methods() {
         let name = &method.name;
-        let page = read(&format!("methods/{name}.md"));
         let file = Policy::named(name, Budget::Tokens(256)).unwrap().to_toml().unwrap();
-        assert_eq!(blocks(&page, "toml"), [file], "{name}");
-        assert!(page.starts_with(&format!("# {}\n", method.title)), "{name}");
-        assert!(table.contains(&format!("](methods/{name}.md)")), "{name} is not in the table");
+        let own = format!("methods/{name}.md");
+        let link = if PAGES.contains(&own.as_str()) {
+            let page = read(&own);
+            assert_eq!(blocks(&page, "toml"), [file], "{name}");
+            assert!(page.starts_with(&format!("# {}\n", method.title)), "{name}");
+            own
+        } else {
+            combined.push(file);
+            let heading = format!("## {}", method.title);
+            let found = read(COMBINATIONS).lines().any(|line| line == heading);
+            assert!(found, "{COMBINATIONS} has no heading `{heading}`");
+            format!("{COMBINATIONS}#{}", slug(&heading))
+        };
+        assert!(table.contains(&format!("[`{name}`]({link})")), "{name} is not in the table");
         assert!(readme.contains(&format!("`{name}`")), "{name} is not in the README");
     }
+    assert_eq!(blocks(&read(COMBINATIONS), "toml"), combined);
 }
 
 #[test]

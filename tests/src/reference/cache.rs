@@ -115,6 +115,8 @@ pub struct ModelCache {
     pub precision: Precision,
     /// The layers.
     pub layers: Vec<LayerCache>,
+    /// Whether what arrives is part of a prompt.
+    pub in_prompt: bool,
     /// How close a decision came to another outcome so far.
     pub margin: Margin,
 }
@@ -134,7 +136,7 @@ impl ModelCache {
             quantized: vec![0; settings.kv_heads],
         };
         let layers = vec![layer; settings.layers];
-        Self { settings, precision, layers, margin: Margin::new() }
+        Self { settings, precision, layers, in_prompt: true, margin: Margin::new() }
     }
 
     /// A prompt begins here.
@@ -158,6 +160,7 @@ impl ModelCache {
         v: &[Head],
         last: bool,
     ) -> Vec<Head> {
+        self.in_prompt = true;
         let outputs = self.attend(layer, q, k, v);
         if let Score::GlobalLocal { window, .. } = self.settings.method.score {
             global_local::after_prompt(self, layer, window);
@@ -187,6 +190,7 @@ impl ModelCache {
 
     /// One decoded token arrives at a layer; shapes as in [`prompt`](Self::prompt).
     pub fn decode(&mut self, layer: usize, q: &[Head], k: &[Head], v: &[Head]) -> Vec<Head> {
+        self.in_prompt = false;
         let outputs = self.attend(layer, q, k, v);
         if let Score::GlobalLocal { window, .. } = self.settings.method.score {
             global_local::after_decoded(&mut self.layers[layer], window);

@@ -190,7 +190,11 @@ impl Method {
 
     /// H2O that adds evicted values to the next kept ones.
     pub fn cam() -> Self {
-        Self { name: "cam", reduce: Reduce::ValueMerge { window: 32, seed: 0 }, ..Self::h2o() }
+        Self {
+            name: "cam",
+            reduce: Reduce::ValueMerge { window: 32, seed: 0, prompts: false },
+            ..Self::h2o()
+        }
     }
 
     /// Merges neighbours with similar keys.

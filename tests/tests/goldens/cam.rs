@@ -214,7 +214,7 @@ fn decode(case: &Case) -> Decoded {
     let model = model();
     let layers = model.cache_shape().layers;
     let evictions = Arc::new(Mutex::new((0..layers).map(|_| Vec::new()).collect()));
-    let merge = ValueMerge { window: merge_budget, seed };
+    let merge = ValueMerge { window: merge_budget, seed, prompts: false };
     let recent = match evicts {
         Evicts::Recency => Recent::Tokens(0),
         Evicts::LastQuery => Recent::Tokens(1),
@@ -324,7 +324,7 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    const MERGE: ValueMerge = ValueMerge { window: 1, seed: 0 };
+    const MERGE: ValueMerge = ValueMerge { window: 1, seed: 0, prompts: true };
 }
 
 impl Reducer for Elsewhere {

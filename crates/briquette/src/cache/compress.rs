@@ -22,6 +22,8 @@ pub(super) struct View<'a> {
     pub(super) seen: &'a [usize],
     /// Tokens to keep, by rows.
     pub(super) budget: &'a [usize],
+    /// Whether tokens of a prompt have just arrived.
+    pub(super) prompt: bool,
     /// What the reducer remembers.
     pub(super) state: Option<&'a Tensor<2>>,
 }
@@ -260,6 +262,7 @@ fn reduce(
         held: view.held,
         keep,
         protect: policy.protect(),
+        prompt: view.prompt,
         scores,
         state: view.state,
         ops: config.ops.as_ref(),

@@ -326,6 +326,7 @@ impl LayerCache {
                 arrived: &arrived,
                 seen: arrival.seen(),
                 budget,
+                prompt: matches!(arrival.phase, Phase::Prompt { .. }),
                 state: self.state(),
             };
             let weights = || window.weights(&entries).clone();

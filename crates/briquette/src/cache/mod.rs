@@ -437,6 +437,7 @@ fn compress_layers(
             arrived: &snapshot.arrived,
             seen: &snapshot.seen,
             budget: &snapshot.budget,
+            prompt: true,
             state: cache.state(),
         };
         let of_layer = Context { layer, ..context };

@@ -175,9 +175,13 @@ impl Policy {
             .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
     }
 
-    /// CaM (Zhang et al., 2024): H2O, with the values of evicted tokens added to the 32 kept behind them.
+    /// CaM (Zhang et al., 2024): H2O, with the values of tokens evicted in decoding added to the 32 kept behind them.
     pub fn cam(budget: Budget) -> Self {
-        Self::h2o(budget).with_name("cam").with_reduce(ValueMerge { window: 32, seed: 0 })
+        Self::h2o(budget).with_name("cam").with_reduce(ValueMerge {
+            window: 32,
+            seed: 0,
+            prompts: false,
+        })
     }
 
     /// KVMerger (Wang et al., 2024) as the paper runs it at half of the context: of what is kept, 34 % are the last

@@ -46,8 +46,8 @@ impl GaussianMerge {
     }
 
     /// Entries left of a head when everything that may be merged is: each heavy token may stand between two runs.
-    fn reachable(&self, recent: usize, budget: usize) -> usize {
-        recent + 2 * self.heavy(budget) + 1
+    fn reachable(&self, sinks: usize, recent: usize, budget: usize) -> usize {
+        sinks + recent + 2 * self.heavy(budget) + 1
     }
 }
 
@@ -92,10 +92,11 @@ impl Reducer for GaussianMerge {
         }
         let fails = |target: usize| {
             let recent = protect.recent.tokens(target);
-            let reachable = self.reachable(recent, target);
+            let reachable = self.reachable(protect.sinks, recent, target);
             (reachable > target).then(|| Error::MergeBudget {
                 budget,
                 target,
+                sinks: protect.sinks,
                 recent,
                 heavy: self.heavy(target),
                 reachable,
@@ -251,6 +252,7 @@ impl GaussianMerge {
                 return Err(Error::MergeBudget {
                     budget: Budget::Tokens(keep),
                     target,
+                    sinks: input.protect.sinks,
                     recent: input.protect.recent.tokens(keep),
                     heavy: self.heavy(keep),
                     reachable: held - candidates.len(),

@@ -107,6 +107,8 @@ pub struct ReduceInput<'a> {
     pub keep: &'a [usize],
     /// What is kept whatever the scores.
     pub protect: Protect,
+    /// Whether tokens of a prompt have just arrived; false in decoding.
+    pub prompt: bool,
     /// The scores, `[batch, kv_heads, entries]`, f32.
     pub scores: &'a Tensor<3>,
     /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.

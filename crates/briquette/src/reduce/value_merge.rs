@@ -22,6 +22,10 @@ pub struct ValueMerge {
     /// The seed of the draws.
     #[serde(default)]
     pub seed: u64,
+    /// Whether what is evicted of a prompt is merged too. A prompt evicts many tokens at once, and each adds to the
+    /// values of the few that are kept: values grow with its length. Without, merging is what a decoded token brings.
+    #[serde(default)]
+    pub prompts: bool,
 }
 
 impl Reducer for ValueMerge {
@@ -52,6 +56,12 @@ impl Reducer for ValueMerge {
         let device = input.entries.keys.device();
         let heads = input.shape.kv_heads;
         let layer = input.layer;
+        let split = host::split(&input)?;
+        let kept = host::selection(&host::columns(&split.kept, &input), heads, &device);
+        if input.prompt && !self.prompts {
+            let entries = input.entries.select(&kept, input.ops);
+            return Ok(Reduced { entries, counts: kept.counts, state: None });
+        }
         let Some(attention) = input.entries.tracks.get(Track::Sums).cloned() else {
             return Err(Error::Stage {
                 stage: "reducer",
@@ -62,8 +72,6 @@ impl Reducer for ValueMerge {
         let attention = host::Columns::read(group_mean(attention, input.shape))?;
         let positions = input.entries.positions.clone().try_into_vec_as::<i64>()?;
         let columns = input.entries.columns();
-        let split = host::split(&input)?;
-        let kept = host::selection(&host::columns(&split.kept, &input), heads, &device);
         let evicted = host::selection(&host::columns(&split.evicted, &input), heads, &device);
         let counts = kept.counts.clone();
         let width = kept.width();
@@ -132,7 +140,7 @@ mod tests {
 
     #[test]
     fn draws_are_even() {
-        let merge = ValueMerge { window: 4, seed: 7 };
+        let merge = ValueMerge { window: 4, seed: 7, prompts: false };
         for (layer, head) in [(0, 0), (0, 1), (3, 2)] {
             let mut tenths = [0; 10];
             for position in 0..10_000 {

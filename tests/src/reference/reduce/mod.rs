@@ -29,6 +29,8 @@ pub enum Reduce {
         window: usize,
         /// Of the chance.
         seed: u64,
+        /// Whether those of a prompt are, too.
+        prompts: bool,
     },
     /// KVMerger: similar neighbours become one.
     GaussianMerge {
@@ -55,6 +57,7 @@ pub enum Reduce {
 /// Reduces the heads of a layer to `keep` `[kv_heads]` entries.
 pub fn reduce(cache: &mut ModelCache, layer: usize, keep: &[usize], margin: &mut Margin) {
     let method = cache.settings.method;
+    let in_prompt = cache.in_prompt;
     let held: Vec<usize> = cache.layers[layer].heads.iter().map(Vec::len).collect();
     if held.iter().zip(keep).all(|(held, keep)| held <= keep) {
         return;
@@ -87,7 +90,9 @@ pub fn reduce(cache: &mut ModelCache, layer: usize, keep: &[usize], margin: &mut
                 ema_merge::merge(heads, &kept, beta, threshold, margin);
             }
             for (head, (entries, kept)) in heads.iter_mut().zip(&kept).enumerate() {
-                if let Reduce::ValueMerge { window, seed } = method.reduce {
+                if let Reduce::ValueMerge { window, seed, prompts } = method.reduce
+                    && (prompts || !in_prompt)
+                {
                     let draw = value_merge::Draw { seed, layer, head };
                     value_merge::merge(entries, kept, window, draw, margin);
                 }
