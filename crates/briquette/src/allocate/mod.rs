@@ -41,7 +41,7 @@ pub trait Allocator: Debug + Send + Sync {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter).
+    /// [`Error::InvalidParameter`].
     fn check(&self) -> Result<()> {
         Ok(())
     }

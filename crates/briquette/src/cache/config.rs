@@ -4,7 +4,7 @@ use burn::tensor::DType;
 
 use crate::{
     Error, Result,
-    ops::{Ops, Reference},
+    ops::{Ops, best},
 };
 
 /// What a cache needs to know beyond the model's shape and the policy.
@@ -30,7 +30,7 @@ impl Default for CacheConfig {
             capacity: None,
             softmax_scale: None,
             input_check: InputCheck::default(),
-            ops: Arc::new(Reference),
+            ops: best(),
         }
     }
 }

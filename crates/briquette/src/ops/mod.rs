@@ -6,6 +6,8 @@
 mod accumulate;
 mod attention;
 mod compact;
+#[cfg(feature = "kernels")]
+mod kernels;
 mod nearest;
 mod product;
 mod select;
@@ -15,7 +17,7 @@ mod window;
 pub(crate) use compact::scalars as compact_scalars;
 pub(crate) use unit::{norm, unit};
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
@@ -27,6 +29,14 @@ pub trait Ops: Debug + Send + Sync {
     /// want. See [`AttentionInput`] for shapes.
     fn attention(&self, input: AttentionInput) -> AttentionOutput {
         attention::attention(input)
+    }
+
+    /// Attention of one query a head over heads that hold different numbers of entries, read where they lie; `None`
+    /// if there is no kernel for it, and the entries are to be padded to the longest head. See [`RaggedInput`] for
+    /// shapes. Returns `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+    fn ragged_attention(&self, input: &RaggedInput) -> Option<Tensor<4>> {
+        let _ = input;
+        None
     }
 
     /// The attention weights of a few queries over the entries of a layer:
@@ -83,6 +93,14 @@ pub struct Reference;
 
 impl Ops for Reference {}
 
+/// The best operations of this build: kernels on the devices that have them, tensor operations elsewhere.
+pub fn best() -> Arc<dyn Ops> {
+    #[cfg(feature = "kernels")]
+    return Arc::new(kernels::Kernels);
+    #[cfg(not(feature = "kernels"))]
+    return Arc::new(Reference);
+}
+
 /// What [`Ops::attention`] works on. The queries belong to the last `new` of the entries.
 #[derive(Clone, Debug)]
 pub struct AttentionInput {
@@ -111,6 +129,29 @@ pub struct AttentionOutput {
     pub column_sums: Option<Tensor<3>>,
     /// For each entry the sum of the squares of its weights, `[batch, query_heads, entries]`, f32.
     pub column_squares: Option<Tensor<3>>,
+}
+
+/// What [`Ops::ragged_attention`] works on. Every query sees every entry of its head.
+#[derive(Clone, Debug)]
+pub struct RaggedInput {
+    /// Queries, positions encoded, `[batch, query_heads, 1, head_dim]`.
+    pub queries: Tensor<4>,
+    /// The keys of all heads one after another, positions encoded, `[total, head_dim]`.
+    pub keys: Tensor<2>,
+    /// The values, `[total, head_dim]`.
+    pub values: Tensor<2>,
+    /// Where those of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// More keys, the same number for every head, in buffers with room for more,
+    /// `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// More values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many rows of the tail are entries: the first.
+    pub tail: usize,
+    /// What scores are multiplied by before the softmax.
+    pub scale: f64,
 }
 
 /// What [`Ops::window_weights`] works on.

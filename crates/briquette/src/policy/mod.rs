@@ -305,7 +305,7 @@ impl Policy {
     }
 
     /// Another allocator of this crate. Budgets a head, or a row of a batch, want a store that holds different
-    /// lengths: a dense one becomes [`Ragged`](crate::cache::store::Ragged).
+    /// lengths: a dense one becomes [`Ragged`].
     pub fn with_allocate(mut self, allocate: impl Into<AllocatorSpec>) -> Self {
         self.allocate = Stage::Named(allocate.into());
         self.fit_store()

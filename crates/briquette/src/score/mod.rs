@@ -51,7 +51,7 @@ pub trait Scorer: Debug + Send + Sync {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) with the parameter's name and value.
+    /// [`Error::InvalidParameter`] with the parameter's name and value.
     fn check(&self) -> Result<()> {
         Ok(())
     }

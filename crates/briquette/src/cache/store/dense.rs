@@ -48,6 +48,11 @@ impl DenseStore {
         }
     }
 
+    /// Keys and values with all the room there is, `[batch, kv_heads, capacity, head_dim]`.
+    pub(super) fn buffers(&self) -> Option<(Tensor<4>, Tensor<4>)> {
+        self.buffers.as_ref().map(|buffers| (buffers.keys.clone(), buffers.values.clone()))
+    }
+
     /// Writes `entries` at `start`; there must be room.
     fn write(&mut self, entries: Entries, start: usize) {
         let end = start + entries.columns();

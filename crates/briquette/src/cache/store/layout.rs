@@ -56,6 +56,16 @@ impl Layout {
         self.counts.iter().sum()
     }
 
+    /// Where the rows of each head begin in the list, and where the last end, `[batch · heads + 1]`.
+    pub(super) fn offsets(&self, device: &Device) -> Tensor<1, Int> {
+        let mut offsets = vec![0];
+        for &count in &self.counts {
+            offsets.push(offsets[offsets.len() - 1] + count as i64);
+        }
+        let length = offsets.len();
+        Tensor::from_data(TensorData::new(offsets, [length]), device)
+    }
+
     /// Integers it holds on the device.
     pub(super) fn integers(&self) -> usize {
         let Some(indices) = &self.indices else { return 0 };

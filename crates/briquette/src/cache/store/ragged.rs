@@ -2,11 +2,14 @@ use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Store, StoreBuilder, StoreOptions,
+    Store, StoreBuilder, StoreOptions, StoreQuery,
     layout::Layout,
-    segmented::{Body, Segmented},
+    segmented::{Body, Segmented, Tail},
 };
-use crate::cache::{Entries, Tracks};
+use crate::{
+    cache::{Entries, Tracks},
+    ops::{AttentionOutput, RaggedInput},
+};
 
 /// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
 ///
@@ -34,6 +37,8 @@ impl StoreBuilder for Ragged {
 #[derive(Clone, Debug)]
 struct RaggedBody {
     layout: Layout,
+    /// Where the entries of each batch row and head begin, and where the last end, `[batch · kv_heads + 1]`.
+    offsets: Tensor<1, Int>,
     /// `[total, head_dim]`
     keys: Tensor<2>,
     /// `[total, head_dim]`
@@ -51,8 +56,10 @@ impl Body for RaggedBody {
         let layout = Layout::new(batch, shape.kv_heads, counts, device);
         let heads = batch * shape.kv_heads;
         let row = (options.pair_bytes() + options.scalar_bytes()) / heads;
-        let bytes = layout.total() * row + layout.integers() * options.int_bytes();
+        let integers = layout.integers() + heads + 1;
+        let bytes = layout.total() * row + integers * options.int_bytes();
         Self {
+            offsets: layout.offsets(device),
             keys: layout.pack(entries.keys.cast(dtype)),
             values: layout.pack(entries.values),
             positions: layout.pack_scalars(entries.positions),
@@ -76,6 +83,25 @@ impl Body for RaggedBody {
         }
     }
 
+    /// Keys that are encoded in every call are laid out for it, and weights that are to be counted are not what a
+    /// kernel returns.
+    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+        if input.encode.is_some() || input.column_sums || input.column_squares {
+            return None;
+        }
+        let output = input.ops.ragged_attention(&RaggedInput {
+            queries: input.queries.clone(),
+            keys: self.keys.clone(),
+            values: self.values.clone(),
+            offsets: self.offsets.clone(),
+            tail_keys: tail.keys,
+            tail_values: tail.values,
+            tail: tail.columns,
+            scale: input.scale,
+        })?;
+        Some(AttentionOutput { output, column_sums: None, column_squares: None })
+    }
+
     fn columns(&self) -> usize {
         self.layout.width()
     }
@@ -91,7 +117,8 @@ impl Body for RaggedBody {
     fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {
         // A place in a list and one in a rectangle, where heads differ.
         let places = 2 * options.batch * options.shape.kv_heads * options.int_bytes();
-        columns * (options.pair_bytes() + options.scalar_bytes() + places)
+        let offsets = (options.batch * options.shape.kv_heads + 1) * options.int_bytes();
+        columns * (options.pair_bytes() + options.scalar_bytes() + places) + offsets
     }
 }
 

@@ -20,6 +20,13 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Columns of the longest head.
     fn columns(&self) -> usize;
 
+    /// Attention of one query a head over these entries and a tail of which all rows are entries, without laying them
+    /// out side by side; `None` if there is no way.
+    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+        let _ = (tail, input);
+        None
+    }
+
     /// Replaces what is counted of them.
     fn set_tracks(&mut self, tracks: Tracks);
 
@@ -30,17 +37,27 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
 }
 
+/// Keys and values behind a body, in buffers with room for more: `[batch, kv_heads, capacity, head_dim]`.
+pub(super) struct Tail {
+    pub(super) keys: Tensor<4>,
+    pub(super) values: Tensor<4>,
+    /// Rows of the buffers that are entries.
+    pub(super) columns: usize,
+}
+
 /// A body, and behind it the entries that have come since, in buffers that are written in place.
 #[derive(Clone, Debug)]
 pub(super) struct Segmented<B> {
     options: StoreOptions,
     body: Option<B>,
     tail: DenseStore,
+    /// Whether a column of the tail is padding in some row.
+    padded: bool,
 }
 
 impl<B: Body> Segmented<B> {
     pub(super) fn new(options: StoreOptions) -> Self {
-        Self { tail: DenseStore::new(options.clone()), options, body: None }
+        Self { tail: DenseStore::new(options.clone()), options, body: None, padded: false }
     }
 
     fn body_columns(&self) -> usize {
@@ -70,6 +87,8 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn append(&mut self, entries: Entries, counts: &[usize]) {
+        let columns = entries.columns();
+        self.padded |= counts.iter().any(|&count| count != columns);
         self.tail.append(entries, counts);
     }
 
@@ -95,6 +114,13 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
+        let one = input.queries.dims()[2] == 1 && !self.padded;
+        if let (true, Some(body), Some((keys, values))) = (one, &self.body, self.tail.buffers()) {
+            let tail = Tail { keys, values, columns: self.tail.columns() };
+            if let Some(output) = body.attend(tail, &input) {
+                return output;
+            }
+        }
         attend_entries(self.entries(), input)
     }
 
@@ -111,6 +137,7 @@ impl<B: Body> Store for Segmented<B> {
 
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         let columns = entries.columns();
+        self.padded = false;
         if !B::takes(&entries, counts) {
             self.body = None;
             self.tail.replace(entries, counts, capacity);

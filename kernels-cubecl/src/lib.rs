@@ -1,0 +1,18 @@
+//! CubeCL kernels for attention over compressed KV caches.
+//!
+//! Each runs on every CubeCL runtime that Burn dispatches to: CUDA, ROCm, Vulkan, Metal, WebGPU and the CPU runtime,
+//! with Burn's fusion or without. [`supports`] tells whether a device is one of them; elsewhere there is nothing here
+//! to call. A kernel knows no policy.
+
+mod extension;
+mod ragged_attention;
+
+use burn::{backend::DispatchDevice, tensor::Device};
+
+pub use extension::KernelBackend;
+pub use ragged_attention::{RaggedAttention, ragged_attention};
+
+/// Whether the kernels run on this device.
+pub fn supports(device: &Device) -> bool {
+    matches!(device.as_dispatch(), DispatchDevice::Cube(_))
+}

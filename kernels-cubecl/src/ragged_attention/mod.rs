@@ -1,0 +1,86 @@
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{Int, Tensor},
+};
+use burn_cubecl::{kernel::into_contiguous, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use crate::extension::KernelBackend;
+
+/// What [`ragged_attention`] works on. Every key it is given is seen by every query of its head.
+#[derive(Clone, Debug)]
+pub struct RaggedAttention {
+    /// One query a head, positions encoded, `[batch, query_heads, 1, head_dim]`.
+    pub queries: Tensor<4>,
+    /// The keys of all heads one after another, positions encoded, `[total, head_dim]`.
+    pub keys: Tensor<2>,
+    /// The values, `[total, head_dim]`.
+    pub values: Tensor<2>,
+    /// Where the keys of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// More keys, the same number for every head, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// More values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many of the rows of the tail there are.
+    pub tail: usize,
+    /// What query-key products are multiplied by.
+    pub scale: f64,
+}
+
+/// Decode attention over heads that hold different numbers of entries (AdaKV, HeadKV, KVMerger), read where they lie:
+/// nothing is padded to the longest head. Returns `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+///
+/// One cube of 64 units a query head goes through its keys a block at a time. Each unit scores one key; then each
+/// adds up one channel of the values, with the running maximum and sum of an online softmax. All sums are f32.
+///
+/// It reads (2 · head_dim · bytes) for each entry and query head and writes head_dim numbers: 4 · head_dim operations an
+/// entry. Query heads of one group read the same entries, mostly from the cache of the device.
+///
+/// The caller has checked the shapes, and that [`supports`](crate::supports) is true of the device.
+pub fn ragged_attention(input: RaggedAttention) -> Tensor<4> {
+    let output = Dispatch::ragged_attention(
+        input.queries.into_dispatch(),
+        input.keys.into_dispatch(),
+        input.values.into_dispatch(),
+        input.offsets.into_dispatch(),
+        input.tail_keys.into_dispatch(),
+        input.tail_values.into_dispatch(),
+        input.tail,
+        input.scale as f32,
+    );
+    Tensor::from_dispatch(output)
+}
+
+/// Queries, keys, values, offsets, and keys and values of the tail.
+pub(crate) fn launch(tensors: [CubeTensor; 6], tail: usize, scale: f32) -> CubeTensor {
+    let [queries, keys, values, offsets, tail_keys, tail_values] = tensors.map(into_contiguous);
+    let shape = queries.shape();
+    let (batch, query_heads, head_dim) = (shape[0], shape[1], shape[3]);
+    let (kv_heads, capacity) = (tail_keys.shape()[1], tail_keys.shape()[2]);
+    let client = queries.client.clone();
+    let output = empty_device_dtype(client.clone(), queries.device.clone(), shape, queries.dtype);
+    let types = [queries.dtype, keys.dtype, offsets.dtype].map(dtype_to_storage_type);
+    kernel::ragged_attention::launch(
+        &client,
+        CubeCount::Static((batch * query_heads) as u32, 1, 1),
+        CubeDim::new_1d(kernel::BLOCK as u32),
+        queries.into_tensor_arg(),
+        keys.into_tensor_arg(),
+        values.into_tensor_arg(),
+        offsets.into_tensor_arg(),
+        tail_keys.into_tensor_arg(),
+        tail_values.into_tensor_arg(),
+        output.clone().into_tensor_arg(),
+        query_heads / kv_heads,
+        capacity,
+        tail,
+        scale,
+        head_dim,
+        types,
+    );
+    output
+}
