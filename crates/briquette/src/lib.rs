@@ -45,6 +45,7 @@
 
 pub mod allocate;
 pub mod cache;
+mod check;
 pub mod device;
 pub mod diagnose;
 mod error;

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AllocateInput, Allocation, Allocator};
-use crate::{Error, Result};
+use crate::{Result, check};
 
 /// Layer budgets by how much each layer's output suffers from a small cache: CompressKV, Algorithm 1, from the
 /// errors of the model's profile.
@@ -26,16 +26,8 @@ impl Allocator for ErrorAware {
     }
 
     fn check(&self) -> Result<()> {
-        let invalid = |parameter, value: String, must_be: &str| {
-            Err(Error::InvalidParameter { parameter, value, must_be: must_be.into() })
-        };
-        if self.least == 0 {
-            return invalid("allocate.least", "0".into(), "at least 1");
-        }
-        if !(self.most.is_finite() && self.most >= 1.0) {
-            return invalid("allocate.most", self.most.to_string(), "at least 1");
-        }
-        Ok(())
+        check::count("allocate.least", self.least)?;
+        check::factor("allocate.most", self.most)
     }
 
     fn reads_profile(&self) -> bool {

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AllocateInput, Allocation, Allocator};
 use crate::{
-    Error, Result,
+    Result, check,
     score::{Observes, Scorer, WindowAttention},
 };
 
@@ -31,13 +31,7 @@ impl Allocator for HeadAdaptive {
     }
 
     fn check(&self) -> Result<()> {
-        if !(0.0..=1.0).contains(&self.floor) {
-            return Err(Error::InvalidParameter {
-                parameter: "allocate.floor",
-                value: self.floor.to_string(),
-                must_be: "between 0 and 1".into(),
-            });
-        }
+        check::share("allocate.floor", self.floor)?;
         self.by.map_or(Ok(()), |by| by.check())
     }
 

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
-use crate::{CacheShape, Error, HeadScoreKind, Profile, Result};
+use crate::{CacheShape, HeadScoreKind, Profile, Result, check};
 
 /// Head budgets from the model's profile: HeadKV (Fu et al., 2024, section 3.3).
 ///
@@ -27,14 +27,7 @@ impl Allocator for HeadProfile {
     }
 
     fn check(&self) -> Result<()> {
-        if self.beta.is_finite() && self.beta >= 1.0 {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter {
-            parameter: "allocate.beta",
-            value: self.beta.to_string(),
-            must_be: "at least 1".into(),
-        })
+        check::factor("allocate.beta", self.beta)
     }
 
     fn reads_profile(&self) -> bool {

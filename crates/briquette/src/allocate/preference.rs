@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
 use crate::{
-    Error, Result,
+    Result, check,
     score::{Observes, ScoreInput, moments},
 };
 
@@ -34,18 +34,9 @@ impl Allocator for Preference {
     }
 
     fn check(&self) -> Result<()> {
-        let invalid = |parameter, value: String, must_be: &str| {
-            Err(Error::InvalidParameter { parameter, value, must_be: must_be.into() })
-        };
-        for (parameter, tau) in [("allocate.tau1", self.tau1), ("allocate.tau2", self.tau2)] {
-            if !(tau.is_finite() && tau > 0.0) {
-                return invalid(parameter, tau.to_string(), "above 0");
-            }
-        }
-        if self.window == 0 {
-            return invalid("allocate.window", "0".into(), "at least 1");
-        }
-        Ok(())
+        check::positive("allocate.tau1", self.tau1)?;
+        check::positive("allocate.tau2", self.tau2)?;
+        check::count("allocate.window", self.window)
     }
 
     fn observes(&self) -> Observes {

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
-use crate::{Error, Result};
+use crate::{Result, check};
 
 /// Budgets that fall from the first layer to the last by the same step, with the total of equal ones: PyramidKV
 /// (Cai et al., 2024, section 4.2).
@@ -26,14 +26,7 @@ impl Allocator for Pyramid {
     }
 
     fn check(&self) -> Result<()> {
-        if self.beta.is_finite() && self.beta >= 1.0 {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter {
-            parameter: "allocate.beta",
-            value: self.beta.to_string(),
-            must_be: "at least 1".into(),
-        })
+        check::factor("allocate.beta", self.beta)
     }
 
     fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {

@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{Error, Result, check};
 
 /// How much of what it has seen a cache may keep.
 ///
@@ -32,14 +32,7 @@ impl Budget {
             Self::Ratio(ratio) => (ratio > 0.0 && ratio <= 1.0, "a ratio above 0, at most 1"),
             Self::Bytes(bytes) => (bytes > 0, "at least 1 byte"),
         };
-        if valid {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter {
-            parameter: "budget",
-            value: self.to_string(),
-            must_be: must_be.into(),
-        })
+        if valid { Ok(()) } else { check::refuse("budget", self, must_be) }
     }
 }
 

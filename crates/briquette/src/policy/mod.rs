@@ -21,6 +21,7 @@ use crate::{
     CacheShape, Error, Profile, Result,
     allocate::{Allocator, AllocatorSpec},
     cache::store::{Ragged, Shared, StoreBuilder, StoreSpec},
+    check,
     reduce::{Reducer, ReducerSpec},
     score::{AccumulatedAttention, Normalize, Observes, Pool, Scorer, ScorerSpec, WindowAttention},
 };
@@ -375,12 +376,8 @@ impl Policy {
         self.reducer().check()?;
         self.store().check()?;
         self.check_store()?;
-        if self.schedule.decode_every == Some(0) {
-            return Err(Error::InvalidParameter {
-                parameter: "schedule.decode-every",
-                value: "0".into(),
-                must_be: "at least 1".into(),
-            });
+        if let Some(every) = self.schedule.decode_every {
+            check::count("schedule.decode-every", every)?;
         }
         let Some(budget) = self.budget else { return Ok(()) };
         budget.check()?;

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{Result, check};
 
 /// The entries a policy keeps whatever their scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,12 +41,8 @@ impl Recent {
 impl Protect {
     pub(crate) fn check(&self) -> Result<()> {
         match self.recent {
-            Recent::Share(share) if !(0.0..=1.0).contains(&share) => Err(Error::InvalidParameter {
-                parameter: "protect.recent.share",
-                value: share.to_string(),
-                must_be: "between 0 and 1".into(),
-            }),
-            _ => Ok(()),
+            Recent::Share(share) => check::share("protect.recent.share", share),
+            Recent::Tokens(_) => Ok(()),
         }
     }
 

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
-    Error, Result,
+    Result, check,
     ops::{AccumulateInput, Nearest, NearestInput},
 };
 
@@ -33,14 +33,7 @@ impl Reducer for EmaMerge {
     }
 
     fn check(&self) -> Result<()> {
-        if (0.0..=1.0).contains(&self.beta) {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter {
-            parameter: "reduce.beta",
-            value: self.beta.to_string(),
-            must_be: "between 0 and 1".into(),
-        })
+        check::share("reduce.beta", self.beta)
     }
 
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {

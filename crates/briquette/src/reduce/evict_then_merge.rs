@@ -3,8 +3,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
-    Error, Result,
+    Result,
     cache::{Entries, Sharing},
+    check,
     ops::{AccumulateInput, Nearest, NearestInput, Ops, norm, unit},
 };
 
@@ -59,20 +60,8 @@ impl Reducer for EvictThenMerge {
     }
 
     fn check(&self) -> Result<()> {
-        let invalid = |parameter, value: f64, must_be: &str| {
-            Err(Error::InvalidParameter {
-                parameter,
-                value: value.to_string(),
-                must_be: must_be.into(),
-            })
-        };
-        if !(self.gamma.is_finite() && self.gamma >= 1.0) {
-            return invalid("reduce.gamma", self.gamma, "at least 1");
-        }
-        if !(0.0..=1.0).contains(&self.tau) {
-            return invalid("reduce.tau", self.tau, "between 0 and 1");
-        }
-        Ok(())
+        check::factor("reduce.gamma", self.gamma)?;
+        check::share("reduce.tau", self.tau)
     }
 
     fn makes_shared_entries(&self) -> bool {

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
-    Budget, Error, Result,
+    Budget, Error, Result, check,
     ops::{AccumulateInput, Ops, unit},
     policy::{Protect, Recent},
 };
@@ -65,24 +65,13 @@ impl Reducer for GaussianMerge {
     }
 
     fn check(&self) -> Result<()> {
-        let invalid = |parameter, value: f64, must_be: &str| {
-            Err(Error::InvalidParameter {
-                parameter,
-                value: value.to_string(),
-                must_be: must_be.into(),
-            })
-        };
-        if !(0.0..=1.0).contains(&self.protect) {
-            return invalid("reduce.protect", self.protect, "between 0 and 1");
+        check::share("reduce.protect", self.protect)?;
+        if let Some(threshold) = self.threshold.filter(|x| !(-1.0..=1.0).contains(x)) {
+            return check::refuse("reduce.threshold", threshold, "between -1 and 1");
         }
-        match (self.threshold, self.sigma) {
-            (Some(threshold), _) if !(-1.0..=1.0).contains(&threshold) => {
-                invalid("reduce.threshold", threshold, "between -1 and 1")
-            }
-            (_, Sigma::Fixed(sigma)) if !(sigma.is_finite() && sigma > 0.0) => {
-                invalid("reduce.sigma.fixed", sigma, "above 0")
-            }
-            _ => Ok(()),
+        match self.sigma {
+            Sigma::Fixed(sigma) => check::positive("reduce.sigma.fixed", sigma),
+            Sigma::Adaptive => Ok(()),
         }
     }
 

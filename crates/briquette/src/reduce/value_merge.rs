@@ -5,6 +5,7 @@ use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
     Error, Result,
     cache::Track,
+    check,
     ops::AccumulateInput,
     score::{Observes, group_mean},
 };
@@ -38,14 +39,7 @@ impl Reducer for ValueMerge {
     }
 
     fn check(&self) -> Result<()> {
-        if self.window > 0 {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter {
-            parameter: "reduce.window",
-            value: "0".into(),
-            must_be: "at least 1".into(),
-        })
+        check::count("reduce.window", self.window)
     }
 
     fn observes(&self) -> Observes {

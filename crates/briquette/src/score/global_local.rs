@@ -2,7 +2,7 @@ use burn::tensor::{Tensor, s};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Pool, ScoreInput, Scorer, window::outside_window};
-use crate::{Error, Result, cache::Track};
+use crate::{Result, cache::Track, check};
 
 /// The attention weight a token has received from all queries, scaled to the level of what it received from the
 /// last ones, or the latter if it is more; pooled along the tokens: the Global-Local score of EMS.
@@ -33,13 +33,7 @@ impl Scorer for GlobalLocal {
     }
 
     fn check(&self) -> Result<()> {
-        if self.window == 0 {
-            return Err(Error::InvalidParameter {
-                parameter: "score.window",
-                value: "0".into(),
-                must_be: "at least 1".into(),
-            });
-        }
+        check::count("score.window", self.window)?;
         self.pool.map_or(Ok(()), |pool| pool.check())
     }
 

@@ -5,7 +5,7 @@ use burn::tensor::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{Result, check};
 
 /// Smooths scores along the entries, so that the neighbours of an important token are kept with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,11 +49,7 @@ impl Pool {
         if self.kernel % 2 == 1 {
             return Ok(());
         }
-        Err(Error::InvalidParameter {
-            parameter: "pool.kernel",
-            value: self.kernel.to_string(),
-            must_be: "odd".into(),
-        })
+        check::refuse("pool.kernel", self.kernel, "odd")
     }
 
     /// Pools `scores`, `[batch, heads, entries]`, along the entries.

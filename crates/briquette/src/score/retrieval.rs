@@ -2,7 +2,7 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::ScoreInput;
-use crate::{Error, HeadScoreKind, Result};
+use crate::{HeadScoreKind, Result, check};
 
 /// The query heads of a layer that retrieve, by the model's [`Profile`](crate::Profile) (CompressKV).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,20 +49,12 @@ impl RetrievalHeads {
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let invalid = |parameter, value: String, must_be: &str| {
-            Err(Error::InvalidParameter { parameter, value, must_be: must_be.into() })
-        };
         match self.pick {
-            Pick::Top(0) => invalid("score.heads.retrieval.pick.top", "0".into(), "at least 1"),
-            Pick::Adaptive { least: 0, .. } => {
-                invalid("score.heads.retrieval.pick.adaptive.least", "0".into(), "at least 1")
+            Pick::Top(heads) => check::count("score.heads.retrieval.pick.top", heads),
+            Pick::Adaptive { threshold, least } => {
+                check::count("score.heads.retrieval.pick.adaptive.least", least)?;
+                check::share("score.heads.retrieval.pick.adaptive.threshold", threshold)
             }
-            Pick::Adaptive { threshold, .. } if !(0.0..=1.0).contains(&threshold) => invalid(
-                "score.heads.retrieval.pick.adaptive.threshold",
-                threshold.to_string(),
-                "between 0 and 1",
-            ),
-            _ => Ok(()),
         }
     }
 

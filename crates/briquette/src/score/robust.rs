@@ -2,7 +2,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, ScoreInput, Scorer, accumulated::queries_seen};
-use crate::{Error, Result, cache::Track, ops::SelectInput};
+use crate::{Result, cache::Track, check, ops::SelectInput};
 
 /// The mean attention weight a token received from the queries that could see it; tokens whose weights vary most
 /// are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
@@ -32,14 +32,7 @@ impl Scorer for RobustAttention {
     }
 
     fn check(&self) -> Result<()> {
-        if (0.0..=1.0).contains(&self.std_share) {
-            return Ok(());
-        }
-        Err(Error::InvalidParameter {
-            parameter: "score.std-share",
-            value: self.std_share.to_string(),
-            must_be: "between 0 and 1".into(),
-        })
+        check::share("score.std-share", self.std_share)
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {

@@ -2,7 +2,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Pool, ScoreInput, Scorer, window::outside_window};
-use crate::{Error, Result};
+use crate::{Result, check};
 
 /// The mean of the attention weight a token receives from the last `window` queries, plus `gamma` times its
 /// variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
@@ -32,14 +32,9 @@ impl Scorer for WindowVariance {
     }
 
     fn check(&self) -> Result<()> {
-        let invalid = |parameter, value: String, must_be: &str| {
-            Err(Error::InvalidParameter { parameter, value, must_be: must_be.into() })
-        };
-        if self.window == 0 {
-            return invalid("score.window", "0".into(), "at least 1");
-        }
+        check::count("score.window", self.window)?;
         if !(self.gamma.is_finite() && self.gamma >= 0.0) {
-            return invalid("score.gamma", self.gamma.to_string(), "0 or more");
+            return check::refuse("score.gamma", self.gamma, "0 or more");
         }
         self.pool.map_or(Ok(()), |pool| pool.check())
     }

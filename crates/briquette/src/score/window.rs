@@ -2,7 +2,7 @@ use burn::tensor::{Tensor, s};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Pool, RetrievalHeads, ScoreInput, Scorer};
-use crate::{Error, Result};
+use crate::{Result, check};
 
 /// The attention weight a token receives from the last `window` queries, pooled along the tokens.
 ///
@@ -54,13 +54,7 @@ impl Scorer for WindowAttention {
     }
 
     fn check(&self) -> Result<()> {
-        if self.window == 0 {
-            return Err(Error::InvalidParameter {
-                parameter: "score.window",
-                value: "0".into(),
-                must_be: "at least 1".into(),
-            });
-        }
+        check::count("score.window", self.window)?;
         if let HeadMean::Retrieval(heads) = &self.heads {
             heads.check()?;
         }

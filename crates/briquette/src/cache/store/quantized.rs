@@ -3,8 +3,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{DenseStore, Store, StoreBuilder, StoreOptions, StoreQuery, dense::attend_entries};
 use crate::{
-    CacheShape, Error, Result,
+    CacheShape, Result,
     cache::{Entries, Tracks},
+    check,
     ops::{AttentionOutput, Reference, Selection},
 };
 
@@ -70,17 +71,14 @@ impl StoreBuilder for Quantized {
     }
 
     fn check(&self) -> Result<()> {
-        let invalid = |parameter, value: usize, must_be: String| {
-            Err(Error::InvalidParameter { parameter, value: value.to_string(), must_be })
-        };
         if ![2, 4, 8].contains(&self.bits) {
-            return invalid("store.bits", self.bits.into(), "2, 4 or 8".into());
+            return check::refuse("store.bits", self.bits, "2, 4 or 8");
         }
         let word = self.values_a_word();
         if self.group == 0 || !self.group.is_multiple_of(word) {
             let must_be =
                 format!("a multiple of {word}, the numbers of {} bits in a word", self.bits);
-            return invalid("store.group", self.group, must_be);
+            return check::refuse("store.group", self.group, must_be);
         }
         Ok(())
     }
@@ -90,11 +88,8 @@ impl StoreBuilder for Quantized {
         if shape.head_dim.is_multiple_of(group) {
             return Ok(());
         }
-        Err(Error::InvalidParameter {
-            parameter: "store.group",
-            value: self.group.to_string(),
-            must_be: format!("a divisor of the {} channels of a head, or more", shape.head_dim),
-        })
+        let must_be = format!("a divisor of the {} channels of a head, or more", shape.head_dim);
+        check::refuse("store.group", self.group, must_be)
     }
 
     fn holds_ragged_heads(&self) -> bool {

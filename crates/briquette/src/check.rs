@@ -1,0 +1,35 @@
+//! Checks of parameters, named as in the policy file.
+
+use crate::{Error, Result};
+
+/// Refuses a parameter, with its value and what it must be.
+pub(crate) fn refuse(
+    parameter: &'static str,
+    value: impl ToString,
+    must_be: impl Into<String>,
+) -> Result<()> {
+    Err(Error::InvalidParameter { parameter, value: value.to_string(), must_be: must_be.into() })
+}
+
+/// At least 1.
+pub(crate) fn count(parameter: &'static str, value: usize) -> Result<()> {
+    if value > 0 { Ok(()) } else { refuse(parameter, value, "at least 1") }
+}
+
+/// A finite number that is at least 1.
+pub(crate) fn factor(parameter: &'static str, value: f64) -> Result<()> {
+    if value.is_finite() && value >= 1.0 { Ok(()) } else { refuse(parameter, value, "at least 1") }
+}
+
+/// A finite number above 0.
+pub(crate) fn positive(parameter: &'static str, value: f64) -> Result<()> {
+    if value.is_finite() && value > 0.0 { Ok(()) } else { refuse(parameter, value, "above 0") }
+}
+
+/// A number between 0 and 1.
+pub(crate) fn share(parameter: &'static str, value: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&value) {
+        return Ok(());
+    }
+    refuse(parameter, value, "between 0 and 1")
+}
