@@ -1,6 +1,9 @@
 //! How a call with Burn's tensors reaches a kernel: through Burn's dispatch, which knows the backend of a tensor, and
 //! through its fusion, which runs what it has put off first.
 
+// An operation of a backend takes its tensors one by one.
+#![allow(clippy::too_many_arguments)]
+
 use burn::backend::{
     Backend, backend_extension,
     tensor::{FloatTensor, IntTensor},

@@ -73,7 +73,10 @@ impl Case {
         }
 
         let to = |x: &Tensor<4>| x.clone().to_device(device);
+        // Keys lie as they come; values are a part of a wider tensor, and queries the transpose of another.
         let list = |x: &Tensor<4>| to(x).reshape([total, head_dim]);
+        let wide = Tensor::cat(vec![list(&values), list(&keys)], 1);
+        let turned = to(&queries).swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
         let mut offsets = vec![0_i64];
         offsets.extend(self.lengths.iter().scan(0, |end, &length| {
             *end += length as i64;
@@ -81,9 +84,9 @@ impl Case {
         }));
         let offsets = TensorData::new(offsets, [self.lengths.len() + 1]);
         let input = RaggedInput {
-            queries: to(&queries),
+            queries: turned,
             keys: list(&keys),
-            values: list(&values),
+            values: wide.narrow(1, 0, head_dim),
             offsets: Tensor::<1, Int>::from_data(offsets, device),
             tail_keys: to(&tail_keys),
             tail_values: to(&tail_values),

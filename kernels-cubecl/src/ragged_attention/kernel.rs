@@ -3,7 +3,7 @@ use cubecl::prelude::*;
 /// Units of a cube, and keys of a block.
 pub(super) const BLOCK: usize = 64;
 
-/// See [`super::ragged_attention`]. Every tensor is contiguous.
+/// See [`super::ragged_attention`]. Tensors lie as their strides say: allocations may pad rows.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
@@ -14,27 +14,32 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
     tail_keys: &Tensor<K>,
     tail_values: &Tensor<K>,
     output: &mut Tensor<Q>,
-    group: usize,
-    capacity: usize,
+    query_heads: usize,
     tail: usize,
     scale: f32,
     #[comptime] head_dim: usize,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
     let unit = UNIT_POS as usize;
-    let head = CUBE_POS as usize;
-    let kv_head = head / group;
+    let head = CUBE_POS;
+    let batch = head / query_heads;
+    let query_head = head % query_heads;
+    let kv_heads = tail_keys.shape(1);
+    let of_row = query_head / (query_heads / kv_heads);
+    let kv_head = batch * kv_heads + of_row;
     let start = usize::cast_from(offsets[kv_head]);
     let body = usize::cast_from(offsets[kv_head + 1]) - start;
     let total = body + tail;
-    // Where a row of the tail would lie if the rows before it were the body's.
-    let tail_start = kv_head * capacity;
+    let query_start = batch * queries.stride(0) + query_head * queries.stride(1);
+    let output_start = batch * output.stride(0) + query_head * output.stride(1);
+    let tail_key_start = batch * tail_keys.stride(0) + of_row * tail_keys.stride(1);
+    let tail_value_start = batch * tail_values.stride(0) + of_row * tail_values.stride(1);
 
     let mut query = Shared::<[f32]>::new_slice(head_dim);
     let mut scores = Shared::<[f32]>::new_slice(BLOCK);
     let mut channel = unit;
     while channel < head_dim {
-        query[channel] = f32::cast_from(queries[head * head_dim + channel]) * scale;
+        query[channel] = f32::cast_from(queries[query_start + channel * queries.stride(3)]) * scale;
         channel += BLOCK;
     }
     sync_cube();
@@ -54,14 +59,16 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
         if entry < total {
             score = 0.0;
             if entry < body {
-                let row = (start + entry) * head_dim;
+                let row = (start + entry) * keys.stride(0);
                 for channel in 0..head_dim {
-                    score += query[channel] * f32::cast_from(keys[row + channel]);
+                    let place = row + channel * keys.stride(1);
+                    score += query[channel] * f32::cast_from(keys[place]);
                 }
             } else {
-                let row = (tail_start + entry - body) * head_dim;
+                let row = tail_key_start + (entry - body) * tail_keys.stride(2);
                 for channel in 0..head_dim {
-                    score += query[channel] * f32::cast_from(tail_keys[row + channel]);
+                    let place = row + channel * tail_keys.stride(3);
+                    score += query[channel] * f32::cast_from(tail_keys[place]);
                 }
             }
         }
@@ -87,10 +94,12 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
                 let channel = unit + slot * BLOCK;
                 if channel < head_dim {
                     if entry < body {
-                        let place = (start + entry) * head_dim + channel;
+                        let row = (start + entry) * values.stride(0);
+                        let place = row + channel * values.stride(1);
                         sums[slot] += part * f32::cast_from(values[place]);
                     } else {
-                        let place = (tail_start + entry - body) * head_dim + channel;
+                        let row = tail_value_start + (entry - body) * tail_values.stride(2);
+                        let place = row + channel * tail_values.stride(3);
                         sums[slot] += part * f32::cast_from(tail_values[place]);
                     }
                 }
@@ -102,7 +111,8 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
     for slot in 0..channels {
         let channel = unit + slot * BLOCK;
         if channel < head_dim {
-            output[head * head_dim + channel] = Q::cast_from(sums[slot] / weight);
+            let place = output_start + channel * output.stride(3);
+            output[place] = Q::cast_from(sums[slot] / weight);
         }
     }
 }

@@ -4,7 +4,7 @@ use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{Int, Tensor},
 };
-use burn_cubecl::{kernel::into_contiguous, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use crate::extension::KernelBackend;
@@ -57,10 +57,9 @@ pub fn ragged_attention(input: RaggedAttention) -> Tensor<4> {
 
 /// Queries, keys, values, offsets, and keys and values of the tail.
 pub(crate) fn launch(tensors: [CubeTensor; 6], tail: usize, scale: f32) -> CubeTensor {
-    let [queries, keys, values, offsets, tail_keys, tail_values] = tensors.map(into_contiguous);
+    let [queries, keys, values, offsets, tail_keys, tail_values] = tensors;
     let shape = queries.shape();
     let (batch, query_heads, head_dim) = (shape[0], shape[1], shape[3]);
-    let (kv_heads, capacity) = (tail_keys.shape()[1], tail_keys.shape()[2]);
     let client = queries.client.clone();
     let output = empty_device_dtype(client.clone(), queries.device.clone(), shape, queries.dtype);
     let types = [queries.dtype, keys.dtype, offsets.dtype].map(dtype_to_storage_type);
@@ -75,8 +74,7 @@ pub(crate) fn launch(tensors: [CubeTensor; 6], tail: usize, scale: f32) -> CubeT
         tail_keys.into_tensor_arg(),
         tail_values.into_tensor_arg(),
         output.clone().into_tensor_arg(),
-        query_heads / kv_heads,
-        capacity,
+        query_heads,
         tail,
         scale,
         head_dim,
