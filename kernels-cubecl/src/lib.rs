@@ -5,11 +5,13 @@
 //! to call. A kernel knows no policy.
 
 mod extension;
+mod memory;
 mod ragged_attention;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use extension::KernelBackend;
+pub use memory::bytes_in_use;
 pub use ragged_attention::{RaggedAttention, ragged_attention};
 
 /// Whether the kernels run on this device.

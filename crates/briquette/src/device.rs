@@ -58,6 +58,19 @@ pub fn open(name: &str) -> Result<Device> {
     Ok(found.swap_remove(index))
 }
 
+/// Bytes of the buffers that are alive on the device now, without what its allocator pads and keeps for later;
+/// `None` where the backend does not tell (all but CubeCL's). To hold what
+/// [`KvCache::bytes_held`](crate::KvCache::bytes_held) says against what the device holds.
+pub fn bytes_in_use(device: &Device) -> Option<u64> {
+    #[cfg(feature = "kernels")]
+    return briquette_kernels::bytes_in_use(device);
+    #[cfg(not(feature = "kernels"))]
+    {
+        let _ = device;
+        None
+    }
+}
+
 fn enumerate(backend: &str) -> Vec<Device> {
     #[allow(unused_imports)]
     use burn::tensor::DeviceType;

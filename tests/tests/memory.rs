@@ -1,0 +1,64 @@
+//! What a cache says it holds is what the device holds.
+
+use briquette::{
+    Budget, CacheConfig, CacheShape, KvCache, Policy, device::bytes_in_use, methods,
+    position::RotaryEmbedding,
+};
+use briquette_tests::{backends::backends, inputs::Noise, profiles::profile};
+use burn::tensor::{DType, Device};
+
+const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 64 };
+
+/// What the device gives back when the cache goes.
+fn freed(mut cache: KvCache, device: &Device) -> (usize, usize) {
+    let rope = RotaryEmbedding::new(SHAPE.head_dim, 512, 10_000.0, device).unwrap();
+    let mut noise = Noise::new(3);
+    for call in 0..4 {
+        let new = if call == 0 { 200 } else { 1 };
+        for layer in 0..SHAPE.layers {
+            let mut random = |heads| noise.tensor([2, heads, new, SHAPE.head_dim], device);
+            let (q, k, v) =
+                (random(SHAPE.query_heads), random(SHAPE.kv_heads), random(SHAPE.kv_heads));
+            cache.attend(layer, q, k, v, &rope).unwrap();
+        }
+    }
+    let held = cache.bytes_held();
+    device.sync().unwrap();
+    let before = bytes_in_use(device).unwrap();
+    drop(cache);
+    device.sync().unwrap();
+    let after = bytes_in_use(device).unwrap();
+    (held, (before - after) as usize)
+}
+
+#[test]
+fn bytes_held_are_the_devices() {
+    // The positions of the last call, which all layers share, are not counted; and the device rounds each of a few
+    // dozen buffers up to 32 bytes.
+    const UNCOUNTED: usize = 512;
+    for backend in backends() {
+        if bytes_in_use(&backend.device).is_none() {
+            assert_eq!(backend.name, "flex", "this backend tells what it holds");
+            continue;
+        }
+        for method in methods() {
+            for dtype in [DType::F32, DType::F16] {
+                let policy = Policy::named(&method.name, Budget::Tokens(96)).unwrap();
+                let policy = policy.with_profile(profile(SHAPE));
+                let config = CacheConfig::default().with_dtype(dtype);
+                let cache = KvCache::with_config(SHAPE, policy, config, &backend.device).unwrap();
+                let (held, freed) = freed(cache, &backend.device);
+                println!(
+                    "{}, {}, {dtype:?}: {held} held, {freed} freed",
+                    backend.name, method.name
+                );
+                assert!(
+                    (held..=held + UNCOUNTED).contains(&freed),
+                    "{}, {}, {dtype:?}: says it holds {held} bytes, the device got {freed} back",
+                    backend.name,
+                    method.name
+                );
+            }
+        }
+    }
+}
