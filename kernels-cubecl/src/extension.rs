@@ -8,6 +8,8 @@ use burn::backend::{
     Backend, backend_extension,
     tensor::{FloatTensor, IntTensor},
 };
+#[cfg(feature = "fusion")]
+use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
 use crate::ragged_attention;
@@ -16,7 +18,7 @@ use crate::ragged_attention;
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub trait KernelBackend: Backend {
     /// See [`crate::ragged_attention()`].
-    #[fusion(dtype = queries, shape = queries)]
+    #[fusion(meta = outputs)]
     fn ragged_attention(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
@@ -26,7 +28,32 @@ pub trait KernelBackend: Backend {
         tail_values: FloatTensor<Self>,
         tail: usize,
         scale: f32,
-    ) -> FloatTensor<Self>;
+        weights: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What [`KernelBackend::ragged_attention`] will return, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn outputs(
+    queries: &TensorSpec,
+    keys: &TensorSpec,
+    _values: &TensorSpec,
+    _offsets: &TensorSpec,
+    tail_keys: &TensorSpec,
+    _tail_values: &TensorSpec,
+    tail: &usize,
+    _scale: &f32,
+    weights: &bool,
+) -> (TensorSpec, TensorSpec, TensorSpec) {
+    let shapes = ragged_attention::weight_shapes(
+        &queries.shape,
+        &keys.shape,
+        &tail_keys.shape,
+        *tail,
+        *weights,
+    );
+    let [of_entries, of_tail] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
+    (queries.clone(), of_entries, of_tail)
 }
 
 impl KernelBackend for CubeBackend {
@@ -39,11 +66,13 @@ impl KernelBackend for CubeBackend {
         tail_values: FloatTensor<Self>,
         tail: usize,
         scale: f32,
-    ) -> FloatTensor<Self> {
+        weights: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         ragged_attention::launch(
             [queries, keys, values, offsets, tail_keys, tail_values],
             tail,
             scale,
+            weights,
         )
     }
 }

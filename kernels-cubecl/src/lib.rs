@@ -12,7 +12,7 @@ use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use extension::KernelBackend;
 pub use memory::bytes_in_use;
-pub use ragged_attention::{RaggedAttention, ragged_attention};
+pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

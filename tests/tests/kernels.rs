@@ -59,7 +59,10 @@ impl Case {
             x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
         };
         let scale = 0.3;
+        let group = query_heads / kv_heads;
         let mut expected = Vec::new();
+        let mut expected_weights = vec![0.0; total * group];
+        let mut expected_tail = Vec::new();
         for (head, query) in numbers(&queries).iter().enumerate() {
             let kv_head = head * kv_heads / query_heads;
             let start: usize = self.lengths[..kv_head].iter().sum();
@@ -69,6 +72,11 @@ impl Case {
                 rows
             };
             let weights = weights(query, &seen(&keys, &tail_keys), scale);
+            let (of_list, of_tail) = weights.split_at(self.lengths[kv_head]);
+            for (entry, weight) in of_list.iter().enumerate() {
+                expected_weights[(start + entry) * group + head % group] = *weight;
+            }
+            expected_tail.extend_from_slice(of_tail);
             expected.extend(weighted_mean(&weights, &seen(&values, &tail_values)));
         }
 
@@ -92,13 +100,38 @@ impl Case {
             tail_values: to(&tail_values),
             tail,
             scale,
+            weights: true,
         };
-        let Some(output) = best().ragged_attention(&input) else {
+        let without = best().ragged_attention(&RaggedInput { weights: false, ..input.clone() });
+        let Some(found) = best().ragged_attention(&input) else {
             panic!("this device has kernels");
         };
+        let found_weights = found.weights;
+        assert!(found_weights.is_some());
+        let output = found.output;
+        let without = without.unwrap();
+        assert!(without.weights.is_none());
+        assert_eq!(
+            output.clone().into_data(),
+            without.output.into_data(),
+            "weights change nothing"
+        );
         assert_eq!(output.dims(), [batch, query_heads, 1, head_dim]);
         assert_eq!(output.dtype(), dtype);
         let found = output.cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+        if let Some((of_list, of_tail)) = found_weights {
+            let of_list = of_list.try_into_vec_as::<f32>().unwrap();
+            let of_tail = of_tail.try_into_vec_as::<f32>().unwrap();
+            let close = |found: &[f32], expected: &[f64]| {
+                assert!(found.len() >= expected.len());
+                for (found, expected) in found.iter().zip(expected) {
+                    let off = (f64::from(*found) - expected).abs();
+                    assert!(off < 1e-4, "weight {found}, expected {expected}, {:?}", self.lengths);
+                }
+            };
+            close(&of_list, &expected_weights);
+            close(&of_tail, &expected_tail);
+        }
         for (found, expected) in found.into_iter().zip(expected) {
             let off = (f64::from(found) - round(expected, dtype)).abs();
             assert!(
@@ -138,6 +171,7 @@ fn flex_has_no_kernels() {
         tail_values: tail(),
         tail: 0,
         scale: 1.0,
+        weights: false,
     };
     assert!(best().ragged_attention(&input).is_none());
 }

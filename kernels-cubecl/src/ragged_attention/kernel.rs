@@ -14,10 +14,13 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
     tail_keys: &Tensor<K>,
     tail_values: &Tensor<K>,
     output: &mut Tensor<Q>,
+    weights: &mut Tensor<f32>,
+    tail_weights: &mut Tensor<f32>,
     query_heads: usize,
     tail: usize,
     scale: f32,
     #[comptime] head_dim: usize,
+    #[comptime] wanted: bool,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
     let unit = UNIT_POS as usize;
@@ -25,7 +28,8 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
     let batch = head / query_heads;
     let query_head = head % query_heads;
     let kv_heads = tail_keys.shape(1);
-    let of_row = query_head / (query_heads / kv_heads);
+    let group = query_heads / kv_heads;
+    let of_row = query_head / group;
     let kv_head = batch * kv_heads + of_row;
     let start = usize::cast_from(offsets[kv_head]);
     let body = usize::cast_from(offsets[kv_head + 1]) - start;
@@ -73,6 +77,18 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
             }
         }
         scores[unit] = score;
+        if wanted && entry < total {
+            // Scores, until the highest and the sum are known; this unit comes back for them.
+            if entry < body {
+                let place =
+                    (start + entry) * weights.stride(0) + (query_head % group) * weights.stride(1);
+                weights[place] = score;
+            } else {
+                let row = batch * tail_weights.stride(0) + query_head * tail_weights.stride(1);
+                let place = row + (entry - body) * tail_weights.stride(2);
+                tail_weights[place] = score;
+            }
+        }
         sync_cube();
 
         let count = (total - base).min(BLOCK);
@@ -113,6 +129,21 @@ pub(super) fn ragged_attention<Q: Float, K: Float, I: Int>(
         if channel < head_dim {
             let place = output_start + channel * output.stride(3);
             output[place] = Q::cast_from(sums[slot] / weight);
+        }
+    }
+    if wanted {
+        let mut entry = unit;
+        while entry < total {
+            if entry < body {
+                let place =
+                    (start + entry) * weights.stride(0) + (query_head % group) * weights.stride(1);
+                weights[place] = (weights[place] - highest).exp() / weight;
+            } else {
+                let row = batch * tail_weights.stride(0) + query_head * tail_weights.stride(1);
+                let place = row + (entry - body) * tail_weights.stride(2);
+                tail_weights[place] = (tail_weights[place] - highest).exp() / weight;
+            }
+            entry += BLOCK;
         }
     }
 }

@@ -2,7 +2,7 @@ mod kernel;
 
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{Int, Tensor},
+    tensor::{DType, Int, Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
@@ -29,20 +29,36 @@ pub struct RaggedAttention {
     pub tail: usize,
     /// What query-key products are multiplied by.
     pub scale: f64,
+    /// Whether the weights are wanted.
+    pub weights: bool,
+}
+
+/// What [`ragged_attention`] returns.
+#[derive(Clone, Debug)]
+pub struct RaggedOutput {
+    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+    pub output: Tensor<4>,
+    /// The weights of the entries, `[total, query heads a kv head]`, f32; one number if they are not wanted.
+    pub weights: Tensor<2>,
+    /// The weights of the tail, `[batch, query_heads, tail]`, f32; one number if they are not wanted.
+    pub tail_weights: Tensor<3>,
 }
 
 /// Decode attention over heads that hold different numbers of entries (AdaKV, HeadKV, KVMerger), read where they lie:
-/// nothing is padded to the longest head. Returns `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+/// nothing is padded to the longest head.
 ///
 /// One cube of 64 units a query head goes through its keys a block at a time. Each unit scores one key; then each
 /// adds up one channel of the values, with the running maximum and sum of an online softmax. All sums are f32.
+///
+/// Where weights are wanted, each unit writes the scores it computes, and turns them into weights when it knows the
+/// highest and the sum: 4 bytes an entry and query head, written twice.
 ///
 /// It reads (2 · head_dim · bytes) for each entry and query head and writes head_dim numbers: 4 · head_dim operations an
 /// entry. Query heads of one group read the same entries, mostly from the cache of the device.
 ///
 /// The caller has checked the shapes, and that [`supports`](crate::supports) is true of the device.
-pub fn ragged_attention(input: RaggedAttention) -> Tensor<4> {
-    let output = Dispatch::ragged_attention(
+pub fn ragged_attention(input: RaggedAttention) -> RaggedOutput {
+    let (output, weights, tail_weights) = Dispatch::ragged_attention(
         input.queries.into_dispatch(),
         input.keys.into_dispatch(),
         input.values.into_dispatch(),
@@ -51,17 +67,52 @@ pub fn ragged_attention(input: RaggedAttention) -> Tensor<4> {
         input.tail_values.into_dispatch(),
         input.tail,
         input.scale as f32,
+        input.weights,
     );
-    Tensor::from_dispatch(output)
+    RaggedOutput {
+        output: Tensor::from_dispatch(output),
+        weights: Tensor::from_dispatch(weights),
+        tail_weights: Tensor::from_dispatch(tail_weights),
+    }
 }
 
-/// Queries, keys, values, offsets, and keys and values of the tail.
-pub(crate) fn launch(tensors: [CubeTensor; 6], tail: usize, scale: f32) -> CubeTensor {
+/// The shapes of the weights of entries and tail, for queries, keys and keys of the tail of these shapes.
+pub(crate) fn weight_shapes(
+    queries: &Shape,
+    keys: &Shape,
+    tail_keys: &Shape,
+    tail: usize,
+    wanted: bool,
+) -> [Shape; 2] {
+    if !wanted {
+        return [Shape::from([1, 1]), Shape::from([1, 1, 1])];
+    }
+    let (batch, query_heads, kv_heads) = (queries[0], queries[1], tail_keys[1]);
+    // A buffer of nothing is not one.
+    let rows = |rows: usize| rows.max(1);
+    [
+        Shape::from([rows(keys[0]), query_heads / kv_heads]),
+        Shape::from([batch, query_heads, rows(tail)]),
+    ]
+}
+
+/// Takes queries, keys, values, offsets, and keys and values of the tail. Returns output and weights.
+pub(crate) fn launch(
+    tensors: [CubeTensor; 6],
+    tail: usize,
+    scale: f32,
+    wanted: bool,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
     let [queries, keys, values, offsets, tail_keys, tail_values] = tensors;
     let shape = queries.shape();
     let (batch, query_heads, head_dim) = (shape[0], shape[1], shape[3]);
     let client = queries.client.clone();
-    let output = empty_device_dtype(client.clone(), queries.device.clone(), shape, queries.dtype);
+    let empty =
+        |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
+    let [weights, tail_weights] =
+        weight_shapes(&shape, &keys.shape(), &tail_keys.shape(), tail, wanted)
+            .map(|shape| empty(shape, DType::F32));
+    let output = empty(shape, queries.dtype);
     let types = [queries.dtype, keys.dtype, offsets.dtype].map(dtype_to_storage_type);
     kernel::ragged_attention::launch(
         &client,
@@ -74,11 +125,14 @@ pub(crate) fn launch(tensors: [CubeTensor; 6], tail: usize, scale: f32) -> CubeT
         tail_keys.into_tensor_arg(),
         tail_values.into_tensor_arg(),
         output.clone().into_tensor_arg(),
+        weights.clone().into_tensor_arg(),
+        tail_weights.clone().into_tensor_arg(),
         query_heads,
         tail,
         scale,
         head_dim,
+        wanted,
         types,
     );
-    output
+    (output, weights, tail_weights)
 }

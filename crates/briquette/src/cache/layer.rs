@@ -213,17 +213,19 @@ impl LayerCache {
         let room =
             Room::new(context, arrival, step.store.as_ref(), query_bytes, self.window.size())?;
 
-        let mut loose = true;
         let store = &mut step.store;
-        let mut entries = if store.columns() == 0 {
+        let loose = if store.columns() == 0 {
             // Attended as it came: if it is compressed, the whole of it is never stored.
-            Entries { tracks: Tracks::zeros(observes, shape, batch, columns, device), ..arriving }
+            Some(Entries {
+                tracks: Tracks::zeros(observes, shape, batch, columns, device),
+                ..arriving
+            })
         } else if !store.moves_padding() && self.padding_inside(context, arrival, columns) {
             let selection = self.padding_first(context, arrival, store.columns());
             let held = store.entries();
             let sharing = held.sharing.clone();
             let all = held.followed_by(arriving).select(&selection, config.ops.as_ref());
-            Entries { sharing, ..all }
+            Some(Entries { sharing, ..all })
         } else {
             let needed = store.columns() + columns;
             if needed > store.capacity() || arrival.padded {
@@ -231,20 +233,28 @@ impl LayerCache {
                 store.reserve(room.grown(needed));
             }
             store.append(arriving, &arrived_heads);
-            loose = false;
-            store.entries()
+            None
         };
-        let total = entries.columns();
+        let store = &*store;
+        let (entry_positions, mut tracks, total) = match &loose {
+            Some(loose) => (loose.positions.clone(), loose.tracks.clone(), loose.columns()),
+            None => (store.positions(), store.tracks(), store.columns()),
+        };
+        // Keys and values of a store are laid out only for those who look at them.
+        let laid_out = OnceCell::new();
+        let entries = || -> &Entries {
+            laid_out.get_or_init(|| loose.clone().unwrap_or_else(|| store.entries()))
+        };
         let padded = held.iter().any(|&held| held != total);
         let ranks = Ranks { held: &held, shape, padded, device };
 
         let encode_at = match mode {
             PositionMode::Written => None,
-            PositionMode::InCache => Some(ranks.of_entries(&entries)),
+            PositionMode::InCache => Some(ranks.of_entries(&entry_positions)),
             PositionMode::Deferred if policy.reducer().encodes_at_center() => {
-                Some(center_positions(&entries, &held))
+                Some(center_positions(entries(), &held))
             }
-            PositionMode::Deferred => Some(entries.positions.clone()),
+            PositionMode::Deferred => Some(entry_positions.clone()),
         };
         let encode = encode_at.map(|positions| Encode { encoding, positions });
         let queries = if queries_at_once {
@@ -257,7 +267,7 @@ impl LayerCache {
             queries,
             visibility: Visibility {
                 queries: positions.clone(),
-                entries: entries.positions.clone(),
+                entries: entry_positions.clone(),
                 // A query that is padding sees nothing, whatever its column.
                 by_position: padded || arrival.padded,
             },
@@ -267,14 +277,16 @@ impl LayerCache {
             column_squares: observes.column_squares,
             ops: config.ops.as_ref(),
         };
-        let attended =
-            if loose { attend_entries(entries.clone(), query) } else { store.attend(query) };
+        let attended = match &loose {
+            Some(loose) => attend_entries(loose.clone(), query),
+            None => store.attend(query),
+        };
 
         let queries = Queries { queries: window_queries, positions };
         let own_queries: Vec<usize> = self.window.own(&arrived);
         let window = Window {
             weights: OnceCell::new(),
-            compute: &|entries: &Entries| {
+            compute: &|| {
                 let last = self.window.with(&queries, &arrival.positions, config.ops.as_ref());
                 let size = last.positions.dims()[2];
                 let encoded = if queries_at_once {
@@ -284,10 +296,10 @@ impl LayerCache {
                 };
                 config.ops.window_weights(WindowInput {
                     queries: encoded,
-                    keys: Encode::keys(encode.as_ref(), entries.keys.clone()),
+                    keys: Encode::keys(encode.as_ref(), entries().keys.clone()),
                     visibility: Visibility {
                         queries: last.positions,
-                        entries: entries.positions.clone(),
+                        entries: entry_positions.clone(),
                         // Entries between the window's own may have been evicted since.
                         by_position: padded || size > 1,
                     },
@@ -304,7 +316,7 @@ impl LayerCache {
         let local_queries = self.count(
             context,
             arrival,
-            &mut entries,
+            &mut tracks,
             (attended.column_sums, attended.column_squares),
             prompt_event.then_some(&window),
         );
@@ -319,7 +331,9 @@ impl LayerCache {
             measure: None,
             snapshot: None,
         };
-        if let Some(budget) = &room.budget {
+        let with_tracks = || Entries { tracks: tracks.clone(), ..entries().clone() };
+        if let Some(budget) = room.budget.as_ref().filter(|_| due || prompt_event) {
+            let entries = with_tracks();
             let view = View {
                 entries: &entries,
                 held: &outcome.held,
@@ -329,7 +343,7 @@ impl LayerCache {
                 prompt: matches!(arrival.phase, Phase::Prompt { .. }),
                 state: self.state(),
             };
-            let weights = || window.weights(&entries).clone();
+            let weights = || window.weights().clone();
             let due = Due { prompt: prompt_event, compress: due };
             let compressed = compress(context, view, &weights, &own_queries, due)?;
             outcome.measure = compressed.measure;
@@ -340,10 +354,12 @@ impl LayerCache {
                 return Ok(outcome);
             }
         }
-        outcome.change = if loose {
-            StoreChange::Replaced { capacity: room.grown(total), entries: Box::new(entries) }
-        } else {
-            StoreChange::Appended { tracks: entries.tracks }
+        outcome.change = match loose {
+            Some(_) => StoreChange::Replaced {
+                capacity: room.grown(total),
+                entries: Box::new(with_tracks()),
+            },
+            None => StoreChange::Appended { tracks },
         };
         Ok(outcome)
     }
@@ -353,7 +369,7 @@ impl LayerCache {
         &self,
         context: Context<'_>,
         arrival: &Arrival,
-        entries: &mut Entries,
+        tracks: &mut Tracks,
         (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
         window: Option<&Window<'_>>,
     ) -> usize {
@@ -363,43 +379,43 @@ impl LayerCache {
             ObservedHeads::Query => x,
         };
         let sums = sums.map(of_heads);
-        let add = |entries: &mut Entries, track, new: Option<Tensor<3>>| {
-            if let (Some(held), Some(new)) = (entries.tracks.get_mut(track), new) {
+        let add = |tracks: &mut Tracks, track, new: Option<Tensor<3>>| {
+            if let (Some(held), Some(new)) = (tracks.get_mut(track), new) {
                 held.inplace(|held| held + new);
             }
         };
-        add(entries, Track::Sums, sums.clone());
-        add(entries, Track::Squares, squares);
+        add(tracks, Track::Sums, sums.clone());
+        add(tracks, Track::Squares, squares);
         if observes.local == 0 {
             return 0;
         }
-        let set = |entries: &mut Entries, track, new: Tensor<3>| {
-            if let Some(held) = entries.tracks.get_mut(track) {
+        let set = |tracks: &mut Tracks, track, new: Tensor<3>| {
+            if let Some(held) = tracks.get_mut(track) {
                 *held = new;
             }
         };
         if let Some(window) = window {
-            let weights = window.weights(entries);
+            let weights = window.weights();
             let all = weights.dims()[2];
             let kept = observes.local.min(all);
             let own: Vec<usize> = arrival.of_prompt.iter().map(|&own| own.min(kept)).collect();
             let last = last_queries(weights.clone().narrow(2, all - kept, kept), &own);
             let past = of_heads(last);
-            set(entries, Track::LocalCurrent, past.zeros_like());
-            set(entries, Track::LocalPast, past);
+            set(tracks, Track::LocalCurrent, past.zeros_like());
+            set(tracks, Track::LocalPast, past);
             return 0;
         }
         if let Phase::Prompt { .. } = arrival.phase {
             return self.local_queries;
         }
-        add(entries, Track::LocalCurrent, sums);
+        add(tracks, Track::LocalCurrent, sums);
         let queries = self.local_queries + 1;
         if queries < observes.local {
             return queries;
         }
-        if let Some(current) = entries.tracks.get(Track::LocalCurrent).cloned() {
-            set(entries, Track::LocalCurrent, current.zeros_like());
-            set(entries, Track::LocalPast, current);
+        if let Some(current) = tracks.get(Track::LocalCurrent).cloned() {
+            set(tracks, Track::LocalCurrent, current.zeros_like());
+            set(tracks, Track::LocalPast, current);
         }
         0
     }
@@ -526,12 +542,12 @@ impl Outcome {
 /// The weights of the last queries, computed when first asked for.
 struct Window<'a> {
     weights: OnceCell<Tensor<4>>,
-    compute: &'a dyn Fn(&Entries) -> Tensor<4>,
+    compute: &'a dyn Fn() -> Tensor<4>,
 }
 
 impl Window<'_> {
-    fn weights(&self, entries: &Entries) -> &Tensor<4> {
-        self.weights.get_or_init(|| (self.compute)(entries))
+    fn weights(&self) -> &Tensor<4> {
+        self.weights.get_or_init(|| (self.compute)())
     }
 }
 
@@ -614,10 +630,10 @@ impl Ranks<'_> {
     }
 
     /// The rank of each entry, `[batch, kv_heads or 1, entries]`; of padding that of an entry before it.
-    fn of_entries(&self, entries: &Entries) -> Tensor<3, Int> {
-        let columns = entries.columns();
+    fn of_entries(&self, positions: &Tensor<3, Int>) -> Tensor<3, Int> {
+        let columns = positions.dims()[2];
         if self.padded {
-            let held = entries.positions.clone().greater_equal_scalar(0);
+            let held = positions.clone().greater_equal_scalar(0);
             return held.int().cumsum(2) - 1;
         }
         Tensor::<1, Int>::arange(0..columns as i64, self.device).reshape([1, 1, columns]).expand([

@@ -17,7 +17,7 @@ pub(super) fn rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
         .reshape([batch, heads, kept, channels])
 }
 
-pub(crate) fn scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
+pub(super) fn scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
     let [batch, kv_heads, kept] = selection.indices.dims();
     let heads = x.dims()[1];
     let of_heads = |tensor: Tensor<4, Int>| {

@@ -1,27 +1,28 @@
-use briquette_kernels::RaggedAttention;
-use burn::tensor::Tensor;
-
-use super::{Ops, RaggedInput};
+use super::{Ops, RaggedInput, RaggedOutput};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kernels;
 
 impl Ops for Kernels {
-    fn ragged_attention(&self, input: &RaggedInput) -> Option<Tensor<4>> {
-        let RaggedInput { queries, keys, values, offsets, tail_keys, tail_values, tail, scale } =
-            input.clone();
-        briquette_kernels::supports(&queries.device()).then(|| {
-            briquette_kernels::ragged_attention(RaggedAttention {
-                queries,
-                keys,
-                values,
-                offsets,
-                tail_keys,
-                tail_values,
-                tail,
-                scale,
-            })
-        })
+    fn ragged_attention(&self, input: &RaggedInput) -> Option<RaggedOutput> {
+        if !briquette_kernels::supports(&input.queries.device()) {
+            return None;
+        }
+        let input = input.clone();
+        let wanted = input.weights;
+        let found = briquette_kernels::ragged_attention(briquette_kernels::RaggedAttention {
+            queries: input.queries,
+            keys: input.keys,
+            values: input.values,
+            offsets: input.offsets,
+            tail_keys: input.tail_keys,
+            tail_values: input.tail_values,
+            tail: input.tail,
+            scale: input.scale,
+            weights: wanted,
+        });
+        let weights = wanted.then_some((found.weights, found.tail_weights));
+        Some(RaggedOutput { output: found.output, weights })
     }
 }

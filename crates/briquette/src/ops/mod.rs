@@ -14,7 +14,6 @@ mod select;
 mod unit;
 mod window;
 
-pub(crate) use compact::scalars as compact_scalars;
 pub(crate) use unit::{norm, unit};
 
 use std::{fmt::Debug, sync::Arc};
@@ -33,8 +32,8 @@ pub trait Ops: Debug + Send + Sync {
 
     /// Attention of one query a head over heads that hold different numbers of entries, read where they lie; `None`
     /// if there is no kernel for it, and the entries are to be padded to the longest head. See [`RaggedInput`] for
-    /// shapes. Returns `[batch, query_heads, 1, head_dim]`, of the type of the queries.
-    fn ragged_attention(&self, input: &RaggedInput) -> Option<Tensor<4>> {
+    /// shapes.
+    fn ragged_attention(&self, input: &RaggedInput) -> Option<RaggedOutput> {
         let _ = input;
         None
     }
@@ -152,6 +151,17 @@ pub struct RaggedInput {
     pub tail: usize,
     /// What scores are multiplied by before the softmax.
     pub scale: f64,
+    /// Whether [`RaggedOutput::weights`] are wanted.
+    pub weights: bool,
+}
+
+/// What [`Ops::ragged_attention`] returns.
+#[derive(Clone, Debug)]
+pub struct RaggedOutput {
+    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+    pub output: Tensor<4>,
+    /// The weights of the list, `[total, query heads a kv head]`, and of the tail, `[batch, query_heads, tail]`; f32.
+    pub weights: Option<(Tensor<2>, Tensor<3>)>,
 }
 
 /// What [`Ops::window_weights`] works on.

@@ -1,4 +1,4 @@
-use burn::tensor::{Tensor, kind::Basic};
+use burn::tensor::{Int, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 
 use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
@@ -140,6 +140,20 @@ impl Store for DenseStore {
         match &self.buffers {
             Some(buffers) => first(buffers, self.columns),
             None => self.empty(0),
+        }
+    }
+
+    fn positions(&self) -> Tensor<3, Int> {
+        match &self.buffers {
+            Some(buffers) => buffers.positions.clone().narrow(2, 0, self.columns),
+            None => self.empty(0).positions,
+        }
+    }
+
+    fn tracks(&self) -> Tracks {
+        match &self.buffers {
+            Some(buffers) => buffers.tracks.clone().map(|track| track.narrow(2, 0, self.columns)),
+            None => self.empty(0).tracks,
         }
     }
 

@@ -131,8 +131,18 @@ pub trait Store: Debug + Send + Sync {
     /// Drops the columns behind the first `columns`: undoes an [`append`](Self::append).
     fn truncate(&mut self, columns: usize);
 
-    /// The entries held.
+    /// The entries held. Stores that hold them in another form lay them out for it.
     fn entries(&self) -> Entries;
+
+    /// The positions of the entries held, `[batch, kv_heads, columns]`, −1 at padding, without laying out the rest.
+    fn positions(&self) -> Tensor<3, Int> {
+        self.entries().positions
+    }
+
+    /// What is counted of the entries held, without laying out the rest.
+    fn tracks(&self) -> Tracks {
+        self.entries().tracks
+    }
 
     /// Attention of new queries over the entries held. The last columns are the queries' own.
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput;

@@ -6,7 +6,7 @@ use crate::{
     CacheShape, Result,
     cache::{Entries, Tracks},
     check,
-    ops::{AttentionOutput, Reference, Selection},
+    ops::{AttentionOutput, Ops, Reference, Selection},
 };
 
 /// Entries quantized to 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
@@ -315,41 +315,66 @@ impl QuantizedStore {
         self.table.iter().zip(&self.tail_counts).map(of_head).collect()
     }
 
-    /// The pages of every head side by side, `[batch, heads, most pages · group, …]`.
-    fn page_entries(&self, pages: &Pages) -> Entries {
-        let StoreOptions { batch, shape, ref device, .. } = self.options;
-        let (group, most) = (self.codec.group, self.most_pages());
-        let (heads, head_dim) = (shape.kv_heads, shape.head_dim);
+    /// The pages of every head side by side, heads that have fewer filled up at the left with any:
+    /// `[batch · kv_heads · most pages]`.
+    fn page_index(&self) -> Tensor<1, Int> {
+        let most = self.most_pages();
         let mut index = Vec::new();
-        let mut filler = Vec::new();
         for list in &self.table {
-            let missing = most - list.len();
-            index.extend(std::iter::repeat_n(0, missing));
+            index.extend(std::iter::repeat_n(0, most - list.len()));
             index.extend(list.iter().map(|&page| page as i64));
-            filler.extend((0..most * group).map(|column| column < missing * group));
         }
-        let ragged = filler.contains(&true);
-        let index = upload(index, device);
-        let filler = TensorData::new(filler, [batch, heads, most * group]);
+        upload(index, &self.options.device)
+    }
+
+    /// Keys and values of pages side by side, each `[batch, kv_heads, most pages · group, head_dim]`.
+    fn page_rows(&self, pages: &Pages) -> [Tensor<4>; 2] {
+        let StoreOptions { batch, shape, .. } = self.options;
+        let (group, most) = (self.codec.group, self.most_pages());
+        let index = self.page_index();
         let pick = |packed: &Packed| {
             let rows = |x: Tensor<3>| x.select(0, index.clone());
             packed.clone().map(|words| words.select(0, index.clone()), rows)
         };
         let keys = pick(&pages.keys).dequantize(group, self.codec.bits).swap_dims(1, 2);
-        let values = pick(&pages.values).dequantize(head_dim, self.codec.bits);
-        let rectangle = [batch, heads, most * group, head_dim];
-        let positions = side_by_side(pages.positions.clone(), &index, batch, heads);
-        Entries {
-            keys: keys.reshape(rectangle),
-            values: values.reshape(rectangle),
-            positions: if ragged {
-                positions.mask_fill(Tensor::from_data(filler, device), -1)
-            } else {
-                positions
-            },
-            tracks: pages.tracks.clone().map(|track| side_by_side(track, &index, batch, heads)),
-            sharing: None,
+        let values = pick(&pages.values).dequantize(shape.head_dim, self.codec.bits);
+        [keys, values].map(|x| x.reshape([batch, shape.kv_heads, most * group, shape.head_dim]))
+    }
+
+    /// The positions of pages side by side, −1 at fillers, `[batch, kv_heads, most pages · group]`.
+    fn page_positions(&self, pages: &Pages) -> Tensor<3, Int> {
+        let StoreOptions { batch, shape, ref device, .. } = self.options;
+        let (group, most) = (self.codec.group, self.most_pages());
+        let index = self.page_index();
+        let positions = side_by_side(pages.positions.clone(), &index, batch, shape.kv_heads);
+        let missing = |list: &Vec<usize>| (most - list.len()) * group;
+        if self.table.iter().all(|list| missing(list) == 0) {
+            return positions;
         }
+        let filler = self.table.iter().flat_map(|list| {
+            let missing = missing(list);
+            (0..most * group).map(move |column| column < missing)
+        });
+        let filler = TensorData::new(filler.collect::<Vec<bool>>(), positions.dims());
+        positions.mask_fill(Tensor::from_data(filler, device), -1)
+    }
+
+    /// What is counted of pages side by side.
+    fn page_tracks(&self, pages: &Pages) -> Tracks {
+        let StoreOptions { batch, shape, .. } = self.options;
+        let index = self.page_index();
+        let of_heads = |track| side_by_side(track, &index, batch, shape.kv_heads);
+        pages.tracks.clone().map(of_heads)
+    }
+
+    /// From the columns of pages and tail side by side to those of the entries; `None` if they are the same.
+    fn selection(&self) -> Option<Selection> {
+        if self.aligned() {
+            return None;
+        }
+        let lists = self.columns_of_heads();
+        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
+        Some(Selection::of_heads(&lists, self.heads(), &self.options.device))
     }
 
     /// Quantizes of every head all entries but those that stay in full precision; `entries` are the tail's.
@@ -399,6 +424,17 @@ impl QuantizedStore {
     /// Room for what a tail may hold, whatever is asked for.
     fn room(&self) -> usize {
         self.codec.residual + 2 * self.codec.group
+    }
+}
+
+/// Entries and those behind them, if there are any.
+fn followed_by<const D: usize, K: Basic>(
+    held: Tensor<D, K>,
+    tail: Option<Tensor<D, K>>,
+) -> Tensor<D, K> {
+    match tail {
+        None => held,
+        Some(tail) => Tensor::cat(vec![held, tail], 2),
     }
 }
 
@@ -492,24 +528,47 @@ impl Store for QuantizedStore {
 
     fn entries(&self) -> Entries {
         let Some(pages) = &self.pages else { return self.tail.entries() };
-        let mut held = self.page_entries(pages);
-        if self.tail.columns() > 0 {
-            let tail = self.tail.entries();
-            held = Entries {
-                keys: Tensor::cat(vec![held.keys, tail.keys.cast(DType::F32)], 2),
-                values: Tensor::cat(vec![held.values, tail.values.cast(DType::F32)], 2),
-                positions: Tensor::cat(vec![held.positions, tail.positions], 2),
-                tracks: held.tracks.zip(tail.tracks, |held, tail| Tensor::cat(vec![held, tail], 2)),
-                sharing: None,
-            };
+        let tail = (self.tail.columns() > 0).then(|| self.tail.entries());
+        let (tail_keys, tail_values) = tail.map(|tail| (tail.keys, tail.values)).unzip();
+        let [keys, values] = self.page_rows(pages);
+        let rows = |held: Tensor<4>, tail: Option<Tensor<4>>| {
+            let all = followed_by(held, tail.map(|tail| tail.cast(DType::F32)));
+            match self.selection() {
+                None => all,
+                Some(selection) => Reference.compact(all, &selection),
+            }
+        };
+        Entries {
+            keys: rows(keys, tail_keys),
+            values: rows(values, tail_values),
+            positions: self.positions(),
+            tracks: self.tracks(),
+            sharing: None,
         }
-        if self.aligned() {
-            return held;
+    }
+
+    fn positions(&self) -> Tensor<3, Int> {
+        let Some(pages) = &self.pages else { return self.tail.positions() };
+        let tail = (self.tail.columns() > 0).then(|| self.tail.positions());
+        let all = followed_by(self.page_positions(pages), tail);
+        match self.selection() {
+            None => all,
+            Some(selection) => Reference.compact_positions(all, &selection),
         }
-        let lists = self.columns_of_heads();
-        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
-        let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
-        held.select(&selection, &Reference)
+    }
+
+    fn tracks(&self) -> Tracks {
+        let Some(pages) = &self.pages else { return self.tail.tracks() };
+        let held = self.page_tracks(pages);
+        let all = if self.tail.columns() == 0 {
+            held
+        } else {
+            held.zip(self.tail.tracks(), |held, tail| Tensor::cat(vec![held, tail], 2))
+        };
+        match self.selection() {
+            None => all,
+            Some(selection) => all.map(|track| Reference.compact_scalars(track, &selection)),
+        }
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
@@ -528,7 +587,7 @@ impl Store for QuantizedStore {
             }
             let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
             let selection = Selection::of_heads(&lists, heads, &device);
-            tracks.clone().map(|track| crate::ops::compact_scalars(track, &selection))
+            tracks.clone().map(|track| Reference.compact_scalars(track, &selection))
         };
         let counts: Vec<usize> = (0..self.table.len()).map(|head| self.count(head)).collect();
         let old = counts.iter().zip(&self.tail_counts);

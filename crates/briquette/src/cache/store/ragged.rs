@@ -77,19 +77,18 @@ impl Body for RaggedBody {
         Entries {
             keys: self.layout.unpack(self.keys.clone()),
             values: self.layout.unpack(self.values.clone()),
-            positions: self.layout.unpack_filled(self.positions.clone(), -1),
-            tracks: unpack_tracks(&self.layout, self.tracks.clone()),
+            positions: self.positions(),
+            tracks: self.tracks(),
             sharing: None,
         }
     }
 
-    /// Keys that are encoded in every call are laid out for it, and weights that are to be counted are not what a
-    /// kernel returns.
+    /// Keys that are encoded in every call are laid out for it. The weights of one query are its sums.
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
-        if input.encode.is_some() || input.column_sums || input.column_squares {
+        if input.encode.is_some() {
             return None;
         }
-        let output = input.ops.ragged_attention(&RaggedInput {
+        let found = input.ops.ragged_attention(&RaggedInput {
             queries: input.queries.clone(),
             keys: self.keys.clone(),
             values: self.values.clone(),
@@ -98,8 +97,25 @@ impl Body for RaggedBody {
             tail_values: tail.values,
             tail: tail.columns,
             scale: input.scale,
+            weights: input.column_sums || input.column_squares,
         })?;
-        Some(AttentionOutput { output, column_sums: None, column_squares: None })
+        let weights = found.weights.map(|(of_list, of_tail)| {
+            Tensor::cat(vec![self.layout.unpack_filled(of_list, 0), of_tail], 2)
+        });
+        let squares = weights.clone().filter(|_| input.column_squares);
+        Some(AttentionOutput {
+            output: found.output,
+            column_sums: weights.filter(|_| input.column_sums),
+            column_squares: squares.map(|weights| weights.square()),
+        })
+    }
+
+    fn positions(&self) -> Tensor<3, Int> {
+        self.layout.unpack_filled(self.positions.clone(), -1)
+    }
+
+    fn tracks(&self) -> Tracks {
+        unpack_tracks(&self.layout, self.tracks.clone())
     }
 
     fn columns(&self) -> usize {

@@ -1,4 +1,4 @@
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 
 use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries};
 use crate::{
@@ -16,6 +16,12 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// All of them, heads that hold fewer filled up at the left.
     fn entries(&self, options: &StoreOptions) -> Entries;
+
+    /// The positions of all of them, `[batch, kv_heads, columns]`, −1 at fillers.
+    fn positions(&self) -> Tensor<3, Int>;
+
+    /// What is counted of all of them.
+    fn tracks(&self) -> Tracks;
 
     /// Columns of the longest head.
     fn columns(&self) -> usize;
@@ -111,6 +117,22 @@ impl<B: Body> Store for Segmented<B> {
             tracks: held.tracks.zip(tail.tracks, |held, tail| Tensor::cat(vec![held, tail], 2)),
             sharing: held.sharing,
         }
+    }
+
+    fn positions(&self) -> Tensor<3, Int> {
+        let Some(body) = &self.body else { return self.tail.positions() };
+        if self.tail.columns() == 0 {
+            return body.positions();
+        }
+        Tensor::cat(vec![body.positions(), self.tail.positions()], 2)
+    }
+
+    fn tracks(&self) -> Tracks {
+        let Some(body) = &self.body else { return self.tail.tracks() };
+        if self.tail.columns() == 0 {
+            return body.tracks();
+        }
+        body.tracks().zip(self.tail.tracks(), |held, tail| Tensor::cat(vec![held, tail], 2))
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {

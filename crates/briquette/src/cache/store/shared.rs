@@ -136,10 +136,18 @@ impl Body for SharedBody {
         Entries {
             keys: self.layout.unpack(keys),
             values: self.layout.unpack(of_tokens(&self.values)),
-            positions: self.layout.unpack_filled(self.positions.clone(), -1),
-            tracks: unpack_tracks(&self.layout, self.tracks.clone()),
+            positions: self.positions(),
+            tracks: self.tracks(),
             sharing: Some(self.sharing.clone()),
         }
+    }
+
+    fn positions(&self) -> Tensor<3, Int> {
+        self.layout.unpack_filled(self.positions.clone(), -1)
+    }
+
+    fn tracks(&self) -> Tracks {
+        unpack_tracks(&self.layout, self.tracks.clone())
     }
 
     fn columns(&self) -> usize {
