@@ -33,9 +33,9 @@ fn freed(mut cache: KvCache, device: &Device) -> (usize, usize) {
 
 #[test]
 fn bytes_held_are_the_devices() {
-    // The positions of the last call, which all layers share, are not counted; and the device rounds each of a few
-    // dozen buffers up to 32 bytes.
-    const UNCOUNTED: usize = 512;
+    // The positions of the last call, which all layers share, are not counted; and a device rounds each of a few dozen
+    // buffers up: wgpu to 32 bytes, CUDA to more, and it pads rows.
+    let uncounted = |backend: &str, held: usize| if backend == "wgpu" { 512 } else { held / 50 };
     for backend in backends() {
         if bytes_in_use(&backend.device).is_none() {
             assert_eq!(backend.name, "flex", "this backend tells what it holds");
@@ -53,7 +53,7 @@ fn bytes_held_are_the_devices() {
                     backend.name, method.name
                 );
                 assert!(
-                    (held..=held + UNCOUNTED).contains(&freed),
+                    (held..=held + uncounted(&backend.name, held)).contains(&freed),
                     "{}, {}, {dtype:?}: says it holds {held} bytes, the device got {freed} back",
                     backend.name,
                     method.name

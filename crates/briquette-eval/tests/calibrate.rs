@@ -99,10 +99,17 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
     assert_eq!(exact("semantic", 16), 0.0);
     assert!(read(&masked.join("mask-heads.svg")).starts_with("<svg"));
 
+    // The embedded model without the profile that lies beside it.
+    let bare = dir.path().join("bare");
+    std::fs::create_dir(&bare).unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(std::path::Path::new(model).join(file), bare.join(file)).unwrap();
+    }
     let compare = |policies, more: &[&str]| {
         let sizes = ["--length", "160", "--depths", "1", "--samples", "1", "--windows", "1"];
         let axes = ["--tokens", "4", "--budgets", "16,48", "--policies", policies];
-        let out = ["--out", text(&compared)];
+        let out = ["--out", text(&compared), "--model", text(&bare)];
         let output = briquette(&[&["compare"][..], &sizes, &axes, &out, more].concat());
         String::from_utf8(output.stdout).unwrap()
     };
