@@ -6,6 +6,7 @@ mod entries;
 mod layer;
 mod prompt;
 mod query_window;
+mod ranks;
 mod room;
 pub mod store;
 mod tracks;

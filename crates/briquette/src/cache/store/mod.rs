@@ -6,6 +6,7 @@ mod quantized;
 mod ragged;
 mod segmented;
 mod shared;
+mod tokens;
 
 use std::fmt::Debug;
 

@@ -3,8 +3,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Store, StoreBuilder, StoreOptions, StoreQuery,
-    layout::Layout,
     segmented::{Body, Segmented, Tail},
+    tokens::Tokens,
 };
 use crate::{
     cache::{Entries, Tracks},
@@ -36,36 +36,30 @@ impl StoreBuilder for Ragged {
 
 #[derive(Clone, Debug)]
 struct RaggedBody {
-    layout: Layout,
+    tokens: Tokens,
     /// Where the entries of each batch row and head begin, and where the last end, `[batch · kv_heads + 1]`.
     offsets: Tensor<1, Int>,
     /// `[total, head_dim]`
     keys: Tensor<2>,
     /// `[total, head_dim]`
     values: Tensor<2>,
-    /// `[total, 1]`
-    positions: Tensor<2, Int>,
-    /// Each `[1, heads of the track a kv head, total]`.
-    tracks: Tracks,
     bytes: usize,
 }
 
 impl Body for RaggedBody {
     fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self {
         let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
-        let layout = Layout::new(batch, shape.kv_heads, counts, device);
+        let tokens = Tokens::pack(entries.positions, entries.tracks, counts, options);
+        let layout = &tokens.layout;
         let heads = batch * shape.kv_heads;
         let row = (options.pair_bytes() + options.scalar_bytes()) / heads;
         let integers = layout.integers() + heads + 1;
-        let bytes = layout.total() * row + integers * options.int_bytes();
         Self {
             offsets: layout.offsets(device),
             keys: layout.pack(entries.keys.cast(dtype)),
-            values: layout.pack(entries.values),
-            positions: layout.pack_scalars(entries.positions),
-            tracks: pack_tracks(&layout, entries.tracks),
-            layout,
-            bytes,
+            values: layout.pack(entries.values.cast(dtype)),
+            bytes: layout.total() * row + integers * options.int_bytes(),
+            tokens,
         }
     }
 
@@ -75,8 +69,8 @@ impl Body for RaggedBody {
 
     fn entries(&self, _: &StoreOptions) -> Entries {
         Entries {
-            keys: self.layout.unpack(self.keys.clone()),
-            values: self.layout.unpack(self.values.clone()),
+            keys: self.tokens.layout.unpack(self.keys.clone()),
+            values: self.tokens.layout.unpack(self.values.clone()),
             positions: self.positions(),
             tracks: self.tracks(),
             sharing: None,
@@ -100,7 +94,7 @@ impl Body for RaggedBody {
             weights: input.column_sums || input.column_squares,
         })?;
         let weights = found.weights.map(|(of_list, of_tail)| {
-            Tensor::cat(vec![self.layout.unpack_filled(of_list, 0), of_tail], 2)
+            Tensor::cat(vec![self.tokens.layout.unpack_filled(of_list, 0), of_tail], 2)
         });
         let squares = weights.clone().filter(|_| input.column_squares);
         Some(AttentionOutput {
@@ -111,19 +105,19 @@ impl Body for RaggedBody {
     }
 
     fn positions(&self) -> Tensor<3, Int> {
-        self.layout.unpack_filled(self.positions.clone(), -1)
+        self.tokens.positions()
     }
 
     fn tracks(&self) -> Tracks {
-        unpack_tracks(&self.layout, self.tracks.clone())
+        self.tokens.tracks()
     }
 
     fn columns(&self) -> usize {
-        self.layout.width()
+        self.tokens.layout.width()
     }
 
     fn set_tracks(&mut self, tracks: Tracks) {
-        self.tracks = pack_tracks(&self.layout, tracks);
+        self.tokens.set_tracks(tracks);
     }
 
     fn bytes(&self) -> usize {
@@ -136,14 +130,4 @@ impl Body for RaggedBody {
         let offsets = (options.batch * options.shape.kv_heads + 1) * options.int_bytes();
         columns * (options.pair_bytes() + options.scalar_bytes() + places) + offsets
     }
-}
-
-/// `[batch, heads, width]` each becomes `[1, heads a kv head, total]`.
-pub(super) fn pack_tracks(layout: &Layout, tracks: Tracks) -> Tracks {
-    tracks.map(|track| layout.pack_scalars(track).swap_dims(0, 1).unsqueeze_dim(0))
-}
-
-/// The inverse of [`pack_tracks`], zero at fillers.
-pub(super) fn unpack_tracks(layout: &Layout, tracks: Tracks) -> Tracks {
-    tracks.map(|track| layout.unpack_filled(track.squeeze_dim::<2>(0).swap_dims(0, 1), 0))
 }

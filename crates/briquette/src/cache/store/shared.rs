@@ -3,9 +3,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Store, StoreBuilder, StoreOptions,
-    layout::Layout,
-    ragged::{pack_tracks, unpack_tracks},
     segmented::{Body, Segmented},
+    tokens::Tokens,
 };
 use crate::{
     cache::{Entries, Sharing, Tracks},
@@ -44,16 +43,11 @@ struct SharedBody {
     directions: Tensor<2>,
     /// `[all entries, head_dim]`
     values: Tensor<2>,
-    /// The layout of the tokens.
-    layout: Layout,
+    tokens: Tokens,
     /// The entry of each token, `[all tokens]`.
     entry: Tensor<1, Int>,
     /// The norm of the key of each token, f32, `[all tokens, 1]`.
     norms: Tensor<2>,
-    /// `[all tokens, 1]`
-    positions: Tensor<2, Int>,
-    /// Each `[1, heads of the track a kv head, all tokens]`.
-    tracks: Tracks,
     sharing: Sharing,
     bytes: usize,
 }
@@ -87,7 +81,7 @@ impl Body for SharedBody {
     fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self {
         let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
         let [_, heads, width, head_dim] = entries.keys.dims();
-        let layout = Layout::new(batch, heads, counts, device);
+        let tokens = Tokens::pack(entries.positions, entries.tracks, counts, options);
         let sharing =
             entries.sharing.unwrap_or(Sharing { centers: vec![Vec::new(); counts.len()] });
         let table = Table::new(&sharing, counts, width);
@@ -111,15 +105,13 @@ impl Body for SharedBody {
         let token = 2 * options.int_bytes() + DType::F32.size() + tracks;
         let bytes = all_entries * 2 * head_dim * dtype.size()
             + all_tokens * token
-            + layout.integers() * options.int_bytes();
+            + tokens.layout.integers() * options.int_bytes();
         Self {
             directions: directions.cast(dtype),
             values: of_centers(entries.values),
             entry: upload(table.entry),
-            norms: layout.pack(norms),
-            positions: layout.pack_scalars(entries.positions),
-            tracks: pack_tracks(&layout, entries.tracks),
-            layout,
+            norms: tokens.layout.pack(norms),
+            tokens,
             sharing,
             bytes,
         }
@@ -134,8 +126,8 @@ impl Body for SharedBody {
         let of_tokens = |x: &Tensor<2>| x.clone().select(0, self.entry.clone());
         let keys = of_tokens(&self.directions).cast(DType::F32) * self.norms.clone();
         Entries {
-            keys: self.layout.unpack(keys),
-            values: self.layout.unpack(of_tokens(&self.values)),
+            keys: self.tokens.layout.unpack(keys),
+            values: self.tokens.layout.unpack(of_tokens(&self.values)),
             positions: self.positions(),
             tracks: self.tracks(),
             sharing: Some(self.sharing.clone()),
@@ -143,19 +135,19 @@ impl Body for SharedBody {
     }
 
     fn positions(&self) -> Tensor<3, Int> {
-        self.layout.unpack_filled(self.positions.clone(), -1)
+        self.tokens.positions()
     }
 
     fn tracks(&self) -> Tracks {
-        unpack_tracks(&self.layout, self.tracks.clone())
+        self.tokens.tracks()
     }
 
     fn columns(&self) -> usize {
-        self.layout.width()
+        self.tokens.layout.width()
     }
 
     fn set_tracks(&mut self, tracks: Tracks) {
-        self.tracks = pack_tracks(&self.layout, tracks);
+        self.tokens.set_tracks(tracks);
     }
 
     fn bytes(&self) -> usize {
