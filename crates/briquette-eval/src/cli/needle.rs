@@ -111,7 +111,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         axes.depths.len() * axes.samples,
         axes.depths,
         report.seconds,
-        report.settings.device
+        report.settings.environment.device
     )?;
     if let Some(out) = &args.out {
         let files = report.write(out)?;

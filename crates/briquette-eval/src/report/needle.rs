@@ -10,8 +10,7 @@ use crate::{
     Result,
     grid::{Accuracy, Answer, Axes, Summary, summarize},
     report::{
-        date,
-        environment::BURN,
+        environment::Environment,
         files::{create_dir, write_csv, write_json},
         plot,
         plot::{HeatMap, Overview, Panel, Point, Series},
@@ -35,20 +34,9 @@ pub struct NeedleReport {
 /// What it takes to measure the same again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
-    /// Version of this program.
-    pub briquette: &'static str,
-    /// Version of Burn.
-    pub burn: &'static str,
-    /// The end of the run, in UTC.
-    pub date: String,
-    /// The folder of the model.
-    pub model: String,
-    /// The dimensions of its cache.
-    pub cache_shape: CacheShape,
-    /// The type of weights, activations, keys and values.
-    pub dtype: String,
-    /// The device.
-    pub device: String,
+    /// With what, and when.
+    #[serde(flatten)]
+    pub environment: Environment,
     /// `built-in`, or the folder of the haystack.
     pub haystack: String,
     /// Seed of the prompts.
@@ -117,13 +105,7 @@ impl Settings {
             Some(file)
         };
         Self {
-            briquette: env!("CARGO_PKG_VERSION"),
-            burn: BURN,
-            date: date::now(),
-            model,
-            cache_shape,
-            dtype,
-            device,
+            environment: Environment::new(model, cache_shape, dtype, device),
             haystack,
             seed: axes.seed,
             samples: axes.samples,

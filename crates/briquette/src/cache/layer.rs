@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 
 use super::{
     CacheConfig, Entries, Track, Tracks,
@@ -18,7 +18,7 @@ use crate::{
     ops::{Selection, Visibility, WindowInput},
     policy::PositionMode,
     position::PositionEncoding,
-    score::{ObservedHeads, Observes, group_mean},
+    score::{ObservedHeads, Observes, group_mean, of_own_queries},
 };
 
 /// What the layers of a cache share in one call.
@@ -333,7 +333,8 @@ impl LayerCache {
             snapshot: None,
         };
         let with_tracks = || Entries { tracks: tracks.clone(), ..entries().clone() };
-        if let Some(budget) = room.budget.as_ref().filter(|_| due || prompt_event) {
+        let measures = prompt_event && policy.allocator().measures();
+        if let Some(budget) = room.budget.as_ref().filter(|_| due || measures) {
             let entries = with_tracks();
             let view = View {
                 entries: &entries,
@@ -400,8 +401,9 @@ impl LayerCache {
             let all = weights.dims()[2];
             let kept = observes.local.min(all);
             let own: Vec<usize> = arrival.of_prompt.iter().map(|&own| own.min(kept)).collect();
-            let last = last_queries(weights.clone().narrow(2, all - kept, kept), &own);
-            let past = of_heads(last);
+            let last = of_own_queries(weights.clone().narrow(2, all - kept, kept), &own);
+            let [batch, heads, _, entries] = last.dims();
+            let past = of_heads(last.sum_dim(2).reshape([batch, heads, entries]));
             set(tracks, Track::LocalCurrent, past.zeros_like());
             set(tracks, Track::LocalPast, past);
             return 0;
@@ -443,7 +445,6 @@ impl LayerCache {
                 (before - held..before).chain(new.map(|column| before + column)).collect()
             })
             .collect();
-        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
         Selection::of_heads(&lists, heads, context.device)
     }
 
@@ -552,23 +553,6 @@ impl Window<'_> {
     }
 }
 
-/// Sums over the last `own` of the queries of each row: `[batch, heads, queries, entries]` becomes
-/// `[batch, heads, entries]`.
-fn last_queries(weights: Tensor<4>, own: &[usize]) -> Tensor<3> {
-    let [batch, heads, queries, entries] = weights.dims();
-    let weights = if own.iter().all(|&own| own == queries) {
-        weights
-    } else {
-        let mask = own.iter().flat_map(|&own| {
-            (0..queries).map(move |query| if query + own >= queries { 1.0 } else { 0.0 })
-        });
-        let data = TensorData::new(mask.collect::<Vec<f32>>(), [batch, 1, queries, 1]);
-        let mask = Tensor::<4>::from_data(data, (&weights.device(), DType::F32));
-        weights * mask
-    };
-    weights.sum_dim(2).reshape([batch, heads, entries])
-}
-
 pub(super) fn compression_is_due(policy: &Policy, phase: Phase) -> bool {
     let schedule = policy.schedule();
     match phase {
@@ -603,7 +587,6 @@ fn center_positions(entries: &Entries, held: &[usize]) -> Tensor<3, Int> {
             (0..held).map(|token| columns - held + center(token)).collect()
         })
         .collect();
-    let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
     let selection = Selection::of_heads(&lists, heads, &entries.positions.device());
     let missing = columns - selection.width();
     let indices = if missing == 0 {

@@ -218,11 +218,12 @@ pub struct Selection {
 
 impl Selection {
     /// One ascending list a batch row and head, rows first.
-    pub fn of_heads(lists: &[&[usize]], heads: usize, device: &Device) -> Self {
-        let counts: Vec<usize> = lists.iter().map(|list| list.len()).collect();
+    pub fn of_heads(lists: &[impl AsRef<[usize]>], heads: usize, device: &Device) -> Self {
+        let lists = || lists.iter().map(AsRef::as_ref);
+        let counts: Vec<usize> = lists().map(<[usize]>::len).collect();
         let width = counts.iter().copied().max().unwrap_or(0);
-        let mut indices = Vec::with_capacity(lists.len() * width);
-        for list in lists {
+        let mut indices = Vec::with_capacity(counts.len() * width);
+        for list in lists() {
             indices.extend(std::iter::repeat_n(0, width - list.len()));
             indices.extend(list.iter().map(|&entry| entry as i64));
         }
@@ -248,14 +249,15 @@ impl Selection {
         if self.counts.iter().all(|&count| count == width) {
             return None;
         }
-        let fillers: Vec<bool> = self
-            .counts
-            .iter()
-            .flat_map(|&count| (0..width).map(move |column| column < width - count))
-            .collect();
+        let fillers = fillers(self.counts.iter().map(|count| width - count), width);
         let data = TensorData::new(fillers, self.indices.dims());
         Some(Tensor::from_data(data, &self.indices.device()))
     }
+}
+
+/// Which of `width` columns are fillers, of each head as many of the first as `missing` says.
+pub(crate) fn fillers(missing: impl Iterator<Item = usize>, width: usize) -> Vec<bool> {
+    missing.flat_map(|missing| (0..width).map(move |column| column < missing)).collect()
 }
 
 /// What [`Ops::nearest`] works on.

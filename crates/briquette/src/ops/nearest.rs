@@ -22,8 +22,8 @@ pub(super) fn nearest(input: NearestInput) -> Nearest {
 
     let columns = Tensor::<1, Int>::arange(0..to as i64, &device).reshape([1, 1, 1, to]);
     let filler = fillers.iter().any(|&fillers| fillers > 0).then(|| {
-        let mask = fillers.iter().flat_map(|&fillers| (0..to).map(move |column| column < fillers));
-        let data = TensorData::new(mask.collect::<Vec<bool>>(), [batch, heads, 1, to]);
+        let mask = super::fillers(fillers.iter().copied(), to);
+        let data = TensorData::new(mask, [batch, heads, 1, to]);
         Tensor::<4, Bool>::from_data(data, &device)
     });
     let block = (BLOCK_NUMBERS / (batch * heads * to)).clamp(16, 4096).min(from);

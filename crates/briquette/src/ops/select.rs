@@ -19,7 +19,6 @@ pub(super) fn select(input: SelectInput<'_>) -> Result<Selection> {
         }
         lists.push(best(&held, scores, keep[head], sinks, recent[head]));
     }
-    let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
     Ok(Selection::of_heads(&lists, heads, &device))
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
     Result, check,
-    ops::{AccumulateInput, Nearest, NearestInput},
+    ops::{AccumulateInput, Nearest, NearestInput, Selection},
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
@@ -40,9 +40,9 @@ impl Reducer for EmaMerge {
         let device = input.entries.keys.device();
         let heads = input.shape.kv_heads;
         let split = host::split(&input)?;
-        let kept = host::selection(&host::columns(&split.kept, &input), heads, &device);
+        let kept = Selection::of_heads(&host::columns(&split.kept, &input), heads, &device);
         let counts = kept.counts.clone();
-        let evicted = host::selection(&host::columns(&split.evicted, &input), heads, &device);
+        let evicted = Selection::of_heads(&host::columns(&split.evicted, &input), heads, &device);
         let width = kept.width();
         let ReduceInput { entries, ops, .. } = input;
         let (old_keys, old_values) = (entries.keys.clone(), entries.values.clone());

@@ -6,7 +6,7 @@ use crate::{
     Result,
     cache::{Entries, Sharing},
     check,
-    ops::{AccumulateInput, Nearest, NearestInput, Ops, norm, unit},
+    ops::{AccumulateInput, Nearest, NearestInput, Ops, Selection, norm, unit},
 };
 
 /// Evicts what matters least and merges what matters a little into what matters most: EMS.
@@ -88,7 +88,7 @@ impl Reducer for EvictThenMerge {
         let lists = |of: fn(&Classes) -> &Vec<usize>| {
             let lists: Vec<Vec<usize>> =
                 classes.iter().map(|classes| of(classes).clone()).collect();
-            host::selection(&host::columns(&lists, &input), heads, &device)
+            Selection::of_heads(&host::columns(&lists, &input), heads, &device)
         };
         let centers = lists(|classes| &classes.centers);
         let merging = lists(|classes| &classes.merging);
@@ -132,7 +132,7 @@ impl Reducer for EvictThenMerge {
             .zip(held)
             .map(|(outcome, held)| outcome.kept.iter().map(|entry| width - held + entry).collect())
             .collect();
-        let kept = host::selection(&kept, heads, &device);
+        let kept = Selection::of_heads(&kept, heads, &device);
         let counts = kept.counts.clone();
         let sharing =
             Sharing { centers: outcomes.iter().map(|outcome| outcome.center_of.clone()).collect() };
@@ -307,19 +307,15 @@ struct Merge<'a> {
     ops: &'a dyn Ops,
     heads: usize,
     device: Device,
-    centers: &'a crate::ops::Selection,
-    merging: &'a crate::ops::Selection,
+    centers: &'a Selection,
+    merging: &'a Selection,
     classes: &'a [Classes],
     outcomes: &'a [Outcome],
 }
 
 impl Merge<'_> {
     /// Keys and values of the tokens that are left.
-    fn keys_and_values(
-        &self,
-        entries: &Entries,
-        kept: &crate::ops::Selection,
-    ) -> (Tensor<4>, Tensor<4>) {
+    fn keys_and_values(&self, entries: &Entries, kept: &Selection) -> (Tensor<4>, Tensor<4>) {
         let (ops, heads) = (self.ops, self.heads);
         let keys = ops.compact(entries.keys.clone(), kept).cast(DType::F32);
         let values = ops.compact(entries.values.clone(), kept);
@@ -351,9 +347,9 @@ impl Merge<'_> {
                 outcome.destinations.iter().map(|to| to.map_or(0, |to| first + to)).collect()
             })
             .collect();
-        let slot = host::indices(&slots, heads, &self.device);
+        let slot = Selection::of_heads(&slots, heads, &self.device).indices;
         let weight_of_centers = weight_of_centers.unsqueeze_dim::<4>(3);
-        let sum = |x: &dyn Fn(&crate::ops::Selection) -> Tensor<4>| {
+        let sum = |x: &dyn Fn(&Selection) -> Tensor<4>| {
             let merged = ops.accumulate(AccumulateInput {
                 x: x(self.merging),
                 weights: weight_of_merging.clone(),
@@ -383,7 +379,7 @@ impl Merge<'_> {
                 outcome.old_center.iter().zip(&outcome.changed).map(place).collect()
             })
             .collect();
-        let places = host::selection(&places, heads, &self.device);
+        let places = Selection::of_heads(&places, heads, &self.device);
         let changed = self.outcomes.iter().map(|outcome| {
             outcome.changed.iter().map(|&changed| f32::from(u8::from(changed))).collect()
         });

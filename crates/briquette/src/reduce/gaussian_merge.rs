@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
     Budget, Error, Result, check,
-    ops::{AccumulateInput, Ops, unit},
+    ops::{AccumulateInput, Ops, Selection, unit},
     policy::{Protect, Recent},
 };
 
@@ -108,17 +108,17 @@ impl Reducer for GaussianMerge {
         let heads = input.shape.kv_heads;
         let sets = self.sets(&input)?;
         let of_sets = |lists: &[Vec<usize>]| host::columns(lists, &input);
-        let pivots = host::selection(&of_sets(&sets.pivot), heads, &device);
+        let pivots = Selection::of_heads(&of_sets(&sets.pivot), heads, &device);
         // For each entry: its own column, the column of its pivot, and the slot of its set.
         let all: Vec<Vec<usize>> = input.held.iter().map(|&held| (0..held).collect()).collect();
-        let own = host::selection(&of_sets(&all), heads, &device);
+        let own = Selection::of_heads(&of_sets(&all), heads, &device);
         let pivot_of: Vec<Vec<usize>> = sets
             .set_of
             .iter()
             .zip(&sets.pivot)
             .map(|(set_of, pivot)| set_of.iter().map(|&set| pivot[set]).collect())
             .collect();
-        let pivot_of = host::selection(&of_sets(&pivot_of), heads, &device);
+        let pivot_of = Selection::of_heads(&of_sets(&pivot_of), heads, &device);
         let width = pivots.width();
         let slots: Vec<Vec<usize>> = sets
             .set_of
@@ -126,7 +126,7 @@ impl Reducer for GaussianMerge {
             .zip(&sets.pivot)
             .map(|(set_of, pivot)| set_of.iter().map(|&set| width - pivot.len() + set).collect())
             .collect();
-        let slot = host::indices(&slots, heads, &device);
+        let slot = Selection::of_heads(&slots, heads, &device).indices;
         let present: Vec<Vec<f32>> = input.held.iter().map(|&held| vec![1.0; held]).collect();
         let present = host::scalars(&present, heads, &device);
         let members: Vec<Vec<f32>> = sets.sizes();

@@ -3,10 +3,7 @@
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::ReduceInput;
-use crate::{
-    Error, Result,
-    ops::{SelectInput, Selection},
-};
+use crate::{Error, Result};
 
 /// Numbers of the entries of a layer on the host, one a column.
 pub(super) struct Columns {
@@ -48,12 +45,6 @@ pub(super) fn columns(lists: &[Vec<usize>], input: &ReduceInput<'_>) -> Vec<Vec<
     lists.iter().zip(input.held).map(place).collect()
 }
 
-/// A selection of columns, one ascending list a batch row and head.
-pub(super) fn selection(lists: &[Vec<usize>], heads: usize, device: &Device) -> Selection {
-    let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
-    Selection::of_heads(&lists, heads, device)
-}
-
 /// One number a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
 pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tensor<3> {
     let width = lists.iter().map(Vec::len).max().unwrap_or(0);
@@ -66,15 +57,6 @@ pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tens
     Tensor::from_data(data, (device, DType::F32))
 }
 
-/// One index a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
-pub(super) fn indices(
-    lists: &[Vec<usize>],
-    heads: usize,
-    device: &Device,
-) -> Tensor<3, burn::tensor::Int> {
-    selection(lists, heads, device).indices
-}
-
 /// What is kept of each head and what is not, as indices that count from its first entry; ascending.
 pub(super) struct Split {
     pub(super) kept: Vec<Vec<usize>>,
@@ -83,16 +65,7 @@ pub(super) struct Split {
 
 /// Selects as eviction would: the protected, then the highest scores.
 pub(super) fn split(input: &ReduceInput<'_>) -> Result<Split> {
-    let recent: Vec<usize> =
-        input.keep.iter().map(|&keep| input.protect.recent.tokens(keep)).collect();
-    let selection = input.ops.select(SelectInput {
-        layer: input.layer,
-        scores: input.scores,
-        held: input.held,
-        keep: input.keep,
-        sinks: input.protect.sinks,
-        recent: &recent,
-    })?;
+    let selection = input.select()?;
     let width = selection.width();
     let columns = input.entries.columns();
     let indices = selection.indices.try_into_vec_as::<i64>()?;

@@ -6,7 +6,7 @@ use crate::{
     Error, Result,
     cache::Track,
     check,
-    ops::AccumulateInput,
+    ops::{AccumulateInput, Selection},
     score::{Observes, group_mean},
 };
 
@@ -51,7 +51,7 @@ impl Reducer for ValueMerge {
         let heads = input.shape.kv_heads;
         let layer = input.layer;
         let split = host::split(&input)?;
-        let kept = host::selection(&host::columns(&split.kept, &input), heads, &device);
+        let kept = Selection::of_heads(&host::columns(&split.kept, &input), heads, &device);
         if input.prompt && !self.prompts {
             let entries = input.entries.select(&kept, input.ops);
             return Ok(Reduced { entries, counts: kept.counts, state: None });
@@ -66,7 +66,7 @@ impl Reducer for ValueMerge {
         let attention = host::Columns::read(group_mean(attention, input.shape))?;
         let positions = input.entries.positions.clone().try_into_vec_as::<i64>()?;
         let columns = input.entries.columns();
-        let evicted = host::selection(&host::columns(&split.evicted, &input), heads, &device);
+        let evicted = Selection::of_heads(&host::columns(&split.evicted, &input), heads, &device);
         let counts = kept.counts.clone();
         let width = kept.width();
 
@@ -93,7 +93,7 @@ impl Reducer for ValueMerge {
             starts.push(starts_of_head);
             shares.push(shares_of_head);
         }
-        let slot: Tensor<3, Int> = host::indices(&starts, heads, &device);
+        let slot: Tensor<3, Int> = Selection::of_heads(&starts, heads, &device).indices;
         let weights = host::scalars(&shares, heads, &device);
 
         let ReduceInput { entries, ops, .. } = input;

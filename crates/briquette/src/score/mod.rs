@@ -24,7 +24,7 @@ pub use recency::Recency;
 pub use retrieval::{Pick, RetrievalHeads};
 pub use robust::RobustAttention;
 pub use variance::WindowVariance;
-pub(crate) use variance::moments;
+pub(crate) use variance::{moments, of_own_queries};
 pub use window::{HeadMean, WindowAttention};
 
 use crate::{

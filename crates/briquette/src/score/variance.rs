@@ -54,22 +54,30 @@ impl Scorer for WindowVariance {
 /// The mean and the unbiased variance over the queries of `weights`, `[batch, heads, queries, entries]`, of
 /// which the last `own` are a row's own: `[batch, heads, entries]`. The variance of one query is 0.
 pub(crate) fn moments(weights: Tensor<4>, own: &[usize]) -> (Tensor<3>, Tensor<3>) {
-    let [batch, heads, queries, entries] = weights.dims();
+    let [batch, heads, _, entries] = weights.dims();
     let device = weights.device();
     let count = numbers(own.iter().map(|&own| own.max(1) as f32), &device);
     let others = numbers(own.iter().map(|&own| own.saturating_sub(1).max(1) as f32), &device);
     let mean = weights.clone().sum_dim(2) / count;
-    let mut deviation = (weights - mean.clone()).square();
-    if own.iter().any(|&own| own < queries) {
-        let mask = own.iter().flat_map(|&own| {
-            (0..queries).map(move |query| if query + own >= queries { 1.0 } else { 0.0 })
-        });
-        let data = TensorData::new(mask.collect::<Vec<f32>>(), [batch, 1, queries, 1]);
-        deviation = deviation * Tensor::from_data(data, (&device, DType::F32));
-    }
+    let deviation = (weights - mean.clone()).square();
+    let deviation = of_own_queries(deviation, own);
     let variance = deviation.sum_dim(2) / others;
     let shape = [batch, heads, entries];
     (mean.reshape(shape), variance.reshape(shape))
+}
+
+/// Numbers of queries, `[batch, heads, queries, entries]`, zero but for the last `own` queries of each row.
+pub(crate) fn of_own_queries(numbers: Tensor<4>, own: &[usize]) -> Tensor<4> {
+    let [batch, _, queries, _] = numbers.dims();
+    if own.iter().all(|&own| own == queries) {
+        return numbers;
+    }
+    let mask = own.iter().flat_map(|&own| {
+        (0..queries).map(move |query| if query + own >= queries { 1.0 } else { 0.0 })
+    });
+    let data = TensorData::new(mask.collect::<Vec<f32>>(), [batch, 1, queries, 1]);
+    let device = numbers.device();
+    numbers * Tensor::from_data(data, (&device, DType::F32))
 }
 
 /// One number a batch row, `[batch, 1, 1, 1]`.

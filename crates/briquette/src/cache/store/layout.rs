@@ -1,5 +1,7 @@
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, kind::Basic};
 
+use crate::ops::fillers;
+
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
 ///
 /// A rectangle has heads that hold fewer begin with fillers; the list has none.
@@ -114,11 +116,8 @@ impl Layout {
         if self.indices.is_none() {
             return scalars;
         }
-        let fillers: Vec<bool> = self
-            .counts
-            .iter()
-            .flat_map(|&count| (0..self.width).map(move |place| place < self.width - count))
-            .collect();
+        let missing = self.counts.iter().map(|count| self.width - count);
+        let fillers = fillers(missing, self.width);
         let data = TensorData::new(fillers, [self.batch, self.heads, 1, self.width]);
         let fillers = Tensor::<4, Bool>::from_data(data, &scalars.device());
         let [batch, all, width] = scalars.dims();

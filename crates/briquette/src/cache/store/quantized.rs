@@ -6,7 +6,7 @@ use crate::{
     CacheShape, Result,
     cache::{Entries, Tracks},
     check,
-    ops::{AttentionOutput, Ops, Reference, Selection},
+    ops::{AttentionOutput, Ops, Reference, Selection, fillers},
 };
 
 /// Entries quantized to 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
@@ -351,11 +351,8 @@ impl QuantizedStore {
         if self.table.iter().all(|list| missing(list) == 0) {
             return positions;
         }
-        let filler = self.table.iter().flat_map(|list| {
-            let missing = missing(list);
-            (0..most * group).map(move |column| column < missing)
-        });
-        let filler = TensorData::new(filler.collect::<Vec<bool>>(), positions.dims());
+        let filler = fillers(self.table.iter().map(missing), most * group);
+        let filler = TensorData::new(filler, positions.dims());
         positions.mask_fill(Tensor::from_data(filler, device), -1)
     }
 
@@ -373,7 +370,6 @@ impl QuantizedStore {
             return None;
         }
         let lists = self.columns_of_heads();
-        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
         Some(Selection::of_heads(&lists, self.heads(), &self.options.device))
     }
 
@@ -402,7 +398,6 @@ impl QuantizedStore {
             });
             let lists: Vec<Vec<usize>> =
                 left.iter().map(|&full| (width - full..width).collect()).collect();
-            let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
             let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
             let entries = if selection.width() == 0 {
                 None
@@ -507,7 +502,6 @@ impl Store for QuantizedStore {
                 (held - old..held).chain(held + new - count..held + new).collect()
             })
             .collect();
-        let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
         let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
         let entries = self.tail.entries().followed_by(entries).select(&selection, &Reference);
         let capacity = self.tail.capacity().max(entries.columns());
@@ -585,7 +579,6 @@ impl Store for QuantizedStore {
             if self.aligned() {
                 return tracks.clone().map(|track| track.narrow(2, narrow.0, narrow.1));
             }
-            let lists: Vec<&[usize]> = lists.iter().map(Vec::as_slice).collect();
             let selection = Selection::of_heads(&lists, heads, &device);
             tracks.clone().map(|track| Reference.compact_scalars(track, &selection))
         };
