@@ -1,3 +1,4 @@
+mod extension;
 mod kernel;
 
 use burn::{
@@ -7,7 +8,8 @@ use burn::{
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
-use crate::extension::KernelBackend;
+use self::extension::RaggedAttentionBackend;
+use crate::{Result, check::Check};
 
 /// What [`ragged_attention`] works on. Every key it is given is seen by every query of its head.
 #[derive(Clone, Debug)]
@@ -56,8 +58,10 @@ pub struct RaggedOutput {
 /// It reads (2 · head_dim · bytes) for each entry and query head and writes head_dim numbers: 4 · head_dim operations an
 /// entry. Query heads of one group read the same entries, mostly from the cache of the device.
 ///
-/// The caller has checked the shapes, and that [`supports`](crate::supports) is true of the device.
-pub fn ragged_attention(input: RaggedAttention) -> RaggedOutput {
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes do not fit, or the device has no kernels or cannot launch so much.
+pub fn ragged_attention(input: RaggedAttention) -> Result<RaggedOutput> {
+    input.check()?;
     let (output, weights, tail_weights) = Dispatch::ragged_attention(
         input.queries.into_dispatch(),
         input.keys.into_dispatch(),
@@ -69,15 +73,37 @@ pub fn ragged_attention(input: RaggedAttention) -> RaggedOutput {
         input.scale as f32,
         input.weights,
     );
-    RaggedOutput {
+    Ok(RaggedOutput {
         output: Tensor::from_dispatch(output),
         weights: Tensor::from_dispatch(weights),
         tail_weights: Tensor::from_dispatch(tail_weights),
+    })
+}
+
+impl RaggedAttention {
+    fn check(&self) -> Result<()> {
+        let check = Check::new("ragged_attention", &self.queries.device())?;
+        let [batch, query_heads, _, head_dim] = self.queries.dims();
+        let [_, kv_heads, capacity, _] = self.tail_keys.dims();
+        let total = self.keys.dims()[0];
+        check.shape("queries", self.queries.dims(), [batch, query_heads, 1, head_dim])?;
+        check.shape("keys", self.keys.dims(), [total, head_dim])?;
+        check.shape("values", self.values.dims(), [total, head_dim])?;
+        check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
+        let tail = [batch, kv_heads, capacity, head_dim];
+        check.shape("tail_keys", self.tail_keys.dims(), tail)?;
+        check.shape("tail_values", self.tail_values.dims(), tail)?;
+        let grouped = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
+        check.value("query_heads", query_heads, grouped, format!("a multiple of {kv_heads}"))?;
+        check.value("tail", self.tail, self.tail <= capacity, format!("at most {capacity}"))?;
+        check.countable("keys", &self.keys.dims())?;
+        check.countable("tail_keys", &self.tail_keys.dims())?;
+        check.cubes([batch * query_heads, 1, 1])
     }
 }
 
 /// The shapes of the weights of entries and tail, for queries, keys and keys of the tail of these shapes.
-pub(crate) fn weight_shapes(
+fn weight_shapes(
     queries: &Shape,
     keys: &Shape,
     tail_keys: &Shape,
@@ -97,7 +123,7 @@ pub(crate) fn weight_shapes(
 }
 
 /// Takes queries, keys, values, offsets, and keys and values of the tail. Returns output and weights.
-pub(crate) fn launch(
+fn launch(
     tensors: [CubeTensor; 6],
     tail: usize,
     scale: f32,

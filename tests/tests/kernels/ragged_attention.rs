@@ -1,5 +1,4 @@
-//! The kernels by themselves, against f64, on every device of the build that has them: odd sizes, empty heads, sizes
-//! that cross a block.
+//! Odd sizes, empty heads, sizes that cross a block.
 
 use briquette::ops::{RaggedInput, best};
 use briquette_tests::{

@@ -6,9 +6,6 @@ pub(super) struct Kernels;
 
 impl Ops for Kernels {
     fn ragged_attention(&self, input: &RaggedInput) -> Option<RaggedOutput> {
-        if !briquette_kernels::supports(&input.queries.device()) {
-            return None;
-        }
         let input = input.clone();
         let wanted = input.weights;
         let found = briquette_kernels::ragged_attention(briquette_kernels::RaggedAttention {
@@ -21,7 +18,8 @@ impl Ops for Kernels {
             tail: input.tail,
             scale: input.scale,
             weights: wanted,
-        });
+        })
+        .ok()?;
         let weights = wanted.then_some((found.weights, found.tail_weights));
         Some(RaggedOutput { output: found.output, weights })
     }

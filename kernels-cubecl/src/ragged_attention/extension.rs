@@ -1,6 +1,3 @@
-//! How a call with Burn's tensors reaches a kernel: through Burn's dispatch, which knows the backend of a tensor, and
-//! through its fusion, which runs what it has put off first.
-
 // An operation of a backend takes its tensors one by one.
 #![allow(clippy::too_many_arguments)]
 
@@ -12,12 +9,12 @@ use burn::backend::{
 use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
-use crate::ragged_attention;
+use super::launch;
 
-/// The kernels, as operations of a backend.
+/// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub trait KernelBackend: Backend {
-    /// See [`crate::ragged_attention()`].
+pub(super) trait RaggedAttentionBackend: Backend {
+    /// See [`super::ragged_attention`].
     #[fusion(meta = outputs)]
     fn ragged_attention(
         queries: FloatTensor<Self>,
@@ -32,7 +29,7 @@ pub trait KernelBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`KernelBackend::ragged_attention`] will return, for a fusion that has not run it yet.
+/// What [`RaggedAttentionBackend::ragged_attention`] will return, for a fusion that has not run it yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     queries: &TensorSpec,
@@ -45,18 +42,13 @@ fn outputs(
     _scale: &f32,
     weights: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let shapes = ragged_attention::weight_shapes(
-        &queries.shape,
-        &keys.shape,
-        &tail_keys.shape,
-        *tail,
-        *weights,
-    );
+    let shapes =
+        super::weight_shapes(&queries.shape, &keys.shape, &tail_keys.shape, *tail, *weights);
     let [of_entries, of_tail] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
     (queries.clone(), of_entries, of_tail)
 }
 
-impl KernelBackend for CubeBackend {
+impl RaggedAttentionBackend for CubeBackend {
     fn ragged_attention(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
@@ -68,11 +60,6 @@ impl KernelBackend for CubeBackend {
         scale: f32,
         weights: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        ragged_attention::launch(
-            [queries, keys, values, offsets, tail_keys, tail_values],
-            tail,
-            scale,
-            weights,
-        )
+        launch([queries, keys, values, offsets, tail_keys, tail_values], tail, scale, weights)
     }
 }

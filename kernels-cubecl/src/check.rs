@@ -1,0 +1,81 @@
+//! Checks of a call before it is put off or launched.
+
+use burn::{backend::DispatchDevice, tensor::Device};
+use cubecl::prelude::Client;
+
+use crate::{KernelError, Result};
+
+/// A call of one operation.
+pub(crate) struct Check {
+    pub(crate) operation: &'static str,
+    client: Client,
+}
+
+impl Check {
+    /// Refuses devices without kernels.
+    pub(crate) fn new(operation: &'static str, device: &Device) -> Result<Self> {
+        match device.as_dispatch() {
+            DispatchDevice::Cube(device) => Ok(Self { operation, client: device.client() }),
+            _ => Err(KernelError::Device { operation }),
+        }
+    }
+
+    /// Refuses a tensor of another shape.
+    pub(crate) fn shape<const D: usize>(
+        &self,
+        tensor: &'static str,
+        found: [usize; D],
+        expected: [usize; D],
+    ) -> Result<()> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(KernelError::Shape {
+            operation: self.operation,
+            tensor,
+            found: found.to_vec(),
+            expected: expected.to_vec(),
+        })
+    }
+
+    /// Refuses a number that is not what it has to be.
+    pub(crate) fn value(
+        &self,
+        what: &'static str,
+        found: usize,
+        fits: bool,
+        expected: impl Into<String>,
+    ) -> Result<()> {
+        if fits {
+            return Ok(());
+        }
+        Err(KernelError::Value {
+            operation: self.operation,
+            what,
+            found,
+            expected: expected.into(),
+        })
+    }
+
+    /// Refuses more than the device takes.
+    pub(crate) fn at_most(&self, what: &'static str, found: usize, max: usize) -> Result<()> {
+        if found <= max {
+            return Ok(());
+        }
+        Err(KernelError::TooLarge { operation: self.operation, what, found, max })
+    }
+
+    /// Refuses a launch of more cubes than the device takes in one dimension.
+    pub(crate) fn cubes(&self, [x, y, z]: [usize; 3]) -> Result<()> {
+        let (max_x, max_y, max_z) = self.client.properties().hardware.max_cube_count;
+        self.at_most("the number of cubes along x", x, max_x as usize)?;
+        self.at_most("the number of cubes along y", y, max_y as usize)?;
+        self.at_most("the number of cubes along z", z, max_z as usize)
+    }
+
+    /// Refuses a tensor whose numbers cannot be counted in 32 bits, as kernels do.
+    pub(crate) fn countable(&self, what: &'static str, dims: &[usize]) -> Result<()> {
+        let numbers = dims.iter().try_fold(1_usize, |product, dim| product.checked_mul(*dim));
+        self.at_most(what, numbers.unwrap_or(usize::MAX), u32::MAX as usize)
+    }
+}

@@ -1,0 +1,3 @@
+//! The kernels by themselves, against f64, on every device of the build that has them. One file an operation.
+
+mod ragged_attention;
