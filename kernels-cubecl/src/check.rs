@@ -1,6 +1,9 @@
 //! Checks of a call before it is put off or launched.
 
-use burn::{backend::DispatchDevice, tensor::Device};
+use burn::{
+    backend::DispatchDevice,
+    tensor::{DType, Device},
+};
 use cubecl::prelude::Client;
 
 use crate::{KernelError, Result};
@@ -36,6 +39,19 @@ impl Check {
             found: found.to_vec(),
             expected: expected.to_vec(),
         })
+    }
+
+    /// Refuses a tensor of another type than the one it goes with.
+    pub(crate) fn same_type(
+        &self,
+        tensor: &'static str,
+        found: DType,
+        expected: DType,
+    ) -> Result<()> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(KernelError::DataType { operation: self.operation, tensor, found, expected })
     }
 
     /// Refuses a number that is not what it has to be.

@@ -1,3 +1,5 @@
+use burn::tensor::DType;
+
 /// Why a kernel was not launched. Nothing has been computed or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -19,6 +21,18 @@ pub enum KernelError {
         found: Vec<usize>,
         /// The shape that fits the others.
         expected: Vec<usize>,
+    },
+    /// A tensor has another type than the one it goes with.
+    #[error("{operation}: {tensor} is {found:?}, expected {expected:?}")]
+    DataType {
+        /// The operation.
+        operation: &'static str,
+        /// The tensor.
+        tensor: &'static str,
+        /// Its type.
+        found: DType,
+        /// The other's.
+        expected: DType,
     },
     /// A number is not one the kernel can work with.
     #[error("{operation}: {what} is {found}, expected {expected}")]

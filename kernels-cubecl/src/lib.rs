@@ -6,19 +6,24 @@
 //!
 //! One operation, one folder: `mod.rs` says what it computes, with its shapes, its algorithm and what it costs, and
 //! checks a call; `extension.rs` is how a call with Burn's tensors reaches the kernel, through Burn's dispatch, which
-//! knows the backend of a tensor, and through its fusion, which runs what it has put off first; `kernel.rs` is the
-//! kernel.
+//! knows the backend of a tensor, and through its fusion, which runs what it has put off first; the kernels and how they are
+//! launched are the rest.
 
+mod attention;
 mod check;
+mod column_scores;
+mod decode_attention;
 mod error;
 mod memory;
-mod ragged_attention;
+mod tile;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
+pub use attention::{Attention, AttentionOutput, Visibility, attention};
+pub use column_scores::{ColumnScores, ColumnScoresOutput, column_scores};
+pub use decode_attention::{DecodeAttention, DecodeOutput, EntryList, decode_attention};
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
-pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

@@ -1,26 +1,129 @@
-use super::{Ops, RaggedInput, RaggedOutput};
+use briquette_kernels as kernels;
+use burn::tensor::Tensor;
 
-/// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
+use super::{
+    AttentionInput, AttentionOutput, DecodeInput, Ops, RaggedInput, RaggedOutput, Reference,
+    Visibility,
+};
+
+/// Queries a head that decode attention takes: it keeps the products of a few in registers and reads keys once for
+/// them. More share keys in tiles.
+const FEW_QUERIES: usize = 8;
+
+/// CubeCL kernels where the device runs them and can launch so much at once, Burn's tensor operations elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kernels;
 
 impl Ops for Kernels {
+    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+        let found = if input.queries.dims()[2] <= FEW_QUERIES {
+            decode_attention(&DecodeInput {
+                queries: input.queries.clone(),
+                entries: input.keys.dims()[2],
+                keys: input.keys.clone(),
+                values: input.values.clone(),
+                visibility: input.visibility.clone(),
+                scale: input.scale,
+                column_sums: input.column_sums,
+                column_squares: input.column_squares,
+            })
+        } else {
+            attention(&input)
+        };
+        found.unwrap_or_else(|_| Reference.attention(input))
+    }
+
+    fn decode_attention(&self, input: &DecodeInput) -> Option<AttentionOutput> {
+        if input.queries.dims()[2] > FEW_QUERIES {
+            return None;
+        }
+        decode_attention(input).ok()
+    }
+
     fn ragged_attention(&self, input: &RaggedInput) -> Option<RaggedOutput> {
         let input = input.clone();
-        let wanted = input.weights;
-        let found = briquette_kernels::ragged_attention(briquette_kernels::RaggedAttention {
+        let found = kernels::decode_attention(kernels::DecodeAttention {
             queries: input.queries,
-            keys: input.keys,
-            values: input.values,
-            offsets: input.offsets,
-            tail_keys: input.tail_keys,
-            tail_values: input.tail_values,
-            tail: input.tail,
+            list: Some(kernels::EntryList {
+                keys: input.keys,
+                values: input.values,
+                offsets: input.offsets,
+                longest: input.longest,
+            }),
+            keys: input.tail_keys,
+            values: input.tail_values,
+            entries: input.tail,
+            visibility: kernels::Visibility::Causal,
             scale: input.scale,
-            weights: wanted,
+            weights: input.weights,
         })
         .ok()?;
-        let weights = wanted.then_some((found.weights, found.tail_weights));
+        let weights = found.list_weights.zip(found.weights.map(|weights| weights.squeeze_dim(2)));
         Some(RaggedOutput { output: found.output, weights })
+    }
+}
+
+/// Attention of many queries, and from its log-sum-exp what is wanted of the columns.
+fn attention(input: &AttentionInput) -> kernels::Result<AttentionOutput> {
+    let visibility = visibility(&input.visibility);
+    let kernels::AttentionOutput { output, log_sum_exp } =
+        kernels::attention(kernels::Attention {
+            queries: input.queries.clone(),
+            keys: input.keys.clone(),
+            values: input.values.clone(),
+            visibility: visibility.clone(),
+            scale: input.scale,
+        })?;
+    if !input.column_sums && !input.column_squares {
+        return Ok(AttentionOutput { output, column_sums: None, column_squares: None });
+    }
+    let columns = kernels::column_scores(kernels::ColumnScores {
+        queries: input.queries.clone(),
+        keys: input.keys.clone(),
+        log_sum_exp,
+        visibility,
+        scale: input.scale,
+        local: 0,
+        squares: input.column_squares,
+    })?;
+    Ok(AttentionOutput {
+        output,
+        column_sums: input.column_sums.then_some(columns.sums),
+        column_squares: columns.squares,
+    })
+}
+
+/// Attention of a few queries, whose weights are few enough to be written.
+fn decode_attention(input: &DecodeInput) -> kernels::Result<AttentionOutput> {
+    let found = kernels::decode_attention(kernels::DecodeAttention {
+        queries: input.queries.clone(),
+        list: None,
+        keys: input.keys.clone(),
+        values: input.values.clone(),
+        entries: input.entries,
+        visibility: visibility(&input.visibility),
+        scale: input.scale,
+        weights: input.column_sums || input.column_squares,
+    })?;
+    let columns = |weights: Tensor<4>| -> Tensor<3> {
+        match weights.dims()[2] {
+            1 => weights.squeeze_dim(2),
+            _ => weights.sum_dim(2).squeeze_dim(2),
+        }
+    };
+    let squares = found.weights.clone().filter(|_| input.column_squares);
+    Ok(AttentionOutput {
+        output: found.output,
+        column_sums: found.weights.filter(|_| input.column_sums).map(columns),
+        column_squares: squares.map(|weights| columns(weights.square())),
+    })
+}
+
+fn visibility(visibility: &Visibility) -> kernels::Visibility {
+    let Visibility { queries, entries, by_position } = visibility.clone();
+    if by_position {
+        kernels::Visibility::Positions { queries, entries }
+    } else {
+        kernels::Visibility::Causal
     }
 }

@@ -30,6 +30,13 @@ pub trait Ops: Debug + Send + Sync {
         attention::attention(input)
     }
 
+    /// Causal attention of a few queries over entries in buffers with room for more, read where they lie; `None` if
+    /// there is no kernel for it, and the entries are to be taken out of their buffers. See [`DecodeInput`] for shapes.
+    fn decode_attention(&self, input: &DecodeInput) -> Option<AttentionOutput> {
+        let _ = input;
+        None
+    }
+
     /// Attention of one query a head over heads that hold different numbers of entries, read where they lie; `None`
     /// if there is no kernel for it, and the entries are to be padded to the longest head. See [`RaggedInput`] for
     /// shapes.
@@ -130,6 +137,27 @@ pub struct AttentionOutput {
     pub column_squares: Option<Tensor<3>>,
 }
 
+/// What [`Ops::decode_attention`] works on. The queries belong to the last of the entries.
+#[derive(Clone, Debug)]
+pub struct DecodeInput {
+    /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
+    pub queries: Tensor<4>,
+    /// Keys, positions encoded, `[batch, kv_heads, capacity, head_dim]`.
+    pub keys: Tensor<4>,
+    /// Values, `[batch, kv_heads, capacity, head_dim]`.
+    pub values: Tensor<4>,
+    /// How many rows of the buffers are entries: the first.
+    pub entries: usize,
+    /// Which entry each query may see.
+    pub visibility: Visibility,
+    /// What scores are multiplied by before the softmax.
+    pub scale: f64,
+    /// Whether [`AttentionOutput::column_sums`] is wanted.
+    pub column_sums: bool,
+    /// Whether [`AttentionOutput::column_squares`] is wanted.
+    pub column_squares: bool,
+}
+
 /// What [`Ops::ragged_attention`] works on. Every query sees every entry of its head.
 #[derive(Clone, Debug)]
 pub struct RaggedInput {
@@ -142,6 +170,8 @@ pub struct RaggedInput {
     /// Where those of each batch row and kv head begin, and behind the last where they end,
     /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
+    /// Entries of the head that has most of them.
+    pub longest: usize,
     /// More keys, the same number for every head, in buffers with room for more,
     /// `[batch, kv_heads, capacity, head_dim]`.
     pub tail_keys: Tensor<4>,

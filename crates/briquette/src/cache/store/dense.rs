@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     cache::{Entries, Tracks},
-    ops::{AttentionInput, AttentionOutput, Ops},
+    ops::{AttentionInput, AttentionOutput, DecodeInput, Ops},
 };
 
 /// One buffer for keys, one for values, every head of one length.
@@ -51,6 +51,25 @@ impl DenseStore {
     /// Keys and values with all the room there is, `[batch, kv_heads, capacity, head_dim]`.
     pub(super) fn buffers(&self) -> Option<(Tensor<4>, Tensor<4>)> {
         self.buffers.as_ref().map(|buffers| (buffers.keys.clone(), buffers.values.clone()))
+    }
+
+    /// Attention over the buffers as they are, where there is a kernel for it. Keys that are encoded in every call are
+    /// taken out for it.
+    fn attend_in_place(&self, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+        if input.encode.is_some() {
+            return None;
+        }
+        let buffers = self.buffers.as_ref()?;
+        input.ops.decode_attention(&DecodeInput {
+            queries: input.queries.clone(),
+            keys: buffers.keys.clone(),
+            values: buffers.values.clone(),
+            entries: self.columns,
+            visibility: input.visibility.clone(),
+            scale: input.scale,
+            column_sums: input.column_sums,
+            column_squares: input.column_squares,
+        })
     }
 
     /// Writes `entries` at `start`; there must be room.
@@ -158,7 +177,7 @@ impl Store for DenseStore {
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
-        attend_entries(self.entries(), input)
+        self.attend_in_place(&input).unwrap_or_else(|| attend_entries(self.entries(), input))
     }
 
     fn set_tracks(&mut self, tracks: Tracks) {

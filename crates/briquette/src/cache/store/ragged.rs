@@ -87,6 +87,7 @@ impl Body for RaggedBody {
             keys: self.keys.clone(),
             values: self.values.clone(),
             offsets: self.offsets.clone(),
+            longest: self.tokens.layout.width(),
             tail_keys: tail.keys,
             tail_values: tail.values,
             tail: tail.columns,

@@ -1,0 +1,66 @@
+use burn::backend::{
+    Backend, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+#[cfg(feature = "fusion")]
+use burn::{
+    backend::fusion::custom::TensorSpec,
+    tensor::{DType, Shape},
+};
+use burn_cubecl::CubeBackend;
+
+use super::launch::launch;
+
+/// The kernel as operations of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait AttentionBackend: Backend {
+    /// See [`super::attention`].
+    #[fusion(meta = |queries, _keys, _values, _scale| outputs(queries))]
+    fn attention_causal(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// See [`super::attention`].
+    #[fusion(meta = |queries, _keys, _values, _of_queries, _of_entries, _scale| outputs(queries))]
+    fn attention_by_position(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        query_positions: IntTensor<Self>,
+        entry_positions: IntTensor<Self>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What both will return, for a fusion that has not run them yet.
+#[cfg(feature = "fusion")]
+fn outputs(queries: &TensorSpec) -> (TensorSpec, TensorSpec) {
+    let shape = &queries.shape;
+    let sums = Shape::from([shape[0], shape[1], shape[2]]);
+    (queries.clone(), TensorSpec::new(sums, DType::F32))
+}
+
+impl AttentionBackend for CubeBackend {
+    fn attention_causal(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        launch([queries, keys, values], None, scale)
+    }
+
+    fn attention_by_position(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        query_positions: IntTensor<Self>,
+        entry_positions: IntTensor<Self>,
+        scale: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        launch([queries, keys, values], Some([query_positions, entry_positions]), scale)
+    }
+}

@@ -1,0 +1,84 @@
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use super::{
+    mma::{Tiles, attention_mma},
+    tiled::attention_tiled,
+};
+use crate::tile::{
+    portable::{SIDE, UNITS},
+    support::{chunked, multiplies},
+};
+
+/// Queries of a cube, the fewest of all ways to launch.
+pub(super) const FEWEST_QUERIES: usize = SIDE;
+/// Planes of a cube, of 16 queries each.
+const PLANES: usize = 4;
+/// Keys in shared memory at a time; there are as many again on their way.
+const KEYS: usize = 32;
+
+/// Takes queries, keys and values, and positions of queries and entries. Returns output and log-sum-exp.
+pub(super) fn launch(
+    [queries, keys, values]: [CubeTensor; 3],
+    positions: Option<[CubeTensor; 2]>,
+    scale: f32,
+) -> (CubeTensor, CubeTensor) {
+    let shape = queries.shape();
+    let (batch, heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
+    let client = queries.client.clone();
+    let empty =
+        |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
+    let log_sum_exp = empty(Shape::from([batch, heads, new]), DType::F32);
+    let output = empty(shape, queries.dtype);
+    let by_position = positions.is_some();
+    let [of_queries, of_entries] =
+        positions.unwrap_or_else(|| [(); 2].map(|()| empty(Shape::from([1, 1, 1]), DType::I32)));
+    let int = dtype_to_storage_type(of_queries.dtype);
+    let [query, key] = [queries.dtype, keys.dtype].map(dtype_to_storage_type);
+    let cubes =
+        |rows: usize| CubeCount::Static(new.div_ceil(rows) as u32, heads as u32, batch as u32);
+    if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
+        let env =
+            |n: &str, d: usize| std::env::var(n).ok().and_then(|x| x.parse().ok()).unwrap_or(d);
+        let (planes, keys_) = (env("BQ_PLANES", PLANES), env("BQ_KEYS", KEYS));
+        let tall = env("BQ_TALL", 2);
+        let tiles = Tiles { head_dim, planes, tall, keys: keys_, by_position };
+        attention_mma::launch(
+            &client,
+            CubeCount::Static(heads as u32, new.div_ceil(planes * tall * 16) as u32, batch as u32),
+            CubeDim::new_1d(planes as u32 * 32),
+            chunked(queries).into_tensor_arg(),
+            chunked(keys).into_tensor_arg(),
+            chunked(values).into_tensor_arg(),
+            of_queries.into_tensor_arg(),
+            of_entries.into_tensor_arg(),
+            output.clone().into_tensor_arg(),
+            log_sum_exp.clone().into_tensor_arg(),
+            scale,
+            tiles,
+            [query, int],
+        );
+    } else {
+        attention_tiled::launch(
+            &client,
+            cubes(SIDE),
+            CubeDim::new_1d(UNITS as u32),
+            queries.into_tensor_arg(),
+            keys.into_tensor_arg(),
+            values.into_tensor_arg(),
+            of_queries.into_tensor_arg(),
+            of_entries.into_tensor_arg(),
+            output.clone().into_tensor_arg(),
+            log_sum_exp.clone().into_tensor_arg(),
+            scale,
+            head_dim,
+            by_position,
+            [query, key, int],
+        );
+    }
+    (output, log_sum_exp)
+}

@@ -1,0 +1,5 @@
+//! What kernels that multiply tiles are made of.
+
+pub(crate) mod mma;
+pub(crate) mod portable;
+pub(crate) mod support;

@@ -1,0 +1,308 @@
+//! Attention of many queries, and the column scores that follow from its log-sum-exp: causal and by position, sizes
+//! that cross each tile, strided inputs.
+
+use briquette_kernels::{
+    Attention, AttentionOutput, ColumnScores, KernelError, Visibility, attention, column_scores,
+};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::{Noise, round},
+    reference::attention::{weighted_mean, weights},
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    query_heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// Entries before the first query's own.
+    old: usize,
+    new: usize,
+    local: usize,
+    /// Whether positions say who sees what, with padding in the second row of the batch.
+    by_position: bool,
+}
+
+const CAUSAL: Case = Case {
+    batch: 1,
+    query_heads: 2,
+    kv_heads: 1,
+    head_dim: 64,
+    old: 0,
+    new: 33,
+    local: 5,
+    by_position: false,
+};
+
+fn cases() -> Vec<Case> {
+    let wide = Case { head_dim: 128, query_heads: 4, kv_heads: 2, ..CAUSAL };
+    let odd = Case { head_dim: 10, query_heads: 3, kv_heads: 3, ..CAUSAL };
+    vec![
+        CAUSAL,
+        Case { new: 1, local: 1, ..CAUSAL },
+        Case { new: 64, local: 64, ..CAUSAL },
+        Case { old: 95, new: 129, local: 0, ..CAUSAL },
+        Case { old: 63, new: 2, local: 2, ..CAUSAL },
+        Case { batch: 2, old: 1, new: 65, ..wide },
+        Case { batch: 2, old: 17, new: 130, by_position: true, ..wide },
+        Case { batch: 2, old: 0, new: 31, by_position: true, ..odd },
+        Case { old: 40, new: 32, local: 32, ..odd },
+    ]
+}
+
+/// `[batch, heads, rows, head_dim]` as numbers.
+fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
+    let head_dim = x.dims()[3];
+    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
+}
+
+/// What f64 says.
+struct Expected {
+    output: Vec<Vec<f64>>,
+    log_sum_exp: Vec<f64>,
+    sums: Vec<f64>,
+    local_sums: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+const SCALE: f64 = 0.3;
+
+impl Case {
+    fn entries(&self) -> usize {
+        self.old + self.new
+    }
+
+    /// Padding of a row of the batch, all on the left.
+    fn padding(&self, row: usize) -> usize {
+        if self.by_position && row == 1 { self.old + self.new / 3 } else { 0 }
+    }
+
+    /// The position of a column of a row: what is left after an eviction, with gaps.
+    fn position(&self, row: usize, column: usize) -> i64 {
+        if column < self.padding(row) { -1 } else { 3 * column as i64 + 2 }
+    }
+
+    fn expected(&self, queries: &Tensor<4>, keys: &Tensor<4>, values: &Tensor<4>) -> Expected {
+        let Self { batch, query_heads, kv_heads, head_dim, old, new, .. } = *self;
+        let entries = self.entries();
+        let (queries, keys, values) = (numbers(queries), numbers(keys), numbers(values));
+        let mut expected = Expected {
+            output: Vec::new(),
+            log_sum_exp: Vec::new(),
+            sums: vec![0.0; batch * query_heads * entries],
+            local_sums: vec![0.0; batch * query_heads * entries],
+            squares: vec![0.0; batch * query_heads * entries],
+        };
+        for row in 0..batch {
+            let padding = self.padding(row);
+            for head in 0..query_heads {
+                let kv_head = row * kv_heads + head * kv_heads / query_heads;
+                let (keys, values) = (&keys[kv_head * entries..], &values[kv_head * entries..]);
+                let columns = (row * query_heads + head) * entries;
+                for query in 0..new {
+                    if old + query < padding {
+                        expected.output.push(vec![0.0; head_dim]);
+                        expected.log_sum_exp.push(f64::from(1e30_f32));
+                        continue;
+                    }
+                    let seen = padding..old + query + 1;
+                    let q = &queries[(row * query_heads + head) * new + query];
+                    let keys = &keys[seen.clone()];
+                    let weights = weights(q, keys, SCALE);
+                    let product = |key: &Vec<f64>| -> f64 {
+                        q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * SCALE
+                    };
+                    expected.log_sum_exp.push(product(&keys[0]) - weights[0].ln());
+                    for (weight, column) in weights.iter().zip(seen.clone()) {
+                        expected.sums[columns + column] += weight;
+                        expected.squares[columns + column] += weight * weight;
+                        if query >= new - self.local {
+                            expected.local_sums[columns + column] += weight;
+                        }
+                    }
+                    expected.output.push(weighted_mean(&weights, &values[seen]));
+                }
+            }
+        }
+        expected
+    }
+
+    fn visibility(&self, device: &Device) -> Visibility {
+        let Self { batch, kv_heads, old, .. } = *self;
+        if !self.by_position {
+            return Visibility::Causal;
+        }
+        let entries = self.entries();
+        let of_rows = |columns: std::ops::Range<usize>, heads: usize| -> Tensor<3, Int> {
+            let count = columns.len();
+            let all: Vec<i64> = (0..batch * heads)
+                .flat_map(|head| {
+                    columns.clone().map(move |column| self.position(head / heads, column))
+                })
+                .collect();
+            Tensor::from_data(TensorData::new(all, [batch, heads, count]), device)
+        };
+        Visibility::Positions {
+            queries: of_rows(old..entries, 1),
+            entries: of_rows(0..entries, kv_heads),
+        }
+    }
+
+    fn check(&self, dtype: DType, device: &Device) {
+        let Self { batch, query_heads, kv_heads, head_dim, new, local, .. } = *self;
+        let entries = self.entries();
+        let host = host();
+        let mut noise = Noise::new((head_dim + entries) as u64);
+        let mut random = |shape| noise.tensor(shape, &host).cast(dtype);
+        let queries = random([batch, query_heads, new, head_dim]);
+        let [keys, values] = [(); 2].map(|()| random([batch, kv_heads, entries, head_dim]));
+        let expected = self.expected(&queries, &keys, &values);
+
+        // Queries are the transpose of another tensor, keys and values parts of a longer one.
+        let to = |x: &Tensor<4>| x.clone().to_device(device);
+        let turned = to(&queries).swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2);
+        let long = |x: &Tensor<4>| {
+            let more = Tensor::full([batch, kv_heads, 5, head_dim], f32::NAN, (device, dtype));
+            Tensor::cat(vec![to(x), more], 2).narrow(2, 0, entries)
+        };
+        let poison =
+            Tensor::<4>::full([batch, query_heads, new, head_dim], f32::NAN, (device, dtype));
+        drop(poison.clone().add_scalar(1.0));
+        drop(poison);
+        let input = Attention {
+            queries: turned.clone(),
+            keys: long(&keys),
+            values: long(&values),
+            visibility: self.visibility(device),
+            scale: SCALE,
+        };
+        let AttentionOutput { output, log_sum_exp } = attention(input.clone()).unwrap();
+        assert_eq!(output.dims(), [batch, query_heads, new, head_dim]);
+        assert_eq!(output.dtype(), dtype);
+        let again = attention(input).unwrap();
+        assert_eq!(output.to_data(), again.output.to_data(), "{self:?} twice");
+
+        for (row, (found, expected)) in numbers(&output).iter().zip(&expected.output).enumerate() {
+            for (found, expected) in found.iter().zip(expected) {
+                let off = (found - round(*expected, dtype)).abs();
+                let most = tolerance(dtype) * (1.0 + expected.abs());
+                assert!(
+                    off <= most,
+                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
+                );
+            }
+        }
+        let close = |what: &str, found: &Tensor<3>, expected: &[f64]| {
+            let found = found.clone().try_into_vec_as::<f32>().unwrap();
+            assert_eq!(found.len(), expected.len(), "{what}");
+            for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let off = (f64::from(*found) - expected).abs();
+                let most = 1e-4 * (1.0 + expected.abs());
+                assert!(
+                    off <= most,
+                    "{what}: {found}, expected {expected}, at {place}, {dtype:?}, {self:?}"
+                );
+            }
+        };
+        close("log-sum-exp", &log_sum_exp, &expected.log_sum_exp);
+
+        let input = ColumnScores {
+            queries: turned,
+            keys: long(&keys),
+            log_sum_exp,
+            visibility: self.visibility(device),
+            scale: SCALE,
+            local,
+            squares: true,
+        };
+        let found = column_scores(input.clone()).unwrap();
+        close("sums", &found.sums, &expected.sums);
+        close("squares", &found.squares.clone().unwrap(), &expected.squares);
+        assert_eq!(found.local_sums.is_some(), local > 0);
+        if let Some(sums) = &found.local_sums {
+            close("local sums", sums, &expected.local_sums);
+        }
+        let less = column_scores(ColumnScores { local: 0, squares: false, ..input }).unwrap();
+        assert_eq!(less.sums.to_data(), found.sums.to_data(), "{self:?} with less wanted");
+        assert!(less.local_sums.is_none() && less.squares.is_none());
+    }
+}
+
+#[test]
+fn attention_and_column_scores() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            for case in cases() {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                case.check(dtype, &backend.device);
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_that_do_not_fit_are_refused() {
+    let zeros = |shape: [usize; 4], device: &Device| Tensor::<4>::zeros(shape, device);
+    let input = |queries, keys: [usize; 4], device: &Device| Attention {
+        queries: zeros(queries, device),
+        keys: zeros(keys, device),
+        values: zeros(keys, device),
+        visibility: Visibility::Causal,
+        scale: 1.0,
+    };
+    let on_host = attention(input([1, 1, 1, 8], [1, 1, 1, 8], &host()));
+    assert_eq!(on_host.unwrap_err(), KernelError::Device { operation: "attention" });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let device = &backend.device;
+        let refuse = |queries, keys| attention(input(queries, keys, device)).unwrap_err();
+        assert_eq!(
+            refuse([1, 1, 2, 8], [1, 1, 2, 16]),
+            KernelError::Shape {
+                operation: "attention",
+                tensor: "keys",
+                found: vec![1, 1, 2, 16],
+                expected: vec![1, 1, 2, 8],
+            }
+        );
+        assert_eq!(
+            refuse([1, 3, 2, 8], [1, 2, 2, 8]),
+            KernelError::Value {
+                operation: "attention",
+                what: "query_heads",
+                found: 3,
+                expected: "a multiple of 2".into(),
+            }
+        );
+        assert_eq!(
+            refuse([1, 1, 3, 8], [1, 1, 2, 8]),
+            KernelError::Value {
+                operation: "attention",
+                what: "the number of queries",
+                found: 3,
+                expected: "1 to 2, the entries".into(),
+            }
+        );
+        let local = column_scores(ColumnScores {
+            queries: zeros([1, 1, 2, 8], device),
+            keys: zeros([1, 1, 2, 8], device),
+            log_sum_exp: Tensor::zeros([1, 1, 2], device),
+            visibility: Visibility::Causal,
+            scale: 1.0,
+            local: 3,
+            squares: false,
+        });
+        assert_eq!(
+            local.unwrap_err(),
+            KernelError::Value {
+                operation: "column_scores",
+                what: "local",
+                found: 3,
+                expected: "at most 2, the queries".into(),
+            }
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! Decode attention over buffers with room for more, with padding and without, and over lists of which heads hold
+//! different numbers, empty ones among them: sizes that cross a chunk, a cube's share and a block of weights.
+
+use briquette::ops::{RaggedInput, best};
+use briquette_kernels::{
+    DecodeAttention, DecodeOutput, EntryList, KernelError, Visibility, decode_attention,
+};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::{Noise, round},
+    reference::attention::{weighted_mean, weights},
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+const SCALE: f64 = 0.3;
+
+#[derive(Clone, Debug)]
+struct Case {
+    batch: usize,
+    query_heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    new: usize,
+    /// Entries of each batch row and kv head in a list, if there is one.
+    list: Option<Vec<usize>>,
+    entries: usize,
+    capacity: usize,
+    /// Padding of each row of the batch, if positions say who sees what.
+    padding: Option<Vec<usize>>,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |(batch, query_heads, kv_heads), head_dim, new, entries, capacity| Case {
+        batch,
+        query_heads,
+        kv_heads,
+        head_dim,
+        new,
+        list: None,
+        entries,
+        capacity,
+        padding: None,
+    };
+    let list = |case: Case, list: &[usize]| Case { list: Some(list.to_vec()), ..case };
+    let padded = |case: Case, padding: &[usize]| Case { padding: Some(padding.to_vec()), ..case };
+    vec![
+        case((1, 1, 1), 1, 1, 1, 1),
+        case((2, 4, 2), 64, 1, 127, 130),
+        case((1, 8, 2), 128, 1, 1100, 1100),
+        case((1, 4, 2), 64, 3, 129, 256),
+        case((1, 10, 1), 20, 1, 300, 301),
+        padded(case((2, 4, 2), 64, 1, 130, 140), &[0, 129]),
+        padded(case((2, 2, 1), 64, 3, 40, 41), &[39, 38]),
+        list(case((1, 2, 2), 16, 1, 1, 4), &[5, 3]),
+        list(case((2, 4, 2), 64, 1, 1, 1), &[64, 0, 1, 63]),
+        list(case((1, 8, 2), 128, 1, 3, 70), &[65, 1129]),
+        list(case((1, 4, 1), 100, 1, 64, 64), &[200]),
+        list(case((1, 4, 2), 64, 1, 0, 1), &[3, 128]),
+        list(case((2, 3, 3), 7, 1, 66, 67), &[0, 0, 0, 2, 9, 0]),
+    ]
+}
+
+/// Rows of `head_dim` numbers.
+fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
+    let head_dim = x.dims()[3];
+    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
+}
+
+/// What f64 says.
+struct Expected {
+    output: Vec<Vec<f64>>,
+    log_sum_exp: Vec<f64>,
+    list_weights: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+/// Queries, the list's keys and values, and those of the buffers.
+struct Tensors {
+    queries: Tensor<4>,
+    list: [Tensor<4>; 2],
+    buffers: [Tensor<4>; 2],
+}
+
+impl Case {
+    fn rows_of_list(&self) -> usize {
+        self.list.as_ref().map_or(0, |list| list.iter().sum::<usize>())
+    }
+
+    fn tensors(&self, dtype: DType) -> Tensors {
+        let Self { batch, query_heads, kv_heads, head_dim, new, capacity, .. } = *self;
+        let host = host();
+        let mut noise = Noise::new((head_dim + capacity) as u64);
+        let mut random = |shape| noise.tensor(shape, &host).cast(dtype);
+        let rows = self.rows_of_list().max(1);
+        Tensors {
+            queries: random([batch, query_heads, new, head_dim]),
+            list: [(); 2].map(|()| random([1, 1, rows, head_dim])),
+            buffers: [(); 2].map(|()| random([batch, kv_heads, capacity, head_dim])),
+        }
+    }
+
+    fn expected(&self, tensors: &Tensors) -> Expected {
+        let Self { query_heads, kv_heads, head_dim, new, entries, capacity, .. } = *self;
+        let group = query_heads / kv_heads;
+        let queries = numbers(&tensors.queries);
+        let [list_keys, list_values] = [0, 1].map(|part| numbers(&tensors.list[part]));
+        let [keys, values] = [0, 1].map(|part| numbers(&tensors.buffers[part]));
+        let mut expected = Expected {
+            output: Vec::new(),
+            log_sum_exp: Vec::new(),
+            list_weights: vec![0.0; self.rows_of_list() * group],
+            weights: vec![0.0; queries.len() * entries],
+        };
+        for (line, query) in queries.iter().enumerate() {
+            let (head, row) = (line / new, line % new);
+            let (kv_head, batch) = (head / group, head / query_heads);
+            let listed = self.list.as_ref().map_or(0, |list| list[kv_head]);
+            let start: usize = self.list.iter().flat_map(|list| &list[..kv_head]).sum();
+            let padding = self.padding.as_ref().map_or(0, |padding| padding[batch]);
+            let seen = padding..(entries + row + 1 - new).min(entries);
+            if listed == 0 && (seen.is_empty() || padding > entries - new + row) {
+                expected.output.push(vec![0.0; head_dim]);
+                expected.log_sum_exp.push(f64::from(1e30_f32));
+                continue;
+            }
+            let all = |list: &[Vec<f64>], buffer: &[Vec<f64>]| {
+                let mut rows = list[start..start + listed].to_vec();
+                rows.extend_from_slice(&buffer[kv_head * capacity..][seen.clone()]);
+                rows
+            };
+            let keys = all(&list_keys, &keys);
+            let weights = weights(query, &keys, SCALE);
+            let first: f64 = query.iter().zip(&keys[0]).map(|(q, k)| q * k).sum();
+            expected.log_sum_exp.push(first * SCALE - weights[0].ln());
+            let (of_list, of_buffers) = weights.split_at(listed);
+            for (entry, weight) in of_list.iter().enumerate() {
+                expected.list_weights[(start + entry) * group + head % group] = *weight;
+            }
+            for (column, weight) in seen.clone().zip(of_buffers) {
+                expected.weights[line * entries + column] = *weight;
+            }
+            expected.output.push(weighted_mean(&weights, &all(&list_values, &values)));
+        }
+        expected
+    }
+
+    fn visibility(&self, device: &Device) -> Visibility {
+        let Self { batch, kv_heads, new, entries, .. } = *self;
+        let Some(padding) = &self.padding else { return Visibility::Causal };
+        // What is left after an eviction has gaps; one column too many is what a buffer has.
+        let of_rows = |columns: std::ops::Range<usize>, heads: usize| -> Tensor<3, Int> {
+            let count = columns.len();
+            let all: Vec<i64> =
+                (0..batch * heads)
+                    .flat_map(|head| {
+                        let padding = padding[head / heads];
+                        columns.clone().map(move |column| {
+                            if column < padding { -1 } else { 3 * column as i64 + 1 }
+                        })
+                    })
+                    .collect();
+            Tensor::from_data(TensorData::new(all, [batch, heads, count]), device)
+        };
+        Visibility::Positions {
+            queries: of_rows(entries - new..entries, 1),
+            entries: of_rows(0..entries + 1, kv_heads),
+        }
+    }
+
+    fn input(&self, tensors: &Tensors, device: &Device) -> DecodeAttention {
+        let head_dim = self.head_dim;
+        // Keys lie as they come; values of the list are a part of a wider tensor, and queries the transpose of another.
+        let to = |x: &Tensor<4>| x.clone().to_device(device);
+        let rows = self.rows_of_list().max(1);
+        let flat = |x: &Tensor<4>| to(x).reshape([rows, head_dim]);
+        let wide = Tensor::cat(vec![flat(&tensors.list[1]), flat(&tensors.list[0])], 1);
+        let offsets = |list: &Vec<usize>| {
+            let mut offsets = vec![0_i64];
+            offsets.extend(list.iter().scan(0, |end, &length| {
+                *end += length as i64;
+                Some(*end)
+            }));
+            Tensor::from_data(TensorData::new(offsets, [list.len() + 1]), device)
+        };
+        DecodeAttention {
+            queries: to(&tensors.queries).swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3),
+            list: self.list.as_ref().map(|list| EntryList {
+                keys: flat(&tensors.list[0]),
+                values: wide.narrow(1, 0, head_dim),
+                offsets: offsets(list),
+                longest: list.iter().copied().max().unwrap_or(0),
+            }),
+            keys: to(&tensors.buffers[0]),
+            values: to(&tensors.buffers[1]),
+            entries: self.entries,
+            visibility: self.visibility(device),
+            scale: SCALE,
+            weights: true,
+        }
+    }
+
+    fn check(&self, dtype: DType, device: &Device) {
+        let Self { batch, query_heads, kv_heads, head_dim, new, entries, .. } = *self;
+        let tensors = self.tensors(dtype);
+        let expected = self.expected(&tensors);
+        let input = self.input(&tensors, device);
+        let poison =
+            Tensor::<4>::full([batch, query_heads, new, head_dim], f32::NAN, (device, dtype));
+        drop(poison.clone().add_scalar(1.0));
+        drop(poison);
+        let DecodeOutput { output, log_sum_exp, list_weights, weights } =
+            decode_attention(input.clone()).unwrap();
+        assert_eq!(output.dims(), [batch, query_heads, new, head_dim]);
+        assert_eq!(output.dtype(), dtype);
+        let without = decode_attention(DecodeAttention { weights: false, ..input }).unwrap();
+        assert!(without.weights.is_none() && without.list_weights.is_none());
+        assert_eq!(
+            output.to_data(),
+            without.output.to_data(),
+            "weights change nothing, twice the same"
+        );
+
+        for (row, (found, expected)) in numbers(&output).iter().zip(&expected.output).enumerate() {
+            for (found, expected) in found.iter().zip(expected) {
+                let off = (found - round(*expected, dtype)).abs();
+                let most = tolerance(dtype) * (1.0 + expected.abs());
+                assert!(
+                    off <= most,
+                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
+                );
+            }
+        }
+        let close = |what: &str, found: Vec<f32>, expected: &[f64]| {
+            assert!(found.len() >= expected.len(), "{what}");
+            for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let off = (f64::from(*found) - expected).abs();
+                let most = 1e-4 * (1.0 + expected.abs());
+                assert!(
+                    off <= most,
+                    "{what}: {found}, expected {expected}, at {place}, {dtype:?}, {self:?}"
+                );
+            }
+        };
+        close("log-sum-exp", log_sum_exp.try_into_vec_as::<f32>().unwrap(), &expected.log_sum_exp);
+        let weights = weights.unwrap();
+        assert_eq!(weights.dims(), [batch, query_heads, new, entries.max(1)]);
+        close("weights", weights.try_into_vec_as::<f32>().unwrap(), &expected.weights);
+        assert_eq!(list_weights.is_some(), self.list.is_some());
+        if let Some(weights) = list_weights {
+            assert_eq!(weights.dims(), [self.rows_of_list(), query_heads / kv_heads]);
+            let weights = weights.try_into_vec_as::<f32>().unwrap();
+            close("weights of the list", weights, &expected.list_weights);
+        }
+    }
+}
+
+#[test]
+fn decode() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            for case in cases() {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                case.check(dtype, &backend.device);
+            }
+        }
+    }
+}
+
+#[test]
+fn decode_calls_that_do_not_fit_are_refused() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let case = &cases()[3];
+        let input = case.input(&case.tensors(DType::F32), &backend.device);
+        let refuse = |input: DecodeAttention| decode_attention(input).unwrap_err();
+        let value = |what, found, expected: &str| KernelError::Value {
+            operation: "decode_attention",
+            what,
+            found,
+            expected: expected.into(),
+        };
+        assert_eq!(
+            refuse(DecodeAttention { entries: 257, ..input.clone() }),
+            value("entries", 257, "at most 256, the capacity")
+        );
+        assert_eq!(
+            refuse(DecodeAttention { entries: 2, ..input.clone() }),
+            value("the number of queries", 3, "at most 2, the entries")
+        );
+        let values = input.values.clone().narrow(3, 0, 32);
+        assert_eq!(
+            refuse(DecodeAttention { values, ..input.clone() }),
+            KernelError::Shape {
+                operation: "decode_attention",
+                tensor: "values",
+                found: vec![1, 2, 256, 32],
+                expected: vec![1, 2, 256, 64],
+            }
+        );
+        let values = input.values.clone().cast(DType::F16);
+        if backend.device.supports_dtype(DType::F16) {
+            assert_eq!(
+                refuse(DecodeAttention { values, ..input }),
+                KernelError::DataType {
+                    operation: "decode_attention",
+                    tensor: "values",
+                    found: DType::F16,
+                    expected: DType::F32,
+                }
+            );
+        }
+    }
+}
+
+/// Where there are no kernels, the operations say so, and stores lay entries out instead.
+#[test]
+fn flex_has_no_kernels() {
+    let device = host();
+    let rows = || Tensor::zeros([1, 8], &device);
+    let tail = || Tensor::zeros([1, 1, 1, 8], &device);
+    let input = RaggedInput {
+        queries: tail(),
+        keys: rows(),
+        values: rows(),
+        offsets: Tensor::from_ints([0, 1], &device),
+        longest: 1,
+        tail_keys: tail(),
+        tail_values: tail(),
+        tail: 0,
+        scale: 1.0,
+        weights: false,
+    };
+    assert!(best().ragged_attention(&input).is_none());
+}
