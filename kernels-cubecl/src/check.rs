@@ -20,6 +20,16 @@ impl Check {
         }
     }
 
+    /// The client of the device.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Refuses a device that lacks what the operation needs.
+    pub(crate) fn supports(&self, supported: bool) -> Result<()> {
+        if supported { Ok(()) } else { Err(KernelError::Device { operation: self.operation }) }
+    }
+
     /// Refuses a tensor of another shape.
     pub(crate) fn shape<const D: usize>(
         &self,

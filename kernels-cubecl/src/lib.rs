@@ -13,12 +13,14 @@ mod check;
 mod error;
 mod memory;
 mod ragged_attention;
+mod select;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
 pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};
+pub use select::{Select, SelectOutput, select};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

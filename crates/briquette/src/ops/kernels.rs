@@ -1,4 +1,5 @@
-use super::{Ops, RaggedInput, RaggedOutput};
+use super::{Ops, RaggedInput, RaggedOutput, SelectInput, Selection, select};
+use crate::{Error, Result};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,5 +23,21 @@ impl Ops for Kernels {
         .ok()?;
         let weights = wanted.then_some((found.weights, found.tail_weights));
         Some(RaggedOutput { output: found.output, weights })
+    }
+
+    /// On the device, with nothing read back but the counts of NaN that are asked for. On the host where there is no
+    /// kernel, for more than one takes, and where nothing is to be kept.
+    fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
+        let SelectInput { layer, scores, held, keep, sinks, recent, check } = input.clone();
+        let scores = scores.clone();
+        let call = briquette_kernels::Select { scores, held, keep, sinks, recent };
+        let Ok(found) = briquette_kernels::select(call) else { return select::select(input) };
+        if check {
+            let counts = found.nan.try_into_vec_as::<i64>()?;
+            if let Some(&count) = counts.iter().find(|&&count| count > 0) {
+                return Err(Error::NotFinite { what: "scores", layer, count: count as usize });
+            }
+        }
+        Ok(Selection { indices: found.indices, counts: found.counts })
     }
 }

@@ -47,8 +47,8 @@ pub trait Ops: Debug + Send + Sync {
     /// The entries to keep: the protected ones, then the highest scores; of equal ones the older.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite) if a score is NaN, [`Error::Execution`](crate::Error::Execution)
-    /// if the device failed.
+    /// [`Error::NotFinite`](crate::Error::NotFinite) if a score is NaN and [`SelectInput::check`] asks for it,
+    /// [`Error::Execution`](crate::Error::Execution) if the device failed.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
         select::select(input)
     }
@@ -204,6 +204,9 @@ pub struct SelectInput<'a> {
     pub sinks: usize,
     /// The last so many entries are kept whatever their scores.
     pub recent: &'a [usize],
+    /// Whether NaN is looked for among the scores of the entries held. Where selection runs on the device, that reads
+    /// one list of counts back from it; without it a NaN is the lowest score. On the host it is always looked for.
+    pub check: bool,
 }
 
 /// The entries of a layer to keep, in the order of their positions.
