@@ -10,6 +10,7 @@
 //! kernel.
 
 mod check;
+mod compact;
 mod error;
 mod memory;
 mod ragged_attention;
@@ -17,6 +18,7 @@ mod select;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
+pub use compact::{CompactEntries, MOST_TRACKS, compact};
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
 pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};

@@ -184,7 +184,7 @@ pub(super) fn select<I: Int>(
             }
             #[unroll]
             for load in 0..LOADS {
-                let place = comptime!((part as usize * LOADS + load as usize) * units) + unit;
+                let place = comptime!((part * LOADS + load) * units) + unit;
                 let column = base + place;
                 if column < columns {
                     let order = order(bits[load]);

@@ -1,5 +1,5 @@
-use super::{Ops, RaggedInput, RaggedOutput, SelectInput, Selection, select};
-use crate::{Error, Result};
+use super::{Ops, RaggedInput, RaggedOutput, Reference, SelectInput, Selection, select};
+use crate::{Error, Result, cache::Entries};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,5 +39,28 @@ impl Ops for Kernels {
             }
         }
         Ok(Selection { indices: found.indices, counts: found.counts })
+    }
+
+    /// In one launch. By tensor operations where there is no kernel, for more than one takes, and where nothing is kept.
+    fn compact_entries(&self, entries: Entries, selection: &Selection) -> Entries {
+        let call = briquette_kernels::CompactEntries {
+            keys: entries.keys.clone(),
+            values: entries.values.clone(),
+            positions: entries.positions.clone(),
+            tracks: entries.tracks.iter().cloned().collect(),
+        };
+        let indices = selection.indices.clone();
+        let Ok(found) = briquette_kernels::compact(call, indices, &selection.counts) else {
+            return Reference.compact_entries(entries, selection);
+        };
+        let mut tracks = found.tracks.into_iter();
+        Entries {
+            keys: found.keys,
+            values: found.values,
+            positions: found.positions,
+            // As many come back as went in.
+            tracks: entries.tracks.map(|track| tracks.next().unwrap_or(track)),
+            sharing: None,
+        }
     }
 }

@@ -20,7 +20,7 @@ use std::{fmt::Debug, sync::Arc};
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use crate::Result;
+use crate::{Result, cache::Entries};
 
 /// The operations every policy is made of.
 pub trait Ops: Debug + Send + Sync {
@@ -61,6 +61,18 @@ pub trait Ops: Debug + Send + Sync {
     /// Weighted sums of rows, each added to the slot it is sent to. See [`AccumulateInput`] for shapes.
     fn accumulate(&self, input: AccumulateInput) -> Tensor<4> {
         accumulate::accumulate(input)
+    }
+
+    /// The selected entries with all that is known of them. Tokens that shared keep equal keys and values; that they
+    /// share is forgotten.
+    fn compact_entries(&self, entries: Entries, selection: &Selection) -> Entries {
+        Entries {
+            keys: self.compact(entries.keys, selection),
+            values: self.compact(entries.values, selection),
+            positions: self.compact_positions(entries.positions, selection),
+            tracks: entries.tracks.map(|track| self.compact_scalars(track, selection)),
+            sharing: None,
+        }
     }
 
     /// The selected rows of `x`: `[batch, kv_heads, entries, channels]` becomes
