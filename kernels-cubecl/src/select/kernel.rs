@@ -176,27 +176,30 @@ pub(super) fn select<I: Int>(
         #[unroll]
         for part in 0..comptime!(WORD / LOADS) {
             let of_part = base + part * comptime!(LOADS * units);
-            let mut bits = Array::<u32>::new(LOADS);
-            #[unroll]
-            for load in 0..LOADS {
-                let column = (of_part + load * units + unit).min(columns - 1);
-                bits[load] = u32::reinterpret(scores[start + column * stride]);
-            }
-            #[unroll]
-            for load in 0..LOADS {
-                let place = comptime!((part * LOADS + load) * units) + unit;
-                let column = base + place;
-                if column < columns {
-                    let order = order(bits[load]);
-                    let chosen = column >= low && column < high;
-                    let bit = 1u32 << u32::cast_from(place % WORD);
-                    if !chosen || order < last {
-                        bins[place / WORD].fetch_add(bit);
-                    } else if order == last {
-                        bins[units + place / WORD].fetch_add(bit);
-                    }
-                    if bits[load] & 0x7fff_ffff > 0x7f80_0000 {
-                        nans[0].fetch_add(1);
+            // Short rows end long before the tile.
+            if of_part < columns {
+                let mut bits = Array::<u32>::new(LOADS);
+                #[unroll]
+                for load in 0..LOADS {
+                    let column = (of_part + load * units + unit).min(columns - 1);
+                    bits[load] = u32::reinterpret(scores[start + column * stride]);
+                }
+                #[unroll]
+                for load in 0..LOADS {
+                    let place = comptime!((part * LOADS + load) * units) + unit;
+                    let column = base + place;
+                    if column < columns {
+                        let order = order(bits[load]);
+                        let chosen = column >= low && column < high;
+                        let bit = 1u32 << u32::cast_from(place % WORD);
+                        if !chosen || order < last {
+                            bins[place / WORD].fetch_add(bit);
+                        } else if order == last {
+                            bins[units + place / WORD].fetch_add(bit);
+                        }
+                        if bits[load] & 0x7fff_ffff > 0x7f80_0000 {
+                            nans[0].fetch_add(1);
+                        }
                     }
                 }
             }
@@ -215,7 +218,8 @@ pub(super) fn select<I: Int>(
         scan[units + unit] = ties_before + (before >> 16);
         sync_cube();
 
-        for part in 0..WORD {
+        let parts = (columns - base).div_ceil(units).min(WORD);
+        for part in 0..parts {
             let place = part * units + unit;
             let word = place / WORD;
             let bit = u32::cast_from(place % WORD);
