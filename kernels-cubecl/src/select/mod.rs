@@ -47,20 +47,24 @@ pub struct SelectOutput {
 /// Scores are ordered as by `f32::total_cmp`, except that NaN is the lowest; of equal scores the lower column comes
 /// first. If more are protected than are to be kept, the first are kept, then the last.
 ///
-/// A radix select: one cube of up to 1024 units a row counts the scores by their digits in shared memory, three digits
+/// A radix select: a cube of up to 1024 units a row counts the scores by their digits in shared memory, three digits
 /// of 11, 11 and 10 bits from the highest down, which leaves the lowest score that is kept and how many of the scores
 /// that equal it are. Then it goes through the row in tiles of 32 columns a unit, marks what is kept a bit a column,
 /// adds the bits up before each, and writes the columns to their places. Counts do not depend on the order they are
 /// added up in, so results are the same in every run.
 ///
+/// Where rows are long and few, several cubes share a row, each a part of it: a launch a digit, between which they leave
+/// their counts in buffers of the device, and one that writes.
+///
 /// It reads rows · entries · 4 bytes four times, the last three times from a cache of the device where a row fits one,
-/// and writes rows · width integers: some 10 integer operations a score and pass.
+/// and writes rows · width integers: some 10 integer operations a score and pass. Shared rows add three times 8 KiB a
+/// part that are written, and read by each part of the row.
 ///
 /// # Errors
 /// [`KernelError`](crate::KernelError) if shapes do not fit, if nothing is to be kept, or if the device has no kernels
 /// or cannot launch so much.
 pub fn select(input: Select<'_>) -> Result<SelectOutput> {
-    let rows = input.check()?;
+    let Told { rows, parts } = input.check()?;
     let counts: Vec<usize> =
         input.held.iter().zip(input.keep).map(|(&held, &keep)| held.min(keep)).collect();
     let width = counts.iter().copied().max().unwrap_or(0);
@@ -70,10 +74,15 @@ pub fn select(input: Select<'_>) -> Result<SelectOutput> {
         input.scores.cast(DType::F32).into_dispatch(),
         Tensor::<2, Int>::from_data(rows, &device).into_dispatch(),
         width,
+        parts,
     );
+    let mut nan = Tensor::<2, Int>::from_dispatch(nan);
+    if parts > 1 {
+        nan = nan.sum_dim(1);
+    }
     Ok(SelectOutput {
         indices: Tensor::from_dispatch(indices),
-        nan: Tensor::from_dispatch(nan),
+        nan: nan.reshape([counts.len()]),
         counts,
     })
 }
@@ -81,9 +90,16 @@ pub fn select(input: Select<'_>) -> Result<SelectOutput> {
 /// Numbers the kernel is told of a row.
 const ROW: usize = 4;
 
+/// What the kernel is told.
+struct Told {
+    /// Numbers of each row.
+    rows: Vec<i64>,
+    /// Cubes that share a row.
+    parts: usize,
+}
+
 impl Select<'_> {
-    /// Returns what the kernel is told of each row.
-    fn check(&self) -> Result<Vec<i64>> {
+    fn check(&self) -> Result<Told> {
         let check = Check::new("select", &self.scores.device())?;
         let [batch, heads, entries] = self.scores.dims();
         let rows = batch * heads;
@@ -114,7 +130,7 @@ impl Select<'_> {
             told.extend([first, low, high, wanted].map(|number| number as i64));
         }
         check.value("the most entries kept", width, width > 0, "at least 1")?;
-        Ok(told)
+        Ok(Told { rows: told, parts: parts(check.client(), rows, entries) })
     }
 }
 
@@ -135,15 +151,40 @@ fn units(client: &Client) -> Option<usize> {
         .find(|&units| units <= most && bytes(units) <= hardware.max_shared_memory_size)
 }
 
-/// Takes scores and what the kernel is told of each row. Returns columns, and how many scores are NaN.
-fn launch(scores: CubeTensor, rows: CubeTensor, width: usize) -> (CubeTensor, CubeTensor) {
+/// Columns that one cube goes through; longer rows are shared.
+const SHARED: usize = 1 << 16;
+/// Columns of a part of a shared row, at least.
+const PART: usize = 1 << 14;
+/// Parts of a row, at most: each reads the counts of all.
+const MOST_PARTS: usize = 32;
+
+/// How many cubes share a row: as many as fill the device.
+fn parts(client: &Client, rows: usize, columns: usize) -> usize {
+    if columns <= SHARED {
+        return 1;
+    }
+    let processors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
+    columns.div_ceil(PART).min(processors as usize / rows).clamp(1, MOST_PARTS)
+}
+
+/// Takes scores and what the kernel is told of each row. Returns columns, and how many scores are NaN in each part of
+/// each row, `[rows, parts]`.
+fn launch(
+    scores: CubeTensor,
+    rows: CubeTensor,
+    width: usize,
+    parts: usize,
+) -> (CubeTensor, CubeTensor) {
     let shape = scores.shape();
     let (batch, heads) = (shape[0], shape[1]);
+    if parts > 1 {
+        return launch_passes(scores, rows, width, parts);
+    }
     let client = scores.client.clone();
     let empty =
         |shape| empty_device_dtype(client.clone(), scores.device.clone(), shape, rows.dtype);
     let indices = empty(Shape::from([batch, heads, width]));
-    let nan = empty(Shape::from([batch * heads]));
+    let nan = empty(Shape::from([batch * heads, 1]));
     // Checked before.
     let units = units(&client).unwrap_or(256);
     let int = dtype_to_storage_type(rows.dtype);
@@ -158,5 +199,56 @@ fn launch(scores: CubeTensor, rows: CubeTensor, width: usize) -> (CubeTensor, Cu
         units,
         int,
     );
+    (indices, nan)
+}
+
+/// [`launch`] where several cubes share a row.
+fn launch_passes(
+    scores: CubeTensor,
+    rows: CubeTensor,
+    width: usize,
+    parts: usize,
+) -> (CubeTensor, CubeTensor) {
+    let shape = scores.shape();
+    let [batch, heads, columns] = [shape[0], shape[1], shape[2]];
+    let client = scores.client.clone();
+    let empty = |shape: &[usize], dtype| {
+        empty_device_dtype(
+            client.clone(),
+            scores.device.clone(),
+            Shape::from(shape.to_vec()),
+            dtype,
+        )
+    };
+    let indices = empty(&[batch, heads, width], rows.dtype);
+    let nan = empty(&[batch * heads, parts], rows.dtype);
+    let new_counts = || empty(&[batch * heads, parts, kernel::BINS], DType::U32);
+    let new_state = || empty(&[batch * heads, parts, 3], DType::U32);
+    // Checked before.
+    let units = units(&client).unwrap_or(256);
+    let int = dtype_to_storage_type(rows.dtype);
+    // The first pass reads none, the last writes none.
+    let (mut counts, mut state) = (new_counts(), new_state());
+    for pass in 0..=kernel::PASSES {
+        let (next_counts, next_state) = (new_counts(), new_state());
+        kernel::select_pass::launch(
+            &client,
+            CubeCount::Static((batch * heads) as u32, parts as u32, 1),
+            CubeDim::new_1d(units as u32),
+            scores.clone().into_tensor_arg(),
+            rows.clone().into_tensor_arg(),
+            counts.into_tensor_arg(),
+            state.into_tensor_arg(),
+            next_counts.clone().into_tensor_arg(),
+            next_state.clone().into_tensor_arg(),
+            indices.clone().into_tensor_arg(),
+            nan.clone().into_tensor_arg(),
+            columns.div_ceil(parts),
+            pass,
+            units,
+            int,
+        );
+        (counts, state) = (next_counts, next_state);
+    }
     (indices, nan)
 }

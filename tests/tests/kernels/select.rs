@@ -195,6 +195,35 @@ fn select_keeps_the_best() {
     }
 }
 
+/// Rows so long that several cubes share one.
+#[test]
+fn select_from_long_rows() {
+    let mut cases = vec![
+        Case::new(1, 1, noise(1, 65_537), 1),
+        Case::new(1, 1, noise(2, 200_001), 200_000),
+        Case::new(1, 2, noise(3, 2 * 100_000), 5_000),
+        // All equal, and equal in all but the last digit.
+        Case::new(1, 2, vec![1.5; 2 * 70_000], 33_333),
+    ];
+    let mut close = Case::new(1, 3, vec![0.0; 3 * 90_000], 20_000);
+    for (index, score) in close.scores.iter_mut().enumerate() {
+        *score = f32::from_bits(0.7_f32.to_bits() + (index * 7919 % 611) as u32);
+    }
+    cases.push(close.clone());
+    // Protected entries and padding over several parts, ties across them, NaN in each.
+    close.held = vec![90_000, 40_000, 5];
+    close.keep = vec![60_000, 20_000, 7];
+    close.sinks = 30_001;
+    close.recent = vec![20_000, 5_000, 1];
+    sprinkle(&mut close.scores, &[f32::NAN, 0.7, f32::INFINITY], 97);
+    cases.push(close);
+    for backend in devices() {
+        for case in &cases {
+            case.check(&case.tensor(&backend.device));
+        }
+    }
+}
+
 #[test]
 fn select_takes_scores_as_they_lie() {
     for Backend { device, .. } in devices() {
