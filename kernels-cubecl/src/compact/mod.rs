@@ -143,7 +143,8 @@ fn check(entries: &CompactEntries, indices: &Tensor<3, Int>, counts: &[usize]) -
     let cubes = kept.div_ceil(rows_of_cube(head_dim)) + planes * kept.div_ceil(UNITS);
     check.cubes([rows, cubes, 1])?;
     let hardware = &check.client().properties().hardware;
-    check.at_most("the number of tensors", 8 + 2 * tracks.len(), hardware.max_bindings as usize)?;
+    // With what the kernel is told of their shapes.
+    check.at_most("the number of buffers", 9 + 2 * tracks.len(), hardware.max_bindings as usize)?;
     check.at_most("units of a cube", UNITS, hardware.max_units_per_cube as usize)
 }
 

@@ -163,7 +163,12 @@ fn parts(client: &Client, rows: usize, columns: usize) -> usize {
     if columns <= SHARED {
         return 1;
     }
-    let processors = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(64);
+    let hardware = &client.properties().hardware;
+    // Eight tensors of a pass, and what the kernel is told of their shapes.
+    if hardware.max_bindings < 9 {
+        return 1;
+    }
+    let processors = hardware.num_streaming_multiprocessors.unwrap_or(64);
     columns.div_ceil(PART).min(processors as usize / rows).clamp(1, MOST_PARTS)
 }
 

@@ -289,6 +289,11 @@ fn compact_refuses_what_does_not_fit() {
                 max: MOST_TRACKS
             }
         );
+        let nothing = Selection::of_heads(&[[0_usize; 0]; 4], 2, &device);
+        assert_eq!(
+            compact(case.entries(&device), nothing.indices, &nothing.counts).unwrap_err(),
+            value("the most entries kept", 0, "at least 1")
+        );
         let plain = &|_: &mut CompactEntries| ();
         assert_eq!(call(&device, plain, 3, &[3; 3]), value("the length of counts", 3, "4"));
         assert_eq!(call(&device, plain, 3, &[3, 3, 4, 3]), value("counts", 4, "at most 3"));
