@@ -23,6 +23,16 @@ impl Check {
         }
     }
 
+    /// The client of the device.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Refuses a device that lacks what the operation needs.
+    pub(crate) fn supports(&self, supported: bool) -> Result<()> {
+        if supported { Ok(()) } else { Err(KernelError::Device { operation: self.operation }) }
+    }
+
     /// Refuses a tensor of another shape.
     pub(crate) fn shape<const D: usize>(
         &self,
@@ -79,6 +89,12 @@ impl Check {
             return Ok(());
         }
         Err(KernelError::TooLarge { operation: self.operation, what, found, max })
+    }
+
+    /// Refuses a kernel of more tensors than the device binds at once, beside one for what else it is told.
+    pub(crate) fn tensors(&self, count: usize) -> Result<()> {
+        let max = self.client.properties().hardware.max_bindings as usize;
+        self.at_most("the number of tensors", count + 1, max)
     }
 
     /// Refuses a launch of more cubes than the device takes in one dimension.

@@ -12,18 +12,22 @@
 mod attention;
 mod check;
 mod column_scores;
+mod compact;
 mod decode_attention;
 mod error;
 mod memory;
+mod select;
 mod tile;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use attention::{Attention, AttentionOutput, Visibility, attention};
 pub use column_scores::{ColumnScores, ColumnScoresOutput, column_scores};
+pub use compact::{CompactEntries, MOST_TRACKS, compact};
 pub use decode_attention::{DecodeAttention, DecodeOutput, EntryList, decode_attention};
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
+pub use select::{Select, SelectOutput, select};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

@@ -16,7 +16,7 @@ use briquette::{
     },
 };
 use briquette_tests::{
-    backends::{backends, host},
+    backends::{Backend, backends, host},
     profiles::profile,
 };
 use burn::tensor::{DType, Device, Distribution, Tensor};
@@ -839,5 +839,39 @@ fn broken_scorers() {
         advance(&mut cache, ROWS, 7);
         let error = refused(&mut cache, 1, |cache| give(cache, 1, tokens(ROWS, 5, &device)));
         assert_error!(error, Error::Stage { .. } | Error::NotFinite { .. }, [part]);
+    }
+}
+
+/// Scores are checked when inputs are; a device that selects by itself is not asked otherwise.
+#[test]
+fn scores_that_are_nan() {
+    for Backend { name, device, .. } in backends() {
+        let on_host = name == "flex";
+        let cache = |check| {
+            let policy = Policy::custom("mine", Budget::Tokens(8), Broken::NaN);
+            let config = CacheConfig::default().with_input_check(check);
+            KvCache::with_config(SHAPE, policy, config, &device).unwrap()
+        };
+        for (check, of_prompts, of_decoding) in [
+            (InputCheck::Always, true, true),
+            (InputCheck::Prompt, true, false),
+            (InputCheck::Never, false, false),
+        ] {
+            let mut prompt = cache(check);
+            let mut decoding = cache(check);
+            advance(&mut decoding, ROWS, 8);
+            for (cache, count, checked) in
+                [(&mut prompt, 11, of_prompts), (&mut decoding, 1, of_decoding)]
+            {
+                let result = give(cache, 0, tokens(ROWS, count, &device));
+                if checked || on_host {
+                    assert_error!(result.unwrap_err(), Error::NotFinite { .. }, ["scores"]);
+                } else {
+                    assert!(result.is_ok(), "{name}, {check:?}");
+                    let kept = cache.kept_positions(0).unwrap();
+                    assert!(kept.iter().flatten().all(|head| head.len() == 8), "{kept:?}");
+                }
+            }
+        }
     }
 }

@@ -98,6 +98,7 @@ impl Attention {
         check.shape("values", self.values.dims(), self.keys.dims())?;
         check.same_type("values", self.values.dtype(), self.keys.dtype())?;
         let [batch, heads, new, _] = self.queries.dims();
+        check.tensors(7)?;
         check.cubes([new.div_ceil(launch::FEWEST_QUERIES), heads, batch])
     }
 }

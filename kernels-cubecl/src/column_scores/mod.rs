@@ -100,6 +100,7 @@ impl ColumnScores {
         )?;
         let entries = self.keys.dims()[2];
         check.countable("the sums", &[batch, heads, entries])?;
+        check.tensors(8)?;
         check.cubes([entries.div_ceil(launch::FEWEST_KEYS), heads, batch])
     }
 }

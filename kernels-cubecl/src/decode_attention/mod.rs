@@ -175,6 +175,7 @@ impl DecodeAttention {
         check.countable("keys", &buffers)?;
         check.countable("weights", &[batch, query_heads, new, total])?;
         let (_, blocks) = launch::rows(query_heads / kv_heads * new);
+        check.tensors(12)?;
         check.cubes([total.div_ceil(part::CHUNK), kv_heads * blocks, batch])?;
         check.cubes([total.div_ceil(merge::WEIGHTS), batch * query_heads * new, 1])
     }

@@ -263,6 +263,7 @@ fn reduce(
         keep,
         protect: policy.protect(),
         prompt: view.prompt,
+        check: config.input_check.applies(view.prompt),
         scores,
         state: view.state,
         ops: config.ops.as_ref(),

@@ -35,8 +35,10 @@ impl Default for CacheConfig {
     }
 }
 
-/// When queries, keys and values are checked for NaN and infinity. A check reads one number back from the
-/// device, so on an accelerator it costs a decoded token a round trip a layer.
+/// When queries, keys and values are checked for NaN and infinity, and scores for NaN when entries are selected. A
+/// check reads a few numbers back from the device, so on an accelerator it costs a decoded token a round trip a layer.
+///
+/// Where scores are selected on the host, they are checked whatever is said here: they are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputCheck {
     /// In every call.
@@ -44,8 +46,19 @@ pub enum InputCheck {
     Always,
     /// While a prompt arrives.
     Prompt,
-    /// Never. What a NaN does is then up to the model; scores are still checked when entries are selected.
+    /// Never. What a NaN does is then up to the model; an entry whose score is NaN is evicted first.
     Never,
+}
+
+impl InputCheck {
+    /// Whether there is a check in a call that brings tokens of a prompt, or a decoded one.
+    pub(crate) fn applies(self, prompt: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Prompt => prompt,
+            Self::Never => false,
+        }
+    }
 }
 
 impl CacheConfig {

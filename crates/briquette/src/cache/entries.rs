@@ -52,12 +52,6 @@ impl Entries {
 
     /// The selected entries. Tokens that shared keep equal keys and values; that they share is forgotten.
     pub fn select(self, selection: &Selection, ops: &dyn Ops) -> Self {
-        Self {
-            keys: ops.compact(self.keys, selection),
-            values: ops.compact(self.values, selection),
-            positions: ops.compact_positions(self.positions, selection),
-            tracks: self.tracks.map(|track| ops.compact_scalars(track, selection)),
-            sharing: None,
-        }
+        ops.compact_entries(self, selection)
     }
 }

@@ -374,12 +374,7 @@ impl KvCache {
 
     /// One number a tensor is read from the device.
     fn check_finite(&self, layer: usize, phase: Phase, new: &Projections) -> Result<()> {
-        let wanted = match self.config.input_check {
-            InputCheck::Always => true,
-            InputCheck::Prompt => matches!(phase, Phase::Prompt { .. }),
-            InputCheck::Never => false,
-        };
-        if !wanted {
+        if !self.config.input_check.applies(matches!(phase, Phase::Prompt { .. })) {
             return Ok(());
         }
         let count = |x: &Tensor<4>| x.clone().is_finite().bool_not().int().sum();

@@ -3,8 +3,9 @@ use burn::tensor::Tensor;
 
 use super::{
     AttentionInput, AttentionOutput, DecodeInput, Ops, RaggedInput, RaggedOutput, Reference,
-    Visibility,
+    SelectInput, Selection, Visibility, select,
 };
+use crate::{Error, Result, cache::Entries};
 
 /// Queries a head that decode attention takes: it keeps the products of a few in registers and reads keys once for
 /// them. More share keys in tiles.
@@ -60,6 +61,45 @@ impl Ops for Kernels {
         .ok()?;
         let weights = found.list_weights.zip(found.weights.map(|weights| weights.squeeze_dim(2)));
         Some(RaggedOutput { output: found.output, weights })
+    }
+
+    /// On the device, with nothing read back but the counts of NaN that are asked for. On the host where there is no
+    /// kernel, for more than one takes, and where nothing is to be kept.
+    fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
+        let SelectInput { layer, scores, held, keep, sinks, recent, check } = input.clone();
+        let scores = scores.clone();
+        let call = kernels::Select { scores, held, keep, sinks, recent };
+        let Ok(found) = kernels::select(call) else { return select::select(input) };
+        if check {
+            let counts = found.nan.try_into_vec_as::<i64>()?;
+            if let Some(&count) = counts.iter().find(|&&count| count > 0) {
+                return Err(Error::NotFinite { what: "scores", layer, count: count as usize });
+            }
+        }
+        Ok(Selection { indices: found.indices, counts: found.counts })
+    }
+
+    /// In one launch. By tensor operations where there is no kernel, for more than one takes, and where nothing is kept.
+    fn compact_entries(&self, entries: Entries, selection: &Selection) -> Entries {
+        let call = kernels::CompactEntries {
+            keys: entries.keys.clone(),
+            values: entries.values.clone(),
+            positions: entries.positions.clone(),
+            tracks: entries.tracks.iter().cloned().collect(),
+        };
+        let indices = selection.indices.clone();
+        let Ok(found) = kernels::compact(call, indices, &selection.counts) else {
+            return Reference.compact_entries(entries, selection);
+        };
+        let mut tracks = found.tracks.into_iter();
+        Entries {
+            keys: found.keys,
+            values: found.values,
+            positions: found.positions,
+            // As many come back as went in.
+            tracks: entries.tracks.map(|track| tracks.next().unwrap_or(track)),
+            sharing: None,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use std::{fmt::Debug, sync::Arc};
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use crate::Result;
+use crate::{Result, cache::Entries};
 
 /// The operations every policy is made of.
 pub trait Ops: Debug + Send + Sync {
@@ -54,8 +54,8 @@ pub trait Ops: Debug + Send + Sync {
     /// The entries to keep: the protected ones, then the highest scores; of equal ones the older.
     ///
     /// # Errors
-    /// [`Error::NotFinite`](crate::Error::NotFinite) if a score is NaN, [`Error::Execution`](crate::Error::Execution)
-    /// if the device failed.
+    /// [`Error::NotFinite`](crate::Error::NotFinite) if a score is NaN and [`SelectInput::check`] asks for it,
+    /// [`Error::Execution`](crate::Error::Execution) if the device failed.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
         select::select(input)
     }
@@ -68,6 +68,18 @@ pub trait Ops: Debug + Send + Sync {
     /// Weighted sums of rows, each added to the slot it is sent to. See [`AccumulateInput`] for shapes.
     fn accumulate(&self, input: AccumulateInput) -> Tensor<4> {
         accumulate::accumulate(input)
+    }
+
+    /// The selected entries with all that is known of them. Tokens that shared keep equal keys and values; that they
+    /// share is forgotten.
+    fn compact_entries(&self, entries: Entries, selection: &Selection) -> Entries {
+        Entries {
+            keys: self.compact(entries.keys, selection),
+            values: self.compact(entries.values, selection),
+            positions: self.compact_positions(entries.positions, selection),
+            tracks: entries.tracks.map(|track| self.compact_scalars(track, selection)),
+            sharing: None,
+        }
     }
 
     /// The selected rows of `x`: `[batch, kv_heads, entries, channels]` becomes
@@ -234,6 +246,9 @@ pub struct SelectInput<'a> {
     pub sinks: usize,
     /// The last so many entries are kept whatever their scores.
     pub recent: &'a [usize],
+    /// Whether NaN is looked for among the scores of the entries held. Where selection runs on the device, that reads
+    /// one list of counts back from it; without it a NaN is the lowest score. On the host it is always looked for.
+    pub check: bool,
 }
 
 /// The entries of a layer to keep, in the order of their positions.

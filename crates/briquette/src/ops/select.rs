@@ -4,9 +4,9 @@ use crate::{Error, Result};
 /// Selection on the host: one read of the scores, one write of the indices.
 ///
 /// Burn's own `topk` holds k values in registers and its `sort` reads the tensor back anyway; on the host the
-/// order of equal scores is the same for every backend.
+/// order of equal scores is the same for every backend. NaN is always looked for: here it costs no read.
 pub(super) fn select(input: SelectInput<'_>) -> Result<Selection> {
-    let SelectInput { layer, scores, held, keep, sinks, recent } = input;
+    let SelectInput { layer, scores, held, keep, sinks, recent, check: _ } = input;
     let [_, heads, entries] = scores.dims();
     let device = scores.device();
     let scores: Vec<f32> = scores.clone().try_into_vec_as::<f32>()?;

@@ -109,6 +109,8 @@ pub struct ReduceInput<'a> {
     pub protect: Protect,
     /// Whether tokens of a prompt have just arrived; false in decoding.
     pub prompt: bool,
+    /// Whether NaN is looked for among the scores, see [`SelectInput::check`].
+    pub check: bool,
     /// The scores, `[batch, kv_heads, entries]`, f32.
     pub scores: &'a Tensor<3>,
     /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.
@@ -143,6 +145,7 @@ impl ReduceInput<'_> {
             keep: self.keep,
             sinks: self.protect.sinks,
             recent: &recent,
+            check: self.check,
         })
     }
 }

@@ -66,6 +66,8 @@ impl Scorer for RobustAttention {
             keep: &keep,
             sinks: 0,
             recent: &vec![0; keep.len()],
+            // A deviation is NaN only where the mean is, which is a score and checked as such.
+            check: false,
         })?;
         // Fillers of the selection point at the first entry, and add nothing.
         let width = selection.width();

@@ -1,0 +1,118 @@
+use cubecl::prelude::*;
+
+/// Units of a cube.
+pub(super) const UNITS: usize = 256;
+
+/// Rows of keys and values that one cube copies, of so many vectors each.
+pub(super) fn rows_of_cube(vectors: usize) -> usize {
+    (UNITS / vectors).max(1)
+}
+
+/// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first `row_cubes` copy keys and
+/// values, so many rows each; behind them `column_cubes` copy positions, `UNITS` each, and as many each head of a track
+/// that belongs to the kv head.
+#[cube(launch)]
+pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
+    keys: &Tensor<Vector<K, N>>,
+    values: &Tensor<Vector<V, N>>,
+    positions: &Tensor<I>,
+    tracks: &Sequence<OwnedTensor<f32>>,
+    indices: &Tensor<I>,
+    fillers: &Tensor<I>,
+    kept_keys: &mut Tensor<Vector<K, N>>,
+    kept_values: &mut Tensor<Vector<V, N>>,
+    kept_positions: &mut Tensor<I>,
+    kept_tracks: &mut Sequence<OwnedTensor<f32>>,
+    row_cubes: usize,
+    column_cubes: usize,
+    #[comptime] vectors: usize,
+    #[comptime] filled: bool,
+    #[define(K, V, I)] _types: [ElemType; 3],
+) {
+    let unit = UNIT_POS as usize;
+    let kv_heads = indices.shape(1);
+    let columns = indices.shape(2);
+    let batch = CUBE_POS_X as usize / kv_heads;
+    let head = CUBE_POS_X as usize % kv_heads;
+    let cube = CUBE_POS_Y as usize;
+    let of_indices = batch * indices.stride(0) + head * indices.stride(1);
+
+    if cube < row_cubes {
+        let rows = comptime!((UNITS / vectors).max(1));
+        let side_by_side = comptime!(vectors.min(UNITS));
+        let column = cube * rows + unit / side_by_side;
+        if unit < comptime!(rows * side_by_side) && column < columns {
+            let entry = usize::cast_from(indices[of_indices + column * indices.stride(2)]);
+            let width = keys.vector_size();
+            let key = batch * keys.stride(0) + head * keys.stride(1) + entry * keys.stride(2);
+            let value =
+                batch * values.stride(0) + head * values.stride(1) + entry * values.stride(2);
+            let kept_key = batch * kept_keys.stride(0)
+                + head * kept_keys.stride(1)
+                + column * kept_keys.stride(2);
+            let kept_value = batch * kept_values.stride(0)
+                + head * kept_values.stride(1)
+                + column * kept_values.stride(2);
+            // A vector of several numbers is only used where they lie side by side.
+            let key_step = keys.stride(3);
+            let value_step = values.stride(3);
+            let kept_key_step = kept_keys.stride(3);
+            let kept_value_step = kept_values.stride(3);
+            let mut vector = unit % side_by_side;
+            while vector < vectors {
+                let channel = vector * width;
+                let of_key = keys[(key + channel * key_step) / width];
+                let of_value = values[(value + channel * value_step) / width];
+                kept_keys[(kept_key + channel * kept_key_step) / width] = of_key;
+                kept_values[(kept_value + channel * kept_value_step) / width] = of_value;
+                vector += side_by_side;
+            }
+        }
+    } else {
+        let plane = (cube - row_cubes) / column_cubes;
+        let column = (cube - row_cubes) % column_cubes * UNITS + unit;
+        if column < columns {
+            let entry = usize::cast_from(indices[of_indices + column * indices.stride(2)]);
+            let mut filler = false;
+            if comptime!(filled) {
+                let missing = usize::cast_from(fillers[CUBE_POS_X as usize * fillers.stride(0)]);
+                filler = column < missing;
+            }
+            if plane == 0 {
+                let from = batch * positions.stride(0)
+                    + head * positions.stride(1)
+                    + entry * positions.stride(2);
+                let to = batch * kept_positions.stride(0)
+                    + head * kept_positions.stride(1)
+                    + column * kept_positions.stride(2);
+                let mut position = positions[from];
+                if filler {
+                    position = I::cast_from(-1i32);
+                }
+                kept_positions[to] = position;
+            }
+            let mut first = 1usize;
+            #[unroll]
+            for track in 0..tracks.len() {
+                let track_in = &tracks[track];
+                let group = track_in.shape(1) / kv_heads;
+                if plane >= first && plane < first + group {
+                    let of_group = head * group + plane - first;
+                    let from = batch * track_in.stride(0)
+                        + of_group * track_in.stride(1)
+                        + entry * track_in.stride(2);
+                    let mut number = track_in[from];
+                    if filler {
+                        number = 0.0;
+                    }
+                    let track_out = &mut kept_tracks[track];
+                    let to = batch * track_out.stride(0)
+                        + of_group * track_out.stride(1)
+                        + column * track_out.stride(2);
+                    track_out[to] = number;
+                }
+                first += group;
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+mod extension;
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Int, Shape, Tensor, TensorData},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::{
+    prelude::{CubeCount, CubeDim},
+    tensor_vector_size_parallel,
+};
+
+use self::{
+    extension::CompactBackend,
+    kernel::{UNITS, rows_of_cube},
+};
+use crate::{Result, check::Check};
+
+/// The most tracks [`compact`] takes.
+pub const MOST_TRACKS: usize = 4;
+
+/// Entries of a layer: what [`compact`] works on and what it returns.
+#[derive(Clone, Debug)]
+pub struct CompactEntries {
+    /// `[batch, kv_heads, entries, head_dim]`
+    pub keys: Tensor<4>,
+    /// `[batch, kv_heads, entries, head_dim]`, of the same type as the keys or another.
+    pub values: Tensor<4>,
+    /// `[batch, kv_heads, entries]`
+    pub positions: Tensor<3, Int>,
+    /// What is counted of each entry, f32, `[batch, heads, entries]` each, where `heads` is a multiple of the kv heads:
+    /// query heads follow the kv head they share. [`MOST_TRACKS`] at most.
+    pub tracks: Vec<Tensor<3>>,
+}
+
+/// The entries at `indices`, `[batch, kv_heads, kept]`, of each batch row and kv head, in that order, with all that is
+/// known of them, in one launch: the end of every eviction. `counts` says how many each batch row and kv head keeps,
+/// rows first: the last ones. Before them stand fillers, which get position −1 and zeros in the tracks, and the key and
+/// value they point at.
+///
+/// Keys and values are copied by the widest vectors that device, alignment and strides allow, 16 bytes on a GPU, one a
+/// unit and tensor; the rows of a cube lie side by side where it writes. Positions and tracks are copied by other cubes
+/// of the same launch, a column a unit.
+///
+/// It reads and writes kept · head_dim · (bytes of a key and of a value) a batch row and kv head, twice that in all, and
+/// 8 bytes for each index and position and number of a track. It computes nothing.
+///
+/// It does not work in place, though ascending indices would allow it: a cache takes the result of a call in only when
+/// nothing of the call can fail any more, so the entries must stay as they are until then, and tensors that are shared
+/// with a copy of the cache for good.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes do not fit, if nothing is kept, or if the device has no kernels or
+/// cannot launch so much.
+pub fn compact(
+    entries: CompactEntries,
+    indices: Tensor<3, Int>,
+    counts: &[usize],
+) -> Result<CompactEntries> {
+    check(&entries, &indices, counts)?;
+    let CompactEntries { keys, values, positions, tracks } = entries;
+    let kept = indices.dims()[2];
+    let filled = counts.iter().any(|&count| count != kept);
+    let fillers = if filled {
+        let fillers: Vec<i64> = counts.iter().map(|count| (kept - count) as i64).collect();
+        let data = TensorData::new(fillers, [counts.len()]);
+        Tensor::<1, Int>::from_data(data, (&keys.device(), indices.dtype())).into_dispatch()
+    } else {
+        indices.clone().into_dispatch()
+    };
+    let indices = indices.into_dispatch();
+    let keys = keys.into_dispatch();
+    let count = tracks.len();
+    let mut tracks = tracks.into_iter();
+    // A tensor stands in for one that is not there.
+    let mut track = || tracks.next().map_or_else(|| keys.clone(), Tensor::into_dispatch);
+    let given: [_; MOST_TRACKS] = std::array::from_fn(|_| track());
+    let [track_0, track_1, track_2, track_3] = given;
+    let (keys, values, positions, track_0, track_1, track_2, track_3) = Dispatch::compact_entries(
+        keys,
+        values.into_dispatch(),
+        positions.into_dispatch(),
+        track_0,
+        track_1,
+        track_2,
+        track_3,
+        indices,
+        fillers,
+        count,
+        filled,
+    );
+    let tracks = [track_0, track_1, track_2, track_3];
+    Ok(CompactEntries {
+        keys: Tensor::from_dispatch(keys),
+        values: Tensor::from_dispatch(values),
+        positions: Tensor::from_dispatch(positions),
+        tracks: tracks.into_iter().take(count).map(Tensor::from_dispatch).collect(),
+    })
+}
+
+fn check(entries: &CompactEntries, indices: &Tensor<3, Int>, counts: &[usize]) -> Result<()> {
+    let CompactEntries { keys, values, positions, tracks } = entries;
+    let check = Check::new("compact", &keys.device())?;
+    let [batch, kv_heads, columns, head_dim] = keys.dims();
+    let kept = indices.dims()[2];
+    let rows = batch * kv_heads;
+    check.shape("values", values.dims(), keys.dims())?;
+    check.shape("positions", positions.dims(), [batch, kv_heads, columns])?;
+    check.shape("indices", indices.dims(), [batch, kv_heads, kept])?;
+    let (of_positions, of_indices) = (positions.dtype(), indices.dtype());
+    check.value(
+        "bytes of an index",
+        of_indices.size(),
+        of_indices == of_positions,
+        format!("{}, as those of a position", of_positions.size()),
+    )?;
+    check.value("head_dim", head_dim, head_dim > 0, "at least 1")?;
+    check.value("the most entries kept", kept, kept > 0, "at least 1")?;
+    check.value("the length of counts", counts.len(), counts.len() == rows, rows.to_string())?;
+    for &count in counts {
+        check.value("counts", count, count <= kept, format!("at most {kept}"))?;
+    }
+    check.at_most("the number of tracks", tracks.len(), MOST_TRACKS)?;
+    let mut planes = 1;
+    for track in tracks {
+        let heads = track.dims()[1];
+        let grouped = kv_heads > 0 && heads.is_multiple_of(kv_heads);
+        check.value("the heads of a track", heads, grouped, format!("a multiple of {kv_heads}"))?;
+        check.shape("a track", track.dims(), [batch, heads, columns])?;
+        check.value(
+            "bytes of a track's number",
+            track.dtype().size(),
+            track.dtype() == DType::F32,
+            "4, f32",
+        )?;
+        check.countable("a track", &track.dims())?;
+        planes += heads / kv_heads;
+    }
+    check.countable("keys", &keys.dims())?;
+    check.countable("the keys kept", &[rows, kept, head_dim])?;
+    // What is copied a number at a time takes most cubes.
+    let cubes = kept.div_ceil(rows_of_cube(head_dim)) + planes * kept.div_ceil(UNITS);
+    check.cubes([rows, cubes, 1])?;
+    let hardware = &check.client().properties().hardware;
+    // With what the kernel is told of their shapes.
+    check.at_most("the number of buffers", 9 + 2 * tracks.len(), hardware.max_bindings as usize)?;
+    check.at_most("units of a cube", UNITS, hardware.max_units_per_cube as usize)
+}
+
+/// This shape with so many columns, the third dimension.
+fn with_columns(shape: &Shape, columns: usize) -> Shape {
+    let mut shape = shape.clone();
+    shape[2] = columns;
+    shape
+}
+
+/// The shape of a track that is not there: a buffer of nothing is not one.
+fn no_track() -> Shape {
+    Shape::from([1, 1, 1])
+}
+
+type Outputs = (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor);
+
+/// Returns keys, values, positions and as many tracks as can be.
+fn launch(
+    [keys, values]: [CubeTensor; 2],
+    positions: CubeTensor,
+    tracks: Vec<CubeTensor>,
+    indices: CubeTensor,
+    fillers: Option<CubeTensor>,
+) -> Outputs {
+    let (client, device) = (keys.client.clone(), keys.device.clone());
+    let [rows, kept] = {
+        let shape = indices.shape();
+        [shape[0] * shape[1], shape[2]]
+    };
+    let kv_heads = indices.shape()[1];
+    let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
+    let like = |x: &CubeTensor| empty(with_columns(&x.shape(), kept), x.dtype);
+    let (kept_keys, kept_values, kept_positions) = (like(&keys), like(&values), like(&positions));
+    let kept_tracks: Vec<CubeTensor> = tracks.iter().map(like).collect();
+
+    let vector = [&keys, &values, &kept_keys, &kept_values].map(vector_size);
+    let vector = vector.into_iter().min().unwrap_or(1);
+    let vectors = keys.shape()[3] / vector;
+    let row_cubes = kept.div_ceil(rows_of_cube(vectors));
+    let column_cubes = kept.div_ceil(UNITS);
+    let planes = 1 + tracks.iter().map(|track| track.shape()[1] / kv_heads).sum::<usize>();
+    let types = [keys.dtype, values.dtype, indices.dtype].map(dtype_to_storage_type);
+    let filled = fillers.is_some();
+    kernel::compact::launch(
+        &client,
+        CubeCount::Static(rows as u32, (row_cubes + planes * column_cubes) as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        vector,
+        keys.into_tensor_arg(),
+        values.into_tensor_arg(),
+        positions.into_tensor_arg(),
+        tracks.into_iter().map(CubeTensor::into_tensor_arg).collect(),
+        indices.clone().into_tensor_arg(),
+        fillers.unwrap_or(indices).into_tensor_arg(),
+        kept_keys.clone().into_tensor_arg(),
+        kept_values.clone().into_tensor_arg(),
+        kept_positions.clone().into_tensor_arg(),
+        kept_tracks.iter().cloned().map(CubeTensor::into_tensor_arg).collect(),
+        row_cubes,
+        column_cubes,
+        vectors,
+        filled,
+        types,
+    );
+    let mut kept_tracks = kept_tracks.into_iter();
+    let mut track = || kept_tracks.next().unwrap_or_else(|| empty(no_track(), DType::F32));
+    (kept_keys, kept_values, kept_positions, track(), track(), track(), track())
+}
+
+/// The most numbers of a row that are copied at once.
+fn vector_size(tensor: &CubeTensor) -> usize {
+    tensor_vector_size_parallel(
+        tensor.client.io_optimized_vector_sizes(tensor.dtype.size()),
+        tensor.meta.shape(),
+        tensor.meta.strides(),
+        tensor.meta.num_dims() - 1,
+    )
+}

@@ -1,0 +1,46 @@
+use burn::backend::{
+    Backend, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+#[cfg(feature = "fusion")]
+use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
+use burn_cubecl::CubeBackend;
+
+use super::launch;
+
+/// The kernel as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait SelectBackend: Backend {
+    /// See [`super::select`]; `rows` is what the kernel is told of each row, `[rows, 4]`, and `parts` cubes share one.
+    #[fusion(meta = outputs)]
+    fn select_columns(
+        scores: FloatTensor<Self>,
+        rows: IntTensor<Self>,
+        width: usize,
+        parts: usize,
+    ) -> (IntTensor<Self>, IntTensor<Self>);
+}
+
+/// What [`SelectBackend::select_columns`] will return, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn outputs(
+    scores: &TensorSpec,
+    rows: &TensorSpec,
+    width: &usize,
+    parts: &usize,
+) -> (TensorSpec, TensorSpec) {
+    let (batch, heads) = (scores.shape[0], scores.shape[1]);
+    let spec = |shape| TensorSpec::new(shape, rows.dtype);
+    (spec(Shape::from([batch, heads, *width])), spec(Shape::from([batch * heads, *parts])))
+}
+
+impl SelectBackend for CubeBackend {
+    fn select_columns(
+        scores: FloatTensor<Self>,
+        rows: IntTensor<Self>,
+        width: usize,
+        parts: usize,
+    ) -> (IntTensor<Self>, IntTensor<Self>) {
+        launch(scores, rows, width, parts)
+    }
+}

@@ -1,0 +1,259 @@
+mod extension;
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Int, Shape, Tensor, TensorData},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::{
+    ir::{ElemType, Type, UIntKind, features::AtomicUsage},
+    prelude::{Client, CubeCount, CubeDim},
+};
+
+use self::extension::SelectBackend;
+use crate::{Result, check::Check};
+
+/// What [`select`] works on. Slices hold one number a batch row and head, rows first.
+#[derive(Clone, Debug)]
+pub struct Select<'a> {
+    /// `[batch, heads, entries]`, compared in f32; what stands before the entries held does not matter.
+    pub scores: Tensor<3>,
+    /// Entries held: the last columns.
+    pub held: &'a [usize],
+    /// Entries to keep; a row that holds fewer keeps all.
+    pub keep: &'a [usize],
+    /// The first so many of the entries held are kept whatever their scores.
+    pub sinks: usize,
+    /// The last so many are kept whatever their scores.
+    pub recent: &'a [usize],
+}
+
+/// What [`select`] returns.
+#[derive(Clone, Debug)]
+pub struct SelectOutput {
+    /// The columns kept, ascending, `[batch, heads, width]`, where the width is the most that a row keeps. A row that
+    /// keeps fewer begins with as many zeros.
+    pub indices: Tensor<3, Int>,
+    /// How many of the scores of the entries held are NaN, `[batch · heads]`.
+    pub nan: Tensor<1, Int>,
+    /// How many entries each row keeps, rows first.
+    pub counts: Vec<usize>,
+}
+
+/// The columns with the highest scores of each row, with those that are protected, in the order of the columns
+/// (eviction in H2O, TOVA, SnapKV and what is built on it). `keep` may be any number.
+///
+/// Scores are ordered as by `f32::total_cmp`, except that NaN is the lowest; of equal scores the lower column comes
+/// first. If more are protected than are to be kept, the first are kept, then the last.
+///
+/// A radix select: a cube of up to 1024 units a row counts the scores by their digits in shared memory, three digits
+/// of 11, 11 and 10 bits from the highest down, which leaves the lowest score that is kept and how many of the scores
+/// that equal it are. Then it goes through the row in tiles of 32 columns a unit, marks what is kept a bit a column,
+/// adds the bits up before each, and writes the columns to their places. Counts do not depend on the order they are
+/// added up in, so results are the same in every run.
+///
+/// Where rows are long and few, several cubes share a row, each a part of it: a launch a digit, between which they leave
+/// their counts in buffers of the device, and one that writes.
+///
+/// It reads rows · entries · 4 bytes four times, the last three times from a cache of the device where a row fits one,
+/// and writes rows · width integers: some 10 integer operations a score and pass. Shared rows add three times 8 KiB a
+/// part that are written, and read by each part of the row.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes do not fit, if nothing is to be kept, or if the device has no kernels
+/// or cannot launch so much.
+pub fn select(input: Select<'_>) -> Result<SelectOutput> {
+    let Told { rows, parts } = input.check()?;
+    let counts: Vec<usize> =
+        input.held.iter().zip(input.keep).map(|(&held, &keep)| held.min(keep)).collect();
+    let width = counts.iter().copied().max().unwrap_or(0);
+    let device = input.scores.device();
+    let rows = TensorData::new(rows, [counts.len(), ROW]);
+    let (indices, nan) = Dispatch::select_columns(
+        input.scores.cast(DType::F32).into_dispatch(),
+        Tensor::<2, Int>::from_data(rows, &device).into_dispatch(),
+        width,
+        parts,
+    );
+    let mut nan = Tensor::<2, Int>::from_dispatch(nan);
+    if parts > 1 {
+        nan = nan.sum_dim(1);
+    }
+    Ok(SelectOutput {
+        indices: Tensor::from_dispatch(indices),
+        nan: nan.reshape([counts.len()]),
+        counts,
+    })
+}
+
+/// Numbers the kernel is told of a row.
+const ROW: usize = 4;
+
+/// What the kernel is told.
+struct Told {
+    /// Numbers of each row.
+    rows: Vec<i64>,
+    /// Cubes that share a row.
+    parts: usize,
+}
+
+impl Select<'_> {
+    fn check(&self) -> Result<Told> {
+        let check = Check::new("select", &self.scores.device())?;
+        let [batch, heads, entries] = self.scores.dims();
+        let rows = batch * heads;
+        for (what, list) in [
+            ("the length of held", self.held),
+            ("the length of keep", self.keep),
+            ("the length of recent", self.recent),
+        ] {
+            check.value(what, list.len(), list.len() == rows, rows.to_string())?;
+        }
+        check.countable("scores", &[rows, entries])?;
+        check.at_most("the number of entries", entries, i32::MAX as usize)?;
+        check.cubes([rows, 1, 1])?;
+        check.supports(units(check.client()).is_some())?;
+        let mut told = Vec::with_capacity(rows * ROW);
+        let mut width = 0;
+        for ((&held, &keep), &recent) in self.held.iter().zip(self.keep).zip(self.recent) {
+            check.value("held", held, held <= entries, format!("at most {entries}"))?;
+            width = width.max(held.min(keep));
+            let first = entries - held;
+            let (low, high, wanted) = if held <= keep {
+                (entries, entries, 0)
+            } else {
+                let sinks = self.sinks.min(keep);
+                let recent = recent.min(keep - sinks);
+                (first + sinks, entries - recent, keep - sinks - recent)
+            };
+            told.extend([first, low, high, wanted].map(|number| number as i64));
+        }
+        check.value("the most entries kept", width, width > 0, "at least 1")?;
+        Ok(Told { rows: told, parts: parts(check.client(), rows, entries) })
+    }
+}
+
+/// Units of a cube on this device; `None` if it cannot count in shared memory.
+fn units(client: &Client) -> Option<usize> {
+    let properties = client.properties();
+    let atomic = Type::atomic(ElemType::UInt(UIntKind::U32));
+    let usage = properties.atomic_type_usage(atomic);
+    if !usage.contains(AtomicUsage::Add) || !usage.contains(AtomicUsage::LoadStore) {
+        return None;
+    }
+    let hardware = &properties.hardware;
+    let most = hardware.max_units_per_cube.min(hardware.max_cube_dim.0) as usize;
+    // Bins, two numbers a unit and a few more, 4 bytes each.
+    let bytes = |units: usize| 4 * (kernel::BINS + 2 * units + 16);
+    [1024, 512, 256]
+        .into_iter()
+        .find(|&units| units <= most && bytes(units) <= hardware.max_shared_memory_size)
+}
+
+/// Columns that one cube goes through; longer rows are shared.
+const SHARED: usize = 1 << 16;
+/// Columns of a part of a shared row, at least.
+const PART: usize = 1 << 14;
+/// Parts of a row, at most: each reads the counts of all.
+const MOST_PARTS: usize = 32;
+
+/// How many cubes share a row: as many as fill the device.
+fn parts(client: &Client, rows: usize, columns: usize) -> usize {
+    if columns <= SHARED {
+        return 1;
+    }
+    let hardware = &client.properties().hardware;
+    // Eight tensors of a pass, and what the kernel is told of their shapes.
+    if hardware.max_bindings < 9 {
+        return 1;
+    }
+    let processors = hardware.num_streaming_multiprocessors.unwrap_or(64);
+    columns.div_ceil(PART).min(processors as usize / rows).clamp(1, MOST_PARTS)
+}
+
+/// Takes scores and what the kernel is told of each row. Returns columns, and how many scores are NaN in each part of
+/// each row, `[rows, parts]`.
+fn launch(
+    scores: CubeTensor,
+    rows: CubeTensor,
+    width: usize,
+    parts: usize,
+) -> (CubeTensor, CubeTensor) {
+    let shape = scores.shape();
+    let (batch, heads) = (shape[0], shape[1]);
+    if parts > 1 {
+        return launch_passes(scores, rows, width, parts);
+    }
+    let client = scores.client.clone();
+    let empty =
+        |shape| empty_device_dtype(client.clone(), scores.device.clone(), shape, rows.dtype);
+    let indices = empty(Shape::from([batch, heads, width]));
+    let nan = empty(Shape::from([batch * heads, 1]));
+    // Checked before.
+    let units = units(&client).unwrap_or(256);
+    let int = dtype_to_storage_type(rows.dtype);
+    kernel::select::launch(
+        &client,
+        CubeCount::Static((batch * heads) as u32, 1, 1),
+        CubeDim::new_1d(units as u32),
+        scores.into_tensor_arg(),
+        rows.into_tensor_arg(),
+        indices.clone().into_tensor_arg(),
+        nan.clone().into_tensor_arg(),
+        units,
+        int,
+    );
+    (indices, nan)
+}
+
+/// [`launch`] where several cubes share a row.
+fn launch_passes(
+    scores: CubeTensor,
+    rows: CubeTensor,
+    width: usize,
+    parts: usize,
+) -> (CubeTensor, CubeTensor) {
+    let shape = scores.shape();
+    let [batch, heads, columns] = [shape[0], shape[1], shape[2]];
+    let client = scores.client.clone();
+    let empty = |shape: &[usize], dtype| {
+        empty_device_dtype(
+            client.clone(),
+            scores.device.clone(),
+            Shape::from(shape.to_vec()),
+            dtype,
+        )
+    };
+    let indices = empty(&[batch, heads, width], rows.dtype);
+    let nan = empty(&[batch * heads, parts], rows.dtype);
+    let new_counts = || empty(&[batch * heads, parts, kernel::BINS], DType::U32);
+    let new_state = || empty(&[batch * heads, parts, 3], DType::U32);
+    // Checked before.
+    let units = units(&client).unwrap_or(256);
+    let int = dtype_to_storage_type(rows.dtype);
+    // The first pass reads none, the last writes none.
+    let (mut counts, mut state) = (new_counts(), new_state());
+    for pass in 0..=kernel::PASSES {
+        let (next_counts, next_state) = (new_counts(), new_state());
+        kernel::select_pass::launch(
+            &client,
+            CubeCount::Static((batch * heads) as u32, parts as u32, 1),
+            CubeDim::new_1d(units as u32),
+            scores.clone().into_tensor_arg(),
+            rows.clone().into_tensor_arg(),
+            counts.into_tensor_arg(),
+            state.into_tensor_arg(),
+            next_counts.clone().into_tensor_arg(),
+            next_state.clone().into_tensor_arg(),
+            indices.clone().into_tensor_arg(),
+            nan.clone().into_tensor_arg(),
+            columns.div_ceil(parts),
+            pass,
+            units,
+            int,
+        );
+        (counts, state) = (next_counts, next_state);
+    }
+    (indices, nan)
+}

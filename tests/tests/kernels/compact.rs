@@ -1,0 +1,304 @@
+//! Rows and numbers end where the selection says, whatever they lie in; fillers are marked.
+
+use briquette::ops::{Selection, best};
+use briquette_kernels::{CompactEntries, KernelError, MOST_TRACKS, compact};
+use briquette_tests::{
+    backends::{Backend, backends, host},
+    inputs::Noise,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng, seq::index::sample};
+use rand_chacha::ChaCha8Rng;
+
+fn devices() -> impl Iterator<Item = Backend> {
+    backends().into_iter().filter(|backend| backend.name != "flex")
+}
+
+/// Numbers on the host, and the lists that are kept.
+struct Case {
+    batch: usize,
+    kv_heads: usize,
+    columns: usize,
+    head_dim: usize,
+    /// Heads of each track.
+    tracks: Vec<usize>,
+    keys: Tensor<4>,
+    values: Tensor<4>,
+    of_tracks: Vec<Tensor<4>>,
+    /// One ascending list a batch row and kv head.
+    lists: Vec<Vec<usize>>,
+}
+
+impl Case {
+    fn new(
+        [batch, kv_heads, columns, head_dim]: [usize; 4],
+        tracks: &[usize],
+        counts: &[usize],
+        dtypes: [DType; 2],
+    ) -> Self {
+        let host = host();
+        let mut noise = Noise::new(columns as u64);
+        let shape = [batch, kv_heads, columns, head_dim];
+        let [keys, values] = dtypes.map(|dtype| noise.tensor(shape, &host).cast(dtype));
+        let of_tracks =
+            tracks.iter().map(|&heads| noise.tensor([batch, heads, columns, 1], &host)).collect();
+        let mut rng = ChaCha8Rng::seed_from_u64(head_dim as u64);
+        let list = |row: usize| {
+            let mut list = sample(&mut rng, columns, counts[row % counts.len()]).into_vec();
+            list.sort_unstable();
+            list
+        };
+        let lists = (0..batch * kv_heads).map(list).collect();
+        let tracks = tracks.to_vec();
+        Self { batch, kv_heads, columns, head_dim, tracks, keys, values, of_tracks, lists }
+    }
+
+    fn positions(&self) -> Vec<i64> {
+        let rows = self.batch * self.kv_heads;
+        (0..rows * self.columns).map(|place| 3 * place as i64 + 1).collect()
+    }
+
+    fn entries(&self, device: &Device) -> CompactEntries {
+        let shape = [self.batch, self.kv_heads, self.columns];
+        let positions = TensorData::new(self.positions(), shape);
+        CompactEntries {
+            keys: self.keys.clone().to_device(device),
+            values: self.values.clone().to_device(device),
+            positions: Tensor::from_data(positions, device),
+            tracks: self
+                .of_tracks
+                .iter()
+                .map(|track| track.clone().to_device(device).squeeze_dim::<3>(3))
+                .collect(),
+        }
+    }
+
+    /// Every number of what the kernel returns, each at the place that a loop puts it.
+    fn check(&self, entries: CompactEntries) {
+        let Self { batch, kv_heads, columns, head_dim, .. } = *self;
+        let device = entries.keys.device();
+        let selection = Selection::of_heads(&self.lists, kv_heads, &device);
+        let width = selection.width();
+        poison([batch, kv_heads, width, head_dim], entries.keys.dtype(), &device);
+        let dtypes = [entries.keys.dtype(), entries.values.dtype()];
+        let found = compact(entries, selection.indices, &selection.counts).unwrap();
+        assert_eq!([found.keys.dtype(), found.values.dtype()], dtypes);
+
+        // The entry that stands in each column, and whether it is a filler.
+        let places: Vec<(usize, usize, bool)> = (self.lists.iter().enumerate())
+            .flat_map(|(row, list)| {
+                let missing = width - list.len();
+                (0..width).map(move |column| match column.checked_sub(missing) {
+                    Some(kept) => (row, list[kept], false),
+                    None => (row, 0, true),
+                })
+            })
+            .collect();
+        for (found, given) in [(found.keys, &self.keys), (found.values, &self.values)] {
+            assert_eq!(found.dims(), [batch, kv_heads, width, head_dim]);
+            let [found, given] = [found, given.clone()].map(numbers);
+            for (found, (row, entry, _)) in found.chunks(head_dim).zip(&places) {
+                assert_eq!(found, &given[(row * columns + entry) * head_dim..][..head_dim]);
+            }
+        }
+        let given = self.positions();
+        let positions = found.positions.try_into_vec_as::<i64>().unwrap();
+        for (found, (row, entry, filler)) in positions.iter().zip(&places) {
+            assert_eq!(*found, if *filler { -1 } else { given[row * columns + entry] });
+        }
+        assert_eq!(found.tracks.len(), self.tracks.len());
+        for ((found, given), &heads) in
+            found.tracks.into_iter().zip(&self.of_tracks).zip(&self.tracks)
+        {
+            assert_eq!(found.dims(), [batch, heads, width]);
+            let group = heads / kv_heads;
+            let (found, given) = (found.try_into_vec_as::<f32>().unwrap(), numbers(given.clone()));
+            for (head, found) in found.chunks(width).enumerate() {
+                for (number, (_, entry, filler)) in
+                    found.iter().zip(&places[head / group * width..])
+                {
+                    assert_eq!(*number, if *filler { 0.0 } else { given[head * columns + entry] });
+                }
+            }
+        }
+    }
+}
+
+fn numbers(x: Tensor<4>) -> Vec<f32> {
+    x.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
+}
+
+/// Leaves garbage in buffers that the next ones may lie in.
+fn poison(shape: [usize; 4], dtype: DType, device: &Device) {
+    for _ in 0..2 {
+        let garbage = Tensor::<4>::full(shape, f32::NAN, (device, dtype));
+        garbage.clone().sum().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+    }
+}
+
+/// A tensor that lies transposed.
+fn turned(x: Tensor<4>) -> Tensor<4> {
+    x.permute([3, 2, 0, 1]).mul_scalar(1.0).permute([2, 3, 1, 0])
+}
+
+#[test]
+fn compact_moves_all_there_is() {
+    for backend in devices() {
+        let check = |case: Case| case.check(case.entries(&backend.device));
+        for dtype in backend.dtypes() {
+            let dtypes = [dtype; 2];
+            check(Case::new([1, 1, 1, 1], &[], &[1], dtypes));
+            check(Case::new([2, 2, 9, 64], &[2, 4], &[9], dtypes));
+            // Rows of one cube, of two, and columns of two; fillers.
+            check(Case::new([1, 3, 700, 64], &[3, 3, 6, 3], &[300, 257, 0], dtypes));
+            check(Case::new([2, 2, 40, 128], &[8], &[8, 9, 16, 17], dtypes));
+            // Rows that vectors do not fit, and that one cube does not.
+            check(Case::new([2, 1, 30, 7], &[1, 5], &[29, 3], dtypes));
+            check(Case::new([1, 2, 5, 1100], &[2], &[2, 3], dtypes));
+            check(Case::new([1, 2, 12, 100], &[], &[1, 1], dtypes));
+            // Keys that are shared are held in f32.
+            check(Case::new([1, 2, 33, 64], &[2], &[20, 31], [DType::F32, dtype]));
+        }
+    }
+}
+
+#[test]
+fn compact_takes_entries_as_they_lie() {
+    for Backend { device, .. } in devices() {
+        let case = Case::new([2, 2, 64, 32], &[4, 2], &[30, 31, 1, 33], [DType::F32; 2]);
+        // A part of buffers with room for more, as a store hands it out.
+        let CompactEntries { keys, values, positions, tracks } = case.entries(&device);
+        let wide = |x: Tensor<4>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
+        let wide_scalars =
+            |x: Tensor<3>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
+        let of_buffers = CompactEntries {
+            keys: wide(keys.clone()),
+            values: wide(values.clone()),
+            positions: Tensor::cat(vec![positions.clone(), positions.zeros_like()], 2)
+                .narrow(2, 0, 64),
+            tracks: tracks.iter().cloned().map(wide_scalars).collect(),
+        };
+        case.check(of_buffers);
+        let of_turned = CompactEntries {
+            keys: turned(keys.clone()),
+            values: values.clone(),
+            positions: positions.clone(),
+            tracks: tracks.clone(),
+        };
+        case.check(of_turned);
+        case.check(CompactEntries {
+            keys,
+            values: turned(values),
+            positions: positions.permute([2, 0, 1]).add_scalar(0).permute([1, 2, 0]),
+            tracks: tracks
+                .into_iter()
+                .map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0]))
+                .collect(),
+        });
+    }
+}
+
+/// Positions of new entries are the same for all heads, and lie in memory once.
+#[test]
+fn compact_takes_expanded_positions() {
+    for Backend { device, .. } in devices() {
+        let case = Case::new([1, 3, 20, 8], &[], &[5, 6, 4], [DType::F32; 2]);
+        let CompactEntries { keys, values, .. } = case.entries(&device);
+        let positions = Tensor::<1, Int>::arange(5..25, &device).reshape([1, 1, 20]);
+        let positions = positions.expand([1, 3, 20]);
+        let selection = Selection::of_heads(&case.lists, 3, &device);
+        let entries = CompactEntries { keys, values, positions, tracks: Vec::new() };
+        let found = compact(entries, selection.indices, &selection.counts).unwrap();
+        let expected = case.lists.iter().flat_map(|list| {
+            let fillers = std::iter::repeat_n(-1, 6 - list.len());
+            fillers.chain(list.iter().map(|&entry| entry as i64 + 5))
+        });
+        let expected: Vec<i64> = expected.collect();
+        assert_eq!(found.positions.try_into_vec_as::<i64>().unwrap(), expected);
+    }
+}
+
+/// What reaches a policy: the same bits every time, and as tensor operations move them.
+#[test]
+fn compact_is_the_same_every_time() {
+    for Backend { device, .. } in devices() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let kept = rng.random_range(100..200);
+        let case = Case::new([2, 2, 300, 64], &[2], &[kept, 50], [DType::F32; 2]);
+        let selection = Selection::of_heads(&case.lists, 2, &device);
+        let run = || {
+            let entries = case.entries(&device);
+            compact(entries, selection.indices.clone(), &selection.counts).unwrap()
+        };
+        let (first, second) = (run(), run());
+        let reference = best().compact(case.entries(&device).keys, &selection);
+        assert_eq!(first.keys.clone().into_data(), second.keys.into_data());
+        assert_eq!(first.keys.into_data(), reference.into_data());
+        assert_eq!(first.values.into_data(), second.values.into_data());
+        assert_eq!(first.positions.into_data(), second.positions.into_data());
+    }
+}
+
+#[test]
+fn compact_refuses_what_does_not_fit() {
+    let case = Case::new([2, 2, 6, 8], &[2], &[3], [DType::F32; 2]);
+    let call = |device: &Device, change: &dyn Fn(&mut CompactEntries), kept, counts: &[usize]| {
+        let mut entries = case.entries(device);
+        change(&mut entries);
+        let indices = Tensor::<3, Int>::ones([2, 2, kept], device);
+        compact(entries, indices, counts).unwrap_err()
+    };
+    let shape = |tensor, found: &[usize], expected: &[usize]| KernelError::Shape {
+        operation: "compact",
+        tensor,
+        found: found.to_vec(),
+        expected: expected.to_vec(),
+    };
+    let value = |what, found, expected: &str| KernelError::Value {
+        operation: "compact",
+        what,
+        found,
+        expected: expected.into(),
+    };
+    let four = [3; 4];
+    for Backend { device, .. } in devices() {
+        let refused = |change: &dyn Fn(&mut CompactEntries)| call(&device, change, 3, &four);
+        let narrow = |x: &Tensor<4>| x.clone().narrow(2, 0, 5);
+        assert_eq!(
+            refused(&|it| it.values = narrow(&it.values)),
+            shape("values", &[2, 2, 5, 8], &[2, 2, 6, 8])
+        );
+        assert_eq!(
+            refused(&|it| it.positions = it.positions.clone().narrow(2, 0, 4)),
+            shape("positions", &[2, 2, 4], &[2, 2, 6])
+        );
+        assert_eq!(
+            refused(&|it| it.tracks[0] = Tensor::zeros([2, 2, 5], (&device, DType::F32))),
+            shape("a track", &[2, 2, 5], &[2, 2, 6])
+        );
+        assert_eq!(
+            refused(&|it| it.tracks[0] = Tensor::zeros([2, 3, 6], (&device, DType::F32))),
+            value("the heads of a track", 3, "a multiple of 2")
+        );
+        assert_eq!(
+            refused(&|it| it.tracks = vec![it.tracks[0].clone(); MOST_TRACKS + 1]),
+            KernelError::TooLarge {
+                operation: "compact",
+                what: "the number of tracks",
+                found: MOST_TRACKS + 1,
+                max: MOST_TRACKS
+            }
+        );
+        let nothing = Selection::of_heads(&[[0_usize; 0]; 4], 2, &device);
+        assert_eq!(
+            compact(case.entries(&device), nothing.indices, &nothing.counts).unwrap_err(),
+            value("the most entries kept", 0, "at least 1")
+        );
+        let plain = &|_: &mut CompactEntries| ();
+        assert_eq!(call(&device, plain, 3, &[3; 3]), value("the length of counts", 3, "4"));
+        assert_eq!(call(&device, plain, 3, &[3, 3, 4, 3]), value("counts", 4, "at most 3"));
+    }
+    let plain = &|_: &mut CompactEntries| ();
+    let error = call(&host(), plain, 3, &four);
+    assert_eq!(error, KernelError::Device { operation: "compact" });
+}
