@@ -4,6 +4,7 @@
 //! How the numbers are made stands in the README beside this.
 
 pub mod bench;
+pub mod generate;
 pub mod measure;
 pub mod model;
 pub mod record;

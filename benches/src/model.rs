@@ -88,8 +88,8 @@ pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Re
     Ok(model.map(&mut Cast(dtype)))
 }
 
-/// Parameters are made when they are first looked at: here, one after another.
-struct Cast(DType);
+/// Casts parameters, which are made when they are first looked at: here, one after another.
+pub(crate) struct Cast(pub(crate) DType);
 
 impl ModuleMapper for Cast {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

@@ -133,4 +133,5 @@ pub(super) const LINES: &[Line] = &[
     line("compress-step/snapkv", &["eager"], OF_LAYER),
     line("compress-step/h2o", &[], OF_LAYER),
     line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
+    line("cold-start/second", &[], &[]),
 ];
