@@ -7,7 +7,7 @@ use briquette::ops::Visibility;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
 use crate::{
-    measure::{Call, Effort, Timing, time, time_graph},
+    measure::{Call, Effort, Timing, time, time_difference, time_graph},
     record::{Record, Sink, today},
 };
 
@@ -102,6 +102,49 @@ impl Bench {
             let timing = time(&bench.device, bench.effort, sets, call)?;
             Ok((timing, check.map(|check| check()).transpose()))
         });
+        self.fill(&mut record, timed);
+        self.write(&record);
+        // Last, and after the rest is written: a capture that fails may take the device with it.
+        if let Some(ms) = record.ms.filter(|_| self.graph && variant != "reference") {
+            match self.guard(|bench| time_graph(&bench.device, bench.effort, sets, ms, call)) {
+                Ok(ms) => record.ms_graph = Some(ms),
+                Err(error) => record.graph_error = Some(format!("{error:#}")),
+            }
+            self.write(&record);
+        }
+    }
+
+    /// As [`run`](Self::run), of what `with` takes longer than `without`, on one set of inputs.
+    pub fn run_difference(
+        &mut self,
+        case: &Case,
+        variant: &str,
+        check: Option<&dyn Fn() -> Result<Difference>>,
+        with: &Call<'_>,
+        without: &Call<'_>,
+    ) {
+        let mut record = self.record(case, variant);
+        let timed = self.guard(|bench| {
+            let (timing, about) = time_difference(&bench.device, bench.effort, with, without)?;
+            Ok((about, (timing, check.map(|check| check()).transpose())))
+        });
+        let about = timed.as_ref().map_or(f64::INFINITY, |(about, _)| *about);
+        self.fill(&mut record, timed.map(|(_, timed)| timed));
+        self.write(&record);
+        if self.graph && record.ms.is_some() {
+            let graph = |bench: &Self| {
+                let time = |call| time_graph(&bench.device, bench.effort, 1, about, call);
+                Ok(time(with)? - time(without)?)
+            };
+            match self.guard(graph) {
+                Ok(ms) => record.ms_graph = Some(ms),
+                Err(error) => record.graph_error = Some(format!("{error:#}")),
+            }
+            self.write(&record);
+        }
+    }
+
+    fn fill(&self, record: &mut Record, timed: Result<(Timing, Result<Option<Difference>>)>) {
         match timed {
             Ok((Timing { first, device, call, range, .. }, difference)) => {
                 record.ms = Some(device);
@@ -115,26 +158,16 @@ impl Bench {
             }
             Err(error) => record.error = Some(format!("{error:#}")),
         }
-        self.write(&record);
-        // Last, and after the rest is written: a capture that fails may take the device with it.
-        if let Some(ms) = record.ms.filter(|_| self.graph && variant != "reference") {
-            match self.guard(|bench| time_graph(&bench.device, bench.effort, sets, ms, call)) {
-                Ok(ms) => record.ms_graph = Some(ms),
-                Err(error) => record.graph_error = Some(format!("{error:#}")),
-            }
-            self.write(&record);
-        }
     }
 
-    /// Writes a row that is measured in another way.
-    pub fn write(&mut self, record: &Record) {
+    fn write(&mut self, record: &Record) {
         if let Err(error) = self.sink.write(record) {
             eprintln!("{error:#}");
         }
     }
 
     /// A row as it begins.
-    pub fn record(&self, case: &Case, variant: &str) -> Record {
+    fn record(&self, case: &Case, variant: &str) -> Record {
         let some = |number: f64| (number > 0.0).then_some(number);
         Record {
             side: "briquette".into(),
@@ -153,7 +186,7 @@ impl Bench {
     }
 
     /// Turns a panic of Burn or of a kernel into an error.
-    pub fn guard<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+    fn guard<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(|| work(self))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));

@@ -107,11 +107,44 @@ pub fn time(device: &Device, effort: Effort, sets: usize, call: &Call<'_>) -> Re
         of_host.push(on_host / calls as f64);
         of_device.push(on_device.unwrap_or(on_host) / calls as f64);
     }
-    let range = of_device.iter().fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), &time| {
-        (low.min(time), high.max(time))
-    });
+    let range = range(&of_device);
     let [device, call] = [of_device, of_host].map(median);
     Ok(Timing { first, device, call, graph: None, range })
+}
+
+/// Times what `with` takes longer than `without`, in windows that alternate, so that what drifts cancels. Also says what
+/// `with` takes altogether.
+///
+/// # Errors
+/// What the calls return, or what the device says.
+pub fn time_difference(
+    device: &Device,
+    effort: Effort,
+    with: &Call<'_>,
+    without: &Call<'_>,
+) -> Result<(Timing, f64)> {
+    let started = Instant::now();
+    drop(with(0)?);
+    device.sync()?;
+    let first = milliseconds(started.elapsed());
+    run(device, without, 0)?;
+    let (_, about) = window(device, || run(device, with, 0))?;
+    let calls = ((effort.window.as_secs_f64() * 1e3 / about) as usize).clamp(1, effort.calls);
+    let pairs = (effort.all.as_secs_f64() * 1e3 / (2.0 * about * calls as f64)) as usize;
+    let (mut of_device, mut of_host) = (Vec::new(), Vec::new());
+    for _ in 0..pairs.clamp(3, 15) {
+        let all = |call: &Call<'_>| {
+            let (on_device, on_host) =
+                window(device, || (0..calls).try_for_each(|_| run(device, call, 0)))?;
+            anyhow::Ok((on_device.unwrap_or(on_host), on_host))
+        };
+        let (with, without) = (all(with)?, all(without)?);
+        of_device.push((with.0 - without.0) / calls as f64);
+        of_host.push((with.1 - without.1) / calls as f64);
+    }
+    let range = range(&of_device);
+    let [of_device, of_host] = [of_device, of_host].map(median);
+    Ok((Timing { first, device: of_device, call: of_host, graph: None, range }, about))
 }
 
 /// Captures calls as a graph and times its replays: milliseconds a call. `about` is what a launched one takes.
@@ -172,15 +205,6 @@ pub fn time_graph(
     Ok(median(times))
 }
 
-/// Milliseconds that `work` takes, once: on the device's clock if it has one.
-///
-/// # Errors
-/// What `work` returns, or what the device says.
-pub fn once(device: &Device, work: impl FnOnce() -> Result<()> + Send) -> Result<f64> {
-    let (on_device, on_host) = window(device, work)?;
-    Ok(on_device.unwrap_or(on_host))
-}
-
 /// One call, whose result is dropped once it has been handed to the device.
 fn run(device: &Device, call: &Call<'_>, set: usize) -> Result<()> {
     let kept = call(set)?;
@@ -223,6 +247,12 @@ fn resolve(profile: ProfileDuration) -> Option<f64> {
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn range(numbers: &[f64]) -> (f64, f64) {
+    numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| {
+        (low.min(number), high.max(number))
+    })
 }
 
 fn milliseconds(time: Duration) -> f64 {

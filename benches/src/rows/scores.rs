@@ -12,7 +12,7 @@ use crate::{
 const HEAD_DIM: usize = 128;
 
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
-    if bench.wants("column-scores") {
+    if bench.wants("column-scores/with-attention") {
         columns(bench);
     }
     if bench.wants("window-scores") {
@@ -21,7 +21,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Attention with column sums; what the sums cost on top is this row less `prefill`.
+/// Attention with column sums, and what the sums cost on top.
 fn columns(bench: &mut Bench) {
     let (heads, tokens) = (bench.size(32, 2), bench.size(4096, 64));
     let shape = [1, heads, tokens, HEAD_DIM];
@@ -34,23 +34,24 @@ fn columns(bench: &mut Bench) {
             + (heads * tokens * 4) as f64,
         operations: products * 2.0 * pairs * HEAD_DIM as f64,
     };
-    // Scores alone: once for the sums of rows, once for those of columns.
-    let alone = of("column-scores", 2.0, 2.0);
+    // From the log-sum-exp that attention leaves: the product once more.
+    let on_top = of("column-scores", 1.0, 2.0);
     // Attention, and the product of queries and keys once more.
     let with_attention = of("column-scores/with-attention", 3.0, 4.0);
     let visibility = causal(1, heads, tokens, tokens, &bench.device);
     let scale = (HEAD_DIM as f64).powf(-0.5);
-    let attend = |ops: &dyn Ops| {
+    let attention = |ops: &dyn Ops, column_sums| {
         ops.attention(AttentionInput {
             queries: q.clone(),
             keys: k.clone(),
             values: v.clone(),
             visibility: visibility.clone(),
             scale,
-            column_sums: true,
+            column_sums,
             column_squares: false,
         })
     };
+    let attend = |ops: &dyn Ops| attention(ops, true);
     let sums = |ops: &dyn Ops| {
         attend(ops).column_sums.ok_or_else(|| anyhow!("column sums were asked for and are absent"))
     };
@@ -61,6 +62,12 @@ fn columns(bench: &mut Bench) {
             let found = attend(ops.as_ref());
             keep((found.output, found.column_sums))
         });
+        let both = |column_sums| {
+            let found = attention(ops.as_ref(), column_sums);
+            keep((found.output, found.column_sums))
+        };
+        let check: Option<&dyn Fn() -> Result<_>> = Some(&check);
+        bench.run_difference(&on_top, "briquette", check, &|_| both(true), &|_| both(false));
     }
     if bench.variants.contains(&Variant::Reference) {
         bench.run(&with_attention, "reference", 1, None, &|_| keep(sums(&Reference)?));
@@ -71,7 +78,7 @@ fn columns(bench: &mut Bench) {
             let scores = q.clone().matmul(k.clone().swap_dims(2, 3)) * scale;
             softmax(scores, 3).sum_dim(2)
         };
-        bench.run(&alone, "burn", 1, None, &|_| keep(steps()));
+        bench.run(&on_top, "burn", 1, None, &|_| keep(steps()));
     }
 }
 

@@ -8,13 +8,12 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     bench::{Bench, Case, Variant},
-    measure::{keep, median, once},
+    measure::keep,
     model::{Dimensions, random_llama},
 };
 
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
-    let rows = ["layer-prefill", "layer-prefill/whole", "compress-step"];
-    if !rows.iter().any(|row| bench.wants(row)) || !bench.variants.contains(&Variant::Briquette) {
+    if !bench.variants.contains(&Variant::Briquette) {
         return Ok(());
     }
     let tokens = bench.size(32_768, 256);
@@ -24,7 +23,10 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         kv_heads: bench.size(8, 2),
         head_dim: bench.size(128, 16),
     };
-    attention(bench, shape, tokens)?;
+    let rows = ["layer-prefill", "compress-step/snapkv", "compress-step/h2o", "compress-step/ems"];
+    if rows.iter().any(|row| bench.wants(row)) {
+        attention(bench, shape, tokens)?;
+    }
     whole(bench, tokens)
 }
 
@@ -37,75 +39,45 @@ fn attention(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> 
     let queries = bench.noise([1, query_heads, tokens, head_dim], bench.dtype);
     let [keys, values] =
         [(); 2].map(|()| bench.noise([1, kv_heads, tokens, head_dim], bench.dtype));
+    let device = bench.device.clone();
     let prefill = |policy: &Policy| -> Result<KvCache> {
         let (policy, config) = (policy.clone(), config.clone());
-        let mut cache = KvCache::with_config(shape, policy, config, &bench.device)?;
+        let mut cache = KvCache::with_config(shape, policy, config, &device)?;
         let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
         cache.attend(0, queries, keys, values, &NoPositionEncoding)?;
         Ok(cache)
     };
+    let full = Policy::full();
     let pairs = query_heads as f64 * (tokens as f64).powi(2) / 2.0;
-    let shape_text = format!("{query_heads}/{kv_heads} heads × {head_dim}, {tokens} tokens");
+    let text = format!("{query_heads}/{kv_heads} heads × {head_dim}, {tokens} tokens");
     let case = Case {
         row: "layer-prefill",
-        shape: shape_text.clone(),
+        shape: text.clone(),
         bytes: (2 * (query_heads + kv_heads) * tokens * head_dim) as f64 * bench.number(),
         operations: 4.0 * pairs * head_dim as f64,
     };
-    let full = Policy::full();
-    let mut lines = Vec::new();
+    if bench.wants(case.row) {
+        bench.run(&case, "briquette", 1, None, &|_| keep(prefill(&full)?));
+    }
     let budget = Budget::Tokens(kept);
     for (row, policy) in [
         ("compress-step/snapkv", Policy::snapkv(budget)),
         ("compress-step/h2o", Policy::h2o(budget)),
+        ("compress-step/ems", Policy::ems(budget)),
     ] {
         if !bench.wants(row) {
             continue;
         }
         let case = Case {
             row,
-            shape: format!("{shape_text}, {kept} kept"),
-            // Both read every key once more.
+            shape: format!("{text}, {kept} kept"),
+            // Every key once more, and what is kept.
             bytes: (kv_heads * tokens * head_dim) as f64 * bench.number()
                 + (4 * kv_heads * kept * head_dim) as f64 * bench.number(),
-            operations: if row.ends_with("h2o") { 2.0 * pairs * head_dim as f64 } else { 0.0 },
+            operations: if row.ends_with("snapkv") { 0.0 } else { 2.0 * pairs * head_dim as f64 },
         };
-        let mut record = bench.record(&case, "briquette");
-        let timed = bench.guard(|bench| {
-            let time = |policy: &Policy| {
-                once(&bench.device, || {
-                    drop(prefill(policy)?);
-                    Ok(())
-                })
-            };
-            time(&full)?;
-            time(&policy)?;
-            let about = time(&full)?;
-            // In turn, so that what drifts cancels.
-            let windows = if bench.quick || about > 300.0 { 3 } else { 11 };
-            (0..windows).map(|_| Ok(time(&policy)? - time(&full)?)).collect::<Result<Vec<f64>>>()
-        });
-        match timed {
-            Ok(times) => {
-                let bounds = |worse: fn(f64, f64) -> f64| times.iter().copied().reduce(worse);
-                record.ms_range = bounds(f64::min).zip(bounds(f64::max));
-                record.ms = Some(median(times));
-            }
-            Err(error) => record.error = Some(format!("{error:#}")),
-        }
-        lines.push(record);
-    }
-    lines.iter().for_each(|record| bench.write(record));
-    if bench.wants("layer-prefill") {
-        let device = bench.device.clone();
-        let prefill = || -> Result<KvCache> {
-            let (policy, config) = (full.clone(), config.clone());
-            let mut cache = KvCache::with_config(shape, policy, config, &device)?;
-            let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
-            cache.attend(0, queries, keys, values, &NoPositionEncoding)?;
-            Ok(cache)
-        };
-        bench.run(&case, "briquette", 1, None, &|_| keep(prefill()?));
+        let (with, without) = (|_| keep(prefill(&policy)?), |_| keep(prefill(&full)?));
+        bench.run_difference(&case, "briquette", None, &with, &without);
     }
     Ok(())
 }

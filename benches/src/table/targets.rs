@@ -132,6 +132,7 @@ pub(super) const LINES: &[Line] = &[
     line("layer-prefill/whole", &["layer"], &[]),
     line("compress-step/snapkv", &["eager"], OF_LAYER),
     line("compress-step/h2o", &[], OF_LAYER),
+    line("compress-step/ems", &[], OF_LAYER),
     line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
     line("cold-start/second", &[], &[]),
 ];
