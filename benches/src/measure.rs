@@ -80,7 +80,7 @@ pub struct Timing {
 /// What the call returns, or what the device says.
 pub fn time(device: &Device, effort: Effort, sets: usize, call: &Call<'_>) -> Result<Timing> {
     let started = Instant::now();
-    drop(call(0)?);
+    run(device, call, 0)?;
     device.sync()?;
     let first = milliseconds(started.elapsed());
     for set in 0..effort.warm_up.max(sets) {
@@ -124,7 +124,7 @@ pub fn time_difference(
     without: &Call<'_>,
 ) -> Result<(Timing, f64)> {
     let started = Instant::now();
-    drop(with(0)?);
+    run(device, with, 0)?;
     device.sync()?;
     let first = milliseconds(started.elapsed());
     run(device, without, 0)?;
