@@ -99,6 +99,20 @@ impl Llama {
         Ok(self.last_logits(hidden))
     }
 
+    /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary, as those are that
+    /// an `argmax` over its logits chose: nothing is read back from the device. What another token gives depends on the
+    /// backend.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward), but for [`Error::TokenOutOfRange`].
+    pub fn forward_last_of_known(
+        &self,
+        tokens: Tensor<2, Int>,
+        cache: &mut KvCache,
+    ) -> Result<Tensor<2>> {
+        Ok(self.last_logits(self.decode(tokens, cache)?))
+    }
+
     /// The normalised output of the last layer, before the head.
     ///
     /// # Shapes

@@ -1,0 +1,249 @@
+//! What the rows of `bench-kernels` share.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Result, anyhow};
+use briquette::ops::Visibility;
+use burn::tensor::{DType, Device, Distribution, Int, Tensor};
+
+use crate::{
+    measure::{Call, Effort, Timing, time, time_difference, time_graph},
+    record::{Record, Sink, today},
+};
+
+/// Whose implementation of a row is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Variant {
+    /// What policies use: kernels where there are some.
+    Briquette,
+    /// The tensor operations that stand in where there is no kernel, on the same device.
+    Reference,
+    /// What Burn itself offers today.
+    Burn,
+}
+
+/// The largest difference from the reference, and the largest number of the reference.
+pub type Difference = (f64, f64);
+
+/// A row that is to be timed.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name in the table.
+    pub row: &'static str,
+    /// Its sizes, for people.
+    pub shape: String,
+    /// The fewest bytes that must be moved.
+    pub bytes: f64,
+    /// The operations of its matrix products.
+    pub operations: f64,
+}
+
+/// A device, how to time on it, and where results go.
+#[derive(Debug)]
+pub struct Bench {
+    /// The device.
+    pub device: Device,
+    /// Its name, for people.
+    pub name: String,
+    /// The type of queries, keys and values.
+    pub dtype: DType,
+    /// Whether sizes are small.
+    pub quick: bool,
+    /// Parts of names of rows that are wanted; all if empty.
+    pub rows: Vec<String>,
+    /// The variants that are wanted.
+    pub variants: Vec<Variant>,
+    /// Whether graphs are wanted.
+    pub graph: bool,
+    /// How thoroughly calls are timed.
+    pub effort: Effort,
+    /// Where results go.
+    pub sink: Sink,
+}
+
+impl Bench {
+    /// Whether a row is wanted.
+    pub fn wants(&self, row: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|part| row.contains(part.as_str()))
+    }
+
+    /// A size, or the one that stands in for it where sizes are small.
+    pub fn size(&self, full: usize, quick: usize) -> usize {
+        if self.quick { quick } else { full }
+    }
+
+    /// Bytes of a number of the type of keys.
+    pub fn number(&self) -> f64 {
+        self.dtype.size() as f64
+    }
+
+    /// Normal noise, made on the device.
+    pub fn noise<const D: usize>(&self, shape: [usize; D], dtype: DType) -> Tensor<D> {
+        Tensor::random(shape, Distribution::Normal(0.0, 1.0), (&self.device, dtype))
+    }
+
+    /// How many sets of inputs of so many bytes together are far larger than the cache of the device.
+    pub fn sets(&self, bytes: f64) -> usize {
+        if self.quick { 2 } else { ((400e6 / bytes).ceil() as usize).clamp(1, 64) }
+    }
+
+    /// Times one way to compute a row and writes the result. `check`, if there is something to compare with, computes it
+    /// once beside the reference. A failure is written too, and stops nothing.
+    pub fn run(
+        &mut self,
+        case: &Case,
+        variant: &str,
+        sets: usize,
+        check: Option<&dyn Fn() -> Result<Difference>>,
+        call: &Call<'_>,
+    ) {
+        let mut record = self.record(case, variant);
+        let timed = self.guard(|bench| {
+            let timing = time(&bench.device, bench.effort, sets, call)?;
+            Ok((timing, check.map(|check| check()).transpose()))
+        });
+        self.fill(&mut record, timed);
+        self.write(&record);
+        // Last, and after the rest is written: a capture that fails may take the device with it.
+        if let Some(ms) = record.ms.filter(|_| self.graph && variant != "reference") {
+            match self.guard(|bench| time_graph(&bench.device, bench.effort, sets, ms, call)) {
+                Ok(ms) => record.ms_graph = Some(ms),
+                Err(error) => record.graph_error = Some(format!("{error:#}")),
+            }
+            self.write(&record);
+        }
+    }
+
+    /// As [`run`](Self::run), of what `with` takes longer than `without`, on one set of inputs.
+    pub fn run_difference(
+        &mut self,
+        case: &Case,
+        variant: &str,
+        check: Option<&dyn Fn() -> Result<Difference>>,
+        with: &Call<'_>,
+        without: &Call<'_>,
+    ) {
+        let mut record = self.record(case, variant);
+        let timed = self.guard(|bench| {
+            let (timing, about) = time_difference(&bench.device, bench.effort, with, without)?;
+            Ok((about, (timing, check.map(|check| check()).transpose())))
+        });
+        let about = timed.as_ref().map_or(f64::INFINITY, |(about, _)| *about);
+        self.fill(&mut record, timed.map(|(_, timed)| timed));
+        self.write(&record);
+        if self.graph && record.ms.is_some() {
+            let graph = |bench: &Self| {
+                let time = |call| time_graph(&bench.device, bench.effort, 1, about, call);
+                Ok(time(with)? - time(without)?)
+            };
+            match self.guard(graph) {
+                Ok(ms) => record.ms_graph = Some(ms),
+                Err(error) => record.graph_error = Some(format!("{error:#}")),
+            }
+            self.write(&record);
+        }
+    }
+
+    fn fill(&self, record: &mut Record, timed: Result<(Timing, Result<Option<Difference>>)>) {
+        match timed {
+            Ok((Timing { first, device, call, range, .. }, difference)) => {
+                record.ms = Some(device);
+                record.ms_call = Some(call);
+                record.ms_first = Some(first);
+                record.ms_range = Some(range);
+                match difference {
+                    Ok(difference) => record.difference = difference,
+                    Err(error) => record.error = Some(format!("not checked: {error:#}")),
+                }
+            }
+            Err(error) => record.error = Some(format!("{error:#}")),
+        }
+    }
+
+    fn write(&mut self, record: &Record) {
+        if let Err(error) = self.sink.write(record) {
+            eprintln!("{error:#}");
+        }
+    }
+
+    /// A row as it begins.
+    fn record(&self, case: &Case, variant: &str) -> Record {
+        let some = |number: f64| (number > 0.0).then_some(number);
+        Record {
+            side: "briquette".into(),
+            row: case.row.into(),
+            variant: variant.into(),
+            shape: case.shape.clone(),
+            bytes: some(case.bytes),
+            operations: some(case.operations),
+            dtype: format!("{:?}", self.dtype).to_lowercase(),
+            device: self.name.clone(),
+            versions: versions(),
+            date: today(),
+            quick: self.quick,
+            ..Record::default()
+        }
+    }
+
+    /// Turns a panic of Burn or of a kernel into an error.
+    fn guard<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(|| work(self))).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
+            Err(anyhow!("panicked: {}", text.unwrap_or_default()))
+        })
+    }
+}
+
+/// The largest difference of two tensors, and the largest number of the second.
+///
+/// # Errors
+/// If the device fails, or there is a NaN.
+pub fn difference<const D: usize>(found: Tensor<D>, expected: Tensor<D>) -> Result<Difference> {
+    let (found, expected) = (found.cast(DType::F32), expected.cast(DType::F32));
+    let of = f64::from(expected.clone().abs().max().try_into_scalar::<f32>()?);
+    let off = f64::from((found - expected).abs().max().try_into_scalar::<f32>()?);
+    // A maximum may pass over NaN.
+    if off.is_nan() || of.is_nan() { Err(anyhow!("there is a NaN")) } else { Ok((off, of)) }
+}
+
+/// How many of the indices differ, and how many there are.
+///
+/// # Errors
+/// If the device fails.
+pub fn indices_differ<const D: usize>(
+    found: Tensor<D, Int>,
+    expected: Tensor<D, Int>,
+) -> Result<Difference> {
+    let [found, expected] =
+        [found, expected].map(|indices| indices.try_into_vec_as::<i64>().map_err(|e| anyhow!(e)));
+    let (found, expected) = (found?, expected?);
+    let differ = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
+    Ok(((differ + found.len().abs_diff(expected.len())) as f64, expected.len() as f64))
+}
+
+/// Every query sees its own entry and those before it; nothing is padding.
+pub fn causal(
+    batch: usize,
+    kv_heads: usize,
+    queries: usize,
+    entries: usize,
+    device: &Device,
+) -> Visibility {
+    let range = |from: usize, heads: usize| {
+        Tensor::<1, Int>::arange(from as i64..entries as i64, device)
+            .reshape([1, 1, entries - from])
+            .repeat(&[batch, heads, 1])
+    };
+    Visibility {
+        queries: range(entries - queries, 1),
+        entries: range(0, kv_heads),
+        by_position: false,
+    }
+}
+
+fn versions() -> String {
+    let built = if cfg!(debug_assertions) { ", debug build" } else { "" };
+    let fusion = if cfg!(feature = "fusion") { ", fusion" } else { "" };
+    format!("briquette {}, burn 0.22.1, cubecl 0.11.3{fusion}{built}", env!("CARGO_PKG_VERSION"))
+}

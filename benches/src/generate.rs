@@ -1,0 +1,474 @@
+//! Whole generation: how fast, how large a batch, and where the time of a decode step goes.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use briquette::{
+    Budget, CacheConfig, CacheShape, HeadScores, InputCheck, KvCache, Policy, Profile, Prompt,
+    position::RotaryEmbedding,
+};
+use briquette_models::Llama;
+use burn::{
+    module::Module,
+    nn::{Linear, LinearConfig},
+    tensor::{DType, Device, Distribution, Int, Tensor},
+};
+use serde::Serialize;
+
+use crate::{
+    measure::{Effort, keep, time},
+    model::{Cast, Dimensions},
+};
+
+/// So many prompts of one length, and how much is generated after each: `8:4096+1024`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// Prompts at once.
+    pub batch: usize,
+    /// Tokens of each.
+    pub prompt: usize,
+    /// Tokens generated after each.
+    pub new: usize,
+}
+
+impl FromStr for Setting {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = || {
+            let (batch, rest) = text.split_once(':')?;
+            let (prompt, new) = rest.split_once('+')?;
+            let [batch, prompt, new] = [batch, prompt, new].map(|part| part.trim().parse().ok());
+            Some(Self { batch: batch?, prompt: prompt?, new: new? })
+        };
+        let setting: Option<Self> = parts();
+        setting
+            .filter(|setting| setting.batch > 0 && setting.prompt > 0 && setting.new > 0)
+            .with_context(|| format!("`{text}` is not BATCH:PROMPT+NEW, as in 8:4096+1024"))
+    }
+}
+
+/// What one method does at one setting. Written as a line of JSON.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// `generate`.
+    pub kind: &'static str,
+    /// The method.
+    pub method: String,
+    /// What it may keep.
+    pub budget: String,
+    /// Prompts at once.
+    pub batch: usize,
+    /// Tokens of each.
+    pub prompt: usize,
+    /// Tokens to generate after each.
+    pub new: usize,
+    /// Tokens that were, before the time was up.
+    pub decoded: usize,
+    /// Seconds of the prefill; of the first one, compiling included, and of a second one if there was time.
+    pub first_prefill_s: f64,
+    /// See `first_prefill_s`.
+    pub prefill_s: f64,
+    /// Whether there was time for the second.
+    pub prefill_warm: bool,
+    /// Milliseconds of a decode step, the mean over all measured.
+    pub step_ms: f64,
+    /// Of these, milliseconds until the host has handed a step to the device: as long as a step, if something in it waits
+    /// for the device.
+    pub host_ms: f64,
+    /// Decoded tokens a second, of the batch.
+    pub decode_tokens_per_s: f64,
+    /// New tokens a second with the prefill counted, of the batch.
+    pub tokens_per_s: f64,
+    /// What the cache says it holds at the end.
+    pub bytes_held: usize,
+    /// What all keys and values seen would take.
+    pub bytes_full: usize,
+    /// Live buffers on the device at the end, the model's included.
+    pub bytes_in_use: Option<u64>,
+    /// What the allocator took from the device for all of it.
+    pub bytes_reserved: Option<u64>,
+    /// The batch that certainly fits, if all of `bytes_reserved` grew with the batch.
+    pub largest_batch_expected: Option<usize>,
+    /// The largest batch that was tried and ran.
+    pub largest_batch_ran: Option<usize>,
+    /// Decoding against the full cache at this setting in this run.
+    pub decode_ratio: Option<f64>,
+    /// With the prefill counted.
+    pub ratio: Option<f64>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// The device.
+    pub device: String,
+}
+
+/// Where the time of a decode step goes, in milliseconds on the device's clock. Written as a line of JSON.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Split {
+    /// `split`.
+    pub kind: &'static str,
+    /// The method.
+    pub method: String,
+    /// Prompts at once.
+    pub batch: usize,
+    /// Tokens seen by then.
+    pub seen: usize,
+    /// The step.
+    pub step_ms: f64,
+    /// The products with the weights: projections, feed-forward and head.
+    pub matmul_ms: f64,
+    /// The cache, all layers: positions, append, attention, compression.
+    pub attend_ms: f64,
+    /// What is left: norms, activations, residuals, embedding, argmax, and gaps.
+    pub rest_ms: f64,
+    /// What reading every weight once takes at this bandwidth, if it is known.
+    pub weights_floor_ms: Option<f64>,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// A model, and how to run it.
+#[derive(Debug)]
+pub struct Runner {
+    /// The model.
+    pub model: Llama,
+    /// Its dimensions.
+    pub dimensions: Dimensions,
+    /// The device.
+    pub device: Device,
+    /// Its name, for people.
+    pub name: String,
+    /// The type of the model and of the cache.
+    pub dtype: DType,
+    /// Tokens of all prompts given to the model at a time.
+    pub chunk: usize,
+    /// How long one method may take at one setting.
+    pub limit: Duration,
+    /// The memory of the device in bytes, for the largest batch.
+    pub memory: Option<u64>,
+    /// Bytes a second, for the floor of a step.
+    pub bandwidth: Option<f64>,
+}
+
+impl Runner {
+    /// A policy by name, with a profile drawn at random where it wants one.
+    ///
+    /// # Errors
+    /// If there is no method of that name.
+    pub fn policy(&self, method: &str, budget: Budget) -> Result<Policy> {
+        let policy = Policy::named(method, budget)?;
+        Ok(policy.with_profile(Arc::new(random_profile(self.model.cache_shape()))))
+    }
+
+    /// Prefill and decoding of one method at one setting.
+    pub fn run(&self, method: &str, budget: Budget, setting: Setting) -> Report {
+        let mut report = Report {
+            kind: "generate",
+            method: method.into(),
+            budget: budget.to_string(),
+            batch: setting.batch,
+            prompt: setting.prompt,
+            new: setting.new,
+            device: self.name.clone(),
+            ..Report::default()
+        };
+        self.device.memory_cleanup();
+        if let Err(error) = guard(|| self.measure(method, budget, setting, &mut report)) {
+            report.error = Some(format!("{error:#}"));
+        }
+        report
+    }
+
+    fn measure(
+        &self,
+        method: &str,
+        budget: Budget,
+        setting: Setting,
+        report: &mut Report,
+    ) -> Result<()> {
+        let Setting { batch, new, .. } = setting;
+        let policy = self.policy(method, budget)?;
+        let reserved = || self.device.memory_pool_usage().map(|usage| usage.bytes_reserved);
+        let before = reserved();
+        let started = Instant::now();
+        let (mut cache, mut next) = self.prefill(&policy, setting)?;
+        report.first_prefill_s = started.elapsed().as_secs_f64();
+        report.prefill_s = report.first_prefill_s;
+        if started.elapsed() < self.limit / 4 {
+            // Compiled by now.
+            drop((cache, next));
+            let again = Instant::now();
+            (cache, next) = self.prefill(&policy, setting)?;
+            report.prefill_s = again.elapsed().as_secs_f64();
+            report.prefill_warm = true;
+        }
+        // The first steps compile, and belong to nobody.
+        for _ in 0..4 {
+            next = self.step(next, &mut cache)?;
+        }
+        self.device.sync()?;
+        let (mut on_host, mut all) = (Duration::ZERO, Duration::ZERO);
+        while report.decoded < new && (started.elapsed() < self.limit || report.decoded == 0) {
+            let steps = 16.min(new - report.decoded);
+            let begun = Instant::now();
+            for _ in 0..steps {
+                next = self.step(next, &mut cache)?;
+            }
+            on_host += begun.elapsed();
+            self.device.sync()?;
+            all += begun.elapsed();
+            report.decoded += steps;
+        }
+        let step = all.as_secs_f64() / report.decoded as f64;
+        report.step_ms = step * 1e3;
+        report.host_ms = on_host.as_secs_f64() / report.decoded as f64 * 1e3;
+        report.decode_tokens_per_s = batch as f64 / step;
+        // The first new token comes out of the prefill.
+        let whole = report.prefill_s + step * (new - 1) as f64;
+        report.tokens_per_s = (batch * new) as f64 / whole;
+        report.bytes_held = cache.bytes_held();
+        report.bytes_full = cache.bytes_full();
+        report.bytes_in_use = briquette::device::bytes_in_use(&self.device);
+        report.bytes_reserved = reserved();
+        let row = report
+            .bytes_reserved
+            .zip(before)
+            .map(|(after, before)| (after.saturating_sub(before) as f64 / batch as f64).max(1.0));
+        report.largest_batch_expected = row
+            .zip(before)
+            .zip(self.memory)
+            .map(|((row, before), memory)| (memory.saturating_sub(before) as f64 / row) as usize);
+        Ok(())
+    }
+
+    /// Tries batches from `expected` on, a prefill and four steps each, and returns the largest that ran, to within an
+    /// eighth. What fails may be the last thing a device does.
+    pub fn largest_batch(
+        &self,
+        method: &str,
+        budget: Budget,
+        setting: Setting,
+        expected: usize,
+    ) -> Option<usize> {
+        let runs = |batch: usize| {
+            let setting = Setting { batch, ..setting };
+            let tried = guard(|| {
+                let policy = self.policy(method, budget)?;
+                let (mut cache, mut next) = self.prefill(&policy, setting)?;
+                for _ in 0..4 {
+                    next = self.step(next, &mut cache)?;
+                }
+                next.try_into_vec_as::<i64>()?;
+                Ok(())
+            });
+            self.device.memory_cleanup();
+            eprintln!(
+                "batch {batch}: {}",
+                tried.as_ref().map_or_else(|e| format!("{e:#}"), |()| "ran".into())
+            );
+            tried.is_ok()
+        };
+        let mut fits = 0;
+        let mut batch = expected.max(1);
+        let mut fails = None;
+        for _ in 0..8 {
+            if runs(batch) {
+                fits = batch;
+            } else {
+                fails = Some(batch);
+            }
+            batch = match fails {
+                None => fits + (fits / 2).max(1),
+                Some(fails) => fits.midpoint(fails),
+            };
+            // Within an eighth is near enough.
+            if batch <= fits + fits / 8 && fails.is_some() || batch == 0 {
+                break;
+            }
+        }
+        (fits > 0).then_some(fits)
+    }
+
+    /// Where the time of a decode step goes.
+    pub fn split(&self, method: &str, budget: Budget, setting: Setting) -> Split {
+        let mut split = Split {
+            kind: "split",
+            method: method.into(),
+            batch: setting.batch,
+            ..Split::default()
+        };
+        self.device.memory_cleanup();
+        if let Err(error) = guard(|| self.measure_split(method, budget, setting, &mut split)) {
+            split.error = Some(format!("{error:#}"));
+        }
+        split
+    }
+
+    fn measure_split(
+        &self,
+        method: &str,
+        budget: Budget,
+        setting: Setting,
+        split: &mut Split,
+    ) -> Result<()> {
+        let batch = setting.batch;
+        let policy = self.policy(method, budget)?;
+        let (mut cache, mut next) = self.prefill(&policy, setting)?;
+        for _ in 0..4 {
+            next = self.step(next, &mut cache)?;
+        }
+        split.seen = cache.tokens_seen().first().copied().unwrap_or(0);
+        const STEPS: usize = 8;
+        split.step_ms = self.mean(STEPS, || {
+            next = self.step(next.clone(), &mut cache)?;
+            Ok(())
+        })?;
+
+        let Dimensions { layers, query_heads, kv_heads, head_dim, context, .. } = self.dimensions;
+        let noise = |heads| {
+            let normal = Distribution::Normal(0.0, 1.0);
+            let options = (&self.device, self.dtype);
+            Tensor::<4>::random([batch, heads, 1, head_dim], normal, options)
+        };
+        let (queries, keys, values) = (noise(query_heads), noise(kv_heads), noise(kv_heads));
+        let rope = RotaryEmbedding::new(head_dim, context, 500_000.0, &self.device)?;
+        let mut attend = || -> Result<()> {
+            for layer in 0..layers {
+                let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
+                drop(cache.attend(layer, queries, keys, values, &rope)?);
+            }
+            Ok(())
+        };
+        for _ in 0..4 {
+            attend()?;
+        }
+        split.attend_ms = self.mean(STEPS, attend)?;
+        drop(cache);
+        split.matmul_ms = self.matmuls(batch)?;
+        split.rest_ms = split.step_ms - split.attend_ms - split.matmul_ms;
+        // The embedding is a look-up.
+        let read =
+            self.dimensions.parameters() - self.dimensions.vocabulary * self.dimensions.hidden;
+        let bytes = (read * self.dtype.size()) as f64;
+        split.weights_floor_ms = self.bandwidth.map(|bandwidth| bytes / bandwidth * 1e3);
+        Ok(())
+    }
+
+    /// Milliseconds of all products with weights in one decode step.
+    fn matmuls(&self, batch: usize) -> Result<f64> {
+        let Dimensions {
+            layers, hidden, inner, query_heads, kv_heads, head_dim, vocabulary, ..
+        } = self.dimensions;
+        let (queries, keys) = (query_heads * head_dim, kv_heads * head_dim);
+        let linear = |input: usize, output: usize| -> Linear {
+            let linear = LinearConfig::new(input, output).with_bias(false).init(&self.device);
+            linear.map(&mut Cast(self.dtype))
+        };
+        let noise = |channels: usize| {
+            let normal = Distribution::Normal(0.0, 1.0);
+            Tensor::<3>::random([batch, 1, channels], normal, (&self.device, self.dtype))
+        };
+        let of_layer: Vec<(Linear, Tensor<3>)> = [
+            (hidden, queries),
+            (hidden, keys),
+            (hidden, keys),
+            (queries, hidden),
+            (hidden, inner),
+            (hidden, inner),
+            (inner, hidden),
+        ]
+        .map(|(input, output)| (linear(input, output), noise(input)))
+        .into();
+        let head = [(linear(hidden, vocabulary), noise(hidden))];
+        let all = |products: &[(Linear, Tensor<3>)]| {
+            let effort = Effort { windows: 5, ..Effort::FULL };
+            let timing = time(&self.device, effort, 1, &|_| {
+                let outputs: Vec<Tensor<3>> =
+                    products.iter().map(|(linear, x)| linear.forward(x.clone())).collect();
+                keep(outputs)
+            })?;
+            anyhow::Ok(timing.device)
+        };
+        Ok(all(&of_layer)? * layers as f64 + all(&head)?)
+    }
+
+    /// Milliseconds of `work`, on the host's clock with the device done at both ends, the mean of so many.
+    fn mean(&self, times: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+        self.device.sync()?;
+        let started = Instant::now();
+        for _ in 0..times {
+            work()?;
+        }
+        self.device.sync()?;
+        Ok(started.elapsed().as_secs_f64() * 1e3 / times as f64)
+    }
+
+    /// A cache that has seen the prompts, and the first new token of each, `[batch, 1]`.
+    fn prefill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
+        let Setting { batch, prompt, new } = setting;
+        if prompt + new + 16 > self.dimensions.context {
+            bail!("{prompt} + {new} tokens do not fit in {} of context", self.dimensions.context);
+        }
+        // As a model's own cache, with the room a full one needs made at once.
+        let config = CacheConfig::default()
+            .with_dtype(self.dtype)
+            .with_input_check(InputCheck::Prompt)
+            .with_capacity(prompt + new + 16);
+        let shape = self.model.cache_shape();
+        let mut cache = KvCache::with_config(shape, policy.clone(), config, &self.device)?;
+        let highest = self.dimensions.vocabulary as f64 - 1.0;
+        let uniform = Distribution::Uniform(0.0, highest);
+        let tokens =
+            Tensor::<2>::random([batch, prompt], uniform, (&self.device, DType::F32)).int();
+        cache.begin_prompt(Prompt::new(prompt))?;
+        let chunk = (self.chunk / batch).clamp(1, prompt);
+        let mut logits = None;
+        for start in (0..prompt).step_by(chunk) {
+            let part = tokens.clone().narrow(1, start, chunk.min(prompt - start));
+            logits = Some(self.model.forward_last_of_known(part, &mut cache)?);
+        }
+        let logits = logits.ok_or_else(|| anyhow!("the prompt is empty"))?;
+        let next = logits.argmax(1);
+        self.device.sync()?;
+        Ok((cache, next))
+    }
+
+    /// The next token of each row, `[batch, 1]`. Nothing of it is read back.
+    fn step(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<2, Int>> {
+        Ok(self.model.forward_last_of_known(tokens, cache)?.argmax(1))
+    }
+}
+
+/// A profile of a model that was never trained.
+fn random_profile(shape: CacheShape) -> Profile {
+    // Any numbers do; these differ from each other.
+    let number = |seed: usize| (seed * 7919 % 1009) as f64 / 1009.0;
+    let table = |kind: usize| {
+        let heads = |layer: usize| {
+            let score = |head: usize| number(1 + kind + 3 * (layer * shape.query_heads + head));
+            (0..shape.query_heads).map(score).collect()
+        };
+        (0..shape.layers).map(heads).collect()
+    };
+    Profile {
+        model: "random weights".into(),
+        made: "drawn".into(),
+        shape,
+        heads: HeadScores { semantic: table(0), copy_paste: table(1), headkv: table(2) },
+        layer_errors: (0..shape.layers).map(|layer| 0.5 + number(layer + 1)).collect(),
+    }
+}
+
+/// Turns a panic, as of memory that ran out, into an error.
+fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
+        Err(anyhow!("panicked: {}", text.unwrap_or_default()))
+    })
+}

@@ -1,0 +1,98 @@
+//! Models with random weights.
+
+use anyhow::Result;
+use briquette_models::{Llama, LlamaConfig};
+use burn::{
+    module::{Module, ModuleMapper, Param},
+    tensor::{DType, Device, Tensor},
+};
+
+/// The dimensions of a Llama model.
+#[derive(Clone, Copy, Debug)]
+pub struct Dimensions {
+    /// Decoder layers.
+    pub layers: usize,
+    /// Channels of the residual stream.
+    pub hidden: usize,
+    /// Channels inside the feed-forward network.
+    pub inner: usize,
+    /// Query heads.
+    pub query_heads: usize,
+    /// Key-value heads.
+    pub kv_heads: usize,
+    /// Channels a head.
+    pub head_dim: usize,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Tokens of context.
+    pub context: usize,
+}
+
+impl Dimensions {
+    /// Llama 3 8B.
+    pub const LLAMA_3_8B: Self = Self {
+        layers: 32,
+        hidden: 4096,
+        inner: 14_336,
+        query_heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        vocabulary: 128_256,
+        context: 65_536,
+    };
+
+    /// Small enough for anything.
+    pub const TINY: Self = Self {
+        layers: 2,
+        hidden: 64,
+        inner: 128,
+        query_heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        vocabulary: 256,
+        context: 4096,
+    };
+
+    /// Parameters of such a model.
+    pub fn parameters(&self) -> usize {
+        let attention = 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim;
+        let layer = attention + 3 * self.hidden * self.inner + 2 * self.hidden;
+        self.layers * layer + 2 * self.vocabulary * self.hidden + self.hidden
+    }
+
+    fn config(&self) -> Result<LlamaConfig> {
+        let text = serde_json::json!({
+            "model_type": "llama",
+            "vocab_size": self.vocabulary,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.query_heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "max_position_embeddings": self.context,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500_000.0,
+        });
+        Ok(LlamaConfig::from_json(&text.to_string())?)
+    }
+}
+
+/// A Llama of these dimensions with random weights of `dtype`, made on the device. No more than one tensor at a time is
+/// there in f32 too.
+///
+/// # Errors
+/// If the dimensions do not fit together.
+pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Result<Llama> {
+    let model = Llama::new(dimensions.config()?, device)?;
+    Ok(model.map(&mut Cast(dtype)))
+}
+
+/// Casts parameters, which are made when they are first looked at: here, one after another.
+pub(crate) struct Cast(pub(crate) DType);
+
+impl ModuleMapper for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| tensor.cast(self.0))
+    }
+}

@@ -1,0 +1,38 @@
+//! The rows of the table, a file a group. `benches/torch/kernels.py` computes the same rows, under the same names.
+
+mod attention;
+mod ceilings;
+mod compact;
+mod compressed;
+mod merge;
+mod scores;
+mod select;
+mod step;
+
+use crate::bench::Bench;
+
+type Group = fn(&mut Bench) -> anyhow::Result<()>;
+
+/// Times every row that is wanted.
+pub fn run(bench: &mut Bench) {
+    let groups: [(&str, Group); 8] = [
+        ("ceilings", ceilings::run),
+        ("select", select::run),
+        ("compact", compact::run),
+        ("scores", scores::run),
+        ("attention", attention::run),
+        ("compressed", compressed::run),
+        ("merge", merge::run),
+        ("step", step::run),
+    ];
+    for (name, group) in groups {
+        // Inputs are made outside of what is guarded row by row.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| group(bench)));
+        match done {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => eprintln!("{name}: {error:#}"),
+            Err(_) => eprintln!("{name}: panicked, see above"),
+        }
+        bench.device.memory_cleanup();
+    }
+}

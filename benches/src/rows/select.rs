@@ -1,0 +1,72 @@
+//! The best entries of each row.
+
+use anyhow::Result;
+use briquette::ops::{Ops, Reference, SelectInput, best};
+use burn::tensor::{DType, Tensor};
+
+use crate::{
+    bench::{Bench, Case, Variant, indices_differ},
+    measure::keep,
+};
+
+const ROWS: usize = 8;
+
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    let long = bench.size(32_768, 512);
+    let longest = bench.size(1 << 20, 1024);
+    for (row, entries, keep) in
+        [("select/256", long, 256), ("select/1024", long, 1024), ("select/1m", longest, 1024)]
+    {
+        if bench.wants(row) {
+            one(bench, row, entries, keep.min(entries / 2))?;
+        }
+    }
+    Ok(())
+}
+
+fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Result<()> {
+    let scores = bench.noise([1, ROWS, entries], DType::F32);
+    let case = Case {
+        row,
+        shape: format!("{kept} of {entries}, {ROWS} rows, f32"),
+        // Indices of 32 bits.
+        bytes: (ROWS * (entries + kept) * 4) as f64,
+        operations: 0.0,
+    };
+    let [held, keep_of_rows, recent] = [entries, kept, 0].map(|number| vec![number; ROWS]);
+    let input = |scores: &Tensor<3>| {
+        let scores = scores.clone();
+        let (held, keep_of_rows, recent) = (&held, &keep_of_rows, &recent);
+        move |ops: &dyn Ops| {
+            let selection = ops.select(SelectInput {
+                layer: 0,
+                scores: &scores,
+                held,
+                keep: keep_of_rows,
+                sinks: 0,
+                recent,
+            })?;
+            anyhow::Ok(selection.indices)
+        }
+    };
+    let select = input(&scores);
+    let ops = best();
+    if bench.variants.contains(&Variant::Briquette) {
+        let check = || indices_differ(select(ops.as_ref())?, select(&Reference)?);
+        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(select(ops.as_ref())?));
+    }
+    if bench.variants.contains(&Variant::Reference) {
+        bench.run(&case, "reference", 1, None, &|_| keep(select(&Reference)?));
+    }
+    if bench.variants.contains(&Variant::Burn) && row != "select/1m" {
+        // Burn's `topk` keeps k values in registers: at 256 it did not compile within 200 seconds. Its sort reads the
+        // tensor back to the host.
+        let check = || indices_differ(burn_select(&scores, kept), select(&Reference)?);
+        bench.run(&case, "burn", 1, Some(&check), &|_| keep(burn_select(&scores, kept)));
+    }
+    Ok(())
+}
+
+fn burn_select(scores: &Tensor<3>, kept: usize) -> Tensor<3, burn::tensor::Int> {
+    scores.clone().argsort_descending(2).narrow(2, 0, kept).sort(2)
+}

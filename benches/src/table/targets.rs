@@ -1,0 +1,138 @@
+//! The rows in their order, what they are held against, and what they are to reach.
+
+/// A row of the table.
+pub(super) struct Line {
+    pub(super) row: &'static str,
+    /// Which of our variants.
+    pub(super) variant: &'static str,
+    /// The row of PyTorch, if it has another name.
+    pub(super) peer: Option<&'static str>,
+    /// Which of its variants, in the order they are shown.
+    pub(super) peers: &'static [&'static str],
+    pub(super) targets: &'static [Target],
+}
+
+impl Line {
+    pub(super) fn peer_row(&self) -> &'static str {
+        self.peer.unwrap_or(self.row)
+    }
+}
+
+/// What a row is to reach.
+pub(super) enum Target {
+    /// At most so many times what PyTorch takes.
+    OfPeer { factor: f64, variant: &'static str },
+    /// So many times faster than PyTorch.
+    FasterThanPeer { factor: f64, variant: &'static str },
+    /// So many times faster than Burn itself.
+    FasterThanBurn { factor: f64 },
+    /// At most so many times what another row of ours takes.
+    OfOwn { factor: f64, row: &'static str, variant: &'static str },
+    /// Bytes moved at so much of the bandwidth of a copy.
+    ShareOfCopy { share: f64 },
+    /// At most so many seconds.
+    Seconds { seconds: f64 },
+}
+
+impl Target {
+    pub(super) fn text(&self, line: &Line) -> String {
+        match *self {
+            Self::OfPeer { factor, variant } => format!("≤ {factor} × {variant}"),
+            Self::FasterThanPeer { factor, variant } => {
+                format!("≥ {factor} × faster than {variant}")
+            }
+            Self::FasterThanBurn { factor } => format!("≥ {factor} × faster than Burn's own"),
+            Self::OfOwn { factor, row, .. } if row == line.row => format!("≤ {factor} × itself"),
+            Self::OfOwn { factor, row, .. } => format!("≤ {factor} × {row}"),
+            Self::ShareOfCopy { share } => format!("≥ {:.0} % of copy bandwidth", share * 100.0),
+            Self::Seconds { seconds } => format!("≤ {seconds} s"),
+        }
+    }
+}
+
+const fn line(
+    row: &'static str,
+    peers: &'static [&'static str],
+    targets: &'static [Target],
+) -> Line {
+    Line { row, variant: "briquette", peer: None, peers, targets }
+}
+
+const SDPA_DECODE: Target = Target::OfPeer { factor: 1.2, variant: "sdpa" };
+const OF_LAYER: &[Target] = &[
+    Target::OfOwn { factor: 0.05, row: "layer-prefill/whole", variant: "briquette" },
+    Target::OfOwn { factor: 0.05, row: "layer-prefill", variant: "briquette" },
+];
+
+/// Every row.
+pub(super) const LINES: &[Line] = &[
+    Line { variant: "burn", ..line("copy", &["copy"], &[]) },
+    Line { variant: "burn", ..line("matmul", &["matmul"], &[]) },
+    line(
+        "select/256",
+        &["topk", "topk + sort", "topk bf16"],
+        &[Target::OfPeer { factor: 1.0, variant: "topk" }],
+    ),
+    line(
+        "select/1024",
+        &["topk", "topk + sort", "topk bf16"],
+        &[Target::OfPeer { factor: 1.0, variant: "topk" }],
+    ),
+    line("select/1m", &["topk", "topk + sort"], &[]),
+    line("compact/256", &["gather", "index_select"], &[]),
+    line("compact/1024", &["gather", "index_select"], &[]),
+    line("compact/8192", &["gather", "index_select"], &[]),
+    line(
+        "column-scores",
+        &["eager", "compiled"],
+        &[
+            Target::FasterThanPeer { factor: 13.0, variant: "eager" },
+            Target::FasterThanPeer { factor: 3.0, variant: "compiled" },
+        ],
+    ),
+    Line {
+        peer: Some("column-scores"),
+        ..line(
+            "column-scores/with-attention",
+            &["eager", "compiled"],
+            &[
+                Target::FasterThanPeer { factor: 13.0, variant: "eager" },
+                Target::FasterThanPeer { factor: 3.0, variant: "compiled" },
+            ],
+        )
+    },
+    line("window-scores", &["eager", "compiled", "eager, keys expanded"], &[]),
+    line(
+        "prefill",
+        &["sdpa"],
+        &[Target::OfPeer { factor: 2.0, variant: "sdpa" }, Target::FasterThanBurn { factor: 10.0 }],
+    ),
+    line("prefill-grouped", &["sdpa"], &[Target::OfPeer { factor: 2.0, variant: "sdpa" }]),
+    line("decode/4096", &["sdpa"], &[SDPA_DECODE]),
+    line("decode/4096-in-cache", &["sdpa"], &[SDPA_DECODE]),
+    line("decode/4096-with-weights", &["eager"], &[]),
+    line("decode/32768", &["sdpa"], &[SDPA_DECODE, Target::ShareOfCopy { share: 0.6 }]),
+    line("decode/32768-with-weights", &["eager"], &[]),
+    line("decode/1024-batch-32", &["sdpa"], &[]),
+    line("ragged-decode", &["sdpa, padded"], &[]),
+    Line {
+        peer: Some("decode/1024-batch-32"),
+        ..line(
+            "shared-decode",
+            &["sdpa"],
+            &[Target::OfOwn { factor: 0.5, row: "decode/1024-batch-32", variant: "briquette" }],
+        )
+    },
+    line("quantized-decode/2", &[], &[]),
+    line("quantized-decode/4", &[], &[]),
+    line("nearest/ems", &["matmul + max"], &[]),
+    line("nearest/d2o", &["matmul + max"], &[]),
+    line("accumulate/d2o", &["index_add"], &[]),
+    line("layer-prefill", &["sdpa"], &[]),
+    line("layer-prefill/whole", &["layer"], &[]),
+    line("compress-step/snapkv", &["eager"], OF_LAYER),
+    line("compress-step/h2o", &[], OF_LAYER),
+    line("compress-step/ems", &[], OF_LAYER),
+    line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
+    line("cold-start/second", &[], &[]),
+];

@@ -1,0 +1,63 @@
+//! Every program runs, on small sizes and the CPU. What they measure there means nothing.
+
+#![cfg(feature = "flex")]
+
+use std::process::Command;
+
+use briquette_benches::record::read;
+use serde_json::Value;
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn every_row_is_timed_and_right_and_stands_in_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kernels.jsonl");
+    let path = file.to_str().unwrap();
+    run(
+        env!("CARGO_BIN_EXE_bench-kernels"),
+        &["--device", "flex", "--dtype", "f32", "--quick", "--out", path],
+    );
+    let records = read(&file).unwrap();
+    assert!(records.len() > 40, "{} records", records.len());
+    for record in &records {
+        // Flex has no kernels, and no graphs.
+        if record.row == "ragged-decode" {
+            continue;
+        }
+        assert!(record.error.is_none(), "{record:?}");
+        assert!(record.ms.is_some(), "{record:?}");
+        if let Some((off, of)) = record.difference {
+            let indices = record.row.starts_with("select");
+            let most = if indices { 0.0 } else { 1e-4 * of.max(1.0) };
+            assert!(off <= most, "{record:?}");
+        }
+    }
+    let table = run(env!("CARGO_BIN_EXE_bench-table"), &[path]);
+    for record in records {
+        assert!(
+            table.contains(&format!("| {} |", record.row)),
+            "{} is not in the table",
+            record.row
+        );
+    }
+}
+
+#[test]
+fn every_method_generates() {
+    let args = "--device flex --dtype f32 --quick --settings 2:96+8 --budgets 48 --split --memory 1 --bandwidth 1";
+    let lines =
+        run(env!("CARGO_BIN_EXE_bench-generate"), &args.split_whitespace().collect::<Vec<_>>());
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // Five methods, a report and a split each.
+    assert_eq!(lines.len(), 10);
+    for line in lines {
+        assert!(line["error"].is_null(), "{line}");
+        assert!(line["step_ms"].as_f64().unwrap() > 0.0, "{line}");
+    }
+}
