@@ -45,6 +45,7 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
                 keep: keep_of_rows,
                 sinks: 0,
                 recent,
+                check: false,
             })?;
             anyhow::Ok(selection.indices)
         }

@@ -2,143 +2,199 @@ use burn::{
     backend::{TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Shape},
 };
-use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
+    extension::{Found, Seen},
+    list_weight_shape,
     merge::{self, decode_merge},
-    part::{CHUNK, Cut, UNITS, decode_part},
+    part::{self, decode_part},
+    planes::{self, decode_planes},
+    weight_shape,
 };
+use crate::tile::support::{is_chunked, multiplies};
 
-/// Queries of a cube at most: their products with a key stay in registers.
-pub(super) const MOST_ROWS: usize = 8;
 /// Cubes a multiprocessor that hide each other's loads.
-const CUBES_A_PROCESSOR: usize = 4;
+const CUBES_A_PROCESSOR: usize = 3;
 /// Multiprocessors of a device that does not say.
 const PROCESSORS: usize = 16;
 /// Bytes of a load.
 const LOAD: usize = 16;
+/// Where among the tensors of a kernel that are looked for dummies the queries are, and the parts.
+const QUERIES: usize = 0;
+const PARTS: usize = 8;
 
-/// What a call works on.
-pub(super) struct Call {
-    pub(super) queries: CubeTensor,
-    /// Keys and values of the list, and where those of each head begin.
-    pub(super) list: Option<[CubeTensor; 3]>,
-    /// Entries of the head that has most of the list.
-    pub(super) longest: usize,
-    pub(super) keys: CubeTensor,
-    pub(super) values: CubeTensor,
-    pub(super) positions: Option<[CubeTensor; 2]>,
-    pub(super) entries: usize,
-    pub(super) scale: f32,
-    pub(super) weights: bool,
+/// How many of the query rows of a kv head a cube has, if it can have at most so many.
+pub(super) fn rows(queries: usize, most: usize) -> usize {
+    queries.div_ceil(queries.div_ceil(most))
 }
 
-/// How many query rows a cube has, and how many cubes the query rows of a kv head need.
-pub(super) fn rows(queries: usize) -> (usize, usize) {
-    let blocks = queries.div_ceil(MOST_ROWS);
-    (queries.div_ceil(blocks), blocks)
-}
-
-/// Returns output, log-sum-exp, weights of the list and weights of the other entries.
-pub(super) fn launch(call: Call) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
-    let Call { queries, list, longest, keys, values, positions, entries, scale, weights } = call;
+/// Takes queries, keys and values.
+pub(super) fn launch(
+    [queries, keys, values]: [CubeTensor; 3],
+    seen: Seen<CubeBackend>,
+    entries: usize,
+    scale: f32,
+    wanted: bool,
+) -> Found<CubeBackend> {
     let client = queries.client.clone();
     let empty =
         |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
     let shape = queries.shape();
     let (batch, query_heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
-    let kv_heads = keys.shape()[1];
+    let key_shape = keys.shape();
+    let kv_heads = key_shape[1];
+
+    let (list, longest, positions) = match seen {
+        Seen::Causal => (None, 0, None),
+        Seen::Positions { queries, entries } => (None, 0, Some([queries, entries])),
+        Seen::List { keys, values, offsets, longest } => {
+            (Some([keys, values, offsets]), longest, None)
+        }
+    };
     let of_list = list.as_ref().map(|[keys, _, _]| keys.shape());
-    let [list_weights, other_weights] =
-        super::weight_shapes(&shape, of_list.as_ref(), kv_heads, entries, weights)
-            .map(|shape| empty(shape, DType::F32));
+    let f32 = |shape| empty(shape, DType::F32);
+    let list_weights =
+        of_list.filter(|_| wanted).map(|list| f32(list_weight_shape(&shape, &list, &key_shape)));
+    let weights = wanted.then(|| f32(weight_shape(&shape, entries)));
 
-    let (rows, blocks) = rows(query_heads / kv_heads * new);
-    let total = longest + entries;
-    let share = share(&client, total, batch * kv_heads * blocks);
-    let count = total.div_ceil(share);
+    let of_head = query_heads / kv_heads * new;
+    let on_planes = queries.dtype == keys.dtype
+        && head_dim.is_multiple_of(64)
+        && multiplies(&client, keys.dtype, head_dim)
+        && [&keys, &values].into_iter().all(is_chunked)
+        && list.iter().all(|[keys, values, _]| is_chunked(keys) && is_chunked(values));
+    let (most, step) = if on_planes {
+        (planes::ROWS, planes::TILE * planes::PLANES)
+    } else {
+        (part::ROWS, part::CHUNK)
+    };
+    let rows = rows(of_head, most);
+    let blocks = of_head.div_ceil(rows);
+    // A list and what follows it are cut by themselves.
+    let steps = longest.div_ceil(step) + entries.div_ceil(step);
+    let share = share(&client, steps, batch * kv_heads * blocks);
+    let count = steps.div_ceil(share);
     let lines = batch * query_heads * new;
-    let parts = empty(Shape::from([lines, count, head_dim]), DType::F32);
-    let extremes = empty(Shape::from([lines, count, 2]), DType::F32);
+    let parts = f32(Shape::from([lines, count, head_dim + 2]));
     let output = empty(shape, queries.dtype);
-    let log_sum_exp = empty(Shape::from([batch, query_heads, new]), DType::F32);
 
-    let listed = list.is_some();
     let by_position = positions.is_some();
-    let none = |shape: [usize; 3]| empty(Shape::from(shape), DType::I32);
-    let [of_queries, of_entries] = positions.unwrap_or_else(|| [none([1, 1, 1]), none([1, 1, 1])]);
-    let [list_keys, list_values, offsets] =
-        list.unwrap_or_else(|| [keys.clone(), values.clone(), none([1, 1, 1])]);
-    let width = width(head_dim, [&list_keys, &list_values, &keys, &values]);
-    let int = if listed { offsets.dtype } else { of_queries.dtype };
+    let listed = list.is_some();
+    let int = match (&list, &positions) {
+        (Some([_, _, offsets]), _) => offsets.dtype,
+        (_, Some([queries, _])) => queries.dtype,
+        _ => DType::I32,
+    };
     let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);
-    let cut = Cut { head_dim, width, rows, listed, by_position, weights };
-    decode_part::launch(
-        &client,
-        CubeCount::Static(count as u32, (kv_heads * blocks) as u32, batch as u32),
-        CubeDim::new_1d(UNITS as u32),
-        width,
-        queries.into_tensor_arg(),
-        list_keys.into_tensor_arg(),
-        list_values.into_tensor_arg(),
-        offsets.clone().into_tensor_arg(),
-        keys.into_tensor_arg(),
-        values.into_tensor_arg(),
-        of_queries.into_tensor_arg(),
-        of_entries.into_tensor_arg(),
-        parts.clone().into_tensor_arg(),
-        extremes.clone().into_tensor_arg(),
-        list_weights.clone().into_tensor_arg(),
-        other_weights.clone().into_tensor_arg(),
-        entries,
-        share,
-        scale,
-        cut,
-        [query, key, int],
-    );
-    let longest = if weights { total } else { 1 };
+    // What a call lacks is never looked at: another tensor stands in.
+    let or_queries = |tensor: Option<&CubeTensor>| match tensor {
+        Some(tensor) => tensor.clone().into_tensor_arg(),
+        None => queries.as_tensor_alias(QUERIES),
+    };
+    let or_parts = |tensor: &Option<CubeTensor>, place| match tensor {
+        Some(tensor) => tensor.clone().into_tensor_arg(),
+        None => parts.as_tensor_alias(place),
+    };
+    let of_list = |part: usize| list.as_ref().map(|list| &list[part]);
+    let of_positions = |part: usize| positions.as_ref().map(|positions| &positions[part]);
+    let cubes = CubeCount::Static(count as u32, (kv_heads * blocks) as u32, batch as u32);
+    if on_planes {
+        decode_planes::launch(
+            &client,
+            cubes,
+            CubeDim::new_1d(planes::PLANES as u32 * 32),
+            queries.clone().into_tensor_arg(),
+            or_queries(of_list(0)),
+            or_queries(of_list(1)),
+            or_queries(of_list(2)),
+            keys.into_tensor_arg(),
+            values.into_tensor_arg(),
+            or_queries(of_positions(0)),
+            or_queries(of_positions(1)),
+            parts.clone().into_tensor_arg(),
+            or_parts(&list_weights, PARTS),
+            or_parts(&weights, PARTS),
+            entries,
+            share * planes::PLANES,
+            scale,
+            planes::Cut { head_dim, tall: rows > 8, listed, by_position, weights: wanted },
+            [key, int],
+        );
+    } else {
+        let tensors = [Some(&keys), Some(&values), of_list(0), of_list(1)];
+        let width = width(head_dim, tensors.into_iter().flatten());
+        decode_part::launch(
+            &client,
+            cubes,
+            CubeDim::new_1d(part::UNITS as u32),
+            width,
+            queries.clone().into_tensor_arg(),
+            or_queries(of_list(0)),
+            or_queries(of_list(1)),
+            or_queries(of_list(2)),
+            keys.into_tensor_arg(),
+            values.into_tensor_arg(),
+            or_queries(of_positions(0)),
+            or_queries(of_positions(1)),
+            parts.clone().into_tensor_arg(),
+            or_parts(&list_weights, PARTS),
+            or_parts(&weights, PARTS),
+            entries,
+            share,
+            scale,
+            part::Cut { head_dim, width, rows, listed, by_position, weights: wanted },
+            [query, key, int],
+        );
+    }
+    let columns = if wanted { longest.max(entries) } else { 1 };
     decode_merge::launch(
         &client,
-        CubeCount::Static(longest.div_ceil(merge::WEIGHTS) as u32, lines as u32, 1),
+        CubeCount::Static(columns.div_ceil(merge::WEIGHTS) as u32, lines as u32, 1),
         CubeDim::new_1d(merge::UNITS as u32),
-        parts.into_tensor_arg(),
-        extremes.into_tensor_arg(),
-        offsets.into_tensor_arg(),
+        parts.clone().into_tensor_arg(),
+        match of_list(2) {
+            Some(offsets) => offsets.clone().into_tensor_arg(),
+            None => parts.as_tensor_alias(0),
+        },
         output.clone().into_tensor_arg(),
-        log_sum_exp.clone().into_tensor_arg(),
-        list_weights.clone().into_tensor_arg(),
-        other_weights.clone().into_tensor_arg(),
+        or_parts(&list_weights, 0),
+        or_parts(&weights, 0),
         kv_heads,
         entries,
         head_dim,
         listed,
-        weights,
+        wanted,
         [query, int],
     );
-    (output, log_sum_exp, list_weights, other_weights)
+    match (list_weights, weights) {
+        (Some(list_weights), Some(weights)) => Found::ListWeights { output, list_weights, weights },
+        (_, Some(weights)) => Found::Weights { output, weights },
+        _ => Found::Output { output },
+    }
 }
 
-/// Entries of a cube, so that all cubes together keep the device busy, in whole chunks.
-fn share(client: &Client, total: usize, heads: usize) -> usize {
+/// Steps of a cube, so that all cubes together keep the device busy.
+fn share(client: &Client, steps: usize, heads: usize) -> usize {
     let processors = client.properties().hardware.num_streaming_multiprocessors;
     let processors = processors.map_or(PROCESSORS, |processors| processors as usize);
-    let wanted = (processors * CUBES_A_PROCESSOR).div_ceil(heads);
-    total.div_ceil(CHUNK).div_ceil(wanted) * CHUNK
+    let wanted = (processors * CUBES_A_PROCESSOR).div_ceil(heads).min(merge::MOST_PARTS);
+    steps.div_ceil(wanted)
 }
 
 /// Numbers that can be loaded at once from all of the tensors.
-fn width(head_dim: usize, tensors: [&CubeTensor; 4]) -> usize {
-    let most = LOAD / tensors[0].dtype.size();
+fn width<'a>(head_dim: usize, tensors: impl Iterator<Item = &'a CubeTensor> + Clone) -> usize {
     let fits = |width: usize| {
         head_dim.is_multiple_of(width)
-            && tensors.iter().all(|tensor| {
+            && tensors.clone().all(|tensor| {
                 let strides = tensor.meta.strides();
                 let shape = tensor.shape();
                 let last = strides.len() - 1;
-                strides[last] == 1
+                width * tensor.dtype.size() <= LOAD
+                    && strides[last] == 1
                     && (0..last).all(|dim| strides[dim].is_multiple_of(width) || shape[dim] == 1)
             })
     };
-    [8, 4, 2].into_iter().find(|&width| width <= most && fits(width)).unwrap_or(1)
+    [8, 4, 2].into_iter().find(|&width| fits(width)).unwrap_or(1)
 }

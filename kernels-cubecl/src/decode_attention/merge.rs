@@ -6,6 +6,10 @@ use crate::attention::INVISIBLE;
 pub(crate) const UNITS: usize = 256;
 /// Weights of a cube.
 pub(crate) const WEIGHTS: usize = 1024;
+/// Parts a query at most: one a unit.
+pub(crate) const MOST_PARTS: usize = UNITS;
+/// Loads of a unit that are under way at a time.
+const AHEAD: usize = 4;
 
 /// Puts the parts of the entries of each query together, and turns scores into weights.
 ///
@@ -15,10 +19,8 @@ pub(crate) const WEIGHTS: usize = 1024;
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_merge<Q: Float, I: Int>(
     parts: &Tensor<f32>,
-    extremes: &Tensor<f32>,
     offsets: &Tensor<I>,
     output: &mut Tensor<Q>,
-    log_sum_exp: &mut Tensor<f32>,
     list_weights: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     kv_heads: usize,
@@ -37,17 +39,20 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let head = line / new % query_heads;
     let batch = line / new / query_heads;
     let count = parts.shape(1);
+    let start = line * parts.stride(0);
+    let step = parts.stride(1);
+    let next = parts.stride(2);
 
-    // The highest score and the sum of all weights: each unit looks at some parts, and then at what all have found.
-    let mut found = Shared::<[f32]>::new_slice(comptime!(UNITS));
-    let start = line * extremes.stride(0);
-    let mut highest = f32::new(INVISIBLE);
-    let mut part = unit;
-    while part < count {
-        highest = highest.max(extremes[start + part * extremes.stride(1)]);
-        part += UNITS;
+    // The highest score of all parts, and the sum of all weights relative to it.
+    let mut found = Shared::<[f32]>::new_slice(UNITS);
+    let mut shares = Shared::<[f32]>::new_slice(UNITS);
+    let mut own = f32::new(INVISIBLE);
+    let mut weight = f32::new(0.0);
+    if unit < count {
+        weight = parts[start + unit * step + head_dim * next];
+        own = parts[start + unit * step + (head_dim + 1) * next];
     }
-    found[unit] = highest;
+    found[unit] = own;
     sync_cube();
     let mut half = comptime!(UNITS / 2).runtime();
     while half > 0 {
@@ -57,17 +62,11 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
         sync_cube();
         half /= 2;
     }
-    highest = found[0];
+    let highest = found[0];
     sync_cube();
-    let mut total = f32::new(0.0);
-    let mut part = unit;
-    while part < count {
-        let place = start + part * extremes.stride(1);
-        let share = (extremes[place] - highest).exp();
-        total += share * extremes[place + extremes.stride(2)];
-        part += UNITS;
-    }
-    found[unit] = total;
+    let share = (own - highest).exp();
+    shares[unit] = share;
+    found[unit] = share * weight;
     sync_cube();
     let mut half = comptime!(UNITS / 2).runtime();
     while half > 0 {
@@ -78,52 +77,43 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
         sync_cube();
         half /= 2;
     }
-    total = found[0];
+    let total = found[0];
     sync_cube();
     let seen = highest > INVISIBLE;
     let factor = select(seen, 1.0 / total, 0.0);
 
     if block == 0 {
-        // Some units a channel, each with some of the parts; channels beyond the units in turns.
+        // Some units a channel, each with some of the parts.
         let across = comptime!(if head_dim < UNITS { head_dim } else { UNITS });
         let deep = comptime!(UNITS / across);
-        let turns = comptime!(head_dim.div_ceil(UNITS));
-        #[unroll]
-        for turn in 0..turns {
-            let channel = unit % across + turn * UNITS;
-            let mut sum = f32::new(0.0);
-            if unit < comptime!(across * deep) && channel < head_dim {
-                let mut part = unit / across;
-                while part < count {
-                    let place = start + part * extremes.stride(1);
-                    let share = (extremes[place] - highest).exp();
-                    let place =
-                        line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
-                    sum += share * parts[place];
-                    part += deep;
-                }
-            }
-            found[unit] = sum;
-            sync_cube();
-            if unit < across && channel < head_dim {
-                let mut sum = f32::new(0.0);
+        let channel = unit % across;
+        let mut sum = f32::new(0.0);
+        if unit < comptime!(across * deep) {
+            let mut part = unit / across;
+            while part < count {
                 #[unroll]
-                for other in 0..deep {
-                    sum += found[other * across + unit];
+                for ahead in 0..AHEAD {
+                    let own = part + ahead * deep;
+                    if own < count {
+                        sum += shares[own] * parts[start + own * step + channel * next];
+                    }
                 }
-                let place = batch * output.stride(0)
-                    + head * output.stride(1)
-                    + row * output.stride(2)
-                    + channel * output.stride(3);
-                output[place] = Q::cast_from(select(seen, sum * factor, 0.0));
+                part += comptime!(AHEAD * deep);
             }
-            sync_cube();
         }
-        if unit == 0 {
-            let place = batch * log_sum_exp.stride(0)
-                + head * log_sum_exp.stride(1)
-                + row * log_sum_exp.stride(2);
-            log_sum_exp[place] = select(seen, highest + total.ln(), -f32::new(INVISIBLE));
+        found[unit] = sum;
+        sync_cube();
+        if unit < across {
+            let mut sum = f32::new(0.0);
+            #[unroll]
+            for other in 0..deep {
+                sum += found[other * across + unit];
+            }
+            let place = batch * output.stride(0)
+                + head * output.stride(1)
+                + row * output.stride(2)
+                + channel * output.stride(3);
+            output[place] = Q::cast_from(select(seen, sum * factor, 0.0));
         }
     }
     if comptime!(wanted) {

@@ -2,13 +2,14 @@ mod extension;
 mod launch;
 mod merge;
 mod part;
+mod planes;
 
 use burn::{
     backend::Dispatch,
     tensor::{Int, Shape, Tensor},
 };
 
-use self::extension::DecodeAttentionBackend;
+use self::extension::{DecodeAttentionBackend, Found, Seen};
 use crate::{Result, Visibility, check::Check};
 
 /// What [`decode_attention`] works on.
@@ -51,9 +52,6 @@ pub struct EntryList {
 pub struct DecodeOutput {
     /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where a query sees nothing.
     pub output: Tensor<4>,
-    /// The logarithm of the sum of the exponentials of each query's scores, `[batch, query_heads, new]`, f32; 1e30 where
-    /// a query sees nothing.
-    pub log_sum_exp: Tensor<3>,
     /// The weights of the list, `[total, query heads a kv head]`, f32, if there is one and they are wanted.
     pub list_weights: Option<Tensor<2>>,
     /// The weights of the other entries, `[batch, query_heads, new, entries]`, f32, if they are wanted.
@@ -64,12 +62,15 @@ pub struct DecodeOutput {
 /// the weights are what H2O, TOVA, D2O and EMS add up). Nothing is padded to the longest head, and buffers may have more
 /// room than entries.
 ///
-/// The entries of a kv head are split among cubes of 256 units, as many as keep the device busy. A cube serves up to
-/// 8 query rows of the kv head together, so that each key and value is loaded once for the group. As many units as a
-/// row has loads of 16 bytes multiply a key; parts of products meet in shared memory and are added in order. 128
-/// entries are scored, then their values are added up, with a running maximum and sum (online softmax) from one 128 to
-/// the next. A second kernel puts the parts of each query together, always in the same order, and turns scores into
-/// weights. All sums are f32, and every run gives the same numbers.
+/// The entries of a kv head are split among cubes, as many as keep the device busy. A cube serves the query rows of a kv
+/// head together, so that each key and value is loaded once for the group. Each cube has a running maximum and sum
+/// (online softmax); a second kernel puts the parts of each query together, always in the same order, and turns scores
+/// into weights. All sums are f32, and every run gives the same numbers.
+///
+/// Where the device multiplies tiles of 16-bit numbers and head_dim is 64 or 128, each plane takes 16 entries at a
+/// time and up to 16 query rows; keys and values go from memory to the registers of the instruction. Elsewhere, and
+/// for f32, a cube of 256 units has up to 8 query rows. As many units as a row has loads of 16 bytes multiply a key;
+/// parts of products meet in shared memory and are added in order. 128 entries are scored, then their values added up.
 ///
 /// It reads 2 · head_dim · bytes an entry and kv head, and does 4 · head_dim operations an entry and query row; each part
 /// writes and reads 4 · (head_dim + 2) bytes a query row, and a weight is written twice and read once.
@@ -81,43 +82,32 @@ pub fn decode_attention(input: DecodeAttention) -> Result<DecodeOutput> {
     input.check()?;
     let DecodeAttention { queries, list, keys, values, entries, visibility, scale, weights } =
         input;
-    let listed = list.is_some();
+    let seen = match (list, visibility) {
+        (Some(EntryList { keys, values, offsets, longest }), _) => Seen::List {
+            keys: keys.into_dispatch(),
+            values: values.into_dispatch(),
+            offsets: offsets.into_dispatch(),
+            longest,
+        },
+        (None, Visibility::Causal) => Seen::Causal,
+        (None, Visibility::Positions { queries, entries }) => {
+            Seen::Positions { queries: queries.into_dispatch(), entries: entries.into_dispatch() }
+        }
+    };
     let [queries, keys, values] = [queries, keys, values].map(Tensor::into_dispatch);
     let scale = scale as f32;
-    let (output, log_sum_exp, list_weights, other_weights) = match (list, visibility) {
-        (Some(list), _) => Dispatch::decode_listed(
-            queries,
-            list.keys.into_dispatch(),
-            list.values.into_dispatch(),
-            list.offsets.into_dispatch(),
-            keys,
-            values,
-            list.longest,
-            entries,
-            scale,
-            weights,
-        ),
-        (None, Visibility::Causal) => {
-            Dispatch::decode_causal(queries, keys, values, entries, scale, weights)
-        }
-        (None, Visibility::Positions { queries: of_queries, entries: of_entries }) => {
-            Dispatch::decode_by_position(
-                queries,
-                keys,
-                values,
-                of_queries.into_dispatch(),
-                of_entries.into_dispatch(),
-                entries,
-                scale,
-                weights,
-            )
+    let found = Dispatch::decode_attention(queries, keys, values, seen, entries, scale, weights);
+    let (output, list_weights, weights) = match found {
+        Found::Output { output } => (output, None, None),
+        Found::Weights { output, weights } => (output, None, Some(weights)),
+        Found::ListWeights { output, list_weights, weights } => {
+            (output, Some(list_weights), Some(weights))
         }
     };
     Ok(DecodeOutput {
         output: Tensor::from_dispatch(output),
-        log_sum_exp: Tensor::from_dispatch(log_sum_exp),
-        list_weights: (listed && weights).then(|| Tensor::from_dispatch(list_weights)),
-        weights: weights.then(|| Tensor::from_dispatch(other_weights)),
+        list_weights: list_weights.map(Tensor::from_dispatch),
+        weights: weights.map(Tensor::from_dispatch),
     })
 }
 
@@ -174,30 +164,21 @@ impl DecodeAttention {
         }
         check.countable("keys", &buffers)?;
         check.countable("weights", &[batch, query_heads, new, total])?;
-        let (_, blocks) = launch::rows(query_heads / kv_heads * new);
-        check.tensors(12)?;
-        check.cubes([total.div_ceil(part::CHUNK), kv_heads * blocks, batch])?;
+        check.tensors(11)?;
+        // The most cubes of all ways to launch.
+        let rows = query_heads / kv_heads * new;
+        check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;
         check.cubes([total.div_ceil(merge::WEIGHTS), batch * query_heads * new, 1])
     }
 }
 
-/// The shapes of the weights of a list and of the other entries; one number for those not wanted.
-fn weight_shapes(
-    queries: &Shape,
-    list: Option<&Shape>,
-    kv_heads: usize,
-    entries: usize,
-    wanted: bool,
-) -> [Shape; 2] {
-    let of_list = match list {
-        Some(list) if wanted => Shape::from([list[0], queries[1] / kv_heads]),
-        _ => Shape::from([1, 1]),
-    };
-    let others = if wanted {
-        // A buffer of nothing is not one.
-        Shape::from([queries[0], queries[1], queries[2], entries.max(1)])
-    } else {
-        Shape::from([1, 1, 1, 1])
-    };
-    [of_list, others]
+/// The shape of the weights of entries that are in no list.
+fn weight_shape(queries: &Shape, entries: usize) -> Shape {
+    // A buffer of nothing is not one.
+    Shape::from([queries[0], queries[1], queries[2], entries.max(1)])
+}
+
+/// The shape of the weights of a list.
+fn list_weight_shape(queries: &Shape, list: &Shape, keys: &Shape) -> Shape {
+    Shape::from([list[0], queries[1] / keys[1]])
 }

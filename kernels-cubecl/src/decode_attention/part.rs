@@ -4,6 +4,8 @@ use crate::attention::INVISIBLE;
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
+/// Query rows of a cube: their products with a key stay in registers.
+pub(crate) const ROWS: usize = 8;
 /// Entries that a cube scores before it looks at their values.
 pub(crate) const CHUNK: usize = 128;
 /// Numbers of shared memory for partial products: 16 KiB, what every device has.
@@ -52,33 +54,25 @@ impl Cut {
     }
 }
 
-/// Where the entries of one head are.
-#[derive(CubeType, Clone, Copy)]
-#[expand(derive(Clone, Copy))]
-struct Places {
-    list: usize,
-    listed: usize,
-    keys: usize,
-    values: usize,
-}
-
 /// A load of an entry's key or value: `lane` says which.
 #[cube]
+#[allow(clippy::too_many_arguments)]
 fn load<K: Float, N: Size>(
     list: &Tensor<Vector<K, N>>,
     rows: &Tensor<Vector<K, N>>,
-    places: Places,
+    list_start: usize,
     start: usize,
+    in_list: bool,
     entry: usize,
     lane: usize,
     #[comptime] cut: Cut,
 ) -> Vector<K, N> {
     let width = comptime!(cut.width);
     if comptime!(cut.listed) {
-        if entry < places.listed {
-            list[(places.list + entry) * list.stride(0) / width + lane]
+        if in_list {
+            list[(list_start + entry) * list.stride(0) / width + lane]
         } else {
-            rows[(start + (entry - places.listed) * rows.stride(2)) / width + lane]
+            rows[(start + entry * rows.stride(2)) / width + lane]
         }
     } else {
         rows[(start + entry * rows.stride(2)) / width + lane]
@@ -98,7 +92,6 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
     parts: &mut Tensor<f32>,
-    extremes: &mut Tensor<f32>,
     list_weights: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     entries: usize,
@@ -128,20 +121,19 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     let batch = CUBE_POS_Z as usize;
     let part = CUBE_POS_X as usize;
 
-    let mut places = Places {
-        list: 0usize.runtime(),
-        listed: 0usize.runtime(),
-        keys: batch * keys.stride(0) + kv_head * keys.stride(1),
-        values: batch * values.stride(0) + kv_head * values.stride(1),
-    };
+    let mut list_start = 0usize.runtime();
+    let mut held = 0usize.runtime();
     if comptime!(listed) {
         let head = batch * kv_heads + kv_head;
-        places.list = usize::cast_from(offsets[head * offsets.stride(0)]);
-        places.listed = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - places.list;
+        list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
+        held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
     }
-    let held = places.listed + entries;
-    let start = part * share;
-    let end = (start + share).min(held);
+    let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
+    let value_start = batch * values.stride(0) + kv_head * values.stride(1);
+    // A list and what follows it are cut into chunks by themselves.
+    let list_chunks = held.div_ceil(CHUNK);
+    let chunks = list_chunks + entries.div_ceil(CHUNK);
+    let end_chunk = ((part + 1) * share).min(chunks);
 
     let mut partial =
         Shared::<[f32]>::new_slice(comptime!(if rows * lanes * pitch > UNITS * width {
@@ -174,8 +166,11 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         total[row] = 0.0;
     }
 
-    let mut base = start;
-    while base < end {
+    let mut chunk = part * share;
+    while chunk < end_chunk {
+        let in_list = comptime!(listed) && chunk < list_chunks;
+        let base = select(in_list, chunk, chunk - list_chunks) * CHUNK;
+        let end = select(in_list, held, entries);
         let count = (end - base).min(CHUNK);
 
         // Scores of the chunk, a tile between two barriers.
@@ -187,8 +182,9 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let place = stripe + pass * stripes;
                     let entry = base + first + place;
                     let entry = entry.min(end - 1);
-                    let loaded =
-                        load::<K, N>(list_keys, keys, places, places.keys, entry, lane, cut);
+                    let loaded = load::<K, N>(
+                        list_keys, keys, list_start, key_start, in_list, entry, lane, cut,
+                    );
                     let key = Vector::<f32, N>::cast_from(loaded);
                     #[unroll]
                     for row in 0..rows {
@@ -216,7 +212,6 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                 let entry = base + first + place;
                 if entry < end {
                     let own = first_row + row;
-                    let tailed = entry - places.listed.min(entry);
                     if comptime!(by_position) {
                         let place = batch * entry_positions.stride(0)
                             + kv_head * entry_positions.stride(1)
@@ -231,16 +226,16 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     }
                     scores[(first + place) * rows + row] = score;
                     if comptime!(wanted) && own < group * new {
-                        let head = kv_head * group + own / new;
-                        if comptime!(listed) && entry < places.listed {
-                            let place = (places.list + entry) * list_weights.stride(0)
-                                + own / new * list_weights.stride(1);
+                        let head = own / new;
+                        if in_list {
+                            let place = (list_start + entry) * list_weights.stride(0)
+                                + head * list_weights.stride(1);
                             list_weights[place] = score;
                         } else {
                             let place = batch * weights.stride(0)
-                                + head * weights.stride(1)
+                                + (kv_head * group + head) * weights.stride(1)
                                 + own % new * weights.stride(2)
-                                + tailed * weights.stride(3);
+                                + entry * weights.stride(3);
                             weights[place] = score;
                         }
                     }
@@ -317,8 +312,16 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                 for ahead in 0..AHEAD {
                     let own = place + ahead * stripes;
                     let entry = (base + own).min(end - 1);
-                    let loaded =
-                        load::<K, N>(list_values, values, places, places.values, entry, lane, cut);
+                    let loaded = load::<K, N>(
+                        list_values,
+                        values,
+                        list_start,
+                        value_start,
+                        in_list,
+                        entry,
+                        lane,
+                        cut,
+                    );
                     let value = Vector::<f32, N>::cast_from(loaded);
                     if own < count {
                         #[unroll]
@@ -340,7 +343,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
             }
         }
         sync_cube();
-        base += CHUNK;
+        chunk += 1;
     }
 
     // The sums of all stripes, in order.
@@ -358,14 +361,14 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         if own < group * new {
             let line = (batch * query_heads + kv_head * group + own / new) * new + own % new;
             let place = line * parts.stride(0) + part * parts.stride(1);
+            let next = parts.stride(2);
             let mut channel = unit;
             while channel < head_dim {
                 let mut sum = f32::new(0.0);
                 for other in 0..stripes {
                     sum += partial[(other * width + channel % width) * lanes + channel / width];
                 }
-                let place = place + channel * parts.stride(2);
-                parts[place] = sum;
+                parts[place + channel * next] = sum;
                 channel += UNITS;
             }
             if unit == 0 {
@@ -373,10 +376,8 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                 for other in 0..stripes {
                     sum += reduced[other * lanes];
                 }
-                let place = line * extremes.stride(0) + part * extremes.stride(1);
-                let next = extremes.stride(2);
-                extremes[place] = highest[row];
-                extremes[place + next] = sum;
+                parts[place + head_dim * next] = sum;
+                parts[place + (head_dim + 1) * next] = highest[row];
             }
         }
         sync_cube();

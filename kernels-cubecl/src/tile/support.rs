@@ -36,14 +36,15 @@ pub(crate) fn multiplies(client: &Client, dtype: DType, head_dim: usize) -> bool
         })
 }
 
+/// Whether rows can be read in chunks of 16 bytes.
+pub(crate) fn is_chunked(tensor: &CubeTensor) -> bool {
+    let strides = tensor.meta.strides();
+    let shape = tensor.shape();
+    let last = strides.len() - 1;
+    strides[last] == 1 && (0..last).all(|dim| strides[dim].is_multiple_of(CHUNK) || shape[dim] == 1)
+}
+
 /// The tensor with rows that can be read in chunks of 16 bytes; itself if it is so.
 pub(crate) fn chunked(tensor: CubeTensor) -> CubeTensor {
-    let fits = |tensor: &CubeTensor| {
-        let strides = tensor.meta.strides();
-        let rank = tensor.shape().num_dims();
-        strides[rank - 1] == 1
-            && (0..rank - 1)
-                .all(|dim| strides[dim].is_multiple_of(CHUNK) || tensor.shape()[dim] == 1)
-    };
-    if fits(&tensor) { tensor } else { into_contiguous_aligned(tensor) }
+    if is_chunked(&tensor) { tensor } else { into_contiguous_aligned(tensor) }
 }
