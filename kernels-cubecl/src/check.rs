@@ -20,6 +20,11 @@ impl Check {
         }
     }
 
+    /// The client of the device.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Refuses a tensor of another shape.
     pub(crate) fn shape<const D: usize>(
         &self,

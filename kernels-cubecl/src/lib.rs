@@ -13,12 +13,17 @@ mod check;
 mod error;
 mod memory;
 mod ragged_attention;
+mod rotary;
+mod shared_attention;
+mod split;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
 pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};
+pub use rotary::RotaryTables;
+pub use shared_attention::{SharedAttention, SharedOutput, shared_attention};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

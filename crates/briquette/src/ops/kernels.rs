@@ -1,4 +1,4 @@
-use super::{Ops, RaggedInput, RaggedOutput};
+use super::{Ops, RaggedInput, RaggedOutput, SharedInput, SharedOutput};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,5 +22,33 @@ impl Ops for Kernels {
         .ok()?;
         let weights = wanted.then_some((found.weights, found.tail_weights));
         Some(RaggedOutput { output: found.output, weights })
+    }
+
+    fn shared_attention(&self, input: &SharedInput) -> Option<SharedOutput> {
+        let input = input.clone();
+        let wanted = input.weights;
+        let rotary = |rotary: super::RotaryInput| briquette_kernels::RotaryTables {
+            cosines: rotary.cosines,
+            sines: rotary.sines,
+            positions: rotary.positions,
+        };
+        let found = briquette_kernels::shared_attention(briquette_kernels::SharedAttention {
+            queries: input.queries,
+            directions: input.directions,
+            values: input.values,
+            members: input.members,
+            entry: input.entry,
+            norms: input.norms,
+            offsets: input.offsets,
+            width: input.width,
+            rotary: input.rotary.map(rotary),
+            tail_keys: input.tail_keys,
+            tail_values: input.tail_values,
+            tail: input.tail,
+            scale: input.scale,
+            weights: wanted,
+        })
+        .ok()?;
+        Some(SharedOutput { output: found.output, weights: wanted.then_some(found.weights) })
     }
 }
