@@ -12,6 +12,7 @@
 mod check;
 mod error;
 mod memory;
+mod quantized_attention;
 mod ragged_attention;
 mod rotary;
 mod shared_attention;
@@ -21,6 +22,9 @@ use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
+pub use quantized_attention::{
+    PackedGroups, QuantizedAttention, QuantizedOutput, quantized_attention,
+};
 pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};
 pub use rotary::RotaryTables;
 pub use shared_attention::{SharedAttention, SharedOutput, shared_attention};

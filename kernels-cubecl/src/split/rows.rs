@@ -322,11 +322,11 @@ fn take_tile<K: Float, T: Float, N: Size>(
     #[unroll]
     for head in 0..form.heads {
         let kept = sums.running.kept[head];
-        sums.weights[head] = sums.weights[head] * kept;
+        sums.weights[head] *= kept;
         #[unroll]
         for vector in 0..form.value_vectors {
             let place = comptime!(head * form.value_vectors + vector);
-            sums.values[place] = sums.values[place] * Vector::new(kept);
+            sums.values[place] *= Vector::new(kept);
         }
     }
     let lane = unit % form.value_lanes;

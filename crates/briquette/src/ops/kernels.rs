@@ -1,4 +1,7 @@
-use super::{Ops, RaggedInput, RaggedOutput, SharedInput, SharedOutput};
+use super::{
+    DecodeOutput, Ops, PackedInput, QuantizedInput, RaggedInput, RaggedOutput, RotaryInput,
+    SharedInput,
+};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,10 +27,10 @@ impl Ops for Kernels {
         Some(RaggedOutput { output: found.output, weights })
     }
 
-    fn shared_attention(&self, input: &SharedInput) -> Option<SharedOutput> {
+    fn shared_attention(&self, input: &SharedInput) -> Option<DecodeOutput> {
         let input = input.clone();
         let wanted = input.weights;
-        let rotary = |rotary: super::RotaryInput| briquette_kernels::RotaryTables {
+        let rotary = |rotary: RotaryInput| briquette_kernels::RotaryTables {
             cosines: rotary.cosines,
             sines: rotary.sines,
             positions: rotary.positions,
@@ -49,6 +52,34 @@ impl Ops for Kernels {
             weights: wanted,
         })
         .ok()?;
-        Some(SharedOutput { output: found.output, weights: wanted.then_some(found.weights) })
+        Some(DecodeOutput { output: found.output, weights: wanted.then_some(found.weights) })
+    }
+
+    fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
+        let input = input.clone();
+        let wanted = input.weights;
+        let packed = |packed: PackedInput| briquette_kernels::PackedGroups {
+            words: packed.words,
+            scale: packed.scale,
+            min: packed.min,
+        };
+        let found = briquette_kernels::quantized_attention(briquette_kernels::QuantizedAttention {
+            queries: input.queries,
+            keys: packed(input.keys),
+            values: packed(input.values),
+            bits: input.bits,
+            pages: input.pages,
+            offsets: input.offsets,
+            most_pages: input.most_pages,
+            tail_keys: input.tail_keys,
+            tail_values: input.tail_values,
+            tail: input.tail,
+            tail_fillers: input.tail_fillers,
+            columns: input.columns,
+            scale: input.scale,
+            weights: wanted,
+        })
+        .ok()?;
+        Some(DecodeOutput { output: found.output, weights: wanted.then_some(found.weights) })
     }
 }

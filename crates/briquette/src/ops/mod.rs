@@ -40,7 +40,14 @@ pub trait Ops: Debug + Send + Sync {
 
     /// Attention of one query a head over entries that tokens share, without laying tokens out; `None` if there is no
     /// kernel for it, and every token is to be laid out as an entry of its own. See [`SharedInput`] for shapes.
-    fn shared_attention(&self, input: &SharedInput) -> Option<SharedOutput> {
+    fn shared_attention(&self, input: &SharedInput) -> Option<DecodeOutput> {
+        let _ = input;
+        None
+    }
+
+    /// Attention of one query a head over quantized entries, read as they are packed; `None` if there is no kernel for
+    /// it, and entries are to be laid out in full precision. See [`QuantizedInput`] for shapes.
+    fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
         let _ = input;
         None
     }
@@ -204,7 +211,7 @@ pub struct SharedInput {
     pub tail: usize,
     /// What scores are multiplied by before the softmax.
     pub scale: f64,
-    /// Whether [`SharedOutput::weights`] are wanted.
+    /// Whether [`DecodeOutput::weights`] are wanted.
     pub weights: bool,
 }
 
@@ -219,13 +226,58 @@ pub struct RotaryInput {
     pub positions: Tensor<3, Int>,
 }
 
-/// What [`Ops::shared_attention`] returns.
+/// What [`Ops::quantized_attention`] works on. Every query sees every token of its head: those of its pages, oldest
+/// first, and behind them those of its tail.
 #[derive(Clone, Debug)]
-pub struct SharedOutput {
+pub struct QuantizedInput {
+    /// Queries, positions encoded, `[batch, query_heads, 1, head_dim]`.
+    pub queries: Tensor<4>,
+    /// Keys, positions encoded: rows of a page are channels, numbers of a row its tokens, which are one group.
+    pub keys: PackedInput,
+    /// Values: rows of a page are tokens, numbers of a row channels.
+    pub values: PackedInput,
+    /// Bits a number: 2, 4 or 8.
+    pub bits: usize,
+    /// The pages of all heads one after another, oldest first, `[all pages]`.
+    pub pages: Tensor<1, Int>,
+    /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// Pages of the head that has most.
+    pub most_pages: usize,
+    /// Keys in full precision, in buffers with room for more, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many rows of the tail are in use: the first.
+    pub tail: usize,
+    /// How many of them are fillers in each batch row and kv head: the first of the first. `[batch · kv_heads]`
+    pub tail_fillers: Tensor<1, Int>,
+    /// Tokens of the longest head. Columns of the others begin with fillers.
+    pub columns: usize,
+    /// What scores are multiplied by before the softmax.
+    pub scale: f64,
+    /// Whether [`DecodeOutput::weights`] are wanted.
+    pub weights: bool,
+}
+
+/// Numbers of a few bits in 32-bit words, from the lowest bit on, and the line each group of them lies on: a number is
+/// its level times `scale`, plus `min`.
+#[derive(Clone, Debug)]
+pub struct PackedInput {
+    /// `[pages, rows, words]`
+    pub words: Tensor<3, Int>,
+    /// `[pages, rows, groups]`
+    pub scale: Tensor<3>,
+    /// `[pages, rows, groups]`
+    pub min: Tensor<3>,
+}
+
+/// What [`Ops::shared_attention`] and [`Ops::quantized_attention`] return.
+#[derive(Clone, Debug)]
+pub struct DecodeOutput {
     /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
     pub output: Tensor<4>,
-    /// The weights of the tokens, behind them those of the tail, `[batch, query_heads, width + tail]`, f32; zero at
-    /// fillers.
+    /// The weight of each column, the tail last, `[batch, query_heads, columns]`, f32; zero at fillers.
     pub weights: Option<Tensor<3>>,
 }
 

@@ -50,8 +50,8 @@ struct SharedBody {
     members: Tensor<1, Int>,
     /// Where the tokens of each batch row and head begin, and where the last end, `[batch · kv_heads + 1]`.
     offsets: Tensor<1, Int>,
-    /// The norm of the key of each token, f32, `[all tokens, 1]`.
-    norms: Tensor<2>,
+    /// The norm of the key of each token, f32, `[all tokens]`.
+    norms: Tensor<1>,
     sharing: Sharing,
     bytes: usize,
 }
@@ -127,7 +127,7 @@ impl Body for SharedBody {
             entry: upload(table.entry),
             members: upload(table.members),
             offsets: tokens.layout.offsets(device),
-            norms: tokens.layout.pack(norms),
+            norms: tokens.layout.pack(norms).squeeze_dim(1),
             tokens,
             sharing,
             bytes,
@@ -141,7 +141,8 @@ impl Body for SharedBody {
     /// Every token a column of its own: its norm times the direction of its entry, and the value of its entry.
     fn entries(&self, _: &StoreOptions) -> Entries {
         let of_tokens = |x: &Tensor<2>| x.clone().select(0, self.entry.clone());
-        let keys = of_tokens(&self.directions).cast(DType::F32) * self.norms.clone();
+        let keys =
+            of_tokens(&self.directions).cast(DType::F32) * self.norms.clone().unsqueeze_dim(1);
         Entries {
             keys: self.tokens.layout.unpack(keys),
             values: self.tokens.layout.unpack(of_tokens(&self.values)),
@@ -163,7 +164,7 @@ impl Body for SharedBody {
             values: self.values.clone(),
             members: self.members.clone(),
             entry: self.entry.clone(),
-            norms: self.norms.clone().squeeze_dim(1),
+            norms: self.norms.clone(),
             offsets: self.offsets.clone(),
             width: self.columns(),
             rotary,
