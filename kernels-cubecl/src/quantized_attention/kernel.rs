@@ -77,7 +77,8 @@ fn level(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
     f32::reinterpret(((word >> shift) & mask) | 0x4b00_0000_u32) - f32::new(8_388_608.0)
 }
 
-/// One split of the pages of one kv head, for up to `form.heads` of its query heads.
+/// One split of the pages of one kv head, for up to `form.heads` of its query heads. Numbers of a page lie beside each
+/// other.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
@@ -122,6 +123,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     let tile = comptime!(form.tile());
     let words = comptime!(form.words());
     let row_words = comptime!(form.row());
+    let groups = comptime!(form.head_dim / form.value_group);
     let value_rows = comptime!(form.value_rows());
     let pitch = comptime!(word + 1);
     let row = comptime!(form.head_dim + 1);
@@ -199,14 +201,13 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                 for head in 0..heads {
                     least_products[head] = f32::new(0.0);
                 }
-                let words_start = page * key_words.stride(0) + (job % words) * key_words.stride(2);
+                let words_start = page * key_words.stride(0) + job % words;
                 let mut channel = lane;
                 while channel < form.head_dim {
-                    let place = words_start + channel * key_words.stride(1);
-                    let packed = u32::cast_from(key_words[place]);
-                    let place = page * key_scale.stride(0) + channel * key_scale.stride(1);
+                    let packed = u32::cast_from(key_words[words_start + channel * words]);
+                    let place = page * key_scale.stride(0) + channel;
                     let step = f32::cast_from(key_scale[place]);
-                    let place = page * key_min.stride(0) + channel * key_min.stride(1);
+                    let place = page * key_min.stride(0) + channel;
                     let least = f32::cast_from(key_min[place]);
                     let mut steps = Array::<f32>::new(heads);
                     #[unroll]
@@ -302,9 +303,9 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         while token < count {
             let page = page_of[token / group] as usize;
             let row = token % group;
-            let words_start = page * value_words.stride(0) + row * value_words.stride(1);
-            let scale_start = page * value_scale.stride(0) + row * value_scale.stride(1);
-            let min_start = page * value_min.stride(0) + row * value_min.stride(1);
+            let words_start = page * value_words.stride(0) + row * row_words;
+            let scale_start = page * value_scale.stride(0) + row * groups;
+            let min_start = page * value_min.stride(0) + row * groups;
             #[unroll]
             for head in 0..heads {
                 weight_sums[head] += shares[token * heads + head];
@@ -313,13 +314,10 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
             for vector in 0..form.value_words {
                 let at = lane + vector * form.value_lanes;
                 if at < row_words {
-                    let place = words_start + at * value_words.stride(2);
-                    let packed = u32::cast_from(value_words[place]);
+                    let packed = u32::cast_from(value_words[words_start + at]);
                     let line = at * word / form.value_group;
-                    let place = scale_start + line * value_scale.stride(2);
-                    let step = f32::cast_from(value_scale[place]);
-                    let place = min_start + line * value_min.stride(2);
-                    let least = f32::cast_from(value_min[place]);
+                    let step = f32::cast_from(value_scale[scale_start + line]);
+                    let least = f32::cast_from(value_min[min_start + line]);
                     let mut steps = Array::<f32>::new(heads);
                     #[unroll]
                     for head in 0..heads {

@@ -24,14 +24,16 @@ const SUMS_A_UNIT: usize = 64;
 
 /// Numbers of a few bits, packed into words of 32 from the lowest bit on, and the line each group of them lies on:
 /// number = level · scale + min.
+///
+/// All words of a page are one row of a tensor, and so are all scales: CUDA pads short rows to 16 bytes.
 #[derive(Clone, Debug)]
 pub struct PackedGroups {
-    /// `[pages, rows, words]`, 32-bit integers.
-    pub words: Tensor<3, Int>,
-    /// `[pages, rows, groups]`
-    pub scale: Tensor<3>,
-    /// `[pages, rows, groups]`
-    pub min: Tensor<3>,
+    /// `[pages, rows · words]`, 32-bit integers.
+    pub words: Tensor<2, Int>,
+    /// `[pages, rows · groups]`
+    pub scale: Tensor<2>,
+    /// `[pages, rows · groups]`
+    pub min: Tensor<2>,
 }
 
 /// What [`quantized_attention`] works on. Every token it is given is seen by every query of its head.
@@ -39,12 +41,14 @@ pub struct PackedGroups {
 pub struct QuantizedAttention {
     /// One query a head, positions encoded, `[batch, query_heads, 1, head_dim]`.
     pub queries: Tensor<4>,
-    /// Keys, positions encoded, quantized a channel over the tokens of a page: `[pages, head_dim, group · bits / 32]`
-    /// words and `[pages, head_dim, 1]` scales.
+    /// Keys, positions encoded, quantized a channel over the tokens of a page: head_dim rows of group · bits / 32 words
+    /// and one scale.
     pub keys: PackedGroups,
-    /// Values, quantized a token over groups of channels: `[pages, group, head_dim · bits / 32]` words, rounded up, and
-    /// `[pages, group, groups of channels]` scales.
+    /// Values, quantized a token over groups of channels: `group` rows of head_dim · bits / 32 words, rounded up, and
+    /// as many scales as groups of channels.
     pub values: PackedGroups,
+    /// Tokens of a page.
+    pub group: usize,
     /// Bits a number: 2, 4 or 8.
     pub bits: usize,
     /// The pages of all heads one after another, oldest first, `[all pages]`.
@@ -119,6 +123,7 @@ pub fn quantized_attention(input: QuantizedAttention) -> Result<QuantizedOutput>
         input.tail_keys.clone().into_dispatch(),
         input.tail_values.cast(input.tail_keys.dtype()).into_dispatch(),
         input.bits,
+        input.group,
         input.most_pages,
         input.columns,
         input.tail,
@@ -140,27 +145,28 @@ impl QuantizedAttention {
         let bits = self.bits;
         check.value("bits", bits, [2, 4, 8].contains(&bits), "2, 4 or 8")?;
         let word = 32 / bits;
-        let [pages, group, _] = self.values.words.dims();
-        let groups = self.values.scale.dims()[2];
+        let group = self.group;
+        let pages = self.keys.words.dims()[0];
         check.shape("queries", self.queries.dims(), [batch, query_heads, 1, head_dim])?;
         heads.check(&check)?;
 
         check.value("pages", pages, pages > 0, "at least 1")?;
         let whole = group > 0 && group.is_multiple_of(word);
-        check.value("the tokens of a page", group, whole, format!("a multiple of {word}"))?;
-        check.at_most("the tokens of a page", group, MOST_SCORES)?;
-        check.shape("keys.words", self.keys.words.dims(), [pages, head_dim, group / word])?;
-        check.shape("keys.scale", self.keys.scale.dims(), [pages, head_dim, 1])?;
-        check.shape("keys.min", self.keys.min.dims(), [pages, head_dim, 1])?;
-        let row = [pages, group, head_dim.div_ceil(word)];
-        check.shape("values.words", self.values.words.dims(), row)?;
+        check.value("group", group, whole, format!("a multiple of {word}"))?;
+        check.at_most("group", group, MOST_SCORES)?;
+        check.shape("keys.words", self.keys.words.dims(), [pages, head_dim * (group / word)])?;
+        check.shape("keys.scale", self.keys.scale.dims(), [pages, head_dim])?;
+        check.shape("keys.min", self.keys.min.dims(), [pages, head_dim])?;
+        let row = head_dim.div_ceil(word);
+        check.shape("values.words", self.values.words.dims(), [pages, group * row])?;
+        let groups = self.values.scale.dims()[1] / group;
         let even = groups > 0
             && head_dim.is_multiple_of(groups)
             && (groups == 1 || (head_dim / groups).is_multiple_of(word));
         let expected = format!("1, or a divisor of {head_dim} that leaves multiples of {word}");
-        check.value("groups of values.scale", groups, even, expected)?;
-        check.shape("values.scale", self.values.scale.dims(), [pages, group, groups])?;
-        check.shape("values.min", self.values.min.dims(), [pages, group, groups])?;
+        check.value("groups of a value", groups, even, expected)?;
+        check.shape("values.scale", self.values.scale.dims(), [pages, group * groups])?;
+        check.shape("values.min", self.values.min.dims(), [pages, group * groups])?;
 
         let all = self.pages.dims()[0];
         check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
@@ -224,6 +230,13 @@ struct Packed {
     min: CubeTensor,
 }
 
+impl Packed {
+    fn with_dense_rows(self) -> Self {
+        let [words, scale, min] = [self.words, self.scale, self.min].map(split::with_dense_rows);
+        Self { words, scale, min }
+    }
+}
+
 /// [`QuantizedAttention`] as a launch takes it.
 struct Call {
     queries: CubeTensor,
@@ -235,6 +248,7 @@ struct Call {
     tail_keys: CubeTensor,
     tail_values: CubeTensor,
     bits: usize,
+    group: usize,
     most_pages: usize,
     columns: usize,
     tail: usize,
@@ -244,13 +258,15 @@ struct Call {
 
 /// Returns output and weights.
 fn launch(call: Call) -> (CubeTensor, CubeTensor) {
-    let Call { queries, keys, values, bits, columns, tail, scale, wanted, .. } = call;
+    let Call { queries, bits, group, columns, tail, scale, wanted, .. } = call;
+    let [keys, values] = [call.keys, call.values].map(Packed::with_dense_rows);
     let heads = Heads::of(&queries.shape(), &call.tail_keys.shape());
     let client = queries.client.clone();
     let dtype = queries.dtype;
     let weights = split::weight_shape(heads, columns, wanted);
     let weights = split::empty(&queries, weights, DType::F32);
-    let form = Form::new(heads, bits, values.words.shape()[1], values.scale.shape()[2], wanted);
+    let value_groups = values.scale.shape()[1] / group;
+    let form = Form::new(heads, bits, group, value_groups, wanted);
     let cubes = heads.batch * heads.kv_heads * form.blocks;
     let plan = Plan::new(call.most_pages, form.pages, cubes, &client);
     let partials = if tail == 0 {

@@ -184,7 +184,7 @@ pub(crate) fn check_columns(check: &Check, heads: Heads, columns: usize) -> Resu
 }
 
 /// The tensor with the numbers of a row beside each other.
-fn with_dense_rows(x: CubeTensor) -> CubeTensor {
+pub(crate) fn with_dense_rows(x: CubeTensor) -> CubeTensor {
     let last = x.meta.strides().len() - 1;
     if x.meta.strides()[last] == 1 || x.shape()[last] == 1 { x } else { into_contiguous(x) }
 }

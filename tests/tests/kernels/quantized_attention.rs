@@ -113,10 +113,10 @@ fn pack(
     let packed: Vec<i32> = packed.into_iter().map(|word| word as i32).collect();
     let float = |numbers: &[f64]| {
         let numbers: Vec<f32> = numbers.iter().map(|&x| x as f32).collect();
-        let data = TensorData::new(numbers, [pages, rows, groups]);
-        Tensor::<3>::from_data(data, (device, DType::F32)).cast(dtype)
+        let data = TensorData::new(numbers, [pages, rows * groups]);
+        Tensor::<2>::from_data(data, (device, DType::F32)).cast(dtype)
     };
-    let words = TensorData::new(packed, [pages, rows, words]);
+    let words = TensorData::new(packed, [pages, rows * words]);
     let input = PackedInput {
         words: Tensor::from_data(words, (device, DType::I32)),
         scale: float(&scale),
@@ -178,6 +178,7 @@ impl Case {
             keys: keys.input,
             values: values.input,
             bits,
+            group,
             pages: integers(&list, device),
             offsets: integers(&offsets, device),
             most_pages: self.heads.iter().map(|(pages, _)| *pages).max().unwrap(),
@@ -198,11 +199,11 @@ fn elsewhere(input: &QuantizedInput) -> QuantizedInput {
     let input = input.clone();
     let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
     let packed = |packed: PackedInput| {
-        let words = packed.words.dims()[2];
+        let words = packed.words.dims()[1];
         PackedInput {
-            words: Tensor::cat(vec![packed.words.clone(), packed.words], 2).narrow(2, 0, words),
+            words: Tensor::cat(vec![packed.words.clone(), packed.words], 1).narrow(1, 0, words),
             scale: packed.scale.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
-            min: packed.min.swap_dims(0, 2).add_scalar(0.0).swap_dims(0, 2),
+            min: packed.min,
         }
     };
     QuantizedInput {
@@ -300,6 +301,7 @@ fn direct(input: QuantizedInput) -> QuantizedAttention {
         keys: packed(input.keys),
         values: packed(input.values),
         bits: input.bits,
+        group: input.group,
         pages: input.pages,
         offsets: input.offsets,
         most_pages: input.most_pages,
@@ -339,29 +341,26 @@ fn quantized_attention_refuses() {
             expected: expected.to_owned(),
         };
         assert_eq!(refused(&|input| input.bits = 3), value("bits", 3, "2, 4 or 8"));
-        assert_eq!(refused(&|input| input.bits = 8), shape("keys.words", &[5, 64, 4], &[5, 64, 8]));
+        let error = refused(&|input| input.bits = 8);
+        assert_eq!(error, shape("keys.words", &[5, 256], &[5, 512]));
         let error = refused(&|input| input.keys.min = input.keys.min.clone().narrow(0, 0, 4));
-        assert_eq!(error, shape("keys.min", &[4, 64, 1], &[5, 64, 1]));
-        let error = refused(&|input| {
-            input.values.words = input.values.words.clone().narrow(1, 0, 12);
-        });
-        assert_eq!(error, value("the tokens of a page", 12, "a multiple of 8"));
+        assert_eq!(error, shape("keys.min", &[4, 64], &[5, 64]));
+        assert_eq!(refused(&|input| input.group = 12), value("group", 12, "a multiple of 8"));
+        let error = refused(&|input| input.group = 520);
+        let what = "group";
+        assert_eq!(error, KernelError::TooLarge { operation, what, found: 520, max: 512 });
         let error = refused(&|input| {
             let scale = input.values.scale.clone();
-            input.values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(2, 0, 1)], 2);
+            input.values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(1, 0, 32)], 1);
         });
         let expected = "1, or a divisor of 64 that leaves multiples of 8";
-        assert_eq!(error, value("groups of values.scale", 3, expected));
+        assert_eq!(error, value("groups of a value", 3, expected));
         assert_eq!(refused(&|input| input.most_pages = 4), value("most_pages", 4, "1 to 3"));
         assert_eq!(refused(&|input| input.columns = 163), value("columns", 163, "96 to 162"));
         assert_eq!(refused(&|input| input.tail = 71), value("tail", 71, "at most 70"));
         let error =
             refused(&|input| input.tail_fillers = integers(&[0, 0], &input.queries.device()));
         assert_eq!(error, shape("tail_fillers", &[2], &[1]));
-        let wide = Tensor::zeros([5, 520, 8], (&backend.device, DType::I32));
-        let error = refused(&|input| input.values.words = wide.clone());
-        let what = "the tokens of a page";
-        assert_eq!(error, KernelError::TooLarge { operation, what, found: 520, max: 512 });
     }
 }
 

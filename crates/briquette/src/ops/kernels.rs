@@ -68,6 +68,7 @@ impl Ops for Kernels {
             keys: packed(input.keys),
             values: packed(input.values),
             bits: input.bits,
+            group: input.group,
             pages: input.pages,
             offsets: input.offsets,
             most_pages: input.most_pages,

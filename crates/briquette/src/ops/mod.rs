@@ -238,6 +238,8 @@ pub struct QuantizedInput {
     pub values: PackedInput,
     /// Bits a number: 2, 4 or 8.
     pub bits: usize,
+    /// Tokens of a page.
+    pub group: usize,
     /// The pages of all heads one after another, oldest first, `[all pages]`.
     pub pages: Tensor<1, Int>,
     /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
@@ -264,12 +266,12 @@ pub struct QuantizedInput {
 /// its level times `scale`, plus `min`.
 #[derive(Clone, Debug)]
 pub struct PackedInput {
-    /// `[pages, rows, words]`
-    pub words: Tensor<3, Int>,
-    /// `[pages, rows, groups]`
-    pub scale: Tensor<3>,
-    /// `[pages, rows, groups]`
-    pub min: Tensor<3>,
+    /// `[pages, rows · words]`
+    pub words: Tensor<2, Int>,
+    /// `[pages, rows · groups]`
+    pub scale: Tensor<2>,
+    /// `[pages, rows · groups]`
+    pub min: Tensor<2>,
 }
 
 /// What [`Ops::shared_attention`] and [`Ops::quantized_attention`] return.

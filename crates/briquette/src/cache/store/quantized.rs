@@ -153,14 +153,16 @@ struct Pages {
 }
 
 /// Numbers of a few bits, in words, with the line each group of them lies on.
+///
+/// What belongs to a page is one row, since devices may pad rows: CUDA pads short ones to 16 bytes.
 #[derive(Clone, Debug)]
 struct Packed {
-    /// 32-bit integers, `[pages, rows, words]`.
-    words: Tensor<3, Int>,
-    /// `[pages, rows, groups]`, in the cache's type.
-    scale: Tensor<3>,
-    /// `[pages, rows, groups]`, in the cache's type.
-    min: Tensor<3>,
+    /// 32-bit integers, `[pages, rows · words]`.
+    words: Tensor<2, Int>,
+    /// `[pages, rows · groups]`, in the cache's type.
+    scale: Tensor<2>,
+    /// `[pages, rows · groups]`, in the cache's type.
+    min: Tensor<2>,
 }
 
 impl Packed {
@@ -195,16 +197,17 @@ impl Packed {
             packed = packed.bitwise_or(level);
         }
         Self {
-            words: packed.reshape([pages, rows, words]),
-            scale: scale.reshape([pages, rows, groups]).cast(dtype),
-            min: low.reshape([pages, rows, groups]).cast(dtype),
+            words: packed.reshape([pages, rows * words]),
+            scale: scale.reshape([pages, rows * groups]).cast(dtype),
+            min: low.reshape([pages, rows * groups]).cast(dtype),
         }
     }
 
     /// The numbers again, f32, `[pages, rows, numbers]`.
-    fn dequantize(&self, numbers: usize, bits: u8) -> Tensor<3> {
-        let [pages, rows, words] = self.words.dims();
-        let groups = self.scale.dims()[2];
+    fn dequantize(&self, rows: usize, numbers: usize, bits: u8) -> Tensor<3> {
+        let [pages, words] = self.words.dims();
+        let words = words / rows;
+        let groups = self.scale.dims()[1] / rows;
         let a_word = 32 / usize::from(bits);
         let mask = ((1_u32 << bits) - 1) as i32;
         let levels: Vec<Tensor<4, Int>> = (0..a_word)
@@ -217,14 +220,14 @@ impl Packed {
         let levels = Tensor::cat(levels, 3).reshape([pages, rows, words * a_word]);
         let levels = levels.narrow(2, 0, numbers).float().cast(DType::F32);
         let levels = levels.reshape([pages, rows, groups, numbers / groups]);
-        let line = |x: &Tensor<3>| x.clone().cast(DType::F32).reshape([pages, rows, groups, 1]);
+        let line = |x: &Tensor<2>| x.clone().cast(DType::F32).reshape([pages, rows, groups, 1]);
         (levels * line(&self.scale) + line(&self.min)).reshape([pages, rows, numbers])
     }
 
     fn map(
         self,
-        words: impl FnOnce(Tensor<3, Int>) -> Tensor<3, Int>,
-        line: impl Fn(Tensor<3>) -> Tensor<3>,
+        words: impl FnOnce(Tensor<2, Int>) -> Tensor<2, Int>,
+        line: impl Fn(Tensor<2>) -> Tensor<2>,
     ) -> Self {
         Self { words: words(self.words), scale: line(self.scale), min: line(self.min) }
     }
@@ -371,6 +374,7 @@ impl QuantizedStore {
             keys: pages.keys.input(),
             values: pages.values.input(),
             bits: usize::from(self.codec.bits),
+            group: self.codec.group,
             pages: list,
             offsets,
             most_pages,
@@ -403,11 +407,12 @@ impl QuantizedStore {
         let (group, most) = (self.codec.group, self.most_pages());
         let index = self.page_index();
         let pick = |packed: &Packed| {
-            let rows = |x: Tensor<3>| x.select(0, index.clone());
+            let rows = |x: Tensor<2>| x.select(0, index.clone());
             packed.clone().map(|words| words.select(0, index.clone()), rows)
         };
-        let keys = pick(&pages.keys).dequantize(group, self.codec.bits).swap_dims(1, 2);
-        let values = pick(&pages.values).dequantize(shape.head_dim, self.codec.bits);
+        let (head_dim, bits) = (shape.head_dim, self.codec.bits);
+        let keys = pick(&pages.keys).dequantize(head_dim, group, bits).swap_dims(1, 2);
+        let values = pick(&pages.values).dequantize(group, head_dim, bits);
         [keys, values].map(|x| x.reshape([batch, shape.kv_heads, most * group, shape.head_dim]))
     }
 
