@@ -77,6 +77,36 @@ fn level(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
     f32::reinterpret(((word >> shift) & mask) | 0x4b00_0000_u32) - f32::new(8_388_608.0)
 }
 
+/// The lane's words of the value of one token of the tile, with scale and minimum of each. A lane behind the last word
+/// loads that one; nothing comes of it in the end.
+#[cube]
+fn load_value<K: Float, W: Int>(
+    value_words: &Tensor<W>,
+    value_scale: &Tensor<K>,
+    value_min: &Tensor<K>,
+    page_of: &Shared<[u32]>,
+    token: usize,
+    words: &mut Array<u32>,
+    steps: &mut Array<f32>,
+    leasts: &mut Array<f32>,
+    #[comptime] form: Form,
+) {
+    let lane = UNIT_POS as usize % form.value_lanes;
+    let row_words = comptime!(form.row());
+    let groups = comptime!(form.head_dim / form.value_group);
+    let page = page_of[token / form.group] as usize;
+    let row = token % form.group;
+    #[unroll]
+    for vector in 0..form.value_words {
+        let at = (lane + vector * form.value_lanes).min(row_words - 1);
+        let line = row * groups + at * comptime!(form.word()) / form.value_group;
+        let place = page * value_words.stride(0) + row * row_words + at;
+        words[vector] = u32::cast_from(value_words[place]);
+        steps[vector] = f32::cast_from(value_scale[page * value_scale.stride(0) + line]);
+        leasts[vector] = f32::cast_from(value_min[page * value_min.stride(0) + line]);
+    }
+}
+
 /// One split of the pages of one kv head, for up to `form.heads` of its query heads. Numbers of a page lie beside each
 /// other.
 #[cube(launch)]
@@ -122,8 +152,6 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     let word = comptime!(form.word());
     let tile = comptime!(form.tile());
     let words = comptime!(form.words());
-    let row_words = comptime!(form.row());
-    let groups = comptime!(form.head_dim / form.value_group);
     let value_rows = comptime!(form.value_rows());
     let pitch = comptime!(word + 1);
     let row = comptime!(form.head_dim + 1);
@@ -202,13 +230,22 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                     least_products[head] = f32::new(0.0);
                 }
                 let words_start = page * key_words.stride(0) + job % words;
+                let scale_start = page * key_scale.stride(0);
+                let min_start = page * key_min.stride(0);
+                // A word and its line are loaded while those of the channel before are worked on.
                 let mut channel = lane;
+                let at = channel.min(comptime!(form.head_dim - 1));
+                let mut next_word = u32::cast_from(key_words[words_start + at * words]);
+                let mut next_step = f32::cast_from(key_scale[scale_start + at]);
+                let mut next_least = f32::cast_from(key_min[min_start + at]);
                 while channel < form.head_dim {
-                    let packed = u32::cast_from(key_words[words_start + channel * words]);
-                    let place = page * key_scale.stride(0) + channel;
-                    let step = f32::cast_from(key_scale[place]);
-                    let place = page * key_min.stride(0) + channel;
-                    let least = f32::cast_from(key_min[place]);
+                    let packed = next_word;
+                    let step = next_step;
+                    let least = next_least;
+                    let at = (channel + form.lanes).min(comptime!(form.head_dim - 1));
+                    next_word = u32::cast_from(key_words[words_start + at * words]);
+                    next_step = f32::cast_from(key_scale[scale_start + at]);
+                    next_least = f32::cast_from(key_min[min_start + at]);
                     let mut steps = Array::<f32>::new(heads);
                     #[unroll]
                     for head in 0..heads {
@@ -294,45 +331,66 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                 }
             }
         }
-        let lane = unit % form.value_lanes;
         let mut token = unit / form.value_lanes;
         // Units behind the last whole row have nothing to add.
         if token >= value_rows {
             token = count;
         }
+        // As of keys, the next words are loaded while these are worked on.
+        let mut next_words = Array::<u32>::new(form.value_words);
+        let mut next_steps = Array::<f32>::new(form.value_words);
+        let mut next_leasts = Array::<f32>::new(form.value_words);
+        load_value(
+            value_words,
+            value_scale,
+            value_min,
+            &page_of,
+            token.min(count - 1),
+            &mut next_words,
+            &mut next_steps,
+            &mut next_leasts,
+            form,
+        );
         while token < count {
-            let page = page_of[token / group] as usize;
-            let row = token % group;
-            let words_start = page * value_words.stride(0) + row * row_words;
-            let scale_start = page * value_scale.stride(0) + row * groups;
-            let min_start = page * value_min.stride(0) + row * groups;
-            #[unroll]
-            for head in 0..heads {
-                weight_sums[head] += shares[token * heads + head];
-            }
+            let mut packed = Array::<u32>::new(form.value_words);
+            let mut line = Array::<f32>::new(comptime!(2 * form.value_words));
             #[unroll]
             for vector in 0..form.value_words {
-                let at = lane + vector * form.value_lanes;
-                if at < row_words {
-                    let packed = u32::cast_from(value_words[words_start + at]);
-                    let line = at * word / form.value_group;
-                    let step = f32::cast_from(value_scale[scale_start + line]);
-                    let least = f32::cast_from(value_min[min_start + line]);
-                    let mut steps = Array::<f32>::new(heads);
+                packed[vector] = next_words[vector];
+                line[comptime!(2 * vector)] = next_steps[vector];
+                line[comptime!(2 * vector + 1)] = next_leasts[vector];
+            }
+            load_value(
+                value_words,
+                value_scale,
+                value_min,
+                &page_of,
+                (token + value_rows).min(count - 1),
+                &mut next_words,
+                &mut next_steps,
+                &mut next_leasts,
+                form,
+            );
+            #[unroll]
+            for vector in 0..form.value_words {
+                let mut steps = Array::<f32>::new(heads);
+                #[unroll]
+                for head in 0..heads {
+                    let share = shares[token * heads + head];
+                    if comptime!(vector == 0) {
+                        weight_sums[head] += share;
+                    }
+                    let at = comptime!(head * form.value_words + vector);
+                    least_sums[at] += share * line[comptime!(2 * vector + 1)];
+                    steps[head] = share * line[comptime!(2 * vector)];
+                }
+                #[unroll]
+                for place in 0..word {
+                    let level = level(packed[vector], place, bits);
                     #[unroll]
                     for head in 0..heads {
-                        let share = shares[token * heads + head];
-                        least_sums[comptime!(head * form.value_words + vector)] += share * least;
-                        steps[head] = share * step;
-                    }
-                    #[unroll]
-                    for place in 0..word {
-                        let level = level(packed, place, bits);
-                        #[unroll]
-                        for head in 0..heads {
-                            let at = comptime!((head * form.value_words + vector) * word + place);
-                            sums[at] += steps[head] * level;
-                        }
+                        let at = comptime!((head * form.value_words + vector) * word + place);
+                        sums[at] += steps[head] * level;
                     }
                 }
             }

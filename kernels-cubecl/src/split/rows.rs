@@ -2,6 +2,9 @@ use cubecl::prelude::*;
 
 use super::softmax::{LOWEST, Running, UNITS};
 
+/// Values a unit loads before it waits for the first.
+const AHEAD: usize = 4;
+
 /// How a cube goes about its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Form {
@@ -164,6 +167,22 @@ fn own_queries<Q: Float, N: Size>(
     own
 }
 
+/// The sum and the product of two vectors, one number after another: a vector of sums would take as many registers.
+#[cube]
+fn add_product<N: Size>(
+    sum: f32,
+    left: Vector<f32, N>,
+    right: Vector<f32, N>,
+    #[comptime] width: usize,
+) -> f32 {
+    let mut sum = sum;
+    #[unroll]
+    for index in 0..width {
+        sum += left.extract(index) * right.extract(index);
+    }
+    sum
+}
+
 /// The lane's part of the product of each query with the key of `row`, into the scratch.
 ///
 /// The key is turned, not the query: that costs 2 · head_dim operations for all query heads of the cube, a turned
@@ -187,10 +206,10 @@ fn score_row<K: Float, T: Float, N: Size>(
     // Rows behind the last are scored as the last, and not looked at.
     let seen = row.min(count - 1);
     let key = tile.key_at[seen] as usize;
-    let mut sums = Array::<Vector<f32, N>>::new(form.heads);
+    let mut sums = Array::<f32>::new(form.heads);
     #[unroll]
     for head in 0..form.heads {
-        sums[head] = Vector::new(f32::new(0.0));
+        sums[head] = f32::new(0.0);
     }
     #[unroll]
     for vector in 0..form.vectors {
@@ -213,13 +232,15 @@ fn score_row<K: Float, T: Float, N: Size>(
                 #[unroll]
                 for head in 0..form.heads {
                     let place = comptime!(head * halves * form.vectors + vector);
-                    sums[head] += queries[place] * turned_low;
-                    sums[head] += queries[comptime!(place + form.vectors)] * turned_high;
+                    let sum = add_product::<N>(sums[head], queries[place], turned_low, form.width);
+                    let query = queries[comptime!(place + form.vectors)];
+                    sums[head] = add_product::<N>(sum, query, turned_high, form.width);
                 }
             } else {
                 #[unroll]
                 for head in 0..form.heads {
-                    sums[head] += queries[comptime!(head * form.vectors + vector)] * low;
+                    let query = queries[comptime!(head * form.vectors + vector)];
+                    sums[head] = add_product::<N>(sums[head], query, low, form.width);
                 }
             }
         }
@@ -227,7 +248,7 @@ fn score_row<K: Float, T: Float, N: Size>(
     #[unroll]
     for head in 0..form.heads {
         let place = (head * form.tile + row) * comptime!(form.pitch()) + lane;
-        tile.scratch[place] = sums[head].vector_sum();
+        tile.scratch[place] = sums[head];
     }
 }
 
@@ -333,35 +354,45 @@ fn take_tile<K: Float, T: Float, N: Size>(
     let value_rows = comptime!(form.value_rows());
     let row_vectors = comptime!(form.row());
     let slots = tile.slot[count - 1] as usize + 1;
-    let mut slot = unit / form.value_lanes;
+    let mut first = unit / form.value_lanes;
     // Units behind the last whole row have nothing to add.
-    if slot >= value_rows {
-        slot = slots;
+    if first >= value_rows {
+        first = slots;
     }
-    while slot < slots {
-        let row = value_start + slot * value_stride;
+    let ahead = comptime!(if form.value_vectors == 1 { AHEAD } else { 1 });
+    while first < slots {
+        // All loads of a round, before any is waited for. Behind the last row they are that of the last, not added.
+        let mut held = Array::<Vector<K, N>>::new(comptime!(ahead * form.value_vectors));
         #[unroll]
-        for head in 0..form.heads {
-            sums.weights[head] += tile.shares[slot * form.heads + head];
+        for round in 0..ahead {
+            let slot = (first + round * value_rows).min(slots - 1);
+            #[unroll]
+            for vector in 0..form.value_vectors {
+                // A lane behind the last vector reads that one, and writes nothing in the end.
+                let at = (lane + vector * form.value_lanes).min(row_vectors - 1);
+                held[comptime!(round * form.value_vectors + vector)] =
+                    values[value_start + slot * value_stride + at];
+            }
         }
         #[unroll]
-        for vector in 0..form.value_vectors {
-            let at = lane + vector * form.value_lanes;
-            let mut there = true;
-            if comptime!(form.value_vectors * form.value_lanes != row_vectors) {
-                there = at < row_vectors;
-            }
-            if there {
-                let value = Vector::<f32, N>::cast_from(values[row + at]);
+        for round in 0..ahead {
+            let slot = first + round * value_rows;
+            if slot < slots {
                 #[unroll]
                 for head in 0..form.heads {
                     let share = tile.shares[slot * form.heads + head];
-                    let place = comptime!(head * form.value_vectors + vector);
-                    sums.values[place] += value * Vector::new(share);
+                    sums.weights[head] += share;
+                    #[unroll]
+                    for vector in 0..form.value_vectors {
+                        let value = held[comptime!(round * form.value_vectors + vector)];
+                        let value = Vector::<f32, N>::cast_from(value);
+                        let place = comptime!(head * form.value_vectors + vector);
+                        sums.values[place] += value * Vector::new(share);
+                    }
                 }
             }
         }
-        slot += value_rows;
+        first += comptime!(ahead * value_rows);
     }
 }
 

@@ -40,6 +40,8 @@ fn cases() -> Vec<Case> {
         case((2, 3, 3), 7, &[(0, 0), (0, 0), (0, 0), (2, 1), (9, 4), (0, 0)], 66, 67, None),
         // More channels than a cube has lanes.
         case((1, 2, 1), 130, &[(70, 9)], 2, 3, Some((80, true))),
+        // So many heads that a cube has several tiles of each.
+        case((16, 8, 8), 8, &[(150, 40); 128], 70, 71, Some((99, true))),
     ]
 }
 
