@@ -16,7 +16,11 @@ mod compact;
 mod decode_attention;
 mod error;
 mod memory;
+mod quantized_attention;
+mod rotary;
 mod select;
+mod shared_attention;
+mod split;
 mod tile;
 
 use burn::{backend::DispatchDevice, tensor::Device};
@@ -27,7 +31,12 @@ pub use compact::{CompactEntries, MOST_TRACKS, compact};
 pub use decode_attention::{DecodeAttention, DecodeOutput, EntryList, decode_attention};
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
+pub use quantized_attention::{
+    PackedGroups, QuantizedAttention, QuantizedOutput, quantized_attention,
+};
+pub use rotary::RotaryTables;
 pub use select::{Select, SelectOutput, select};
+pub use shared_attention::{SharedAttention, SharedOutput, shared_attention};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

@@ -3,4 +3,7 @@
 mod attention;
 mod compact;
 mod decode_attention;
+mod quantized_attention;
 mod select;
+mod shared_attention;
+mod stores;

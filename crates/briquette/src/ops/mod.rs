@@ -45,6 +45,20 @@ pub trait Ops: Debug + Send + Sync {
         None
     }
 
+    /// Attention of one query a head over entries that tokens share, without laying tokens out; `None` if there is no
+    /// kernel for it, and every token is to be laid out as an entry of its own. See [`SharedInput`] for shapes.
+    fn shared_attention(&self, input: &SharedInput) -> Option<DecodeOutput> {
+        let _ = input;
+        None
+    }
+
+    /// Attention of one query a head over quantized entries, read as they are packed; `None` if there is no kernel for
+    /// it, and entries are to be laid out in full precision. See [`QuantizedInput`] for shapes.
+    fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
+        let _ = input;
+        None
+    }
+
     /// The attention weights of a few queries over the entries of a layer:
     /// `[batch, query_heads, queries, entries]`, f32, zero where the query is padding.
     fn window_weights(&self, input: WindowInput) -> Tensor<4> {
@@ -204,6 +218,111 @@ pub struct RaggedOutput {
     pub output: Tensor<4>,
     /// The weights of the list, `[total, query heads a kv head]`, and of the tail, `[batch, query_heads, tail]`; f32.
     pub weights: Option<(Tensor<2>, Tensor<3>)>,
+}
+
+/// What [`Ops::shared_attention`] works on. Every query sees every token of its head. The key of a token is its norm
+/// times the direction of its entry, its value that of its entry.
+#[derive(Clone, Debug)]
+pub struct SharedInput {
+    /// Queries, positions encoded, `[batch, query_heads, 1, head_dim]`.
+    pub queries: Tensor<4>,
+    /// Directions of keys, head after head, `[entries, head_dim]`.
+    pub directions: Tensor<2>,
+    /// Values, `[entries, head_dim]`.
+    pub values: Tensor<2>,
+    /// All tokens in the order of their entries: those of an entry stand together, and each has at least one.
+    /// `[tokens]`
+    pub members: Tensor<1, Int>,
+    /// The entry of each token, `[tokens]`.
+    pub entry: Tensor<1, Int>,
+    /// The norm of the key of each token, f32, `[tokens]`.
+    pub norms: Tensor<1>,
+    /// Where the tokens of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// Tokens of the longest head. Columns of the others begin with fillers.
+    pub width: usize,
+    /// How keys are to be encoded, if they are held as they came.
+    pub rotary: Option<RotaryInput>,
+    /// More keys, the same number for every head, in buffers with room for more,
+    /// `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// More values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many rows of the tail are entries: the first.
+    pub tail: usize,
+    /// What scores are multiplied by before the softmax.
+    pub scale: f64,
+    /// Whether [`DecodeOutput::weights`] are wanted.
+    pub weights: bool,
+}
+
+/// A rotary encoding of keys: channel `i` is paired with channel `i + head_dim / 2`.
+#[derive(Clone, Debug)]
+pub struct RotaryInput {
+    /// The cosine of each position and pair, `[positions, head_dim / 2]`.
+    pub cosines: Tensor<2>,
+    /// The sine of each position and pair, `[positions, head_dim / 2]`.
+    pub sines: Tensor<2>,
+    /// At which position each column is encoded, `[batch, kv_heads or 1, columns]`; any number at a filler.
+    pub positions: Tensor<3, Int>,
+}
+
+/// What [`Ops::quantized_attention`] works on. Every query sees every token of its head: those of its pages, oldest
+/// first, and behind them those of its tail.
+#[derive(Clone, Debug)]
+pub struct QuantizedInput {
+    /// Queries, positions encoded, `[batch, query_heads, 1, head_dim]`.
+    pub queries: Tensor<4>,
+    /// Keys, positions encoded: rows of a page are channels, numbers of a row its tokens, which are one group.
+    pub keys: PackedInput,
+    /// Values: rows of a page are tokens, numbers of a row channels.
+    pub values: PackedInput,
+    /// Bits a number: 2, 4 or 8.
+    pub bits: usize,
+    /// Tokens of a page.
+    pub group: usize,
+    /// The pages of all heads one after another, oldest first, `[all pages]`.
+    pub pages: Tensor<1, Int>,
+    /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// Pages of the head that has most.
+    pub most_pages: usize,
+    /// Keys in full precision, in buffers with room for more, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many rows of the tail are in use: the first.
+    pub tail: usize,
+    /// How many of them are fillers in each batch row and kv head: the first of the first. `[batch · kv_heads]`
+    pub tail_fillers: Tensor<1, Int>,
+    /// Tokens of the longest head. Columns of the others begin with fillers.
+    pub columns: usize,
+    /// What scores are multiplied by before the softmax.
+    pub scale: f64,
+    /// Whether [`DecodeOutput::weights`] are wanted.
+    pub weights: bool,
+}
+
+/// Numbers of a few bits in 32-bit words, from the lowest bit on, and the line each group of them lies on: a number is
+/// its level times `scale`, plus `min`.
+#[derive(Clone, Debug)]
+pub struct PackedInput {
+    /// `[pages, rows · words]`
+    pub words: Tensor<2, Int>,
+    /// `[pages, rows · groups]`
+    pub scale: Tensor<2>,
+    /// `[pages, rows · groups]`
+    pub min: Tensor<2>,
+}
+
+/// What [`Ops::shared_attention`] and [`Ops::quantized_attention`] return.
+#[derive(Clone, Debug)]
+pub struct DecodeOutput {
+    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+    pub output: Tensor<4>,
+    /// The weight of each column, the tail last, `[batch, query_heads, columns]`, f32; zero at fillers.
+    pub weights: Option<Tensor<3>>,
 }
 
 /// What [`Ops::window_weights`] works on.

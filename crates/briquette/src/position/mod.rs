@@ -24,6 +24,12 @@ pub trait PositionEncoding: Debug + Send + Sync {
     /// - returns `[batch, heads, tokens, head_dim]`, of the type of `x`
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4>;
 
+    /// The rotary embedding this is, if it is one, so that kernels can encode keys as they read them. Others are
+    /// encoded before.
+    fn rotary(&self) -> Option<&RotaryEmbedding> {
+        None
+    }
+
     /// One more than the highest position that can be encoded, or `None` if there is no end.
     fn max_positions(&self) -> Option<usize>;
 

@@ -97,6 +97,11 @@ impl RotaryEmbedding {
         Ok(Self { cos: table(cos), sin: table(sin), head_dim: 2 * half, max_positions })
     }
 
+    /// Cosines and sines, each `[max_positions, head_dim / 2]`, f32.
+    pub fn tables(&self) -> (Tensor<2>, Tensor<2>) {
+        (self.cos.clone(), self.sin.clone())
+    }
+
     /// Channels a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
@@ -120,6 +125,10 @@ impl PositionEncoding for RotaryEmbedding {
         let rotated_low = low.clone() * cos.clone() - high.clone() * sin.clone();
         let rotated_high = high * cos + low * sin;
         Tensor::cat(vec![rotated_low, rotated_high], 3).cast(dtype)
+    }
+
+    fn rotary(&self) -> Option<&RotaryEmbedding> {
+        Some(self)
     }
 
     fn max_positions(&self) -> Option<usize> {

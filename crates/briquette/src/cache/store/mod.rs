@@ -21,7 +21,7 @@ pub use shared::Shared;
 use super::{Entries, Tracks};
 use crate::{
     CacheShape, Result,
-    ops::{AttentionOutput, Ops, Visibility},
+    ops::{AttentionOutput, Ops, RotaryInput, Visibility},
     position::PositionEncoding,
     score::Observes,
 };
@@ -189,6 +189,18 @@ pub struct StoreQuery<'a> {
     pub ops: &'a dyn Ops,
 }
 
+impl StoreQuery<'_> {
+    /// What is wanted of the output of one query a head and its weights, which are their own sums.
+    fn output(&self, output: Tensor<4>, weights: Option<Tensor<3>>) -> AttentionOutput {
+        let squares = weights.clone().filter(|_| self.column_squares);
+        AttentionOutput {
+            output,
+            column_sums: weights.filter(|_| self.column_sums),
+            column_squares: squares.map(|weights| weights.square()),
+        }
+    }
+}
+
 /// The encoding of keys that are held as they came.
 #[derive(Clone, Debug)]
 pub struct Encode<'a> {
@@ -199,6 +211,12 @@ pub struct Encode<'a> {
 }
 
 impl Encode<'_> {
+    /// What a kernel needs to encode keys as it reads them; `None` if it cannot.
+    pub(crate) fn rotary(&self) -> Option<RotaryInput> {
+        let (cosines, sines) = self.encoding.rotary()?.tables();
+        Some(RotaryInput { cosines, sines, positions: self.positions.clone() })
+    }
+
     /// The keys, encoded if they are held as they came.
     pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>) -> Tensor<4> {
         match encode {

@@ -1,3 +1,5 @@
+use std::sync::OnceLock;
+
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +8,7 @@ use crate::{
     CacheShape, Result,
     cache::{Entries, Tracks},
     check,
-    ops::{AttentionOutput, Ops, Reference, Selection, fillers},
+    ops::{AttentionOutput, Ops, PackedInput, QuantizedInput, Reference, Selection, fillers},
 };
 
 /// Entries quantized to 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
@@ -106,6 +108,7 @@ impl StoreBuilder for Quantized {
             table: vec![Vec::new(); heads],
             tail_counts: vec![0; heads],
             before_append: vec![0; heads],
+            places: OnceLock::new(),
         })
     }
 }
@@ -123,6 +126,19 @@ struct QuantizedStore {
     tail_counts: Vec<usize>,
     /// The same before the last append.
     before_append: Vec<usize>,
+    /// Known once a query has been attended that reads pages as they are.
+    places: OnceLock<Places>,
+}
+
+/// Where the entries of each batch row and kv head lie, on the device.
+#[derive(Clone, Debug)]
+struct Places {
+    /// The pages of all heads one after another, `[all pages]`.
+    pages: Tensor<1, Int>,
+    /// Where those of each head begin, and where the last end, `[batch · kv_heads + 1]`.
+    offsets: Tensor<1, Int>,
+    /// Fillers at the beginning of the tail, `[batch · kv_heads]`.
+    tail_fillers: Tensor<1, Int>,
 }
 
 /// Groups of tokens, quantized.
@@ -137,14 +153,16 @@ struct Pages {
 }
 
 /// Numbers of a few bits, in words, with the line each group of them lies on.
+///
+/// What belongs to a page is one row, since devices may pad rows: CUDA pads short ones to 16 bytes.
 #[derive(Clone, Debug)]
 struct Packed {
-    /// 32-bit integers, `[pages, rows, words]`.
-    words: Tensor<3, Int>,
-    /// `[pages, rows, groups]`, in the cache's type.
-    scale: Tensor<3>,
-    /// `[pages, rows, groups]`, in the cache's type.
-    min: Tensor<3>,
+    /// 32-bit integers, `[pages, rows · words]`.
+    words: Tensor<2, Int>,
+    /// `[pages, rows · groups]`, in the cache's type.
+    scale: Tensor<2>,
+    /// `[pages, rows · groups]`, in the cache's type.
+    min: Tensor<2>,
 }
 
 impl Packed {
@@ -179,16 +197,17 @@ impl Packed {
             packed = packed.bitwise_or(level);
         }
         Self {
-            words: packed.reshape([pages, rows, words]),
-            scale: scale.reshape([pages, rows, groups]).cast(dtype),
-            min: low.reshape([pages, rows, groups]).cast(dtype),
+            words: packed.reshape([pages, rows * words]),
+            scale: scale.reshape([pages, rows * groups]).cast(dtype),
+            min: low.reshape([pages, rows * groups]).cast(dtype),
         }
     }
 
     /// The numbers again, f32, `[pages, rows, numbers]`.
-    fn dequantize(&self, numbers: usize, bits: u8) -> Tensor<3> {
-        let [pages, rows, words] = self.words.dims();
-        let groups = self.scale.dims()[2];
+    fn dequantize(&self, rows: usize, numbers: usize, bits: u8) -> Tensor<3> {
+        let [pages, words] = self.words.dims();
+        let words = words / rows;
+        let groups = self.scale.dims()[1] / rows;
         let a_word = 32 / usize::from(bits);
         let mask = ((1_u32 << bits) - 1) as i32;
         let levels: Vec<Tensor<4, Int>> = (0..a_word)
@@ -201,14 +220,14 @@ impl Packed {
         let levels = Tensor::cat(levels, 3).reshape([pages, rows, words * a_word]);
         let levels = levels.narrow(2, 0, numbers).float().cast(DType::F32);
         let levels = levels.reshape([pages, rows, groups, numbers / groups]);
-        let line = |x: &Tensor<3>| x.clone().cast(DType::F32).reshape([pages, rows, groups, 1]);
+        let line = |x: &Tensor<2>| x.clone().cast(DType::F32).reshape([pages, rows, groups, 1]);
         (levels * line(&self.scale) + line(&self.min)).reshape([pages, rows, numbers])
     }
 
     fn map(
         self,
-        words: impl FnOnce(Tensor<3, Int>) -> Tensor<3, Int>,
-        line: impl Fn(Tensor<3>) -> Tensor<3>,
+        words: impl FnOnce(Tensor<2, Int>) -> Tensor<2, Int>,
+        line: impl Fn(Tensor<2>) -> Tensor<2>,
     ) -> Self {
         Self { words: words(self.words), scale: line(self.scale), min: line(self.min) }
     }
@@ -219,6 +238,11 @@ impl Packed {
             scale: Tensor::cat(vec![self.scale, new.scale], 0),
             min: Tensor::cat(vec![self.min, new.min], 0),
         }
+    }
+
+    fn input(&self) -> PackedInput {
+        let Self { words, scale, min } = self.clone();
+        PackedInput { words, scale, min }
     }
 
     fn bytes(&self) -> usize {
@@ -315,6 +339,56 @@ impl QuantizedStore {
         self.table.iter().zip(&self.tail_counts).map(of_head).collect()
     }
 
+    fn places(&self) -> &Places {
+        self.places.get_or_init(|| {
+            let device = &self.options.device;
+            let mut pages: Vec<i64> = Vec::new();
+            let mut offsets = vec![0];
+            for list in &self.table {
+                pages.extend(list.iter().map(|&page| page as i64));
+                offsets.push(pages.len() as i64);
+            }
+            let tail = self.tail.columns();
+            let fillers = self.tail_counts.iter().map(|&count| (tail - count) as i64).collect();
+            Places {
+                pages: upload(pages, device),
+                offsets: upload(offsets, device),
+                tail_fillers: upload(fillers, device),
+            }
+        })
+    }
+
+    /// Attention of one query a head over pages as they are packed; `None` if there is no way. Keys that are encoded
+    /// in every call are laid out for it.
+    fn attend_packed(&self, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+        let most_pages = self.most_pages();
+        let counts = self.before_append.iter().zip(&self.tail_counts);
+        let one = input.queries.dims()[2] == 1 && counts.clone().all(|(old, new)| old + 1 == *new);
+        if !one || most_pages == 0 || input.encode.is_some() {
+            return None;
+        }
+        let (pages, (tail_keys, tail_values)) = (self.pages.as_ref()?, self.tail.buffers()?);
+        let Places { pages: list, offsets, tail_fillers } = self.places().clone();
+        let found = input.ops.quantized_attention(&QuantizedInput {
+            queries: input.queries.clone(),
+            keys: pages.keys.input(),
+            values: pages.values.input(),
+            bits: usize::from(self.codec.bits),
+            group: self.codec.group,
+            pages: list,
+            offsets,
+            most_pages,
+            tail_keys,
+            tail_values,
+            tail: self.tail.columns(),
+            tail_fillers,
+            columns: self.columns(),
+            scale: input.scale,
+            weights: input.column_sums || input.column_squares,
+        })?;
+        Some(input.output(found.output, found.weights))
+    }
+
     /// The pages of every head side by side, heads that have fewer filled up at the left with any:
     /// `[batch · kv_heads · most pages]`.
     fn page_index(&self) -> Tensor<1, Int> {
@@ -333,11 +407,12 @@ impl QuantizedStore {
         let (group, most) = (self.codec.group, self.most_pages());
         let index = self.page_index();
         let pick = |packed: &Packed| {
-            let rows = |x: Tensor<3>| x.select(0, index.clone());
+            let rows = |x: Tensor<2>| x.select(0, index.clone());
             packed.clone().map(|words| words.select(0, index.clone()), rows)
         };
-        let keys = pick(&pages.keys).dequantize(group, self.codec.bits).swap_dims(1, 2);
-        let values = pick(&pages.values).dequantize(shape.head_dim, self.codec.bits);
+        let (head_dim, bits) = (shape.head_dim, self.codec.bits);
+        let keys = pick(&pages.keys).dequantize(head_dim, group, bits).swap_dims(1, 2);
+        let values = pick(&pages.values).dequantize(group, head_dim, bits);
         [keys, values].map(|x| x.reshape([batch, shape.kv_heads, most * group, shape.head_dim]))
     }
 
@@ -376,6 +451,7 @@ impl QuantizedStore {
     /// Quantizes of every head all entries but those that stay in full precision; `entries` are the tail's.
     fn quantize(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         let width = entries.columns();
+        self.places = OnceLock::new();
         let mut rows = Vec::new();
         let mut next = self.pages.as_ref().map_or(0, |pages| pages.positions.dims()[0]);
         let mut left = Vec::with_capacity(counts.len());
@@ -462,7 +538,11 @@ impl Store for QuantizedStore {
     }
 
     fn bytes(&self) -> usize {
-        self.pages.as_ref().map_or(0, Pages::bytes) + self.tail.bytes()
+        let places = self.places.get().map_or(0, |places| {
+            let integers = places.pages.dims()[0] + 2 * self.table.len() + 1;
+            integers * self.options.int_bytes()
+        });
+        self.pages.as_ref().map_or(0, Pages::bytes) + self.tail.bytes() + places
     }
 
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
@@ -476,7 +556,9 @@ impl Store for QuantizedStore {
             + shape.head_dim / self.codec.value_group(shape.head_dim) * line;
         let scalars = self.options.scalar_bytes();
         let full = columns.min(self.room()) * (self.options.pair_bytes() + scalars);
-        full + columns.saturating_sub(self.codec.residual) * (heads * (keys + values) + scalars)
+        let quantized = columns.saturating_sub(self.codec.residual);
+        let places = heads * (quantized / self.codec.group + 2) + 1;
+        full + quantized * (heads * (keys + values) + scalars) + places * self.options.int_bytes()
     }
 
     fn reserve(&mut self, capacity: usize) {
@@ -491,7 +573,11 @@ impl Store for QuantizedStore {
             *held += new;
         }
         let (held, new) = (self.tail.columns(), entries.columns());
-        if held == 0 || counts.iter().all(|&count| count == new) {
+        let all = counts.iter().all(|&count| count == new);
+        if !all {
+            self.places = OnceLock::new();
+        }
+        if held == 0 || all {
             self.tail.append(entries, counts);
             return;
         }
@@ -517,6 +603,7 @@ impl Store for QuantizedStore {
         if dropped > 0 {
             self.tail.truncate(self.tail.columns().saturating_sub(dropped));
             self.tail_counts.clone_from(&self.before_append);
+            self.places = OnceLock::new();
         }
     }
 
@@ -566,7 +653,10 @@ impl Store for QuantizedStore {
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
-        attend_entries(self.entries(), input)
+        match self.attend_packed(&input) {
+            Some(output) => output,
+            None => attend_entries(self.entries(), input),
+        }
     }
 
     fn set_tracks(&mut self, tracks: Tracks) {
@@ -630,6 +720,7 @@ impl Store for QuantizedStore {
     /// As they are, until they [`settle`](Store::settle).
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         self.pages = None;
+        self.places = OnceLock::new();
         self.table.iter_mut().for_each(Vec::clear);
         let most = entries.columns() + self.room();
         self.tail.replace(entries, counts, capacity.min(most));

@@ -97,12 +97,7 @@ impl Body for RaggedBody {
         let weights = found.weights.map(|(of_list, of_tail)| {
             Tensor::cat(vec![self.tokens.layout.unpack_filled(of_list, 0), of_tail], 2)
         });
-        let squares = weights.clone().filter(|_| input.column_squares);
-        Some(AttentionOutput {
-            output: found.output,
-            column_sums: weights.filter(|_| input.column_sums),
-            column_squares: squares.map(|weights| weights.square()),
-        })
+        Some(input.output(found.output, weights))
     }
 
     fn positions(&self) -> Tensor<3, Int> {

@@ -2,13 +2,13 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Store, StoreBuilder, StoreOptions,
-    segmented::{Body, Segmented},
+    Store, StoreBuilder, StoreOptions, StoreQuery,
+    segmented::{Body, Segmented, Tail},
     tokens::Tokens,
 };
 use crate::{
     cache::{Entries, Sharing, Tracks},
-    ops::norm,
+    ops::{AttentionOutput, SharedInput, norm},
 };
 
 /// Entries that tokens share (EMS): each entry is a key direction and a value, held once; each token is a row
@@ -46,8 +46,12 @@ struct SharedBody {
     tokens: Tokens,
     /// The entry of each token, `[all tokens]`.
     entry: Tensor<1, Int>,
-    /// The norm of the key of each token, f32, `[all tokens, 1]`.
-    norms: Tensor<2>,
+    /// The tokens in the order of their entries, `[all tokens]`.
+    members: Tensor<1, Int>,
+    /// Where the tokens of each batch row and head begin, and where the last end, `[batch · kv_heads + 1]`.
+    offsets: Tensor<1, Int>,
+    /// The norm of the key of each token, f32, `[all tokens]`.
+    norms: Tensor<1>,
     sharing: Sharing,
     bytes: usize,
 }
@@ -58,13 +62,21 @@ struct Table {
     centers: Vec<i64>,
     /// For each token its entry.
     entry: Vec<i64>,
+    /// The tokens in the order of their entries.
+    members: Vec<i64>,
 }
 
 impl Table {
     fn new(sharing: &Sharing, counts: &[usize], width: usize) -> Self {
-        let mut table = Self { centers: Vec::new(), entry: Vec::new() };
+        let mut table = Self { centers: Vec::new(), entry: Vec::new(), members: Vec::new() };
         for (head, &count) in counts.iter().enumerate() {
-            let center = |token: usize| sharing.centers[head].get(token).copied().unwrap_or(token);
+            let known = &sharing.centers[head];
+            // A token that belongs to none that is a center is its own.
+            let is_center = |token: &usize| {
+                *token < count && known.get(*token).is_none_or(|center| center == token)
+            };
+            let center =
+                |token: usize| known.get(token).copied().filter(is_center).unwrap_or(token);
             let first = (head + 1) * width - count;
             let mut entry_of_center = vec![0; count];
             for token in (0..count).filter(|&token| center(token) == token) {
@@ -73,6 +85,8 @@ impl Table {
             }
             table.entry.extend((0..count).map(|token| entry_of_center[center(token)]));
         }
+        table.members = (0..table.entry.len() as i64).collect();
+        table.members.sort_by_key(|&token| table.entry[token as usize]);
         table
     }
 }
@@ -102,15 +116,18 @@ impl Body for SharedBody {
         let directions = of_centers(keys) / center_norms.clamp_min(f32::MIN_POSITIVE);
 
         let tracks = Tracks::bytes_per_entry(options.observes, shape) / shape.kv_heads;
-        let token = 2 * options.int_bytes() + DType::F32.size() + tracks;
+        let token = 3 * options.int_bytes() + DType::F32.size() + tracks;
+        let integers = tokens.layout.integers() + batch * heads + 1;
         let bytes = all_entries * 2 * head_dim * dtype.size()
             + all_tokens * token
-            + tokens.layout.integers() * options.int_bytes();
+            + integers * options.int_bytes();
         Self {
             directions: directions.cast(dtype),
             values: of_centers(entries.values),
             entry: upload(table.entry),
-            norms: tokens.layout.pack(norms),
+            members: upload(table.members),
+            offsets: tokens.layout.offsets(device),
+            norms: tokens.layout.pack(norms).squeeze_dim(1),
             tokens,
             sharing,
             bytes,
@@ -124,7 +141,8 @@ impl Body for SharedBody {
     /// Every token a column of its own: its norm times the direction of its entry, and the value of its entry.
     fn entries(&self, _: &StoreOptions) -> Entries {
         let of_tokens = |x: &Tensor<2>| x.clone().select(0, self.entry.clone());
-        let keys = of_tokens(&self.directions).cast(DType::F32) * self.norms.clone();
+        let keys =
+            of_tokens(&self.directions).cast(DType::F32) * self.norms.clone().unsqueeze_dim(1);
         Entries {
             keys: self.tokens.layout.unpack(keys),
             values: self.tokens.layout.unpack(of_tokens(&self.values)),
@@ -132,6 +150,31 @@ impl Body for SharedBody {
             tracks: self.tracks(),
             sharing: Some(self.sharing.clone()),
         }
+    }
+
+    /// Directions and values are read once an entry; keys that are held as they came are encoded on the way.
+    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+        let rotary = match &input.encode {
+            None => None,
+            Some(encode) => Some(encode.rotary()?),
+        };
+        let found = input.ops.shared_attention(&SharedInput {
+            queries: input.queries.clone(),
+            directions: self.directions.clone(),
+            values: self.values.clone(),
+            members: self.members.clone(),
+            entry: self.entry.clone(),
+            norms: self.norms.clone(),
+            offsets: self.offsets.clone(),
+            width: self.columns(),
+            rotary,
+            tail_keys: tail.keys,
+            tail_values: tail.values,
+            tail: tail.columns,
+            scale: input.scale,
+            weights: input.column_sums || input.column_squares,
+        })?;
+        Some(input.output(found.output, found.weights))
     }
 
     fn positions(&self) -> Tensor<3, Int> {
@@ -157,7 +200,10 @@ impl Body for SharedBody {
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize {
         let heads = options.batch * options.shape.kv_heads;
         let places = 2 * heads * options.int_bytes();
-        let of_table = heads * (options.int_bytes() + DType::F32.size());
-        entries * options.pair_bytes() + columns * (options.scalar_bytes() + of_table + places)
+        let of_table = heads * (2 * options.int_bytes() + DType::F32.size());
+        let offsets = (heads + 1) * options.int_bytes();
+        entries * options.pair_bytes()
+            + columns * (options.scalar_bytes() + of_table + places)
+            + offsets
     }
 }

@@ -1,0 +1,55 @@
+//! CubeCL kernels as the hot operations. Each takes its call to the kernel; what comes back as an error, because the
+//! device has no kernels or cannot launch so much, goes to the tensor operations.
+
+mod attention;
+mod compressed;
+mod selection;
+
+use super::{
+    AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Ops, QuantizedInput, RaggedInput,
+    RaggedOutput, Reference, SelectInput, Selection, SharedInput, select,
+};
+use crate::{Result, cache::Entries};
+
+/// CubeCL kernels where the device runs them and can launch so much at once, Burn's tensor operations elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kernels;
+
+impl Ops for Kernels {
+    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+        attention::attention(&input).unwrap_or_else(|_| Reference.attention(input))
+    }
+
+    fn decode_attention(&self, input: &DecodeInput) -> Option<AttentionOutput> {
+        attention::decode(input)?.ok()
+    }
+
+    fn ragged_attention(&self, input: &RaggedInput) -> Option<RaggedOutput> {
+        attention::ragged(input).ok()
+    }
+
+    fn shared_attention(&self, input: &SharedInput) -> Option<DecodeOutput> {
+        compressed::shared(input).ok()
+    }
+
+    fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
+        compressed::quantized(input).ok()
+    }
+
+    /// On the device, with nothing read back but the counts of NaN that are asked for. On the host where there is no
+    /// kernel, for more than one takes, and where nothing is to be kept.
+    fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
+        match selection::select(input.clone()) {
+            Ok(found) => selection::checked(found, &input),
+            Err(_) => select::select(input),
+        }
+    }
+
+    /// In one launch. By tensor operations where there is no kernel, for more than one takes, and where nothing is kept.
+    fn compact_entries(&self, entries: Entries, selection: &Selection) -> Entries {
+        match selection::compact(&entries, selection) {
+            Ok(found) => found,
+            Err(_) => Reference.compact_entries(entries, selection),
+        }
+    }
+}

@@ -1,0 +1,342 @@
+mod extension;
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Int, Tensor},
+};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use self::{extension::QuantizedAttentionBackend, kernel::Form};
+use crate::{
+    Result,
+    check::Check,
+    split::{self, Heads, Partials, Plan, Rows, UNITS},
+};
+
+/// Numbers of a head's shared memory: queries of a cube, and scores of a tile.
+const MOST_QUERIES: usize = 1024;
+const MOST_SCORES: usize = 512;
+
+/// Sums of products that one unit keeps in registers.
+const SUMS_A_UNIT: usize = 64;
+
+/// Numbers of a few bits, packed into words of 32 from the lowest bit on, and the line each group of them lies on:
+/// number = level · scale + min.
+///
+/// All words of a page are one row of a tensor, and so are all scales: CUDA pads short rows to 16 bytes.
+#[derive(Clone, Debug)]
+pub struct PackedGroups {
+    /// `[pages, rows · words]`, 32-bit integers.
+    pub words: Tensor<2, Int>,
+    /// `[pages, rows · groups]`
+    pub scale: Tensor<2>,
+    /// `[pages, rows · groups]`
+    pub min: Tensor<2>,
+}
+
+/// What [`quantized_attention`] works on. Every token it is given is seen by every query of its head.
+#[derive(Clone, Debug)]
+pub struct QuantizedAttention {
+    /// One query a head, positions encoded, `[batch, query_heads, 1, head_dim]`.
+    pub queries: Tensor<4>,
+    /// Keys, positions encoded, quantized a channel over the tokens of a page: head_dim rows of group · bits / 32 words
+    /// and one scale.
+    pub keys: PackedGroups,
+    /// Values, quantized a token over groups of channels: `group` rows of head_dim · bits / 32 words, rounded up, and
+    /// as many scales as groups of channels.
+    pub values: PackedGroups,
+    /// Tokens of a page.
+    pub group: usize,
+    /// Bits a number: 2, 4 or 8.
+    pub bits: usize,
+    /// The pages of all heads one after another, oldest first, `[all pages]`.
+    pub pages: Tensor<1, Int>,
+    /// Where the pages of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// Pages of the head that has most.
+    pub most_pages: usize,
+    /// Keys in full precision, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many of the rows of the tail there are: the first.
+    pub tail: usize,
+    /// How many of them no token of each batch row and kv head: the first of the first. `[batch · kv_heads]`
+    pub tail_fillers: Tensor<1, Int>,
+    /// Tokens of the head that has most.
+    pub columns: usize,
+    /// What query-key products are multiplied by.
+    pub scale: f64,
+    /// Whether the weights are wanted.
+    pub weights: bool,
+}
+
+/// What [`quantized_attention`] returns.
+#[derive(Clone, Debug)]
+pub struct QuantizedOutput {
+    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+    pub output: Tensor<4>,
+    /// The weights of the tokens of pages and behind them of the tail, `[batch, query_heads, columns]`, f32; zero in the
+    /// columns before those of a head that has fewer tokens than others. One number if they are not wanted.
+    pub weights: Tensor<3>,
+}
+
+/// Decode attention over quantized entries (KIVI), read as they are packed: no key and no value is laid out.
+///
+/// Pages of a head are split between cubes, each of 64 units and up to 4 query heads of one kv head (8 with 4 or 8
+/// bits). Of keys a unit takes one word of a channel, 32 / bits tokens: scale and query are multiplied once for all
+/// of them, and what the least number of the group adds once; the product of a query with a level is what is left.
+/// Of values a unit takes one word of a token, 32 / bits channels, in the same way. Maxima and sums are those of an
+/// online softmax, in f32. The tail is taken in splits of its own, by a kernel for rows of full precision, and a
+/// further kernel puts all splits together in a fixed order.
+///
+/// With `d` channels, `b` bytes a number of full precision, `n` bits, groups of `G` tokens and of `C` channels, `P`
+/// tokens in pages and `t` in the tail, a kv head reads P · (2 · d · n / 8 + 2 · b · d / G + 2 · b · d / C) bytes, and
+/// 2 · d · b · t of the tail. Each split of a query head writes and reads 4 · d + 8 bytes, and each weight is written
+/// twice and read once. Operations, for `g` query heads a kv head: 4 · d · g · (P + t), and 6 · d · P to take levels
+/// out of words for every 4 query heads (8 with 4 or 8 bits).
+///
+/// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of zeros.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes do not fit, there are no pages or no room for a tail, or the device
+/// has no kernels or cannot launch so much.
+pub fn quantized_attention(input: QuantizedAttention) -> Result<QuantizedOutput> {
+    input.check()?;
+    let dtype = input.keys.scale.dtype();
+    let ints = input.offsets.dtype();
+    let words = input.keys.words.dtype();
+    let (output, weights) = Dispatch::quantized_attention(
+        input.queries.into_dispatch(),
+        input.keys.words.into_dispatch(),
+        input.keys.scale.into_dispatch(),
+        input.keys.min.cast(dtype).into_dispatch(),
+        input.values.words.cast(words).into_dispatch(),
+        input.values.scale.cast(dtype).into_dispatch(),
+        input.values.min.cast(dtype).into_dispatch(),
+        input.pages.cast(ints).into_dispatch(),
+        input.offsets.into_dispatch(),
+        input.tail_fillers.cast(ints).into_dispatch(),
+        input.tail_keys.clone().into_dispatch(),
+        input.tail_values.cast(input.tail_keys.dtype()).into_dispatch(),
+        input.bits,
+        input.group,
+        input.most_pages,
+        input.columns,
+        input.tail,
+        input.scale as f32,
+        input.weights,
+    );
+    Ok(QuantizedOutput {
+        output: Tensor::from_dispatch(output),
+        weights: Tensor::from_dispatch(weights),
+    })
+}
+
+impl QuantizedAttention {
+    fn check(&self) -> Result<()> {
+        let check = Check::new("quantized_attention", &self.queries.device())?;
+        let [batch, query_heads, _, head_dim] = self.queries.dims();
+        let [_, kv_heads, capacity, _] = self.tail_keys.dims();
+        let heads = Heads { batch, query_heads, kv_heads, head_dim };
+        let bits = self.bits;
+        check.value("bits", bits, [2, 4, 8].contains(&bits), "2, 4 or 8")?;
+        let word = 32 / bits;
+        let group = self.group;
+        let pages = self.keys.words.dims()[0];
+        check.shape("queries", self.queries.dims(), [batch, query_heads, 1, head_dim])?;
+        heads.check(&check)?;
+
+        check.value("pages", pages, pages > 0, "at least 1")?;
+        let whole = group > 0 && group.is_multiple_of(word);
+        check.value("group", group, whole, format!("a multiple of {word}"))?;
+        check.at_most("group", group, MOST_SCORES)?;
+        check.shape("keys.words", self.keys.words.dims(), [pages, head_dim * (group / word)])?;
+        check.shape("keys.scale", self.keys.scale.dims(), [pages, head_dim])?;
+        check.shape("keys.min", self.keys.min.dims(), [pages, head_dim])?;
+        let row = head_dim.div_ceil(word);
+        check.shape("values.words", self.values.words.dims(), [pages, group * row])?;
+        let groups = self.values.scale.dims()[1] / group;
+        let even = groups > 0
+            && head_dim.is_multiple_of(groups)
+            && (groups == 1 || (head_dim / groups).is_multiple_of(word));
+        let expected = format!("1, or a divisor of {head_dim} that leaves multiples of {word}");
+        check.value("groups of a value", groups, even, expected)?;
+        check.shape("values.scale", self.values.scale.dims(), [pages, group * groups])?;
+        check.shape("values.min", self.values.min.dims(), [pages, group * groups])?;
+
+        let all = self.pages.dims()[0];
+        check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
+        check.shape("tail_fillers", self.tail_fillers.dims(), [batch * kv_heads])?;
+        let held = (1..=all).contains(&self.most_pages);
+        check.value("most_pages", self.most_pages, held, format!("1 to {all}"))?;
+        let tail = [batch, kv_heads, capacity, head_dim];
+        check.shape("tail_keys", self.tail_keys.dims(), tail)?;
+        check.shape("tail_values", self.tail_values.dims(), tail)?;
+        check.value("capacity", capacity, capacity > 0, "at least 1")?;
+        check.value("tail", self.tail, self.tail <= capacity, format!("at most {capacity}"))?;
+        let (least, most) = (self.most_pages * group, self.most_pages * group + self.tail);
+        let held = (least..=most).contains(&self.columns);
+        check.value("columns", self.columns, held, format!("{least} to {most}"))?;
+        check.countable("keys.words", &self.keys.words.dims())?;
+        check.countable("keys.scale", &self.keys.scale.dims())?;
+        check.countable("values.words", &self.values.words.dims())?;
+        check.countable("values.scale", &self.values.scale.dims())?;
+        check.countable("tail_keys", &self.tail_keys.dims())?;
+        if self.weights {
+            split::check_columns(&check, heads, self.columns)?;
+        }
+        Ok(())
+    }
+}
+
+impl Form {
+    fn new(heads: Heads, bits: usize, group: usize, value_groups: usize, wanted: bool) -> Self {
+        let head_dim = heads.head_dim;
+        let word = 32 / bits;
+        let pages = (UNITS / group).max(1);
+        let most = (SUMS_A_UNIT / word)
+            .min(MOST_QUERIES / head_dim)
+            .min(MOST_SCORES / (pages * group))
+            .max(1);
+        let (of_cube, blocks) = heads.blocks(most);
+        let jobs = (pages * group / word).min(UNITS);
+        let lanes = (UNITS / jobs + 1).next_power_of_two() / 2;
+        let row = head_dim.div_ceil(word);
+        let value_lanes = row.min(UNITS);
+        Self {
+            head_dim,
+            heads: of_cube,
+            blocks,
+            bits,
+            group,
+            value_group: head_dim / value_groups,
+            pages,
+            lanes,
+            value_lanes,
+            value_words: row.div_ceil(value_lanes),
+            wanted,
+        }
+    }
+}
+
+/// [`PackedGroups`] as a launch takes them.
+struct Packed {
+    words: CubeTensor,
+    scale: CubeTensor,
+    min: CubeTensor,
+}
+
+impl Packed {
+    fn with_dense_rows(self) -> Self {
+        let [words, scale, min] = [self.words, self.scale, self.min].map(split::with_dense_rows);
+        Self { words, scale, min }
+    }
+}
+
+/// [`QuantizedAttention`] as a launch takes it.
+struct Call {
+    queries: CubeTensor,
+    keys: Packed,
+    values: Packed,
+    pages: CubeTensor,
+    offsets: CubeTensor,
+    tail_fillers: CubeTensor,
+    tail_keys: CubeTensor,
+    tail_values: CubeTensor,
+    bits: usize,
+    group: usize,
+    most_pages: usize,
+    columns: usize,
+    tail: usize,
+    scale: f32,
+    wanted: bool,
+}
+
+/// Returns output and weights.
+fn launch(call: Call) -> (CubeTensor, CubeTensor) {
+    let Call { queries, bits, group, columns, tail, scale, wanted, .. } = call;
+    let [keys, values] = [call.keys, call.values].map(Packed::with_dense_rows);
+    let heads = Heads::of(&queries.shape(), &call.tail_keys.shape());
+    let client = queries.client.clone();
+    let dtype = queries.dtype;
+    let weights = split::weight_shape(heads, columns, wanted);
+    let weights = split::empty(&queries, weights, DType::F32);
+    let value_groups = values.scale.shape()[1] / group;
+    let form = Form::new(heads, bits, group, value_groups, wanted);
+    let cubes = heads.batch * heads.kv_heads * form.blocks;
+    let plan = Plan::new(call.most_pages, form.pages, cubes, &client);
+    let partials = if tail == 0 {
+        Partials::new(&queries, heads, plan.splits)
+    } else {
+        let rows = Rows {
+            queries: queries.clone(),
+            members: None,
+            starts: call.tail_fillers.clone(),
+            turn: None,
+            tail_keys: call.tail_keys,
+            tail_values: call.tail_values,
+            tail,
+            columns,
+            scale,
+            wanted,
+        };
+        rows.launch(heads, tail, &weights, |splits| {
+            (Partials::new(&queries, heads, plan.splits + splits), plan.splits)
+        })
+    };
+    let types = [dtype, keys.scale.dtype, call.pages.dtype, keys.words.dtype];
+    kernel::pages::launch(
+        &client,
+        CubeCount::Static((cubes * plan.splits) as u32, 1, 1),
+        CubeDim::new_1d(UNITS as u32),
+        queries.into_tensor_arg(),
+        keys.words.into_tensor_arg(),
+        keys.scale.into_tensor_arg(),
+        keys.min.into_tensor_arg(),
+        values.words.into_tensor_arg(),
+        values.scale.into_tensor_arg(),
+        values.min.into_tensor_arg(),
+        call.pages.into_tensor_arg(),
+        call.offsets.into_tensor_arg(),
+        call.tail_fillers.into_tensor_arg(),
+        partials.values.clone().into_tensor_arg(),
+        partials.extremes.clone().into_tensor_arg(),
+        weights.clone().into_tensor_arg(),
+        heads.query_heads,
+        heads.kv_heads,
+        columns,
+        tail,
+        plan.chunk,
+        plan.splits,
+        scale,
+        form,
+        types.map(dtype_to_storage_type),
+    );
+    let output = split::merge(partials, &weights, dtype, heads, wanted);
+    (output, weights)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WebGPU grants 16 KiB.
+    #[test]
+    fn tiles_fit_into_shared_memory() {
+        for head_dim in 1..=1024 {
+            for query_heads in [1, 3, 4, 7, 8, 32] {
+                for (bits, group) in [(2, 16), (2, 512), (4, 24), (4, 32), (8, 4), (8, 128)] {
+                    let heads = Heads { batch: 1, query_heads, kv_heads: 1, head_dim };
+                    let form = Form::new(heads, bits, group, 1, true);
+                    assert!(form.shared_bytes() <= 16384, "{form:?}");
+                    assert!(form.lanes.is_power_of_two() && form.lanes <= UNITS);
+                    assert!(form.heads * form.blocks >= query_heads);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+mod extension;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata},
+    tensor::{DType, Int, Tensor},
+};
+use burn_cubecl::tensor::CubeTensor;
+
+use self::extension::SharedAttentionBackend;
+use crate::{
+    Result, RotaryTables,
+    check::Check,
+    split::{self, Heads, Partials, Rows},
+};
+
+/// What [`shared_attention`] works on. Every token it is given is seen by every query of its head.
+#[derive(Clone, Debug)]
+pub struct SharedAttention {
+    /// One query a head, positions encoded, `[batch, query_heads, 1, head_dim]`.
+    pub queries: Tensor<4>,
+    /// The directions of the keys of all entries, head after head, `[entries, head_dim]`.
+    pub directions: Tensor<2>,
+    /// The values of all entries, `[entries, head_dim]`.
+    pub values: Tensor<2>,
+    /// All tokens in the order of their entries, so that those of one entry stand together, and those of one head:
+    /// `[tokens]`. Each entry has at least one.
+    pub members: Tensor<1, Int>,
+    /// The entry of each token, `[tokens]`.
+    pub entry: Tensor<1, Int>,
+    /// The norm of the key of each token, `[tokens]`.
+    pub norms: Tensor<1>,
+    /// Where the tokens of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// Tokens of the head that has most.
+    pub width: usize,
+    /// How keys are to be encoded, of entries and of the tail, if they are held as they came. A head that has fewer
+    /// tokens than others begins with as many columns that are not looked at.
+    pub rotary: Option<RotaryTables>,
+    /// Keys that are nobody's, the same number for every head, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many of the rows of the tail there are: the first.
+    pub tail: usize,
+    /// What query-key products are multiplied by.
+    pub scale: f64,
+    /// Whether the weights are wanted.
+    pub weights: bool,
+}
+
+/// What [`shared_attention`] returns.
+#[derive(Clone, Debug)]
+pub struct SharedOutput {
+    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
+    pub output: Tensor<4>,
+    /// The weights of the tokens and behind them of the tail, `[batch, query_heads, width + tail]`, f32; zero in the
+    /// columns before those of a head that has fewer tokens than others. One number if they are not wanted.
+    pub weights: Tensor<3>,
+}
+
+/// Decode attention over entries that tokens share (EMS): the key of a token is its own norm times the direction of
+/// its entry, turned to its own position, its value that of its entry. Tokens are never laid out.
+///
+/// Tokens of a head are split between cubes, each of 64 units and up to 4 query heads of one kv head. A cube takes
+/// them in tiles of 64, in the order of their entries. 8 units share a token (as many as keep the queries in registers):
+/// each turns its part of the direction and multiplies it with all queries of the cube; direction and value of an
+/// entry come from memory once, and once more where its tokens go on in the next tile. Weights of the tokens of one
+/// entry are added before its value is, once. Maxima and sums are those of an online softmax, in f32; a second kernel
+/// puts splits together in a fixed order.
+///
+/// With `d` channels, `b` bytes a number, `E` entries, `T` tokens and `t` rows of the tail, a kv head reads
+/// (E + t) · 2 · d · b bytes, and of each token 16 bytes besides (member, entry, norm, position) and, where keys are
+/// encoded, 4 · d bytes of cosines and sines, which all heads share and caches hold. Each split of a query head writes
+/// and reads 4 · d + 8 bytes, and each weight is written twice and read once. Operations, for `g` query heads a
+/// kv head: 3 · d · (T + t) to turn keys, 2 · d · g · (T + t) for scores, 2 · d · g · (E + t) for values.
+///
+/// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of zeros.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes do not fit, there are no entries or no room for a tail, or the device
+/// has no kernels or cannot launch so much.
+pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
+    input.check()?;
+    let dtype = input.directions.dtype();
+    let ints = input.offsets.dtype();
+    let encoded = input.rotary.is_some();
+    let device = input.queries.device();
+    let rotary = input.rotary.unwrap_or_else(|| RotaryTables {
+        cosines: Tensor::empty([1, 16], (&device, DType::F32)),
+        sines: Tensor::empty([1, 16], (&device, DType::F32)),
+        positions: Tensor::empty([1, 1, 1], &device),
+    });
+    let (output, weights) = Dispatch::shared_attention(
+        input.queries.into_dispatch(),
+        input.directions.into_dispatch(),
+        input.values.cast(dtype).into_dispatch(),
+        input.members.cast(ints).into_dispatch(),
+        input.entry.cast(ints).into_dispatch(),
+        input.norms.cast(DType::F32).into_dispatch(),
+        input.offsets.into_dispatch(),
+        rotary.positions.cast(ints).into_dispatch(),
+        rotary.cosines.clone().into_dispatch(),
+        rotary.sines.cast(rotary.cosines.dtype()).into_dispatch(),
+        input.tail_keys.cast(dtype).into_dispatch(),
+        input.tail_values.cast(dtype).into_dispatch(),
+        encoded,
+        input.width,
+        input.tail,
+        input.scale as f32,
+        input.weights,
+    );
+    Ok(SharedOutput {
+        output: Tensor::from_dispatch(output),
+        weights: Tensor::from_dispatch(weights),
+    })
+}
+
+impl SharedAttention {
+    fn check(&self) -> Result<()> {
+        let check = Check::new("shared_attention", &self.queries.device())?;
+        let [batch, query_heads, _, head_dim] = self.queries.dims();
+        let [_, kv_heads, capacity, _] = self.tail_keys.dims();
+        let heads = Heads { batch, query_heads, kv_heads, head_dim };
+        let entries = self.directions.dims()[0];
+        let tokens = self.members.dims()[0];
+        check.shape("queries", self.queries.dims(), [batch, query_heads, 1, head_dim])?;
+        check.shape("directions", self.directions.dims(), [entries, head_dim])?;
+        check.shape("values", self.values.dims(), [entries, head_dim])?;
+        check.shape("entry", self.entry.dims(), [tokens])?;
+        check.shape("norms", self.norms.dims(), [tokens])?;
+        check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
+        let tail = [batch, kv_heads, capacity, head_dim];
+        check.shape("tail_keys", self.tail_keys.dims(), tail)?;
+        check.shape("tail_values", self.tail_values.dims(), tail)?;
+        check.value("entries", entries, (1..=tokens).contains(&entries), "1 to a token")?;
+        check.value("capacity", capacity, capacity > 0, "at least 1")?;
+        check.value("tail", self.tail, self.tail <= capacity, format!("at most {capacity}"))?;
+        check.value("width", self.width, self.width <= tokens, format!("at most {tokens}"))?;
+        let least = tokens.div_ceil((batch * kv_heads).max(1));
+        check.value("width", self.width, self.width >= least, format!("at least {least}"))?;
+        heads.check(&check)?;
+        let columns = self.width + self.tail;
+        if let Some(rotary) = &self.rotary {
+            rotary.check(&check, heads, columns)?;
+        }
+        check.countable("directions", &self.directions.dims())?;
+        check.countable("tail_keys", &self.tail_keys.dims())?;
+        if self.weights {
+            split::check_columns(&check, heads, columns)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns output and weights.
+fn launch(rows: Rows) -> (CubeTensor, CubeTensor) {
+    let heads = Heads::of(&rows.queries.shape(), &rows.tail_keys.shape());
+    let (columns, wanted, dtype) = (rows.columns, rows.wanted, rows.queries.dtype);
+    let like = rows.queries.clone();
+    let weights = split::weight_shape(heads, columns, wanted);
+    let weights = split::empty(&like, weights, DType::F32);
+    let partials =
+        rows.launch(heads, columns, &weights, |splits| (Partials::new(&like, heads, splits), 0));
+    let output = split::merge(partials, &weights, dtype, heads, wanted);
+    (output, weights)
+}

@@ -1,0 +1,679 @@
+use cubecl::prelude::*;
+
+use super::softmax::{LOWEST, Running, UNITS};
+
+/// Values a unit loads before it waits for the first.
+const AHEAD: usize = 4;
+
+/// How a cube goes about its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Form {
+    pub(crate) head_dim: usize,
+    /// Query heads of a cube, which share its rows.
+    pub(crate) heads: usize,
+    /// Cubes that the query heads of one kv head need.
+    pub(crate) blocks: usize,
+    /// Whether keys are encoded as they are read.
+    pub(crate) encoded: bool,
+    /// Numbers of a vector.
+    pub(crate) width: usize,
+    /// Units that share the score of one row.
+    pub(crate) lanes: usize,
+    /// Vectors of a key a lane, of each half where keys are encoded.
+    pub(crate) vectors: usize,
+    /// Rows that are scored before their values are added.
+    pub(crate) tile: usize,
+    /// Units that share the values of one row.
+    pub(crate) value_lanes: usize,
+    /// Vectors of a value a lane.
+    pub(crate) value_vectors: usize,
+    /// Whether there are shared entries, not a tail alone.
+    pub(crate) members: bool,
+    /// Whether weights are wanted.
+    pub(crate) wanted: bool,
+}
+
+impl Form {
+    /// Halves that are turned against each other.
+    fn halves(&self) -> usize {
+        1 + usize::from(self.encoded)
+    }
+
+    /// Vectors of one half.
+    fn half(&self) -> usize {
+        self.head_dim / self.halves() / self.width
+    }
+
+    /// Vectors of a row.
+    fn row(&self) -> usize {
+        self.head_dim / self.width
+    }
+
+    /// Rows whose values are added at once.
+    fn value_rows(&self) -> usize {
+        UNITS / self.value_lanes
+    }
+
+    /// A lane's part of a score lies beside that of the next lane; one place between rows spreads them over the
+    /// banks of shared memory.
+    fn pitch(&self) -> usize {
+        self.lanes + 1
+    }
+
+    /// Numbers of the scratch that parts of scores and sums are put together in.
+    pub(super) fn scratch(&self) -> usize {
+        let scores = self.heads * self.tile * self.pitch();
+        scores.max(self.value_rows() * (self.head_dim + 1))
+    }
+
+    /// Bytes of shared memory.
+    #[cfg(test)]
+    pub(super) fn shared_bytes(&self) -> usize {
+        4 * (self.scratch() + self.tile * (2 * self.heads + 5) + 8 * self.heads)
+    }
+}
+
+/// What a cube knows of a tile of rows.
+#[derive(CubeType)]
+struct Tile {
+    /// The vector each row's key begins at.
+    key_at: Shared<[u32]>,
+    /// The position it is encoded at.
+    position: Shared<[u32]>,
+    /// What its score is multiplied by.
+    norm: Shared<[f32]>,
+    /// Which of the tile's values it has; rows that share one stand together.
+    slot: Shared<[u32]>,
+    /// The column of its weight.
+    column: Shared<[u32]>,
+    /// `[heads, tile]`
+    scores: Shared<[f32]>,
+    /// The summed weights of each slot, `[tile, heads]`.
+    shares: Shared<[f32]>,
+    scratch: Shared<[f32]>,
+}
+
+/// What a cube has added up.
+#[derive(CubeType)]
+struct Sums<N: Size> {
+    running: Running,
+    /// Values, `[heads, vectors of a value]` of the unit's lane.
+    values: Array<Vector<f32, N>>,
+    /// Weights, a head.
+    weights: Array<f32>,
+}
+
+#[cube]
+fn new_tile(#[comptime] form: Form) -> Tile {
+    Tile {
+        key_at: Shared::<[u32]>::new_slice(form.tile),
+        position: Shared::<[u32]>::new_slice(form.tile),
+        norm: Shared::<[f32]>::new_slice(form.tile),
+        slot: Shared::<[u32]>::new_slice(form.tile),
+        column: Shared::<[u32]>::new_slice(form.tile),
+        scores: Shared::<[f32]>::new_slice(comptime!(form.heads * form.tile)),
+        shares: Shared::<[f32]>::new_slice(comptime!(form.heads * form.tile)),
+        scratch: Shared::<[f32]>::new_slice(comptime!(form.scratch())),
+    }
+}
+
+#[cube]
+fn new_sums<N: Size>(#[comptime] form: Form) -> Sums<N> {
+    let mut values = Array::<Vector<f32, N>>::new(comptime!(form.heads * form.value_vectors));
+    let mut weights = Array::<f32>::new(form.heads);
+    #[unroll]
+    for index in 0..comptime!(form.heads * form.value_vectors) {
+        values[index] = Vector::new(f32::new(0.0));
+    }
+    #[unroll]
+    for head in 0..form.heads {
+        weights[head] = f32::new(0.0);
+    }
+    Sums::<N> { running: Running::new(form.heads), values, weights }
+}
+
+/// A unit's part of the queries of a cube, `[heads, halves, vectors]`, from vector `start` of the first head on.
+#[cube]
+fn own_queries<Q: Float, N: Size>(
+    queries: &Tensor<Vector<Q, N>>,
+    start: usize,
+    head_stride: usize,
+    heads_left: usize,
+    scale: f32,
+    #[comptime] form: Form,
+) -> Array<Vector<f32, N>> {
+    let lane = UNIT_POS as usize % form.lanes;
+    let halves = comptime!(form.halves());
+    let half = comptime!(form.half());
+    let mut own = Array::<Vector<f32, N>>::new(comptime!(form.heads * halves * form.vectors));
+    #[unroll]
+    for head in 0..form.heads {
+        // The last cube of a kv head may have fewer: it works on one twice.
+        let row = start + head.min(heads_left - 1) * head_stride;
+        #[unroll]
+        for part in 0..halves {
+            #[unroll]
+            for vector in 0..form.vectors {
+                let at = lane + vector * form.lanes;
+                let mut query = Vector::<f32, N>::new(f32::new(0.0));
+                if at < half {
+                    query = Vector::cast_from(queries[row + part * half + at]);
+                }
+                own[comptime!((head * halves + part) * form.vectors + vector)] =
+                    query * Vector::new(scale);
+            }
+        }
+    }
+    own
+}
+
+/// The sum and the product of two vectors, one number after another: a vector of sums would take as many registers.
+#[cube]
+fn add_product<N: Size>(
+    sum: f32,
+    left: Vector<f32, N>,
+    right: Vector<f32, N>,
+    #[comptime] width: usize,
+) -> f32 {
+    let mut sum = sum;
+    #[unroll]
+    for index in 0..width {
+        sum += left.extract(index) * right.extract(index);
+    }
+    sum
+}
+
+/// The lane's part of the product of each query with the key of `row`, into the scratch.
+///
+/// The key is turned, not the query: that costs 2 · head_dim operations for all query heads of the cube, a turned
+/// query as much for each. Adding up products of pairs of channels first, and weighing them by cosines and sines for
+/// each member, costs as much where a group has as many query heads as an entry has members, and keeps twice as many
+/// sums alive.
+#[cube]
+fn score_row<K: Float, T: Float, N: Size>(
+    keys: &Tensor<Vector<K, N>>,
+    cosines: &Tensor<Vector<T, N>>,
+    sines: &Tensor<Vector<T, N>>,
+    queries: &Array<Vector<f32, N>>,
+    tile: &mut Tile,
+    row: usize,
+    count: usize,
+    #[comptime] form: Form,
+) {
+    let lane = UNIT_POS as usize % form.lanes;
+    let halves = comptime!(form.halves());
+    let half = comptime!(form.half());
+    // Rows behind the last are scored as the last, and not looked at.
+    let seen = row.min(count - 1);
+    let key = tile.key_at[seen] as usize;
+    let mut sums = Array::<f32>::new(form.heads);
+    #[unroll]
+    for head in 0..form.heads {
+        sums[head] = f32::new(0.0);
+    }
+    #[unroll]
+    for vector in 0..form.vectors {
+        let at = lane + vector * form.lanes;
+        let mut there = true;
+        if comptime!(form.vectors * form.lanes != half) {
+            there = at < half;
+        }
+        if there {
+            let low = Vector::<f32, N>::cast_from(keys[key + at]);
+            if form.encoded {
+                let high = Vector::<f32, N>::cast_from(keys[key + half + at]);
+                let position = tile.position[seen] as usize;
+                let cosine = cosines[position * (cosines.stride(0) / form.width) + at];
+                let sine = sines[position * (sines.stride(0) / form.width) + at];
+                let cosine = Vector::<f32, N>::cast_from(cosine);
+                let sine = Vector::<f32, N>::cast_from(sine);
+                let turned_low = low * cosine - high * sine;
+                let turned_high = high * cosine + low * sine;
+                #[unroll]
+                for head in 0..form.heads {
+                    let place = comptime!(head * halves * form.vectors + vector);
+                    let sum = add_product::<N>(sums[head], queries[place], turned_low, form.width);
+                    let query = queries[comptime!(place + form.vectors)];
+                    sums[head] = add_product::<N>(sum, query, turned_high, form.width);
+                }
+            } else {
+                #[unroll]
+                for head in 0..form.heads {
+                    let query = queries[comptime!(head * form.vectors + vector)];
+                    sums[head] = add_product::<N>(sums[head], query, low, form.width);
+                }
+            }
+        }
+    }
+    #[unroll]
+    for head in 0..form.heads {
+        let place = (head * form.tile + row) * comptime!(form.pitch()) + lane;
+        tile.scratch[place] = sums[head];
+    }
+}
+
+/// Takes in a tile of rows, of which all units have written what they know.
+#[cube]
+fn take_tile<K: Float, T: Float, N: Size>(
+    keys: &Tensor<Vector<K, N>>,
+    values: &Tensor<Vector<K, N>>,
+    cosines: &Tensor<Vector<T, N>>,
+    sines: &Tensor<Vector<T, N>>,
+    weights: &mut Tensor<f32>,
+    queries: &Array<Vector<f32, N>>,
+    tile: &mut Tile,
+    sums: &mut Sums<N>,
+    count: usize,
+    value_start: usize,
+    value_stride: usize,
+    weight_start: usize,
+    heads_left: usize,
+    #[comptime] form: Form,
+) {
+    let unit = UNIT_POS as usize;
+    let rows_at_once = comptime!(UNITS / form.lanes);
+    let pitch = comptime!(form.pitch());
+    // Two rows at a time: the loads of one need not wait for the other.
+    let together = comptime!(if form.tile >= 2 * rows_at_once { 2 } else { 1 });
+    let mut first = unit / form.lanes;
+    while first < form.tile {
+        #[unroll]
+        for index in 0..together {
+            let row = first + index * rows_at_once;
+            score_row::<K, T, N>(keys, cosines, sines, queries, tile, row, count, form);
+        }
+        first += comptime!(together * rows_at_once);
+    }
+    sync_cube();
+
+    let mut index = unit;
+    while index < comptime!(form.heads * form.tile) {
+        let row = index % form.tile;
+        let head = index / form.tile;
+        if row < count {
+            let mut score = f32::new(0.0);
+            for lane in 0..form.lanes {
+                score += tile.scratch[index * pitch + lane];
+            }
+            score *= tile.norm[row];
+            tile.scores[index] = score;
+            if form.wanted && head < heads_left {
+                let column = tile.column[row] as usize * weights.stride(2);
+                let place = weight_start + head * weights.stride(1) + column;
+                weights[place] = score;
+            }
+        }
+        index += UNITS;
+    }
+    sync_cube();
+
+    sums.running.take(&tile.scores, count, form.heads, form.tile);
+
+    // Rows that share a value are added before the value is read.
+    let mut index = unit;
+    while index < comptime!(form.heads * form.tile) {
+        let row = index % form.tile;
+        let head = index / form.tile;
+        if row < count {
+            let slot = tile.slot[row];
+            let mut begins = true;
+            if row > 0 {
+                begins = tile.slot[row - 1] != slot;
+            }
+            if begins {
+                let highest = sums.running.highest_of(head, form.heads);
+                let mut share = f32::new(0.0);
+                let mut next = row;
+                let mut same = true;
+                while same {
+                    share += (tile.scores[head * form.tile + next] - highest).exp();
+                    next += 1;
+                    same = false;
+                    if next < count {
+                        same = tile.slot[next] == slot;
+                    }
+                }
+                tile.shares[slot as usize * form.heads + head] = share;
+            }
+        }
+        index += UNITS;
+    }
+    sync_cube();
+
+    #[unroll]
+    for head in 0..form.heads {
+        let kept = sums.running.kept[head];
+        sums.weights[head] *= kept;
+        #[unroll]
+        for vector in 0..form.value_vectors {
+            let place = comptime!(head * form.value_vectors + vector);
+            sums.values[place] *= Vector::new(kept);
+        }
+    }
+    let lane = unit % form.value_lanes;
+    let value_rows = comptime!(form.value_rows());
+    let row_vectors = comptime!(form.row());
+    let slots = tile.slot[count - 1] as usize + 1;
+    let mut first = unit / form.value_lanes;
+    // Units behind the last whole row have nothing to add.
+    if first >= value_rows {
+        first = slots;
+    }
+    let ahead = comptime!(if form.value_vectors == 1 { AHEAD } else { 1 });
+    while first < slots {
+        // All loads of a round, before any is waited for. Behind the last row they are that of the last, not added.
+        let mut held = Array::<Vector<K, N>>::new(comptime!(ahead * form.value_vectors));
+        #[unroll]
+        for round in 0..ahead {
+            let slot = (first + round * value_rows).min(slots - 1);
+            #[unroll]
+            for vector in 0..form.value_vectors {
+                // A lane behind the last vector reads that one, and writes nothing in the end.
+                let at = (lane + vector * form.value_lanes).min(row_vectors - 1);
+                held[comptime!(round * form.value_vectors + vector)] =
+                    values[value_start + slot * value_stride + at];
+            }
+        }
+        #[unroll]
+        for round in 0..ahead {
+            let slot = first + round * value_rows;
+            if slot < slots {
+                #[unroll]
+                for head in 0..form.heads {
+                    let share = tile.shares[slot * form.heads + head];
+                    sums.weights[head] += share;
+                    #[unroll]
+                    for vector in 0..form.value_vectors {
+                        let value = held[comptime!(round * form.value_vectors + vector)];
+                        let value = Vector::<f32, N>::cast_from(value);
+                        let place = comptime!(head * form.value_vectors + vector);
+                        sums.values[place] += value * Vector::new(share);
+                    }
+                }
+            }
+        }
+        first += comptime!(ahead * value_rows);
+    }
+}
+
+/// Writes what a cube has added up: its values, maxima and sums.
+#[cube]
+fn write_sums<N: Size>(
+    partial: &mut Tensor<f32>,
+    extremes: &mut Tensor<f32>,
+    tile: &mut Tile,
+    sums: &Sums<N>,
+    split: usize,
+    first_head: usize,
+    heads_left: usize,
+    #[comptime] form: Form,
+) {
+    let unit = UNIT_POS as usize;
+    let lane = unit % form.value_lanes;
+    let slot = unit / form.value_lanes;
+    let value_rows = comptime!(form.value_rows());
+    let row_vectors = comptime!(form.row());
+    // One row of the scratch holds the values and the weight of one slot.
+    let row = comptime!(form.head_dim + 1);
+    #[unroll]
+    for head in 0..form.heads {
+        // The scratch is still read from.
+        sync_cube();
+        if slot < value_rows {
+            #[unroll]
+            for vector in 0..form.value_vectors {
+                let at = lane + vector * form.value_lanes;
+                if at < row_vectors {
+                    let value = sums.values[comptime!(head * form.value_vectors + vector)];
+                    #[unroll]
+                    for index in 0..form.width {
+                        tile.scratch[slot * row + at * form.width + index] = value.extract(index);
+                    }
+                }
+            }
+            if lane == 0 {
+                tile.scratch[slot * row + form.head_dim] = sums.weights[head];
+            }
+        }
+        sync_cube();
+        if head < heads_left {
+            let highest = sums.running.highest[head];
+            write_head(
+                partial,
+                extremes,
+                &tile.scratch,
+                highest,
+                split,
+                first_head + head,
+                form.head_dim,
+                value_rows,
+            );
+        }
+    }
+}
+
+/// Adds the rows of the scratch up, `[rows, head_dim + 1]`, of which the last number is a sum of weights, and writes them
+/// as one split of a head.
+#[cube]
+pub(crate) fn write_head(
+    partial: &mut Tensor<f32>,
+    extremes: &mut Tensor<f32>,
+    scratch: &Shared<[f32]>,
+    highest: f32,
+    split: usize,
+    head: usize,
+    #[comptime] head_dim: usize,
+    #[comptime] rows: usize,
+) {
+    let pitch = comptime!(head_dim + 1);
+    let start = split * partial.stride(0) + head * partial.stride(1);
+    let extreme = split * extremes.stride(0) + head * extremes.stride(1);
+    let mut channel = UNIT_POS as usize;
+    while channel < pitch {
+        let mut sum = f32::new(0.0);
+        for row in 0..rows {
+            sum += scratch[row * pitch + channel];
+        }
+        if channel < head_dim {
+            let place = start + channel * partial.stride(2);
+            partial[place] = sum;
+        } else {
+            extremes[extreme] = highest;
+            let place = extreme + extremes.stride(2);
+            extremes[place] = sum;
+        }
+        channel += UNITS;
+    }
+}
+
+/// Scores that become weights of zero, in the columns before those of a head that holds fewer than others.
+#[cube]
+pub(crate) fn fill_weights(
+    weights: &mut Tensor<f32>,
+    start: usize,
+    heads_left: usize,
+    fillers: usize,
+    #[comptime] heads: usize,
+) {
+    #[unroll]
+    for head in 0..heads {
+        if head < heads_left {
+            let mut column = UNIT_POS as usize;
+            while column < fillers {
+                let place = start + head * weights.stride(1) + column * weights.stride(2);
+                weights[place] = f32::new(LOWEST);
+                column += UNITS;
+            }
+        }
+    }
+}
+
+/// One split of one kv head, and up to `form.heads` of its query heads: members of shared entries, in the order of
+/// the entries, and behind them the rows of a tail.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
+    queries: &Tensor<Vector<Q, N>>,
+    directions: &Tensor<Vector<K, N>>,
+    values: &Tensor<Vector<K, N>>,
+    members: &Tensor<I>,
+    entry: &Tensor<I>,
+    norms: &Tensor<f32>,
+    starts: &Tensor<I>,
+    positions: &Tensor<I>,
+    cosines: &Tensor<Vector<T, N>>,
+    sines: &Tensor<Vector<T, N>>,
+    tail_keys: &Tensor<Vector<K, N>>,
+    tail_values: &Tensor<Vector<K, N>>,
+    partial: &mut Tensor<f32>,
+    extremes: &mut Tensor<f32>,
+    weights: &mut Tensor<f32>,
+    query_heads: usize,
+    kv_heads: usize,
+    columns: usize,
+    tail: usize,
+    chunk: usize,
+    splits: usize,
+    first_split: usize,
+    scale: f32,
+    #[comptime] form: Form,
+    #[define(Q, K, T, I)] _types: [ElemType; 4],
+) {
+    let unit = UNIT_POS as usize;
+    let split = CUBE_POS % splits;
+    let block = CUBE_POS / splits % form.blocks;
+    let kv = CUBE_POS / splits / form.blocks;
+    let batch = kv / kv_heads;
+    let kv_head = kv % kv_heads;
+    let group = query_heads / kv_heads;
+    let heads_left = group - block * form.heads;
+    let query_head = kv_head * group + block * form.heads;
+    let weight_start = batch * weights.stride(0) + query_head * weights.stride(1);
+    let width = form.width;
+
+    let query_start = batch * queries.stride(0) + query_head * queries.stride(1);
+    let own = own_queries::<Q, N>(
+        queries,
+        query_start / width,
+        queries.stride(1) / width,
+        heads_left,
+        scale,
+        form,
+    );
+    let mut tile = new_tile(form);
+    let mut sums = new_sums::<N>(form);
+
+    let mut body = 0;
+    let mut first = 0;
+    // Rows of the tail that are no entries of this head stand before those that are.
+    let mut tail_first = 0;
+    if form.members {
+        first = usize::cast_from(starts[kv]);
+        body = usize::cast_from(starts[kv + 1]) - first;
+    } else {
+        tail_first = usize::cast_from(starts[kv]);
+    }
+    let total = body + tail - tail_first;
+    let from = split * chunk;
+    let to = (from + chunk).min(total);
+
+    let mut position_start = 0;
+    if form.encoded {
+        position_start = batch * positions.stride(0);
+        if positions.shape(1) > 1 {
+            position_start += kv_head * positions.stride(1);
+        }
+    }
+    if form.members {
+        if form.wanted && split == 0 {
+            fill_weights(weights, weight_start, heads_left, columns - total, form.heads);
+        }
+        let end = to.min(body);
+        let mut base = from;
+        while base < end {
+            let count = (end - base).min(form.tile);
+            let first_entry = usize::cast_from(entry[usize::cast_from(members[first + base])]);
+            if unit < count {
+                let token = usize::cast_from(members[first + base + unit]);
+                let own_entry = usize::cast_from(entry[token]);
+                let column = columns - total + (token - first);
+                tile.key_at[unit] = (own_entry * directions.stride(0) / width) as u32;
+                tile.norm[unit] = norms[token * norms.stride(0)];
+                tile.slot[unit] = (own_entry - first_entry) as u32;
+                tile.column[unit] = column as u32;
+                if form.encoded {
+                    let position = positions[position_start + column * positions.stride(2)];
+                    tile.position[unit] = u32::cast_from(position);
+                }
+            }
+            sync_cube();
+            take_tile::<K, T, N>(
+                directions,
+                values,
+                cosines,
+                sines,
+                weights,
+                &own,
+                &mut tile,
+                &mut sums,
+                count,
+                first_entry * values.stride(0) / width,
+                values.stride(0) / width,
+                weight_start,
+                heads_left,
+                form,
+            );
+            sync_cube();
+            base += form.tile;
+        }
+    }
+
+    let key_start = batch * tail_keys.stride(0) + kv_head * tail_keys.stride(1);
+    let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
+    let mut base = from.max(body);
+    while base < to {
+        let count = (to - base).min(form.tile);
+        let row = tail_first + base - body;
+        if unit < count {
+            let key = key_start + (row + unit) * tail_keys.stride(2);
+            let column = columns - tail + row + unit;
+            tile.key_at[unit] = (key / width) as u32;
+            tile.norm[unit] = f32::new(1.0);
+            tile.slot[unit] = unit as u32;
+            tile.column[unit] = column as u32;
+            if form.encoded {
+                let position = positions[position_start + column * positions.stride(2)];
+                tile.position[unit] = u32::cast_from(position);
+            }
+        }
+        sync_cube();
+        take_tile::<K, T, N>(
+            tail_keys,
+            tail_values,
+            cosines,
+            sines,
+            weights,
+            &own,
+            &mut tile,
+            &mut sums,
+            count,
+            (value_start + row * tail_values.stride(2)) / width,
+            tail_values.stride(2) / width,
+            weight_start,
+            heads_left,
+            form,
+        );
+        sync_cube();
+        base += form.tile;
+    }
+    write_sums::<N>(
+        partial,
+        extremes,
+        &mut tile,
+        &sums,
+        first_split + split,
+        batch * query_heads + query_head,
+        heads_left,
+        form,
+    );
+}

@@ -1,0 +1,374 @@
+//! Every number of bits, groups of few and of many tokens, heads with different numbers of pages and of tokens behind
+//! them, sizes that cross a tile and a split.
+
+use briquette::ops::{DecodeOutput, PackedInput, QuantizedInput, best};
+use briquette_kernels::{KernelError, PackedGroups, QuantizedAttention, quantized_attention};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::{Noise, round},
+    reference::attention::{weighted_mean, weights},
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+
+struct Case {
+    batch: usize,
+    query_heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    bits: usize,
+    /// Tokens a page, and groups of channels of a value.
+    group: usize,
+    value_groups: usize,
+    /// Pages of each batch row and kv head, and its tokens in the tail.
+    heads: Vec<(usize, usize)>,
+    tail: usize,
+    capacity: usize,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |(batch, query_heads, kv_heads), head_dim, layout, heads: &[_], tail, capacity| {
+        let ((bits, group, value_groups), heads) = (layout, heads.to_vec());
+        Case {
+            batch,
+            query_heads,
+            kv_heads,
+            head_dim,
+            bits,
+            group,
+            value_groups,
+            heads,
+            tail,
+            capacity,
+        }
+    };
+    vec![
+        case((1, 8, 2), 128, (2, 32, 4), &[(5, 17), (9, 17)], 17, 40),
+        case((2, 4, 2), 16, (2, 16, 1), &[(4, 3), (5, 1), (0, 3), (1, 2)], 3, 3),
+        case((1, 6, 1), 64, (4, 32, 2), &[(3, 66)], 66, 70),
+        // Words that end in channels that are none.
+        case((1, 2, 2), 100, (8, 32, 1), &[(2, 1), (1, 1)], 1, 1),
+        case((1, 1, 1), 12, (4, 24, 1), &[(7, 0)], 0, 1),
+        case((1, 3, 3), 16, (8, 4, 4), &[(33, 2), (0, 1), (1, 0)], 2, 5),
+        case((1, 1, 1), 1, (2, 128, 1), &[(1, 1)], 1, 2),
+        // So many heads that a cube has several tiles of each.
+        case((16, 8, 8), 8, (8, 16, 2), &[(11, 70); 128], 70, 71),
+    ]
+}
+
+/// Levels in words, and the numbers they stand for.
+struct Packed {
+    input: PackedInput,
+    /// `[pages][rows][numbers]`
+    numbers: Vec<Vec<Vec<f64>>>,
+}
+
+struct Drawn {
+    input: QuantizedInput,
+    output: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+fn integers(list: &[usize], device: &Device) -> Tensor<1, Int> {
+    let list: Vec<i64> = list.iter().map(|&number| number as i64).collect();
+    let length = list.len();
+    Tensor::from_data(TensorData::new(list, [length]), device)
+}
+
+fn rows(x: &Tensor<4>, head_dim: usize) -> Vec<Vec<f64>> {
+    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
+}
+
+fn pack(
+    rng: &mut ChaCha8Rng,
+    [pages, rows, numbers, groups]: [usize; 4],
+    bits: usize,
+    dtype: DType,
+    device: &Device,
+) -> Packed {
+    let a_word = 32 / bits;
+    let words = numbers.div_ceil(a_word);
+    let mut packed = vec![0_u32; pages * rows * words];
+    let mut line = |from: f64, to: f64| -> Vec<f64> {
+        let draw = |_| round(from + (to - from) * rng.random::<f64>(), dtype);
+        (0..pages * rows * groups).map(draw).collect()
+    };
+    let (scale, min) = (line(0.0, 3.0 / f64::from((1 << bits) - 1)), line(-2.0, 0.0));
+    let mut all = Vec::new();
+    for page in 0..pages {
+        let mut of_page = Vec::new();
+        for row in 0..rows {
+            let place = page * rows + row;
+            let number = |index: usize| {
+                let level: u32 = rng.random_range(0..1 << bits);
+                packed[place * words + index / a_word] |= level << (index % a_word * bits);
+                let group = place * groups + index / (numbers / groups);
+                f64::from(level) * scale[group] + min[group]
+            };
+            of_page.push((0..numbers).map(number).collect());
+        }
+        all.push(of_page);
+    }
+    let packed: Vec<i32> = packed.into_iter().map(|word| word as i32).collect();
+    let float = |numbers: &[f64]| {
+        let numbers: Vec<f32> = numbers.iter().map(|&x| x as f32).collect();
+        let data = TensorData::new(numbers, [pages, rows * groups]);
+        Tensor::<2>::from_data(data, (device, DType::F32)).cast(dtype)
+    };
+    let words = TensorData::new(packed, [pages, rows * words]);
+    let input = PackedInput {
+        words: Tensor::from_data(words, (device, DType::I32)),
+        scale: float(&scale),
+        min: float(&min),
+    };
+    Packed { input, numbers: all }
+}
+
+impl Case {
+    fn draw(&self, dtype: DType, device: &Device) -> Drawn {
+        let Self { batch, query_heads, kv_heads, head_dim, bits, group, tail, capacity, .. } =
+            *self;
+        let host = host();
+        let mut noise = Noise::new(head_dim as u64);
+        let mut rng = ChaCha8Rng::seed_from_u64(head_dim as u64);
+        let mut random = |shape| noise.tensor(shape, &host).cast(dtype);
+        let queries = random([batch, query_heads, 1, head_dim]);
+        let [tail_keys, tail_values] =
+            [(); 2].map(|()| random([batch, kv_heads, capacity, head_dim]));
+        let used: usize = self.heads.iter().map(|(pages, _)| pages).sum();
+        // Pages of nobody lie between those of others, in no order.
+        let pages = used + 2;
+        let keys = pack(&mut rng, [pages, head_dim, group, 1], bits, dtype, device);
+        let values = [pages, group, head_dim, self.value_groups];
+        let values = pack(&mut rng, values, bits, dtype, device);
+        let mut list: Vec<usize> = (0..pages).collect();
+        list.shuffle(&mut rng);
+        list.truncate(used);
+        let mut offsets = vec![0];
+        for (pages, _) in &self.heads {
+            offsets.push(offsets[offsets.len() - 1] + pages);
+        }
+        let columns = self.heads.iter().map(|(pages, own)| pages * group + own).max().unwrap();
+
+        let scale = 0.3;
+        let (mut output, mut all_weights) = (Vec::new(), Vec::new());
+        let tail_keys_held = rows(&tail_keys, head_dim);
+        let tail_values_held = rows(&tail_values, head_dim);
+        for (head, query) in rows(&queries, head_dim).iter().enumerate() {
+            let kv = head * kv_heads / query_heads;
+            let (mut seen_keys, mut seen_values) = (Vec::new(), Vec::new());
+            for &page in &list[offsets[kv]..offsets[kv + 1]] {
+                for token in 0..group {
+                    seen_keys.push(keys.numbers[page].iter().map(|row| row[token]).collect());
+                    seen_values.push(values.numbers[page][token].clone());
+                }
+            }
+            let own = kv * capacity + tail - self.heads[kv].1..kv * capacity + tail;
+            seen_keys.extend_from_slice(&tail_keys_held[own.clone()]);
+            seen_values.extend_from_slice(&tail_values_held[own]);
+            all_weights.extend(std::iter::repeat_n(0.0, columns - seen_keys.len()));
+            let weights = weights(query, &seen_keys, scale);
+            output.extend(weighted_mean(&weights, &seen_values));
+            all_weights.extend(weights);
+        }
+        let fillers: Vec<usize> = self.heads.iter().map(|(_, own)| tail - own).collect();
+        let input = QuantizedInput {
+            queries: queries.to_device(device),
+            keys: keys.input,
+            values: values.input,
+            bits,
+            group,
+            pages: integers(&list, device),
+            offsets: integers(&offsets, device),
+            most_pages: self.heads.iter().map(|(pages, _)| *pages).max().unwrap(),
+            tail_keys: tail_keys.to_device(device),
+            tail_values: tail_values.to_device(device),
+            tail,
+            tail_fillers: integers(&fillers, device),
+            columns,
+            scale,
+            weights: true,
+        };
+        Drawn { input, output, weights: all_weights }
+    }
+}
+
+/// The same numbers in tensors that are parts of wider ones, or turned.
+fn elsewhere(input: &QuantizedInput) -> QuantizedInput {
+    let input = input.clone();
+    let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+    let packed = |packed: PackedInput| {
+        let words = packed.words.dims()[1];
+        PackedInput {
+            words: Tensor::cat(vec![packed.words.clone(), packed.words], 1).narrow(1, 0, words),
+            scale: packed.scale.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
+            min: packed.min,
+        }
+    };
+    QuantizedInput {
+        queries: turned(input.queries),
+        keys: packed(input.keys),
+        values: packed(input.values),
+        tail_keys: turned(input.tail_keys),
+        ..input
+    }
+}
+
+/// Leaves numbers that show in buffers a result may be written to.
+fn poison(device: &Device, sizes: &[usize]) {
+    for &size in sizes {
+        let _ = Tensor::<1>::full([size], f32::NAN, device).add_scalar(1.0).into_data();
+    }
+}
+
+fn attend(input: &QuantizedInput) -> DecodeOutput {
+    best().quantized_attention(input).expect("this device has kernels")
+}
+
+fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
+}
+
+fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (f64::from(*found) - round(*expected, dtype)).abs();
+        assert!(
+            off <= tolerance * (1.0 + expected.abs()),
+            "{found} at {index}, expected {expected}, {dtype:?}"
+        );
+    }
+}
+
+#[test]
+fn quantized_attention_of_cases() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            // A kernel's first launch takes seconds on a software device: half precision has a few of the cases.
+            let every = if dtype == DType::F32 { 1 } else { 3 };
+            for (index, case) in cases().into_iter().enumerate().step_by(every) {
+                println!("{}, {dtype:?}, {} bits, {:?}", backend.name, case.bits, case.heads);
+                // A head that sees nothing is asked for by no caller.
+                let drawn = case.draw(dtype, &backend.device);
+                poison(&backend.device, &[drawn.output.len(), drawn.weights.len()]);
+                let found = attend(&drawn.input);
+                assert_eq!(found.output.dims(), [case.batch, case.query_heads, 1, case.head_dim]);
+                assert_eq!(found.output.dtype(), dtype);
+                let again = attend(&drawn.input);
+                assert_eq!(found.output.to_data(), again.output.to_data());
+                let output = numbers(found.output);
+                close(&output, &drawn.output, dtype, tolerance(dtype));
+                let weights = found.weights.expect("they are wanted");
+                assert_eq!(
+                    weights.dims(),
+                    [case.batch, case.query_heads, drawn.input.columns],
+                    "one a column"
+                );
+                close(&numbers(weights), &drawn.weights, DType::F32, 1e-4);
+
+                if index == 0 {
+                    let without = attend(&QuantizedInput { weights: false, ..drawn.input.clone() });
+                    assert!(without.weights.is_none());
+                    assert_eq!(numbers(without.output), output, "weights change nothing");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn quantized_attention_elsewhere() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for case in &cases()[1..3] {
+            println!("{}, {} bits, {:?}", backend.name, case.bits, case.heads);
+            let drawn = case.draw(DType::F32, &backend.device);
+            let found = attend(&elsewhere(&drawn.input));
+            close(&numbers(found.output), &drawn.output, DType::F32, 1e-4);
+            close(&numbers(found.weights.unwrap()), &drawn.weights, DType::F32, 1e-4);
+        }
+    }
+}
+
+fn direct(input: QuantizedInput) -> QuantizedAttention {
+    let packed = |packed: PackedInput| PackedGroups {
+        words: packed.words,
+        scale: packed.scale,
+        min: packed.min,
+    };
+    QuantizedAttention {
+        queries: input.queries,
+        keys: packed(input.keys),
+        values: packed(input.values),
+        bits: input.bits,
+        group: input.group,
+        pages: input.pages,
+        offsets: input.offsets,
+        most_pages: input.most_pages,
+        tail_keys: input.tail_keys,
+        tail_values: input.tail_values,
+        tail: input.tail,
+        tail_fillers: input.tail_fillers,
+        columns: input.columns,
+        scale: input.scale,
+        weights: input.weights,
+    }
+}
+
+#[test]
+fn quantized_attention_refuses() {
+    let operation = "quantized_attention";
+    let on_host = direct(cases()[2].draw(DType::F32, &host()).input);
+    assert_eq!(quantized_attention(on_host).unwrap_err(), KernelError::Device { operation });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        // 6 query heads of one, 3 pages of 32 tokens, 66 behind them.
+        let good = direct(cases()[2].draw(DType::F32, &backend.device).input);
+        let refused = |change: &dyn Fn(&mut QuantizedAttention)| {
+            let mut input = good.clone();
+            change(&mut input);
+            quantized_attention(input).unwrap_err()
+        };
+        let shape = |tensor, found: &[usize], expected: &[usize]| KernelError::Shape {
+            operation,
+            tensor,
+            found: found.to_vec(),
+            expected: expected.to_vec(),
+        };
+        let value = |what, found, expected: &str| KernelError::Value {
+            operation,
+            what,
+            found,
+            expected: expected.to_owned(),
+        };
+        assert_eq!(refused(&|input| input.bits = 3), value("bits", 3, "2, 4 or 8"));
+        let error = refused(&|input| input.bits = 8);
+        assert_eq!(error, shape("keys.words", &[5, 256], &[5, 512]));
+        let error = refused(&|input| input.keys.min = input.keys.min.clone().narrow(0, 0, 4));
+        assert_eq!(error, shape("keys.min", &[4, 64], &[5, 64]));
+        assert_eq!(refused(&|input| input.group = 12), value("group", 12, "a multiple of 8"));
+        let error = refused(&|input| input.group = 520);
+        let what = "group";
+        assert_eq!(error, KernelError::TooLarge { operation, what, found: 520, max: 512 });
+        let error = refused(&|input| {
+            let scale = input.values.scale.clone();
+            input.values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(1, 0, 32)], 1);
+        });
+        let expected = "1, or a divisor of 64 that leaves multiples of 8";
+        assert_eq!(error, value("groups of a value", 3, expected));
+        assert_eq!(refused(&|input| input.most_pages = 4), value("most_pages", 4, "1 to 3"));
+        assert_eq!(refused(&|input| input.columns = 163), value("columns", 163, "96 to 162"));
+        assert_eq!(refused(&|input| input.tail = 71), value("tail", 71, "at most 70"));
+        let error =
+            refused(&|input| input.tail_fillers = integers(&[0, 0], &input.queries.device()));
+        assert_eq!(error, shape("tail_fillers", &[2], &[1]));
+    }
+}
+
+/// Where there are no kernels, the operations say so, and stores lay entries out instead.
+#[test]
+fn flex_reads_no_pages() {
+    let input = cases()[2].draw(DType::F32, &host()).input;
+    assert!(best().quantized_attention(&input).is_none());
+}

@@ -1,0 +1,356 @@
+//! Entries of one member and of many, heads of different lengths, sizes that cross a tile and a split.
+
+use briquette::ops::{DecodeOutput, RotaryInput, SharedInput, best};
+use briquette_kernels::{KernelError, RotaryTables, SharedAttention, shared_attention};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::{Noise, round},
+    reference::attention::{weighted_mean, weights},
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+struct Case {
+    batch: usize,
+    query_heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// Tokens and entries of each batch row and kv head.
+    tokens: Vec<(usize, usize)>,
+    tail: usize,
+    capacity: usize,
+    /// Rows of the tables of cosines and sines, and whether heads have positions of their own.
+    encoded: Option<(usize, bool)>,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |(batch, query_heads, kv_heads), head_dim, tokens: &[_], tail, capacity, encoded| {
+        let tokens = tokens.to_vec();
+        Case { batch, query_heads, kv_heads, head_dim, tokens, tail, capacity, encoded }
+    };
+    vec![
+        case((1, 1, 1), 1, &[(1, 1)], 0, 1, None),
+        case((1, 2, 2), 16, &[(5, 2), (3, 3)], 1, 4, Some((20, true))),
+        case((2, 4, 2), 64, &[(64, 16), (0, 0), (1, 1), (63, 1)], 1, 1, Some((99, false))),
+        case((1, 8, 2), 128, &[(257, 64), (130, 130)], 3, 70, Some((300, true))),
+        // One query head a cube less than the group has, and channels that no vector divides.
+        case((1, 5, 1), 100, &[(200, 20)], 64, 64, None),
+        case((2, 3, 3), 7, &[(0, 0), (0, 0), (0, 0), (2, 1), (9, 4), (0, 0)], 66, 67, None),
+        // More channels than a cube has lanes.
+        case((1, 2, 1), 130, &[(70, 9)], 2, 3, Some((80, true))),
+        // So many heads that a cube has several tiles of each.
+        case((16, 8, 8), 8, &[(150, 40); 128], 70, 71, Some((99, true))),
+    ]
+}
+
+/// All numbers of a case, rounded as the device will see them.
+struct Drawn {
+    input: SharedInput,
+    output: Vec<f64>,
+    weights: Vec<f64>,
+}
+
+fn rows(x: &Tensor<4>, head_dim: usize) -> Vec<Vec<f64>> {
+    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
+}
+
+fn integers(list: &[usize], device: &Device) -> Tensor<1, Int> {
+    let list: Vec<i64> = list.iter().map(|&number| number as i64).collect();
+    let length = list.len();
+    Tensor::from_data(TensorData::new(list, [length]), device)
+}
+
+impl Case {
+    fn draw(&self, dtype: DType, device: &Device) -> Drawn {
+        let Self { batch, query_heads, kv_heads, head_dim, tail, capacity, .. } = *self;
+        let host = host();
+        let mut noise = Noise::new(head_dim as u64);
+        let mut rng = ChaCha8Rng::seed_from_u64(head_dim as u64);
+        let mut random = |shape| noise.tensor(shape, &host);
+        let entries: usize = self.tokens.iter().map(|(_, entries)| entries).sum();
+        let tokens: usize = self.tokens.iter().map(|(tokens, _)| tokens).sum();
+        let width = self.tokens.iter().map(|(tokens, _)| *tokens).max().unwrap_or(0);
+        let columns = width + tail;
+        let queries = random([batch, query_heads, 1, head_dim]).cast(dtype);
+        let [directions, values] = [(); 2].map(|()| random([1, 1, entries, head_dim]).cast(dtype));
+        let [tail_keys, tail_values] =
+            [(); 2].map(|()| random([batch, kv_heads, capacity, head_dim]).cast(dtype));
+        let norms = random([1, 1, tokens, 1]);
+        // Every entry has a member, the others belong to any of their head; nothing is in order.
+        let mut entry = Vec::new();
+        let mut offsets = vec![0];
+        let mut first_entry = 0;
+        for &(count, of_head) in &self.tokens {
+            for token in 0..count {
+                let own = if token < of_head { token } else { rng.random_range(0..of_head) };
+                entry.push(first_entry + of_head - 1 - own);
+            }
+            first_entry += of_head;
+            offsets.push(entry.len());
+        }
+        let mut members: Vec<usize> = (0..tokens).collect();
+        members.sort_by_key(|&token| entry[token]);
+
+        let half = head_dim / 2;
+        let (positions_held, own_positions) = self.encoded.unwrap_or((1, false));
+        let angles: Vec<Vec<f64>> = (0..positions_held)
+            .map(|position| (0..half).map(|i| position as f64 / (1.0 + i as f64)).collect())
+            .collect();
+        let of_heads = if own_positions { kv_heads } else { 1 };
+        let positions: Vec<usize> =
+            (0..batch * of_heads * columns).map(|_| rng.random_range(0..positions_held)).collect();
+        let table = |of: fn(f64) -> f64| -> Vec<f32> {
+            angles.iter().flatten().map(|&angle| of(angle) as f32).collect()
+        };
+        let (cosines, sines) = (table(f64::cos), table(f64::sin));
+        let turn = |key: &[f64], position: usize| -> Vec<f64> {
+            let mut turned = vec![0.0; head_dim];
+            for i in 0..half {
+                let cosine = f64::from(cosines[position * half + i]);
+                let sine = f64::from(sines[position * half + i]);
+                turned[i] = key[i] * cosine - key[i + half] * sine;
+                turned[i + half] = key[i + half] * cosine + key[i] * sine;
+            }
+            turned
+        };
+
+        let scale = 0.2;
+        let group = query_heads / kv_heads;
+        let (mut output, mut all_weights) = (Vec::new(), Vec::new());
+        let of_rows = |x: &Tensor<4>| rows(x, head_dim);
+        let norm = rows(&norms, 1);
+        let (directions_held, values_held) = (of_rows(&directions), of_rows(&values));
+        let (tail_keys_held, tail_values_held) = (of_rows(&tail_keys), of_rows(&tail_values));
+        for (head, query) in of_rows(&queries).iter().enumerate() {
+            let kv = head / group;
+            let count = self.tokens[kv].0;
+            let own = offsets[kv]..offsets[kv + 1];
+            let mut keys: Vec<Vec<f64>> = own
+                .clone()
+                .map(|token| {
+                    let direction = &directions_held[entry[token]];
+                    direction.iter().map(|x| x * norm[token][0]).collect()
+                })
+                .collect();
+            keys.extend_from_slice(&tail_keys_held[kv * capacity..][..tail]);
+            if self.encoded.is_some() {
+                for (index, key) in keys.iter_mut().enumerate() {
+                    let row = if own_positions { kv } else { kv / kv_heads };
+                    let column = columns - count - tail + index;
+                    *key = turn(key, positions[row * columns + column]);
+                }
+            }
+            let mut held: Vec<Vec<f64>> =
+                own.map(|token| values_held[entry[token]].clone()).collect();
+            held.extend_from_slice(&tail_values_held[kv * capacity..][..tail]);
+            all_weights.extend(std::iter::repeat_n(0.0, columns - held.len()));
+            if held.is_empty() {
+                output.extend(std::iter::repeat_n(0.0, head_dim));
+                continue;
+            }
+            let weights = weights(query, &keys, scale);
+            output.extend(weighted_mean(&weights, &held));
+            all_weights.extend(weights);
+        }
+
+        let to = |x: &Tensor<4>| x.clone().to_device(device);
+        let list = |x: &Tensor<4>| to(x).reshape([entries, head_dim]);
+        let rotary = self.encoded.map(|(held, _)| {
+            let table = |numbers: &[f32]| {
+                Tensor::from_data(TensorData::new(numbers.to_vec(), [held, half]), device)
+            };
+            RotaryInput {
+                cosines: table(&cosines),
+                sines: table(&sines),
+                positions: integers(&positions, device).reshape([batch, of_heads, columns]),
+            }
+        });
+        let input = SharedInput {
+            queries: to(&queries),
+            directions: list(&directions),
+            values: list(&values),
+            members: integers(&members, device),
+            entry: integers(&entry, device),
+            norms: to(&norms).reshape([tokens]),
+            offsets: integers(&offsets, device),
+            width,
+            rotary,
+            tail_keys: to(&tail_keys),
+            tail_values: to(&tail_values),
+            tail,
+            scale,
+            weights: true,
+        };
+        Drawn { input, output, weights: all_weights }
+    }
+}
+
+/// The same numbers in tensors that are parts of wider ones, or turned.
+fn elsewhere(input: &SharedInput) -> SharedInput {
+    let input = input.clone();
+    let wide = |x: Tensor<2>| {
+        let channels = x.dims()[1];
+        Tensor::cat(vec![x.clone(), x], 1).narrow(1, 0, channels)
+    };
+    let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+    SharedInput {
+        queries: turned(input.queries),
+        directions: input.directions.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
+        values: wide(input.values),
+        tail_keys: input.tail_keys.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
+        tail_values: turned(input.tail_values),
+        rotary: input.rotary.map(|rotary| RotaryInput { cosines: wide(rotary.cosines), ..rotary }),
+        ..input
+    }
+}
+
+/// Leaves numbers that show in buffers a result may be written to.
+fn poison(device: &Device, sizes: &[usize]) {
+    for &size in sizes {
+        let _ = Tensor::<1>::full([size], f32::NAN, device).add_scalar(1.0).into_data();
+    }
+}
+
+fn attend(input: &SharedInput) -> DecodeOutput {
+    best().shared_attention(input).expect("this device has kernels")
+}
+
+fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
+}
+
+fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (f64::from(*found) - round(*expected, dtype)).abs();
+        assert!(
+            off <= tolerance * (1.0 + expected.abs()),
+            "{found} at {index}, expected {expected}, {dtype:?}"
+        );
+    }
+}
+
+#[test]
+fn shared_attention_of_cases() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            // A kernel's first launch takes seconds on a software device: half precision has a few of the cases.
+            let every = if dtype == DType::F32 { 1 } else { 3 };
+            for (index, case) in cases().into_iter().enumerate().step_by(every) {
+                println!("{}, {dtype:?}, {:?}, tail {}", backend.name, case.tokens, case.tail);
+                let drawn = case.draw(dtype, &backend.device);
+                poison(&backend.device, &[drawn.output.len(), drawn.weights.len()]);
+                let found = attend(&drawn.input);
+                assert_eq!(found.output.dims(), [case.batch, case.query_heads, 1, case.head_dim]);
+                assert_eq!(found.output.dtype(), dtype);
+                let again = attend(&drawn.input);
+                assert_eq!(found.output.to_data(), again.output.to_data());
+                let output = numbers(found.output);
+                close(&output, &drawn.output, dtype, tolerance(dtype));
+                let columns = drawn.input.width + drawn.input.tail;
+                let weights = found.weights.expect("they are wanted");
+                assert_eq!(weights.dims(), [case.batch, case.query_heads, columns]);
+                close(&numbers(weights), &drawn.weights, DType::F32, 1e-4);
+
+                if index == 0 {
+                    let without = attend(&SharedInput { weights: false, ..drawn.input.clone() });
+                    assert!(without.weights.is_none());
+                    assert_eq!(numbers(without.output), output, "weights change nothing");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn shared_attention_elsewhere() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for case in &cases()[2..4] {
+            println!("{}, {:?}, tail {}", backend.name, case.tokens, case.tail);
+            let drawn = case.draw(DType::F32, &backend.device);
+            let found = attend(&elsewhere(&drawn.input));
+            close(&numbers(found.output), &drawn.output, DType::F32, 1e-4);
+            close(&numbers(found.weights.unwrap()), &drawn.weights, DType::F32, 1e-4);
+        }
+    }
+}
+
+fn direct(input: SharedInput) -> SharedAttention {
+    SharedAttention {
+        queries: input.queries,
+        directions: input.directions,
+        values: input.values,
+        members: input.members,
+        entry: input.entry,
+        norms: input.norms,
+        offsets: input.offsets,
+        width: input.width,
+        rotary: input.rotary.map(|rotary| RotaryTables {
+            cosines: rotary.cosines,
+            sines: rotary.sines,
+            positions: rotary.positions,
+        }),
+        tail_keys: input.tail_keys,
+        tail_values: input.tail_values,
+        tail: input.tail,
+        scale: input.scale,
+        weights: input.weights,
+    }
+}
+
+#[test]
+fn shared_attention_refuses() {
+    let operation = "shared_attention";
+    let on_host = direct(cases()[1].draw(DType::F32, &host()).input);
+    assert_eq!(shared_attention(on_host).unwrap_err(), KernelError::Device { operation });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let good = direct(cases()[1].draw(DType::F32, &backend.device).input);
+        let refused = |change: &dyn Fn(&mut SharedAttention)| {
+            let mut input = good.clone();
+            change(&mut input);
+            shared_attention(input).unwrap_err()
+        };
+        let shape = |tensor, found: &[usize], expected: &[usize]| KernelError::Shape {
+            operation,
+            tensor,
+            found: found.to_vec(),
+            expected: expected.to_vec(),
+        };
+        let value = |what, found, expected: &str| KernelError::Value {
+            operation,
+            what,
+            found,
+            expected: expected.to_owned(),
+        };
+        let queries = Tensor::zeros([1, 2, 2, 16], &backend.device);
+        let error = refused(&|input| input.queries = queries.clone());
+        assert_eq!(error, shape("queries", &[1, 2, 2, 16], &[1, 2, 1, 16]));
+        let queries = Tensor::zeros([1, 3, 1, 16], &backend.device);
+        let error = refused(&|input| input.queries = queries.clone());
+        assert_eq!(error, value("query_heads", 3, "a multiple of 2"));
+        let error = refused(&|input| input.norms = input.norms.clone().narrow(0, 0, 7));
+        assert_eq!(error, shape("norms", &[7], &[8]));
+        let error = refused(&|input| input.offsets = input.offsets.clone().narrow(0, 0, 2));
+        assert_eq!(error, shape("offsets", &[2], &[3]));
+        assert_eq!(refused(&|input| input.tail = 5), value("tail", 5, "at most 4"));
+        assert_eq!(refused(&|input| input.width = 9), value("width", 9, "at most 8"));
+        assert_eq!(refused(&|input| input.width = 3), value("width", 3, "at least 4"));
+        let error = refused(&|input| input.tail = 2);
+        assert_eq!(error, shape("positions", &[1, 2, 6], &[1, 2, 7]));
+        let error = refused(&|input| {
+            let rotary = input.rotary.as_mut().unwrap();
+            rotary.sines = rotary.sines.clone().narrow(0, 0, 19);
+        });
+        assert_eq!(error, shape("sines", &[19, 8], &[20, 8]));
+    }
+}
+
+/// Where there are no kernels, the operations say so, and stores lay tokens out instead.
+#[test]
+fn flex_shares_nothing() {
+    let input = cases()[1].draw(DType::F32, &host()).input;
+    assert!(best().shared_attention(&input).is_none());
+}
