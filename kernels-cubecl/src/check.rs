@@ -1,6 +1,9 @@
 //! Checks of a call before it is put off or launched.
 
-use burn::{backend::DispatchDevice, tensor::Device};
+use burn::{
+    backend::DispatchDevice,
+    tensor::{DType, Device},
+};
 use cubecl::prelude::Client;
 
 use crate::{KernelError, Result};
@@ -77,5 +80,10 @@ impl Check {
     pub(crate) fn countable(&self, what: &'static str, dims: &[usize]) -> Result<()> {
         let numbers = dims.iter().try_fold(1_usize, |product, dim| product.checked_mul(*dim));
         self.at_most(what, numbers.unwrap_or(usize::MAX), u32::MAX as usize)
+    }
+
+    /// Refuses a tensor of another type than f32.
+    pub(crate) fn f32(&self, tensor: &'static str, dtype: DType) -> Result<()> {
+        self.value(tensor, dtype.size(), dtype == DType::F32, "f32, of 4 bytes")
     }
 }

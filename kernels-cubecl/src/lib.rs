@@ -9,13 +9,16 @@
 //! knows the backend of a tensor, and through its fusion, which runs what it has put off first; `kernel.rs` is the
 //! kernel.
 
+mod accumulate;
 mod check;
 mod error;
 mod memory;
 mod ragged_attention;
+mod vector;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
+pub use accumulate::{Accumulate, accumulate};
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
 pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};

@@ -1,3 +1,4 @@
 //! The kernels by themselves, against f64, on every device of the build that has them. One file an operation.
 
+mod accumulate;
 mod ragged_attention;

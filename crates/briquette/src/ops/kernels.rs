@@ -1,4 +1,6 @@
-use super::{Ops, RaggedInput, RaggedOutput};
+use burn::tensor::Tensor;
+
+use super::{AccumulateInput, Ops, RaggedInput, RaggedOutput, Reference};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,5 +24,18 @@ impl Ops for Kernels {
         .ok()?;
         let weights = wanted.then_some((found.weights, found.tail_weights));
         Some(RaggedOutput { output: found.output, weights })
+    }
+
+    /// The kernel; where the device has none or cannot launch so much, tensor operations.
+    fn accumulate(&self, input: AccumulateInput) -> Tensor<4> {
+        let AccumulateInput { x, weights, slot, span, slots } = input.clone();
+        briquette_kernels::accumulate(briquette_kernels::Accumulate {
+            x,
+            weights,
+            slot,
+            span,
+            slots,
+        })
+        .unwrap_or_else(|_| Reference.accumulate(input))
     }
 }
