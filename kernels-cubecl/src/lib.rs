@@ -13,7 +13,9 @@ mod accumulate;
 mod check;
 mod error;
 mod memory;
+mod nearest;
 mod ragged_attention;
+mod tile;
 mod vector;
 
 use burn::{backend::DispatchDevice, tensor::Device};
@@ -21,6 +23,7 @@ use burn::{backend::DispatchDevice, tensor::Device};
 pub use accumulate::{Accumulate, accumulate};
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
+pub use nearest::{Nearest, NearestOutput, nearest};
 pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};
 
 /// Whether the kernels run on this device.

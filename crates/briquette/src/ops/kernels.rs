@@ -1,6 +1,6 @@
 use burn::tensor::Tensor;
 
-use super::{AccumulateInput, Ops, RaggedInput, RaggedOutput, Reference};
+use super::{AccumulateInput, Nearest, NearestInput, Ops, RaggedInput, RaggedOutput, Reference};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,5 +37,14 @@ impl Ops for Kernels {
             slots,
         })
         .unwrap_or_else(|_| Reference.accumulate(input))
+    }
+
+    /// The kernel; where the device has none, cannot launch so much, or a pair has two types, tensor operations.
+    fn nearest(&self, input: NearestInput) -> Nearest {
+        let NearestInput { pairs, fillers } = input.clone();
+        match briquette_kernels::nearest(briquette_kernels::Nearest { pairs, fillers }) {
+            Ok(found) => Nearest { similarity: found.similarity, index: found.index },
+            Err(_) => Reference.nearest(input),
+        }
     }
 }
