@@ -17,6 +17,7 @@ mod nearest;
 mod ragged_attention;
 mod tile;
 mod vector;
+mod window;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
@@ -25,6 +26,7 @@ pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
 pub use nearest::{Nearest, NearestOutput, nearest};
 pub use ragged_attention::{RaggedAttention, RaggedOutput, ragged_attention};
+pub use window::{Window, WindowMoments, WindowMomentsOutput, window_moments, window_weights};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

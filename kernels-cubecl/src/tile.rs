@@ -24,6 +24,22 @@ pub(crate) struct Rows {
     pub(crate) count: usize,
 }
 
+/// Tiles of 128 by 128 that keep a large device busy: with fewer, smaller ones do.
+const MANY: usize = 256;
+
+/// Rows of a unit along either side of a tile, for `lists` products of so many rows: at most 8 by 8.
+pub(crate) fn sides(lists: usize, rows: usize, columns: usize) -> [usize; 2] {
+    let many = rows.div_ceil(8 * SIDE) * columns.div_ceil(8 * SIDE) * lists >= MANY;
+    let most = if many { 8 } else { 2 };
+    let of_unit = |rows: usize| rows.div_ceil(SIDE).next_power_of_two().min(most);
+    [of_unit(rows), most]
+}
+
+/// Bytes of shared memory of the rows of one side.
+pub(crate) const fn shared_bytes(of_unit: usize) -> usize {
+    of_unit * SIDE * (4 + 4 + PITCH * 16)
+}
+
 #[cube]
 impl Rows {
     /// Sixteen rows for each row of a unit.

@@ -1,3 +1,6 @@
+// A kernel takes its tensors one by one.
+#![allow(clippy::too_many_arguments)]
+
 use cubecl::prelude::*;
 
 /// Rows sorted by one cube.
@@ -105,7 +108,6 @@ pub(super) fn sort<I: Int>(
 /// Each unit owns some channels of every bucket, so that no two units add to the same sum and rows are added in their
 /// order.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn add<X: Float, N: Size>(
     x: &Tensor<Vector<X, N>>,
     weights: &Tensor<f32>,

@@ -1,3 +1,6 @@
+// A kernel takes its tensors one by one.
+#![allow(clippy::too_many_arguments)]
+
 use cubecl::prelude::*;
 
 use crate::tile::{Rows, SIDE, UNITS, product, quad};
@@ -69,7 +72,6 @@ fn point<X: Float, N: Size>(
 
 /// The best of a part of `to` for each row of `from`: `similarity` and `index` are `[splits, batch · heads, from]`.
 #[cube(launch)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
     from: &Tensor<Vector<K, N>>,
     to: &Tensor<Vector<K, N>>,

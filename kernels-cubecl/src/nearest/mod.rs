@@ -12,7 +12,7 @@ use self::extension::NearestBackend;
 use crate::{
     Result,
     check::Check,
-    tile::{SIDE, UNITS},
+    tile::{SIDE, UNITS, shared_bytes, sides},
     vector::vector_size,
 };
 
@@ -43,7 +43,7 @@ const CUBES: usize = 1024;
 /// nearest. What D2O, KVMerger and EMS merge by.
 ///
 /// No matrix of similarities is kept. A first kernel measures every row. Then a cube of 256 units takes 128 rows of
-/// `from` (16 if there are few) against tiles of 128 rows of `to` (64 for two pairs): unit vectors, 16 channels at a
+/// `from` (fewer if there are few) against tiles of 128 rows of `to` (64 for two pairs): unit vectors, 16 channels at a
 /// time, in shared memory, products in registers, and with them the best so far. Where rows of `from` are too few to
 /// keep the device busy `to` is split, and the best of all splits is taken at the end. All is f32, without the shorter
 /// operands of tensor cores: who is merged with whom hangs on it.
@@ -114,8 +114,9 @@ impl Nearest {
         }
         check.shape("fillers", [self.fillers.len()], [batch * heads])?;
         let lists = batch * heads;
-        let Plan { row_tiles, splits, .. } = Plan::new(lists, from, to, pairs);
+        let Plan { tile, row_tiles, splits, .. } = Plan::new(lists, from, to, pairs);
         check.countable("the best of splits", &[splits, lists, from])?;
+        check.shared_bytes(tile.map(shared_bytes).iter().sum::<usize>() + 8 * UNITS)?;
         check.cubes([row_tiles, lists, splits])?;
         check.cubes([from.max(to).div_ceil(kernel::MEASURED), lists, 1])
     }
@@ -132,8 +133,9 @@ struct Plan {
 
 impl Plan {
     fn new(lists: usize, from: usize, to: usize, pairs: usize) -> Self {
+        let [of_from, of_to] = sides(lists, from, to);
         // The products of both pairs are in registers at once.
-        let tile = [if from <= 2 * SIDE { 1 } else { 8 }, if pairs == 1 { 8 } else { 4 }];
+        let tile = [of_from, if pairs == 1 { of_to } else { of_to / 2 }];
         let row_tiles = from.div_ceil(tile[0] * SIDE);
         let tiles = to.div_ceil(tile[1] * SIDE);
         let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(row_tiles * lists));

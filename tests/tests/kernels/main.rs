@@ -3,3 +3,4 @@
 mod accumulate;
 mod nearest;
 mod ragged_attention;
+mod window_scores;

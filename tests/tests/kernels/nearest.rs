@@ -33,6 +33,11 @@ fn cases() -> Vec<Case> {
         case((1, 1), 130, 127, &[7], &[1]),
         case((1, 2), 3, 65, &[64, 64], &[0, 64]),
         case((1, 1), 40, 200, &[16, 5], &[1]),
+        // More cubes than a device needs: a split has two tiles.
+        case((64, 8), 1, 300, &[64], &[0, 5]),
+        // The largest tiles.
+        case((32, 8), 33, 130, &[4], &[0, 5]),
+        case((32, 8), 33, 70, &[4, 4], &[0, 5]),
     ]
 }
 

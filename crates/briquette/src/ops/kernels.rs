@@ -1,6 +1,9 @@
 use burn::tensor::Tensor;
 
-use super::{AccumulateInput, Nearest, NearestInput, Ops, RaggedInput, RaggedOutput, Reference};
+use super::{
+    AccumulateInput, Moments, MomentsInput, Nearest, NearestInput, Ops, RaggedInput, RaggedOutput,
+    Reference, WindowInput,
+};
 
 /// CubeCL kernels where the device runs them, Burn's tensor operations for all else.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,5 +49,40 @@ impl Ops for Kernels {
             Ok(found) => Nearest { similarity: found.similarity, index: found.index },
             Err(_) => Reference.nearest(input),
         }
+    }
+
+    /// The kernel; where the device has none or cannot launch so much, tensor operations.
+    fn window_weights(&self, input: WindowInput) -> Tensor<4> {
+        briquette_kernels::window_weights(window(input.clone()))
+            .unwrap_or_else(|_| Reference.window_weights(input))
+    }
+
+    /// The kernel; where the device has none or cannot launch so much, tensor operations.
+    fn window_moments(&self, input: MomentsInput) -> Moments {
+        let MomentsInput { window: of, own, deviations, entropies } = input.clone();
+        let of = briquette_kernels::WindowMoments {
+            window: window(of),
+            counted: own,
+            deviations,
+            entropies,
+        };
+        match briquette_kernels::window_moments(of) {
+            Ok(briquette_kernels::WindowMomentsOutput { sums, deviations, entropies }) => {
+                Moments { sums, deviations, entropies }
+            }
+            Err(_) => Reference.window_moments(input),
+        }
+    }
+}
+
+fn window(input: WindowInput) -> briquette_kernels::Window {
+    let WindowInput { queries, keys, visibility, scale } = input;
+    briquette_kernels::Window {
+        queries,
+        keys,
+        query_positions: visibility.queries,
+        entry_positions: visibility.entries,
+        by_position: visibility.by_position,
+        scale,
     }
 }
