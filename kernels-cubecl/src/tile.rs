@@ -13,11 +13,11 @@ const DEPTH: usize = 4;
 /// Quads from one row to the next in shared memory: one more, so that rows begin in different banks.
 const PITCH: usize = DEPTH + 1;
 
-/// The rows of one side of a tile: where each begins in its tensor, and what its numbers are multiplied by.
+/// The rows of one side of a tile.
 #[derive(CubeType)]
 pub(crate) struct Rows {
+    /// Where each begins in its tensor.
     pub(crate) starts: Shared<[u32]>,
-    pub(crate) factors: Shared<[f32]>,
     /// A few channels of each row.
     loaded: Shared<[Quad]>,
     #[cube(comptime)]
@@ -37,7 +37,7 @@ pub(crate) fn sides(lists: usize, rows: usize, columns: usize) -> [usize; 2] {
 
 /// Bytes of shared memory of the rows of one side.
 pub(crate) const fn shared_bytes(of_unit: usize) -> usize {
-    of_unit * SIDE * (4 + 4 + PITCH * 16)
+    of_unit * SIDE * (4 + PITCH * 16)
 }
 
 #[cube]
@@ -47,7 +47,6 @@ impl Rows {
         let count = comptime!(of_unit * SIDE);
         Rows {
             starts: Shared::<[u32]>::new_slice(count),
-            factors: Shared::<[f32]>::new_slice(count),
             loaded: Shared::<[Quad]>::new_slice(comptime!(count * PITCH)),
             count,
         }
@@ -69,8 +68,7 @@ impl Rows {
                 let row = place / DEPTH;
                 let channel = (step * DEPTH + place % DEPTH) * 4;
                 let start = self.starts[row] as usize;
-                fetched[index] =
-                    quad::<X, N>(x, start, channel, channels) * Vector::new(self.factors[row]);
+                fetched[index] = quad::<X, N>(x, start, channel, channels);
             }
         }
     }
@@ -113,10 +111,11 @@ pub(crate) fn quad<X: Float, N: Size>(
     numbers
 }
 
-/// The products of the rows of `left` in `a` with those of `right` in `b`, times the factors of both, f32.
+/// The products of the rows of `left` in `a` with those of `right` in `b`, f32. What rows are to be multiplied by the
+/// caller multiplies products by, so that rows of half precision go in as they are.
 ///
 /// `sums[i · n + j]` of a unit is that of row `unit / 16 + 16 · i` and row `unit % 16 + 16 · j`. Each number is the
-/// same whatever the tile: channels are added in their order. The cube has written starts and factors; here
+/// same whatever the tile: channels are added in their order. The cube has written where rows start; here
 /// it waits for all of its units first and last.
 ///
 /// A step loads 16 channels of every row into shared memory, the next ones on their way while these are

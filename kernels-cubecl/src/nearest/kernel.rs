@@ -54,6 +54,7 @@ pub(super) fn inverse_norms<X: Float, N: Size>(
 #[cube]
 fn point<X: Float, N: Size>(
     rows: &mut Rows,
+    factors: &mut Shared<[f32]>,
     x: &Tensor<Vector<X, N>>,
     inverse: &Tensor<f32>,
     first: usize,
@@ -65,8 +66,28 @@ fn point<X: Float, N: Size>(
     while place < rows.count {
         let row = (first + place).min(x.shape(2) - 1);
         rows.starts[place] = (start + row * x.stride(2)) as u32;
-        rows.factors[place] = inverse[list * inverse.stride(0) + row];
+        factors[place] = inverse[list * inverse.stride(0) + row];
         place += UNITS;
+    }
+}
+
+/// Products of unit vectors from products.
+#[cube]
+fn scale(
+    sums: &mut Array<f32>,
+    left: &Shared<[f32]>,
+    right: &Shared<[f32]>,
+    #[comptime] m: usize,
+    #[comptime] n: usize,
+) {
+    let (across, down) = (UNIT_POS as usize % SIDE, UNIT_POS as usize / SIDE);
+    #[unroll]
+    for j in 0..n {
+        #[unroll]
+        for i in 0..m {
+            // One after the other: of two zero vectors the product of both overflows.
+            sums[i * n + j] = sums[i * n + j] * left[down + i * SIDE] * right[across + j * SIDE];
+        }
     }
 }
 
@@ -102,6 +123,8 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
 
     let mut left = Rows::new(m);
     let mut right = Rows::new(n);
+    let mut of_left = Shared::<[f32]>::new_slice(comptime!(m * SIDE));
+    let mut of_right = Shared::<[f32]>::new_slice(comptime!(n * SIDE));
     let mut sums = Array::<f32>::new(comptime!(m * n));
     let mut factors = Array::<f32>::new(comptime!(m * n));
     let mut best = Array::<f32>::new(m);
@@ -115,12 +138,22 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
     let mut base = split * tiles_of_split * comptime!(n * SIDE);
     let end = (base + tiles_of_split * comptime!(n * SIDE)).min(columns);
     while base < end {
-        point::<K, N>(&mut left, from, from_inverse, first, list, heads);
-        point::<K, N>(&mut right, to, to_inverse, base, list, heads);
+        point::<K, N>(&mut left, &mut of_left, from, from_inverse, first, list, heads);
+        point::<K, N>(&mut right, &mut of_right, to, to_inverse, base, list, heads);
         product::<K, N, K, N>(from, &mut left, to, &mut right, &mut sums, comptime!(channels[0]));
+        scale(&mut sums, &of_left, &of_right, m, n);
         if comptime!(pairs == 2) {
-            point::<V, N>(&mut left, more_from, more_from_inverse, first, list, heads);
-            point::<V, N>(&mut right, more_to, more_to_inverse, base, list, heads);
+            sync_cube();
+            point::<V, N>(
+                &mut left,
+                &mut of_left,
+                more_from,
+                more_from_inverse,
+                first,
+                list,
+                heads,
+            );
+            point::<V, N>(&mut right, &mut of_right, more_to, more_to_inverse, base, list, heads);
             product::<V, N, V, N>(
                 more_from,
                 &mut left,
@@ -129,6 +162,7 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
                 &mut factors,
                 comptime!(channels[1]),
             );
+            scale(&mut factors, &of_left, &of_right, m, n);
             #[unroll]
             for place in 0..comptime!(m * n) {
                 sums[place] *= factors[place];
@@ -153,6 +187,8 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
                 }
             }
         }
+        // Lengths are read by now, of whoever is last.
+        sync_cube();
         base += comptime!(n * SIDE);
     }
 

@@ -43,8 +43,8 @@ const CUBES: usize = 1024;
 /// nearest. What D2O, KVMerger and EMS merge by.
 ///
 /// No matrix of similarities is kept. A first kernel measures every row. Then a cube of 256 units takes 128 rows of
-/// `from` (fewer if there are few) against tiles of 128 rows of `to` (64 for two pairs): unit vectors, 16 channels at a
-/// time, in shared memory, products in registers, and with them the best so far. Where rows of `from` are too few to
+/// `from` (fewer if there are few) against tiles of 128 rows of `to` (64 for two pairs): 16 channels at a
+/// time in shared memory, products in registers, and with them the best so far. Where rows of `from` are too few to
 /// keep the device busy `to` is split, and the best of all splits is taken at the end. All is f32, without the shorter
 /// operands of tensor cores: who is merged with whom hangs on it.
 ///
@@ -116,7 +116,8 @@ impl Nearest {
         let lists = batch * heads;
         let Plan { tile, row_tiles, splits, .. } = Plan::new(lists, from, to, pairs);
         check.countable("the best of splits", &[splits, lists, from])?;
-        check.shared_bytes(tile.map(shared_bytes).iter().sum::<usize>() + 8 * UNITS)?;
+        let lengths = 4 * SIDE * (tile[0] + tile[1]);
+        check.shared_bytes(tile.map(shared_bytes).iter().sum::<usize>() + lengths + 8 * UNITS)?;
         check.cubes([row_tiles, lists, splits])?;
         check.cubes([from.max(to).div_ceil(kernel::MEASURED), lists, 1])
     }

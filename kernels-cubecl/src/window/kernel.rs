@@ -93,7 +93,6 @@ impl Tile {
         part: usize,
         kv_heads: usize,
         old: usize,
-        scale: f32,
         layout: &Layout,
         #[comptime] by_position: bool,
     ) {
@@ -102,13 +101,11 @@ impl Tile {
         while place < self.left.count {
             let row = layout.row(place, block, part);
             let mut start = 0_usize.runtime();
-            let mut factor = f32::new(0.0);
             let mut limit = 0_i32.runtime();
             if row.exists {
                 start = batch * queries.stride(0)
                     + (kv_head * layout.group + row.head) * queries.stride(1)
                     + row.query * queries.stride(2);
-                factor = scale;
                 if by_position {
                     let at =
                         batch * query_positions.stride(0) + row.query * query_positions.stride(2);
@@ -118,7 +115,6 @@ impl Tile {
                 }
             }
             self.left.starts[place] = start as u32;
-            self.left.factors[place] = factor;
             self.limits[place] = limit;
             place += UNITS;
         }
@@ -140,7 +136,6 @@ impl Tile {
             let column = (base + place).min(keys.shape(2) - 1);
             let start = batch * keys.stride(0) + kv_head * keys.stride(1) + column * keys.stride(2);
             self.right.starts[place] = start as u32;
-            self.right.factors[place] = 1.0;
             if by_position {
                 let at = batch * entry_positions.stride(0)
                     + kv_head * entry_positions.stride(1)
@@ -159,6 +154,7 @@ impl Tile {
         queries: &Tensor<Vector<Q, NQ>>,
         keys: &Tensor<Vector<K, NK>>,
         scores: &mut Array<f32>,
+        scale: f32,
         #[comptime] channels: usize,
     ) {
         let (across, down) = (UNIT_POS as usize % SIDE, UNIT_POS as usize / SIDE);
@@ -169,6 +165,7 @@ impl Tile {
             let position = self.positions[across + j * SIDE];
             #[unroll]
             for i in 0..m {
+                scores[i * n + j] *= scale;
                 if position < 0 || position > self.limits[down + i * SIDE] {
                     scores[i * n + j] = f32::new(INVISIBLE);
                 }
@@ -223,7 +220,6 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
         part,
         kv_heads,
         old,
-        scale,
         &layout,
         by_position,
     );
@@ -231,7 +227,7 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     let end = (base + tiles_of_split * comptime!(n * SIDE)).min(entries);
     while base < end {
         tile.take_columns::<K, NK, I>(keys, entry_positions, list, base, kv_heads, by_position);
-        tile.scores::<Q, NQ, K, NK>(queries, keys, &mut scores, channels);
+        tile.scores::<Q, NQ, K, NK>(queries, keys, &mut scores, scale, channels);
         #[unroll]
         for i in 0..m {
             let mut new_high = high[i];
@@ -400,7 +396,6 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
             part,
             kv_heads,
             old,
-            scale,
             &layout,
             by_position,
         );
@@ -416,7 +411,7 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
             }
             place += UNITS;
         }
-        tile.scores::<Q, NQ, K, NK>(queries, keys, &mut scores, channels);
+        tile.scores::<Q, NQ, K, NK>(queries, keys, &mut scores, scale, channels);
         #[unroll]
         for i in 0..m {
             let (high, factor) = (high_of[down + i * SIDE], factor_of[down + i * SIDE]);

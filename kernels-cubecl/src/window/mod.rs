@@ -70,10 +70,9 @@ const CUBES: usize = 1024;
 /// [`KernelError`](crate::KernelError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
 /// launch so much.
 pub fn window_weights(window: Window) -> Result<Tensor<4>> {
-    let [batch, _, queries, _] = window.queries.dims();
+    let [batch, heads, queries, _] = window.queries.dims();
     let check = window.check("window_weights")?;
-    let [batch_, heads, _, _] = window.queries.dims();
-    check.countable("weights", &[batch_, heads, queries, window.keys.dims()[2]])?;
+    check.countable("weights", &[batch, heads, queries, window.keys.dims()[2]])?;
     Ok(window.run(vec![queries; batch], true, false, false).0)
 }
 
@@ -82,10 +81,10 @@ pub fn window_weights(window: Window) -> Result<Tensor<4>> {
 /// query sees.
 ///
 /// A cube of 256 units makes the scores of up to 128 query rows, which are those of all heads that share the keys, and
-/// 128 entries (fewer if there are few): 16 channels at a time in shared memory, scores in registers. A first pass over the entries, split among
-/// cubes, keeps the highest score of each row and the sum of exponentials, and a small kernel merges splits in their order. A
-/// second pass makes the scores again, turns them into weights, and sums them over queries, 16 entries at a time, in
-/// the order of the queries.
+/// 128 entries (fewer if there are few): 16 channels at a time in shared memory, scores in registers. A first pass over
+/// the entries, split among cubes, keeps the highest score of each row and the sum of exponentials, and a small kernel
+/// merges splits in their order. A second pass makes the scores again, turns them into weights, and sums them over
+/// queries, 16 entries at a time, in the order of the queries.
 ///
 /// With `rows` = query_heads · queries it multiplies and adds 4 · batch · rows · entries · head_dim times. It reads the
 /// keys twice for every 128 rows of a kv head, the second time in part from the cache of the device, and writes 4 bytes an

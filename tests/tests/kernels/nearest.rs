@@ -182,6 +182,9 @@ fn nearest_has_answers_for_odd_rows() {
         assert_eq!((similarity[0], similarity[2]), (0.0, -2.0));
         assert!((similarity[1] - 0.5_f32.sqrt()).abs() < 1e-6);
         assert_eq!(find(5), (vec![-2.0; 3], vec![0; 3]));
+        let zero = || Tensor::zeros([1, 1, 1, 2], (device, DType::F32));
+        let input = Nearest { pairs: vec![(zero(), zero())], fillers: vec![0] };
+        assert_eq!(nearest(input).unwrap().similarity.try_into_vec_as::<f32>().unwrap(), [0.0]);
     }
 }
 
