@@ -110,4 +110,15 @@ impl Check {
         let numbers = dims.iter().try_fold(1_usize, |product, dim| product.checked_mul(*dim));
         self.at_most(what, numbers.unwrap_or(usize::MAX), u32::MAX as usize)
     }
+
+    /// Refuses a tensor of another type than f32.
+    pub(crate) fn f32(&self, tensor: &'static str, dtype: DType) -> Result<()> {
+        self.value(tensor, dtype.size(), dtype == DType::F32, "f32, of 4 bytes")
+    }
+
+    /// Refuses cubes that share more memory than the device has for one.
+    pub(crate) fn shared_bytes(&self, bytes: usize) -> Result<()> {
+        let max = self.client.properties().hardware.max_shared_memory_size;
+        self.at_most("the bytes of shared memory", bytes, max)
+    }
 }

@@ -9,6 +9,7 @@
 //! knows the backend of a tensor, and through its fusion, which runs what it has put off first; the kernels and how they are
 //! launched are the rest.
 
+mod accumulate;
 mod attention;
 mod check;
 mod column_scores;
@@ -16,27 +17,33 @@ mod compact;
 mod decode_attention;
 mod error;
 mod memory;
+mod nearest;
 mod quantized_attention;
 mod rotary;
 mod select;
 mod shared_attention;
 mod split;
 mod tile;
+mod vector;
+mod window;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
+pub use accumulate::{Accumulate, accumulate};
 pub use attention::{Attention, AttentionOutput, Visibility, attention};
 pub use column_scores::{ColumnScores, ColumnScoresOutput, column_scores};
 pub use compact::{CompactEntries, MOST_TRACKS, compact};
 pub use decode_attention::{DecodeAttention, DecodeOutput, EntryList, decode_attention};
 pub use error::{KernelError, Result};
 pub use memory::bytes_in_use;
+pub use nearest::{Nearest, NearestOutput, nearest};
 pub use quantized_attention::{
     PackedGroups, QuantizedAttention, QuantizedOutput, quantized_attention,
 };
 pub use rotary::RotaryTables;
 pub use select::{Select, SelectOutput, select};
 pub use shared_attention::{SharedAttention, SharedOutput, shared_attention};
+pub use window::{Window, WindowMoments, WindowMomentsOutput, window_moments, window_weights};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

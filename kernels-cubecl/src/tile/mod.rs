@@ -2,4 +2,5 @@
 
 pub(crate) mod mma;
 pub(crate) mod portable;
+pub(crate) mod product;
 pub(crate) mod support;

@@ -1,9 +1,12 @@
 //! The kernels by themselves, against f64, on every device of the build that has them. One file an operation.
 
+mod accumulate;
 mod attention;
 mod compact;
 mod decode_attention;
+mod nearest;
 mod quantized_attention;
 mod select;
 mod shared_attention;
 mod stores;
+mod window_scores;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
 use crate::{
     Result, check,
-    score::{Observes, ScoreInput, moments},
+    score::{Observes, ScoreInput, Wanted},
 };
 
 /// Budgets by what the layers' attention looks like: CAKE (Qin et al., 2025, Eq. 5 to 7).
@@ -48,19 +48,21 @@ impl Allocator for Preference {
     }
 
     fn measure(&self, input: &ScoreInput<'_>) -> Result<Vec<f64>> {
-        let (weights, own) = input.last_queries(self.window, self.name())?;
-        let rows = own.len();
-        let before = weights.dims()[3].saturating_sub(self.window);
+        let rows = input.seen.len();
+        let before = input.keys.dims()[2].saturating_sub(self.window);
+        let wanted = Wanted { variance: true, entropy: true };
+        let moments = input.moments(self.window, wanted, self.name())?;
+        let (Some(entropy), Some(variance)) = (moments.entropy(), moments.variance()) else {
+            return Ok(vec![0.0; rows]);
+        };
         if before == 0 {
             return Ok(vec![0.0; rows]);
         }
-        let weights = weights.narrow(3, 0, before);
-        let entropy = -(weights.clone() * (weights.clone() + 1e-10).log());
-        let (_, variance) = moments(weights, &own);
-        let sums = |x: Tensor<2>| x.sum_dim(1).reshape([rows, 1]);
-        let entropy = sums(entropy.reshape([rows as i32, -1]));
-        let variance = sums(variance.reshape([rows as i32, -1]));
-        let both = Tensor::cat(vec![entropy, variance], 1).try_into_vec_as::<f32>()?;
+        let sums = |x: Tensor<3>| {
+            let x: Tensor<2> = x.narrow(2, 0, before).reshape([rows as i32, -1]);
+            x.sum_dim(1)
+        };
+        let both = Tensor::cat(vec![sums(entropy), sums(variance)], 1).try_into_vec_as::<f32>()?;
         let preference = |both: &[f32]| {
             let (entropy, variance) = (f64::from(both[0]).max(0.0), f64::from(both[1]).max(0.0));
             entropy.powf(1.0 / self.tau1) * variance.powf(1.0 / self.tau2)

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Tensor};
 
-use super::{Entries, Track, layer::Context};
+use super::{Entries, LastQueries, Track, layer::Context};
 use crate::{
     Error, Result,
     allocate::{AllocateInput, Allocation, LazyScores},
@@ -77,7 +77,7 @@ pub(super) struct Findings {
 pub(super) fn compress(
     context: Context<'_>,
     view: View<'_>,
-    window: &dyn Fn() -> Tensor<4>,
+    window: &LastQueries<'_>,
     window_queries: &[usize],
     due: Due,
 ) -> Result<Findings> {
@@ -89,7 +89,6 @@ pub(super) fn compress(
         return Ok(findings);
     }
     let with_input = |f: &mut dyn FnMut(&ScoreInput<'_>) -> Result<()>| {
-        let weights = (observes.window > 0).then(window);
         f(&ScoreInput {
             layer,
             shape,
@@ -100,7 +99,7 @@ pub(super) fn compress(
             values: &view.entries.values,
             positions: &view.entries.positions,
             tracks: &view.entries.tracks,
-            window: weights.as_ref(),
+            window: (observes.window > 0).then_some(window),
             window_queries,
             heads_differ: policy.makes_ragged_heads(),
             profile: policy.profile(),

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{
-    CacheConfig, Entries, Track, Tracks,
+    CacheConfig, Entries, LastQueries, Track, Tracks,
     compress::{Compressed, Due, Snapshot, View, compress},
     prompt::{Arrival, Phase, Progress, Prompt},
     query_window::{Queries, QueryWindow},
@@ -18,7 +18,7 @@ use crate::{
     ops::{Selection, Visibility, WindowInput},
     policy::PositionMode,
     position::PositionEncoding,
-    score::{ObservedHeads, Observes, group_mean, of_own_queries},
+    score::{ObservedHeads, Observes, Wanted, group_mean},
 };
 
 /// What the layers of a cache share in one call.
@@ -285,29 +285,27 @@ impl LayerCache {
 
         let queries = Queries { queries: window_queries, positions };
         let own_queries: Vec<usize> = self.window.own(&arrived);
-        let window = Window {
-            weights: OnceCell::new(),
-            compute: &|| {
-                let last = self.window.with(&queries, &arrival.positions, config.ops.as_ref());
-                let size = last.positions.dims()[2];
-                let encoded = if queries_at_once {
-                    last.queries
-                } else {
-                    encoding.encode(last.queries, ranks.of_last(size))
-                };
-                config.ops.window_weights(WindowInput {
-                    queries: encoded,
-                    keys: Encode::keys(encode.as_ref(), entries().keys.clone()),
-                    visibility: Visibility {
-                        queries: last.positions,
-                        entries: entry_positions.clone(),
-                        // Entries between the window's own may have been evicted since.
-                        by_position: padded || size > 1,
-                    },
-                    scale,
-                })
-            },
+        let last_queries = || {
+            let last = self.window.with(&queries, &arrival.positions, config.ops.as_ref());
+            let size = last.positions.dims()[2];
+            let encoded = if queries_at_once {
+                last.queries
+            } else {
+                encoding.encode(last.queries, ranks.of_last(size))
+            };
+            WindowInput {
+                queries: encoded,
+                keys: Encode::keys(encode.as_ref(), entries().keys.clone()),
+                visibility: Visibility {
+                    queries: last.positions,
+                    entries: entry_positions.clone(),
+                    // Entries between the window's own may have been evicted since.
+                    by_position: padded || size > 1,
+                },
+                scale,
+            }
         };
+        let window = LastQueries::new(&last_queries, config.ops.as_ref());
 
         let due = compression_is_due(policy, arrival.phase);
         let prompt_event = match arrival.phase {
@@ -345,9 +343,8 @@ impl LayerCache {
                 prompt: matches!(arrival.phase, Phase::Prompt { .. }),
                 state: self.state(),
             };
-            let weights = || window.weights().clone();
             let due = Due { prompt: prompt_event, compress: due };
-            let compressed = compress(context, view, &weights, &own_queries, due)?;
+            let compressed = compress(context, view, &window, &own_queries, due)?;
             outcome.measure = compressed.measure;
             outcome.snapshot =
                 compressed.snapshot.map(|snapshot| (Box::new(snapshot), Box::new(entries.clone())));
@@ -373,7 +370,7 @@ impl LayerCache {
         arrival: &Arrival,
         tracks: &mut Tracks,
         (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
-        window: Option<&Window<'_>>,
+        window: Option<&LastQueries<'_>>,
     ) -> usize {
         let Context { shape, observes, .. } = context;
         let of_heads = |x: Tensor<3>| match observes.heads {
@@ -397,13 +394,8 @@ impl LayerCache {
             }
         };
         if let Some(window) = window {
-            let weights = window.weights();
-            let all = weights.dims()[2];
-            let kept = observes.local.min(all);
-            let own: Vec<usize> = arrival.of_prompt.iter().map(|&own| own.min(kept)).collect();
-            let last = of_own_queries(weights.clone().narrow(2, all - kept, kept), &own);
-            let [batch, heads, _, entries] = last.dims();
-            let past = of_heads(last.sum_dim(2).reshape([batch, heads, entries]));
+            let last = window.moments(observes.local, &arrival.of_prompt, Wanted::default());
+            let past = of_heads(last.sums.sums);
             set(tracks, Track::LocalCurrent, past.zeros_like());
             set(tracks, Track::LocalPast, past);
             return 0;
@@ -538,18 +530,6 @@ impl Outcome {
     /// Tokens held, one number a batch row and kv head.
     pub(super) fn held(&self) -> &[usize] {
         &self.held
-    }
-}
-
-/// The weights of the last queries, computed when first asked for.
-struct Window<'a> {
-    weights: OnceCell<Tensor<4>>,
-    compute: &'a dyn Fn() -> Tensor<4>,
-}
-
-impl Window<'_> {
-    fn weights(&self) -> &Tensor<4> {
-        self.weights.get_or_init(|| (self.compute)())
     }
 }
 

@@ -3,6 +3,7 @@
 mod compress;
 mod config;
 mod entries;
+mod last_queries;
 mod layer;
 mod prompt;
 mod query_window;
@@ -15,6 +16,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub use config::{CacheConfig, InputCheck};
 pub use entries::{Entries, Sharing};
+pub(crate) use last_queries::LastQueries;
 pub use prompt::Prompt;
 pub use tracks::{Track, Tracks};
 

@@ -65,6 +65,13 @@ pub trait Ops: Debug + Send + Sync {
         window::window_weights(input)
     }
 
+    /// For each entry sums over a few queries of what their attention weights are, so that the weights need not be
+    /// kept. See [`MomentsInput`] for shapes.
+    fn window_moments(&self, input: MomentsInput) -> Moments {
+        let weights = self.window_weights(input.window);
+        window::moments(weights, &input.own, input.deviations, input.entropies)
+    }
+
     /// The entries to keep: the protected ones, then the highest scores; of equal ones the older.
     ///
     /// # Errors
@@ -336,6 +343,30 @@ pub struct WindowInput {
     pub visibility: Visibility,
     /// What scores are multiplied by before the softmax.
     pub scale: f64,
+}
+
+/// What [`Ops::window_moments`] works on.
+#[derive(Clone, Debug)]
+pub struct MomentsInput {
+    /// Queries and keys.
+    pub window: WindowInput,
+    /// How many of the queries are a row's own, the last, one number a batch row; the others are not counted.
+    pub own: Vec<usize>,
+    /// Whether [`Moments::deviations`] are wanted.
+    pub deviations: bool,
+    /// Whether [`Moments::entropies`] are wanted.
+    pub entropies: bool,
+}
+
+/// What [`Ops::window_moments`] returns: sums over the queries, `[batch, query_heads, entries]`, f32.
+#[derive(Clone, Debug)]
+pub struct Moments {
+    /// Of the weights.
+    pub sums: Tensor<3>,
+    /// Of the squares of what the weights of a row's own queries deviate from their mean.
+    pub deviations: Option<Tensor<3>>,
+    /// Of −w · ln(w + 10⁻¹⁰).
+    pub entropies: Option<Tensor<3>>,
 }
 
 /// Which entry a query may see: those written at its own position or before, padding excepted.

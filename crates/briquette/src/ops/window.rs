@@ -1,6 +1,6 @@
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, TensorData};
 
-use super::{WindowInput, attention::block_weights, product::Precision};
+use super::{Moments, WindowInput, attention::block_weights, product::Precision};
 
 /// A window is one block of queries.
 pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
@@ -16,4 +16,41 @@ pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
         entries.saturating_sub(rows),
         precision,
     )
+}
+
+/// Sums over the queries of `weights`, `[batch, query_heads, queries, entries]`, of which the last `own` count.
+pub(super) fn moments(
+    weights: Tensor<4>,
+    own: &[usize],
+    deviations: bool,
+    entropies: bool,
+) -> Moments {
+    let [batch, heads, _, entries] = weights.dims();
+    let device = weights.device();
+    let weights = of_own_queries(weights, own);
+    let sum = |x: Tensor<4>| x.sum_dim(2).reshape([batch, heads, entries]);
+    let sums = sum(weights.clone());
+    let deviations = deviations.then(|| {
+        let counts: Vec<f32> = own.iter().map(|&own| own.max(1) as f32).collect();
+        let data = TensorData::new(counts, [batch, 1, 1, 1]);
+        let counts = Tensor::<4>::from_data(data, (&device, DType::F32));
+        let mean = weights.clone().sum_dim(2) / counts;
+        sum(of_own_queries((weights.clone() - mean).square(), own))
+    });
+    let entropies = entropies.then(|| sum(-(weights.clone() * (weights + 1e-10).log())));
+    Moments { sums, deviations, entropies }
+}
+
+/// Numbers of queries, `[batch, heads, queries, entries]`, zero but for the last `own` queries of each row.
+fn of_own_queries(numbers: Tensor<4>, own: &[usize]) -> Tensor<4> {
+    let [batch, _, queries, _] = numbers.dims();
+    if own.iter().all(|&own| own == queries) {
+        return numbers;
+    }
+    let mask = own.iter().flat_map(|&own| {
+        (0..queries).map(move |query| if query + own >= queries { 1.0 } else { 0.0 })
+    });
+    let data = TensorData::new(mask.collect::<Vec<f32>>(), [batch, 1, queries, 1]);
+    let device = numbers.device();
+    numbers * Tensor::from_data(data, (&device, DType::F32))
 }

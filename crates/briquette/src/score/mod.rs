@@ -5,6 +5,7 @@
 
 mod accumulated;
 mod global_local;
+mod moments;
 mod pool;
 mod recency;
 mod retrieval;
@@ -19,17 +20,17 @@ use serde::{Deserialize, Serialize};
 
 pub use accumulated::{AccumulatedAttention, Normalize};
 pub use global_local::GlobalLocal;
+pub use moments::{Wanted, WindowMoments};
 pub use pool::{Pool, PoolKind};
 pub use recency::Recency;
 pub use retrieval::{Pick, RetrievalHeads};
 pub use robust::RobustAttention;
 pub use variance::WindowVariance;
-pub(crate) use variance::{moments, of_own_queries};
 pub use window::{HeadMean, WindowAttention};
 
 use crate::{
     CacheShape, Error, Profile, Result,
-    cache::{Track, Tracks},
+    cache::{LastQueries, Track, Tracks},
     ops::Ops,
 };
 
@@ -160,10 +161,8 @@ pub struct ScoreInput<'a> {
     pub positions: &'a Tensor<3, Int>,
     /// What has been counted of each entry.
     pub tracks: &'a Tracks,
-    /// With [`Observes::window`]: `[batch, query_heads, queries, entries]`, f32, the last query last;
-    /// fewer queries than asked for if fewer have been seen, zero where a query was padding. More than a stage
-    /// asked for if another stage asked for more: see [`last_queries`](Self::last_queries).
-    pub window: Option<&'a Tensor<4>>,
+    /// With [`Observes::window`]: the last queries.
+    pub(crate) window: Option<&'a LastQueries<'a>>,
     /// How many queries of the window are a row's own, one number a batch row.
     pub window_queries: &'a [usize],
     /// Whether heads of the layer may hold different tokens in the same column.
@@ -183,17 +182,29 @@ impl ScoreInput<'_> {
         self.tracks.get(track).ok_or_else(|| missing_observation(stage, &format!("{track:?}")))
     }
 
-    /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, and how many of them
-    /// are a row's own.
+    /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, f32, the last query last,
+    /// and how many of them are a row's own. Fewer queries if fewer have been seen, zero where a query was padding.
+    ///
+    /// They are computed and held for this call: where sums over the queries do, [`moments`](Self::moments) is faster.
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes a window.
     pub fn last_queries(&self, queries: usize, stage: &str) -> Result<(Tensor<4>, Vec<usize>)> {
         let window = self.window.ok_or_else(|| missing_observation(stage, "window"))?;
-        let all = window.dims()[2];
+        let weights = window.weights();
+        let all = weights.dims()[2];
         let kept = queries.min(all);
         let own = self.window_queries.iter().map(|&own| own.min(kept)).collect();
-        Ok((window.clone().narrow(2, all - kept, kept), own))
+        Ok((weights.clone().narrow(2, all - kept, kept), own))
+    }
+
+    /// Sums over the last `queries` queries of what their weights are; fewer queries if fewer have been seen.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it observes a window.
+    pub fn moments(&self, queries: usize, wanted: Wanted, stage: &str) -> Result<WindowMoments> {
+        let window = self.window.ok_or_else(|| missing_observation(stage, "window"))?;
+        Ok(window.moments(queries, self.window_queries, wanted))
     }
 
     /// The mean over the query heads that share a kv head: `[batch, query_heads, entries]` becomes

@@ -1,7 +1,7 @@
 use burn::tensor::{Tensor, s};
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Pool, RetrievalHeads, ScoreInput, Scorer};
+use super::{Observes, Pool, RetrievalHeads, ScoreInput, Scorer, Wanted};
 use crate::{Result, check};
 
 /// The attention weight a token receives from the last `window` queries, pooled along the tokens.
@@ -66,9 +66,7 @@ impl Scorer for WindowAttention {
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let (weights, _) = input.last_queries(self.window, self.name())?;
-        let [batch, query_heads, _, entries] = weights.dims();
-        let scores = weights.mean_dim(2).reshape([batch, query_heads, entries]);
+        let scores = input.moments(self.window, Wanted::default(), self.name())?.mean();
         let scores = match self.pool {
             None => scores,
             Some(pool) => pool.apply(outside_window(scores, self.window)),

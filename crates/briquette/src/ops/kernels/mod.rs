@@ -3,11 +3,16 @@
 
 mod attention;
 mod compressed;
+mod merge;
 mod selection;
+mod window;
+
+use burn::tensor::Tensor;
 
 use super::{
-    AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Ops, QuantizedInput, RaggedInput,
-    RaggedOutput, Reference, SelectInput, Selection, SharedInput, select,
+    AccumulateInput, AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Moments,
+    MomentsInput, Nearest, NearestInput, Ops, QuantizedInput, RaggedInput, RaggedOutput, Reference,
+    SelectInput, Selection, SharedInput, WindowInput, select,
 };
 use crate::{Result, cache::Entries};
 
@@ -36,6 +41,14 @@ impl Ops for Kernels {
         compressed::quantized(input).ok()
     }
 
+    fn window_weights(&self, input: WindowInput) -> Tensor<4> {
+        window::weights(input.clone()).unwrap_or_else(|_| Reference.window_weights(input))
+    }
+
+    fn window_moments(&self, input: MomentsInput) -> Moments {
+        window::moments(input.clone()).unwrap_or_else(|_| Reference.window_moments(input))
+    }
+
     /// On the device, with nothing read back but the counts of NaN that are asked for. On the host where there is no
     /// kernel, for more than one takes, and where nothing is to be kept.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
@@ -43,6 +56,14 @@ impl Ops for Kernels {
             Ok(found) => selection::checked(found, &input),
             Err(_) => select::select(input),
         }
+    }
+
+    fn nearest(&self, input: NearestInput) -> Nearest {
+        merge::nearest(input.clone()).unwrap_or_else(|_| Reference.nearest(input))
+    }
+
+    fn accumulate(&self, input: AccumulateInput) -> Tensor<4> {
+        merge::accumulate(input.clone()).unwrap_or_else(|_| Reference.accumulate(input))
     }
 
     /// In one launch. By tensor operations where there is no kernel, for more than one takes, and where nothing is kept.

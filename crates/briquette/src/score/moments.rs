@@ -1,0 +1,58 @@
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use crate::ops::Moments;
+
+/// Which sums are wanted besides those of the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// [`WindowMoments::variance`].
+    pub variance: bool,
+    /// [`WindowMoments::entropy`].
+    pub entropy: bool,
+}
+
+/// Sums over the last queries of what their attention weights are, one number an entry and query head.
+#[derive(Clone, Debug)]
+pub struct WindowMoments {
+    pub(crate) sums: Moments,
+    /// Queries, padding counted.
+    pub(crate) queries: usize,
+    /// How many of them are a row's own.
+    pub(crate) own: Vec<usize>,
+}
+
+impl WindowMoments {
+    /// The mean weight over the queries, padding counted as zero: `[batch, query_heads, entries]`, f32.
+    pub fn mean(&self) -> Tensor<3> {
+        self.sums.sums.clone() / self.queries as f64
+    }
+
+    /// The mean weight over a row's own queries, `[batch, query_heads, entries]`, f32.
+    pub fn own_mean(&self) -> Tensor<3> {
+        let sums = self.sums.sums.clone();
+        let counts = self.counts(0, &sums.device());
+        sums / counts
+    }
+
+    /// The unbiased variance of the weight over a row's own queries, `[batch, query_heads, entries]`, f32; 0 for one
+    /// query. `None` if it was not wanted.
+    pub fn variance(&self) -> Option<Tensor<3>> {
+        let deviations = self.sums.deviations.clone()?;
+        let counts = self.counts(1, &deviations.device());
+        Some(deviations / counts)
+    }
+
+    /// What the weights of the queries add to the entropy, `[batch, query_heads, entries]`, f32: the sum of
+    /// −w · ln(w + 10⁻¹⁰). `None` if it was not wanted.
+    pub fn entropy(&self) -> Option<Tensor<3>> {
+        self.sums.entropies.clone()
+    }
+
+    /// How many queries are a row's own, `less` taken off, at least 1: `[batch, 1, 1]`.
+    fn counts(&self, less: usize, device: &Device) -> Tensor<3> {
+        let counts: Vec<f32> =
+            self.own.iter().map(|own| own.saturating_sub(less).max(1) as f32).collect();
+        let batch = counts.len();
+        Tensor::from_data(TensorData::new(counts, [batch, 1, 1]), (device, DType::F32))
+    }
+}

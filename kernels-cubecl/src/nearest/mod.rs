@@ -1,0 +1,222 @@
+mod extension;
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Int, Shape, Tensor, TensorData},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use self::extension::NearestBackend;
+use crate::{
+    Result,
+    check::Check,
+    tile::product::{SIDE, UNITS, shared_bytes, sides},
+    vector::vector_size,
+};
+
+/// What [`nearest`] works on.
+#[derive(Clone, Debug)]
+pub struct Nearest {
+    /// One or two pairs of `[batch, heads, from, channels]` and `[batch, heads, to, channels]`, both of a pair of one
+    /// type.
+    pub pairs: Vec<(Tensor<4>, Tensor<4>)>,
+    /// The first rows of `to` that are nobody's nearest, one number a batch row and head.
+    pub fillers: Vec<usize>,
+}
+
+/// What [`nearest`] returns.
+#[derive(Clone, Debug)]
+pub struct NearestOutput {
+    /// The similarity to the most similar row, `[batch, heads, from]`, f32; −2 if there is none.
+    pub similarity: Tensor<3>,
+    /// Which one it is, `[batch, heads, from]`; 0 if there is none.
+    pub index: Tensor<3, Int>,
+}
+
+/// Cubes that keep a large device busy: `to` is split until there are as many.
+const CUBES: usize = 1024;
+
+/// For each row of `from` the most similar row of `to` and their similarity, which is the cosine, or the product of the
+/// cosines of two pairs, at most 1. Of equals the first; a zero vector is like nothing, 0; a row with a NaN is nobody's
+/// nearest. What D2O, KVMerger and EMS merge by.
+///
+/// No matrix of similarities is kept. A first kernel measures every row. Then a cube of 256 units takes 128 rows of
+/// `from` (fewer if there are few) against tiles of 128 rows of `to` (64 for two pairs): 16 channels at a
+/// time in shared memory, products in registers, and with them the best so far. Where rows of `from` are too few to
+/// keep the device busy `to` is split, and the best of all splits is taken at the end. All is f32, without the shorter
+/// operands of tensor cores: who is merged with whom hangs on it.
+///
+/// For each head and pair it multiplies and adds 2 · from · to · channels times, reads `from` and `to` once for their
+/// lengths, and `to` once more for every 128 rows of `from`, mostly from the cache of the device. It writes 8 bytes a row
+/// of `from` and split, reads them, and writes similarity and index.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is no pair or are more than two, a tensor is
+/// empty, or the device has no kernels or cannot launch so much.
+pub fn nearest(input: Nearest) -> Result<NearestOutput> {
+    input.check()?;
+    let Nearest { pairs, fillers } = input;
+    let number = pairs.len();
+    let (from, to) = pairs[0].clone();
+    let (more_from, more_to) = pairs[number - 1].clone();
+    let lists = fillers.len();
+    let fillers = fillers.into_iter().map(|fillers| fillers as i64).collect::<Vec<_>>();
+    let fillers =
+        Tensor::<1, Int>::from_data(TensorData::new(fillers, [lists]), &pairs[0].0.device());
+    let (similarity, index) = Dispatch::nearest(
+        from.into_dispatch(),
+        to.into_dispatch(),
+        more_from.into_dispatch(),
+        more_to.into_dispatch(),
+        fillers.into_dispatch(),
+        number,
+    );
+    Ok(NearestOutput {
+        similarity: Tensor::from_dispatch(similarity),
+        index: Tensor::from_dispatch(index),
+    })
+}
+
+impl Nearest {
+    fn check(&self) -> Result<()> {
+        const OPERATION: &str = "nearest";
+        let pairs = self.pairs.len();
+        let few = (1..=2).contains(&pairs);
+        if !few {
+            return Err(crate::KernelError::Value {
+                operation: OPERATION,
+                what: "pairs",
+                found: pairs,
+                expected: "1 or 2".to_owned(),
+            });
+        }
+        let check = Check::new(OPERATION, &self.pairs[0].0.device())?;
+        let [batch, heads, from, _] = self.pairs[0].0.dims();
+        let to = self.pairs[0].1.dims()[2];
+        let some = |what, number| check.value(what, number, number > 0, "1 or more");
+        some("batch", batch)?;
+        some("heads", heads)?;
+        some("from", from)?;
+        some("to", to)?;
+        for (rows, others) in &self.pairs {
+            let channels = rows.dims()[3];
+            some("channels", channels)?;
+            check.shape("from", rows.dims(), [batch, heads, from, channels])?;
+            check.shape("to", others.dims(), [batch, heads, to, channels])?;
+            let bytes = rows.dtype().size();
+            let same = rows.dtype() == others.dtype();
+            let expected = format!("{bytes} bytes, of the type of the other");
+            check.value("a number of to", others.dtype().size(), same, expected)?;
+            check.countable("from", &rows.dims())?;
+            check.countable("to", &others.dims())?;
+        }
+        check.shape("fillers", [self.fillers.len()], [batch * heads])?;
+        let lists = batch * heads;
+        let Plan { tile, row_tiles, splits, .. } = Plan::new(lists, from, to, pairs);
+        check.countable("the best of splits", &[splits, lists, from])?;
+        let lengths = 4 * SIDE * (tile[0] + tile[1]);
+        check.shared_bytes(tile.map(shared_bytes).iter().sum::<usize>() + lengths + 8 * UNITS)?;
+        check.cubes([row_tiles, lists, splits])?;
+        check.cubes([from.max(to).div_ceil(kernel::MEASURED), lists, 1])
+    }
+}
+
+/// How the work is shared out.
+struct Plan {
+    /// Rows of `from` and of `to` that a unit has of a tile.
+    tile: [usize; 2],
+    row_tiles: usize,
+    tiles_of_split: usize,
+    splits: usize,
+}
+
+impl Plan {
+    fn new(lists: usize, from: usize, to: usize, pairs: usize) -> Self {
+        let [of_from, of_to] = sides(lists, from, to);
+        // The products of both pairs are in registers at once.
+        let tile = [of_from, if pairs == 1 { of_to } else { of_to / 2 }];
+        let row_tiles = from.div_ceil(tile[0] * SIDE);
+        let tiles = to.div_ceil(tile[1] * SIDE);
+        let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(row_tiles * lists));
+        Self { tile, row_tiles, tiles_of_split, splits: tiles.div_ceil(tiles_of_split) }
+    }
+}
+
+/// Takes the tensors of both pairs.
+fn launch(tensors: [CubeTensor; 4], fillers: CubeTensor, pairs: usize) -> (CubeTensor, CubeTensor) {
+    let shape = tensors[0].shape();
+    let (batch, heads, from) = (shape[0], shape[1], shape[2]);
+    let to = tensors[1].shape()[2];
+    let lists = batch * heads;
+    let client = tensors[0].client.clone();
+    let device = tensors[0].device.clone();
+    let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
+    let vector = tensors.iter().map(vector_size).min().unwrap_or(1);
+    let channels = [tensors[0].shape()[3], tensors[2].shape()[3]];
+    let norms = |x: &CubeTensor| {
+        let (rows, channels) = (x.shape()[2], x.shape()[3]);
+        let inverse = empty(Shape::from([lists, rows]), DType::F32);
+        kernel::inverse_norms::launch(
+            &client,
+            CubeCount::Static(rows.div_ceil(kernel::MEASURED) as u32, lists as u32, 1),
+            CubeDim::new_1d(UNITS as u32),
+            vector,
+            x.clone().into_tensor_arg(),
+            inverse.clone().into_tensor_arg(),
+            heads,
+            channels,
+            dtype_to_storage_type(x.dtype),
+        );
+        inverse
+    };
+    let [of_from, of_to] = [norms(&tensors[0]), norms(&tensors[1])];
+    let [of_more_from, of_more_to] = match pairs {
+        1 => [of_from.clone(), of_to.clone()],
+        _ => [norms(&tensors[2]), norms(&tensors[3])],
+    };
+
+    let Plan { tile, row_tiles, tiles_of_split, splits } = Plan::new(lists, from, to, pairs);
+    let similarities = empty(Shape::from([splits, lists, from]), DType::F32);
+    let indices = empty(Shape::from([splits, lists, from]), DType::U32);
+    let types = [tensors[0].dtype, tensors[2].dtype, fillers.dtype].map(dtype_to_storage_type);
+    let int = fillers.dtype;
+    let [rows, others, more_rows, more_others] = tensors;
+    kernel::search::launch(
+        &client,
+        CubeCount::Static(row_tiles as u32, lists as u32, splits as u32),
+        CubeDim::new_1d(UNITS as u32),
+        vector,
+        rows.into_tensor_arg(),
+        others.into_tensor_arg(),
+        of_from.into_tensor_arg(),
+        of_to.into_tensor_arg(),
+        more_rows.into_tensor_arg(),
+        more_others.into_tensor_arg(),
+        of_more_from.into_tensor_arg(),
+        of_more_to.into_tensor_arg(),
+        fillers.into_tensor_arg(),
+        similarities.clone().into_tensor_arg(),
+        indices.clone().into_tensor_arg(),
+        heads,
+        tiles_of_split,
+        channels,
+        pairs,
+        tile,
+        types,
+    );
+    let similarity = empty(Shape::from([batch, heads, from]), DType::F32);
+    let index = empty(Shape::from([batch, heads, from]), int);
+    kernel::merge::launch(
+        &client,
+        CubeCount::Static(from.div_ceil(UNITS) as u32, lists as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        similarities.into_tensor_arg(),
+        indices.into_tensor_arg(),
+        similarity.clone().into_tensor_arg(),
+        index.clone().into_tensor_arg(),
+        dtype_to_storage_type(int),
+    );
+    (similarity, index)
+}

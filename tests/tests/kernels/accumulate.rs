@@ -1,0 +1,183 @@
+//! Odd sizes, sizes that cross a chunk of rows and a bin of slots, rows that are sent nowhere.
+
+use briquette::ops::{AccumulateInput, Ops, Reference, best};
+use briquette_kernels::{Accumulate, KernelError, accumulate};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::Noise,
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+#[derive(Debug)]
+struct Case {
+    batch: usize,
+    heads: usize,
+    rows: usize,
+    channels: usize,
+    span: usize,
+    slots: usize,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |batch, heads, rows, channels, span, slots| Case {
+        batch,
+        heads,
+        rows,
+        channels,
+        span,
+        slots,
+    };
+    vec![
+        case(1, 1, 1, 1, 1, 1),
+        case(2, 3, 70, 64, 1, 9),
+        case(1, 2, 1023, 64, 2, 257),
+        case(1, 1, 1025, 64, 4, 16),
+        // More chunks than units that look them up, and several parts.
+        case(1, 1, 34 * 1024 + 5, 1, 3, 70),
+        case(2, 2, 300, 129, 1, 65),
+        case(1, 2, 40, 7, 50, 30),
+        case(1, 2, 90, 260, 1, 11),
+    ]
+}
+
+impl Case {
+    /// The kernel against a loop over rows in f64.
+    fn check(&self, dtype: DType, device: &Device) {
+        let Self { batch, heads, rows, channels, span, slots } = *self;
+        let host = host();
+        let mut rng = ChaCha8Rng::seed_from_u64(rows as u64);
+        let mut noise = Noise::new(rows as u64);
+        let x = noise.tensor([batch, heads, rows, channels], &host).cast(dtype);
+        let lists = batch * heads;
+        // A third goes to one slot, a few nowhere; a tenth has no weight.
+        let slot: Vec<i64> = (0..lists * rows)
+            .map(|_| match rng.random_range(0..3) {
+                0 => slots as i64 / 2,
+                _ => rng.random_range(-3..slots as i64 + 3),
+            })
+            .collect();
+        let weights: Vec<f32> = (0..lists * rows)
+            .map(|_| if rng.random_range(0..10) == 0 { 0.0 } else { rng.random_range(-1.0..2.0) })
+            .collect();
+
+        let numbers = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+        let mut expected = vec![0.0_f64; lists * slots * channels];
+        let mut size = vec![0.0_f64; lists * slots * channels];
+        for row in 0..lists * rows {
+            let list = row / rows;
+            for place in slot[row]..slot[row] + span as i64 {
+                if place < 0 || place >= slots as i64 || weights[row] == 0.0 {
+                    continue;
+                }
+                for channel in 0..channels {
+                    let at = (list * slots + place as usize) * channels + channel;
+                    let term =
+                        f64::from(weights[row]) * f64::from(numbers[row * channels + channel]);
+                    expected[at] += term;
+                    size[at] += term.abs();
+                }
+            }
+        }
+
+        let shape = [batch, heads, rows];
+        let weights = Tensor::from_data(TensorData::new(weights, shape), (device, DType::F32));
+        let slot = Tensor::from_data(TensorData::new(slot, shape), device);
+        let x = x.to_device(device);
+        let wide = Tensor::cat(vec![x.clone(), x.clone().mul_scalar(f32::NAN)], 3);
+        let turned = x.clone().swap_dims(2, 3).mul_scalar(1.0).swap_dims(2, 3);
+        let mut first = None;
+        for x in [x, wide.narrow(3, 0, channels), turned] {
+            // What a buffer that is used again may hold.
+            drop(Tensor::<4>::full([batch, heads, slots, channels], f32::NAN, device) * 1.0);
+            let input =
+                AccumulateInput { x, weights: weights.clone(), slot: slot.clone(), span, slots };
+            let found = best().accumulate(input).into_data();
+            assert_eq!(found.shape()[..], [batch, heads, slots, channels]);
+            assert_eq!(found.dtype(), DType::F32);
+            let found = found.try_into_vec_as::<f32>().unwrap();
+            for ((found, expected), size) in found.iter().zip(&expected).zip(&size) {
+                let off = (f64::from(*found) - expected).abs();
+                assert!(
+                    off <= tolerance(DType::F32) * (1.0 + size * 1e-2),
+                    "{found}, expected {expected}, {self:?}, {dtype:?}"
+                );
+            }
+            assert_eq!(
+                *first.get_or_insert_with(|| found.clone()),
+                found,
+                "layout changes nothing"
+            );
+        }
+    }
+}
+
+#[test]
+fn accumulate_adds_rows_to_slots() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            for case in cases() {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                case.check(dtype, &backend.device);
+            }
+        }
+    }
+}
+
+fn input(shape: [usize; 4], slots: usize, device: &Device) -> Accumulate {
+    let [batch, heads, rows, channels] = shape;
+    Accumulate {
+        x: Tensor::zeros([batch, heads, rows, channels], (device, DType::F32)),
+        weights: Tensor::zeros([batch, heads, rows], (device, DType::F32)),
+        slot: Tensor::zeros([batch, heads, rows], device),
+        span: 1,
+        slots,
+    }
+}
+
+#[test]
+fn no_rows_add_up_to_nothing() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let sums = accumulate(input([1, 2, 0, 4], 3, &backend.device)).unwrap();
+        assert_eq!(sums.dims(), [1, 2, 3, 4]);
+        assert!(sums.try_into_vec_as::<f32>().unwrap().iter().all(|sum| *sum == 0.0));
+    }
+}
+
+#[test]
+fn accumulate_refuses_what_does_not_fit() {
+    let operation = "accumulate";
+    let error = accumulate(input([1, 1, 1, 1], 1, &host())).unwrap_err();
+    assert_eq!(error, KernelError::Device { operation });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let whole = || input([1, 2, 5, 4], 3, &backend.device);
+        let error = accumulate(Accumulate { slots: 0, ..whole() }).unwrap_err();
+        let expected = "1 or more".to_owned();
+        assert_eq!(error, KernelError::Value { operation, what: "slots", found: 0, expected });
+        let error = accumulate(Accumulate { slots: 1 << 21, ..whole() }).unwrap_err();
+        let what = "slots and span";
+        let (found, max) = ((1 << 21) + 1, 1 << 21);
+        assert_eq!(error, KernelError::TooLarge { operation, what, found, max });
+        let other = input([1, 2, 6, 4], 3, &backend.device);
+        let error = accumulate(Accumulate { slot: other.slot, ..whole() }).unwrap_err();
+        let (found, expected) = (vec![1, 2, 6], vec![1, 2, 5]);
+        assert_eq!(error, KernelError::Shape { operation, tensor: "slot", found, expected });
+    }
+}
+
+/// What the kernel returns is what tensor operations return.
+#[test]
+fn accumulate_is_the_reference() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let mut noise = Noise::new(7);
+        let x = noise.tensor([2, 2, 33, 8], &backend.device);
+        let weights = noise.tensor([2, 2, 33, 1], &backend.device).reshape([2, 2, 33]);
+        let slot = (weights.clone() * 3.0 + 4.0).int();
+        let input = AccumulateInput { x, weights, slot, span: 2, slots: 9 };
+        let found = best().accumulate(input.clone());
+        let off = (found - Reference.accumulate(input)).abs().max();
+        assert!(off.try_into_scalar::<f32>().unwrap() < 1e-5);
+    }
+}

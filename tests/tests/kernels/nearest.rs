@@ -1,0 +1,233 @@
+//! Odd sizes, sizes that cross a tile and a split, fillers, equals, zero vectors.
+
+use briquette::ops::{NearestInput, Ops, Reference, best};
+use briquette_kernels::{KernelError, Nearest, nearest};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::Noise,
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Tensor};
+
+#[derive(Debug)]
+struct Case {
+    batch: usize,
+    heads: usize,
+    from: usize,
+    to: usize,
+    /// Channels of each pair.
+    channels: Vec<usize>,
+    /// Fillers of the lists, one after another.
+    fillers: Vec<usize>,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |(batch, heads), from, to, channels: &[usize], fillers: &[usize]| {
+        let fillers = (0..batch * heads).map(|list| fillers[list % fillers.len()]).collect();
+        Case { batch, heads, from, to, channels: channels.to_vec(), fillers }
+    };
+    vec![
+        case((1, 1), 1, 1, &[64], &[0]),
+        case((2, 2), 5, 130, &[64], &[0, 129, 130, 3]),
+        case((1, 2), 33, 300, &[64], &[2, 0]),
+        case((1, 1), 130, 127, &[7], &[1]),
+        case((1, 2), 3, 65, &[64, 64], &[0, 64]),
+        case((1, 1), 40, 200, &[16, 5], &[1]),
+        // More cubes than a device needs: a split has two tiles.
+        case((64, 8), 1, 300, &[64], &[0, 5]),
+        // The largest tiles.
+        case((32, 8), 33, 130, &[4], &[0, 5]),
+        case((32, 8), 33, 70, &[4, 4], &[0, 5]),
+    ]
+}
+
+/// The rows of a tensor.
+fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
+    let channels = x.dims()[3];
+    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+    x.chunks(channels).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
+}
+
+fn cosine(a: &[f64], b: &[f64]) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths == 0.0 { 0.0 } else { (dot(a, b) / lengths).min(1.0) }
+}
+
+impl Case {
+    /// The kernel against all similarities in f64.
+    fn check(&self, dtype: DType, device: &Device) {
+        let Self { batch, heads, from, to, .. } = *self;
+        let host = host();
+        let mut noise = Noise::new((from * to) as u64);
+        let pairs: Vec<(Tensor<4>, Tensor<4>)> = self
+            .channels
+            .iter()
+            .map(|&channels| {
+                let rows = noise.tensor([batch, heads, from, channels], &host);
+                let others = noise.tensor([batch, heads, to, channels], &host);
+                // `to` repeats its first rows; the last row of `from` is zero.
+                let (half, twice) = (to.div_ceil(2), to / 2);
+                let others = match twice {
+                    0 => others,
+                    _ => Tensor::cat(
+                        vec![others.clone().narrow(2, 0, half), others.narrow(2, 0, twice)],
+                        2,
+                    ),
+                };
+                let rows = match from {
+                    1 => rows,
+                    _ => rows.slice_fill(burn::tensor::s![.., .., from - 1.., ..], 0.0),
+                };
+                (rows.cast(dtype), others.cast(dtype))
+            })
+            .collect();
+
+        let lists: Vec<_> = pairs.iter().map(|(a, b)| (numbers(a), numbers(b))).collect();
+        let mut unclear = 0;
+        let expected: Vec<(f64, Option<usize>)> = (0..batch * heads * from)
+            .map(|row| {
+                let list = row / from;
+                let similarity = |column: usize| -> f64 {
+                    let of_pair = |(a, b): &(Vec<Vec<f64>>, Vec<Vec<f64>>)| {
+                        cosine(&a[row], &b[list * to + column])
+                    };
+                    lists.iter().map(of_pair).product()
+                };
+                let (mut highest, mut index, mut next) = (-2.0, 0, -2.0_f64);
+                for column in self.fillers[list]..to {
+                    let found = similarity(column);
+                    if found > highest {
+                        (next, highest, index) = (highest, found, column);
+                    } else if found < highest {
+                        next = next.max(found);
+                    }
+                }
+                let clear = highest - next > 1e-5 || highest == -2.0;
+                unclear += usize::from(!clear);
+                (highest, clear.then_some(index))
+            })
+            .collect();
+        assert!(unclear <= expected.len() / 10, "{unclear} of {} are unclear", expected.len());
+
+        let to_device = |x: &Tensor<4>| x.clone().to_device(device);
+        let plain: Vec<_> = pairs.iter().map(|(a, b)| (to_device(a), to_device(b))).collect();
+        // A part of a wider tensor whose other part is NaN, and the transpose of another.
+        let wide = |x: &Tensor<4>| {
+            let channels = x.dims()[3];
+            Tensor::cat(vec![x.clone(), x.clone().mul_scalar(f32::NAN)], 3).narrow(3, 0, channels)
+        };
+        let turned = |x: &Tensor<4>| x.clone().swap_dims(2, 3).mul_scalar(1.0).swap_dims(2, 3);
+        let strided = plain.iter().map(|(a, b)| (turned(a), wide(b))).collect();
+        let mut first = None;
+        for pairs in [plain, strided] {
+            // What a buffer that is used again may hold.
+            drop(Tensor::<3>::full([batch, heads, from], f32::NAN, device) * 1.0);
+            let found = best().nearest(NearestInput { pairs, fillers: self.fillers.clone() });
+            assert_eq!(found.similarity.dims(), [batch, heads, from]);
+            assert_eq!(found.index.dims(), [batch, heads, from]);
+            let similarity = found.similarity.try_into_vec_as::<f32>().unwrap();
+            let index = found.index.try_into_vec_as::<i32>().unwrap();
+            for ((found, place), (highest, expected)) in
+                similarity.iter().zip(&index).zip(&expected)
+            {
+                let off = (f64::from(*found) - highest).abs();
+                assert!(
+                    off <= tolerance(DType::F32) && *found <= 1.0,
+                    "{found}, expected {highest}, {self:?}, {dtype:?}"
+                );
+                if let Some(expected) = expected {
+                    assert_eq!(*place as usize, *expected, "{self:?}, {dtype:?}");
+                }
+            }
+            let all = (similarity, index);
+            assert_eq!(*first.get_or_insert_with(|| all.clone()), all, "layout changes nothing");
+        }
+    }
+}
+
+#[test]
+fn nearest_finds_the_most_similar() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            // Products are the same whatever the type: a few cases show that rows of it are read.
+            let all = dtype == DType::F32;
+            for case in cases().into_iter().filter(|case| all || case.from == 33) {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                case.check(dtype, &backend.device);
+            }
+        }
+    }
+}
+
+/// Zero vectors are like nothing, NaN is nobody's nearest, and where all are fillers there is nothing.
+#[test]
+fn nearest_has_answers_for_odd_rows() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let device = &backend.device;
+        let rows = |rows: &[[f32; 2]]| {
+            let flat: Vec<f32> = rows.concat();
+            Tensor::<1>::from_floats(&flat[..], device).reshape([1, 1, rows.len(), 2])
+        };
+        let from = rows(&[[0.0, 0.0], [1.0, 0.0], [f32::NAN, 1.0]]);
+        let to = rows(&[[f32::NAN, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.0, 3.0], [2.0, 2.0]]);
+        let find = |fillers| {
+            let input = Nearest { pairs: vec![(from.clone(), to.clone())], fillers: vec![fillers] };
+            let found = nearest(input).unwrap();
+            let index = found.index.try_into_vec_as::<i32>().unwrap();
+            (found.similarity.try_into_vec_as::<f32>().unwrap(), index)
+        };
+        let (similarity, index) = find(0);
+        assert_eq!(index, [1, 4, 0]);
+        assert_eq!((similarity[0], similarity[2]), (0.0, -2.0));
+        assert!((similarity[1] - 0.5_f32.sqrt()).abs() < 1e-6);
+        assert_eq!(find(5), (vec![-2.0; 3], vec![0; 3]));
+        let zero = || Tensor::zeros([1, 1, 1, 2], (device, DType::F32));
+        let input = Nearest { pairs: vec![(zero(), zero())], fillers: vec![0] };
+        assert_eq!(nearest(input).unwrap().similarity.try_into_vec_as::<f32>().unwrap(), [0.0]);
+    }
+}
+
+#[test]
+fn nearest_refuses_what_does_not_fit() {
+    let operation = "nearest";
+    let pair = |from, to, device: &Device| {
+        let rows = |rows| Tensor::zeros([1, 2, rows, 4], (device, DType::F32));
+        (rows(from), rows(to))
+    };
+    let input = |pairs, fillers: &[usize]| Nearest { pairs, fillers: fillers.to_vec() };
+    let error = nearest(input(vec![pair(1, 1, &host())], &[0, 0])).unwrap_err();
+    assert_eq!(error, KernelError::Device { operation });
+    let error = nearest(input(vec![], &[0, 0])).unwrap_err();
+    let expected = "1 or 2".to_owned();
+    assert_eq!(error, KernelError::Value { operation, what: "pairs", found: 0, expected });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let device = &backend.device;
+        let error = nearest(input(vec![pair(1, 0, device)], &[0, 0])).unwrap_err();
+        let expected = "1 or more".to_owned();
+        assert_eq!(error, KernelError::Value { operation, what: "to", found: 0, expected });
+        let pairs = vec![pair(3, 2, device), pair(3, 4, device)];
+        let error = nearest(input(pairs, &[0, 0])).unwrap_err();
+        let (found, expected) = (vec![1, 2, 4, 4], vec![1, 2, 2, 4]);
+        assert_eq!(error, KernelError::Shape { operation, tensor: "to", found, expected });
+        let error = nearest(input(vec![pair(3, 2, device)], &[0])).unwrap_err();
+        let (found, expected) = (vec![1], vec![2]);
+        assert_eq!(error, KernelError::Shape { operation, tensor: "fillers", found, expected });
+    }
+}
+
+/// What the kernel returns is what tensor operations return.
+#[test]
+fn nearest_is_the_reference() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let mut noise = Noise::new(7);
+        let mut rows = |rows| noise.tensor([2, 2, rows, 16], &backend.device);
+        let pairs = vec![(rows(20), rows(30)), (rows(20), rows(30))];
+        let input = NearestInput { pairs, fillers: vec![0, 3, 30, 29] };
+        let found = best().nearest(input.clone());
+        let expected = Reference.nearest(input);
+        let off = (found.similarity - expected.similarity).abs().max();
+        assert!(off.try_into_scalar::<f32>().unwrap() < 1e-5);
+        assert_eq!(found.index.into_data(), expected.index.into_data());
+    }
+}
