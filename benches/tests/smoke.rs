@@ -26,8 +26,9 @@ fn every_row_is_timed_and_right_and_stands_in_the_table() {
     let records = read(&file).unwrap();
     assert!(records.len() > 40, "{} records", records.len());
     for record in &records {
-        // Flex has no kernels, and no graphs.
-        if record.row == "ragged-decode" {
+        // Flex has no kernels.
+        let rows = ["ragged-decode", "shared-decode", "quantized-decode"];
+        if rows.iter().any(|row| record.row.starts_with(row)) {
             continue;
         }
         assert!(record.error.is_none(), "{record:?}");

@@ -1,11 +1,16 @@
-//! The kept rows of keys and values.
+//! The kept entries: keys, values and positions.
 
-use anyhow::Result;
-use briquette::ops::{Ops, Reference, Selection, best};
-use burn::tensor::Tensor;
+use anyhow::{Context, Result};
+use briquette::{
+    CacheShape, KvCache, Policy,
+    cache::Entries,
+    ops::{Ops, Reference, Selection, best},
+    position::NoPositionEncoding,
+};
+use burn::tensor::{Int, Tensor};
 
 use crate::{
-    bench::{Bench, Case, Variant, difference},
+    bench::{Bench, Case, Variant, difference, indices_differ},
     measure::keep,
 };
 
@@ -16,18 +21,16 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let entries = bench.size(32_768, 512);
     for (row, kept) in [("compact/256", 256), ("compact/1024", 1024), ("compact/8192", 8192)] {
         if bench.wants(row) {
-            one(bench, row, entries, kept.min(entries / 2));
+            one(bench, row, entries, kept.min(entries / 2))?;
         }
     }
     Ok(())
 }
 
-/// Keys and values, as two calls; the positions and scores of entries come on top in a policy.
-fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) {
+fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Result<()> {
     let sets = bench.sets((2 * HEADS * entries * HEAD_DIM) as f64 * bench.number());
-    let shape = [1, HEADS, entries, HEAD_DIM];
-    let inputs: Vec<[Tensor<4>; 2]> =
-        (0..sets).map(|_| [(); 2].map(|()| bench.noise(shape, bench.dtype))).collect();
+    let inputs: Vec<Entries> =
+        (0..sets).map(|_| random_entries(bench, entries)).collect::<Result<_>>()?;
     // Evenly spread, each head shifted by one.
     let step = entries / kept;
     let lists: Vec<Vec<usize>> =
@@ -35,17 +38,24 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) {
     let selection = Selection::of_heads(&lists, HEADS, &bench.device);
     let case = Case {
         row,
-        shape: format!("{kept} of {entries} rows, keys and values, {HEADS} heads × {HEAD_DIM}"),
-        bytes: (4 * HEADS * kept * HEAD_DIM) as f64 * bench.number() + (HEADS * kept * 4) as f64,
+        shape: format!(
+            "{kept} of {entries} entries, keys, values and positions, {HEADS} heads × {HEAD_DIM}"
+        ),
+        // An index read, a position read and written, each of 32 bits.
+        bytes: (4 * HEADS * kept * HEAD_DIM) as f64 * bench.number() + (HEADS * kept * 12) as f64,
         operations: 0.0,
     };
-    let compact = |ops: &dyn Ops, set: usize| {
-        inputs[set].clone().map(|tensor| ops.compact(tensor, &selection))
-    };
-    let both = |[keys, values]: [Tensor<4>; 2]| Tensor::cat(vec![keys, values], 0);
+    let compact = |ops: &dyn Ops, set: usize| ops.compact_entries(inputs[set].clone(), &selection);
     let ops = best();
     if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(both(compact(ops.as_ref(), 0)), both(compact(&Reference, 0)));
+        let check = || {
+            let (found, expected) = (compact(ops.as_ref(), 0), compact(&Reference, 0));
+            let (moved, _) = indices_differ(found.positions, expected.positions)?;
+            let both = |keys, values| Tensor::cat(vec![keys, values], 0);
+            let (off, of) =
+                difference(both(found.keys, found.values), both(expected.keys, expected.values))?;
+            Ok((off + moved, of))
+        };
         bench.run(&case, "briquette", sets, Some(&check), &|set| keep(compact(ops.as_ref(), set)));
     }
     if bench.variants.contains(&Variant::Reference) {
@@ -53,9 +63,30 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) {
     }
     if bench.variants.contains(&Variant::Burn) {
         let indices = selection.indices.clone().unsqueeze_dim::<4>(3).repeat_dim(3, HEAD_DIM);
-        let gather =
-            |set: usize| inputs[set].clone().map(|tensor| tensor.gather(2, indices.clone()));
-        let check = || difference(both(gather(0)), both(compact(&Reference, 0)));
+        let gather = |set: usize| {
+            let Entries { keys, values, .. } = inputs[set].clone();
+            [keys, values].map(|tensor| tensor.gather(2, indices.clone()))
+        };
+        let check = || {
+            let [keys, _] = gather(0);
+            difference(keys, compact(&Reference, 0).keys)
+        };
         bench.run(&case, "burn", sets, Some(&check), &|set| keep(gather(set)));
     }
+    Ok(())
+}
+
+/// Entries as a cache hands them out, of noise.
+fn random_entries(bench: &Bench, count: usize) -> Result<Entries> {
+    let shape = CacheShape { layers: 1, query_heads: HEADS, kv_heads: HEADS, head_dim: HEAD_DIM };
+    let mut cache = KvCache::new(shape, Policy::full(), &bench.device)?;
+    let one = Tensor::<4>::ones([1, HEADS, 1, HEAD_DIM], &bench.device);
+    cache.attend(0, one.clone(), one.clone(), one, &NoPositionEncoding)?;
+    let mut entries = cache.entries(0)?.context("a cache that has seen a token holds entries")?;
+    let dims = [1, HEADS, count, HEAD_DIM];
+    entries.keys = bench.noise(dims, bench.dtype);
+    entries.values = bench.noise(dims, bench.dtype);
+    let positions = Tensor::<1, Int>::arange(0..count as i64, &bench.device);
+    entries.positions = positions.reshape([1, 1, count]).repeat(&[1, HEADS, 1]);
+    Ok(entries)
 }

@@ -1,10 +1,230 @@
-//! One query over a cache whose entries are shared (EMS) or quantized (KIVI). To be filled when the kernels land;
-//! `decode/1024-batch-32` is the dense decode that the target is measured against.
+//! One query over a cache whose entries are shared (EMS) or quantized (KIVI).
 
-use anyhow::Result;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::bench::Bench;
+use anyhow::{Context, Result, anyhow};
+use briquette::{
+    CacheConfig, CacheShape, InputCheck, KvCache, Policy,
+    ops::{
+        AttentionInput, AttentionOutput, DecodeOutput, Ops, PackedInput, QuantizedInput, Reference,
+        RotaryInput, SharedInput, best,
+    },
+    position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
+};
+use burn::tensor::{DType, Distribution, Int, Tensor, TensorData};
 
-pub(super) fn run(_bench: &mut Bench) -> Result<()> {
+use crate::{
+    bench::{Bench, Case, Variant, causal, difference},
+    measure::keep,
+};
+
+const HEAD_DIM: usize = 128;
+/// Tokens an entry.
+const GAMMA: usize = 4;
+
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    if !bench.variants.contains(&Variant::Briquette) {
+        return Ok(());
+    }
+    for (row, encoded) in [("shared-decode", false), ("shared-decode/rotary", true)] {
+        if bench.wants(row) {
+            shared(bench, row, encoded)?;
+        }
+    }
+    for (row, bits) in [("quantized-decode/2", 2), ("quantized-decode/4", 4)] {
+        if bench.wants(row) {
+            quantized(bench, row, bits)?;
+        }
+    }
+    Ok(())
+}
+
+/// Notes what a store asks for, and leaves it to lay its entries out.
+#[derive(Debug, Default)]
+struct Notes(Mutex<Option<QuantizedInput>>);
+
+impl Ops for Notes {
+    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+        best().attention(input)
+    }
+
+    fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(input.clone());
+        None
+    }
+}
+
+/// A cache quantized as KIVI does: beside `decode/32768`, the dense decode over as many tokens.
+fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
+    let shape = CacheShape {
+        layers: 1,
+        query_heads: bench.size(32, 4),
+        kv_heads: bench.size(8, 2),
+        head_dim: HEAD_DIM,
+    };
+    let CacheShape { query_heads, kv_heads, .. } = shape;
+    let tokens = bench.size(32_768, 256);
+    let noise = |heads, count| bench.noise([1, heads, count, HEAD_DIM], bench.dtype);
+    // A cache packs its entries as it does; the kernel then gets what the cache would give it.
+    let notes = Arc::new(Notes::default());
+    let config = CacheConfig::default()
+        .with_dtype(bench.dtype)
+        .with_input_check(InputCheck::Never)
+        .with_ops(notes.clone());
+    let mut cache = KvCache::with_config(shape, Policy::kivi(bits), config, &bench.device)?;
+    let mut attend = |count| {
+        let [queries, keys, values] = [query_heads, kv_heads, kv_heads].map(|h| noise(h, count));
+        cache.attend(0, queries, keys, values, &NoPositionEncoding)
+    };
+    attend(tokens)?;
+    let expected = attend(1)?;
+    let input = notes.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let input = input.context("the store did not ask for quantized attention")?;
+    drop(cache);
+
+    let size =
+        |dims: [usize; 2], dtype: DType| (dims.iter().product::<usize>() * dtype.size()) as f64;
+    let packed = |x: &PackedInput| {
+        size(x.words.dims(), x.words.dtype())
+            + size(x.scale.dims(), x.scale.dtype())
+            + size(x.min.dims(), x.min.dtype())
+    };
+    let tail = (2 * kv_heads * input.tail * HEAD_DIM) as f64 * bench.number();
+    let case = Case {
+        row,
+        shape: format!(
+            "batch 1, {query_heads}/{kv_heads} heads × {HEAD_DIM}, {tokens} tokens, {bits} bits"
+        ),
+        bytes: packed(&input.keys)
+            + packed(&input.values)
+            + tail
+            + (2 * query_heads * HEAD_DIM) as f64 * bench.number(),
+        operations: 4.0 * (query_heads * tokens * HEAD_DIM) as f64,
+    };
+    // Other buffers of the same numbers.
+    let copy = |x: &PackedInput| PackedInput {
+        words: x.words.clone().add_scalar(0),
+        scale: x.scale.clone().mul_scalar(1.0),
+        min: x.min.clone().mul_scalar(1.0),
+    };
+    let sets = bench.sets(case.bytes);
+    let inputs: Vec<QuantizedInput> = (0..sets)
+        .map(|_| QuantizedInput {
+            keys: copy(&input.keys),
+            values: copy(&input.values),
+            ..input.clone()
+        })
+        .collect();
+    let ops = best();
+    let attend = |set: usize| {
+        let found = ops.quantized_attention(&inputs[set]);
+        found.map(|found| found.output).ok_or_else(|| anyhow!("no kernel on this device"))
+    };
+    let check = || difference(attend(0)?, expected.clone());
+    bench.run(&case, "briquette", sets, Some(&check), &|set| keep(attend(set)?));
+    Ok(())
+}
+
+/// Entries of 4 tokens each: beside `decode/1024-batch-32`, the dense decode over as many tokens. Keys are held as they are
+/// encoded, or each token is turned to its own position on the way.
+fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
+    let (heads, kv_heads) = (bench.size(32, 4), bench.size(8, 2));
+    let (batch, entries) = (bench.size(32, 3), bench.size(256, 16));
+    let tokens = entries * GAMMA;
+    let of_heads = batch * kv_heads;
+    let device = bench.device.clone();
+    let upload = |numbers: Vec<i64>| {
+        let count = numbers.len();
+        Tensor::<1, Int>::from_data(TensorData::new(numbers, [count]), &device)
+    };
+    // Token `j` of a head belongs to its entry `j % entries`.
+    let head_of = |index: usize| index / tokens;
+    let entry: Vec<i64> = (0..of_heads * tokens)
+        .map(|token| (head_of(token) * entries + token % entries) as i64)
+        .collect();
+    let members: Vec<i64> = (0..of_heads * tokens)
+        .map(|place| {
+            let (entry, turn) = (place % tokens / GAMMA, place % GAMMA);
+            (head_of(place) * tokens + turn * entries + entry) as i64
+        })
+        .collect();
+    let offsets = upload((0..=of_heads).map(|head| (head * tokens) as i64).collect());
+    let (entry, members) = (upload(entry), upload(members));
+    let rope = RotaryEmbedding::new(HEAD_DIM, tokens, 500_000.0, &device)?;
+    let positions = Tensor::<1, Int>::arange(0..tokens as i64, &device).reshape([1, 1, tokens]);
+    let positions = positions.repeat(&[batch, kv_heads, 1]);
+    let rotary = encoded.then(|| {
+        let (cosines, sines) = rope.tables();
+        RotaryInput { cosines, sines, positions: positions.clone() }
+    });
+
+    let of_entries = (2 * of_heads * entries * HEAD_DIM) as f64 * bench.number();
+    let sets = bench.sets(of_entries);
+    let inputs: Vec<SharedInput> = (0..sets)
+        .map(|_| {
+            let directions = bench.noise([of_heads * entries, HEAD_DIM], DType::F32);
+            let length = directions.clone().square().sum_dim(1).sqrt();
+            let around_ten = Distribution::Uniform(5.0, 15.0);
+            let tail = || bench.noise([batch, kv_heads, 1, HEAD_DIM], bench.dtype);
+            SharedInput {
+                queries: bench.noise([batch, heads, 1, HEAD_DIM], bench.dtype),
+                directions: (directions / length).cast(bench.dtype),
+                values: bench.noise([of_heads * entries, HEAD_DIM], bench.dtype),
+                members: members.clone(),
+                entry: entry.clone(),
+                norms: Tensor::random([of_heads * tokens], around_ten, (&device, DType::F32)),
+                offsets: offsets.clone(),
+                width: tokens,
+                rotary: rotary.clone(),
+                tail_keys: tail(),
+                tail_values: tail(),
+                tail: 0,
+                scale: (HEAD_DIM as f64).powf(-0.5),
+                weights: false,
+            }
+        })
+        .collect();
+    let turned = if encoded { 3.0 * (of_heads * tokens * HEAD_DIM) as f64 } else { 0.0 };
+    let encoding = if encoded { ", encoded on the way" } else { "" };
+    let case = Case {
+        row,
+        shape: format!(
+            "batch {batch}, {heads}/{kv_heads} heads × {HEAD_DIM}, {entries} entries of {GAMMA} tokens{encoding}"
+        ),
+        // Of each token which it is, its entry, its norm, and its position.
+        bytes: of_entries
+            + (of_heads * tokens * if encoded { 16 } else { 12 }) as f64
+            + (2 * batch * heads * HEAD_DIM) as f64 * bench.number(),
+        operations: turned + 2.0 * (batch * heads * HEAD_DIM) as f64 * (tokens + entries) as f64,
+    };
+    let ops = best();
+    let attend = |ops: &dyn Ops, set: usize| {
+        let found = ops.shared_attention(&inputs[set]);
+        found.map(|found| found.output).ok_or_else(|| anyhow!("no kernel on this device"))
+    };
+    // The first batch row, laid out.
+    let check = || {
+        let input = &inputs[0];
+        let count = kv_heads * tokens;
+        let entry = input.entry.clone().narrow(0, 0, count);
+        let lay_out = |x: &Tensor<2>| x.clone().cast(DType::F32).select(0, entry.clone());
+        let norms = input.norms.clone().narrow(0, 0, count).unsqueeze_dim::<2>(1);
+        let shape = [1, kv_heads, tokens, HEAD_DIM];
+        let mut keys = (lay_out(&input.directions) * norms).reshape(shape);
+        if encoded {
+            keys = rope.encode(keys, positions.clone().narrow(0, 0, 1));
+        }
+        let expected = Reference.attention(AttentionInput {
+            queries: input.queries.clone().narrow(0, 0, 1),
+            keys,
+            values: lay_out(&input.values).reshape(shape),
+            visibility: causal(1, kv_heads, 1, tokens, &device),
+            scale: input.scale,
+            column_sums: false,
+            column_squares: false,
+        });
+        difference(attend(ops.as_ref(), 0)?.narrow(0, 0, 1), expected.output)
+    };
+    bench.run(&case, "briquette", sets, Some(&check), &|set| keep(attend(ops.as_ref(), set)?));
     Ok(())
 }

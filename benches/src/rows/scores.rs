@@ -1,7 +1,7 @@
 //! Scores of entries: columns summed over every query, or over the last few.
 
 use anyhow::{Result, anyhow};
-use briquette::ops::{AttentionInput, Ops, Reference, WindowInput, best};
+use briquette::ops::{AttentionInput, MomentsInput, Ops, Reference, WindowInput, best};
 use burn::tensor::{Tensor, activation::softmax, module::avg_pool1d, ops::AvgPoolOptions};
 
 use crate::{
@@ -102,15 +102,19 @@ fn window(bench: &mut Bench) {
     };
     let visibility = causal(1, kv_heads, window, entries, &bench.device);
     let score = |ops: &dyn Ops, set: usize| {
-        let weights = ops.window_weights(WindowInput {
-            queries: q.clone(),
-            keys: keys[set].clone(),
-            visibility: visibility.clone(),
-            scale: (HEAD_DIM as f64).powf(-0.5),
+        let moments = ops.window_moments(MomentsInput {
+            window: WindowInput {
+                queries: q.clone(),
+                keys: keys[set].clone(),
+                visibility: visibility.clone(),
+                scale: (HEAD_DIM as f64).powf(-0.5),
+            },
+            own: vec![window],
+            deviations: false,
+            entropies: false,
         });
-        let sums = weights.sum_dim(2).reshape([1, heads, entries]);
         let pool = AvgPoolOptions { stride: [1], padding: [(2, 2)], ..AvgPoolOptions::new([5]) };
-        let pooled = avg_pool1d(sums, pool);
+        let pooled = avg_pool1d(moments.sums, pool);
         pooled.reshape([1, kv_heads, heads / kv_heads, entries]).mean_dim(2)
     };
     let ops = best();

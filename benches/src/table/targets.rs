@@ -123,8 +123,16 @@ pub(super) const LINES: &[Line] = &[
             &[Target::OfOwn { factor: 0.5, row: "decode/1024-batch-32", variant: "briquette" }],
         )
     },
-    line("quantized-decode/2", &[], &[]),
-    line("quantized-decode/4", &[], &[]),
+    Line {
+        peer: Some("decode/1024-batch-32"),
+        ..line(
+            "shared-decode/rotary",
+            &["sdpa"],
+            &[Target::OfOwn { factor: 0.5, row: "decode/1024-batch-32", variant: "briquette" }],
+        )
+    },
+    Line { peer: Some("decode/32768"), ..line("quantized-decode/2", &["sdpa"], &[]) },
+    Line { peer: Some("decode/32768"), ..line("quantized-decode/4", &["sdpa"], &[]) },
     line("nearest/ems", &["matmul + max"], &[]),
     line("nearest/d2o", &["matmul + max"], &[]),
     line("accumulate/d2o", &["index_add"], &[]),
