@@ -16,8 +16,10 @@ use crate::tile::{
 
 /// Queries of a cube, the fewest of all ways to launch.
 pub(super) const FEWEST_QUERIES: usize = SIDE;
-/// Planes of a cube, of 16 queries each.
+/// Planes of a cube.
 const PLANES: usize = 4;
+/// Queries of a plane, in tiles of 16: two share each load of a key or value.
+const TALL: usize = 2;
 /// Keys in shared memory at a time; there are as many again on their way.
 const KEYS: usize = 32;
 
@@ -42,15 +44,12 @@ pub(super) fn launch(
     let cubes =
         |rows: usize| CubeCount::Static(new.div_ceil(rows) as u32, heads as u32, batch as u32);
     if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
-        let env =
-            |n: &str, d: usize| std::env::var(n).ok().and_then(|x| x.parse().ok()).unwrap_or(d);
-        let (planes, keys_) = (env("BQ_PLANES", PLANES), env("BQ_KEYS", KEYS));
-        let tall = env("BQ_TALL", 2);
-        let tiles = Tiles { head_dim, planes, tall, keys: keys_, by_position };
+        let tiles = Tiles { head_dim, planes: PLANES, tall: TALL, keys: KEYS, by_position };
+        let blocks = new.div_ceil(PLANES * TALL * 16);
         attention_mma::launch(
             &client,
-            CubeCount::Static(heads as u32, new.div_ceil(planes * tall * 16) as u32, batch as u32),
-            CubeDim::new_1d(planes as u32 * 32),
+            CubeCount::Static(heads as u32, blocks as u32, batch as u32),
+            CubeDim::new_1d(PLANES as u32 * 32),
             chunked(queries).into_tensor_arg(),
             chunked(keys).into_tensor_arg(),
             chunked(values).into_tensor_arg(),

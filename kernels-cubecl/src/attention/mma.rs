@@ -53,6 +53,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     let unit = UNIT_POS as usize;
     let plane = unit / 32;
     let lane = UNIT_POS_PLANE as usize;
+    let quad = lane % 4;
     let new = queries.shape(2);
     let entries = keys.shape(2);
     let old = entries - new;
@@ -183,10 +184,10 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             for tile in 0..long {
                 #[unroll]
                 for side in 0..2usize {
-                    let column = base + tile * 8 + lane % 4 * 2 + side;
+                    let column = base + tile * 8 + quad * 2 + side;
                     let mut position = i32::cast_from(column);
                     if comptime!(by_position) {
-                        position = positions[stage + tile * 8 + lane % 4 * 2 + side];
+                        position = positions[stage + tile * 8 + quad * 2 + side];
                     }
                     let hidden = position < 0 || column >= entries;
                     #[unroll]
@@ -230,7 +231,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                 #[unroll]
                 for tile in 0..wide {
                     let sum = &mut sums[half / 2 * wide + tile];
-                    sum[half % 2] = sum[half % 2] * Pair::<f32>::new(kept);
+                    sum[half % 2] *= Pair::<f32>::new(kept);
                 }
             }
         }
@@ -290,11 +291,11 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             let factor = Pair::<f32>::new(select(blank, 0.0, 1.0 / sum));
             #[unroll]
             for tile in 0..wide {
-                let place = (output_start + row * output.stride(2)) / 2 + tile * 4 + lane % 4;
+                let place = (output_start + row * output.stride(2)) / 2 + tile * 4 + quad;
                 let pair = sums[half / 2 * wide + tile][half % 2];
                 output[place] = Pair::<E>::cast_from(pair * factor);
             }
-            if lane % 4 == 0 {
+            if quad == 0 {
                 let place = lse_start + row * log_sum_exp.stride(2);
                 let log = highest[half] * scale + sum.ln();
                 log_sum_exp[place] = select(blank, -f32::new(INVISIBLE), log);

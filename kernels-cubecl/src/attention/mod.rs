@@ -30,6 +30,8 @@ pub struct Attention {
 }
 
 /// Which key a query sees.
+// A tensor is large on the stack, but these are few.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Visibility {
     /// Those up to its own: query `i` of `new` sees the first `entries − new + i + 1`.
@@ -58,8 +60,8 @@ pub struct AttentionOutput {
 /// keys of their kv head where they lie.
 ///
 /// Where the device multiplies tiles of 16-bit numbers (16 × 8 × 16, sums in f32) and head_dim is a multiple of 16 up
-/// to 128, a cube of 8 planes has 128 queries, 16 a plane; the sums of their outputs stay in registers, keys and values
-/// pass through shared memory 64 at a time, the next 64 on their way while these are multiplied. Weights are rounded
+/// to 128, a cube of 4 planes has 128 queries, 32 a plane; the sums of their outputs stay in registers, keys and values
+/// pass through shared memory 32 at a time, the next 32 on their way while these are multiplied. Weights are rounded
 /// to the type of the values for the second product. Elsewhere, and for f32, a cube of 128 units has 32 queries and
 /// multiplies 32 × 32 tiles in f32.
 ///
@@ -99,7 +101,9 @@ impl Attention {
         check.same_type("values", self.values.dtype(), self.keys.dtype())?;
         let [batch, heads, new, _] = self.queries.dims();
         check.tensors(7)?;
-        check.cubes([new.div_ceil(launch::FEWEST_QUERIES), heads, batch])
+        // The most cubes of either way to launch.
+        let blocks = new.div_ceil(launch::FEWEST_QUERIES);
+        check.cubes([blocks.max(heads), blocks.max(heads), batch])
     }
 }
 

@@ -49,13 +49,11 @@ pub(super) fn launch(
     let outputs = || [&sums, &local_sums, &squared].map(|x| x.clone().into_tensor_arg());
     let [out, local_out, squared_out] = outputs();
     if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
-        let env =
-            |n: &str, d: usize| std::env::var(n).ok().and_then(|x| x.parse().ok()).unwrap_or(d);
-        let (planes, queries_) = (env("BQ_CP", PLANES), env("BQ_CQ", QUERIES));
+        let blocks = entries.div_ceil(PLANES * 32);
         column_scores_mma::launch(
             &client,
-            CubeCount::Static(heads as u32, entries.div_ceil(planes * 32) as u32, batch as u32),
-            CubeDim::new_1d(planes as u32 * 32),
+            CubeCount::Static(heads as u32, blocks as u32, batch as u32),
+            CubeDim::new_1d(PLANES as u32 * 32),
             chunked(queries).into_tensor_arg(),
             chunked(keys).into_tensor_arg(),
             log_sum_exp.into_tensor_arg(),
@@ -66,7 +64,14 @@ pub(super) fn launch(
             squared_out,
             local,
             scale,
-            Tiles { head_dim, planes, queries: queries_, by_position, local: local > 0, squares },
+            Tiles {
+                head_dim,
+                planes: PLANES,
+                queries: QUERIES,
+                by_position,
+                local: local > 0,
+                squares,
+            },
             [query, int],
         );
     } else {

@@ -46,6 +46,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     let unit = UNIT_POS as usize;
     let plane = unit / 32;
     let lane = UNIT_POS_PLANE as usize;
+    let quad = lane % 4;
     let new = queries.shape(2);
     let entries = keys.shape(2);
     let old = entries - new;
@@ -187,7 +188,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
                 #[unroll]
                 for own in 0..16usize {
                     let (key, tile, side) = comptime!((own / 4, own / 2 % 2, own % 2));
-                    let column = pair * 16 + tile * 8 + lane % 4 * 2 + side;
+                    let column = pair * 16 + tile * 8 + quad * 2 + side;
                     let position = positions[stage + column];
                     let hidden = key_positions[key] < 0 || key_positions[key] > position;
                     let score = &mut scores[key / 2 * 2 + tile];
@@ -200,7 +201,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
             #[unroll]
             for own in 0..16usize {
                 let (key, tile, side) = comptime!((own / 4, own / 2 % 2, own % 2));
-                let column = pair * 16 + tile * 8 + lane % 4 * 2 + side;
+                let column = pair * 16 + tile * 8 + quad * 2 + side;
                 let score = scores[key / 2 * 2 + tile][key % 2].extract(side);
                 let weight = fma(score, scale, -offsets[stage + column]).exp();
                 weights[key] += weight;
@@ -241,7 +242,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
             squared_total += plane_shuffle_xor(squared_total, 1);
             squared_total += plane_shuffle_xor(squared_total, 2);
         }
-        if lane % 4 == 0 && column < entries {
+        if quad == 0 && column < entries {
             let place = batch * sums.stride(0) + head * sums.stride(1) + column * sums.stride(2);
             sums[place] = total;
             if comptime!(local) {

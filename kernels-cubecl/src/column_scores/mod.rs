@@ -47,7 +47,7 @@ pub struct ColumnScoresOutput {
 /// every run.
 ///
 /// Where the device multiplies tiles of 16-bit numbers and head_dim is a multiple of 16 up to 128, a plane keeps 32
-/// keys in registers as the left operand, and queries pass through shared memory 64 at a time; products are exact in
+/// keys in registers as the left operand, and queries pass through shared memory 32 at a time; products are exact in
 /// f32. Elsewhere, and for f32, a cube of 128 units multiplies 32 × 32 tiles in f32.
 ///
 /// Causally it does batch · query_heads · new · (2 · entries − new) · head_dim operations, half of what attention
@@ -101,7 +101,9 @@ impl ColumnScores {
         let entries = self.keys.dims()[2];
         check.countable("the sums", &[batch, heads, entries])?;
         check.tensors(8)?;
-        check.cubes([entries.div_ceil(launch::FEWEST_KEYS), heads, batch])
+        // The most cubes of either way to launch.
+        let blocks = entries.div_ceil(launch::FEWEST_KEYS);
+        check.cubes([blocks.max(heads), blocks.max(heads), batch])
     }
 }
 

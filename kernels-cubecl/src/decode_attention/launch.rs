@@ -21,9 +21,8 @@ const CUBES_A_PROCESSOR: usize = 3;
 const PROCESSORS: usize = 16;
 /// Bytes of a load.
 const LOAD: usize = 16;
-/// Where among the tensors of a kernel that are looked for dummies the queries are, and the parts.
+/// Where the queries are among the tensors of a kernel.
 const QUERIES: usize = 0;
-const PARTS: usize = 8;
 
 /// How many of the query rows of a kv head a cube has, if it can have at most so many.
 pub(super) fn rows(queries: usize, most: usize) -> usize {
@@ -88,7 +87,9 @@ pub(super) fn launch(
         _ => DType::I32,
     };
     let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);
-    // What a call lacks is never looked at: another tensor stands in.
+    // What a call lacks is never looked at: another tensor stands in. Those that stand in are not counted where the
+    // parts are looked for, behind queries, keys and values.
+    let parts_place = 3 + 3 * usize::from(listed) + 2 * usize::from(by_position);
     let or_queries = |tensor: Option<&CubeTensor>| match tensor {
         Some(tensor) => tensor.clone().into_tensor_arg(),
         None => queries.as_tensor_alias(QUERIES),
@@ -114,8 +115,8 @@ pub(super) fn launch(
             or_queries(of_positions(0)),
             or_queries(of_positions(1)),
             parts.clone().into_tensor_arg(),
-            or_parts(&list_weights, PARTS),
-            or_parts(&weights, PARTS),
+            or_parts(&list_weights, parts_place),
+            or_parts(&weights, parts_place),
             entries,
             share * planes::PLANES,
             scale,
@@ -139,8 +140,8 @@ pub(super) fn launch(
             or_queries(of_positions(0)),
             or_queries(of_positions(1)),
             parts.clone().into_tensor_arg(),
-            or_parts(&list_weights, PARTS),
-            or_parts(&weights, PARTS),
+            or_parts(&list_weights, parts_place),
+            or_parts(&weights, parts_place),
             entries,
             share,
             scale,

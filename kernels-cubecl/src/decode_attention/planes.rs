@@ -258,7 +258,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                 #[unroll]
                 for place in 0..comptime!(groups * 8) {
                     let sum = &mut sums[place];
-                    sum[half] = sum[half] * Pair::<f32>::new(kept);
+                    sum[half] *= Pair::<f32>::new(kept);
                 }
             }
         }
