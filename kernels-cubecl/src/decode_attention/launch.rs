@@ -16,7 +16,7 @@ use super::{
 use crate::tile::support::{is_chunked, multiplies};
 
 /// Cubes a multiprocessor that hide each other's loads.
-const CUBES_A_PROCESSOR: usize = 3;
+const CUBES_A_PROCESSOR: usize = 2;
 /// Multiprocessors of a device that does not say.
 const PROCESSORS: usize = 16;
 /// Bytes of a load.

@@ -210,7 +210,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     score += partial[(row * lanes + other) * pitch + place];
                 }
                 let entry = base + first + place;
-                if entry < end {
+                if first + place < count {
                     let own = first_row + row;
                     if comptime!(by_position) {
                         let place = batch * entry_positions.stride(0)

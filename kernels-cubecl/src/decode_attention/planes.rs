@@ -29,6 +29,40 @@ pub(crate) struct Cut {
     pub(crate) weights: bool,
 }
 
+/// Loads the keys of a tile as the instruction wants them.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn load_keys<E: Float>(
+    list_keys: &Tensor<Chunk<E>>,
+    keys: &Tensor<Chunk<E>>,
+    key: &mut Array<Chunk<E>>,
+    tile: usize,
+    list_tiles: usize,
+    list_start: usize,
+    held: usize,
+    key_start: usize,
+    entries: usize,
+    #[comptime] cut: Cut,
+) {
+    let spans = comptime!(cut.head_dim / 32);
+    let lane = UNIT_POS_PLANE as usize;
+    let in_list = comptime!(cut.listed) && tile < list_tiles;
+    let base = select(in_list, tile, tile - list_tiles) * TILE;
+    let count = select(in_list, held, entries);
+    // A head may have nothing at all.
+    let last = count.max(1) - 1;
+    #[unroll]
+    for load in 0..comptime!(2 * spans) {
+        let row = (base + load / spans * 8 + lane / 4).min(last);
+        let chunk = load % spans * 4 + lane % 4;
+        if in_list {
+            key[load] = list_keys[(list_start + row) * list_keys.stride(0) / CHUNK + chunk];
+        } else {
+            key[load] = keys[(key_start + row * keys.stride(2)) / CHUNK + chunk];
+        }
+    }
+}
+
 /// See [`super::decode_attention`]: the part of the entries that one cube has, on tensor cores. Rows of keys and values
 /// are contiguous and 16-byte aligned.
 ///
@@ -133,40 +167,37 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let mut sums = accumulators(comptime!(groups * 8));
 
     let mut tile = part * share + plane;
+    let last = end.max(1) - 1;
+    let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
+    load_keys::<E>(
+        list_keys,
+        keys,
+        &mut key,
+        tile.min(last),
+        list_tiles,
+        list_start,
+        held,
+        key_start,
+        entries,
+        cut,
+    );
     while tile < end {
         let in_list = comptime!(listed) && tile < list_tiles;
         let base = select(in_list, tile, tile - list_tiles) * TILE;
         let count = select(in_list, held, entries);
 
-        // All loads of the tile are under way together.
-        let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
+        // Values are on their way while keys are multiplied, and the next keys while values are.
         let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
-        if in_list {
-            #[unroll]
-            for load in 0..comptime!(2 * spans) {
-                let row = list_start + (base + load / spans * 8 + line).min(held - 1);
-                let place = row * list_keys.stride(0) / CHUNK + load % spans * 4 + quad;
-                key[load] = list_keys[place];
-            }
-            #[unroll]
-            for load in 0..comptime!(4 * groups) {
-                let own = quad * 2 + load % 4 / 2 * 8 + load % 2;
-                let row = list_start + (base + own).min(held - 1);
-                let place = row * list_values.stride(0) / CHUNK + load / 4 * 8 + line;
+        #[unroll]
+        for load in 0..comptime!(4 * groups) {
+            let own = quad * 2 + load % 4 / 2 * 8 + load % 2;
+            let row = (base + own).min(count - 1);
+            let chunk = load / 4 * 8 + line;
+            if in_list {
+                let place = (list_start + row) * list_values.stride(0) / CHUNK + chunk;
                 value[load] = list_values[place];
-            }
-        } else {
-            #[unroll]
-            for load in 0..comptime!(2 * spans) {
-                let row = (base + load / spans * 8 + line).min(entries - 1);
-                let place = (key_start + row * keys.stride(2)) / CHUNK + load % spans * 4 + quad;
-                key[load] = keys[place];
-            }
-            #[unroll]
-            for load in 0..comptime!(4 * groups) {
-                let own = quad * 2 + load % 4 / 2 * 8 + load % 2;
-                let row = (base + own).min(entries - 1);
-                let place = (value_start + row * values.stride(2)) / CHUNK + load / 4 * 8 + line;
+            } else {
+                let place = (value_start + row * values.stride(2)) / CHUNK + chunk;
                 value[load] = values[place];
             }
         }
@@ -234,6 +265,20 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             scores.push(score);
         }
 
+        tile += PLANES;
+        load_keys::<E>(
+            list_keys,
+            keys,
+            &mut key,
+            tile.min(last),
+            list_tiles,
+            list_start,
+            held,
+            key_start,
+            entries,
+            cut,
+        );
+
         // Weights are relative to a score of the row at most `SLACK` below its highest so far.
         let mut high = Array::<f32>::new(halves);
         let mut moves = false;
@@ -297,7 +342,6 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                 definition::<E>().execute_inplace(&weight, &b, &mut sums[span * CHUNK + channel]);
             }
         }
-        tile += PLANES;
     }
 
     // What the planes have found, put together in order.
