@@ -445,7 +445,7 @@ impl Runner {
 }
 
 /// A profile of a model that was never trained.
-fn random_profile(shape: CacheShape) -> Profile {
+pub fn random_profile(shape: CacheShape) -> Profile {
     // Any numbers do; these differ from each other.
     let number = |seed: usize| (seed * 7919 % 1009) as f64 / 1009.0;
     let table = |kind: usize| {

@@ -41,6 +41,15 @@ impl Backend {
         all.into_iter().filter(|dtype| self.device.supports_dtype(*dtype)).collect()
     }
 
+    /// The cases of a kernel that run here in this type: on CUDA, whose tensor cores take 16-bit types, all; elsewhere,
+    /// where kernels multiply in f32 whatever the type and a software device compiles each for seconds, every fourth.
+    pub fn some<T>(&self, cases: Vec<T>, dtype: DType) -> Vec<T> {
+        let all = dtype == DType::F32
+            || self.name.starts_with("cuda")
+            || std::env::var_os(THOROUGH).is_some();
+        cases.into_iter().step_by(if all { 1 } else { 4 }).collect()
+    }
+
     /// Whether every session runs here. Elsewhere, where a launch costs milliseconds and a kernel's first one
     /// seconds, a few a method stand for all.
     pub fn is_quick(&self) -> bool {

@@ -110,13 +110,13 @@ impl Attention {
         positions: &dyn PositionEncoding,
         cache: &mut KvCache,
     ) -> Result<Tensor<3>> {
-        let q = self.split_heads(project(&self.q_proj, x.clone()));
-        let k = self.split_heads(project(&self.k_proj, x.clone()));
-        let v = self.split_heads(project(&self.v_proj, x));
+        let q = self.split_heads(self.q_proj.forward(x.clone()));
+        let k = self.split_heads(self.k_proj.forward(x.clone()));
+        let v = self.split_heads(self.v_proj.forward(x));
         let out = cache.attend(layer, q, k, v, positions)?;
         let [batch, heads, tokens, head_dim] = out.dims();
         let out = out.swap_dims(1, 2).reshape([batch, tokens, heads * head_dim]);
-        Ok(project(&self.o_proj, out))
+        Ok(self.o_proj.forward(out))
     }
 
     /// `[batch, tokens, heads * head_dim]` -> `[batch, heads, tokens, head_dim]`
@@ -145,24 +145,13 @@ impl FeedForward {
         }
     }
 
-    /// `[batch, tokens, hidden_size]` -> the same
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let gate = silu(project(&self.gate_proj, x.clone()));
-        project(&self.down_proj, gate * project(&self.up_proj, x))
+    /// `[.., hidden_size]` -> the same
+    fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let gate = silu(self.gate_proj.forward(x.clone()));
+        self.down_proj.forward(gate * self.up_proj.forward(x))
     }
 }
 
 pub(crate) fn linear(input: usize, output: usize, bias: bool, device: &Device) -> Linear {
     LinearConfig::new(input, output).with_bias(bias).init(device)
-}
-
-/// `[batch, tokens, channels]` -> `[batch, tokens, other channels]`
-///
-/// All tokens of a batch are rows of one product: as a batch of products, each of which may have one row, they would
-/// read the weights once each.
-pub(crate) fn project(linear: &Linear, x: Tensor<3>) -> Tensor<3> {
-    let [batch, tokens, channels] = x.dims();
-    let x = linear.forward(x.reshape([batch * tokens, channels]));
-    let channels = x.dims()[1];
-    x.reshape([batch, tokens, channels])
 }

@@ -160,7 +160,7 @@ impl Llama {
     /// `[batch, tokens, hidden_size]` -> `[batch, tokens, vocab_size]`
     fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
         match &self.lm_head {
-            Some(head) => decoder::project(head, hidden),
+            Some(head) => head.forward(hidden),
             None => {
                 let [batch, tokens, channels] = hidden.dims();
                 let embedding = self.model.embed_tokens.weight.val();
