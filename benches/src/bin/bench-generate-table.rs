@@ -1,0 +1,88 @@
+//! Turns the lines of `bench-generate` and `benches/torch/generate.py` into a Markdown table.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use serde_json::Value;
+
+/// Turns the lines of `bench-generate` and `benches/torch/generate.py` into a Markdown table.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Files of lines of JSON
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let mut lines = Vec::new();
+    for file in Args::parse().files {
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            lines.push(serde_json::from_str(line).with_context(|| file.display().to_string())?);
+        }
+    }
+    println!(
+        "| method | budget | batch × prompt + new | prefill, s | decode step, ms | new tokens/s | to the full cache | cache held | \
+         largest batch, expected |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for line in of_kind(&lines, "generate") {
+        println!("{}", generation(line));
+    }
+    println!("\n| method | batch | step, ms | products with weights | cache | the rest |");
+    println!("|---|---|---|---|---|---|");
+    for line in of_kind(&lines, "split") {
+        let ms = |key| number(line, key, 1);
+        println!(
+            "| {} | {} | {} | {} | {} | {} |",
+            text(line, "method"),
+            text(line, "batch"),
+            ms("step_ms"),
+            ms("matmul_ms"),
+            ms("attend_ms"),
+            ms("rest_ms")
+        );
+    }
+    Ok(())
+}
+
+fn of_kind<'a>(lines: &'a [Value], kind: &'static str) -> impl Iterator<Item = &'a Value> {
+    lines.iter().filter(move |line| line["kind"] == kind)
+}
+
+fn generation(line: &Value) -> String {
+    let setting =
+        format!("{} × {} + {}", text(line, "batch"), text(line, "prompt"), text(line, "new"));
+    let method = text(line, "method");
+    if let Some(error) = line["error"].as_str() {
+        return format!("| {method} | {} | {setting} | {error} | | | | | |", text(line, "budget"));
+    }
+    let share = match (line["bytes_held"].as_f64(), line["bytes_full"].as_f64()) {
+        (Some(held), Some(full)) => {
+            format!("{:.2} GiB ({:.0} %)", held / 2_f64.powi(30), 100.0 * held / full)
+        }
+        _ => "-".to_owned(),
+    };
+    format!(
+        "| {method} | {} | {setting} | {} | {} | {} | {} × | {share} | {} |",
+        text(line, "budget"),
+        number(line, "prefill_s", 2),
+        number(line, "step_ms", 1),
+        number(line, "tokens_per_s", 1),
+        number(line, "ratio", 2),
+        text(line, "largest_batch_expected"),
+    )
+}
+
+fn number(line: &Value, key: &str, digits: usize) -> String {
+    line[key].as_f64().map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
+}
+
+fn text(line: &Value, key: &str) -> String {
+    match &line[key] {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
