@@ -10,7 +10,7 @@ const OF_ROW: usize = 8;
 /// Rows of one cube of [`inverse_norms`].
 pub(super) const MEASURED: usize = UNITS / OF_ROW;
 /// Below every similarity.
-const NONE: f32 = -2.0;
+pub(super) const NONE: f32 = -2.0;
 
 /// One over the length of each row, `[batch · heads, rows]`; finite for a zero vector.
 #[cube(launch)]

@@ -1,19 +1,18 @@
 mod extension;
 mod kernel;
+mod launch;
+mod planes;
 
 use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor, TensorData},
+    backend::Dispatch,
+    tensor::{Int, Tensor, TensorData},
 };
-use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::NearestBackend;
 use crate::{
     Result,
     check::Check,
     tile::product::{SIDE, UNITS, shared_bytes, sides},
-    vector::vector_size,
 };
 
 /// What [`nearest`] works on.
@@ -42,15 +41,17 @@ const CUBES: usize = 1024;
 /// cosines of two pairs, at most 1. Of equals the first; a zero vector is like nothing, 0; a row with a NaN is nobody's
 /// nearest. What D2O, KVMerger and EMS merge by.
 ///
-/// No matrix of similarities is kept. A first kernel measures every row. Then a cube of 256 units takes 128 rows of
-/// `from` (fewer if there are few) against tiles of 128 rows of `to` (64 for two pairs): 16 channels at a
-/// time in shared memory, products in registers, and with them the best so far. Where rows of `from` are too few to
-/// keep the device busy `to` is split, and the best of all splits is taken at the end. All is f32, without the shorter
-/// operands of tensor cores: who is merged with whom hangs on it.
+/// No matrix of similarities is kept. A first kernel measures every row. Where the device multiplies tiles of 16-bit
+/// numbers, rows are such, and channels are a multiple of 16 up to 128, a plane then keeps 32 rows of `from` in registers
+/// (16 for two pairs, or if there are few), and rows of `to` pass through shared memory 32 at a time. Elsewhere, and
+/// for f32, a cube of 256 units takes 128 rows of `from` (fewer if there are few) against tiles of 128 rows of `to` (64
+/// for two pairs): 16 channels at a time in shared memory. Either way products are in registers, and with them the best
+/// so far. Where rows of `from` are too few to keep the device busy `to` is split, and the best of all splits is taken at
+/// the end. Products of what is given are exact in f32, and so is all that follows: who is merged with whom hangs on it.
 ///
 /// For each head and pair it multiplies and adds 2 · from · to · channels times, reads `from` and `to` once for their
-/// lengths, and `to` once more for every 128 rows of `from`, mostly from the cache of the device. It writes 8 bytes a row
-/// of `from` and split, reads them, and writes similarity and index.
+/// lengths, and `to` once more for every 128 rows of `from` (32 at least), mostly from the cache of the device. It writes
+/// 8 bytes a row of `from` and split, reads them if there is more than one, and writes similarity and index.
 ///
 /// # Errors
 /// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is no pair or are more than two, a tensor is
@@ -142,81 +143,4 @@ impl Plan {
         let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(row_tiles * lists));
         Self { tile, row_tiles, tiles_of_split, splits: tiles.div_ceil(tiles_of_split) }
     }
-}
-
-/// Takes the tensors of both pairs.
-fn launch(tensors: [CubeTensor; 4], fillers: CubeTensor, pairs: usize) -> (CubeTensor, CubeTensor) {
-    let shape = tensors[0].shape();
-    let (batch, heads, from) = (shape[0], shape[1], shape[2]);
-    let to = tensors[1].shape()[2];
-    let lists = batch * heads;
-    let client = tensors[0].client.clone();
-    let device = tensors[0].device.clone();
-    let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
-    let vector = tensors.iter().map(vector_size).min().unwrap_or(1);
-    let channels = [tensors[0].shape()[3], tensors[2].shape()[3]];
-    let norms = |x: &CubeTensor| {
-        let (rows, channels) = (x.shape()[2], x.shape()[3]);
-        let inverse = empty(Shape::from([lists, rows]), DType::F32);
-        kernel::inverse_norms::launch(
-            &client,
-            CubeCount::Static(rows.div_ceil(kernel::MEASURED) as u32, lists as u32, 1),
-            CubeDim::new_1d(UNITS as u32),
-            vector,
-            x.clone().into_tensor_arg(),
-            inverse.clone().into_tensor_arg(),
-            heads,
-            channels,
-            dtype_to_storage_type(x.dtype),
-        );
-        inverse
-    };
-    let [of_from, of_to] = [norms(&tensors[0]), norms(&tensors[1])];
-    let [of_more_from, of_more_to] = match pairs {
-        1 => [of_from.clone(), of_to.clone()],
-        _ => [norms(&tensors[2]), norms(&tensors[3])],
-    };
-
-    let Plan { tile, row_tiles, tiles_of_split, splits } = Plan::new(lists, from, to, pairs);
-    let similarities = empty(Shape::from([splits, lists, from]), DType::F32);
-    let indices = empty(Shape::from([splits, lists, from]), DType::U32);
-    let types = [tensors[0].dtype, tensors[2].dtype, fillers.dtype].map(dtype_to_storage_type);
-    let int = fillers.dtype;
-    let [rows, others, more_rows, more_others] = tensors;
-    kernel::search::launch(
-        &client,
-        CubeCount::Static(row_tiles as u32, lists as u32, splits as u32),
-        CubeDim::new_1d(UNITS as u32),
-        vector,
-        rows.into_tensor_arg(),
-        others.into_tensor_arg(),
-        of_from.into_tensor_arg(),
-        of_to.into_tensor_arg(),
-        more_rows.into_tensor_arg(),
-        more_others.into_tensor_arg(),
-        of_more_from.into_tensor_arg(),
-        of_more_to.into_tensor_arg(),
-        fillers.into_tensor_arg(),
-        similarities.clone().into_tensor_arg(),
-        indices.clone().into_tensor_arg(),
-        heads,
-        tiles_of_split,
-        channels,
-        pairs,
-        tile,
-        types,
-    );
-    let similarity = empty(Shape::from([batch, heads, from]), DType::F32);
-    let index = empty(Shape::from([batch, heads, from]), int);
-    kernel::merge::launch(
-        &client,
-        CubeCount::Static(from.div_ceil(UNITS) as u32, lists as u32, 1),
-        CubeDim::new_1d(UNITS as u32),
-        similarities.into_tensor_arg(),
-        indices.into_tensor_arg(),
-        similarity.clone().into_tensor_arg(),
-        index.clone().into_tensor_arg(),
-        dtype_to_storage_type(int),
-    );
-    (similarity, index)
 }

@@ -7,11 +7,11 @@ use crate::tile::product::{Rows, SIDE, UNITS, product};
 
 /// The score of an entry that a query does not see: its weight underflows to an exact zero, and a query that sees nothing
 /// weights all entries alike.
-const INVISIBLE: f32 = -1e30;
+pub(super) const INVISIBLE: f32 = -1e30;
 /// Below every score.
-const LOWEST: f32 = -3e38;
+pub(super) const LOWEST: f32 = -3e38;
 /// What keeps the logarithm of a weight of zero finite.
-const EPSILON: f32 = 1e-10;
+pub(super) const EPSILON: f32 = 1e-10;
 
 /// How the query rows of a kv head are shared out among tiles of `rows` rows: a tile holds whole heads or, where a head
 /// has too many queries, a part of one.

@@ -1,19 +1,18 @@
 mod extension;
 mod kernel;
+mod launch;
+mod planes;
 
 use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor, TensorData},
+    backend::Dispatch,
+    tensor::{Int, Tensor, TensorData},
 };
-use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
 
-use self::{extension::WindowBackend, kernel::Kind};
+use self::extension::WindowBackend;
 use crate::{
     Result,
     check::Check,
     tile::product::{SIDE, UNITS, shared_bytes, sides},
-    vector::vector_size,
 };
 
 /// What [`window_weights`] and [`window_moments`] work on.
@@ -80,15 +79,22 @@ pub fn window_weights(window: Window) -> Result<Tensor<4>> {
 /// the weights: what SnapKV, CompressKV, TOVA, EMS and CAKE score entries by. See [`window_weights`] for which entries a
 /// query sees.
 ///
-/// A cube of 256 units makes the scores of up to 128 query rows, which are those of all heads that share the keys, and
+/// Where the device multiplies tiles of 16-bit numbers, queries and keys are of one such type, head_dim is a multiple of
+/// 32 up to 128 and there are at most 256 queries, a plane takes 32 keys at a time straight from memory to registers, and
+/// multiplies them with all query rows that share them, which stay in shared memory. A first pass over the entries,
+/// split among cubes, keeps the highest score of each row and the sum of exponentials; in a second one each cube merges
+/// what it needs of them in the order of the splits, makes the scores again, and sums weights in registers. Products
+/// are exact in f32.
+///
+/// Elsewhere a cube of 256 units makes the scores of up to 128 query rows, which are those of all heads that share the keys, and
 /// 128 entries (fewer if there are few): 16 channels at a time in shared memory, scores in registers. A first pass over
 /// the entries, split among cubes, keeps the highest score of each row and the sum of exponentials, and a small kernel
 /// merges splits in their order. A second pass makes the scores again, turns them into weights, and sums them over
 /// queries, 16 entries at a time, in the order of the queries.
 ///
 /// With `rows` = query_heads · queries it multiplies and adds 4 · batch · rows · entries · head_dim times. It reads the
-/// keys twice for every 128 rows of a kv head, the second time in part from the cache of the device, and writes 4 bytes an
-/// entry, query head and sum.
+/// keys twice for every 128 rows of a kv head, the second time in part from the cache of the device, takes two
+/// exponentials a score, and writes 4 bytes an entry, query head and sum.
 ///
 /// # Errors
 /// [`KernelError`](crate::KernelError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
@@ -210,98 +216,4 @@ fn shapes(
     let wanted = |wanted| if wanted { sums } else { [1; 4] };
     let first = if single { [batch, heads, queries, entries] } else { sums };
     [first, wanted(deviations), wanted(entropies)]
-}
-
-/// Takes queries, keys, positions of queries and of entries, and how many queries count; and what is wanted.
-fn launch(
-    tensors: [CubeTensor; 5],
-    by_position: bool,
-    scale: f32,
-    [single, deviations, entropies]: [bool; 3],
-) -> (CubeTensor, CubeTensor, CubeTensor) {
-    let [queries, keys, query_positions, entry_positions, counted] = tensors;
-    let shape = queries.shape();
-    let (batch, heads, window, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
-    let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
-    let lists = batch * kv_heads;
-    let rows = heads / kv_heads * window;
-    let Plan { tile, blocks, parts, tiles, tiles_of_split, splits } =
-        Plan::new([batch, heads, window], kv_heads, entries);
-    let client = queries.client.clone();
-    let device = queries.device.clone();
-    let empty = |shape: &[usize]| {
-        empty_device_dtype(client.clone(), device.clone(), Shape::from(shape), DType::F32)
-    };
-    let types = [queries.dtype, keys.dtype, counted.dtype].map(dtype_to_storage_type);
-    let vectors = [vector_size(&queries), vector_size(&keys)];
-    let old = entries.saturating_sub(window);
-
-    let [highest_of, sums_of] = [(); 2].map(|()| empty(&[splits, lists, rows]));
-    kernel::measure::launch(
-        &client,
-        CubeCount::Static(splits as u32, (blocks * parts) as u32, lists as u32),
-        CubeDim::new_1d(UNITS as u32),
-        vectors[0],
-        vectors[1],
-        queries.clone().into_tensor_arg(),
-        keys.clone().into_tensor_arg(),
-        query_positions.clone().into_tensor_arg(),
-        entry_positions.clone().into_tensor_arg(),
-        highest_of.clone().into_tensor_arg(),
-        sums_of.clone().into_tensor_arg(),
-        old,
-        scale,
-        heads / kv_heads,
-        tiles_of_split,
-        head_dim,
-        tile[0],
-        tile[1],
-        by_position,
-        types,
-    );
-    let [highest, inverse] = [(); 2].map(|()| empty(&[lists, rows]));
-    kernel::settle::launch(
-        &client,
-        CubeCount::Static(rows.div_ceil(UNITS) as u32, lists as u32, 1),
-        CubeDim::new_1d(UNITS as u32),
-        highest_of.into_tensor_arg(),
-        sums_of.into_tensor_arg(),
-        query_positions.clone().into_tensor_arg(),
-        counted.into_tensor_arg(),
-        highest.clone().into_tensor_arg(),
-        inverse.clone().into_tensor_arg(),
-        window,
-        kv_heads,
-        by_position,
-        types[2],
-    );
-    let outputs = shapes([batch, heads, window, entries], single, deviations, entropies);
-    let [first, squares, scatter] = outputs.map(|shape| empty(&shape));
-    let kind = if single { Kind::Weights } else { Kind::Moments { deviations, entropies } };
-    kernel::weigh::launch(
-        &client,
-        CubeCount::Static(tiles as u32, blocks as u32, lists as u32),
-        CubeDim::new_1d(UNITS as u32),
-        vectors[0],
-        vectors[1],
-        queries.into_tensor_arg(),
-        keys.into_tensor_arg(),
-        query_positions.into_tensor_arg(),
-        entry_positions.into_tensor_arg(),
-        highest.into_tensor_arg(),
-        inverse.into_tensor_arg(),
-        first.clone().into_tensor_arg(),
-        squares.clone().into_tensor_arg(),
-        scatter.clone().into_tensor_arg(),
-        old,
-        scale,
-        heads / kv_heads,
-        head_dim,
-        tile[0],
-        tile[1],
-        by_position,
-        kind,
-        types,
-    );
-    (first, squares, scatter)
 }

@@ -38,6 +38,12 @@ fn cases() -> Vec<Case> {
         // The largest tiles.
         case((32, 8), 33, 130, &[4], &[0, 5]),
         case((32, 8), 33, 70, &[4, 4], &[0, 5]),
+        // On tensor cores: two tiles a plane, one, two planes, splits, blocks of nothing but fillers.
+        case((2, 70), 130, 75, &[128], &[0, 33, 75]),
+        case((2, 70), 70, 75, &[64, 128], &[0, 70]),
+        case((2, 70), 70, 40, &[32], &[1, 0]),
+        case((1, 2), 33, 1100, &[128], &[0, 1050]),
+        case((1, 3), 45, 150, &[48, 80], &[0, 40]),
     ]
 }
 
@@ -150,9 +156,10 @@ impl Case {
 fn nearest_finds_the_most_similar() {
     for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
         for dtype in backend.dtypes() {
-            // Products are the same whatever the type: a few cases show that rows of it are read.
+            // Tensor cores take rows of other types than this, of so many channels; a few more show that others are read.
             let all = dtype == DType::F32;
-            for case in cases().into_iter().filter(|case| all || case.from == 33) {
+            let taken = |case: &Case| case.channels.iter().all(|channels| channels % 16 == 0);
+            for case in cases().into_iter().filter(|case| all || taken(case) || case.from == 33) {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
                 case.check(dtype, &backend.device);
             }
