@@ -79,7 +79,8 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     }
     let total = found[0];
     sync_cube();
-    let seen = highest > INVISIBLE;
+    // A query that sees nothing has the sum zero.
+    let seen = total != 0.0;
     let factor = select(seen, 1.0 / total, 0.0);
 
     if block == 0 {

@@ -1,6 +1,6 @@
 mod extension;
 mod launch;
-mod merge;
+pub(crate) mod merge;
 mod part;
 mod planes;
 

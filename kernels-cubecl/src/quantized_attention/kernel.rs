@@ -122,8 +122,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     list: &Tensor<I>,
     offsets: &Tensor<I>,
     fillers: &Tensor<I>,
-    partial: &mut Tensor<f32>,
-    extremes: &mut Tensor<f32>,
+    parts: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     query_heads: usize,
     kv_heads: usize,
@@ -428,8 +427,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         if head < heads_left {
             let highest = running.highest[head];
             write_head(
-                partial,
-                extremes,
+                parts,
                 &scratch,
                 highest,
                 split,

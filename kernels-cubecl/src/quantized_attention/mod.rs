@@ -12,7 +12,7 @@ use self::{extension::QuantizedAttentionBackend, kernel::Form};
 use crate::{
     Result,
     check::Check,
-    split::{self, Heads, Partials, Plan, Rows, UNITS},
+    split::{self, Heads, Plan, Rows, UNITS},
 };
 
 /// Numbers of a head's shared memory: queries of a cube, and scores of a tile.
@@ -269,8 +269,8 @@ fn launch(call: Call) -> (CubeTensor, CubeTensor) {
     let form = Form::new(heads, bits, group, value_groups, wanted);
     let cubes = heads.batch * heads.kv_heads * form.blocks;
     let plan = Plan::new(call.most_pages, form.pages, cubes, &client);
-    let partials = if tail == 0 {
-        Partials::new(&queries, heads, plan.splits)
+    let parts = if tail == 0 {
+        split::parts(&queries, heads, plan.splits)
     } else {
         let rows = Rows {
             queries: queries.clone(),
@@ -285,7 +285,7 @@ fn launch(call: Call) -> (CubeTensor, CubeTensor) {
             wanted,
         };
         rows.launch(heads, tail, &weights, |splits| {
-            (Partials::new(&queries, heads, plan.splits + splits), plan.splits)
+            (split::parts(&queries, heads, plan.splits + splits), plan.splits)
         })
     };
     let types = [dtype, keys.scale.dtype, call.pages.dtype, keys.words.dtype];
@@ -303,8 +303,7 @@ fn launch(call: Call) -> (CubeTensor, CubeTensor) {
         call.pages.into_tensor_arg(),
         call.offsets.into_tensor_arg(),
         call.tail_fillers.into_tensor_arg(),
-        partials.values.clone().into_tensor_arg(),
-        partials.extremes.clone().into_tensor_arg(),
+        parts.clone().into_tensor_arg(),
         weights.clone().into_tensor_arg(),
         heads.query_heads,
         heads.kv_heads,
@@ -316,7 +315,9 @@ fn launch(call: Call) -> (CubeTensor, CubeTensor) {
         form,
         types.map(dtype_to_storage_type),
     );
-    let output = split::merge(partials, &weights, dtype, heads, wanted);
+    let Heads { batch, query_heads, head_dim, .. } = heads;
+    let output = split::empty(&weights, [batch, query_heads, 1, head_dim], dtype);
+    split::merge(parts, &output, &weights, heads, wanted);
     (output, weights)
 }
 

@@ -12,7 +12,7 @@ use burn::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::launch;
+use super::launch::launch;
 use crate::split::{Members, Rows, Turn};
 
 /// The kernel as an operation of a backend.

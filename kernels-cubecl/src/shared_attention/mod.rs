@@ -1,16 +1,17 @@
 mod extension;
+mod launch;
+mod planes;
 
 use burn::{
-    backend::{Dispatch, TensorMetadata},
+    backend::Dispatch,
     tensor::{DType, Int, Tensor},
 };
-use burn_cubecl::tensor::CubeTensor;
 
 use self::extension::SharedAttentionBackend;
 use crate::{
     Result, RotaryTables,
     check::Check,
-    split::{self, Heads, Partials, Rows},
+    split::{self, Heads},
 };
 
 /// What [`shared_attention`] works on. Every token it is given is seen by every query of its head.
@@ -85,12 +86,17 @@ pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
     let dtype = input.directions.dtype();
     let ints = input.offsets.dtype();
     let encoded = input.rotary.is_some();
-    let device = input.queries.device();
-    let rotary = input.rotary.unwrap_or_else(|| RotaryTables {
-        cosines: Tensor::empty([1, 16], (&device, DType::F32)),
-        sines: Tensor::empty([1, 16], (&device, DType::F32)),
-        positions: Tensor::empty([1, 1, 1], &device),
-    });
+    // What is not looked at: other tensors stand in.
+    let (cosines, sines, positions) = match input.rotary {
+        None => {
+            let directions = input.directions.clone().into_dispatch();
+            (directions.clone(), directions, input.offsets.clone().into_dispatch())
+        }
+        Some(RotaryTables { cosines, sines, positions }) => {
+            let sines = sines.cast(cosines.dtype());
+            (cosines.into_dispatch(), sines.into_dispatch(), positions.cast(ints).into_dispatch())
+        }
+    };
     let (output, weights) = Dispatch::shared_attention(
         input.queries.into_dispatch(),
         input.directions.into_dispatch(),
@@ -99,9 +105,9 @@ pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
         input.entry.cast(ints).into_dispatch(),
         input.norms.cast(DType::F32).into_dispatch(),
         input.offsets.into_dispatch(),
-        rotary.positions.cast(ints).into_dispatch(),
-        rotary.cosines.clone().into_dispatch(),
-        rotary.sines.cast(rotary.cosines.dtype()).into_dispatch(),
+        positions,
+        cosines,
+        sines,
         input.tail_keys.cast(dtype).into_dispatch(),
         input.tail_values.cast(dtype).into_dispatch(),
         encoded,
@@ -151,17 +157,4 @@ impl SharedAttention {
         }
         Ok(())
     }
-}
-
-/// Returns output and weights.
-fn launch(rows: Rows) -> (CubeTensor, CubeTensor) {
-    let heads = Heads::of(&rows.queries.shape(), &rows.tail_keys.shape());
-    let (columns, wanted, dtype) = (rows.columns, rows.wanted, rows.queries.dtype);
-    let like = rows.queries.clone();
-    let weights = split::weight_shape(heads, columns, wanted);
-    let weights = split::empty(&like, weights, DType::F32);
-    let partials =
-        rows.launch(heads, columns, &weights, |splits| (Partials::new(&like, heads, splits), 0));
-    let output = split::merge(partials, &weights, dtype, heads, wanted);
-    (output, weights)
 }

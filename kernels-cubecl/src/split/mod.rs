@@ -2,7 +2,7 @@
 //! keys of a head and leaves a maximum, a sum of weights and a weighted sum of values; a second kernel puts them
 //! together, always in the same order, and turns scores into weights.
 
-mod merge;
+pub(crate) mod planes;
 mod rows;
 mod softmax;
 
@@ -11,17 +11,20 @@ use burn::{
     tensor::{DType, Shape},
 };
 use burn_cubecl::{kernel::into_contiguous, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{Client, CubeCount, CubeDim};
+use cubecl::{
+    prelude::{Client, CubeCount, CubeDim},
+    zspace::{metadata::Metadata, strides},
+};
 
 use self::{rows::Form, softmax::MOST_HEADS};
 pub(crate) use self::{
     rows::{fill_weights, write_head},
-    softmax::{Running, UNITS},
+    softmax::{LOWEST, Running, UNITS},
 };
-use crate::{Result, check::Check};
+use crate::{Result, check::Check, decode_attention::merge};
 
-/// Channels a head at most: what a cube keeps in shared memory.
-const MOST_CHANNELS: usize = 1024;
+/// Channels a head at most: what the kernel that puts splits together takes.
+const MOST_CHANNELS: usize = merge::UNITS;
 
 /// Numbers of queries that one unit keeps in registers.
 const QUERIES_A_UNIT: usize = 64;
@@ -31,6 +34,12 @@ const SCRATCH: usize = 2048;
 
 /// Cubes a multiprocessor that hide each other's loads.
 const CUBES_A_PROCESSOR: usize = 8;
+
+/// Cubes of [`planes`] that a multiprocessor has registers for.
+const PLANE_CUBES_A_PROCESSOR: usize = 2;
+
+/// Splits of a head at most, of its tokens and once more of its tail: half of what can be put together.
+const MOST_SPLITS: usize = merge::MOST_PARTS / 2;
 
 /// Multiprocessors of a device that does not say.
 const PROCESSORS: usize = 16;
@@ -80,14 +89,19 @@ impl Heads {
         let hardware = &check.client().properties().hardware;
         check.at_most("the number of tensors", BINDINGS, hardware.max_bindings as usize)?;
         let cubes = batch * query_heads + wanted_cubes(check.client());
-        check.cubes([cubes, 1, 1])
+        check.cubes([cubes, 1, 1])?;
+        check.cubes([1, batch * query_heads, batch])
     }
 }
 
 /// Cubes that keep a device busy.
 fn wanted_cubes(client: &Client) -> usize {
+    CUBES_A_PROCESSOR * processors(client)
+}
+
+fn processors(client: &Client) -> usize {
     let processors = client.properties().hardware.num_streaming_multiprocessors;
-    CUBES_A_PROCESSOR * processors.map_or(PROCESSORS, |processors| processors as usize)
+    processors.map_or(PROCESSORS, |processors| processors as usize)
 }
 
 /// How the keys of a head are split.
@@ -102,7 +116,7 @@ impl Plan {
     /// Splits heads of at most `longest` rows, which are read in tiles, between cubes of which each split of all
     /// heads needs `cubes`.
     pub(crate) fn new(longest: usize, tile: usize, cubes: usize, client: &Client) -> Self {
-        Self::of(longest, tile, wanted_cubes(client).div_ceil(cubes))
+        Self::of(longest, tile, wanted_cubes(client).div_ceil(cubes).min(MOST_SPLITS))
     }
 
     fn of(longest: usize, tile: usize, wanted: usize) -> Self {
@@ -112,22 +126,34 @@ impl Plan {
     }
 }
 
-/// What cubes leave for [`merge`].
-pub(crate) struct Partials {
-    /// Weighted sums of values, f32, `[splits, batch · query_heads, head_dim]`.
-    pub(crate) values: CubeTensor,
-    /// Maxima of scores, and sums of weights relative to them, f32, `[splits, batch · query_heads, 2]`.
-    pub(crate) extremes: CubeTensor,
+/// How the tiles of a head are split between cubes of [`planes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlanePlan {
+    pub(crate) splits: usize,
+    /// Tiles a split.
+    pub(crate) share: usize,
 }
 
-impl Partials {
-    pub(crate) fn new(like: &CubeTensor, heads: Heads, splits: usize) -> Self {
-        let rows = heads.batch * heads.query_heads;
-        Self {
-            values: empty(like, [splits, rows, heads.head_dim], DType::F32),
-            extremes: empty(like, [splits, rows, 2], DType::F32),
-        }
+impl PlanePlan {
+    /// Splits heads of at most `tiles` tiles.
+    pub(crate) fn new(tiles: usize, heads: Heads, client: &Client) -> Self {
+        let cubes = heads.batch * heads.kv_heads * heads.group().div_ceil(planes::HEADS);
+        Self::of(tiles, PLANE_CUBES_A_PROCESSOR * processors(client) / cubes)
     }
+
+    /// All cubes run at once, if there are not more heads: at most `wanted` splits.
+    fn of(tiles: usize, wanted: usize) -> Self {
+        let steps = tiles.div_ceil(planes::PLANES).max(1);
+        let share = steps.div_ceil(wanted.clamp(1, MOST_SPLITS));
+        Self { splits: steps.div_ceil(share), share: share * planes::PLANES }
+    }
+}
+
+/// What cubes leave for [`merge`], f32, `[batch · query_heads, splits, head_dim + 2]`: weighted sums of values, behind
+/// them the sum of weights and the maximum of scores that they are relative to.
+pub(crate) fn parts(like: &CubeTensor, heads: Heads, splits: usize) -> CubeTensor {
+    let Heads { batch, query_heads, head_dim, .. } = heads;
+    empty(like, [batch * query_heads, splits, head_dim + 2], DType::F32)
 }
 
 /// A new tensor on the device of another.
@@ -144,42 +170,47 @@ pub(crate) fn weight_shape(heads: Heads, columns: usize, wanted: bool) -> [usize
     if wanted { [heads.batch, heads.query_heads, columns] } else { [1, 1, 1] }
 }
 
-/// Puts `splits` together. Returns the output, `[batch, query_heads, 1, head_dim]`; `weights` hold scores before and
-/// weights after.
+/// Puts splits together. `weights` hold scores before and weights after.
 pub(crate) fn merge(
-    partials: Partials,
+    parts: CubeTensor,
+    output: &CubeTensor,
     weights: &CubeTensor,
-    dtype: DType,
     heads: Heads,
     wanted: bool,
-) -> CubeTensor {
-    let Heads { batch, query_heads, head_dim, .. } = heads;
-    let output = empty(weights, [batch, query_heads, 1, head_dim], dtype);
-    let splits = partials.values.shape()[0];
+) {
+    let Heads { batch, query_heads, kv_heads, head_dim } = heads;
     let columns = weights.shape()[2];
-    let blocks = if wanted { columns.div_ceil(merge::COLUMNS) } else { 1 };
-    merge::merge::launch(
+    let blocks = if wanted { columns.div_ceil(merge::WEIGHTS) } else { 1 };
+    // One query a head.
+    let strides = weights.meta.strides();
+    let by_query = Metadata::new(
+        Shape::from([batch, query_heads, 1, columns]),
+        strides![strides[0], strides[1], strides[1], strides[2]],
+    );
+    let by_query = CubeTensor { meta: Box::new(by_query), ..weights.clone() };
+    let types = [output.dtype, DType::I32].map(dtype_to_storage_type);
+    merge::decode_merge::launch(
         &weights.client,
-        CubeCount::Static((batch * query_heads) as u32, blocks as u32, 1),
+        CubeCount::Static(blocks as u32, (batch * query_heads) as u32, 1),
         CubeDim::new_1d(merge::UNITS as u32),
-        partials.values.into_tensor_arg(),
-        partials.extremes.into_tensor_arg(),
+        parts.clone().into_tensor_arg(),
+        parts.as_tensor_alias(0),
         output.clone().into_tensor_arg(),
-        weights.clone().into_tensor_arg(),
-        query_heads,
-        splits,
+        parts.as_tensor_alias(0),
+        by_query.into_tensor_arg(),
+        kv_heads,
         columns,
         head_dim,
+        false,
         wanted,
-        dtype_to_storage_type(dtype),
+        types,
     );
-    output
 }
 
 /// Refuses weights of more columns than [`merge`] can launch cubes for.
 pub(crate) fn check_columns(check: &Check, heads: Heads, columns: usize) -> Result<()> {
     let Heads { batch, query_heads, .. } = heads;
-    check.cubes([batch * query_heads, columns.div_ceil(merge::COLUMNS), 1])?;
+    check.cubes([columns.div_ceil(merge::WEIGHTS), 1, 1])?;
     check.countable("weights", &[batch, query_heads, columns])
 }
 
@@ -237,6 +268,7 @@ impl Form {
 }
 
 /// Entries that tokens share.
+#[derive(Clone)]
 pub(crate) struct Members {
     /// `[entries, head_dim]`
     pub(crate) directions: CubeTensor,
@@ -284,15 +316,15 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Goes through the rows of all heads, of which the longest has `longest`. `partials` makes room for as many splits
+    /// Goes through the rows of all heads, of which the longest has `longest`. `parts` makes room for as many splits
     /// as it is told, behind those of another kernel, and says how many these are.
     pub(crate) fn launch(
         self,
         heads: Heads,
         longest: usize,
         weights: &CubeTensor,
-        partials: impl FnOnce(usize) -> (Partials, usize),
-    ) -> Partials {
+        parts: impl FnOnce(usize) -> (CubeTensor, usize),
+    ) -> CubeTensor {
         let Self { starts, tail, columns, scale, wanted, .. } = self;
         let client = self.queries.client.clone();
         let dtype = self.tail_keys.dtype;
@@ -323,7 +355,7 @@ impl Rows {
 
         let cubes = heads.batch * heads.kv_heads * form.blocks;
         let plan = Plan::new(longest, form.tile, cubes, &client);
-        let (partials, first_split) = partials(plan.splits);
+        let (parts, first_split) = parts(plan.splits);
         let types = [queries.dtype, dtype, cosines.dtype, starts.dtype].map(dtype_to_storage_type);
         rows::rows::launch(
             &client,
@@ -342,8 +374,7 @@ impl Rows {
             sines.into_tensor_arg(),
             tail_keys.into_tensor_arg(),
             tail_values.into_tensor_arg(),
-            partials.values.clone().into_tensor_arg(),
-            partials.extremes.clone().into_tensor_arg(),
+            parts.clone().into_tensor_arg(),
             weights.clone().into_tensor_arg(),
             heads.query_heads,
             heads.kv_heads,
@@ -356,7 +387,7 @@ impl Rows {
             form,
             types,
         );
-        partials
+        parts
     }
 }
 
@@ -374,6 +405,15 @@ mod tests {
             assert!(splits <= wanted.max(1) && (splits - 1) * chunk <= longest);
         }
         assert_eq!(Plan::of(1024, 64, 5), Plan { splits: 4, chunk: 256 });
+    }
+
+    #[test]
+    fn shares_of_planes_cover_all_tiles() {
+        for (tiles, wanted) in [(0, 3), (1, 0), (64, 1), (65, 2), (2048, 33), (7, 1000)] {
+            let PlanePlan { splits, share } = PlanePlan::of(tiles, wanted);
+            assert!(splits * share >= tiles && (splits - 1) * share <= tiles);
+            assert!((1..=wanted.clamp(1, MOST_SPLITS)).contains(&splits));
+        }
     }
 
     /// WebGPU grants 16 KiB.

@@ -399,8 +399,7 @@ fn take_tile<K: Float, T: Float, N: Size>(
 /// Writes what a cube has added up: its values, maxima and sums.
 #[cube]
 fn write_sums<N: Size>(
-    partial: &mut Tensor<f32>,
-    extremes: &mut Tensor<f32>,
+    parts: &mut Tensor<f32>,
     tile: &mut Tile,
     sums: &Sums<N>,
     split: usize,
@@ -439,8 +438,7 @@ fn write_sums<N: Size>(
         if head < heads_left {
             let highest = sums.running.highest[head];
             write_head(
-                partial,
-                extremes,
+                parts,
                 &tile.scratch,
                 highest,
                 split,
@@ -456,8 +454,7 @@ fn write_sums<N: Size>(
 /// as one split of a head.
 #[cube]
 pub(crate) fn write_head(
-    partial: &mut Tensor<f32>,
-    extremes: &mut Tensor<f32>,
+    parts: &mut Tensor<f32>,
     scratch: &Shared<[f32]>,
     highest: f32,
     split: usize,
@@ -466,21 +463,17 @@ pub(crate) fn write_head(
     #[comptime] rows: usize,
 ) {
     let pitch = comptime!(head_dim + 1);
-    let start = split * partial.stride(0) + head * partial.stride(1);
-    let extreme = split * extremes.stride(0) + head * extremes.stride(1);
+    let start = head * parts.stride(0) + split * parts.stride(1);
+    let next = parts.stride(2);
     let mut channel = UNIT_POS as usize;
     while channel < pitch {
         let mut sum = f32::new(0.0);
         for row in 0..rows {
             sum += scratch[row * pitch + channel];
         }
-        if channel < head_dim {
-            let place = start + channel * partial.stride(2);
-            partial[place] = sum;
-        } else {
-            extremes[extreme] = highest;
-            let place = extreme + extremes.stride(2);
-            extremes[place] = sum;
+        parts[start + channel * next] = sum;
+        if channel == head_dim {
+            parts[start + (channel + 1) * next] = highest;
         }
         channel += UNITS;
     }
@@ -525,8 +518,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     sines: &Tensor<Vector<T, N>>,
     tail_keys: &Tensor<Vector<K, N>>,
     tail_values: &Tensor<Vector<K, N>>,
-    partial: &mut Tensor<f32>,
-    extremes: &mut Tensor<f32>,
+    parts: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     query_heads: usize,
     kv_heads: usize,
@@ -667,8 +659,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         base += form.tile;
     }
     write_sums::<N>(
-        partial,
-        extremes,
+        parts,
         &mut tile,
         &sums,
         first_split + split,

@@ -1,0 +1,121 @@
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::DType,
+};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use super::planes::{self, shared_planes};
+use crate::{
+    split::{
+        self, Heads, Members, PlanePlan, Rows, Turn,
+        planes::{HEADS, PLANES, TILE},
+    },
+    tile::support::{is_chunked, multiplies},
+};
+
+/// Where the queries are among the tensors of a kernel.
+const QUERIES: usize = 0;
+/// Where the weights are among those that are not stood in for, with what keys are turned by and without.
+const WITH_TURN: usize = 12;
+const WITHOUT_TURN: usize = 9;
+
+/// Returns output and weights.
+pub(super) fn launch(rows: Rows) -> (CubeTensor, CubeTensor) {
+    let heads = Heads::of(&rows.queries.shape(), &rows.tail_keys.shape());
+    let (columns, wanted, dtype) = (rows.columns, rows.wanted, rows.queries.dtype);
+    let like = rows.queries.clone();
+    let weights = split::weight_shape(heads, columns, wanted);
+    let weights = split::empty(&like, weights, DType::F32);
+    let output = split::empty(&like, [heads.batch, heads.query_heads, 1, heads.head_dim], dtype);
+    let members = rows.members.clone();
+    let parts = match members.filter(|members| on_planes(&rows, members, heads)) {
+        Some(members) => launch_planes(rows, members, heads, &output, &weights),
+        None => {
+            let parts = |splits| (split::parts(&like, heads, splits), 0);
+            Some(rows.launch(heads, columns, &weights, parts))
+        }
+    };
+    if let Some(parts) = parts {
+        split::merge(parts, &output, &weights, heads, wanted);
+    }
+    (output, weights)
+}
+
+/// Whether tensor cores take these rows.
+fn on_planes(rows: &Rows, members: &Members, heads: Heads) -> bool {
+    let tables = rows.turn.iter().flat_map(|turn| [&turn.cosines, &turn.sines]);
+    let held = [&members.directions, &members.values, &rows.tail_keys, &rows.tail_values];
+    heads.head_dim.is_multiple_of(64)
+        && multiplies(&rows.queries.client, rows.tail_keys.dtype, heads.head_dim)
+        && rows.queries.dtype == rows.tail_keys.dtype
+        && held.into_iter().chain(tables).all(is_chunked)
+}
+
+/// Writes the output, or returns parts of it.
+fn launch_planes(
+    rows: Rows,
+    members: Members,
+    heads: Heads,
+    output: &CubeTensor,
+    weights: &CubeTensor,
+) -> Option<CubeTensor> {
+    let Rows { queries, starts, turn, tail_keys, tail_values, .. } = rows;
+    let Rows { tail, columns, scale, wanted, .. } = rows;
+    let Members { directions, values, members, entry, norms } = members;
+    let Heads { batch, kv_heads, head_dim, .. } = heads;
+    let client = queries.client.clone();
+    let dtype = queries.dtype;
+    // The tail begins with a tile of its own.
+    let tiles = (columns - tail).div_ceil(TILE) + tail.div_ceil(TILE);
+    let plan = PlanePlan::new(tiles, heads, &client);
+    let whole = plan.splits == 1 && !wanted;
+    let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
+    let blocks = heads.group().div_ceil(HEADS);
+    let encoded = turn.is_some();
+    // What is not looked at: another tensor stands in.
+    let (positions, cosines, sines, table) = match turn {
+        Some(Turn { cosines, sines, positions }) => {
+            let table = cosines.dtype;
+            let [positions, cosines, sines] =
+                [positions, cosines, sines].map(CubeTensor::into_tensor_arg);
+            (positions, cosines, sines, table)
+        }
+        None => {
+            let alias = || queries.as_tensor_alias(QUERIES);
+            (alias(), alias(), alias(), DType::F32)
+        }
+    };
+    let cut = planes::Cut { head_dim, encoded, whole, wanted };
+    let types = [dtype, table, starts.dtype].map(dtype_to_storage_type);
+    shared_planes::launch(
+        &client,
+        CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32),
+        CubeDim::new_1d(32 * PLANES as u32),
+        queries.clone().into_tensor_arg(),
+        directions.into_tensor_arg(),
+        values.into_tensor_arg(),
+        members.into_tensor_arg(),
+        entry.into_tensor_arg(),
+        norms.into_tensor_arg(),
+        starts.into_tensor_arg(),
+        positions,
+        cosines,
+        sines,
+        tail_keys.into_tensor_arg(),
+        tail_values.into_tensor_arg(),
+        weights.clone().into_tensor_arg(),
+        match &parts {
+            Some(parts) => parts.clone().into_tensor_arg(),
+            None => weights.as_tensor_alias(if encoded { WITH_TURN } else { WITHOUT_TURN }),
+        },
+        output.clone().into_tensor_arg(),
+        columns,
+        tail,
+        plan.share,
+        scale,
+        cut,
+        types,
+    );
+    parts
+}
