@@ -111,6 +111,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     let blocks = seen.div_ceil(block);
 
     let per_pass = comptime!((block * chunks).div_ceil(units));
+    let whole_passes = comptime!((block * chunks).is_multiple_of(units));
     let mut ahead = Array::<Chunk<E>>::new(per_pass);
 
     #[unroll]
@@ -118,10 +119,12 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
         let index = unit + pass * units;
         let row = (index / chunks).min(entries - 1);
         let chunk = index % chunks;
-        key_stage[(index / chunks) * pitch + chunk] =
-            keys[(key_start + row * keys.stride(2)) / CHUNK + chunk];
-        value_stage[(index / chunks) * pitch + chunk] =
-            values[(value_start + row * values.stride(2)) / CHUNK + chunk];
+        if whole_passes || index < block * chunks {
+            key_stage[(index / chunks) * pitch + chunk] =
+                keys[(key_start + row * keys.stride(2)) / CHUNK + chunk];
+            value_stage[(index / chunks) * pitch + chunk] =
+                values[(value_start + row * values.stride(2)) / CHUNK + chunk];
+        }
     }
     if comptime!(by_position) && unit < block {
         let place = position_start + unit.min(entries - 1) * entry_positions.stride(2);
@@ -171,7 +174,9 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             #[unroll]
             for pass in 0..per_pass {
                 let index = unit + pass * units;
-                key_stage[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
+                if whole_passes || index < block * chunks {
+                    key_stage[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
+                }
                 let row = (base + block + index / chunks).min(entries - 1);
                 ahead[pass] =
                     values[(value_start + row * values.stride(2)) / CHUNK + index % chunks];
@@ -272,7 +277,9 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             #[unroll]
             for pass in 0..per_pass {
                 let index = unit + pass * units;
-                value_stage[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
+                if whole_passes || index < block * chunks {
+                    value_stage[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
+                }
             }
         }
         sync_cube();

@@ -112,13 +112,16 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
         start = (first - old) / block * block;
     }
     let per_pass = comptime!((block * chunks).div_ceil(units));
+    let whole_passes = comptime!((block * chunks).is_multiple_of(units));
     let mut ahead = Array::<Chunk<E>>::new(per_pass);
     #[unroll]
     for pass in 0..per_pass {
         let index = unit + pass * units;
         let row = (start + index / chunks).min(new - 1);
-        stages[index / chunks * pitch + index % chunks] =
-            queries[(query_start + row * queries.stride(2)) / CHUNK + index % chunks];
+        if whole_passes || index < block * chunks {
+            stages[index / chunks * pitch + index % chunks] =
+                queries[(query_start + row * queries.stride(2)) / CHUNK + index % chunks];
+        }
     }
     if unit < block {
         let row = start + unit;
@@ -218,7 +221,9 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
             #[unroll]
             for pass in 0..per_pass {
                 let index = unit + pass * units;
-                stages[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
+                if whole_passes || index < block * chunks {
+                    stages[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
+                }
             }
         }
         sync_cube();

@@ -24,7 +24,7 @@ pub(super) enum Seen<B: Backend> {
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(super) enum Found<B: Backend> {
-    Output { output: FloatTensor<B> },
+    Plain { output: FloatTensor<B> },
     Weights { output: FloatTensor<B>, weights: FloatTensor<B> },
     ListWeights { output: FloatTensor<B>, list_weights: FloatTensor<B>, weights: FloatTensor<B> },
 }
@@ -58,7 +58,7 @@ fn outputs(
 ) -> FoundMetadata {
     let output = queries.clone();
     if !weights {
-        return FoundMetadata::Output { output };
+        return FoundMetadata::Plain { output };
     }
     let shape = super::weight_shape(&queries.shape, *entries);
     let weights = TensorSpec::new(shape, DType::F32);

@@ -172,7 +172,7 @@ pub(super) fn launch(
     match (list_weights, weights) {
         (Some(list_weights), Some(weights)) => Found::ListWeights { output, list_weights, weights },
         (_, Some(weights)) => Found::Weights { output, weights },
-        _ => Found::Output { output },
+        _ => Found::Plain { output },
     }
 }
 

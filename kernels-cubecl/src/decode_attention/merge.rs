@@ -44,6 +44,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let next = parts.stride(2);
 
     // The highest score of all parts, and the sum of all weights relative to it.
+    let mut highs = Shared::<[f32]>::new_slice(UNITS);
     let mut found = Shared::<[f32]>::new_slice(UNITS);
     let mut shares = Shared::<[f32]>::new_slice(UNITS);
     let mut own = f32::new(INVISIBLE);
@@ -52,32 +53,27 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
         weight = parts[start + unit * step + head_dim * next];
         own = parts[start + unit * step + (head_dim + 1) * next];
     }
-    found[unit] = own;
+    highs[unit] = own;
+    found[unit] = weight;
     sync_cube();
     let mut half = comptime!(UNITS / 2).runtime();
+    while half >= count && half > 0 {
+        half /= 2;
+    }
     while half > 0 {
         if unit < half {
-            found[unit] = found[unit].max(found[unit + half]);
+            let (left, right) = (highs[unit], highs[unit + half]);
+            let high = left.max(right);
+            let sum = (left - high).exp() * found[unit] + (right - high).exp() * found[unit + half];
+            highs[unit] = high;
+            found[unit] = sum;
         }
         sync_cube();
         half /= 2;
     }
-    let highest = found[0];
-    sync_cube();
-    let share = (own - highest).exp();
-    shares[unit] = share;
-    found[unit] = share * weight;
-    sync_cube();
-    let mut half = comptime!(UNITS / 2).runtime();
-    while half > 0 {
-        if unit < half {
-            let other = found[unit + half];
-            found[unit] += other;
-        }
-        sync_cube();
-        half /= 2;
-    }
+    let highest = highs[0];
     let total = found[0];
+    shares[unit] = (own - highest).exp();
     sync_cube();
     // A query that sees nothing has the sum zero.
     let seen = total != 0.0;

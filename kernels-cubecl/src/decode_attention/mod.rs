@@ -98,7 +98,7 @@ pub fn decode_attention(input: DecodeAttention) -> Result<DecodeOutput> {
     let scale = scale as f32;
     let found = Dispatch::decode_attention(queries, keys, values, seen, entries, scale, weights);
     let (output, list_weights, weights) = match found {
-        Found::Output { output } => (output, None, None),
+        Found::Plain { output } => (output, None, None),
         Found::Weights { output, weights } => (output, None, Some(weights)),
         Found::ListWeights { output, list_weights, weights } => {
             (output, Some(list_weights), Some(weights))

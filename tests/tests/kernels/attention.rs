@@ -50,6 +50,9 @@ fn cases() -> Vec<Case> {
         Case { batch: 2, old: 17, new: 130, by_position: true, ..wide },
         Case { batch: 2, old: 0, new: 31, by_position: true, ..odd },
         Case { old: 40, new: 32, local: 32, ..odd },
+        Case { head_dim: 16, old: 3, new: 70, ..CAUSAL },
+        Case { head_dim: 48, old: 3, new: 70, ..CAUSAL },
+        Case { batch: 2, head_dim: 80, old: 30, new: 70, by_position: true, ..CAUSAL },
     ]
 }
 
