@@ -76,8 +76,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     shares[unit] = (own - highest).exp();
     sync_cube();
     // A query that sees nothing has the sum zero.
-    let seen = total != 0.0;
-    let factor = select(seen, 1.0 / total, 0.0);
+    let factor = select(total == 0.0, 0.0, 1.0 / total);
 
     if block == 0 {
         // Some units a channel, each with some of the parts.
@@ -110,7 +109,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
                 + head * output.stride(1)
                 + row * output.stride(2)
                 + channel * output.stride(3);
-            output[place] = Q::cast_from(select(seen, sum * factor, 0.0));
+            output[place] = Q::cast_from(sum * factor);
         }
     }
     if comptime!(wanted) {

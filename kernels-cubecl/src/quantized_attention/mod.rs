@@ -1,5 +1,6 @@
 mod extension;
 mod kernel;
+mod planes;
 
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
@@ -12,12 +13,19 @@ use self::{extension::QuantizedAttentionBackend, kernel::Form};
 use crate::{
     Result,
     check::Check,
-    split::{self, Heads, Plan, Rows, UNITS},
+    split::{
+        self, Heads, Plan, PlanePlan, Rows, UNITS,
+        planes::{HEADS, PLANES, TILE},
+    },
+    tile::support::{is_chunked, multiplies},
 };
 
 /// Numbers of a head's shared memory: queries of a cube, and scores of a tile.
 const MOST_QUERIES: usize = 1024;
 const MOST_SCORES: usize = 512;
+
+/// Where the weights are among the tensors of the kernel on planes.
+const WEIGHTS: usize = 12;
 
 /// Sums of products that one unit keeps in registers.
 const SUMS_A_UNIT: usize = 64;
@@ -231,8 +239,9 @@ struct Packed {
 }
 
 impl Packed {
-    fn with_dense_rows(self) -> Self {
-        let [words, scale, min] = [self.words, self.scale, self.min].map(split::with_dense_rows);
+    fn with_dense_rows(&self) -> Self {
+        let tensors = [&self.words, &self.scale, &self.min];
+        let [words, scale, min] = tensors.map(|x| split::with_dense_rows(x.clone()));
         Self { words, scale, min }
     }
 }
@@ -258,14 +267,25 @@ struct Call {
 
 /// Returns output and weights.
 fn launch(call: Call) -> (CubeTensor, CubeTensor) {
-    let Call { queries, bits, group, columns, tail, scale, wanted, .. } = call;
-    let [keys, values] = [call.keys, call.values].map(Packed::with_dense_rows);
+    let [keys, values] = [&call.keys, &call.values].map(Packed::with_dense_rows);
+    let Call { bits, group, columns, tail, scale, wanted, .. } = call;
+    let queries = call.queries.clone();
     let heads = Heads::of(&queries.shape(), &call.tail_keys.shape());
     let client = queries.client.clone();
     let dtype = queries.dtype;
     let weights = split::weight_shape(heads, columns, wanted);
     let weights = split::empty(&queries, weights, DType::F32);
+    let Heads { batch, query_heads, head_dim, .. } = heads;
+    let output = split::empty(&queries, [batch, query_heads, 1, head_dim], dtype);
     let value_groups = values.scale.shape()[1] / group;
+    let of_values = head_dim / value_groups;
+    if on_planes(&call, [&keys, &values], of_values, heads) {
+        let parts = launch_planes(call, [keys, values], heads, &output, &weights);
+        if let Some(parts) = parts {
+            split::merge(parts, &output, &weights, heads, wanted);
+        }
+        return (output, weights);
+    }
     let form = Form::new(heads, bits, group, value_groups, wanted);
     let cubes = heads.batch * heads.kv_heads * form.blocks;
     let plan = Plan::new(call.most_pages, form.pages, cubes, &client);
@@ -315,10 +335,79 @@ fn launch(call: Call) -> (CubeTensor, CubeTensor) {
         form,
         types.map(dtype_to_storage_type),
     );
-    let Heads { batch, query_heads, head_dim, .. } = heads;
-    let output = split::empty(&weights, [batch, query_heads, 1, head_dim], dtype);
     split::merge(parts, &output, &weights, heads, wanted);
     (output, weights)
+}
+
+/// Whether tensor cores take these pages.
+fn on_planes(call: &Call, packed: [&Packed; 2], of_values: usize, heads: Heads) -> bool {
+    let dtype = call.queries.dtype;
+    let Call { bits, group, tail_keys, tail_values, .. } = call;
+    let [keys, values] = packed;
+    // Pages are rows of words of 32 bits that are read four at a time.
+    let words = keys.words.dtype.size() == 4 && values.words.dtype == keys.words.dtype;
+    let whole = keys.words.meta.strides()[0].is_multiple_of(4) || keys.words.shape()[0] == 1;
+    words
+        && whole
+        && matches!(bits, 2 | 4)
+        && (*group, of_values) == (planes::GROUP, planes::GROUP)
+        && heads.head_dim.is_multiple_of(64)
+        && multiplies(&call.queries.client, dtype, heads.head_dim)
+        && (keys.scale.dtype, tail_keys.dtype) == (dtype, dtype)
+        && [&keys.scale, &keys.min, tail_keys, tail_values].into_iter().all(is_chunked)
+}
+
+/// Writes the output, or returns parts of it.
+fn launch_planes(
+    call: Call,
+    packed: [Packed; 2],
+    heads: Heads,
+    output: &CubeTensor,
+    weights: &CubeTensor,
+) -> Option<CubeTensor> {
+    let Call { queries, tail_keys, tail_values, tail, bits, columns, scale, wanted, .. } = call;
+    let [keys, values] = packed;
+    let Heads { batch, kv_heads, head_dim, .. } = heads;
+    let client = queries.client.clone();
+    let dtype = queries.dtype;
+    // A page is a tile, and as much work as two of the tail.
+    let tiles = call.most_pages + tail.div_ceil(TILE);
+    let plan = PlanePlan::new(tiles, heads, &client);
+    let whole = plan.splits == 1 && !wanted;
+    let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
+    let blocks = heads.group().div_ceil(HEADS);
+    let brain = dtype == DType::BF16;
+    let types = [dtype, call.pages.dtype, keys.words.dtype].map(dtype_to_storage_type);
+    planes::quantized_planes::launch(
+        &client,
+        CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32),
+        CubeDim::new_1d(32 * PLANES as u32),
+        queries.into_tensor_arg(),
+        keys.words.into_tensor_arg(),
+        keys.scale.into_tensor_arg(),
+        keys.min.into_tensor_arg(),
+        values.words.into_tensor_arg(),
+        values.scale.into_tensor_arg(),
+        values.min.into_tensor_arg(),
+        call.pages.into_tensor_arg(),
+        call.offsets.into_tensor_arg(),
+        call.tail_fillers.into_tensor_arg(),
+        tail_keys.into_tensor_arg(),
+        tail_values.into_tensor_arg(),
+        weights.clone().into_tensor_arg(),
+        match &parts {
+            Some(parts) => parts.clone().into_tensor_arg(),
+            None => weights.as_tensor_alias(WEIGHTS),
+        },
+        output.clone().into_tensor_arg(),
+        columns,
+        tail,
+        plan.share,
+        scale,
+        planes::Cut { head_dim, bits, brain, whole, wanted },
+        types,
+    );
+    parts
 }
 
 #[cfg(test)]

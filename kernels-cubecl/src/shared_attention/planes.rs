@@ -267,7 +267,9 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
         norm = later.norm;
         tile += PLANES;
     }
-    write_planes::<E>(parts, output, &sums, batch, first_head, heads_left, part, head_dim, whole);
+    write_planes::<E>(
+        parts, output, &sums, batch, first_head, heads_left, part, head_dim, CHUNK, whole,
+    );
 }
 
 /// The token of the lane in a tile of members; nothing in one of the tail.

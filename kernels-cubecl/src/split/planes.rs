@@ -161,7 +161,7 @@ pub(crate) fn add_plane_values<E: Float>(
 }
 
 /// Puts what the planes of a cube have added up together, in order: as one part of each head, or as its output where
-/// there is but one.
+/// there is but one. Of `8 · run` channels each line of a plane has had a run.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn write_planes<E: Float>(
@@ -173,6 +173,7 @@ pub(crate) fn write_planes<E: Float>(
     heads_left: usize,
     part: usize,
     #[comptime] head_dim: usize,
+    #[comptime] run: usize,
     #[comptime] whole: bool,
 ) {
     let unit = UNIT_POS as usize;
@@ -225,7 +226,7 @@ pub(crate) fn write_planes<E: Float>(
     while index < heads * width {
         let row = index / width;
         let channel = index % width;
-        let at = channel / 64 * 64 + channel % 8 * 8 + channel / 8 % 8;
+        let at = channel / (8 * run) * (8 * run) + channel % run * 8 + channel / run % 8;
         let mut most = f32::new(LOWEST);
         let mut total = f32::new(0.0);
         let mut sum = f32::new(0.0);
