@@ -15,7 +15,7 @@ use crate::{
     check::Check,
     split::{
         self, Heads, Plan, PlanePlan, Rows, UNITS,
-        planes::{HEADS, PLANES, TILE},
+        planes::{HEADS, TILE},
     },
     tile::support::{is_chunked, multiplies},
 };
@@ -23,6 +23,9 @@ use crate::{
 /// Numbers of a head's shared memory: queries of a cube, and scores of a tile.
 const MOST_QUERIES: usize = 1024;
 const MOST_SCORES: usize = 512;
+
+/// Planes of a cube on tensor cores, of which a multiprocessor has registers for two.
+const PLANES: usize = 4;
 
 /// Where the weights are among the tensors of the kernel on planes.
 const WEIGHTS: usize = 12;
@@ -94,7 +97,13 @@ pub struct QuantizedOutput {
 
 /// Decode attention over quantized entries (KIVI), read as they are packed: no key and no value is laid out.
 ///
-/// Pages of a head are split between cubes, each of 64 units and up to 4 query heads of one kv head (8 with 4 or 8
+/// Where the device multiplies tiles of 16-bit numbers, pages are of 32 tokens, values of groups of 32 channels, numbers
+/// of 2 or 4 bits, head_dim is 64 or 128 and everything has the type of the queries, a plane takes a page at a time, or
+/// 16 tokens of the tail, for up to 8 query heads of one kv head. Keys and values are laid out in the registers of the
+/// instruction, two numbers at a time and rounded to the type of the queries, as those of a cache in that type: 4 to 5
+/// operations for two. Where one cube has all of a head, it writes the output itself.
+///
+/// Elsewhere pages of a head are split between cubes, each of 64 units and up to 4 query heads of one kv head (8 with 4 or 8
 /// bits). Of keys a unit takes one word of a channel, 32 / bits tokens: scale and query are multiplied once for all
 /// of them, and what the least number of the group adds once; the product of a query with a level is what is left.
 /// Of values a unit takes one word of a token, 32 / bits channels, in the same way. Maxima and sums are those of an
@@ -372,7 +381,7 @@ fn launch_planes(
     let dtype = queries.dtype;
     // A page is a tile, and as much work as two of the tail.
     let tiles = call.most_pages + tail.div_ceil(TILE);
-    let plan = PlanePlan::new(tiles, heads, &client);
+    let plan = PlanePlan::new(tiles, PLANES, heads, &client);
     let whole = plan.splits == 1 && !wanted;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
@@ -404,7 +413,7 @@ fn launch_planes(
         tail,
         plan.share,
         scale,
-        planes::Cut { head_dim, bits, brain, whole, wanted },
+        planes::Cut { planes: PLANES, head_dim, bits, brain, whole, wanted },
         types,
     );
     parts

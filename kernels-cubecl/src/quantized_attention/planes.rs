@@ -4,8 +4,8 @@ use crate::{
     split::{
         LOWEST, fill_weights,
         planes::{
-            HEADS, PLANES, TILE, add_plane_values, new_plane_sums, pair, plane_queries,
-            plane_scores, plane_weights, write_planes,
+            HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
+            plane_weights, write_planes,
         },
     },
     tile::mma::{CHUNK, Chunk, Pair, definition, zeros},
@@ -17,6 +17,8 @@ pub(super) const GROUP: usize = 32;
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Cut {
+    /// Planes of a cube.
+    pub(super) planes: usize,
     /// 64 or 128.
     pub(super) head_dim: usize,
     /// 2 or 4.
@@ -46,7 +48,7 @@ impl Cut {
 #[cube]
 fn halves(left: u32, right: u32, #[comptime] upper: bool) -> u32 {
     if comptime!(upper) {
-        (left >> 16) | (right & 0xffff_0000_u32)
+        ((left >> 16) & 0xffff_u32) | (right & 0xffff_0000_u32)
     } else {
         (left & 0xffff_u32) | (right << 16)
     }
@@ -92,7 +94,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     #[comptime] cut: Cut,
     #[define(E, I, W)] _types: [ElemType; 3],
 ) {
-    let Cut { head_dim, bits, whole, wanted, .. } = cut;
+    let Cut { planes, head_dim, bits, whole, wanted, .. } = cut;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
     let value_groups = comptime!(head_dim / GROUP);
@@ -127,10 +129,8 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     let end = ((part + 1) * share).min(own + own_tail.div_ceil(TILE));
     let fillers = columns - own * GROUP - own_tail;
     let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
-    if comptime!(wanted) {
-        if part == 0 {
-            fill_weights(weights, weight_start, heads_left, fillers, HEADS);
-        }
+    if comptime!(wanted) && part == 0 {
+        fill_weights(weights, weight_start, heads_left, fillers, HEADS);
     }
     let key_start = batch * tail_keys.stride(0) + kv_head * tail_keys.stride(1);
     let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
@@ -158,7 +158,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                 steps[one] = value_scale[page * value_scale.stride(0) + at];
                 leasts[one] = value_min[page * value_min.stride(0) + at];
             }
-            let next = page_at::<I>(list, first, own, tile + PLANES);
+            let next = page_at::<I>(list, first, own, tile + planes);
 
             let mut products = Sequence::<Array<Pair<f32>>>::new();
             #[unroll]
@@ -245,8 +245,8 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                         let mut right = words[(one + 1) * run_words + word];
                         if comptime!(run * bits < 32) {
                             let shift = (line * comptime!(run * bits) % 32) as u32;
-                            left = left >> shift;
-                            right = right >> shift;
+                            left >>= shift;
+                            right >>= shift;
                         }
                         let levels = halves(left, right, comptime!(bit >= 16));
                         let levels = levels >> comptime!((bit % 16) as u32);
@@ -305,10 +305,10 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
             let weight = plane_weights::<E>(&scores, &mut sums, head_dim);
             add_plane_values::<E>(&value, &weight, &mut sums, head_dim);
         }
-        tile += PLANES;
+        tile += planes;
     }
     write_planes::<E>(
-        parts, output, &sums, batch, first_head, heads_left, part, head_dim, run, whole,
+        parts, output, &sums, batch, first_head, heads_left, part, head_dim, run, planes, whole,
     );
 }
 

@@ -9,7 +9,7 @@ use super::planes::{self, shared_planes};
 use crate::{
     split::{
         self, Heads, Members, PlanePlan, Rows, Turn,
-        planes::{HEADS, PLANES, TILE},
+        planes::{HEADS, TILE},
     },
     tile::support::{is_chunked, multiplies},
 };
@@ -19,6 +19,11 @@ const QUERIES: usize = 0;
 /// Where the weights are among those that are not stood in for, with what keys are turned by and without.
 const WITH_TURN: usize = 12;
 const WITHOUT_TURN: usize = 9;
+
+/// Planes of a cube, of which a multiprocessor has registers for two.
+const PLANES: usize = 6;
+/// The same where keys are turned in registers.
+const ENCODED_PLANES: usize = 4;
 
 /// Returns output and weights.
 pub(super) fn launch(rows: Rows) -> (CubeTensor, CubeTensor) {
@@ -68,11 +73,12 @@ fn launch_planes(
     let dtype = queries.dtype;
     // The tail begins with a tile of its own.
     let tiles = (columns - tail).div_ceil(TILE) + tail.div_ceil(TILE);
-    let plan = PlanePlan::new(tiles, heads, &client);
+    let encoded = turn.is_some();
+    let planes = if encoded { ENCODED_PLANES } else { PLANES };
+    let plan = PlanePlan::new(tiles, planes, heads, &client);
     let whole = plan.splits == 1 && !wanted;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
-    let encoded = turn.is_some();
     // What is not looked at: another tensor stands in.
     let (positions, cosines, sines, table) = match turn {
         Some(Turn { cosines, sines, positions }) => {
@@ -86,12 +92,12 @@ fn launch_planes(
             (alias(), alias(), alias(), DType::F32)
         }
     };
-    let cut = planes::Cut { head_dim, encoded, whole, wanted };
+    let cut = planes::Cut { planes, head_dim, encoded, whole, wanted };
     let types = [dtype, table, starts.dtype].map(dtype_to_storage_type);
     shared_planes::launch(
         &client,
         CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32),
-        CubeDim::new_1d(32 * PLANES as u32),
+        CubeDim::new_1d(32 * planes as u32),
         queries.clone().into_tensor_arg(),
         directions.into_tensor_arg(),
         values.into_tensor_arg(),

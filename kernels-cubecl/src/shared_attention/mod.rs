@@ -63,7 +63,13 @@ pub struct SharedOutput {
 /// Decode attention over entries that tokens share (EMS): the key of a token is its own norm times the direction of
 /// its entry, turned to its own position, its value that of its entry. Tokens are never laid out.
 ///
-/// Tokens of a head are split between cubes, each of 64 units and up to 4 query heads of one kv head. A cube takes
+/// Where the device multiplies tiles of 16-bit numbers, head_dim is 64 or 128 and everything has the type of the queries,
+/// a plane takes 16 tokens at a time for up to 8 query heads of one kv head. Directions and values go from memory to the
+/// registers of the instruction, for each token anew: those of one entry are beside each other and read together, so
+/// that an entry comes from memory once. Norms multiply the products. Turned keys are rounded to the type of the
+/// queries, as keys of a cache that holds them turned. Where one cube has all of a head, it writes the output itself.
+///
+/// Elsewhere, and for f32, cubes have 64 units and up to 4 query heads of one kv head. A cube takes
 /// them in tiles of 64, in the order of their entries. 8 units share a token (as many as keep the queries in registers):
 /// each turns its part of the direction and multiplies it with all queries of the cube; direction and value of an
 /// entry come from memory once, and once more where its tokens go on in the next tile. Weights of the tokens of one

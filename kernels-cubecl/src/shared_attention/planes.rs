@@ -4,8 +4,8 @@ use crate::{
     split::{
         LOWEST, fill_weights,
         planes::{
-            HEADS, PLANES, TILE, add_plane_values, new_plane_sums, pair, plane_queries,
-            plane_scores, plane_weights, write_planes,
+            HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
+            plane_weights, write_planes,
         },
     },
     tile::mma::{CHUNK, Chunk, Pair},
@@ -14,6 +14,8 @@ use crate::{
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cut {
+    /// Planes of a cube.
+    pub(crate) planes: usize,
     /// 64 or 128.
     pub(crate) head_dim: usize,
     /// Whether keys are encoded as they are read.
@@ -63,7 +65,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     #[comptime] cut: Cut,
     #[define(E, T, I)] _types: [ElemType; 3],
 ) {
-    let Cut { head_dim, encoded, whole, wanted } = cut;
+    let Cut { planes, head_dim, encoded, whole, wanted } = cut;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
 
@@ -90,10 +92,8 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     // Columns of fillers before those of this head.
     let fillers = columns - own - tail;
     let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
-    if comptime!(wanted) {
-        if part == 0 {
-            fill_weights(weights, weight_start, heads_left, fillers, HEADS);
-        }
+    if comptime!(wanted) && part == 0 {
+        fill_weights(weights, weight_start, heads_left, fillers, HEADS);
     }
     let mut position_start = 0usize.runtime();
     if comptime!(encoded) {
@@ -130,7 +130,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let mut column = token.column;
     let mut position = token.position;
     let mut norm = token.norm;
-    let mut next = token_at::<I>(members, first, own, tile + PLANES);
+    let mut next = token_at::<I>(members, first, own, tile + planes);
 
     while tile < end {
         let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
@@ -181,7 +181,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
             norms,
             positions,
             next,
-            tile + PLANES,
+            tile + planes,
             own,
             first,
             fillers,
@@ -189,7 +189,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
             position_start,
             encoded,
         );
-        next = token_at::<I>(members, first, own, tile + 2 * PLANES);
+        next = token_at::<I>(members, first, own, tile + 2 * planes);
 
         let mut keys = Array::<Pair<E>>::new(comptime!(head_dim / 4));
         #[unroll]
@@ -265,10 +265,10 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
         column = later.column;
         position = later.position;
         norm = later.norm;
-        tile += PLANES;
+        tile += planes;
     }
     write_planes::<E>(
-        parts, output, &sums, batch, first_head, heads_left, part, head_dim, CHUNK, whole,
+        parts, output, &sums, batch, first_head, heads_left, part, head_dim, CHUNK, planes, whole,
     );
 }
 

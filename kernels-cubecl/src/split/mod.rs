@@ -135,17 +135,18 @@ pub(crate) struct PlanePlan {
 }
 
 impl PlanePlan {
-    /// Splits heads of at most `tiles` tiles.
-    pub(crate) fn new(tiles: usize, heads: Heads, client: &Client) -> Self {
-        let cubes = heads.batch * heads.kv_heads * heads.group().div_ceil(planes::HEADS);
-        Self::of(tiles, PLANE_CUBES_A_PROCESSOR * processors(client) / cubes)
+    /// Splits heads of at most `tiles` tiles between cubes of so many planes.
+    pub(crate) fn new(tiles: usize, planes: usize, heads: Heads, client: &Client) -> Self {
+        let blocks = heads.group().div_ceil(self::planes::HEADS);
+        let cubes = heads.batch * heads.kv_heads * blocks;
+        Self::of(tiles, planes, PLANE_CUBES_A_PROCESSOR * processors(client) / cubes)
     }
 
     /// All cubes run at once, if there are not more heads: at most `wanted` splits.
-    fn of(tiles: usize, wanted: usize) -> Self {
-        let steps = tiles.div_ceil(planes::PLANES).max(1);
+    fn of(tiles: usize, planes: usize, wanted: usize) -> Self {
+        let steps = tiles.div_ceil(planes).max(1);
         let share = steps.div_ceil(wanted.clamp(1, MOST_SPLITS));
-        Self { splits: steps.div_ceil(share), share: share * planes::PLANES }
+        Self { splits: steps.div_ceil(share), share: share * planes }
     }
 }
 
@@ -410,7 +411,7 @@ mod tests {
     #[test]
     fn shares_of_planes_cover_all_tiles() {
         for (tiles, wanted) in [(0, 3), (1, 0), (64, 1), (65, 2), (2048, 33), (7, 1000)] {
-            let PlanePlan { splits, share } = PlanePlan::of(tiles, wanted);
+            let PlanePlan { splits, share } = PlanePlan::of(tiles, 4, wanted);
             assert!(splits * share >= tiles && (splits - 1) * share <= tiles);
             assert!((1..=wanted.clamp(1, MOST_SPLITS)).contains(&splits));
         }

@@ -10,8 +10,6 @@ use cubecl::prelude::*;
 use super::softmax::LOWEST;
 use crate::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition, zeros};
 
-/// Planes of a cube.
-pub(crate) const PLANES: usize = 4;
 /// Query heads of a cube.
 pub(crate) const HEADS: usize = 8;
 /// Tokens of a tile.
@@ -174,6 +172,7 @@ pub(crate) fn write_planes<E: Float>(
     part: usize,
     #[comptime] head_dim: usize,
     #[comptime] run: usize,
+    #[comptime] planes: usize,
     #[comptime] whole: bool,
 ) {
     let unit = UNIT_POS as usize;
@@ -183,9 +182,9 @@ pub(crate) fn write_planes<E: Float>(
     let quad = lane % 4;
     // Spreads what a plane writes at once over the banks.
     let pitch = comptime!(head_dim + 4);
-    let mut stage = Shared::<[f32]>::new_slice(comptime!(PLANES * HEADS * pitch));
-    let mut extremes = Shared::<[f32]>::new_slice(comptime!(PLANES * HEADS * 2));
-    let mut shares = Shared::<[f32]>::new_slice(comptime!(PLANES * HEADS));
+    let mut stage = Shared::<[f32]>::new_slice(comptime!(planes * HEADS * pitch));
+    let mut extremes = Shared::<[f32]>::new_slice(comptime!(planes * HEADS * 2));
+    let mut shares = Shared::<[f32]>::new_slice(comptime!(planes * HEADS));
     let mut sum = sums.extremes[1];
     sum += plane_shuffle_xor(sum, 1);
     sum += plane_shuffle_xor(sum, 2);
@@ -210,11 +209,11 @@ pub(crate) fn write_planes<E: Float>(
         }
     }
     sync_cube();
-    if unit < comptime!(PLANES * HEADS) {
+    if unit < comptime!(planes * HEADS) {
         let row = unit % HEADS;
         let mut most = f32::new(LOWEST);
         #[unroll]
-        for plane in 0..PLANES {
+        for plane in 0..planes {
             most = most.max(extremes[(plane * HEADS + row) * 2]);
         }
         shares[unit] = (extremes[unit * 2] - most).exp();
@@ -231,7 +230,7 @@ pub(crate) fn write_planes<E: Float>(
         let mut total = f32::new(0.0);
         let mut sum = f32::new(0.0);
         #[unroll]
-        for plane in 0..PLANES {
+        for plane in 0..planes {
             let from = plane * HEADS + row;
             let share = shares[from];
             most = most.max(extremes[from * 2]);
@@ -253,6 +252,6 @@ pub(crate) fn write_planes<E: Float>(
             let extreme = select(channel == head_dim, total, most);
             parts[place] = select(channel < head_dim, sum, extreme);
         }
-        index += comptime!(PLANES * 32);
+        index += comptime!(planes * 32);
     }
 }

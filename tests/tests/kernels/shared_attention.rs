@@ -42,6 +42,9 @@ fn cases() -> Vec<Case> {
         case((1, 2, 1), 130, &[(70, 9)], 2, 3, Some((80, true))),
         // So many heads that a cube has several tiles of each.
         case((16, 8, 8), 8, &[(150, 40); 128], 70, 71, Some((99, true))),
+        // Where there are tensor cores: more query heads than a cube has, tiles that are not full, entries of many tiles.
+        case((2, 24, 2), 128, &[(300, 100), (16, 16), (0, 0), (129, 3)], 20, 30, None),
+        case((1, 3, 1), 64, &[(40, 40)], 17, 17, Some((60, false))),
     ]
 }
 
@@ -237,9 +240,13 @@ fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f64) {
 fn shared_attention_of_cases() {
     for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
         for dtype in backend.dtypes() {
-            // A kernel's first launch takes seconds on a software device: half precision has a few of the cases.
-            let every = if dtype == DType::F32 { 1 } else { 3 };
-            for (index, case) in cases().into_iter().enumerate().step_by(every) {
+            for (index, case) in cases().into_iter().enumerate() {
+                // A kernel's first launch takes seconds on a software device: half precision has a few of the cases,
+                // and those that tensor cores take.
+                let of_planes = case.head_dim.is_multiple_of(64);
+                if dtype != DType::F32 && !of_planes && !index.is_multiple_of(3) {
+                    continue;
+                }
                 println!("{}, {dtype:?}, {:?}, tail {}", backend.name, case.tokens, case.tail);
                 let drawn = case.draw(dtype, &backend.device);
                 poison(&backend.device, &[drawn.output.len(), drawn.weights.len()]);
@@ -248,17 +255,19 @@ fn shared_attention_of_cases() {
                 assert_eq!(found.output.dtype(), dtype);
                 let again = attend(&drawn.input);
                 assert_eq!(found.output.to_data(), again.output.to_data());
-                let output = numbers(found.output);
-                close(&output, &drawn.output, dtype, tolerance(dtype));
+                close(&numbers(found.output), &drawn.output, dtype, tolerance(dtype));
                 let columns = drawn.input.width + drawn.input.tail;
                 let weights = found.weights.expect("they are wanted");
                 assert_eq!(weights.dims(), [case.batch, case.query_heads, columns]);
-                close(&numbers(weights), &drawn.weights, DType::F32, 1e-4);
+                // Tensor cores take a turned key in the type of the cache.
+                let rounded = dtype != DType::F32 && of_planes && case.encoded.is_some();
+                let off = if rounded { tolerance(dtype) / 4.0 } else { 1e-4 };
+                close(&numbers(weights), &drawn.weights, DType::F32, off);
 
-                if index == 0 {
+                if index == 0 || of_planes {
                     let without = attend(&SharedInput { weights: false, ..drawn.input.clone() });
                     assert!(without.weights.is_none());
-                    assert_eq!(numbers(without.output), output, "weights change nothing");
+                    close(&numbers(without.output), &drawn.output, dtype, tolerance(dtype));
                 }
             }
         }
