@@ -21,7 +21,7 @@ const WITH_TURN: usize = 12;
 const WITHOUT_TURN: usize = 9;
 
 /// Planes of a cube, of which a multiprocessor has registers for two.
-const PLANES: usize = 7;
+const PLANES: usize = 6;
 /// The same where keys are turned in registers.
 const ENCODED_PLANES: usize = 4;
 
