@@ -23,10 +23,9 @@ fn main() -> Result<()> {
         }
     }
     println!(
-        "| method | budget | batch × prompt + new | prefill, s | decode step, ms | new tokens/s | to the full cache | cache held | \
-         largest batch, expected |"
+        "| method | budget | batch × prompt + new | prefill, s | decode step, ms | decoded tokens/s | to the full cache | cache held |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     for line in of_kind(&lines, "generate") {
         println!("{}", generation(line));
     }
@@ -54,9 +53,12 @@ fn of_kind<'a>(lines: &'a [Value], kind: &'static str) -> impl Iterator<Item = &
 fn generation(line: &Value) -> String {
     let setting =
         format!("{} × {} + {}", text(line, "batch"), text(line, "prompt"), text(line, "new"));
-    let method = text(line, "method");
+    let method = match line["side"].as_str() {
+        Some(side) => format!("{} ({side})", text(line, "method")),
+        None => text(line, "method"),
+    };
     if let Some(error) = line["error"].as_str() {
-        return format!("| {method} | {} | {setting} | {error} | | | | | |", text(line, "budget"));
+        return format!("| {method} | {} | {setting} | {error} | | | | |", text(line, "budget"));
     }
     let share = match (line["bytes_held"].as_f64(), line["bytes_full"].as_f64()) {
         (Some(held), Some(full)) => {
@@ -65,13 +67,14 @@ fn generation(line: &Value) -> String {
         _ => "-".to_owned(),
     };
     format!(
-        "| {method} | {} | {setting} | {} | {} | {} | {} × | {share} | {} |",
+        "| {method} | {} | {setting} | {}{} | {} | {} | {} | {share} |",
         text(line, "budget"),
         number(line, "prefill_s", 2),
+        // The first prefill of a process compiles and tunes.
+        if line["prefill_warm"] == Value::Bool(false) { ", the first" } else { "" },
         number(line, "step_ms", 1),
-        number(line, "tokens_per_s", 1),
-        number(line, "ratio", 2),
-        text(line, "largest_batch_expected"),
+        number(line, "decode_tokens_per_s", 1),
+        number(line, "decode_ratio", 2),
     )
 }
 

@@ -38,6 +38,7 @@ pages! {
     combinations: "methods/combinations.md",
     readings: "readings.md",
     backends: "backends.md",
+    kernels: "kernels.md",
     how_it_is_built: "how-it-is-built.md",
     test_it: "test-it.md",
     measured_results: "measured-results.md",
