@@ -266,7 +266,7 @@ fn times(record: Option<&Record>) -> String {
         (None, _) if record.error.is_some() => "failed".into(),
         (None, _) => "-".into(),
         (Some(ms), None) => number(ms),
-        (Some(ms), Some(graph)) => format!("{} / {}", number(ms), number(graph)),
+        (Some(ms), Some(graph)) => format!("{}\u{a0}/\u{a0}{}", number(ms), number(graph)),
     }
 }
 
@@ -275,7 +275,7 @@ fn ratio(ours: &Record, peer: &Record) -> String {
     let of = |time: fn(&Record) -> Option<f64>| Some(number(time(ours)? / time(peer)?));
     let both = [of(|record| record.ms), of(|record| record.ms_graph)];
     let both: Vec<String> = both.into_iter().flatten().collect();
-    if both.is_empty() { "-".into() } else { both.join(" / ") }
+    if both.is_empty() { "-".into() } else { both.join("\u{a0}/\u{a0}") }
 }
 
 /// Three digits that matter.
