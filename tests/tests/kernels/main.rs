@@ -2,6 +2,7 @@
 
 mod accumulate;
 mod attention;
+mod common;
 mod compact;
 mod decode_attention;
 mod nearest;

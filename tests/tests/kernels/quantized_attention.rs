@@ -9,9 +9,11 @@ use briquette_tests::{
     reference::attention::{weighted_mean, weights},
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
+
+use crate::common::{close, integers, numbers, poison, rows};
 
 struct Case {
     batch: usize,
@@ -72,17 +74,6 @@ struct Drawn {
     input: QuantizedInput,
     output: Vec<f64>,
     weights: Vec<f64>,
-}
-
-fn integers(list: &[usize], device: &Device) -> Tensor<1, Int> {
-    let list: Vec<i64> = list.iter().map(|&number| number as i64).collect();
-    let length = list.len();
-    Tensor::from_data(TensorData::new(list, [length]), device)
-}
-
-fn rows(x: &Tensor<4>, head_dim: usize) -> Vec<Vec<f64>> {
-    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
 }
 
 fn pack(
@@ -220,30 +211,8 @@ fn elsewhere(input: &QuantizedInput) -> QuantizedInput {
     }
 }
 
-/// Leaves numbers that show in buffers a result may be written to.
-fn poison(device: &Device, sizes: &[usize]) {
-    for &size in sizes {
-        let _ = Tensor::<1>::full([size], f32::NAN, device).add_scalar(1.0).into_data();
-    }
-}
-
 fn attend(input: &QuantizedInput) -> DecodeOutput {
     best().quantized_attention(input).expect("this device has kernels")
-}
-
-fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
-    x.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
-}
-
-fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let off = (f64::from(*found) - round(*expected, dtype)).abs();
-        assert!(
-            off <= tolerance * (1.0 + expected.abs()),
-            "{found} at {index}, expected {expected}, {dtype:?}"
-        );
-    }
 }
 
 #[test]

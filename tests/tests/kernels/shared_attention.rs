@@ -4,13 +4,15 @@ use briquette::ops::{DecodeOutput, RotaryInput, SharedInput, best};
 use briquette_kernels::{KernelError, RotaryTables, SharedAttention, shared_attention};
 use briquette_tests::{
     backends::{backends, host},
-    inputs::{Noise, round},
+    inputs::Noise,
     reference::attention::{weighted_mean, weights},
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::common::{close, integers, numbers, poison, rows};
 
 struct Case {
     batch: usize,
@@ -53,17 +55,6 @@ struct Drawn {
     input: SharedInput,
     output: Vec<f64>,
     weights: Vec<f64>,
-}
-
-fn rows(x: &Tensor<4>, head_dim: usize) -> Vec<Vec<f64>> {
-    let x = x.clone().cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-    x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
-}
-
-fn integers(list: &[usize], device: &Device) -> Tensor<1, Int> {
-    let list: Vec<i64> = list.iter().map(|&number| number as i64).collect();
-    let length = list.len();
-    Tensor::from_data(TensorData::new(list, [length]), device)
 }
 
 impl Case {
@@ -210,30 +201,8 @@ fn elsewhere(input: &SharedInput) -> SharedInput {
     }
 }
 
-/// Leaves numbers that show in buffers a result may be written to.
-fn poison(device: &Device, sizes: &[usize]) {
-    for &size in sizes {
-        let _ = Tensor::<1>::full([size], f32::NAN, device).add_scalar(1.0).into_data();
-    }
-}
-
 fn attend(input: &SharedInput) -> DecodeOutput {
     best().shared_attention(input).expect("this device has kernels")
-}
-
-fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
-    x.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
-}
-
-fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f64) {
-    assert_eq!(found.len(), expected.len());
-    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let off = (f64::from(*found) - round(*expected, dtype)).abs();
-        assert!(
-            off <= tolerance * (1.0 + expected.abs()),
-            "{found} at {index}, expected {expected}, {dtype:?}"
-        );
-    }
 }
 
 #[test]
