@@ -18,6 +18,7 @@ mod decode_attention;
 mod error;
 mod memory;
 mod nearest;
+mod processors;
 mod quantized_attention;
 mod rotary;
 mod select;

@@ -2,12 +2,8 @@ use cubecl::prelude::*;
 
 use super::INVISIBLE;
 use crate::tile::mma::{
-    CHUNK, Chunk, Pair, accumulators, columns_of_b, multiply, pitch, rows_of_a, rows_of_b,
+    CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a, rows_of_b,
 };
-
-/// How far a score may lie above the one its row's weights are relative to: these are e⁵ at most, which a 16-bit
-/// number holds as exactly as 1.
-const SLACK: f32 = 5.0;
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

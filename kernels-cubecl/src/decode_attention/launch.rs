@@ -13,12 +13,13 @@ use super::{
     planes::{self, decode_planes},
     weight_shape,
 };
-use crate::tile::support::{is_chunked, multiplies};
+use crate::{
+    processors::processors,
+    tile::support::{is_chunked, multiplies},
+};
 
 /// Cubes a multiprocessor that hide each other's loads.
 const CUBES_A_PROCESSOR: usize = 2;
-/// Multiprocessors of a device that does not say.
-const PROCESSORS: usize = 16;
 /// Bytes of a load.
 const LOAD: usize = 16;
 /// Where the queries are among the tensors of a kernel.
@@ -178,9 +179,7 @@ pub(super) fn launch(
 
 /// Steps of a cube, so that all cubes together keep the device busy.
 fn share(client: &Client, steps: usize, heads: usize) -> usize {
-    let processors = client.properties().hardware.num_streaming_multiprocessors;
-    let processors = processors.map_or(PROCESSORS, |processors| processors as usize);
-    let wanted = (processors * CUBES_A_PROCESSOR).div_ceil(heads).min(merge::MOST_PARTS);
+    let wanted = (processors(client) * CUBES_A_PROCESSOR).div_ceil(heads).min(merge::MOST_PARTS);
     steps.div_ceil(wanted)
 }
 

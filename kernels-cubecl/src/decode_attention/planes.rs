@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use crate::{
     attention::INVISIBLE,
-    tile::mma::{CHUNK, Chunk, Pair, accumulators, definition, zeros},
+    tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
 };
 
 /// Planes of a cube.
@@ -11,8 +11,6 @@ pub(crate) const PLANES: usize = 4;
 pub(crate) const ROWS: usize = 16;
 /// Entries of a tile.
 pub(crate) const TILE: usize = 16;
-/// How far a score may lie above the one its row's weights are relative to, see [`crate::attention()`].
-const SLACK: f32 = 5.0;
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

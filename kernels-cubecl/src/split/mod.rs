@@ -21,7 +21,7 @@ pub(crate) use self::{
     rows::{fill_weights, write_head},
     softmax::{LOWEST, Running, UNITS},
 };
-use crate::{Result, check::Check, decode_attention::merge};
+use crate::{Result, check::Check, decode_attention::merge, processors::processors};
 
 /// Channels a head at most: what the kernel that puts splits together takes.
 const MOST_CHANNELS: usize = merge::UNITS;
@@ -41,11 +41,8 @@ const PLANE_CUBES_A_PROCESSOR: usize = 2;
 /// Splits of a head at most, of its tokens and once more of its tail: half of what can be put together.
 const MOST_SPLITS: usize = merge::MOST_PARTS / 2;
 
-/// Multiprocessors of a device that does not say.
-const PROCESSORS: usize = 16;
-
-/// Tensors of the kernel that has most, and what it is told besides.
-const BINDINGS: usize = 17;
+/// Tensors of the kernel that has most.
+const TENSORS: usize = 16;
 
 /// The dimensions of a decode step.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +83,7 @@ impl Heads {
         check.value("batch", batch, batch > 0, "at least 1")?;
         check.value("head_dim", head_dim, head_dim > 0, "at least 1")?;
         check.at_most("head_dim", head_dim, MOST_CHANNELS)?;
-        let hardware = &check.client().properties().hardware;
-        check.at_most("the number of tensors", BINDINGS, hardware.max_bindings as usize)?;
+        check.tensors(TENSORS)?;
         let cubes = batch * query_heads + wanted_cubes(check.client());
         check.cubes([cubes, 1, 1])?;
         check.cubes([1, batch * query_heads, batch])
@@ -97,11 +93,6 @@ impl Heads {
 /// Cubes that keep a device busy.
 fn wanted_cubes(client: &Client) -> usize {
     CUBES_A_PROCESSOR * processors(client)
-}
-
-fn processors(client: &Client) -> usize {
-    let processors = client.properties().hardware.num_streaming_multiprocessors;
-    processors.map_or(PROCESSORS, |processors| processors as usize)
 }
 
 /// How the keys of a head are split.

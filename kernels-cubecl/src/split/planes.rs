@@ -8,14 +8,12 @@
 use cubecl::prelude::*;
 
 use super::softmax::LOWEST;
-use crate::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition, zeros};
+use crate::tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros};
 
 /// Query heads of a cube.
 pub(crate) const HEADS: usize = 8;
 /// Tokens of a tile.
 pub(crate) const TILE: usize = 16;
-/// How far a score may lie above the one its head's weights are relative to, see [`crate::attention()`].
-const SLACK: f32 = 5.0;
 
 /// What a plane has added up.
 #[derive(CubeType)]

@@ -11,6 +11,10 @@ use cubecl::{
 /// Numbers of a chunk of 16 bytes.
 pub(crate) const CHUNK: usize = 8;
 
+/// How far a score may lie above the one its row's weights are relative to: these are e⁵ at most, which a 16-bit
+/// number holds as exactly as 1.
+pub(crate) const SLACK: f32 = 5.0;
+
 /// A chunk.
 pub(crate) type Chunk<E> = Vector<E, Const<8>>;
 /// Two numbers, a register of a fragment of A or B, or two sums of an accumulator.

@@ -12,6 +12,7 @@ use super::{
     shapes,
 };
 use crate::{
+    processors::processors,
     tile::{
         product::UNITS,
         support::{chunked, multiplies},
@@ -19,8 +20,6 @@ use crate::{
     vector::vector_size,
 };
 
-/// Multiprocessors of a device that does not say how many it has.
-const PROCESSORS: usize = 132;
 /// Cubes of the first pass that a multiprocessor has the registers for.
 const MEASURING: usize = 3;
 /// And of the second.
@@ -83,9 +82,7 @@ fn weighed_rows(group: usize, window: usize) -> usize {
 
 /// Tiles of keys of a cube, so that all cubes together fill the device once.
 fn share(client: &Client, tiles: usize, cubes_a_processor: usize, cubes_a_split: usize) -> usize {
-    let processors = client.properties().hardware.num_streaming_multiprocessors;
-    let processors = processors.map_or(PROCESSORS, |processors| processors as usize);
-    let splits = (processors * cubes_a_processor / cubes_a_split).clamp(1, MOST_SPLITS);
+    let splits = (processors(client) * cubes_a_processor / cubes_a_split).clamp(1, MOST_SPLITS);
     tiles.div_ceil(splits).max(planes::PLANES)
 }
 
