@@ -10,10 +10,10 @@ use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
+    Result,
     grid::Entry,
     jobs,
-    tasks::text::{Text, Window},
+    tasks::text::{Text, Window, check_windows},
 };
 
 /// What is measured on.
@@ -52,17 +52,12 @@ impl Plan {
     /// The windows of a text: the prompt, the token fed first, and the tokens predicted.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a number that is 0, [`Error::ContextTooShort`], [`Error::TextTooShort`].
+    /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
+    /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`] refuses.
     pub fn windows(&self, text: &Text, model: &Llama) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
-        if let Some((axis, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(Error::Grid { axis, reason: "at least 1 is needed".into() });
-        }
         let length = self.prompt.saturating_add(self.tokens).saturating_add(1);
-        let context = model.config().max_position_embeddings;
-        if length > context {
-            return Err(Error::ContextTooShort { length, context });
-        }
+        check_windows(&counts, length, model.config().max_position_embeddings)?;
         text.windows(length, self.windows, self.stride)
     }
 }

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use crate::{Error, Result, compare::Candidate, grid::Entry};
 
 /// Budgets of a policy given by name when no budget is given.
-const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
+pub(crate) const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
 
 /// Reads `NAME`, `NAME:key=value:…` or `FILE.toml`, `FILE.json`. The keys are those of the policy file; a key
 /// that stands there once needs no path: `snapkv:kernel=15` is `snapkv:score.pool.kernel=15`.

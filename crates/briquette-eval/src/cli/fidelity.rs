@@ -19,9 +19,6 @@ use crate::{
     report::{Environment, FidelityReport, FidelityRow, FidelitySummary},
 };
 
-/// Budgets of a policy given by name when no budget is given.
-const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
-
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -132,14 +129,14 @@ fn candidates(policies: &[String], budgets: &[Budget]) -> Result<Vec<Candidate>>
     let mut all = Vec::new();
     for text in policies {
         if budgets.is_empty() && policy::is_file(text) {
-            let entry = policy::read(text, None, BUDGETS[0])?;
+            let entry = policy::read(text, None, policy::BUDGETS[0])?;
             all.push(Candidate {
                 budget: entry.budget(),
                 label: entry.label,
                 policy: Ok(entry.policy),
             });
         } else {
-            let budgets = if budgets.is_empty() { &BUDGETS } else { budgets };
+            let budgets = if budgets.is_empty() { &policy::BUDGETS } else { budgets };
             all.extend(policy::candidates(std::slice::from_ref(text), &[], budgets)?);
         }
     }

@@ -14,9 +14,6 @@ pub(super) struct TextArgs {
 
 impl TextArgs {
     pub(super) fn read(&self, tokenizer: &Tokenizer) -> Result<Text> {
-        match &self.text {
-            Some(path) => Text::from_file(path, tokenizer),
-            None => Text::built_in(tokenizer),
-        }
+        Text::read(self.text.as_deref(), tokenizer)
     }
 }

@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use super::{Measured, Reference};
 use crate::{
-    Error, Result,
+    Result,
     grid::Entry,
     jobs,
-    tasks::text::{Text, Window},
+    tasks::text::{Text, Window, check_windows},
 };
 
 /// What is measured on.
@@ -28,17 +28,12 @@ impl Plan {
     /// The windows of a text: a prompt, and the tokens fed behind it.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a number that is 0, [`Error::ContextTooShort`], [`Error::TextTooShort`].
+    /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
+    /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`] refuses.
     pub fn windows(&self, text: &Text, model: &Llama) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
-        if let Some((axis, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(Error::Grid { axis, reason: "at least 1 is needed".into() });
-        }
         let length = self.prompt.saturating_add(self.tokens);
-        let context = model.config().max_position_embeddings;
-        if length > context {
-            return Err(Error::ContextTooShort { length, context });
-        }
+        check_windows(&counts, length, model.config().max_position_embeddings)?;
         text.windows(length, self.windows, self.stride)
     }
 }

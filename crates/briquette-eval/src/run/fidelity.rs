@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use briquette_models::Tokenizer;
 use serde::Deserialize;
 
-use super::text::read;
-use crate::{Error, Result, tasks::text::Window};
+use crate::{
+    Result,
+    tasks::text::{Text, Window, check_windows},
+};
 
 /// Fidelity in a run file: how far a model on a compressed cache is from itself on the full one.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,14 +47,9 @@ impl FidelityTask {
     /// The windows: the prompt and the tokens fed behind it.
     pub(super) fn windows(&self, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
-        if let Some((axis, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(Error::Grid { axis, reason: "at least 1 is needed".into() });
-        }
         let length = self.prompt.saturating_add(self.tokens);
-        if length > context {
-            return Err(Error::ContextTooShort { length, context });
-        }
-        read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
+        check_windows(&counts, length, context)?;
+        Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
     }
 
     /// What beside the tokens of a window the result depends on.

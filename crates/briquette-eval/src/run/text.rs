@@ -11,7 +11,7 @@ use super::ask::held;
 use crate::{
     Error, Result, perplexity,
     record::{Held, Outcome},
-    tasks::text::{Text, Window},
+    tasks::text::{Text, Window, check_windows},
 };
 
 /// How a text is given to the model.
@@ -102,16 +102,11 @@ impl TextTask {
             ("windows", self.windows),
             ("chunk", self.chunk()),
         ];
-        if let Some((axis, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return fail(axis, "at least 1 is needed");
-        }
         // The first token behind a prompt is fed but not scored: it is predicted before anything was compressed.
         let unscored = usize::from(self.protocol == Protocol::Window);
         let length = self.prompt().saturating_add(self.tokens).saturating_add(unscored);
-        if length > context {
-            return Err(Error::ContextTooShort { length, context });
-        }
-        read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
+        check_windows(&counts, length, context)?;
+        Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
     }
 
     /// What beside the tokens of a window the result depends on.
@@ -137,14 +132,6 @@ impl TextTask {
             }
         };
         Ok(Outcome::Text { prompt, nats, cache })
-    }
-}
-
-/// The text of a file, or the built-in one.
-pub(super) fn read(path: Option<&Path>, tokenizer: &Tokenizer) -> Result<Text> {
-    match path {
-        Some(path) => Text::from_file(path, tokenizer),
-        None => Text::built_in(tokenizer),
     }
 }
 

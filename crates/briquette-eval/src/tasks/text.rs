@@ -49,6 +49,17 @@ impl Text {
         Self::new(&name.to_string_lossy(), &text, tokenizer)
     }
 
+    /// The file, or the built-in prose where none is named.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub(crate) fn read(path: Option<&Path>, tokenizer: &Tokenizer) -> Result<Self> {
+        match path {
+            Some(path) => Self::from_file(path, tokenizer),
+            None => Self::built_in(tokenizer),
+        }
+    }
+
     fn new(name: &str, text: &str, tokenizer: &Tokenizer) -> Result<Self> {
         Ok(Self {
             name: name.to_owned(),
@@ -100,6 +111,25 @@ impl Text {
         };
         Ok((0..count).map(|i| window(i * stride)).collect())
     }
+}
+
+/// Whether windows of `length` tokens can be asked for: of each of these counts there must be one at least, and the
+/// window must fit the model's context.
+///
+/// # Errors
+/// [`Error::Grid`] naming the first count that is 0, [`Error::ContextTooShort`].
+pub(crate) fn check_windows(
+    counts: &[(&'static str, usize)],
+    length: usize,
+    context: usize,
+) -> Result<()> {
+    if let Some(&(axis, _)) = counts.iter().find(|(_, count)| *count == 0) {
+        return Err(Error::Grid { axis, reason: "at least 1 is needed".into() });
+    }
+    if length > context {
+        return Err(Error::ContextTooShort { length, context });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

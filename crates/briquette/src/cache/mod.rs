@@ -35,7 +35,8 @@ pub struct KvCache {
     policy: Policy,
     config: CacheConfig,
     device: Device,
-    rows: Rows,
+    /// How rows lie there, once something does.
+    rows: Option<Rows>,
     layers: Vec<LayerCache>,
     batch: Option<usize>,
     /// The positions of the last call: the layers of one step share them.
@@ -75,9 +76,8 @@ impl KvCache {
         }
         let observes = policy.observes();
         let layers = (0..shape.layers).map(|_| LayerCache::new(observes)).collect();
-        let rows = Rows::of(device);
         let device = device.clone();
-        Ok(Self { shape, policy, config, device, rows, layers, batch: None, positions: None })
+        Ok(Self { shape, policy, config, device, rows: None, layers, batch: None, positions: None })
     }
 
     /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer: needed if it
@@ -149,7 +149,7 @@ impl KvCache {
             policy,
             config,
             device,
-            rows: *rows,
+            rows: *rows.get_or_insert_with(|| Rows::of(device)),
             encoding,
             measures: &measures,
         };
@@ -270,7 +270,8 @@ impl KvCache {
     /// Bytes the buffers of all layers take on the device now: keys, values, positions, what scorers
     /// accumulate, and the room made for tokens to come. What a device pads rows by is counted (CUDA pads those of scalars).
     pub fn bytes_held(&self) -> usize {
-        self.layers.iter().map(|layer| layer.bytes(self.rows)).sum()
+        let rows = self.rows.unwrap_or_default();
+        self.layers.iter().map(|layer| layer.bytes(rows)).sum()
     }
 
     /// Bytes the keys and values of all tokens seen would take.
