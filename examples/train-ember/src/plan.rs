@@ -48,6 +48,9 @@ pub struct Stage {
     /// It ends when this share of the measured questions is answered, if it is given.
     #[serde(default)]
     pub enough: Option<f64>,
+    /// And when this share of those about variables is, if that is given too.
+    #[serde(default)]
+    pub enough_variables: Option<f64>,
     /// Numbers hidden in a measured question.
     #[serde(default = "four")]
     pub probe_needles: usize,
@@ -65,20 +68,23 @@ impl Default for Plan {
         let early = Mixture {
             prose: 0.08,
             needle: 0.0,
-            needles: 0.27,
-            lines: 0.35,
-            copy: 0.25,
-            variables: 0.05,
+            needles: 0.20,
+            lines: 0.22,
+            copy: 0.14,
+            variables: 0.06,
+            chains: 0.30,
+            longest_chain: 2,
         };
-        let stage = |lengths: &[usize], step_tokens, share, enough, mixture| Stage {
+        let later = |longest_chain| Mixture { longest_chain, ..Mixture::default() };
+        let stage = |lengths: &[usize], share, enough: Option<(f64, f64)>, mixture| Stage {
             lengths: lengths.into(),
-            step_tokens,
+            step_tokens: 131_072,
             share,
-            enough,
+            enough: enough.map(|enough| enough.0),
+            enough_variables: enough.map(|enough| enough.1),
             probe_needles: 4,
             mixture,
         };
-        let later = Mixture::default();
         Self {
             learning_rate: 3e-3,
             last_learning_rate: 2.5e-3,
@@ -90,11 +96,11 @@ impl Default for Plan {
             probe_steps: 100,
             probe_samples: 64,
             stages: vec![
-                stage(&[256], 131_072, 0.22, Some(0.90), early),
-                stage(&[512], 131_072, 0.14, Some(0.97), later),
-                stage(&[1024, 512], 131_072, 0.14, Some(0.98), later),
-                stage(&[2048, 1024], 131_072, 0.15, None, later),
-                stage(&[4096, 1024, 4096, 2048, 4096, 512], 131_072, 0.35, None, later),
+                stage(&[256], 0.16, Some((0.90, 0.65)), early),
+                stage(&[512], 0.14, Some((0.97, 0.80)), later(3)),
+                stage(&[1024, 512], 0.14, Some((0.98, 0.85)), later(4)),
+                stage(&[2048, 1024], 0.16, None, later(4)),
+                stage(&[4096, 1024, 4096, 2048, 4096, 512], 0.40, None, later(4)),
             ],
         }
     }
@@ -227,7 +233,7 @@ mod tests {
             found,
             [
                 "clip: 1.0, 0.5",
-                "stage 1.mixture.copy: 0.03, 0.25",
+                "stage 1.mixture.copy: 0.02, 0.25",
                 "stage 4.lengths: [4096,1024,4096,2048,4096,512], [4096]"
             ]
         );

@@ -28,6 +28,7 @@ const GREY: RGBColor = RGBColor(0x90, 0x90, 0x90);
 const GRID: RGBColor = RGBColor(0xe6, 0xe6, 0xe6);
 const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const ORANGE: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
+const GREEN: RGBColor = RGBColor(0x00, 0x9e, 0x73);
 
 /// Writes `DIR/STEM.svg` and `DIR/STEM.png`: loss, share of right answers and nats a token of the held-out text
 /// against the tokens seen, with the stages told apart.
@@ -60,6 +61,7 @@ struct Course {
     loss: Points,
     exact: Points,
     digits: Points,
+    variables: Points,
     held_out: Points,
     /// Million tokens at which each stage begins.
     stages: BTreeMap<usize, f64>,
@@ -85,10 +87,11 @@ impl Course {
                     course.loss.push((at, *loss));
                     (stage, at)
                 }
-                Line::Probe { stage, tokens, exact, digits, held_out, .. } => {
+                Line::Probe { stage, tokens, exact, digits, variables, held_out, .. } => {
                     let at = *tokens as f64 / 1e6;
                     course.exact.push((at, *exact));
                     course.digits.push((at, *digits));
+                    course.variables.extend(variables.map(|exact| (at, exact)));
                     course.held_out.push((at, *held_out));
                     (stage, at)
                 }
@@ -114,14 +117,15 @@ impl Course {
             },
             Panel {
                 heading: format!(
-                    "Hidden numbers found, held-out words and text; last {:.3} exact",
+                    "Found, held-out words and text; last {:.3} of the hidden numbers exact",
                     last(&self.exact)
                 ),
                 // Room for the names of the stages.
                 range: 0.0..1.12,
                 series: vec![
-                    ("digits", &self.digits, ORANGE, true),
-                    ("exact", &self.exact, BLUE, true),
+                    ("variables, exact", &self.variables, GREEN, true),
+                    ("numbers, digits", &self.digits, ORANGE, true),
+                    ("numbers, exact", &self.exact, BLUE, true),
                 ],
             },
             Panel {
@@ -242,6 +246,7 @@ mod tests {
             needles: 4,
             exact: 0.25,
             digits: 0.5,
+            variables: Some(0.125),
             held_out: 5.0,
         };
         vec![steps(0, 1_000_000, 8.0), steps(0, 2_000_000, 6.0), probe, steps(1, 3_000_000, 4.0)]
@@ -253,6 +258,7 @@ mod tests {
             loss: vec![(1.0, 8.0), (2.0, 6.0), (3.0, 4.0)],
             exact: vec![(2.0, 0.25)],
             digits: vec![(2.0, 0.5)],
+            variables: vec![(2.0, 0.125)],
             held_out: vec![(2.0, 5.0)],
             stages: [(0, 0.0), (1, 2.0)].into(),
             end: 3.0,
@@ -267,11 +273,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [svg, png] = plot(&log(), dir.path(), "training").unwrap();
         let svg = std::fs::read_to_string(svg).unwrap();
-        for text in ["Training loss", "last 4.000", "0.250 exact", "stage 1", "million tokens"] {
+        for text in [
+            "Training loss",
+            "last 4.000",
+            "0.250 of the hidden numbers",
+            "stage 1",
+            "million tokens",
+        ] {
             assert!(svg.contains(text), "{text} is not in {svg}");
         }
-        // The chart's two lines and three points are there.
-        assert!(svg.matches("<polyline").count() >= 4 && svg.matches("<circle").count() == 3);
+        // The chart's three lines and four points are there.
+        assert!(svg.matches("<polyline").count() >= 5 && svg.matches("<circle").count() == 4);
         let png = std::fs::read(png).unwrap();
         assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
         let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());

@@ -54,6 +54,7 @@ fn smoke(model: &Path, dir: &Path) -> Result<()> {
         step_tokens: 1024,
         share,
         enough: None,
+        enough_variables: None,
         probe_needles: 1,
         mixture: Mixture { prose: 1.0, ..Mixture::default() },
     };

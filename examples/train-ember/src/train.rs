@@ -236,10 +236,10 @@ impl<'a> Run<'a> {
             if self.position.stage_step.is_multiple_of(self.plan.probe_steps) {
                 // First, so that the speed of these steps is not that of the measurement.
                 self.write(&mut since, clock)?;
-                let exact = self.probe(index)?;
+                let enough = self.probe(index)?;
                 self.position.seconds = clock.seconds();
                 since.began = Instant::now();
-                if stage.enough.is_some_and(|enough| exact >= enough) {
+                if enough {
                     return Ok(false);
                 }
             }
@@ -337,16 +337,23 @@ impl<'a> Run<'a> {
         self.push(line)
     }
 
-    fn probe(&mut self, index: usize) -> Result<f64> {
+    /// Measures, and tells whether that is enough for this stage.
+    fn probe(&mut self, index: usize) -> Result<bool> {
         let stage = &self.plan.stages[index];
         let (body, plan) = (&self.body, self.plan);
         let weights = Weights::new(body.layout(), &self.parameters, body.dtype());
         let length = stage.lengths[0];
-        let question = Question::Needle(stage.probe_needles);
         let seed = self.options.seed;
-        let questions =
-            evaluate::questions(self.tasks, question, length, plan.probe_samples, seed)?;
-        let accuracy = evaluate::accuracy(body, &weights, &questions)?;
+        let measure = |question| {
+            let questions =
+                evaluate::questions(self.tasks, question, length, plan.probe_samples, seed)?;
+            evaluate::accuracy(body, &weights, &questions)
+        };
+        let accuracy = measure(Question::Needle(stage.probe_needles))?;
+        let fits = stage.enough_variables.is_some()
+            || evaluate::questions(self.tasks, Question::Variable, length, 1, seed).is_ok();
+        let variables =
+            fits.then(|| measure(Question::Variable)).transpose()?.map(|found| found.exact);
         let held_out = evaluate::held_out(body, &weights, self.tasks, length, CONTEXTS)?;
         let line = Line::Probe {
             step: self.position.step,
@@ -356,14 +363,24 @@ impl<'a> Run<'a> {
             needles: stage.probe_needles,
             exact: accuracy.exact,
             digits: accuracy.digits,
+            variables,
             held_out,
         };
         self.show(&format!(
-            "    {} needles in {length} tokens: {:.2} exact, {:.2} digits; held out {held_out:.3}",
-            stage.probe_needles, accuracy.exact, accuracy.digits
+            "    {} needles in {length} tokens: {:.2} exact, {:.2} digits; variables {}; held out {held_out:.3}",
+            stage.probe_needles,
+            accuracy.exact,
+            accuracy.digits,
+            variables.map_or("not asked for".into(), |exact| format!("{exact:.2} exact")),
         ));
         self.push(line)?;
-        Ok(accuracy.exact)
+        let reached = |enough: Option<f64>, share: Option<f64>| {
+            enough.is_none_or(|enough| share.is_some_and(|share| share >= enough))
+        };
+        let asked = stage.enough.is_some() || stage.enough_variables.is_some();
+        Ok(asked
+            && reached(stage.enough, Some(accuracy.exact))
+            && reached(stage.enough_variables, variables))
     }
 
     fn push(&mut self, line: Line) -> Result<()> {

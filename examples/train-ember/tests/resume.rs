@@ -47,6 +47,7 @@ fn setting() -> Setting {
         step_tokens: 512,
         share,
         enough: None,
+        enough_variables: None,
         probe_needles: 1,
         mixture: Mixture::default(),
     };
@@ -103,7 +104,8 @@ fn losses(lines: &[Line]) -> Vec<(usize, f64)> {
 #[test]
 fn resumed_is_as_never_stopped_to_the_bit() {
     let setting = setting();
-    let whole = setting.train(&setting.options("whole")).unwrap();
+    let never = setting.options("whole");
+    let whole = setting.train(&never).unwrap();
     assert!(whole.finished && whole.position.step == 10 && whole.position.tokens == 5120);
 
     // Stopped in each of the two stages, with another number of threads.
@@ -118,7 +120,8 @@ fn resumed_is_as_never_stopped_to_the_bit() {
 
     assert_eq!(weights(&third), weights(&whole));
     let log = read_log(&on.out).unwrap();
-    assert_eq!(losses(&log), losses(&whole.lines));
+    // Both as read: the last bit of a number may be another than the one written.
+    assert_eq!(losses(&log), losses(&read_log(&never.out).unwrap()));
     assert_eq!(losses(&log).len(), 10);
     assert!(log.iter().any(|line| matches!(line, Line::Probe { .. })));
 }

@@ -1,3 +1,5 @@
+mod chains;
+
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -8,6 +10,7 @@ use briquette_models::Tokenizer;
 use rand::{Rng, RngExt, seq::SliceRandom, seq::index};
 use serde::{Deserialize, Serialize};
 
+use self::chains::Chains;
 use super::{BEGIN, Corpus, END, PAD, Words, numbers::Likeness};
 
 /// How often each task is drawn, in any unit.
@@ -24,13 +27,26 @@ pub struct Mixture {
     pub lines: f64,
     /// A segment and the same again.
     pub copy: f64,
-    /// Chains of variables.
+    /// Chains of variables hidden in prose, some asked for.
     pub variables: f64,
+    /// Nothing but chains of variables, all asked for in another order.
+    pub chains: f64,
+    /// The most variables in one of these chains.
+    pub longest_chain: usize,
 }
 
 impl Default for Mixture {
     fn default() -> Self {
-        Self { prose: 0.34, needle: 0.16, needles: 0.26, lines: 0.10, copy: 0.03, variables: 0.11 }
+        Self {
+            prose: 0.34,
+            needle: 0.12,
+            needles: 0.20,
+            lines: 0.06,
+            copy: 0.02,
+            variables: 0.14,
+            chains: 0.12,
+            longest_chain: 4,
+        }
     }
 }
 
@@ -175,8 +191,10 @@ impl Tasks {
 
     /// A sequence to train on, `length` tokens with its padding.
     pub fn draw(&self, rng: &mut impl Rng, length: usize, mixture: &Mixture) -> Drawn {
-        let Mixture { prose, needle, needles, lines, copy, variables } = *mixture;
-        let mut at = rng.random::<f64>() * (prose + needle + needles + lines + copy + variables);
+        let Mixture { prose, needle, needles, lines, copy, variables, chains, longest_chain } =
+            *mixture;
+        let all = prose + needle + needles + lines + copy + variables + chains;
+        let mut at = rng.random::<f64>() * all;
         let mut next = |share: f64| {
             at -= share;
             at < 0.0
@@ -197,6 +215,8 @@ impl Tasks {
             Some(self.copy(rng, length))
         } else if next(variables) {
             self.variables(rng, length, &self.train, &self.corpus.train, None)
+        } else if next(chains) {
+            Some(self.chains(rng, length, longest_chain))
         } else {
             None
         };
@@ -344,51 +364,33 @@ impl Tasks {
         let p = &self.phrase;
         let measured = likeness.is_some();
         // Measured is always the same: three variables in one chain, two in the other, the end of either asked for.
-        let chains: Vec<usize> = if measured {
+        let sizes: Vec<usize> = if measured {
             vec![3, 2]
         } else {
             let most = (length / 100).clamp(1, 4);
             (0..rng.random_range(1..=most)).map(|_| rng.random_range(1..=4)).collect()
         };
-        let count = chains.iter().sum();
-        let keys = words.draw(rng, count, !measured);
         let likeness = likeness.unwrap_or_else(|| Likeness::draw(rng));
-        let numbers = self.numbers(rng, likeness, chains.len(), 5);
-        // Each chain in its order, the chains among each other in any.
-        let mut turns: Vec<usize> =
-            chains.iter().enumerate().flat_map(|(chain, size)| vec![chain; *size]).collect();
-        turns.shuffle(rng);
-        let mut last: Vec<Option<usize>> = vec![None; chains.len()];
-        let mut pieces = Vec::new();
-        for (key, chain) in turns.iter().enumerate() {
-            let mut piece = [&p.variable[..], keys[key]].concat();
-            match last[*chain] {
-                None => piece.extend([&p.is[..], &numbers[*chain]].concat()),
-                Some(source) => piece.extend([&p.is_variable[..], keys[source]].concat()),
-            }
-            piece.extend(&p.dot);
-            pieces.push(piece);
-            last[*chain] = Some(key);
-        }
+        let Chains { lines, keys, numbers, ends } =
+            self.write_chains(rng, words, &sizes, !measured, likeness);
         let asked: Vec<usize> = if measured {
-            let ends: Vec<usize> = last.iter().flatten().copied().collect();
             vec![ends[rng.random_range(0..ends.len())]]
         } else {
-            let asked = rng.random_range(1..=count);
-            index::sample(rng, count, asked).into_vec()
+            let asked = rng.random_range(1..=lines.len());
+            index::sample(rng, lines.len(), asked).into_vec()
         };
         let weight = if asked.len() == 1 { ANSWER } else { ONE_OF_MANY };
         let mut tail = Pen::default();
         for i in asked {
             let question = [&p.ask_variable, keys[i], &p.answer_variable].map(|x| &x[..]).concat();
             tail.write(&question, 0.0);
-            tail.answer(&numbers[turns[i]], weight);
+            tail.answer(&numbers[i], weight);
             tail.write(&[END], weight);
         }
         let mut pen = Pen::default();
         pen.write(&[BEGIN], 0.0);
         let room = length.checked_sub(1 + tail.tokens.len())?;
-        hide(rng, &mut pen, text, &pieces, room)?;
+        hide(rng, &mut pen, text, &lines, room)?;
         let start = pen.tokens.len();
         pen.tokens.extend(tail.tokens);
         pen.weights.extend(tail.weights);

@@ -18,8 +18,16 @@ fn tasks() -> Tasks {
     Tasks::new(Arc::new(Corpus { train, held_out, words, tokenizer })).unwrap()
 }
 
-const NONE: Mixture =
-    Mixture { prose: 0.0, needle: 0.0, needles: 0.0, lines: 0.0, copy: 0.0, variables: 0.0 };
+const NONE: Mixture = Mixture {
+    prose: 0.0,
+    needle: 0.0,
+    needles: 0.0,
+    lines: 0.0,
+    copy: 0.0,
+    variables: 0.0,
+    chains: 0.0,
+    longest_chain: 3,
+};
 
 impl Tasks {
     fn text(&self, tokens: &[u32]) -> String {
@@ -196,6 +204,21 @@ fn a_copy_repeats_its_segment() {
     assert!((8..32).contains(&of_text), "{of_text} of 40 are of the text");
 }
 
+/// What every variable comes to, and how many lines that takes.
+fn values(text: &str) -> HashMap<&str, (&str, usize)> {
+    let mut values: HashMap<&str, (&str, usize)> = HashMap::new();
+    for definition in between(text, "\nVAR ", ".") {
+        let Some((name, value)) = definition.split_once(" = ") else { continue };
+        let value = match value.strip_prefix("VAR ") {
+            // What it is set to stands before it.
+            Some(source) => (values[source].0, values[source].1 + 1),
+            None => (value, 1),
+        };
+        assert_eq!(values.insert(name, value), None);
+    }
+    values
+}
+
 #[test]
 fn chains_of_variables_lead_to_their_answers() {
     let tasks = tasks();
@@ -210,18 +233,9 @@ fn chains_of_variables_lead_to_their_answers() {
     for (samples, keys) in [(training, &train), (measured, &test)] {
         for drawn in samples {
             let text = tasks.text(&drawn.tokens);
-            let mut values: HashMap<&str, (&str, usize)> = HashMap::new();
-            for definition in between(&text, "\nVAR ", ".") {
-                let (name, value) = definition.split_once(" = ").unwrap();
-                assert!(keys.contains(name), "{name}");
-                let value = match value.strip_prefix("VAR ") {
-                    // What it is set to stands before it.
-                    Some(source) => (values[source].0, values[source].1 + 1),
-                    None => (value, 1),
-                };
-                longest = longest.max(value.1);
-                assert_eq!(values.insert(name, value), None);
-            }
+            let values = values(&text);
+            assert!(values.keys().all(|name| keys.contains(name)), "{values:?}");
+            longest = longest.max(values.values().map(|value| value.1).max().unwrap());
             let asked: Vec<(&str, &str)> = between(&text, "What is the value of VAR ", "\n")
                 .into_iter()
                 .map(|question| question.split_once("? Answer: ").unwrap())
@@ -237,6 +251,41 @@ fn chains_of_variables_lead_to_their_answers() {
         }
     }
     assert_eq!(longest, 4);
+}
+
+#[test]
+fn of_dense_chains_every_variable_is_asked_for() {
+    let tasks = tasks();
+    let train: HashSet<&str> = tasks.corpus.words.train.iter().map(String::as_str).collect();
+    let mut forms = [0; 2];
+    let (mut longest, mut most, mut all, mut reordered) = (0, 0, 0, false);
+    for drawn in tasks.samples(Mixture { chains: 1.0, ..NONE }, 256, 60) {
+        let text = tasks.text(&drawn.tokens);
+        let values = values(&text);
+        assert!(values.keys().all(|name| train.contains(name)), "{values:?}");
+        longest = longest.max(values.values().map(|value| value.1).max().unwrap());
+        most = most.max(values.len());
+        let long = text.contains("Question");
+        forms[usize::from(long)] += 1;
+        let (before, after) = if long { ("value of VAR ", "? Answer: ") } else { ("\nVAR ", ":") };
+        let asked: Vec<(&str, &str)> = between(&text, before, "\n")
+            .into_iter()
+            .filter_map(|question| question.split_once(after))
+            .collect();
+        assert!(!asked.is_empty(), "{text}");
+        assert!(asked.iter().all(|(name, value)| values[name].0 == *value), "{text}");
+        all += usize::from(asked.len() == values.len());
+        let place = |name: &str| text.find(&format!("VAR {name} = ")).unwrap();
+        reordered |= asked.windows(2).any(|two| place(two[0].0) > place(two[1].0));
+        let heavy: Vec<_> = runs(&drawn).into_iter().filter(|run| run.0 > 0.0).collect();
+        let found: Vec<_> = heavy.iter().map(|(_, tokens)| tasks.text(tokens)).collect();
+        assert_eq!(found, asked.iter().map(|(_, value)| (*value).to_owned()).collect::<Vec<_>>());
+        let ends = |tokens: &[u32]| tokens.last() == Some(&END);
+        assert!(heavy.iter().all(|run| run.0 == LINE_ANSWER && ends(&run.1) == long));
+    }
+    assert!(forms.iter().all(|count| *count > 15), "{forms:?}");
+    assert_eq!(longest, 3);
+    assert!(most >= 8 && all >= 30 && reordered, "{most} {all} {reordered}");
 }
 
 #[test]
