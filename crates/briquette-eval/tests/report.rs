@@ -142,6 +142,26 @@ fn numbers_are_those_worked_out_by_hand() {
     close(of("snapkv", "", "seconds"), 3.5, None);
     assert!(!found.contains_key(&("full".into(), "near".into(), "overlap".into())));
 
+    let tables = fs::read_to_string(&written.tables).unwrap();
+    for part in [
+        "flex (CPU)",
+        "2026-11-21",
+        "seed 0.\n",
+        "### tiny, asked before\n\nScore; 2 to 4 samples.\n",
+        "| policy   | no budget |          64 |\n",
+        "| `cake`   |           | cannot hold |\n",
+        "| `snapkv` |           |        0.75 |\n",
+        "### book\n\nNats a token / above the full cache; 2 samples.\n",
+        "| 3.750 / +0.750 |\n",
+        "| 0.300 / 0.75 |\n",
+        "### cache\n",
+        "0 / 32.3 % |\n",
+    ] {
+        assert!(tables.contains(part), "{part} is not in\n{tables}");
+    }
+    // Of the tasks that it was not to hold in, nothing is said.
+    assert_eq!(tables.matches("cannot hold").count(), 1);
+
     for part in [
         "0.75 <small>±0.33</small>",
         "score 0.75, 95 % interval 0.30 to 0.95, 4 samples",
@@ -189,11 +209,12 @@ fn the_same_results_give_the_same_files_in_whatever_order() {
     let dir = tempfile::tempdir().unwrap();
     let mut records = made_up::run();
     let (first, page) = written(dir.path(), &records);
-    let csv = fs::read(&first.csv).unwrap();
+    let (csv, tables) = (fs::read(&first.csv).unwrap(), fs::read(&first.tables).unwrap());
     records.reverse();
     let (second, again) = written(dir.path(), &records);
     assert!(page == again);
     assert_eq!(csv, fs::read(&second.csv).unwrap());
+    assert_eq!(tables, fs::read(&second.tables).unwrap());
 }
 
 #[test]

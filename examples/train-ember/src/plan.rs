@@ -68,20 +68,19 @@ impl Default for Plan {
         let early = Mixture {
             prose: 0.08,
             needle: 0.0,
-            needles: 0.20,
-            lines: 0.22,
-            copy: 0.14,
-            variables: 0.06,
-            chains: 0.30,
-            longest_chain: 2,
+            needles: 0.26,
+            lines: 0.32,
+            copy: 0.23,
+            variables: 0.04,
+            chains: 0.07,
         };
-        let later = |longest_chain| Mixture { longest_chain, ..Mixture::default() };
-        let stage = |lengths: &[usize], share, enough: Option<(f64, f64)>, mixture| Stage {
+        let later = Mixture::default();
+        let stage = |lengths: &[usize], share, enough: Option<(f64, Option<f64>)>, mixture| Stage {
             lengths: lengths.into(),
             step_tokens: 131_072,
             share,
             enough: enough.map(|enough| enough.0),
-            enough_variables: enough.map(|enough| enough.1),
+            enough_variables: enough.and_then(|enough| enough.1),
             probe_needles: 4,
             mixture,
         };
@@ -96,11 +95,11 @@ impl Default for Plan {
             probe_steps: 100,
             probe_samples: 64,
             stages: vec![
-                stage(&[256], 0.16, Some((0.90, 0.65)), early),
-                stage(&[512], 0.14, Some((0.97, 0.80)), later(3)),
-                stage(&[1024, 512], 0.14, Some((0.98, 0.85)), later(4)),
-                stage(&[2048, 1024], 0.16, None, later(4)),
-                stage(&[4096, 1024, 4096, 2048, 4096, 512], 0.40, None, later(4)),
+                stage(&[256], 0.22, Some((0.90, None)), early),
+                stage(&[512], 0.14, Some((0.97, Some(0.80))), later),
+                stage(&[1024, 512], 0.14, Some((0.98, Some(0.90))), later),
+                stage(&[2048, 1024], 0.15, None, later),
+                stage(&[4096, 1024, 4096, 2048, 4096, 512], 0.35, None, later),
             ],
         }
     }
@@ -233,7 +232,7 @@ mod tests {
             found,
             [
                 "clip: 1.0, 0.5",
-                "stage 1.mixture.copy: 0.02, 0.25",
+                "stage 1.mixture.copy: 0.03, 0.25",
                 "stage 4.lengths: [4096,1024,4096,2048,4096,512], [4096]"
             ]
         );

@@ -9,8 +9,8 @@ use crate::report::html;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of the run, with results.jsonl or its shards results-I-of-N.jsonl. Pictures and report.csv go into
-    /// DIR/report
+    /// The folder of the run, with results.jsonl or its shards results-I-of-N.jsonl. Pictures, report.csv and
+    /// tables.md go into DIR/report
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Where the page goes [default: DIR/report.html]
@@ -28,7 +28,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     writeln!(
         io::stdout(),
-        "{}: {} records; report.csv and {} pictures in {}",
+        "{}: {} records; report.csv, tables.md and {} pictures in {}",
         written.page.display(),
         written.records,
         written.pictures.len(),

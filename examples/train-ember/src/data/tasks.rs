@@ -10,7 +10,7 @@ use briquette_models::Tokenizer;
 use rand::{Rng, RngExt, seq::SliceRandom, seq::index};
 use serde::{Deserialize, Serialize};
 
-use self::chains::Chains;
+use self::chains::{Chains, LONGEST};
 use super::{BEGIN, Corpus, END, PAD, Words, numbers::Likeness};
 
 /// How often each task is drawn, in any unit.
@@ -31,21 +31,18 @@ pub struct Mixture {
     pub variables: f64,
     /// Nothing but chains of variables, all asked for in another order.
     pub chains: f64,
-    /// The most variables in one of these chains.
-    pub longest_chain: usize,
 }
 
 impl Default for Mixture {
     fn default() -> Self {
         Self {
             prose: 0.34,
-            needle: 0.12,
-            needles: 0.20,
-            lines: 0.06,
-            copy: 0.02,
-            variables: 0.14,
-            chains: 0.12,
-            longest_chain: 4,
+            needle: 0.14,
+            needles: 0.24,
+            lines: 0.08,
+            copy: 0.03,
+            variables: 0.11,
+            chains: 0.06,
         }
     }
 }
@@ -106,6 +103,7 @@ struct Phrases {
     is_variable: Vec<u32>,
     ask_variable: Vec<u32>,
     answer_variable: Vec<u32>,
+    of_variable: Vec<u32>,
 }
 
 /// A sequence in the making.
@@ -171,7 +169,8 @@ impl Tasks {
             is: encode(" = ")?,
             is_variable: encode(" = VAR")?,
             ask_variable: encode("\nQuestion: What is the value of VAR")?,
-            answer_variable: encode("? Answer: ")?,
+            answer_variable: encode("? Answer: VAR")?,
+            of_variable: encode(" VAR")?,
         };
         let Words { train, test } = &corpus.words;
         if let Some(word) =
@@ -191,8 +190,7 @@ impl Tasks {
 
     /// A sequence to train on, `length` tokens with its padding.
     pub fn draw(&self, rng: &mut impl Rng, length: usize, mixture: &Mixture) -> Drawn {
-        let Mixture { prose, needle, needles, lines, copy, variables, chains, longest_chain } =
-            *mixture;
+        let Mixture { prose, needle, needles, lines, copy, variables, chains } = *mixture;
         let all = prose + needle + needles + lines + copy + variables + chains;
         let mut at = rng.random::<f64>() * all;
         let mut next = |share: f64| {
@@ -216,7 +214,7 @@ impl Tasks {
         } else if next(variables) {
             self.variables(rng, length, &self.train, &self.corpus.train, None)
         } else if next(chains) {
-            Some(self.chains(rng, length, longest_chain))
+            Some(self.chains(rng, length))
         } else {
             None
         };
@@ -368,10 +366,10 @@ impl Tasks {
             vec![3, 2]
         } else {
             let most = (length / 100).clamp(1, 4);
-            (0..rng.random_range(1..=most)).map(|_| rng.random_range(1..=4)).collect()
+            (0..rng.random_range(1..=most)).map(|_| rng.random_range(1..=LONGEST)).collect()
         };
         let likeness = likeness.unwrap_or_else(|| Likeness::draw(rng));
-        let Chains { lines, keys, numbers, ends } =
+        let Chains { lines, keys, answers, ends } =
             self.write_chains(rng, words, &sizes, !measured, likeness);
         let asked: Vec<usize> = if measured {
             vec![ends[rng.random_range(0..ends.len())]]
@@ -382,9 +380,10 @@ impl Tasks {
         let weight = if asked.len() == 1 { ANSWER } else { ONE_OF_MANY };
         let mut tail = Pen::default();
         for i in asked {
-            let question = [&p.ask_variable, keys[i], &p.answer_variable].map(|x| &x[..]).concat();
+            let question =
+                [&p.ask_variable, keys[i], &p.answer_variable, keys[i]].map(|x| &x[..]).concat();
             tail.write(&question, 0.0);
-            tail.answer(&numbers[i], weight);
+            tail.answer(&answers[i], weight);
             tail.write(&[END], weight);
         }
         let mut pen = Pen::default();

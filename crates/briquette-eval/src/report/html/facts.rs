@@ -85,6 +85,20 @@ impl Facts {
     pub(super) fn warnings(&self) -> &[String] {
         &self.warnings
     }
+
+    /// What the numbers are of, in a line: the model and what it ran with, not how much of it.
+    pub(super) fn line(&self) -> String {
+        let value = |name: &str| {
+            let (_, value) = self.facts.iter().find(|(label, _)| *label == name)?;
+            Some(match name {
+                "Briquette" | "Burn" => format!("{} {value}", name.to_lowercase()),
+                "Seed" => format!("seed {value}"),
+                _ => value.clone(),
+            })
+        };
+        let names = ["Model", "Type", "Device", "Briquette", "Burn", "Date", "Seed"];
+        names.into_iter().filter_map(value).collect::<Vec<_>>().join(", ") + "."
+    }
 }
 
 fn warnings(source: &Source, collected: &Collected, plan: Option<&[Key]>) -> Vec<String> {

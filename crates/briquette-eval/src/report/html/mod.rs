@@ -12,6 +12,7 @@ mod natural;
 mod page;
 mod read;
 mod sections;
+mod tables;
 
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,8 @@ pub struct Written {
     pub page: PathBuf,
     /// `report.csv`: a line a row, task and measure, with its 95 % interval.
     pub csv: PathBuf,
+    /// `tables.md`: a table a task, policies down and budgets across.
+    pub tables: PathBuf,
     /// The pictures, as SVG and as PNG.
     pub pictures: Vec<PathBuf>,
     /// Records read.
@@ -35,8 +38,8 @@ pub struct Written {
 }
 
 /// Writes the page of the run whose results are in `dir`: `dir/results.jsonl`, or the shards
-/// `dir/results-I-of-N.jsonl`. The page is `page`, or `dir/report.html`; beside it come `dir/report/report.csv` and
-/// the pictures in `dir/report`. The same results give the same files.
+/// `dir/results-I-of-N.jsonl`. The page is `page`, or `dir/report.html`; beside it come `report.csv`, `tables.md`
+/// and the pictures, in `dir/report`. The same results give the same files.
 ///
 /// Where the run left its plan (`dir/plan.jsonl`), the page says how much of it is missing.
 ///
@@ -55,17 +58,20 @@ pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Wri
     let plan = read::plan(dir)?;
     let facts = facts::Facts::of(dir, title, &source, &collected, plan.as_deref());
     let warnings = facts.warnings().to_vec();
+    let tables_text = tables::tables(&facts, &collected, &measures);
     let (page_text, figures) = page::page(facts, &data)?;
 
     let folder = dir.join("report");
     create_dir(&folder)?;
     let csv = folder.join("report.csv");
     write_csv(&csv, measures.csv())?;
+    let tables = folder.join("tables.md");
+    write_text(&tables, &tables_text)?;
     let mut pictures = Vec::new();
     for figure in &figures {
         pictures.extend(figure.save(&folder)?);
     }
     let page = page.map_or_else(|| dir.join("report.html"), Path::to_owned);
     write_text(&page, &page_text)?;
-    Ok(Written { page, csv, pictures, records: collected.records, warnings })
+    Ok(Written { page, csv, tables, pictures, records: collected.records, warnings })
 }

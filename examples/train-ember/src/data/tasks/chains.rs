@@ -1,9 +1,9 @@
 //! Chains of variables: the first of a chain is a number, each other one is the one before it.
 //!
-//! To say what a variable at a chain's end is, its line must be found, then the line of what it is set to, and so on. A model
-//! that finds the numbers but cannot follow a chain guesses among them, and stays there if it only ever sees a few chains in
-//! prose, one question each. Where the lines stand close, many chains beside each other, every variable asked for,
-//! guessing costs much and following one step is seen often.
+//! An answer goes back along the chain, `VAR c = VAR b = VAR a = 12345`: each step is one thing found again, as needles
+//! are. Where the number had to follow at once, so that several steps fall to one token, the model learnt to guess among
+//! the numbers and no more: 0.5 of two chains after 400 M tokens with one in nine sequences of this sort, and the same after 140 M with
+//! every second one.
 
 use rand::{Rng, RngExt, seq::SliceRandom};
 
@@ -14,7 +14,9 @@ use crate::data::BEGIN;
 const DIGITS: usize = 5;
 
 /// The tokens a variable takes in [`Tasks::chains`], its line and its question, about.
-const ROOM: usize = 24;
+const ROOM: usize = 36;
+/// The most variables in a chain.
+pub(super) const LONGEST: usize = 4;
 
 /// Chains, and what each variable in them comes to.
 pub(super) struct Chains<'a> {
@@ -22,8 +24,8 @@ pub(super) struct Chains<'a> {
     pub(super) lines: Vec<Vec<u32>>,
     /// The variable of each line.
     pub(super) keys: Vec<&'a Vec<u32>>,
-    /// What it comes to.
-    pub(super) numbers: Vec<Vec<u32>>,
+    /// What follows its name in an answer: the way back to a number.
+    pub(super) answers: Vec<Vec<u32>>,
     /// The line of each chain's end.
     pub(super) ends: Vec<usize>,
 }
@@ -46,25 +48,26 @@ impl Tasks {
         let numbers = self.numbers(rng, likeness, sizes.len(), DIGITS);
         let mut ends: Vec<Option<usize>> = vec![None; sizes.len()];
         let mut lines = Vec::with_capacity(turns.len());
+        let mut answers: Vec<Vec<u32>> = Vec::with_capacity(turns.len());
         for (line, chain) in turns.iter().enumerate() {
-            let set_to = match ends[*chain].replace(line) {
-                None => [&p.is[..], &numbers[*chain]].concat(),
-                Some(source) => [&p.is_variable[..], keys[source]].concat(),
+            let (set_to, further) = match ends[*chain].replace(line) {
+                None => ([&p.is[..], &numbers[*chain]].concat(), &[][..]),
+                Some(source) => ([&p.is_variable[..], keys[source]].concat(), &answers[source][..]),
             };
+            answers.push([&set_to, further].concat());
             lines.push([&p.variable, keys[line], &set_to, &p.dot].map(|x| &x[..]).concat());
         }
-        let numbers = turns.iter().map(|chain| numbers[*chain].clone()).collect();
-        Chains { lines, keys, numbers, ends: ends.into_iter().flatten().collect() }
+        Chains { lines, keys, answers, ends: ends.into_iter().flatten().collect() }
     }
 
-    /// Nothing but lines of chains of at most `longest` variables, all asked for in another order.
-    pub(super) fn chains(&self, rng: &mut impl Rng, length: usize, longest: usize) -> Drawn {
+    /// Nothing but lines of chains, all variables asked for in another order.
+    pub(super) fn chains(&self, rng: &mut impl Rng, length: usize) -> Drawn {
         let p = &self.phrase;
         let most = (length / ROOM).clamp(2, self.train.words.len());
         let mut left = rng.random_range((most / 3).max(2)..=most);
         let mut sizes = Vec::new();
         while left > 0 {
-            let size = rng.random_range(1..=longest.max(1)).min(left);
+            let size = rng.random_range(1..=LONGEST).min(left);
             sizes.push(size);
             left -= size;
         }
@@ -79,18 +82,18 @@ impl Tasks {
         let mut order: Vec<usize> = (0..chains.lines.len()).collect();
         order.shuffle(rng);
         for i in order {
-            let key = chains.keys[i];
+            let (key, answer) = (chains.keys[i], &chains.answers[i]);
             let question = if long {
-                [&p.ask_variable, key, &p.answer_variable].map(|x| &x[..]).concat()
+                [&p.ask_variable, key, &p.answer_variable, key].map(|x| &x[..]).concat()
             } else {
-                [&p.variable, key, &p.colon].map(|x| &x[..]).concat()
+                [&p.newline, &p.question, &p.of_variable, key].map(|x| &x[..]).concat()
             };
             let ended = usize::from(long);
-            if pen.tokens.len() + question.len() + DIGITS + ended > length {
+            if pen.tokens.len() + question.len() + answer.len() + ended > length {
                 break;
             }
             pen.write(&question, 0.0);
-            pen.answer(&chains.numbers[i], LINE_ANSWER);
+            pen.answer(answer, LINE_ANSWER);
             pen.write(&[END][..ended], LINE_ANSWER);
         }
         pen.tokens.truncate(length);

@@ -26,7 +26,6 @@ const NONE: Mixture = Mixture {
     copy: 0.0,
     variables: 0.0,
     chains: 0.0,
-    longest_chain: 3,
 };
 
 impl Tasks {
@@ -204,19 +203,30 @@ fn a_copy_repeats_its_segment() {
     assert!((8..32).contains(&of_text), "{of_text} of 40 are of the text");
 }
 
-/// What every variable comes to, and how many lines that takes.
-fn values(text: &str) -> HashMap<&str, (&str, usize)> {
-    let mut values: HashMap<&str, (&str, usize)> = HashMap::new();
+/// What follows each variable's name in an answer: the way back to its number.
+fn ways(text: &str) -> HashMap<String, String> {
+    let mut ways: HashMap<String, String> = HashMap::new();
     for definition in between(text, "\nVAR ", ".") {
-        let Some((name, value)) = definition.split_once(" = ") else { continue };
-        let value = match value.strip_prefix("VAR ") {
+        let (name, value) = definition.split_once(" = ").unwrap();
+        let further = match value.strip_prefix("VAR ") {
             // What it is set to stands before it.
-            Some(source) => (values[source].0, values[source].1 + 1),
-            None => (value, 1),
+            Some(source) => ways[source].clone(),
+            None => String::new(),
         };
-        assert_eq!(values.insert(name, value), None);
+        assert_eq!(ways.insert(name.to_owned(), format!(" = {value}{further}")), None);
     }
-    values
+    ways
+}
+
+/// The most variables on such a way, the asked one counted.
+fn longest<'a>(ways: impl IntoIterator<Item = &'a String>) -> usize {
+    ways.into_iter().map(|way| way.matches('=').count()).max().unwrap()
+}
+
+/// Names with the answers to them.
+fn asked_variables<'a>(text: &'a str, before: &str) -> Vec<(&'a str, &'a str)> {
+    let answers = between(text, before, "\n").into_iter();
+    answers.map(|answer| answer.split_at(answer.find(" = ").unwrap())).collect()
 }
 
 #[test]
@@ -226,31 +236,34 @@ fn chains_of_variables_lead_to_their_answers() {
     let [train, test] = [&words.train, &words.test]
         .map(|words| words.iter().map(String::as_str).collect::<HashSet<&str>>());
     let training = tasks.samples(Mixture { variables: 1.0, ..NONE }, 512, 60);
+    // Where the chains drawn do not fit, lines stand in.
+    let of_chains = |drawn: &Drawn| tasks.text(&drawn.tokens).contains("VAR");
+    let training: Vec<_> = training.into_iter().filter(of_chains).collect();
+    assert!(training.len() > 40, "{} of 60 are chains", training.len());
     let measured: Vec<_> = (0..20)
         .map(|sample| tasks.measured_variable(&mut generator(&[sample]), 512).unwrap())
         .collect();
-    let mut longest = 0;
+    let mut most = 0;
     for (samples, keys) in [(training, &train), (measured, &test)] {
         for drawn in samples {
             let text = tasks.text(&drawn.tokens);
-            let values = values(&text);
-            assert!(values.keys().all(|name| keys.contains(name)), "{values:?}");
-            longest = longest.max(values.values().map(|value| value.1).max().unwrap());
-            let asked: Vec<(&str, &str)> = between(&text, "What is the value of VAR ", "\n")
-                .into_iter()
-                .map(|question| question.split_once("? Answer: ").unwrap())
-                .collect();
+            let ways = ways(&text);
+            assert!(ways.keys().all(|name| keys.contains(name.as_str())), "{ways:?}");
+            most = most.max(longest(ways.values()));
+            let asked = asked_variables(&text, "? Answer: VAR ");
+            let named = between(&text, "What is the value of VAR ", "?");
             assert!(!asked.is_empty());
-            assert!(asked.iter().all(|(name, value)| values[name].0 == *value), "{text}");
+            assert_eq!(asked.iter().map(|(name, _)| *name).collect::<Vec<_>>(), named);
+            assert!(asked.iter().all(|(name, way)| ways[*name] == *way), "{text}");
             let heavy: Vec<_> = runs(&drawn).into_iter().filter(|run| run.0 > PROSE).collect();
             assert_eq!(heavy.len(), asked.len());
-            for ((weight, tokens), (_, value)) in heavy.iter().zip(&asked) {
+            for ((weight, tokens), (_, way)) in heavy.iter().zip(&asked) {
                 assert_eq!(*weight, if asked.len() == 1 { ANSWER } else { ONE_OF_MANY });
-                assert_eq!((tasks.text(tokens), tokens.last()), ((*value).to_owned(), Some(&END)));
+                assert_eq!((tasks.text(tokens), tokens.last()), ((*way).to_owned(), Some(&END)));
             }
         }
     }
-    assert_eq!(longest, 4);
+    assert_eq!(most, LONGEST);
 }
 
 #[test]
@@ -258,34 +271,30 @@ fn of_dense_chains_every_variable_is_asked_for() {
     let tasks = tasks();
     let train: HashSet<&str> = tasks.corpus.words.train.iter().map(String::as_str).collect();
     let mut forms = [0; 2];
-    let (mut longest, mut most, mut all, mut reordered) = (0, 0, 0, false);
+    let (mut far, mut most, mut all, mut reordered) = (0, 0, 0, false);
     for drawn in tasks.samples(Mixture { chains: 1.0, ..NONE }, 256, 60) {
         let text = tasks.text(&drawn.tokens);
-        let values = values(&text);
-        assert!(values.keys().all(|name| train.contains(name)), "{values:?}");
-        longest = longest.max(values.values().map(|value| value.1).max().unwrap());
-        most = most.max(values.len());
-        let long = text.contains("Question");
+        let ways = ways(&text);
+        assert!(ways.keys().all(|name| train.contains(name.as_str())), "{ways:?}");
+        far = far.max(longest(ways.values()));
+        most = most.max(ways.len());
+        let long = text.contains("Answer");
         forms[usize::from(long)] += 1;
-        let (before, after) = if long { ("value of VAR ", "? Answer: ") } else { ("\nVAR ", ":") };
-        let asked: Vec<(&str, &str)> = between(&text, before, "\n")
-            .into_iter()
-            .filter_map(|question| question.split_once(after))
-            .collect();
+        let asked = asked_variables(&text, if long { "? Answer: VAR " } else { "Question: VAR " });
         assert!(!asked.is_empty(), "{text}");
-        assert!(asked.iter().all(|(name, value)| values[name].0 == *value), "{text}");
-        all += usize::from(asked.len() == values.len());
-        let place = |name: &str| text.find(&format!("VAR {name} = ")).unwrap();
+        assert!(asked.iter().all(|(name, way)| ways[*name] == *way), "{text}");
+        all += usize::from(asked.len() == ways.len());
+        let place = |name: &str| text.find(&format!("\nVAR {name} = ")).unwrap();
         reordered |= asked.windows(2).any(|two| place(two[0].0) > place(two[1].0));
         let heavy: Vec<_> = runs(&drawn).into_iter().filter(|run| run.0 > 0.0).collect();
         let found: Vec<_> = heavy.iter().map(|(_, tokens)| tasks.text(tokens)).collect();
-        assert_eq!(found, asked.iter().map(|(_, value)| (*value).to_owned()).collect::<Vec<_>>());
+        assert_eq!(found, asked.iter().map(|(_, way)| (*way).to_owned()).collect::<Vec<_>>());
         let ends = |tokens: &[u32]| tokens.last() == Some(&END);
         assert!(heavy.iter().all(|run| run.0 == LINE_ANSWER && ends(&run.1) == long));
     }
     assert!(forms.iter().all(|count| *count > 15), "{forms:?}");
-    assert_eq!(longest, 3);
-    assert!(most >= 8 && all >= 30 && reordered, "{most} {all} {reordered}");
+    assert_eq!(far, LONGEST);
+    assert!(most >= 6 && all >= 30 && reordered, "{most} {all} {reordered}");
 }
 
 #[test]
