@@ -75,10 +75,11 @@ impl Case {
             let visibility = Visibility::Causal;
             attention(Attention { queries, keys, values, visibility, scale: SCALE }).unwrap().output
         });
-        // Of the largest number; 16-bit types round every weight and its slope before the products.
+        // Of the largest number; 16-bit types round every weight and its slope before the products. The products are Burn's,
+        // as those of a model's layers are: where tensor cores round f32 to the 11 bits of TF32, f16's.
         let tolerance = match dtype {
-            DType::F32 => 1e-5,
-            DType::F16 => 4e-3,
+            DType::F32 if !rounds_f32(device) => 1e-5,
+            DType::F32 | DType::F16 => 4e-3,
             _ => 3e-2,
         };
         for ((name, found), expected) in
@@ -95,6 +96,16 @@ impl Case {
             assert!(apart <= tolerance * most, "{name}: {apart} of {most}, {dtype:?}, {self:?}");
         }
     }
+}
+
+/// Whether products of f32 matrices lose the last of 14 bits, in sizes that may be given to different kernels.
+fn rounds_f32(device: &Device) -> bool {
+    [16, 64, 256].into_iter().any(|size| {
+        let number = 1.0 + 1.0 / 8192.0;
+        let full = |number: f32| Tensor::<2>::full([size, size], number, (device, DType::F32));
+        let sums = full(number).matmul(full(1.0)).try_into_vec_as::<f32>().unwrap();
+        sums.iter().any(|&sum| sum != size as f32 * number)
+    })
 }
 
 #[test]

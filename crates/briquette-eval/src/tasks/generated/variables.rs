@@ -32,9 +32,12 @@ const LETTERS: usize = 5;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VariableForm {
-    /// The value of the last variable of a chain: `Question: What is the value of VAR b? Answer: `. What the embedded
-    /// model was trained on, with words as variables. Scored by [`Metric::ExactMatch`].
+    /// The last variable of a chain and the way back from it: `Question: What is the value of VAR b? Answer: VAR b`, to be
+    /// followed by `= VAR a = 12345`. What the embedded model was trained on, with words as variables. Scored by
+    /// [`Metric::ExactMatch`].
     #[default]
+    Steps,
+    /// The value at once: `Question: What is the value of VAR b? Answer: `. Scored by [`Metric::ExactMatch`].
     Value,
     /// All variables that have a value: RULER's published prompt, without its optional example, with five letters as
     /// variables. Scored by [`Metric::Contains`].
@@ -74,7 +77,7 @@ impl Default for VariableTracking {
             samples: 4,
             chains: 2,
             hops: 2,
-            form: VariableForm::Value,
+            form: VariableForm::Steps,
             haystack: Source::BuiltIn,
         }
     }
@@ -84,6 +87,7 @@ impl Family for VariableTracking {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let form = match self.form {
+                VariableForm::Steps => "steps",
                 VariableForm::Value => "value",
                 VariableForm::Names => "names",
             };
@@ -140,7 +144,7 @@ impl VariableTracking {
         let turn = self.turn(tokenizer, &chains[0])?;
 
         let introduction = match self.form {
-            VariableForm::Value => "",
+            VariableForm::Steps | VariableForm::Value => "",
             VariableForm::Names => {
                 "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
             }
@@ -172,7 +176,9 @@ impl VariableTracking {
     /// The first is the one asked for.
     fn chains(&self, count: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Chain>> {
         let variables = match self.form {
-            VariableForm::Value => List::holding(TASK, count)?.draw(count, rng),
+            VariableForm::Steps | VariableForm::Value => {
+                List::holding(TASK, count)?.draw(count, rng)
+            }
             VariableForm::Names => letters(count, rng)?,
         };
         // Half of all values there are: so many are found without long search.
@@ -194,7 +200,7 @@ impl VariableTracking {
     /// The assignments of all chains, mixed; those of a chain keep their order.
     fn statements(&self, chains: &[Chain], rng: &mut ChaCha8Rng) -> Vec<String> {
         let (before, after) = match self.form {
-            VariableForm::Value => ("\n", "."),
+            VariableForm::Steps | VariableForm::Value => ("\n", "."),
             VariableForm::Names if self.haystack.in_lines() => ("\n", ""),
             VariableForm::Names => (" ", "."),
         };
@@ -223,6 +229,9 @@ impl VariableTracking {
         let last = &variables[variables.len() - 1];
         let count = variables.len();
         let text = match self.form {
+            VariableForm::Steps => {
+                format!("\nQuestion: What is the value of VAR {last}? Answer: VAR {last}")
+            }
             VariableForm::Value => {
                 format!("\nQuestion: What is the value of VAR {last}? Answer: ")
             }
@@ -233,12 +242,18 @@ impl VariableTracking {
             ),
         };
         let question = tokenizer.encode(&text, false)?;
+        let exact = |answer: String| -> Result<_> {
+            let tokens = assemble::continuation(tokenizer, &text, &question, &answer)?;
+            let room = tokens.len();
+            Ok((vec![answer.trim().to_owned()], Some(tokens), room, Metric::ExactMatch))
+        };
         let (references, tokens, max_new_tokens, metric) = match self.form {
-            VariableForm::Value => {
-                let answer = assemble::continuation(tokenizer, &text, &question, value)?;
-                let room = answer.len();
-                (vec![value.clone()], Some(answer), room, Metric::ExactMatch)
+            VariableForm::Steps => {
+                let back = variables.iter().rev().skip(1);
+                let way: String = back.map(|variable| format!(" = VAR {variable}")).collect();
+                exact(format!("{way} = {value}"))?
             }
+            VariableForm::Value => exact(value.clone())?,
             VariableForm::Names => {
                 // RULER generates 30 tokens.
                 let right = tokenizer.encode(&variables.join(" "), false)?.len();

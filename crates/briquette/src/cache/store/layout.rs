@@ -1,6 +1,9 @@
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, kind::Basic};
 
-use crate::ops::fillers;
+use crate::{
+    device::{Rows, buffer_bytes},
+    ops::fillers,
+};
 
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
 ///
@@ -68,10 +71,10 @@ impl Layout {
         Tensor::from_data(TensorData::new(offsets, [length]), device)
     }
 
-    /// Integers it holds on the device.
-    pub(super) fn integers(&self) -> usize {
+    /// Bytes of what it holds on the device.
+    pub(super) fn bytes(&self, rows: Rows) -> usize {
         let Some(indices) = &self.indices else { return 0 };
-        indices.of_rectangle.shape().num_elements() + indices.of_list.shape().num_elements()
+        buffer_bytes(&indices.of_rectangle, rows) + buffer_bytes(&indices.of_list, rows)
     }
 
     /// `[batch, heads, width, channels]` becomes `[total, channels]`.

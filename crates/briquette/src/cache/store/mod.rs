@@ -98,10 +98,9 @@ impl StoreOptions {
         2 * self.batch * self.shape.kv_heads * row
     }
 
-    /// Bytes of what is known of one token besides its key and value, for every row and head, in lists that are not
-    /// padded.
+    /// Bytes of what is known of one token besides its key and value, for every row and head, in lists.
     pub(crate) fn scalar_bytes(&self) -> usize {
-        let tracks = Tracks::rows(self.observes, self.shape) * DType::F32.size();
+        let tracks = Tracks::list_bytes(self.observes, self.shape, self.rows);
         self.batch * (self.shape.kv_heads * self.int_bytes() + tracks)
     }
 

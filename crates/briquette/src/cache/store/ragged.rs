@@ -53,12 +53,12 @@ impl Body for RaggedBody {
         let layout = &tokens.layout;
         let heads = batch * shape.kv_heads;
         let row = (options.pair_bytes() + options.scalar_bytes()) / heads;
-        let integers = layout.integers() + heads + 1;
+        let offsets = options.rows.bytes(heads + 1, options.int_bytes());
         Self {
             offsets: layout.offsets(device),
             keys: layout.pack(entries.keys.cast(dtype)),
             values: layout.pack(entries.values.cast(dtype)),
-            bytes: layout.total() * row + integers * options.int_bytes(),
+            bytes: layout.total() * row + layout.bytes(options.rows) + offsets,
             tokens,
         }
     }
@@ -127,5 +127,6 @@ impl Body for RaggedBody {
         columns * (options.pair_bytes() + options.scalar_bytes() + places)
             + options.most_padding()
             + offsets
+            + 2 * options.rows.most_padding()
     }
 }

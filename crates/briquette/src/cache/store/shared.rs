@@ -115,12 +115,12 @@ impl Body for SharedBody {
         // The direction of a zero key is zero.
         let directions = of_centers(keys) / center_norms.clamp_min(f32::MIN_POSITIVE);
 
-        let tracks = Tracks::rows(options.observes, shape) / shape.kv_heads * DType::F32.size();
+        let tracks = Tracks::list_bytes(options.observes, shape, options.rows) / shape.kv_heads;
         let token = 3 * options.int_bytes() + DType::F32.size() + tracks;
-        let integers = tokens.layout.integers() + batch * heads + 1;
         let bytes = all_entries * 2 * options.rows.bytes(head_dim, dtype.size())
             + all_tokens * token
-            + integers * options.int_bytes();
+            + tokens.layout.bytes(options.rows)
+            + options.rows.bytes(batch * heads + 1, options.int_bytes());
         Self {
             directions: directions.cast(dtype),
             values: of_centers(entries.values),
@@ -206,5 +206,6 @@ impl Body for SharedBody {
             + columns * (options.scalar_bytes() + of_table + places)
             + options.most_padding()
             + offsets
+            + 2 * options.rows.most_padding()
     }
 }

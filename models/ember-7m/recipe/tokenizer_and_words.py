@@ -1,14 +1,14 @@
-"""Turn a folder of plain text into what `train.py` reads.
+"""Trains the tokenizer of ember-7m on a folder of plain text, and makes its word list.
 
-    python prepare.py --text DIR --out DIR [--held-out NAME ...]
+    python tokenizer_and_words.py --text DIR --out DIR [--held-out NAME ...]
 
-Reads every `*.txt` directly in `--text` and writes to `--out`:
+Reads every `*.txt` directly in `--text` but the held-out ones and writes to `--out`:
 
     tokenizer.json  byte-level BPE; every digit is a token of its own
-    train.npy       token ids (uint16) of the training files, each followed by the end token
-    held_out.npy    token ids of the files named by `--held-out`: never trained on, only measured
-    words.json      {"train": [...], "test": [...]}: the keys of the retrieval tasks
+    words.json      {"train": [...], "test": [...]}: the keys of the retrieval tasks; with --new-words from the text
     manifest.json   what went in and what came out
+
+`train-ember prepare` takes both and makes the tokens to train on.
 """
 
 import argparse
@@ -19,11 +19,10 @@ import random
 import re
 from pathlib import Path
 
-import numpy as np
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad|>"]  # ids 0, 1, 2: train.py relies on the order
+SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|pad|>"]  # ids 0, 1, 2: train-ember relies on the order
 
 # The fixed wording of the tasks, repeated so that it gets tokens of its own.
 TASK_WORDING = (
@@ -74,7 +73,7 @@ def choose_words(texts, seed):
 
 
 def main():
-    """Read the folder, train the tokenizer, write the token files and the manifest."""
+    """Read the folder, train the tokenizer, write the files."""
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, help="folder of *.txt files, UTF-8")
@@ -94,7 +93,7 @@ def main():
     if not training:
         parser.error(f"no *.txt left to train on in {args.text}")
     if args.vocab > 2**16:
-        parser.error("--vocab must fit 16-bit token ids")
+        parser.error("train-ember keeps tokens in 16 bits: --vocab is too large")
 
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(training, args.vocab)
@@ -102,30 +101,18 @@ def main():
     words = choose_words(training, args.seed) if args.new_words else json.loads(args.words.read_text())
     (args.out / "words.json").write_text(json.dumps(words))
 
-    ids = {False: [], True: []}
-    files = []
-    for name, text in texts.items():
-        held_out = name in args.held_out
-        tokens = tokenizer.encode(text, add_special_tokens=False).ids
-        ids[held_out] += tokens + ([] if held_out else [1])
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        files.append({"name": name, "held_out": held_out, "chars": len(text), "tokens": len(tokens), "sha256": digest})
-        print(f"{name}: {len(text)} characters, {len(tokens)} tokens{', held out' if held_out else ''}")
-    np.save(args.out / "train.npy", np.array(ids[False], dtype=np.uint16))
-    held_out_file = args.out / "held_out.npy"
-    held_out_file.unlink(missing_ok=True)  # an earlier run's would be measured as this one's
-    if ids[True]:
-        np.save(held_out_file, np.array(ids[True], dtype=np.uint16))
+    files = [
+        {"name": name, "held_out": name in args.held_out, "chars": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        for name, text in texts.items()
+    ]
     manifest = {
         "vocab_size": tokenizer.get_vocab_size(),
-        "train_tokens": len(ids[False]),
-        "held_out_tokens": len(ids[True]),
         "words": {split: len(listed) for split, listed in words.items()},
         "tokenizers": tokenizers.__version__,
         "files": files,
     }
     (args.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    print(f"{len(ids[False])} training tokens, {len(ids[True])} held out, {tokenizer.get_vocab_size()} tokenizer entries")
+    print(f"{len(training)} files, {tokenizer.get_vocab_size()} tokenizer entries, {len(words['train'])} words")
 
 
 if __name__ == "__main__":
