@@ -299,6 +299,14 @@ pub enum Error {
         /// The folder.
         dir: PathBuf,
     },
+    /// A model gave numbers that are not finite.
+    #[error(
+        "{what} is not a finite number: the model overflows in this type, or its weights are damaged"
+    )]
+    NotFinite {
+        /// Which.
+        what: &'static str,
+    },
     /// A unit of a run that failed.
     #[error("{unit}: {source}")]
     Unit {

@@ -91,6 +91,28 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// What in it is not a finite number, if anything: JSON has none, so such a line could not be read again.
+    pub(crate) fn not_finite(&self) -> Option<&'static str> {
+        let all = |numbers: &[f32]| numbers.iter().all(|number| number.is_finite());
+        match self {
+            Self::Answers { .. } | Self::Unavailable { .. } => None,
+            Self::Text { nats, .. } => (!all(nats)).then_some("the loss of a token"),
+            Self::Fidelity { output_error, kl, agreement, overlap, .. } => {
+                let overlap = overlap.iter().flatten();
+                let rest = output_error.iter().chain(overlap).chain([agreement]);
+                if !all(kl) {
+                    Some("the divergence of a next-token distribution")
+                } else if !rest.into_iter().all(|number| number.is_finite()) {
+                    Some("the error of an attention output")
+                } else {
+                    None
+                }
+            }
+        }
+    }
+}
+
 /// An answer to one question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
@@ -125,4 +147,32 @@ pub struct Kept {
     pub share: Vec<f32>,
     /// Tokens each head holds, `[layer][kv_head]`.
     pub heads: Vec<Vec<usize>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_json_does_not_have_are_found() {
+        let cache = Held { bytes: 1, full: 1 };
+        let text = |nats| Outcome::Text { prompt: 1, nats, cache };
+        assert_eq!(text(vec![1.0, 2.0]).not_finite(), None);
+        assert_eq!(text(vec![1.0, f32::NAN]).not_finite(), Some("the loss of a token"));
+        let near = |output_error, kl, overlap| Outcome::Fidelity {
+            output_error,
+            kl,
+            agreement: 1.0,
+            overlap: vec![vec![overlap]],
+            kept: Kept::default(),
+            cache,
+        };
+        assert_eq!(near(vec![0.1], vec![0.0], 0.5).not_finite(), None);
+        let kl = near(vec![0.1], vec![f32::INFINITY], 0.5).not_finite();
+        assert!(kl.is_some_and(|what| what.contains("next-token")));
+        for outcome in [near(vec![f64::NAN], vec![0.0], 0.5), near(vec![0.1], vec![0.0], f64::NAN)]
+        {
+            assert!(outcome.not_finite().is_some_and(|what| what.contains("attention")));
+        }
+    }
 }

@@ -213,6 +213,9 @@ impl<'a> Workplace<'a> {
         let Some(first) = item.first() else { return Ok(Vec::new()) };
         let start = Instant::now();
         let outcome = self.outcome(first)?;
+        if let Some(what) = outcome.not_finite() {
+            return Err(Error::NotFinite { what });
+        }
         let seconds = start.elapsed().as_secs_f64();
         let record =
             |unit: &&Unit| Record { key: unit.key.clone(), outcome: outcome.clone(), seconds };
