@@ -55,16 +55,15 @@ pub(super) fn tables(facts: &Facts, collected: &Collected, measures: &Measures) 
                 let (least, most) = counts.fold((usize::MAX, 0), |(least, most), count| {
                     (least.min(count), most.max(count))
                 });
-                let samples = match least == most {
-                    true => plural(most, "sample"),
-                    false => format!("{least} to {}", plural(most, "sample")),
+                let samples = if least == most {
+                    plural(most, "sample")
+                } else {
+                    format!("{least} to {}", plural(most, "sample"))
                 };
                 let [what, beside] = shown.what;
                 let both = grid.rows.iter().any(|row| of(row, shown.beside).is_some());
-                let what = match both {
-                    true => format!("{what} / {beside}; {samples}."),
-                    false => format!("{what}; {samples}."),
-                };
+                let beside = if both { format!(" / {beside}") } else { String::new() };
+                let what = format!("{what}{beside}; {samples}.");
                 text += &grid.section(model, &column.label(), &what, |row| {
                     cell(row)
                         .or_else(|| grid.cannot_hold(row, &column).then(|| "cannot hold".into()))

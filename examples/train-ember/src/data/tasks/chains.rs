@@ -1,9 +1,8 @@
 //! Chains of variables: the first of a chain is a number, each other one is the one before it.
 //!
 //! An answer goes back along the chain, `VAR c = VAR b = VAR a = 12345`: each step is one thing found again, as needles
-//! are. Where the number had to follow at once, so that several steps fall to one token, the model learnt to guess among
-//! the numbers and no more: 0.5 of two chains after 400 M tokens with one in nine sequences of this sort, and the same after 140 M with
-//! every second one.
+//! are. Where the number had to follow at once, so that several steps fell to one token, the model learnt to guess among
+//! the numbers and no more (the README has what was seen).
 
 use rand::{Rng, RngExt, seq::SliceRandom};
 
