@@ -47,7 +47,7 @@ pub enum Line {
         exact: f64,
         /// Right digits.
         digits: f64,
-        /// Answers about variables right in every digit, where prompts of that length hold the question.
+        /// Answers about variables right throughout, where prompts of that length hold the question.
         variables: Option<f64>,
         /// Nats a token of the held-out text.
         held_out: f64,

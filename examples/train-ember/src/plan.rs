@@ -75,12 +75,12 @@ impl Default for Plan {
             chains: 0.07,
         };
         let later = Mixture::default();
-        let stage = |lengths: &[usize], share, enough: Option<(f64, Option<f64>)>, mixture| Stage {
+        let stage = |lengths: &[usize], share, enough, enough_variables, mixture| Stage {
             lengths: lengths.into(),
             step_tokens: 131_072,
             share,
-            enough: enough.map(|enough| enough.0),
-            enough_variables: enough.and_then(|enough| enough.1),
+            enough,
+            enough_variables,
             probe_needles: 4,
             mixture,
         };
@@ -95,11 +95,11 @@ impl Default for Plan {
             probe_steps: 100,
             probe_samples: 64,
             stages: vec![
-                stage(&[256], 0.22, Some((0.90, None)), early),
-                stage(&[512], 0.14, Some((0.97, Some(0.80))), later),
-                stage(&[1024, 512], 0.14, Some((0.98, Some(0.90))), later),
-                stage(&[2048, 1024], 0.15, None, later),
-                stage(&[4096, 1024, 4096, 2048, 4096, 512], 0.35, None, later),
+                stage(&[256], 0.22, Some(0.90), None, early),
+                stage(&[512], 0.14, Some(0.97), Some(0.80), later),
+                stage(&[1024, 512], 0.14, Some(0.98), Some(0.90), later),
+                stage(&[2048, 1024], 0.15, None, None, later),
+                stage(&[4096, 1024, 4096, 2048, 4096, 512], 0.35, None, None, later),
             ],
         }
     }

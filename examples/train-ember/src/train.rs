@@ -374,13 +374,10 @@ impl<'a> Run<'a> {
             variables.map_or("not asked for".into(), |exact| format!("{exact:.2} exact")),
         ));
         self.push(line)?;
-        let reached = |enough: Option<f64>, share: Option<f64>| {
-            enough.is_none_or(|enough| share.is_some_and(|share| share >= enough))
-        };
-        let asked = stage.enough.is_some() || stage.enough_variables.is_some();
-        Ok(asked
-            && reached(stage.enough, Some(accuracy.exact))
-            && reached(stage.enough_variables, variables))
+        let goals = [(stage.enough, Some(accuracy.exact)), (stage.enough_variables, variables)];
+        let reached: Vec<bool> =
+            goals.into_iter().filter_map(|(enough, share)| Some(share? >= enough?)).collect();
+        Ok(!reached.is_empty() && reached.iter().all(|reached| *reached))
     }
 
     fn push(&mut self, line: Line) -> Result<()> {

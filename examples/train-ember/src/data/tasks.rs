@@ -125,6 +125,40 @@ impl Pen {
         self.write(tokens, weight);
     }
 
+    /// Goes on with what another pen has written; its answer is the one.
+    fn append(mut self, tail: Self) -> Self {
+        let start = self.tokens.len();
+        self.answer = start + tail.answer.start..start + tail.answer.end;
+        self.tokens.extend(tail.tokens);
+        self.weights.extend(tail.weights);
+        self
+    }
+
+    /// Asks for each of `count` in another order, as many as fit, with `end` behind every answer.
+    fn ask_all<'a>(
+        mut self,
+        rng: &mut impl Rng,
+        length: usize,
+        count: usize,
+        end: &[u32],
+        each: impl Fn(usize) -> (Vec<u32>, &'a [u32]),
+    ) -> Self {
+        let mut order: Vec<usize> = (0..count).collect();
+        order.shuffle(rng);
+        for i in order {
+            let (question, answer) = each(i);
+            if self.tokens.len() + question.len() + answer.len() + end.len() > length {
+                break;
+            }
+            self.write(&question, 0.0);
+            self.answer(answer, LINE_ANSWER);
+            self.write(end, LINE_ANSWER);
+        }
+        self.tokens.truncate(length);
+        self.weights.truncate(length);
+        self
+    }
+
     fn done(self) -> Drawn {
         Drawn { tokens: self.tokens, weights: self.weights, answer: self.answer }
     }
@@ -297,11 +331,7 @@ impl Tasks {
         pen.write(&p.introduction, 0.0);
         let room = length.checked_sub(pen.tokens.len() + tail.tokens.len())?;
         hide(rng, &mut pen, text, &pieces, room)?;
-        let start = pen.tokens.len();
-        pen.tokens.extend(tail.tokens);
-        pen.weights.extend(tail.weights);
-        pen.answer = start + tail.answer.start..start + tail.answer.end;
-        Some(pen.done())
+        Some(pen.append(tail).done())
     }
 
     fn lines(&self, rng: &mut impl Rng, length: usize) -> Drawn {
@@ -319,19 +349,11 @@ impl Tasks {
                 pen.write(part, 0.0);
             }
         }
-        let mut order: Vec<usize> = (0..count).collect();
-        order.shuffle(rng);
-        for i in order {
+        let each = |i: usize| {
             let question = [&p.newline, &p.question, keys[i], &p.colon].map(|x| &x[..]).concat();
-            if pen.tokens.len() + question.len() + digits > length {
-                break;
-            }
-            pen.write(&question, 0.0);
-            pen.answer(&numbers[i], LINE_ANSWER);
-        }
-        pen.tokens.truncate(length);
-        pen.weights.truncate(length);
-        pen.done()
+            (question, &numbers[i][..])
+        };
+        pen.ask_all(rng, length, count, &[], each).done()
     }
 
     fn copy(&self, rng: &mut impl Rng, length: usize) -> Drawn {
@@ -390,11 +412,7 @@ impl Tasks {
         pen.write(&[BEGIN], 0.0);
         let room = length.checked_sub(1 + tail.tokens.len())?;
         hide(rng, &mut pen, text, &lines, room)?;
-        let start = pen.tokens.len();
-        pen.tokens.extend(tail.tokens);
-        pen.weights.extend(tail.weights);
-        pen.answer = start + tail.answer.start..start + tail.answer.end;
-        Some(pen.done())
+        Some(pen.append(tail).done())
     }
 
     fn numbers(

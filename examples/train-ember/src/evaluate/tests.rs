@@ -55,8 +55,9 @@ fn what_is_right_with_the_answer_fed_is_what_greedy_decoding_writes() {
     export(&config, &layout, &damaged, &data, &damaged_folder).unwrap();
     let (_, damaged) = import(&damaged_folder, &device).unwrap();
     let body = Body::new(&layout, 256, DType::F32, &device);
-    let (mut right, mut wrong) = (0, 0);
-    for (folder, parameters) in [(folder, whole), (damaged_folder, damaged)] {
+    let mut wrong = 0;
+    // And how many at least are right.
+    for (folder, parameters, least) in [(folder, whole, 0.75), (damaged_folder, damaged, 0.0)] {
         let weights = Weights::new(&layout, &parameters, DType::F32);
         let model = Llama::load(&folder, &device, DType::F32).unwrap();
         for question in [Question::Needle(1), Question::Variable] {
@@ -67,9 +68,9 @@ fn what_is_right_with_the_answer_fed_is_what_greedy_decoding_writes() {
             assert_eq!(fed.exact, written.exact, "{question:?}");
             assert_eq!(fed.ended, written.ended, "{question:?}");
             assert!(fed.digits >= written.digits, "{} and {}", fed.digits, written.digits);
-            right += usize::from(fed.exact == 1.0);
+            assert!(fed.exact >= least, "{question:?}: {fed:?}");
             wrong += usize::from(fed.exact < 1.0 && fed.digits > 0.0);
         }
     }
-    assert!(right > 0 && wrong > 0, "{right} right throughout, {wrong} not");
+    assert!(wrong > 0, "both checkpoints answer everything");
 }

@@ -48,8 +48,10 @@ pub(super) fn tables(facts: &Facts, collected: &Collected, measures: &Measures) 
                 let of = |row: &Row, measure| measures.get(row, Some(&column), measure);
                 let cell = |row: &Row| {
                     let found = shown.measure.text(of(row, shown.measure)?.mean);
-                    let beside = of(row, shown.beside).map(|found| shown.beside.text(found.mean));
-                    Some(beside.map_or(found.clone(), |beside| format!("{found} / {beside}")))
+                    Some(match of(row, shown.beside) {
+                        Some(beside) => format!("{found} / {}", shown.beside.text(beside.mean)),
+                        None => found,
+                    })
                 };
                 let counts = grid.rows.iter().filter_map(|row| Some(of(row, shown.measure)?.count));
                 let (least, most) = counts.fold((usize::MAX, 0), |(least, most), count| {

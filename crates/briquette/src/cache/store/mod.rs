@@ -104,7 +104,16 @@ impl StoreOptions {
         self.batch * (self.shape.kv_heads * self.int_bytes() + tracks)
     }
 
-    /// The same of `columns` tokens, in rectangles: a row a head.
+    /// Bytes of the places of `columns` tokens of every row and head in a list and in a rectangle, and of where heads
+    /// begin, at most.
+    pub(crate) fn place_bytes(&self, columns: usize) -> usize {
+        let heads = self.batch * self.shape.kv_heads;
+        let integers = 2 * heads * columns + heads + 1;
+        // The list and the beginnings are a row each; the rectangle's rows are among those of `most_padding`.
+        integers * self.int_bytes() + 2 * self.rows.most_padding()
+    }
+
+    /// As [`scalar_bytes`](Self::scalar_bytes), of `columns` tokens in rectangles: a row a head.
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
         let tracks =

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     cache::{Entries, Tracks},
+    device::buffer_bytes,
     ops::{AttentionOutput, RaggedInput},
 };
 
@@ -53,12 +54,13 @@ impl Body for RaggedBody {
         let layout = &tokens.layout;
         let heads = batch * shape.kv_heads;
         let row = (options.pair_bytes() + options.scalar_bytes()) / heads;
-        let offsets = options.rows.bytes(heads + 1, options.int_bytes());
+        let offsets = layout.offsets(device);
+        let places = layout.bytes(options.rows) + buffer_bytes(&offsets, options.rows);
         Self {
-            offsets: layout.offsets(device),
+            offsets,
             keys: layout.pack(entries.keys.cast(dtype)),
             values: layout.pack(entries.values.cast(dtype)),
-            bytes: layout.total() * row + layout.bytes(options.rows) + offsets,
+            bytes: layout.total() * row + places,
             tokens,
         }
     }
@@ -121,12 +123,8 @@ impl Body for RaggedBody {
     }
 
     fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {
-        // A place in a list and one in a rectangle, where heads differ.
-        let places = 2 * options.batch * options.shape.kv_heads * options.int_bytes();
-        let offsets = (options.batch * options.shape.kv_heads + 1) * options.int_bytes();
-        columns * (options.pair_bytes() + options.scalar_bytes() + places)
+        columns * (options.pair_bytes() + options.scalar_bytes())
+            + options.place_bytes(columns)
             + options.most_padding()
-            + offsets
-            + 2 * options.rows.most_padding()
     }
 }

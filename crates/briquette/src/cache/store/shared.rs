@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     cache::{Entries, Sharing, Tracks},
+    device::buffer_bytes,
     ops::{AttentionOutput, SharedInput, norm},
 };
 
@@ -115,18 +116,19 @@ impl Body for SharedBody {
         // The direction of a zero key is zero.
         let directions = of_centers(keys) / center_norms.clamp_min(f32::MIN_POSITIVE);
 
+        let offsets = tokens.layout.offsets(device);
         let tracks = Tracks::list_bytes(options.observes, shape, options.rows) / shape.kv_heads;
         let token = 3 * options.int_bytes() + DType::F32.size() + tracks;
         let bytes = all_entries * 2 * options.rows.bytes(head_dim, dtype.size())
             + all_tokens * token
             + tokens.layout.bytes(options.rows)
-            + options.rows.bytes(batch * heads + 1, options.int_bytes());
+            + buffer_bytes(&offsets, options.rows);
         Self {
             directions: directions.cast(dtype),
             values: of_centers(entries.values),
             entry: upload(table.entry),
             members: upload(table.members),
-            offsets: tokens.layout.offsets(device),
+            offsets,
             norms: tokens.layout.pack(norms).squeeze_dim(1),
             tokens,
             sharing,
@@ -199,13 +201,10 @@ impl Body for SharedBody {
 
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize {
         let heads = options.batch * options.shape.kv_heads;
-        let places = 2 * heads * options.int_bytes();
         let of_table = heads * (2 * options.int_bytes() + DType::F32.size());
-        let offsets = (heads + 1) * options.int_bytes();
         entries * options.pair_bytes()
-            + columns * (options.scalar_bytes() + of_table + places)
+            + columns * (options.scalar_bytes() + of_table)
+            + options.place_bytes(columns)
             + options.most_padding()
-            + offsets
-            + 2 * options.rows.most_padding()
     }
 }

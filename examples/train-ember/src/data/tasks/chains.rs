@@ -6,7 +6,7 @@
 
 use rand::{Rng, RngExt, seq::SliceRandom};
 
-use super::{Drawn, END, Keys, LINE_ANSWER, Likeness, Pen, Tasks};
+use super::{Drawn, END, Keys, Likeness, Pen, Tasks};
 use crate::data::BEGIN;
 
 /// Digits of a variable's number.
@@ -78,25 +78,16 @@ impl Tasks {
             pen.write(line, 0.0);
         }
         let long: bool = rng.random();
-        let mut order: Vec<usize> = (0..chains.lines.len()).collect();
-        order.shuffle(rng);
-        for i in order {
-            let (key, answer) = (chains.keys[i], &chains.answers[i]);
+        let each = |i: usize| {
+            let key = chains.keys[i];
             let question = if long {
                 [&p.ask_variable, key, &p.answer_variable, key].map(|x| &x[..]).concat()
             } else {
                 [&p.newline, &p.question, &p.of_variable, key].map(|x| &x[..]).concat()
             };
-            let ended = usize::from(long);
-            if pen.tokens.len() + question.len() + answer.len() + ended > length {
-                break;
-            }
-            pen.write(&question, 0.0);
-            pen.answer(answer, LINE_ANSWER);
-            pen.write(&[END][..ended], LINE_ANSWER);
-        }
-        pen.tokens.truncate(length);
-        pen.weights.truncate(length);
-        pen.done()
+            (question, &chains.answers[i][..])
+        };
+        let end: &[u32] = if long { &[END] } else { &[] };
+        pen.ask_all(rng, length, chains.lines.len(), end, each).done()
     }
 }
