@@ -1,10 +1,13 @@
 use burn::tensor::{DType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer, host};
+use super::{
+    ReduceInput, Reduced, Reducer,
+    split::{Split, present},
+};
 use crate::{
     Result, check,
-    ops::{AccumulateInput, Nearest, NearestInput, Selection},
+    ops::{AccumulateInput, Nearest, NearestInput},
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
@@ -39,10 +42,8 @@ impl Reducer for EmaMerge {
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
         let device = input.entries.keys.device();
         let heads = input.shape.kv_heads;
-        let split = host::split(&input)?;
-        let kept = Selection::of_heads(&host::columns(&split.kept, &input), heads, &device);
+        let Split { kept, evicted } = Split::new(&input)?;
         let counts = kept.counts.clone();
-        let evicted = Selection::of_heads(&host::columns(&split.evicted, &input), heads, &device);
         let width = kept.width();
         let ReduceInput { entries, ops, .. } = input;
         let (old_keys, old_values) = (entries.keys.clone(), entries.values.clone());
@@ -57,8 +58,7 @@ impl Reducer for EmaMerge {
 
         // The mean of the highest similarities of a row, over all its heads.
         let [batch, _, most] = similarity.dims();
-        let own: Vec<Vec<f32>> = evicted.counts.iter().map(|&count| vec![1.0; count]).collect();
-        let own = host::scalars(&own, heads, &device);
+        let own = present(&evicted);
         let numbers: Vec<f32> =
             evicted.counts.chunks(heads).map(|row| row.iter().sum::<usize>() as f32).collect();
         let per_row = |numbers: Vec<f32>| {

@@ -196,16 +196,11 @@ impl Classes {
             return classes;
         }
         let (sinks, rest) = older.split_at(input.protect.sinks.min(wanted));
-        let mut rest = rest.to_vec();
-        rest.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-        let demoted = rest.split_off(wanted - sinks.len());
-        classes.centers = [sinks, &rest].concat();
-        classes.centers.sort_unstable();
-        let number = reducer.others(keep).min(demoted.len());
-        let (merging, evicted) = demoted.split_at(number);
+        let (best, demoted) = host::split_best(rest.to_vec(), wanted - sinks.len(), scores);
+        classes.centers = [sinks, &best].concat();
+        let (merging, evicted) = host::split_best(demoted, reducer.others(keep), scores);
         evicted.iter().for_each(|&center| classes.evicted[center] = true);
-        classes.merging = merging.to_vec();
-        classes.merging.sort_unstable();
+        classes.merging = merging;
         classes
     }
 
@@ -217,11 +212,9 @@ impl Classes {
         scores: &[f32],
         into: impl Fn(usize) -> Option<usize>,
     ) -> Outcome {
-        let mut center_of: Vec<Option<usize>> = self
-            .center_of
-            .iter()
-            .map(|&center| (!self.evicted[center]).then_some(center))
-            .collect();
+        // Where the class of each center goes.
+        let mut goes_to: Vec<Option<usize>> =
+            (0..self.held).map(|center| (!self.evicted[center]).then_some(center)).collect();
         let mut weight = vec![0.0; self.held];
         for (token, &center) in self.center_of.iter().enumerate() {
             weight[center] += scores[token].max(LEAST_WEIGHT);
@@ -234,18 +227,16 @@ impl Classes {
             if let Some(new) = new {
                 changed[new] = true;
             }
-            for token in (0..self.held).filter(|&token| self.center_of[token] == center) {
-                center_of[token] = new;
-            }
+            goes_to[center] = new;
             destinations.push(destination);
         }
-        let mut extra: Vec<usize> = (0..self.held)
+        let mut center_of: Vec<Option<usize>> =
+            self.center_of.iter().map(|&center| goes_to[center]).collect();
+        let extra = (0..self.held)
             .filter(|&token| center_of[token].is_some_and(|center| center != token))
             .collect();
-        extra.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-        for &token in extra.iter().skip(others) {
-            center_of[token] = None;
-        }
+        let (_, forgotten) = host::split_best(extra, others, scores);
+        forgotten.into_iter().for_each(|token| center_of[token] = None);
         let kept: Vec<usize> = (0..self.held).filter(|&token| center_of[token].is_some()).collect();
         let mut place = vec![0; self.held];
         kept.iter().enumerate().for_each(|(new, &old)| place[old] = new);
@@ -373,8 +364,8 @@ impl Merge<'_> {
             .map(|(classes, outcome)| {
                 let first = width - classes.centers.len();
                 let place = |(&center, &changed): (&usize, &bool)| {
-                    let place = classes.centers.binary_search(&center).unwrap_or(0);
-                    if changed { first + place } else { 0 }
+                    let place = || classes.centers.binary_search(&center).unwrap_or(0);
+                    if changed { first + place() } else { 0 }
                 };
                 outcome.old_center.iter().zip(&outcome.changed).map(place).collect()
             })

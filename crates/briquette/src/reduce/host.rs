@@ -57,28 +57,17 @@ pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tens
     Tensor::from_data(data, (device, DType::F32))
 }
 
-/// What is kept of each head and what is not, as indices that count from its first entry; ascending.
-pub(super) struct Split {
-    pub(super) kept: Vec<Vec<usize>>,
-    pub(super) evicted: Vec<Vec<usize>>,
-}
-
-/// Selects as eviction would: the protected, then the highest scores.
-pub(super) fn split(input: &ReduceInput<'_>) -> Result<Split> {
-    let selection = input.select()?;
-    let width = selection.width();
-    let columns = input.entries.columns();
-    let indices = selection.indices.try_into_vec_as::<i64>()?;
-    let mut split = Split { kept: Vec::new(), evicted: Vec::new() };
-    for (head, (&held, &count)) in input.held.iter().zip(&selection.counts).enumerate() {
-        let end = (head + 1) * width;
-        let first = columns - held;
-        let kept: Vec<usize> =
-            indices[end - count..end].iter().map(|&column| column as usize - first).collect();
-        let mut is_kept = vec![false; held];
-        kept.iter().for_each(|&entry| is_kept[entry] = true);
-        split.evicted.push((0..held).filter(|&entry| !is_kept[entry]).collect());
-        split.kept.push(kept);
+/// The `number` entries with the highest scores, of equal scores the first, ascending; and the others in any order.
+pub(super) fn split_best(
+    mut entries: Vec<usize>,
+    number: usize,
+    scores: &[f32],
+) -> (Vec<usize>, Vec<usize>) {
+    if number >= entries.len() {
+        return (entries, Vec::new());
     }
-    Ok(split)
+    entries.select_nth_unstable_by(number, |&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+    let others = entries.split_off(number);
+    entries.sort_unstable();
+    (entries, others)
 }

@@ -5,6 +5,7 @@ mod evict;
 mod evict_then_merge;
 mod gaussian_merge;
 mod host;
+mod split;
 mod value_merge;
 
 use std::fmt::Debug;

@@ -1,12 +1,15 @@
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer, host};
+use super::{
+    ReduceInput, Reduced, Reducer,
+    split::{Split, present},
+};
 use crate::{
     Error, Result,
-    cache::Track,
+    cache::{Entries, Track},
     check,
-    ops::{AccumulateInput, Selection},
+    ops::{AccumulateInput, Ops},
     score::{Observes, group_mean},
 };
 
@@ -47,12 +50,8 @@ impl Reducer for ValueMerge {
     }
 
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        let device = input.entries.keys.device();
-        let heads = input.shape.kv_heads;
-        let layer = input.layer;
-        let split = host::split(&input)?;
-        let kept = Selection::of_heads(&host::columns(&split.kept, &input), heads, &device);
         if input.prompt && !self.prompts {
+            let kept = input.select()?;
             let entries = input.entries.select(&kept, input.ops);
             return Ok(Reduced { entries, counts: kept.counts, state: None });
         }
@@ -63,84 +62,119 @@ impl Reducer for ValueMerge {
                 reason: "was called without its column sums".into(),
             });
         };
-        let attention = host::Columns::read(group_mean(attention, input.shape))?;
-        let positions = input.entries.positions.clone().try_into_vec_as::<i64>()?;
-        let columns = input.entries.columns();
-        let evicted = Selection::of_heads(&host::columns(&split.evicted, &input), heads, &device);
-        let counts = kept.counts.clone();
-        let width = kept.width();
-
-        // Where each evicted entry begins to be added, and how much of it.
-        let (mut starts, mut shares) = (Vec::new(), Vec::new());
-        for (head, &held) in input.held.iter().enumerate() {
-            let attention = attention.of(head, held);
-            let positions = &positions[(head + 1) * columns - held..];
-            let (kept, fillers) = (&split.kept[head], width - counts[head]);
-            let (mut starts_of_head, mut shares_of_head) = (Vec::new(), Vec::new());
-            for &entry in &split.evicted[head] {
-                let start = kept.partition_point(|&other| other < entry);
-                let end = (start + self.window).min(kept.len());
-                let behind = &kept[start..end];
-                let number = behind.len() as f32;
-                let mean = behind.iter().map(|&other| attention[other]).sum::<f32>() / number;
-                // Nothing over nothing is nothing, and something over nothing certain.
-                let chance = if attention[entry] > 0.0 { attention[entry] / mean } else { 0.0 };
-                let drawn = self.uniform(layer, head % heads, positions[entry]);
-                let merged = !behind.is_empty() && drawn < chance.min(1.0);
-                starts_of_head.push(fillers + start);
-                shares_of_head.push(if merged { 1.0 / number } else { 0.0 });
-            }
-            starts.push(starts_of_head);
-            shares.push(shares_of_head);
-        }
-        let slot: Tensor<3, Int> = Selection::of_heads(&starts, heads, &device).indices;
-        let weights = host::scalars(&shares, heads, &device);
-
-        let ReduceInput { entries, ops, .. } = input;
+        let attention = group_mean(attention, input.shape);
+        let split = Split::new(&input)?;
+        let ReduceInput { layer, entries, ops, .. } = input;
+        let Shares { start, share } = self.shares(layer, &entries, attention, &split, ops);
+        let Split { kept, evicted } = split;
         let values = ops.compact(entries.values.clone(), &evicted);
         let mut entries = entries.select(&kept, ops);
         let added = ops.accumulate(AccumulateInput {
             x: values,
-            weights,
-            slot,
+            weights: share,
+            slot: start,
             span: self.window,
-            slots: width,
+            slots: kept.width(),
         });
         let dtype = entries.values.dtype();
         entries.values = (entries.values.cast(DType::F32) + added).cast(dtype);
-        Ok(Reduced { entries, counts, state: None })
+        Ok(Reduced { entries, counts: kept.counts, state: None })
     }
+}
+
+/// Where evicted entries go, `[batch, kv_heads, evicted]`.
+struct Shares {
+    /// The first of the kept entries that each is added to.
+    start: Tensor<3, Int>,
+    /// How much of it each of them gets.
+    share: Tensor<3>,
 }
 
 impl ValueMerge {
-    /// A number in 0..1 for a token: permutations modulo a prime small enough for 32-bit integers, so that a
-    /// kernel can draw the same.
-    fn uniform(&self, layer: usize, head: usize, position: i64) -> f32 {
-        const PRIME: u64 = 46_337;
-        let position = position.max(0) as u64;
-        let mut x = 0;
-        for part in [self.seed, layer as u64, head as u64, position, 0] {
-            x = (x + part % PRIME) % PRIME;
-            x = (x * 25_173 + 13_849) % PRIME;
-            x = x * x % PRIME * x % PRIME;
-        }
-        x as f32 / PRIME as f32
+    /// `attention` is what each entry has received, `[batch, kv_heads, entries]`.
+    fn shares(
+        &self,
+        layer: usize,
+        entries: &Entries,
+        attention: Tensor<3>,
+        split: &Split,
+        ops: &dyn Ops,
+    ) -> Shares {
+        let Split { kept, evicted } = split;
+        let device = attention.device();
+        let [batch, heads, most] = evicted.indices.dims();
+        let width = kept.width();
+        // Before an entry stand as many kept ones as entries less evicted ones. Fillers of both stand at the left: as
+        // many as there are columns more than entries held, and more where another head has more of the one or other.
+        let place = Tensor::<1, Int>::arange(0..most as i64, &device).reshape([1, 1, most]);
+        let fillers = (width + most) as i64 - entries.columns() as i64;
+        let start = (evicted.indices.clone() - place + fillers).clamp(0, width as i64);
+        let number = start.clone().neg().add_scalar(width as i64).clamp_max(self.window as i64);
+
+        let window = [batch, heads, most, self.window];
+        let behind = Tensor::<1, Int>::arange(0..self.window as i64, &device)
+            .reshape([1, 1, 1, self.window])
+            .expand(window)
+            + start.clone().unsqueeze_dim::<4>(3).expand(window);
+        let none = behind.clone().greater_equal_scalar(width as i64);
+        let column = behind.clamp_max(width as i64 - 1).reshape([batch, heads, most * self.window]);
+        let of_kept = ops.compact_scalars(attention.clone(), kept).gather(2, column);
+        let sum = of_kept.reshape(window).mask_fill(none, 0.0).sum_dim(3).squeeze_dim::<3>(3);
+
+        // drawn < attention / (sum / number), where nothing over nothing is nothing and something over nothing certain.
+        let drawn = self.draw(layer, ops.compact_positions(entries.positions.clone(), evicted));
+        let number = number.float().cast(DType::F32);
+        let own = ops.compact_scalars(attention, evicted);
+        let merged = (drawn * sum).lower(own * number.clone());
+        let share = number.clamp_min(1.0).recip() * present(evicted);
+        Shares { start, share: share.mask_fill(merged.bool_not(), 0.0) }
+    }
+
+    /// A number in 0..1 for each token at these positions, `[batch, kv_heads, tokens]`: permutations modulo a prime
+    /// small enough for 32-bit integers.
+    fn draw(&self, layer: usize, positions: Tensor<3, Int>) -> Tensor<3> {
+        const PRIME: i64 = 46_337;
+        const FACTOR: i64 = 25_173;
+        const TERM: i64 = 13_849;
+        let [_, heads, _] = positions.dims();
+        let of_head = |head: usize| {
+            let parts = [self.seed % PRIME as u64, layer as u64, head as u64];
+            parts.into_iter().fold(0, |x, part| {
+                let x = (x + part as i64 % PRIME) % PRIME;
+                let x = (x * FACTOR + TERM) % PRIME;
+                x * x % PRIME * x % PRIME
+            })
+        };
+        let of_heads: Vec<i64> = (0..heads).map(of_head).collect();
+        let of_heads = TensorData::new(of_heads, [1, heads, 1]);
+        let of_heads = Tensor::<3, Int>::from_data(of_heads, &positions.device());
+        let permuted = |x: Tensor<3, Int>| {
+            let x = (x.remainder_scalar(PRIME) * FACTOR + TERM).remainder_scalar(PRIME);
+            (x.clone() * x.clone()).remainder_scalar(PRIME).mul(x).remainder_scalar(PRIME)
+        };
+        let x = permuted(of_heads + positions.clamp_min(0).remainder_scalar(PRIME));
+        permuted(x).float().cast(DType::F32) / PRIME as f64
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "flex"))]
 mod tests {
+    use burn::tensor::Device;
+
     use super::*;
 
     #[test]
     fn draws_are_even() {
         let merge = ValueMerge { window: 4, seed: 7, prompts: false };
-        for (layer, head) in [(0, 0), (0, 1), (3, 2)] {
-            let mut tenths = [0; 10];
-            for position in 0..10_000 {
-                tenths[(merge.uniform(layer, head, position) * 10.0) as usize] += 1;
+        let positions = Tensor::<1, Int>::arange(0..10_000, &Device::flex());
+        let positions = positions.reshape([1, 1, 10_000]).expand([1, 3, 10_000]);
+        for layer in [0, 3] {
+            let drawn = merge.draw(layer, positions.clone()).try_into_vec_as::<f32>().unwrap();
+            for drawn in drawn.chunks(10_000) {
+                let mut tenths = [0; 10];
+                drawn.iter().for_each(|x| tenths[(x * 10.0) as usize] += 1);
+                assert!(tenths.iter().all(|&count| (850..1150).contains(&count)), "{tenths:?}");
             }
-            assert!(tenths.iter().all(|&count| (850..1150).contains(&count)), "{tenths:?}");
         }
     }
 }

@@ -86,8 +86,15 @@ impl Table {
             }
             table.entry.extend((0..count).map(|token| entry_of_center[center(token)]));
         }
-        table.members = (0..table.entry.len() as i64).collect();
-        table.members.sort_by_key(|&token| table.entry[token as usize]);
+        // Each token to the next free place of its entry.
+        let mut place = vec![0; table.centers.len() + 1];
+        table.entry.iter().for_each(|&entry| place[entry as usize + 1] += 1);
+        (1..place.len()).for_each(|entry| place[entry] += place[entry - 1]);
+        table.members = vec![0; table.entry.len()];
+        for (token, &entry) in table.entry.iter().enumerate() {
+            table.members[place[entry as usize]] = token as i64;
+            place[entry as usize] += 1;
+        }
         table
     }
 }
