@@ -68,6 +68,8 @@ pub struct Report {
     pub prompt: usize,
     /// Tokens to generate after each.
     pub new: usize,
+    /// Whether caches were filled with noise, so that no prefill was run.
+    pub filled: bool,
     /// Tokens that were, before the time was up.
     pub decoded: usize,
     /// Seconds of the prefill; of the first one, compiling included, and of a second one if there was time.
@@ -84,7 +86,7 @@ pub struct Report {
     /// Decoded tokens a second, of the batch.
     pub decode_tokens_per_s: f64,
     /// New tokens a second with the prefill counted, of the batch.
-    pub tokens_per_s: f64,
+    pub tokens_per_s: Option<f64>,
     /// What the cache says it holds at the end.
     pub bytes_held: usize,
     /// What all keys and values seen would take.
@@ -93,8 +95,8 @@ pub struct Report {
     pub bytes_in_use: Option<u64>,
     /// What the allocator took from the device for all of it.
     pub bytes_reserved: Option<u64>,
-    /// The largest batch that was tried and ran, to within an eighth.
-    pub largest_batch_ran: Option<usize>,
+    /// Whether this is the largest batch that fits, to within an eighth.
+    pub largest: bool,
     /// Decoding against the full cache at this setting in this run.
     pub decode_ratio: Option<f64>,
     /// With the prefill counted.
@@ -149,6 +151,8 @@ pub struct Runner {
     pub limit: Duration,
     /// Bytes a second, for the floor of a step.
     pub bandwidth: Option<f64>,
+    /// Whether caches are filled with noise instead of a prefill, see [`fill`](Self::fill).
+    pub fill: bool,
 }
 
 impl Runner {
@@ -170,6 +174,7 @@ impl Runner {
             batch: setting.batch,
             prompt: setting.prompt,
             new: setting.new,
+            filled: self.fill,
             device: self.name.clone(),
             ..Report::default()
         };
@@ -191,14 +196,14 @@ impl Runner {
         let policy = self.policy(method, budget)?;
         let reserved = || self.device.memory_pool_usage().map(|usage| usage.bytes_reserved);
         let started = Instant::now();
-        let (mut cache, mut next) = self.prefill(&policy, setting)?;
+        let (mut cache, mut next) = self.begin(&policy, setting)?;
         report.first_prefill_s = started.elapsed().as_secs_f64();
         report.prefill_s = report.first_prefill_s;
-        if started.elapsed() < self.limit / 4 {
+        if !self.fill && started.elapsed() < self.limit / 4 {
             // Compiled by now.
             drop((cache, next));
             let again = Instant::now();
-            (cache, next) = self.prefill(&policy, setting)?;
+            (cache, next) = self.begin(&policy, setting)?;
             report.prefill_s = again.elapsed().as_secs_f64();
             report.prefill_warm = true;
         }
@@ -225,55 +230,62 @@ impl Runner {
         report.decode_tokens_per_s = batch as f64 / step;
         // The first new token comes out of the prefill.
         let whole = report.prefill_s + step * (new - 1) as f64;
-        report.tokens_per_s = (batch * new) as f64 / whole;
+        report.tokens_per_s = (!self.fill).then(|| (batch * new) as f64 / whole);
         report.bytes_held = cache.bytes_held();
-        report.bytes_full = cache.bytes_full();
+        // A cache that was filled has seen fewer tokens than it stands for.
+        let seen = setting.prompt + 4 + report.decoded;
+        let CacheShape { layers, kv_heads, head_dim, .. } = cache.shape();
+        report.bytes_full = batch * seen * layers * kv_heads * head_dim * 2 * self.dtype.size();
         report.bytes_in_use = briquette::device::bytes_in_use(&self.device);
         report.bytes_reserved = reserved();
         Ok(())
     }
 
-    /// Doubles the batch from the setting's on until one does not run, then halves the distance; returns the largest that
-    /// ran, to within an eighth. A try is a prefill and four steps. What fails may be the last thing a device does: what
-    /// ran is said as it is found.
-    pub fn largest_batch(&self, method: &str, budget: Budget, setting: Setting) -> Option<usize> {
-        let runs = |batch: usize| {
+    /// The largest batch that runs in `memory` bytes of the device, to within an eighth: from the setting's on, each try
+    /// tells what a row takes, and the next is what fits by that, four times as much at most. A try begins and makes four
+    /// steps. None goes beyond the memory: a device may not survive that.
+    pub fn largest_batch(
+        &self,
+        method: &str,
+        budget: Budget,
+        setting: Setting,
+        memory: u64,
+    ) -> Option<usize> {
+        let in_use = || briquette::device::bytes_in_use(&self.device).unwrap_or(0);
+        let tries = |batch: usize| {
             let setting = Setting { batch, ..setting };
-            let tried = guard(|| {
+            self.device.memory_cleanup();
+            let before = in_use();
+            let used = guard(|| {
                 let policy = self.policy(method, budget)?;
-                let (mut cache, mut next) = self.prefill(&policy, setting)?;
+                let (mut cache, mut next) = self.begin(&policy, setting)?;
                 for _ in 0..4 {
                     next = self.step(next, &mut cache)?;
                 }
                 next.try_into_vec_as::<i64>()?;
-                Ok(())
+                let usage = self.device.memory_pool_usage().context("the device counts no bytes")?;
+                Ok(usage.bytes_reserved)
             });
-            self.device.memory_cleanup();
-            eprintln!(
-                "{method}, batch {batch}: {}",
-                tried.as_ref().map_or_else(|e| format!("{e:#}"), |()| "ran".into())
-            );
-            tried.is_ok()
-        };
-        let mut fits = 0;
-        let mut batch = setting.batch.max(1);
-        let mut fails = None;
-        for _ in 0..8 {
-            if runs(batch) {
-                fits = batch;
-            } else {
-                fails = Some(batch);
+            match &used {
+                Ok(used) => eprintln!("{method}, batch {batch}: {:.1} GB", *used as f64 / 1e9),
+                Err(error) => eprintln!("{method}, batch {batch}: {error:#}"),
             }
-            batch = match fails {
-                None => 2 * fits,
-                Some(fails) => fits.midpoint(fails),
-            };
-            // Within an eighth is near enough.
-            if batch <= fits + fits / 8 && fails.is_some() || batch == 0 {
+            used.ok().map(|used| (before, used))
+        };
+        let mut fits = None;
+        let mut batch = setting.batch;
+        while let Some((before, used)) = tries(batch) {
+            fits = Some(batch);
+            // A twentieth is left for what is not the allocator's.
+            let room = (memory / 20 * 19).saturating_sub(before);
+            let row = used.saturating_sub(before).div_ceil(batch as u64).max(1);
+            let next = ((room / row) as usize).min(4 * batch);
+            if next <= batch + batch / 8 {
                 break;
             }
+            batch = next;
         }
-        (fits > 0).then_some(fits)
+        fits
     }
 
     /// Where the time of a decode step goes.
@@ -300,7 +312,7 @@ impl Runner {
     ) -> Result<()> {
         let batch = setting.batch;
         let policy = self.policy(method, budget)?;
-        let (mut cache, mut next) = self.prefill(&policy, setting)?;
+        let (mut cache, mut next) = self.begin(&policy, setting)?;
         for _ in 0..4 {
             next = self.step(next, &mut cache)?;
         }
@@ -391,18 +403,57 @@ impl Runner {
     }
 
     /// A cache that has seen the prompts, and the first new token of each, `[batch, 1]`.
+    fn begin(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
+        if self.fill { self.fill(policy, setting) } else { self.prefill(policy, setting) }
+    }
+
+    /// A cache that holds what it would after the prompts, without the model's work for them: noise, a layer at a time. One
+    /// that compresses to so many tokens is given twice as many at once, and compresses them; another the whole prompts, in
+    /// parts.
+    fn fill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
+        let Setting { batch, prompt, new } = setting;
+        let Dimensions { layers, query_heads, kv_heads, head_dim, context, .. } = self.dimensions;
+        let (tokens, chunk) = match policy.budget() {
+            Some(Budget::Tokens(budget)) => {
+                let tokens = (2 * budget).min(prompt);
+                (tokens, tokens)
+            }
+            _ => (prompt, (self.chunk / batch).clamp(1, prompt)),
+        };
+        let mut cache = self.cache(policy, prompt + new + 16)?;
+        let rope = RotaryEmbedding::new(head_dim, context, 500_000.0, &self.device)?;
+        cache.begin_prompt(Prompt::new(tokens))?;
+        for start in (0..tokens).step_by(chunk) {
+            let part = chunk.min(tokens - start);
+            let noise = |heads| {
+                let normal = Distribution::Normal(0.0, 1.0);
+                Tensor::<4>::random([batch, heads, part, head_dim], normal, (&self.device, self.dtype))
+            };
+            for layer in 0..layers {
+                let (queries, keys) = (noise(query_heads), noise(kv_heads));
+                drop(cache.attend(layer, queries, keys, noise(kv_heads), &rope)?);
+            }
+        }
+        self.device.sync()?;
+        Ok((cache, Tensor::zeros([batch, 1], &self.device)))
+    }
+
+    /// As a model's own cache, with the room a full one needs made at once.
+    fn cache(&self, policy: &Policy, capacity: usize) -> Result<KvCache> {
+        let config = CacheConfig::default()
+            .with_dtype(self.dtype)
+            .with_input_check(InputCheck::Prompt)
+            .with_capacity(capacity);
+        let shape = self.model.cache_shape();
+        Ok(KvCache::with_config(shape, policy.clone(), config, &self.device)?)
+    }
+
     fn prefill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
         let Setting { batch, prompt, new } = setting;
         if prompt + new + 16 > self.dimensions.context {
             bail!("{prompt} + {new} tokens do not fit in {} of context", self.dimensions.context);
         }
-        // As a model's own cache, with the room a full one needs made at once.
-        let config = CacheConfig::default()
-            .with_dtype(self.dtype)
-            .with_input_check(InputCheck::Prompt)
-            .with_capacity(prompt + new + 16);
-        let shape = self.model.cache_shape();
-        let mut cache = KvCache::with_config(shape, policy.clone(), config, &self.device)?;
+        let mut cache = self.cache(policy, prompt + new + 16)?;
         let highest = self.dimensions.vocabulary as f64 - 1.0;
         let uniform = Distribution::Uniform(0.0, highest);
         let tokens =

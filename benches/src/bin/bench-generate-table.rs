@@ -66,12 +66,17 @@ fn generation(line: &Value) -> String {
         }
         _ => "-".to_owned(),
     };
-    format!(
-        "| {method} | {} | {setting} | {}{} | {} | {} | {} | {share} |",
-        text(line, "budget"),
-        number(line, "prefill_s", 2),
+    let is = |key, value| line[key] == Value::Bool(value);
+    let prefill = match number(line, "prefill_s", 2) {
+        _ if is("filled", true) => "-".to_owned(),
         // The first prefill of a process compiles and tunes.
-        if line["prefill_warm"] == Value::Bool(false) { ", the first" } else { "" },
+        first if is("prefill_warm", false) => format!("{first}, the first"),
+        prefill => prefill,
+    };
+    format!(
+        "| {method} | {} | {setting}{} | {prefill} | {} | {} | {} | {share} |",
+        text(line, "budget"),
+        if is("largest", true) { ", the largest" } else { "" },
         number(line, "step_ms", 1),
         number(line, "decode_tokens_per_s", 1),
         number(line, "decode_ratio", 2),

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Result, bail};
 use briquette::Budget;
 use briquette_benches::{
-    generate::{Runner, Setting},
+    generate::{Report, Runner, Setting},
     model::{Dimensions, random_llama},
     record::Sink,
 };
@@ -58,9 +58,12 @@ struct Args {
     /// Bandwidth of a copy in TB/s, for the floor of a decode step
     #[arg(long)]
     bandwidth: Option<f64>,
-    /// Try the largest batch too (a failed try may take the device with it: last, and few methods at a time)
+    /// Fill caches with noise instead of running prefills: decode steps only, at batches whose prompts would take long
     #[arg(long)]
-    find_largest: bool,
+    fill: bool,
+    /// Then run each method at the largest batch that fits into so many GiB of the device, too
+    #[arg(long, value_name = "GIB")]
+    memory: Option<f64>,
     /// Tell where the time of a decode step goes, too
     #[arg(long)]
     split: bool,
@@ -100,6 +103,7 @@ fn main() -> Result<()> {
         chunk: args.chunk,
         limit: Duration::from_secs(args.limit),
         bandwidth: args.bandwidth.map(|rate| rate * 1e12),
+        fill: args.fill,
     };
     let mut sink = Sink::new(args.out.as_ref())?;
     let mut settings = Vec::new();
@@ -112,29 +116,48 @@ fn main() -> Result<()> {
         }));
     }
     for setting in settings {
-        let mut full = None;
+        let mut full = Baseline::default();
+        let mut full_at_largest = Baseline::default();
         for method in &args.methods {
             let all = &args.budgets[..];
             let budgets = if method == "full" || method == "kivi" { &all[..1] } else { all };
             for &budget in budgets {
                 let mut report = runner.run(method, budget, setting);
-                if method == "full" && report.error.is_none() {
-                    full = Some((report.decode_tokens_per_s, report.tokens_per_s));
-                }
-                if let Some((decode, whole)) = full.filter(|_| report.error.is_none()) {
-                    report.decode_ratio = Some(report.decode_tokens_per_s / decode);
-                    report.ratio = Some(report.tokens_per_s / whole);
-                }
+                full.hold_against(&mut report);
                 sink.write(&report)?;
                 if args.split {
                     sink.write(&runner.split(method, budget, setting))?;
                 }
-                if args.find_largest && report.error.is_none() {
-                    report.largest_batch_ran = runner.largest_batch(method, budget, setting);
+                let memory = args.memory.map(|memory| (memory * f64::from(1 << 30)) as u64);
+                let Some(memory) = memory.filter(|_| report.error.is_none()) else { continue };
+                if let Some(batch) = runner.largest_batch(method, budget, setting, memory) {
+                    let mut report = runner.run(method, budget, Setting { batch, ..setting });
+                    report.largest = true;
+                    full_at_largest.hold_against(&mut report);
                     sink.write(&report)?;
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Tokens a second of the full cache: of decoding, and with the prefill counted.
+#[derive(Default)]
+struct Baseline(Option<(f64, Option<f64>)>);
+
+impl Baseline {
+    /// Takes the full cache's, and adds the ratios of a report to them.
+    fn hold_against(&mut self, report: &mut Report) {
+        if report.error.is_some() {
+            return;
+        }
+        if report.method == "full" {
+            self.0 = Some((report.decode_tokens_per_s, report.tokens_per_s));
+        }
+        if let Some((decode, whole)) = self.0 {
+            report.decode_ratio = Some(report.decode_tokens_per_s / decode);
+            report.ratio = report.tokens_per_s.zip(whole).map(|(own, full)| own / full);
+        }
+    }
 }

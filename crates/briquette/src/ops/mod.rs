@@ -444,15 +444,23 @@ impl Selection {
         if self.counts.iter().all(|&count| count == width) {
             return None;
         }
-        let fillers = fillers(self.counts.iter().map(|count| width - count), width);
-        let data = TensorData::new(fillers, self.indices.dims());
-        Some(Tensor::from_data(data, &self.indices.device()))
+        let missing = self.counts.iter().map(|count| width - count);
+        Some(fillers(missing, self.indices.dims(), &self.indices.device()))
     }
 }
 
-/// Which of `width` columns are fillers, of each head as many of the first as `missing` says.
-pub(crate) fn fillers(missing: impl Iterator<Item = usize>, width: usize) -> Vec<bool> {
-    missing.flat_map(|missing| (0..width).map(move |column| column < missing)).collect()
+/// Which columns of `[batch, kv_heads, columns]` are fillers: of each head as many of the first as `missing` says.
+pub(crate) fn fillers(
+    missing: impl Iterator<Item = usize>,
+    dims: [usize; 3],
+    device: &Device,
+) -> Tensor<3, Bool> {
+    let [batch, heads, columns] = dims;
+    let missing: Vec<i64> = missing.map(|missing| missing as i64).collect();
+    // One number a head goes to the device, not one a column.
+    let missing = Tensor::<3, Int>::from_data(TensorData::new(missing, [batch, heads, 1]), device);
+    let column = Tensor::<1, Int>::arange(0..columns as i64, device).reshape([1, 1, columns]);
+    column.expand(dims).lower(missing.expand(dims))
 }
 
 /// What [`Ops::nearest`] works on.

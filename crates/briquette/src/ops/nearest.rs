@@ -1,4 +1,4 @@
-use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor};
 
 use super::{
     Nearest, NearestInput,
@@ -22,9 +22,7 @@ pub(super) fn nearest(input: NearestInput) -> Nearest {
 
     let columns = Tensor::<1, Int>::arange(0..to as i64, &device).reshape([1, 1, 1, to]);
     let filler = fillers.iter().any(|&fillers| fillers > 0).then(|| {
-        let mask = super::fillers(fillers.iter().copied(), to);
-        let data = TensorData::new(mask, [batch, heads, 1, to]);
-        Tensor::<4, Bool>::from_data(data, &device)
+        super::fillers(fillers.iter().copied(), [batch, heads, to], &device).unsqueeze_dim::<4>(2)
     });
     let block = (BLOCK_NUMBERS / (batch * heads * to)).clamp(16, 4096).min(from);
     let mut similarities = Vec::new();

@@ -6,7 +6,9 @@ use super::{
     split::{Split, present},
 };
 use crate::{
-    Result, check,
+    Result,
+    cache::{Entries, Tracks},
+    check,
     ops::{AccumulateInput, Nearest, NearestInput},
 };
 
@@ -46,13 +48,11 @@ impl Reducer for EmaMerge {
         let counts = kept.counts.clone();
         let width = kept.width();
         let ReduceInput { entries, ops, .. } = input;
-        let (old_keys, old_values) = (entries.keys.clone(), entries.values.clone());
+        let gone = Entries { tracks: Tracks::default(), ..entries.clone() }.select(&evicted, ops);
         let mut entries = entries.select(&kept, ops);
 
-        let evicted_keys = ops.compact(old_keys, &evicted);
-        let evicted_values = ops.compact(old_values, &evicted);
         let Nearest { similarity, index } = ops.nearest(NearestInput {
-            pairs: vec![(evicted_keys.clone(), entries.keys.clone())],
+            pairs: vec![(gone.keys.clone(), entries.keys.clone())],
             fillers: counts.iter().map(|&count| width - count).collect(),
         });
 
@@ -61,11 +61,10 @@ impl Reducer for EmaMerge {
         let own = present(&evicted);
         let numbers: Vec<f32> =
             evicted.counts.chunks(heads).map(|row| row.iter().sum::<usize>() as f32).collect();
-        let per_row = |numbers: Vec<f32>| {
-            Tensor::<2>::from_data(TensorData::new(numbers, [batch, 1]), (&device, DType::F32))
-        };
+        let numbers = TensorData::new(numbers, [batch, 1]);
+        let numbers = Tensor::<2>::from_data(numbers, (&device, DType::F32));
         let total = (similarity.clone() * own.clone()).reshape([batch, heads * most]).sum_dim(1);
-        let mean = total / per_row(numbers.iter().map(|&number| number.max(1.0)).collect());
+        let mean = total / numbers.clone().clamp_min(1.0);
         let before = match input.state {
             Some(before) => before.clone(),
             None => Tensor::full([batch, 1], NONE_YET, (&device, DType::F32)),
@@ -73,8 +72,7 @@ impl Reducer for EmaMerge {
         let blend = mean.clone() * self.beta + before.clone() * (1.0 - self.beta);
         let blend = blend.mask_where(before.clone().lower_scalar(NONE_YET / 2.0), mean);
         // A row that evicts nothing keeps its threshold.
-        let idle = per_row(numbers.iter().map(|&n| if n > 0.0 { 0.0 } else { 1.0 }).collect());
-        let threshold = blend.mask_where(idle.equal_scalar(1.0), before);
+        let threshold = blend.mask_where(numbers.equal_scalar(0.0), before);
         let limit = threshold.clone().reshape([batch, 1, 1]).expand(similarity.dims());
         let merged = similarity.clone().greater_equal(limit).float().cast(DType::F32) * own;
         let weights = similarity.exp() * merged;
@@ -96,8 +94,8 @@ impl Reducer for EmaMerge {
             let total = sums(evicted) + kept.cast(DType::F32) * own_weight;
             (total / all.clone()).cast(dtype)
         };
-        entries.keys = merge(entries.keys, evicted_keys);
-        entries.values = merge(entries.values, evicted_values);
+        entries.keys = merge(entries.keys, gone.keys);
+        entries.values = merge(entries.values, gone.values);
         Ok(Reduced { entries, counts, state: Some(threshold) })
     }
 }

@@ -1,12 +1,14 @@
 use burn::tensor::{DType, Device, Tensor};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
     Result,
-    cache::{Entries, Sharing},
+    cache::{Entries, Sharing, Tracks},
     check,
     ops::{AccumulateInput, Nearest, NearestInput, Ops, Selection, norm, unit},
+    policy::Protect,
 };
 
 /// Evicts what matters least and merges what matters a little into what matters most: EMS.
@@ -82,8 +84,16 @@ impl Reducer for EvictThenMerge {
         let ops = input.ops;
         let scores = host::Columns::read(input.scores.clone())?;
         host::check_scores(&scores, &input)?;
-        let classes: Vec<Classes> =
-            (0..input.held.len()).map(|head| Classes::new(self, &input, &scores, head)).collect();
+        // A head decides for itself.
+        let known = input.entries.sharing.as_ref().map(|sharing| &sharing.centers[..]);
+        let (held, keep, protect) = (input.held, input.keep, input.protect);
+        let classes: Vec<Classes> = (0..held.len())
+            .into_par_iter()
+            .map(|head| {
+                let known = known.map_or(&[][..], |known| &known[head][..]);
+                Classes::new(self, protect, known, scores.of(head, held[head]), keep[head])
+            })
+            .collect();
 
         let lists = |of: fn(&Classes) -> &Vec<usize>| {
             let lists: Vec<Vec<usize>> =
@@ -92,62 +102,60 @@ impl Reducer for EvictThenMerge {
         };
         let centers = lists(|classes| &classes.centers);
         let merging = lists(|classes| &classes.merging);
-        let entries = &input.entries;
-        let merged = if merging.width() == 0 || centers.width() == 0 {
-            None
+        let width = centers.width();
+        let rows = |selection| {
+            let entries = Entries { tracks: Tracks::default(), ..input.entries.clone() };
+            entries.select(selection, ops)
+        };
+        let (rows, merged) = if merging.width() == 0 || width == 0 {
+            (None, None)
         } else {
-            let rows = |x: &Tensor<4>, selection| ops.compact(x.clone(), selection);
+            let (centers_rows, merging_rows) = (rows(&centers), rows(&merging));
             let nearest = ops.nearest(NearestInput {
                 pairs: vec![
-                    (rows(&entries.keys, &merging), rows(&entries.keys, &centers)),
-                    (rows(&entries.values, &merging), rows(&entries.values, &centers)),
+                    (merging_rows.keys.clone(), centers_rows.keys.clone()),
+                    (merging_rows.values.clone(), centers_rows.values.clone()),
                 ],
-                fillers: centers.counts.iter().map(|&count| centers.width() - count).collect(),
+                fillers: centers.counts.iter().map(|&count| width - count).collect(),
             });
-            Some(Destinations::read(nearest, self.tau)?)
+            let merged = Destinations::read(nearest, self.tau)?;
+            (Some((centers_rows, merging_rows)), Some(merged))
         };
 
         let outcomes: Vec<Outcome> = classes
-            .iter()
+            .par_iter()
             .enumerate()
             .map(|(head, classes)| {
-                let centers_width = centers.width();
                 let into = |place: usize| {
                     let merged = merged.as_ref()?;
                     let column = merged.of(head, place, classes.merging.len())?;
-                    Some(column + classes.centers.len() - centers_width)
+                    Some(column + classes.centers.len() - width)
                 };
-                classes.merge(
-                    self.others(input.keep[head]),
-                    scores.of(head, input.held[head]),
-                    into,
-                )
+                classes.merge(self.others(keep[head]), scores.of(head, held[head]), into)
             })
             .collect();
 
         let ReduceInput { entries, held, .. } = input;
-        let width = entries.columns();
+        let columns = entries.columns();
         let kept: Vec<Vec<usize>> = outcomes
             .iter()
             .zip(held)
-            .map(|(outcome, held)| outcome.kept.iter().map(|entry| width - held + entry).collect())
+            .map(|(outcome, held)| {
+                outcome.kept.iter().map(|entry| columns - held + entry).collect()
+            })
             .collect();
         let kept = Selection::of_heads(&kept, heads, &device);
         let counts = kept.counts.clone();
         let sharing =
             Sharing { centers: outcomes.iter().map(|outcome| outcome.center_of.clone()).collect() };
-        let merge = Merge {
-            ops,
-            heads,
-            device,
-            centers: &centers,
-            merging: &merging,
-            classes: &classes,
-            outcomes: &outcomes,
-        };
-        let (keys, values) = merge.keys_and_values(&entries, &kept);
         let mut entries = entries.select(&kept, ops);
-        (entries.keys, entries.values) = (keys, values);
+        entries.keys = entries.keys.cast(DType::F32);
+        let goes = |outcome: &Outcome| outcome.destinations.iter().any(Option::is_some);
+        if let Some((centers, merging)) = rows.filter(|_| outcomes.iter().any(goes)) {
+            let merge =
+                Merge { ops, heads, device, classes: &classes, outcomes: &outcomes, centers, merging };
+            (entries.keys, entries.values) = merge.keys_and_values(entries.keys, entries.values);
+        }
         entries.sharing = Some(sharing);
         Ok(Reduced { entries, counts, state: None })
     }
@@ -168,18 +176,17 @@ struct Classes {
 }
 
 impl Classes {
+    /// `known` are the centers of the first tokens; the others are their own. A score a token.
     fn new(
         reducer: &EvictThenMerge,
-        input: &ReduceInput<'_>,
-        scores: &host::Columns,
-        head: usize,
+        protect: Protect,
+        known: &[usize],
+        scores: &[f32],
+        keep: usize,
     ) -> Self {
-        let (held, keep) = (input.held[head], input.keep[head]);
-        let scores = scores.of(head, held);
-        let known = input.entries.sharing.as_ref().map(|sharing| &sharing.centers[head]);
-        let center_of: Vec<usize> = (0..held)
-            .map(|token| known.and_then(|known| known.get(token)).copied().unwrap_or(token))
-            .collect();
+        let held = scores.len();
+        let known = &known[..known.len().min(held)];
+        let center_of: Vec<usize> = known.iter().copied().chain(known.len()..held).collect();
         let entries: Vec<usize> = (0..held).filter(|&token| center_of[token] == token).collect();
         let mut classes = Self {
             held,
@@ -189,13 +196,13 @@ impl Classes {
             evicted: vec![false; held],
         };
         // The last tokens are entries of their own.
-        let recent = input.protect.recent.tokens(keep).min(keep).min(entries.len());
+        let recent = protect.recent.tokens(keep).min(keep).min(entries.len());
         let (older, _) = entries.split_at(entries.len() - recent);
         let wanted = keep - recent;
         if older.len() <= wanted {
             return classes;
         }
-        let (sinks, rest) = older.split_at(input.protect.sinks.min(wanted));
+        let (sinks, rest) = older.split_at(protect.sinks.min(wanted));
         let (best, demoted) = host::split_best(rest.to_vec(), wanted - sinks.len(), scores);
         classes.centers = [sinks, &best].concat();
         let (merging, evicted) = host::split_best(demoted, reducer.others(keep), scores);
@@ -281,9 +288,9 @@ struct Destinations {
 impl Destinations {
     fn read(nearest: Nearest, tau: f64) -> Result<Self> {
         let width = nearest.index.dims()[2];
-        let similarity = nearest.similarity.try_into_vec_as::<f32>()?;
+        let (similarity, index) = host::read(nearest.similarity, nearest.index)?;
         let goes = similarity.into_iter().map(|similarity| f64::from(similarity) > tau).collect();
-        Ok(Self { index: nearest.index.try_into_vec_as::<i64>()?, goes, width })
+        Ok(Self { index, goes, width })
     }
 
     /// The column of the center that the class at `place` of `count` goes to.
@@ -298,23 +305,20 @@ struct Merge<'a> {
     ops: &'a dyn Ops,
     heads: usize,
     device: Device,
-    centers: &'a Selection,
-    merging: &'a Selection,
     classes: &'a [Classes],
     outcomes: &'a [Outcome],
+    /// The entries that are merged into.
+    centers: Entries,
+    /// Those that are merged.
+    merging: Entries,
 }
 
 impl Merge<'_> {
-    /// Keys and values of the tokens that are left.
-    fn keys_and_values(&self, entries: &Entries, kept: &Selection) -> (Tensor<4>, Tensor<4>) {
+    /// Keys and values of the tokens that are left, from what they were.
+    fn keys_and_values(&self, keys: Tensor<4>, values: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let (ops, heads) = (self.ops, self.heads);
-        let keys = ops.compact(entries.keys.clone(), kept).cast(DType::F32);
-        let values = ops.compact(entries.values.clone(), kept);
-        if self.outcomes.iter().all(|outcome| outcome.destinations.iter().all(Option::is_none)) {
-            return (keys, values);
-        }
         let both = self.classes.iter().zip(self.outcomes);
-        let width = self.centers.width();
+        let width = self.centers.columns();
         let numbers = |lists: Vec<Vec<f32>>| host::scalars(&lists, heads, &self.device);
         let weight_of_centers = numbers(
             both.clone()
@@ -340,23 +344,22 @@ impl Merge<'_> {
             .collect();
         let slot = Selection::of_heads(&slots, heads, &self.device).indices;
         let weight_of_centers = weight_of_centers.unsqueeze_dim::<4>(3);
-        let sum = |x: &dyn Fn(&Selection) -> Tensor<4>| {
+        let sum = |x: &dyn Fn(&Entries) -> Tensor<4>| {
             let merged = ops.accumulate(AccumulateInput {
-                x: x(self.merging),
+                x: x(&self.merging),
                 weights: weight_of_merging.clone(),
                 slot: slot.clone(),
                 span: 1,
                 slots: width,
             });
-            merged + x(self.centers) * weight_of_centers.clone()
+            merged + x(&self.centers) * weight_of_centers.clone()
         };
-        let directions = sum(&|of| unit(ops.compact(entries.keys.clone(), of)));
-        let directions = unit(directions);
+        let directions = unit(sum(&|of| unit(of.keys.clone())));
         let ones = sum(&|of| {
-            let [batch, heads, width] = of.indices.dims();
+            let [batch, heads, width] = of.positions.dims();
             Tensor::ones([batch, heads, width, 1], (&self.device, DType::F32))
         });
-        let means = sum(&|of| ops.compact(entries.values.clone(), of).cast(DType::F32));
+        let means = sum(&|of| of.values.clone().cast(DType::F32));
         let means = means / ones.clamp_min(f32::MIN_POSITIVE);
 
         // For each token that is left the place of its center, where that has changed.

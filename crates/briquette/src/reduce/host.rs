@@ -1,6 +1,6 @@
 //! What reducers that decide on the host share.
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, DataError, Device, Int, Tensor, TensorData, Transaction};
 
 use super::ReduceInput;
 use crate::{Error, Result};
@@ -23,6 +23,19 @@ impl Columns {
         let end = (head + 1) * self.width;
         &self.numbers[end - held..end]
     }
+}
+
+/// Numbers and places, waiting for the device once.
+pub(super) fn read(numbers: Tensor<3>, places: Tensor<3, Int>) -> Result<(Vec<f32>, Vec<i64>)> {
+    let read = Transaction::default().register(numbers).register(places).try_execute();
+    let mut read = read.map_err(|error| Error::Execution(error.to_string()))?.into_iter();
+    let mut next = || read.next().ok_or_else(|| Error::Execution("a read came back short".into()));
+    let (numbers, places) = (next()?, next()?);
+    let failed = |error: DataError| Error::Execution(error.to_string());
+    Ok((
+        numbers.try_into_vec_as::<f32>().map_err(failed)?,
+        places.try_into_vec_as::<i64>().map_err(failed)?,
+    ))
 }
 
 /// Refuses scores that cannot be ordered.

@@ -1,4 +1,4 @@
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData, kind::Basic};
+use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
 
 use crate::{
     device::{Rows, buffer_bytes},
@@ -31,20 +31,20 @@ impl Layout {
         let width = counts.iter().copied().max().unwrap_or(0);
         let ragged = counts.iter().any(|&count| count != width);
         let indices = ragged.then(|| {
-            let mut of_rectangle = Vec::with_capacity(counts.len() * width);
+            // The row of the list that the first place of a head would be, were its fillers rows too.
+            let mut first = Vec::with_capacity(counts.len());
             let mut of_list = Vec::new();
             for (head, &count) in counts.iter().enumerate() {
-                let start = of_list.len() as i64;
-                of_rectangle.extend(std::iter::repeat_n(0, width - count));
-                of_rectangle.extend(start..start + count as i64);
+                first.push(of_list.len() as i64 - (width - count) as i64);
                 of_list.extend(((head + 1) * width - count..(head + 1) * width).map(|i| i as i64));
             }
             let total = of_list.len();
+            let rectangle = [batch, heads, width];
+            let first = TensorData::new(first, [batch, heads, 1]);
+            let first = Tensor::<3, Int>::from_data(first, device).expand(rectangle);
+            let place = Tensor::<1, Int>::arange(0..width as i64, device).reshape([1, 1, width]);
             Indices {
-                of_rectangle: Tensor::from_data(
-                    TensorData::new(of_rectangle, [batch, heads, width]),
-                    device,
-                ),
+                of_rectangle: (place.expand(rectangle) + first).clamp_min(0),
                 of_list: Tensor::from_data(TensorData::new(of_list, [total]), device),
             }
         });
@@ -120,11 +120,11 @@ impl Layout {
             return scalars;
         }
         let missing = self.counts.iter().map(|count| self.width - count);
-        let fillers = fillers(missing, self.width);
-        let data = TensorData::new(fillers, [self.batch, self.heads, 1, self.width]);
-        let fillers = Tensor::<4, Bool>::from_data(data, &scalars.device());
+        let heads = [self.batch, self.heads, self.width];
+        let fillers = fillers(missing, heads, &scalars.device());
         let [batch, all, width] = scalars.dims();
         let fillers = fillers
+            .unsqueeze_dim::<4>(2)
             .expand([batch, self.heads, all / self.heads, width])
             .reshape([batch, all, width]);
         scalars.mask_fill(fillers, filler)

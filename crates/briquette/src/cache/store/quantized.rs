@@ -425,9 +425,8 @@ impl QuantizedStore {
         if self.table.iter().all(|list| missing(list) == 0) {
             return positions;
         }
-        let filler = fillers(self.table.iter().map(missing), most * group);
-        let filler = TensorData::new(filler, positions.dims());
-        positions.mask_fill(Tensor::from_data(filler, device), -1)
+        let filler = fillers(self.table.iter().map(missing), positions.dims(), device);
+        positions.mask_fill(filler, -1)
     }
 
     /// What is counted of pages side by side.

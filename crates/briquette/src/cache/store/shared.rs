@@ -1,4 +1,5 @@
 use burn::tensor::{DType, Int, Tensor, TensorData};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -69,33 +70,46 @@ struct Table {
 
 impl Table {
     fn new(sharing: &Sharing, counts: &[usize], width: usize) -> Self {
+        let heads = counts.par_iter().zip(&sharing.centers);
+        let heads: Vec<Self> =
+            heads.map(|(&count, known)| Self::of_head(known, count, width)).collect();
         let mut table = Self { centers: Vec::new(), entry: Vec::new(), members: Vec::new() };
-        for (head, &count) in counts.iter().enumerate() {
-            let known = &sharing.centers[head];
-            // A token that belongs to none that is a center is its own.
-            let is_center = |token: &usize| {
-                *token < count && known.get(*token).is_none_or(|center| center == token)
-            };
-            let center =
-                |token: usize| known.get(token).copied().filter(is_center).unwrap_or(token);
-            let first = (head + 1) * width - count;
-            let mut entry_of_center = vec![0; count];
-            for token in (0..count).filter(|&token| center(token) == token) {
-                entry_of_center[token] = table.centers.len() as i64;
-                table.centers.push((first + token) as i64);
-            }
-            table.entry.extend((0..count).map(|token| entry_of_center[center(token)]));
-        }
-        // Each token to the next free place of its entry.
-        let mut place = vec![0; table.centers.len() + 1];
-        table.entry.iter().for_each(|&entry| place[entry as usize + 1] += 1);
-        (1..place.len()).for_each(|entry| place[entry] += place[entry - 1]);
-        table.members = vec![0; table.entry.len()];
-        for (token, &entry) in table.entry.iter().enumerate() {
-            table.members[place[entry as usize]] = token as i64;
-            place[entry as usize] += 1;
+        for (head, of_head) in heads.into_iter().enumerate() {
+            let (places, entries, tokens) =
+                ((head * width) as i64, table.centers.len() as i64, table.entry.len() as i64);
+            table.centers.extend(of_head.centers.into_iter().map(|place| places + place));
+            table.entry.extend(of_head.entry.into_iter().map(|entry| entries + entry));
+            table.members.extend(of_head.members.into_iter().map(|token| tokens + token));
         }
         table
+    }
+
+    /// The same of one head, everything counted from its own first. `known` are the centers of the first of its `count`
+    /// tokens.
+    fn of_head(known: &[usize], count: usize, width: usize) -> Self {
+        // A token that belongs to none that is a center is its own.
+        let is_center =
+            |token: usize| token < count && known.get(token).is_none_or(|&center| center == token);
+        let center = |token: usize| {
+            known.get(token).copied().filter(|&center| is_center(center)).unwrap_or(token)
+        };
+        let mut centers = Vec::new();
+        let mut entry_of_center = vec![0; count];
+        for token in (0..count).filter(|&token| center(token) == token) {
+            entry_of_center[token] = centers.len() as i64;
+            centers.push((width - count + token) as i64);
+        }
+        let entry: Vec<i64> = (0..count).map(|token| entry_of_center[center(token)]).collect();
+        // Each token to the next free place of its entry.
+        let mut place = vec![0; centers.len() + 1];
+        entry.iter().for_each(|&entry| place[entry as usize + 1] += 1);
+        (1..place.len()).for_each(|entry| place[entry] += place[entry - 1]);
+        let mut members = vec![0; count];
+        for (token, &entry) in entry.iter().enumerate() {
+            members[place[entry as usize]] = token as i64;
+            place[entry as usize] += 1;
+        }
+        Self { centers, entry, members }
     }
 }
 
