@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     Budget, CacheConfig, CacheShape, HeadScores, InputCheck, KvCache, Policy, Profile, Prompt,
-    position::RotaryEmbedding,
+    policy::Schedule, position::RotaryEmbedding,
 };
 use briquette_models::Llama;
 use burn::{
@@ -70,6 +70,8 @@ pub struct Report {
     pub new: usize,
     /// Whether caches were filled with noise, so that no prefill was run.
     pub filled: bool,
+    /// Decoded tokens between two compressions; absent if it does not compress in decoding.
+    pub decode_every: Option<usize>,
     /// Tokens that were, before the time was up.
     pub decoded: usize,
     /// Seconds of the prefill; of the first one, compiling included, and of a second one if there was time.
@@ -153,6 +155,8 @@ pub struct Runner {
     pub bandwidth: Option<f64>,
     /// Whether caches are filled with noise instead of a prefill, see [`fill`](Self::fill).
     pub fill: bool,
+    /// Decoded tokens between two compressions of the methods that compress in decoding, instead of their own.
+    pub decode_every: Option<usize>,
 }
 
 impl Runner {
@@ -161,7 +165,11 @@ impl Runner {
     /// # Errors
     /// If there is no method of that name.
     pub fn policy(&self, method: &str, budget: Budget) -> Result<Policy> {
-        let policy = Policy::named(method, budget)?;
+        let mut policy = Policy::named(method, budget)?;
+        let schedule = policy.schedule();
+        if let (Some(_), Some(every)) = (schedule.decode_every, self.decode_every) {
+            policy = policy.with_schedule(Schedule { decode_every: Some(every), ..schedule });
+        }
         Ok(policy.with_profile(Arc::new(random_profile(self.model.cache_shape()))))
     }
 
@@ -194,6 +202,7 @@ impl Runner {
     ) -> Result<()> {
         let Setting { batch, new, .. } = setting;
         let policy = self.policy(method, budget)?;
+        report.decode_every = policy.schedule().decode_every;
         let reserved = || self.device.memory_pool_usage().map(|usage| usage.bytes_reserved);
         let started = Instant::now();
         let (mut cache, mut next) = self.begin(&policy, setting)?;

@@ -63,3 +63,28 @@ fn every_method_generates() {
         assert!(line["step_ms"].as_f64().unwrap() > 0.0, "{line}");
     }
 }
+
+#[test]
+fn filled_caches_hold_what_a_prompt_leaves() {
+    let run = |more: &str| -> Vec<Value> {
+        let args = format!(
+            "--device flex --dtype f32 --quick --settings 2:192+8 --budgets 48 --methods full,h2o,d2o {more}"
+        );
+        let lines = run(
+            env!("CARGO_BIN_EXE_bench-generate"),
+            &args.split_whitespace().collect::<Vec<_>>(),
+        );
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (prefilled, filled) = (run(""), run("--fill --decode-every 1"));
+    assert_eq!(filled.len(), 3);
+    for (prefilled, filled) in prefilled.iter().zip(filled) {
+        assert!(filled["error"].is_null(), "{filled}");
+        assert_eq!(filled["filled"], true, "{filled}");
+        assert_eq!(filled["bytes_full"], prefilled["bytes_full"], "{filled}");
+        // Budgets of D2O's layers follow what they are given, within the same sum.
+        let held = |line: &Value| line["bytes_held"].as_f64().unwrap();
+        let ratio = held(&filled) / held(prefilled);
+        assert!((0.95..1.05).contains(&ratio), "{filled} {prefilled}");
+    }
+}

@@ -53,10 +53,13 @@ fn of_kind<'a>(lines: &'a [Value], kind: &'static str) -> impl Iterator<Item = &
 fn generation(line: &Value) -> String {
     let setting =
         format!("{} × {} + {}", text(line, "batch"), text(line, "prompt"), text(line, "new"));
-    let method = match line["side"].as_str() {
+    let mut method = match line["side"].as_str() {
         Some(side) => format!("{} ({side})", text(line, "method")),
         None => text(line, "method"),
     };
+    if let Some(every) = line["decode_every"].as_u64().filter(|&every| every > 1) {
+        method = format!("{method}, every {every} tokens");
+    }
     if let Some(error) = line["error"].as_str() {
         return format!("| {method} | {} | {setting} | {error} | | | | |", text(line, "budget"));
     }

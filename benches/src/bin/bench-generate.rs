@@ -58,6 +58,9 @@ struct Args {
     /// Bandwidth of a copy in TB/s, for the floor of a decode step
     #[arg(long)]
     bandwidth: Option<f64>,
+    /// Compress every so many decoded tokens, where a method compresses in decoding
+    #[arg(long)]
+    decode_every: Option<usize>,
     /// Fill caches with noise instead of running prefills: decode steps only, at batches whose prompts would take long
     #[arg(long)]
     fill: bool,
@@ -104,6 +107,7 @@ fn main() -> Result<()> {
         limit: Duration::from_secs(args.limit),
         bandwidth: args.bandwidth.map(|rate| rate * 1e12),
         fill: args.fill,
+        decode_every: args.decode_every,
     };
     let mut sink = Sink::new(args.out.as_ref())?;
     let mut settings = Vec::new();
