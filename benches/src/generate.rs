@@ -272,7 +272,8 @@ impl Runner {
                     next = self.step(next, &mut cache)?;
                 }
                 next.try_into_vec_as::<i64>()?;
-                let usage = self.device.memory_pool_usage().context("the device counts no bytes")?;
+                let usage =
+                    self.device.memory_pool_usage().context("the device counts no bytes")?;
                 Ok(usage.bytes_reserved)
             });
             match &used {
@@ -436,7 +437,11 @@ impl Runner {
             let part = chunk.min(tokens - start);
             let noise = |heads| {
                 let normal = Distribution::Normal(0.0, 1.0);
-                Tensor::<4>::random([batch, heads, part, head_dim], normal, (&self.device, self.dtype))
+                Tensor::<4>::random(
+                    [batch, heads, part, head_dim],
+                    normal,
+                    (&self.device, self.dtype),
+                )
             };
             for layer in 0..layers {
                 let (queries, keys) = (noise(query_heads), noise(kv_heads));

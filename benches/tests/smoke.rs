@@ -70,10 +70,8 @@ fn filled_caches_hold_what_a_prompt_leaves() {
         let args = format!(
             "--device flex --dtype f32 --quick --settings 2:192+8 --budgets 48 --methods full,h2o,d2o {more}"
         );
-        let lines = run(
-            env!("CARGO_BIN_EXE_bench-generate"),
-            &args.split_whitespace().collect::<Vec<_>>(),
-        );
+        let lines =
+            run(env!("CARGO_BIN_EXE_bench-generate"), &args.split_whitespace().collect::<Vec<_>>());
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let (prefilled, filled) = (run(""), run("--fill --decode-every 1"));

@@ -166,6 +166,7 @@ pub(super) fn compress_among_layers(
     more: bool,
 ) -> Result<Option<Compressed>> {
     let policy = context.policy;
+    let scores = widened(scores, view.entries.columns());
     let none = |_: Option<&dyn Scorer>| {
         Err(Error::Stage {
             stage: "allocator",
@@ -184,10 +185,21 @@ pub(super) fn compress_among_layers(
     let mut entries = view.entries.clone();
     entries.tracks = entries.tracks.with(Track::Scores, scores.clone());
     let view = View { entries: &entries, ..view };
-    let mut compressed = reduce(context, view, scores, &keep)?;
+    let mut compressed = reduce(context, view, &scores, &keep)?;
     (compressed.entries.tracks, compressed.scores) =
         compressed.entries.tracks.without(Track::Scores);
     Ok(Some(compressed))
+}
+
+/// The scores with zeros before them: a store may lay entries out with more fillers than it was given.
+fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
+    let [batch, heads, width] = scores.dims();
+    if width >= columns {
+        return scores.clone();
+    }
+    let fillers =
+        Tensor::zeros([batch, heads, columns - width], (&scores.device(), scores.dtype()));
+    Tensor::cat(vec![fillers, scores.clone()], 2)
 }
 
 /// How many entries each head keeps; `None` if all of them hold no more.

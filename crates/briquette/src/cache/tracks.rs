@@ -2,7 +2,6 @@ use burn::tensor::{DType, Device, Tensor};
 
 use crate::{
     CacheShape,
-    device::Rows,
     score::{ObservedHeads, Observes},
 };
 
@@ -54,12 +53,6 @@ impl Tracks {
     /// Numbers the tracks of one entry are, all heads together, each in a row of its own.
     pub(crate) fn rows(observes: Observes, shape: CacheShape) -> usize {
         Self::kinds(observes).len() * Self::heads(observes, shape)
-    }
-
-    /// Bytes of the tracks of one entry in lists, where each is a row of the heads that share a kv head.
-    pub(crate) fn list_bytes(observes: Observes, shape: CacheShape, rows: Rows) -> usize {
-        let heads = Self::heads(observes, shape) / shape.kv_heads;
-        Self::kinds(observes).len() * shape.kv_heads * rows.bytes(heads, DType::F32.size())
     }
 
     /// Zeros.

@@ -152,8 +152,15 @@ impl Reducer for EvictThenMerge {
         entries.keys = entries.keys.cast(DType::F32);
         let goes = |outcome: &Outcome| outcome.destinations.iter().any(Option::is_some);
         if let Some((centers, merging)) = rows.filter(|_| outcomes.iter().any(goes)) {
-            let merge =
-                Merge { ops, heads, device, classes: &classes, outcomes: &outcomes, centers, merging };
+            let merge = Merge {
+                ops,
+                heads,
+                device,
+                classes: &classes,
+                outcomes: &outcomes,
+                centers,
+                merging,
+            };
             (entries.keys, entries.values) = merge.keys_and_values(entries.keys, entries.values);
         }
         entries.sharing = Some(sharing);

@@ -79,7 +79,8 @@ pub(super) fn split_best(
     if number >= entries.len() {
         return (entries, Vec::new());
     }
-    entries.select_nth_unstable_by(number, |&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+    entries
+        .select_nth_unstable_by(number, |&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
     let others = entries.split_off(number);
     entries.sort_unstable();
     (entries, others)

@@ -91,7 +91,8 @@ impl DenseStore {
     }
 }
 
-fn write_tracks(buffers: &mut Tracks, tracks: Tracks, start: usize) {
+/// Writes `tracks` behind the first `start` columns of their buffers.
+pub(super) fn write_tracks(buffers: &mut Tracks, tracks: Tracks, start: usize) {
     *buffers = std::mem::take(buffers).zip(tracks, |mut buffer, track| {
         write(&mut buffer, track, start);
         buffer

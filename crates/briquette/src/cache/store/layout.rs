@@ -1,54 +1,49 @@
 use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
 
-use crate::{
-    device::{Rows, buffer_bytes},
-    ops::fillers,
-};
+use crate::device::{Rows, buffer_bytes};
 
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
 ///
-/// A rectangle has heads that hold fewer begin with fillers; the list has none.
+/// In a rectangle heads that hold fewer than it is wide begin with fillers; the list has none. Where heads differ,
+/// rectangles are a little wider than the longest: a device keeps what it knows of a launch by its shapes, and layers and
+/// steps whose longest heads differ by a few are to share them.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     batch: usize,
     heads: usize,
     counts: Vec<usize>,
     width: usize,
-    indices: Option<Indices>,
-}
-
-#[derive(Clone, Debug)]
-struct Indices {
-    /// For each place of a rectangle its row in the list, `[batch, heads, width]`; at fillers any.
-    of_rectangle: Tensor<3, Int>,
-    /// For each row of the list its place in a rectangle, `[total]`.
-    of_list: Tensor<1, Int>,
+    /// The row of the list that the first place of each head would be, were its fillers rows too, `[batch, heads, 1]`;
+    /// `None` if the list is the rectangle.
+    first: Option<Tensor<3, Int>>,
 }
 
 impl Layout {
     /// The layout of `batch × heads` lists of these lengths.
     pub(super) fn new(batch: usize, heads: usize, counts: &[usize], device: &Device) -> Self {
-        let width = counts.iter().copied().max().unwrap_or(0);
-        let ragged = counts.iter().any(|&count| count != width);
-        let indices = ragged.then(|| {
-            // The row of the list that the first place of a head would be, were its fillers rows too.
-            let mut first = Vec::with_capacity(counts.len());
-            let mut of_list = Vec::new();
-            for (head, &count) in counts.iter().enumerate() {
-                first.push(of_list.len() as i64 - (width - count) as i64);
-                of_list.extend(((head + 1) * width - count..(head + 1) * width).map(|i| i as i64));
-            }
-            let total = of_list.len();
-            let rectangle = [batch, heads, width];
-            let first = TensorData::new(first, [batch, heads, 1]);
-            let first = Tensor::<3, Int>::from_data(first, device).expand(rectangle);
-            let place = Tensor::<1, Int>::arange(0..width as i64, device).reshape([1, 1, width]);
-            Indices {
-                of_rectangle: (place.expand(rectangle) + first).clamp_min(0),
-                of_list: Tensor::from_data(TensorData::new(of_list, [total]), device),
-            }
+        let longest = counts.iter().copied().max().unwrap_or(0);
+        let ragged = counts.iter().any(|&count| count != longest);
+        let width = if ragged { round(longest) } else { longest };
+        let first = ragged.then(|| {
+            let mut end = 0;
+            let firsts = counts.iter().map(|&count| {
+                end += count as i64;
+                end - width as i64
+            });
+            let data = TensorData::new(firsts.collect::<Vec<i64>>(), [batch, heads, 1]);
+            Tensor::from_data(data, device)
         });
-        Self { batch, heads, counts: counts.to_vec(), width, indices }
+        Self { batch, heads, counts: counts.to_vec(), width, first }
+    }
+
+    /// At most so many places a head for lists that are at most `longest`.
+    pub(super) fn most_width(longest: usize) -> usize {
+        longest + longest / 8
+    }
+
+    /// Whether the list and a rectangle are the same.
+    pub(super) fn is_rectangle(&self) -> bool {
+        self.first.is_none()
     }
 
     /// Places of a rectangle a head.
@@ -73,38 +68,39 @@ impl Layout {
 
     /// Bytes of what it holds on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
-        let Some(indices) = &self.indices else { return 0 };
-        buffer_bytes(&indices.of_rectangle, rows) + buffer_bytes(&indices.of_list, rows)
+        self.first.as_ref().map_or(0, |first| buffer_bytes(first, rows))
     }
 
-    /// `[batch, heads, width, channels]` becomes `[total, channels]`.
-    pub(super) fn pack<K: Basic>(&self, x: Tensor<4, K>) -> Tensor<2, K> {
-        let [batch, heads, width, channels] = x.dims();
-        let list = x.reshape([batch * heads * width, channels]);
-        match &self.indices {
-            None => list,
-            Some(indices) => list.select(0, indices.of_list.clone()),
-        }
+    /// Takes the rows of rectangles `columns` wide, of which each head has its last.
+    pub(super) fn packing(&self, columns: usize, device: &Device) -> Packing {
+        let whole = self.counts.iter().all(|&count| count == columns);
+        let places = (!whole).then(|| {
+            let mut places = Vec::with_capacity(self.total());
+            for (head, &count) in self.counts.iter().enumerate() {
+                let end = ((head + 1) * columns) as i64;
+                places.extend(end - count as i64..end);
+            }
+            let total = places.len();
+            Tensor::from_data(TensorData::new(places, [total]), device)
+        });
+        Packing { places }
     }
 
     /// `[total, channels]` becomes `[batch, heads, width, channels]`; what stands at fillers does not matter.
     pub(super) fn unpack<K: Basic>(&self, x: Tensor<2, K>) -> Tensor<4, K> {
+        let Self { batch, heads, width, .. } = *self;
         let channels = x.dims()[1];
-        let list = match &self.indices {
+        let list = match &self.first {
             None => x,
-            Some(indices) => {
-                let rows = self.batch * self.heads * self.width;
-                x.select(0, indices.of_rectangle.clone().reshape([rows]))
+            Some(first) => {
+                let place = Tensor::<1, Int>::arange(0..width as i64, &x.device());
+                let rectangle = [batch, heads, width];
+                let place = place.reshape([1, 1, width]).expand(rectangle);
+                let rows = (place + first.clone().expand(rectangle)).clamp_min(0);
+                x.select(0, rows.reshape([batch * heads * width]))
             }
         };
-        list.reshape([self.batch, self.heads, self.width, channels])
-    }
-
-    /// [`pack`](Self::pack) for one number a head: `[batch, heads · per, width]` becomes `[total, per]`.
-    pub(super) fn pack_scalars<K: Basic>(&self, x: Tensor<3, K>) -> Tensor<2, K> {
-        let [batch, all, width] = x.dims();
-        let per = all / self.heads;
-        self.pack(x.reshape([batch, self.heads, per, width]).swap_dims(2, 3))
+        list.reshape([batch, heads, width, channels])
     }
 
     /// [`unpack`](Self::unpack) for one number a head: `[total, per]` becomes `[batch, heads · per, width]`.
@@ -112,22 +108,28 @@ impl Layout {
         let per = x.dims()[1];
         self.unpack(x).swap_dims(2, 3).reshape([self.batch, self.heads * per, self.width])
     }
+}
 
-    /// [`unpack_scalars`](Self::unpack_scalars) with `filler` at fillers.
-    pub(super) fn unpack_filled<K: Basic>(&self, x: Tensor<2, K>, filler: i64) -> Tensor<3, K> {
-        let scalars = self.unpack_scalars(x);
-        if self.indices.is_none() {
-            return scalars;
+/// The next of at most eight widths between a power of two and the next.
+fn round(longest: usize) -> usize {
+    longest.next_multiple_of(1 << (longest / 8).max(1).ilog2())
+}
+
+/// What takes rows out of rectangles.
+pub(super) struct Packing {
+    /// For each row of the list its place in a rectangle, `[total]`; `None` if that is the list.
+    places: Option<Tensor<1, Int>>,
+}
+
+impl Packing {
+    /// `[batch, heads, columns, channels]` becomes `[total, channels]`.
+    pub(super) fn pack<K: Basic>(&self, x: Tensor<4, K>) -> Tensor<2, K> {
+        let [batch, heads, columns, channels] = x.dims();
+        let list = x.reshape([batch * heads * columns, channels]);
+        match &self.places {
+            None => list,
+            Some(places) => list.select(0, places.clone()),
         }
-        let missing = self.counts.iter().map(|count| self.width - count);
-        let heads = [self.batch, self.heads, self.width];
-        let fillers = fillers(missing, heads, &scalars.device());
-        let [batch, all, width] = scalars.dims();
-        let fillers = fillers
-            .unsqueeze_dim::<4>(2)
-            .expand([batch, self.heads, all / self.heads, width])
-            .reshape([batch, all, width]);
-        scalars.mask_fill(fillers, filler)
     }
 }
 
@@ -141,15 +143,33 @@ mod tests {
         let layout = Layout::new(1, 3, &[2, 0, 3], &device);
         let data = TensorData::new((0..18).collect::<Vec<i64>>(), [1, 3, 3, 2]);
         let x = Tensor::<4, Int>::from_data(data, &device);
-        let list = layout.pack(x);
+        let list = layout.packing(3, &device).pack(x);
         let numbers = list.clone().try_into_vec_as::<i64>().unwrap();
         assert_eq!(numbers, [2, 3, 4, 5, 12, 13, 14, 15, 16, 17]);
         let back = layout.unpack(list).try_into_vec_as::<i64>().unwrap();
         assert_eq!(back[2..6], [2, 3, 4, 5]);
         assert_eq!(back[12..], [12, 13, 14, 15, 16, 17]);
-        let positions = layout
-            .unpack_filled(Tensor::<2, Int>::from_data([[7], [8], [1], [2], [3]], &device), -1);
-        let positions = positions.try_into_vec_as::<i64>().unwrap();
-        assert_eq!(positions, [-1, 7, 8, -1, -1, -1, 1, 2, 3]);
+    }
+
+    #[test]
+    fn rectangles_are_wider_where_heads_differ() {
+        let device = Device::flex();
+        let width = |counts: &[usize]| Layout::new(1, counts.len(), counts, &device).width();
+        assert_eq!(width(&[261, 261]), 261);
+        assert_eq!(width(&[261, 17]), 288);
+        for longest in 1..3000 {
+            let width = round(longest);
+            assert!((longest..=Layout::most_width(longest)).contains(&width), "{longest}: {width}");
+        }
+        let layout = Layout::new(1, 2, &[17, 20], &device);
+        assert_eq!(layout.width(), 20);
+        let layout = Layout::new(1, 2, &[17, 1], &device);
+        assert_eq!(layout.width(), 18);
+        let numbers = TensorData::new((0..34).collect::<Vec<i64>>(), [1, 2, 17, 1]);
+        let x = Tensor::<4, Int>::from_data(numbers, &device);
+        let list = layout.packing(17, &device).pack(x);
+        let back = layout.unpack_scalars(list).try_into_vec_as::<i64>().unwrap();
+        assert_eq!(back[1..18], (0..17).collect::<Vec<i64>>());
+        assert_eq!(back[35], 33);
     }
 }

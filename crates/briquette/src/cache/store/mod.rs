@@ -98,22 +98,13 @@ impl StoreOptions {
         2 * self.batch * self.shape.kv_heads * row
     }
 
-    /// Bytes of what is known of one token besides its key and value, for every row and head, in lists.
-    pub(crate) fn scalar_bytes(&self) -> usize {
-        let tracks = Tracks::list_bytes(self.observes, self.shape, self.rows);
-        self.batch * (self.shape.kv_heads * self.int_bytes() + tracks)
+    /// Bytes of where the tokens of each row and head begin in a list, at most.
+    pub(crate) fn offset_bytes(&self) -> usize {
+        let offsets = self.batch * self.shape.kv_heads + 1;
+        self.rows.bytes(offsets, self.int_bytes())
     }
 
-    /// Bytes of the places of `columns` tokens of every row and head in a list and in a rectangle, and of where heads
-    /// begin, at most.
-    pub(crate) fn place_bytes(&self, columns: usize) -> usize {
-        let heads = self.batch * self.shape.kv_heads;
-        let integers = 2 * heads * columns + heads + 1;
-        // The list and the beginnings are a row each; the rectangle's rows are among those of `most_padding`.
-        integers * self.int_bytes() + 2 * self.rows.most_padding()
-    }
-
-    /// As [`scalar_bytes`](Self::scalar_bytes), of `columns` tokens in rectangles: a row a head.
+    /// Bytes of what is known of `columns` tokens of every row and head besides their keys and values: a row a head.
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
         let tracks =

@@ -50,17 +50,15 @@ struct RaggedBody {
 impl Body for RaggedBody {
     fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self {
         let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
-        let tokens = Tokens::pack(entries.positions, entries.tracks, counts, options);
-        let layout = &tokens.layout;
-        let heads = batch * shape.kv_heads;
-        let row = (options.pair_bytes() + options.scalar_bytes()) / heads;
-        let offsets = layout.offsets(device);
-        let places = layout.bytes(options.rows) + buffer_bytes(&offsets, options.rows);
+        let (tokens, packing) = Tokens::pack(entries.positions, entries.tracks, counts, options);
+        let row = options.pair_bytes() / (batch * shape.kv_heads);
+        let offsets = tokens.layout.offsets(device);
+        let places = tokens.bytes(options.rows) + buffer_bytes(&offsets, options.rows);
         Self {
             offsets,
-            keys: layout.pack(entries.keys.cast(dtype)),
-            values: layout.pack(entries.values.cast(dtype)),
-            bytes: layout.total() * row + places,
+            keys: packing.pack(entries.keys.cast(dtype)),
+            values: packing.pack(entries.values.cast(dtype)),
+            bytes: tokens.layout.total() * row + places,
             tokens,
         }
     }
@@ -96,9 +94,9 @@ impl Body for RaggedBody {
             scale: input.scale,
             weights: input.column_sums || input.column_squares,
         })?;
-        let weights = found.weights.map(|(of_list, of_tail)| {
-            Tensor::cat(vec![self.tokens.layout.unpack_filled(of_list, 0), of_tail], 2)
-        });
+        let weights = found
+            .weights
+            .map(|(of_list, of_tail)| Tensor::cat(vec![self.tokens.unpack(of_list), of_tail], 2));
         Some(input.output(found.output, weights))
     }
 
@@ -123,8 +121,6 @@ impl Body for RaggedBody {
     }
 
     fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {
-        columns * (options.pair_bytes() + options.scalar_bytes())
-            + options.place_bytes(columns)
-            + options.most_padding()
+        columns * options.pair_bytes() + Tokens::bytes_of(options, columns) + options.offset_bytes()
     }
 }

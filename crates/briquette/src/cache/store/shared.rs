@@ -115,9 +115,9 @@ impl Table {
 
 impl Body for SharedBody {
     fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self {
-        let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
+        let StoreOptions { batch, dtype, ref device, .. } = *options;
         let [_, heads, width, head_dim] = entries.keys.dims();
-        let tokens = Tokens::pack(entries.positions, entries.tracks, counts, options);
+        let (tokens, packing) = Tokens::pack(entries.positions, entries.tracks, counts, options);
         let sharing =
             entries.sharing.unwrap_or(Sharing { centers: vec![Vec::new(); counts.len()] });
         let table = Table::new(&sharing, counts, width);
@@ -138,11 +138,9 @@ impl Body for SharedBody {
         let directions = of_centers(keys) / center_norms.clamp_min(f32::MIN_POSITIVE);
 
         let offsets = tokens.layout.offsets(device);
-        let tracks = Tracks::list_bytes(options.observes, shape, options.rows) / shape.kv_heads;
-        let token = 3 * options.int_bytes() + DType::F32.size() + tracks;
         let bytes = all_entries * 2 * options.rows.bytes(head_dim, dtype.size())
-            + all_tokens * token
-            + tokens.layout.bytes(options.rows)
+            + all_tokens * (2 * options.int_bytes() + DType::F32.size())
+            + tokens.bytes(options.rows)
             + buffer_bytes(&offsets, options.rows);
         Self {
             directions: directions.cast(dtype),
@@ -150,7 +148,7 @@ impl Body for SharedBody {
             entry: upload(table.entry),
             members: upload(table.members),
             offsets,
-            norms: tokens.layout.pack(norms).squeeze_dim(1),
+            norms: packing.pack(norms).squeeze_dim(1),
             tokens,
             sharing,
             bytes,
@@ -224,8 +222,8 @@ impl Body for SharedBody {
         let heads = options.batch * options.shape.kv_heads;
         let of_table = heads * (2 * options.int_bytes() + DType::F32.size());
         entries * options.pair_bytes()
-            + columns * (options.scalar_bytes() + of_table)
-            + options.place_bytes(columns)
-            + options.most_padding()
+            + columns * of_table
+            + Tokens::bytes_of(options, columns)
+            + options.offset_bytes()
     }
 }

@@ -1,51 +1,99 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{StoreOptions, layout::Layout};
-use crate::cache::Tracks;
+use super::{
+    StoreOptions,
+    dense::write_tracks,
+    layout::{Layout, Packing},
+};
+use crate::{
+    cache::Tracks,
+    device::{Rows, buffer_bytes},
+};
 
-/// Positions and counts of tokens, heads of different lengths one after another.
+/// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong in them.
+///
+/// They are looked at in every step, keys and values are not: in lists they would have to be laid out each time.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
     pub(super) layout: Layout,
-    /// `[total, 1]`
-    positions: Tensor<2, Int>,
-    /// Each `[1, heads of the track a kv head, total]`.
+    /// `[batch, kv_heads, width]`, −1 at fillers.
+    positions: Tensor<3, Int>,
+    /// Each `[batch, heads, width]`, 0 at fillers.
     tracks: Tracks,
 }
 
 impl Tokens {
     /// Takes those of which each batch row and kv head holds the last `counts`: positions
-    /// `[batch, kv_heads, columns]`, and what is counted of them.
+    /// `[batch, kv_heads, columns]`, and what is counted of them. Also returns what packs rows of the same columns.
     pub(super) fn pack(
         positions: Tensor<3, Int>,
         tracks: Tracks,
         counts: &[usize],
         options: &StoreOptions,
-    ) -> Self {
+    ) -> (Self, Packing) {
         let StoreOptions { shape, batch, ref device, .. } = *options;
         let layout = Layout::new(batch, shape.kv_heads, counts, device);
-        let positions = layout.pack_scalars(positions);
-        Self { tracks: pack_tracks(&layout, tracks), layout, positions }
+        let [_, _, columns] = positions.dims();
+        let packing = layout.packing(columns, device);
+        let width = layout.width();
+        if width > columns {
+            let missing = width - columns;
+            let fillers = Tensor::full([batch, shape.kv_heads, missing], -1, device);
+            let positions = Tensor::cat(vec![fillers, positions], 2);
+            let tracks = tracks.map(|track| {
+                let [batch, heads, _] = track.dims();
+                let fillers = Tensor::zeros([batch, heads, missing], (device, track.dtype()));
+                Tensor::cat(vec![fillers, track], 2)
+            });
+            return (Self { layout, positions, tracks }, packing);
+        }
+        if width == columns {
+            return (Self { layout, positions, tracks }, packing);
+        }
+        // What stands before the longest head is copied away from: a view would hold all of it.
+        let last = Tensor::<1, Int>::arange((columns - width) as i64..columns as i64, device);
+        let positions = positions.select(2, last.clone());
+        let tracks = tracks.map(|track| track.select(2, last.clone()));
+        (Self { layout, positions, tracks }, packing)
     }
 
     /// `[batch, kv_heads, width]`, −1 at fillers.
     pub(super) fn positions(&self) -> Tensor<3, Int> {
-        self.layout.unpack_filled(self.positions.clone(), -1)
+        self.positions.clone()
     }
 
     /// Each `[batch, heads, width]`, 0 at fillers.
     pub(super) fn tracks(&self) -> Tracks {
-        self.tracks
-            .clone()
-            .map(|track| self.layout.unpack_filled(track.squeeze_dim::<2>(0).swap_dims(0, 1), 0))
+        self.tracks.clone()
     }
 
     pub(super) fn set_tracks(&mut self, tracks: Tracks) {
-        self.tracks = pack_tracks(&self.layout, tracks);
+        write_tracks(&mut self.tracks, tracks, 0);
     }
-}
 
-/// `[batch, heads, width]` each becomes `[1, heads a kv head, total]`.
-fn pack_tracks(layout: &Layout, tracks: Tracks) -> Tracks {
-    tracks.map(|track| layout.pack_scalars(track).swap_dims(0, 1).unsqueeze_dim(0))
+    /// Numbers of a list, `[total, per]`, in a rectangle, `[batch, kv_heads · per, width]`, 0 at fillers.
+    pub(super) fn unpack(&self, x: Tensor<2>) -> Tensor<3> {
+        let per = x.dims()[1];
+        let scalars = self.layout.unpack_scalars(x);
+        if self.layout.is_rectangle() {
+            return scalars;
+        }
+        let [batch, heads, width] = self.positions.dims();
+        let fillers = self.positions.clone().lower_scalar(0).unsqueeze_dim::<4>(2);
+        let fillers = fillers.expand([batch, heads, per, width]);
+        scalars.mask_fill(fillers.reshape([batch, heads * per, width]), 0.0)
+    }
+
+    /// Bytes of what it holds on the device.
+    pub(super) fn bytes(&self, rows: Rows) -> usize {
+        let tracks = self.tracks.iter().map(|track| buffer_bytes(track, rows)).sum::<usize>();
+        self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + tracks
+    }
+
+    /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere in rectangles.
+    pub(super) fn bytes_of(options: &StoreOptions, columns: usize) -> usize {
+        let heads = options.batch * options.shape.kv_heads;
+        let first = heads * options.rows.bytes(1, options.int_bytes());
+        options.scalar_row_bytes(Layout::most_width(columns)) + options.most_padding() + first
+    }
 }
