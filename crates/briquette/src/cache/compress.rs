@@ -267,6 +267,7 @@ fn reduce(
 ) -> Result<Compressed> {
     let Context { layer, shape, policy, config, .. } = context;
     let reducer = policy.reducer();
+    let rounds = policy.store().holds_ragged_heads();
     let Reduced { entries, counts, state } = reducer.reduce(ReduceInput {
         layer,
         shape,
@@ -278,11 +279,14 @@ fn reduce(
         check: config.input_check.applies(view.prompt),
         scores,
         state: view.state,
+        rounds,
         ops: config.ops.as_ref(),
     })?;
     let widest = counts.iter().copied().max().unwrap_or(0);
     let emptied = || counts.iter().zip(view.held).any(|(&left, &held)| left == 0 && held > 0);
-    if counts.len() != view.held.len() || emptied() || entries.columns() != widest {
+    let columns = entries.columns();
+    let fits = columns == widest || rounds && columns > widest;
+    if counts.len() != view.held.len() || emptied() || !fits {
         let reason = format!(
             "returned {} columns and counts {counts:?}, expected at least 1 for each of {} heads and as many \
              columns as the most",

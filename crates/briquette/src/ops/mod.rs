@@ -414,9 +414,19 @@ pub struct Selection {
 impl Selection {
     /// One ascending list a batch row and head, rows first.
     pub fn of_heads(lists: &[impl AsRef<[usize]>], heads: usize, device: &Device) -> Self {
+        let width = lists.iter().map(|list| list.as_ref().len()).max().unwrap_or(0);
+        Self::of_heads_in(lists, width, heads, device)
+    }
+
+    /// The same in `width` columns, no fewer than the longest list has.
+    pub(crate) fn of_heads_in(
+        lists: &[impl AsRef<[usize]>],
+        width: usize,
+        heads: usize,
+        device: &Device,
+    ) -> Self {
         let lists = || lists.iter().map(AsRef::as_ref);
         let counts: Vec<usize> = lists().map(<[usize]>::len).collect();
-        let width = counts.iter().copied().max().unwrap_or(0);
         let mut indices = Vec::with_capacity(counts.len() * width);
         for list in lists() {
             indices.extend(std::iter::repeat_n(0, width - list.len()));
@@ -433,6 +443,17 @@ impl Selection {
         Self::of_heads(&lists, heads, device)
     }
 
+    /// With more fillers, if heads differ: in [a width](round) that others have too.
+    pub(crate) fn rounded(self) -> Self {
+        let [batch, heads, width] = self.indices.dims();
+        let missing = round(width) - width;
+        if missing == 0 || self.counts.iter().all(|&count| count == width) {
+            return self;
+        }
+        let fillers = Tensor::zeros([batch, heads, missing], &self.indices.device());
+        Self { indices: Tensor::cat(vec![fillers, self.indices], 2), counts: self.counts }
+    }
+
     /// Columns of the result.
     pub fn width(&self) -> usize {
         self.indices.dims()[2]
@@ -447,6 +468,13 @@ impl Selection {
         let missing = self.counts.iter().map(|count| width - count);
         Some(fillers(missing, self.indices.dims(), &self.indices.device()))
     }
+}
+
+/// A width for heads that differ, at most an eighth more than the longest: one of eight between a power of two and the
+/// next. A backend may keep what it sends along with a launch by its shapes (CubeCL's CUDA does, for 4 096 of them); layers
+/// and steps whose longest heads differ by a few are to share it.
+pub(crate) fn round(longest: usize) -> usize {
+    longest.next_multiple_of(1 << (longest / 8).max(1).ilog2())
 }
 
 /// Which columns of `[batch, kv_heads, columns]` are fillers: of each head as many of the first as `missing` says.

@@ -7,7 +7,7 @@ use crate::{
     Result,
     cache::{Entries, Sharing, Tracks},
     check,
-    ops::{AccumulateInput, Nearest, NearestInput, Ops, Selection, norm, unit},
+    ops::{AccumulateInput, Nearest, NearestInput, Ops, Selection, norm, round, unit},
     policy::Protect,
 };
 
@@ -135,7 +135,7 @@ impl Reducer for EvictThenMerge {
             })
             .collect();
 
-        let ReduceInput { entries, held, .. } = input;
+        let ReduceInput { entries, held, rounds, .. } = input;
         let columns = entries.columns();
         let kept: Vec<Vec<usize>> = outcomes
             .iter()
@@ -144,7 +144,10 @@ impl Reducer for EvictThenMerge {
                 outcome.kept.iter().map(|entry| columns - held + entry).collect()
             })
             .collect();
-        let kept = Selection::of_heads(&kept, heads, &device);
+        let longest = kept.iter().map(Vec::len).max().unwrap_or(0);
+        let even = kept.iter().all(|kept| kept.len() == longest);
+        let columns = if rounds && !even { round(longest) } else { longest };
+        let kept = Selection::of_heads_in(&kept, columns, heads, &device);
         let counts = kept.counts.clone();
         let sharing =
             Sharing { centers: outcomes.iter().map(|outcome| outcome.center_of.clone()).collect() };
@@ -380,11 +383,14 @@ impl Merge<'_> {
                 outcome.old_center.iter().zip(&outcome.changed).map(place).collect()
             })
             .collect();
-        let places = Selection::of_heads(&places, heads, &self.device);
+        let columns = keys.dims()[2];
+        let places = Selection::of_heads_in(&places, columns, heads, &self.device);
         let changed = self.outcomes.iter().map(|outcome| {
             outcome.changed.iter().map(|&changed| f32::from(u8::from(changed))).collect()
         });
-        let changed = numbers(changed.collect()).unsqueeze_dim::<4>(3).greater_scalar(0.5);
+        let changed: Vec<Vec<f32>> = changed.collect();
+        let changed = host::scalars_in(&changed, columns, heads, &self.device);
+        let changed = changed.unsqueeze_dim::<4>(3).greater_scalar(0.5);
         let norms = norm(keys.clone());
         let new_keys = ops.compact(directions, &places) * norms;
         let new_values = ops.compact(means, &places).cast(values.dtype());

@@ -61,6 +61,16 @@ pub(super) fn columns(lists: &[Vec<usize>], input: &ReduceInput<'_>) -> Vec<Vec<
 /// One number a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
 pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tensor<3> {
     let width = lists.iter().map(Vec::len).max().unwrap_or(0);
+    scalars_in(lists, width, heads, device)
+}
+
+/// The same in `width` columns, no fewer than the longest list has.
+pub(super) fn scalars_in(
+    lists: &[Vec<f32>],
+    width: usize,
+    heads: usize,
+    device: &Device,
+) -> Tensor<3> {
     let mut numbers = Vec::with_capacity(lists.len() * width);
     for list in lists {
         numbers.extend(std::iter::repeat_n(0.0, width - list.len()));

@@ -116,6 +116,8 @@ pub struct ReduceInput<'a> {
     pub scores: &'a Tensor<3>,
     /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.
     pub state: Option<&'a Tensor<2>>,
+    /// Whether what is left may begin with more fillers than its longest head needs: the store packs heads.
+    pub rounds: bool,
     /// The hot operations.
     pub ops: &'a dyn Ops,
 }

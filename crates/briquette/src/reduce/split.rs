@@ -15,7 +15,10 @@ pub(super) struct Split {
 impl Split {
     /// Selects as eviction would: the protected, then the highest scores.
     pub(super) fn new(input: &ReduceInput<'_>) -> Result<Self> {
-        let kept = input.select()?;
+        let mut kept = input.select()?;
+        if input.rounds {
+            kept = kept.rounded();
+        }
         let columns = input.entries.columns();
         let [batch, heads, width] = kept.indices.dims();
         let options = (&input.entries.keys.device(), DType::F32);

@@ -1,12 +1,14 @@
 use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
 
-use crate::device::{Rows, buffer_bytes};
+use crate::{
+    device::{Rows, buffer_bytes},
+    ops::round,
+};
 
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
 ///
 /// In a rectangle heads that hold fewer than it is wide begin with fillers; the list has none. Where heads differ,
-/// rectangles are a little wider than the longest: a device keeps what it knows of a launch by its shapes, and layers and
-/// steps whose longest heads differ by a few are to share them.
+/// rectangles are [a little wider](round) than the longest.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     batch: usize,
@@ -108,11 +110,6 @@ impl Layout {
         let per = x.dims()[1];
         self.unpack(x).swap_dims(2, 3).reshape([self.batch, self.heads * per, self.width])
     }
-}
-
-/// The next of at most eight widths between a power of two and the next.
-fn round(longest: usize) -> usize {
-    longest.next_multiple_of(1 << (longest / 8).max(1).ilog2())
 }
 
 /// What takes rows out of rectangles.
