@@ -267,7 +267,7 @@ fn reduce(
 ) -> Result<Compressed> {
     let Context { layer, shape, policy, config, .. } = context;
     let reducer = policy.reducer();
-    let rounds = policy.store().holds_ragged_heads();
+    let rounds = policy.store().packs_heads();
     let Reduced { entries, counts, state } = reducer.reduce(ReduceInput {
         layer,
         shape,

@@ -59,6 +59,11 @@ pub trait StoreBuilder: Debug + Send + Sync {
         false
     }
 
+    /// Whether keys and values of heads that differ are packed, so that fillers before them cost next to nothing.
+    fn packs_heads(&self) -> bool {
+        false
+    }
+
     /// Whether it holds what tokens share once.
     fn holds_shared_entries(&self) -> bool {
         false
@@ -295,6 +300,10 @@ impl StoreBuilder for StoreSpec {
 
     fn holds_ragged_heads(&self) -> bool {
         self.builder().holds_ragged_heads()
+    }
+
+    fn packs_heads(&self) -> bool {
+        self.builder().packs_heads()
     }
 
     fn holds_shared_entries(&self) -> bool {

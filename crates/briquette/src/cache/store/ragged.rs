@@ -30,6 +30,10 @@ impl StoreBuilder for Ragged {
         true
     }
 
+    fn packs_heads(&self) -> bool {
+        true
+    }
+
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         Box::new(Segmented::<RaggedBody>::new(options))
     }

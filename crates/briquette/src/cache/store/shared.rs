@@ -30,6 +30,10 @@ impl StoreBuilder for Shared {
         true
     }
 
+    fn packs_heads(&self) -> bool {
+        true
+    }
+
     fn holds_shared_entries(&self) -> bool {
         true
     }
