@@ -153,7 +153,7 @@ pub struct Runner {
     pub limit: Duration,
     /// Bytes a second, for the floor of a step.
     pub bandwidth: Option<f64>,
-    /// Whether caches are filled with noise instead of a prefill, see [`fill`](Self::fill).
+    /// Whether caches are filled with noise, as many entries as a prompt leaves, instead of by a prefill.
     pub fill: bool,
     /// Decoded tokens between two compressions of the methods that compress in decoding, instead of their own.
     pub decode_every: Option<usize>,

@@ -26,8 +26,17 @@ fn main() -> Result<()> {
         "| method | budget | batch × prompt + new | prefill, s | decode step, ms | decoded tokens/s | to the full cache | cache held |"
     );
     println!("|---|---|---|---|---|---|---|---|");
+    // A file can be appended to: the last line of a row counts.
+    let mut rows: Vec<(String, &Value)> = Vec::new();
     for line in of_kind(&lines, "generate") {
-        println!("{}", generation(line));
+        let row = row(line);
+        match rows.iter_mut().find(|(known, _)| *known == row) {
+            Some((_, last)) => *last = line,
+            None => rows.push((row, line)),
+        }
+    }
+    for (row, line) in rows {
+        println!("{row} {}", generation(line));
     }
     println!("\n| method | batch | step, ms | products with weights | cache | the rest |");
     println!("|---|---|---|---|---|---|");
@@ -50,9 +59,8 @@ fn of_kind<'a>(lines: &'a [Value], kind: &'static str) -> impl Iterator<Item = &
     lines.iter().filter(move |line| line["kind"] == kind)
 }
 
-fn generation(line: &Value) -> String {
-    let setting =
-        format!("{} × {} + {}", text(line, "batch"), text(line, "prompt"), text(line, "new"));
+/// What was run.
+fn row(line: &Value) -> String {
     let mut method = match line["side"].as_str() {
         Some(side) => format!("{} ({side})", text(line, "method")),
         None => text(line, "method"),
@@ -60,8 +68,20 @@ fn generation(line: &Value) -> String {
     if let Some(every) = line["decode_every"].as_u64().filter(|&every| every > 1) {
         method = format!("{method}, every {every} tokens");
     }
+    let budget = match text(line, "method").as_str() {
+        "full" => "-".to_owned(),
+        _ => text(line, "budget"),
+    };
+    let [batch, prompt, new] = ["batch", "prompt", "new"].map(|key| text(line, key));
+    let largest = if is(line, "largest", true) { ", the largest" } else { "" };
+    let filled = if is(line, "filled", true) { ", filled" } else { "" };
+    format!("| {method} | {budget} | {batch} × {prompt} + {new}{filled}{largest} |")
+}
+
+/// What came out.
+fn generation(line: &Value) -> String {
     if let Some(error) = line["error"].as_str() {
-        return format!("| {method} | {} | {setting} | {error} | | | | |", text(line, "budget"));
+        return format!("{error} | | | | |");
     }
     let share = match (line["bytes_held"].as_f64(), line["bytes_full"].as_f64()) {
         (Some(held), Some(full)) => {
@@ -69,21 +89,22 @@ fn generation(line: &Value) -> String {
         }
         _ => "-".to_owned(),
     };
-    let is = |key, value| line[key] == Value::Bool(value);
     let prefill = match number(line, "prefill_s", 2) {
-        _ if is("filled", true) => "-".to_owned(),
+        _ if is(line, "filled", true) => "-".to_owned(),
         // The first prefill of a process compiles and tunes.
-        first if is("prefill_warm", false) => format!("{first}, the first"),
+        first if is(line, "prefill_warm", false) => format!("{first}, the first"),
         prefill => prefill,
     };
     format!(
-        "| {method} | {} | {setting}{} | {prefill} | {} | {} | {} | {share} |",
-        text(line, "budget"),
-        if is("largest", true) { ", the largest" } else { "" },
+        "{prefill} | {} | {} | {} | {share} |",
         number(line, "step_ms", 1),
         number(line, "decode_tokens_per_s", 1),
         number(line, "decode_ratio", 2),
     )
+}
+
+fn is(line: &Value, key: &str, value: bool) -> bool {
+    line[key] == Value::Bool(value)
 }
 
 fn number(line: &Value, key: &str, digits: usize) -> String {
