@@ -97,8 +97,17 @@ impl Sink {
 /// # Errors
 /// If the file cannot be read.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    read_behind(&mut records, path)?;
+    Ok(records)
+}
+
+/// Reads more lines behind `records`, of which those of the same row and variant give way.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_behind(records: &mut Vec<Record>, path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let mut records: Vec<Record> = Vec::new();
     for line in BufReader::new(file).lines() {
         let Ok(record) = serde_json::from_str::<Record>(&line?) else { continue };
         if record.row.is_empty() {
@@ -113,7 +122,7 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
             None => records.push(record),
         }
     }
-    Ok(records)
+    Ok(())
 }
 
 /// The day, in UTC.

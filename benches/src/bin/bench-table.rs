@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette_benches::{record::read, table::Run};
+use briquette_benches::{record::read_behind, table::Run};
 use clap::Parser;
 
 /// Joins the lines of `bench-kernels`, `benches/torch/kernels.py` and `benches/cold-start.sh` into a Markdown table.
@@ -17,7 +17,7 @@ struct Args {
 fn main() -> Result<()> {
     let mut records = Vec::new();
     for file in Args::parse().files {
-        records.extend(read(&file)?);
+        read_behind(&mut records, &file)?;
     }
     print!("{}", Run::new(records).to_markdown());
     Ok(())
