@@ -443,11 +443,11 @@ impl Selection {
         Self::of_heads(&lists, heads, device)
     }
 
-    /// With more fillers, if heads differ: in [a width](round) that others have too.
+    /// With more fillers, if heads differ: in [one of few widths](few_widths).
     pub(crate) fn rounded(self) -> Self {
         let [batch, heads, width] = self.indices.dims();
-        let missing = round(width) - width;
-        if missing == 0 || self.counts.iter().all(|&count| count == width) {
+        let missing = few_widths(&self.counts).saturating_sub(width);
+        if missing == 0 {
             return self;
         }
         let fillers = Tensor::zeros([batch, heads, missing], &self.indices.device());
@@ -470,10 +470,15 @@ impl Selection {
     }
 }
 
-/// A width for heads that differ, at most an eighth more than the longest: one of eight between a power of two and the
-/// next. A backend may keep what it sends along with a launch by its shapes (CubeCL's CUDA does, for 4 096 of them); layers
-/// and steps whose longest heads differ by a few are to share it.
-pub(crate) fn round(longest: usize) -> usize {
+/// Columns for heads of so many entries where fillers cost next to nothing: as many as the longest has, and if they differ
+/// up to an eighth more, one of eight widths between a power of two and the next. A backend may keep what it sends along with
+/// a launch by its shapes (CubeCL's CUDA does, for 4 096 of them); layers and steps whose longest heads differ by a few are
+/// to share it.
+pub(crate) fn few_widths(counts: &[usize]) -> usize {
+    let longest = counts.iter().copied().max().unwrap_or(0);
+    if counts.iter().all(|&count| count == longest) {
+        return longest;
+    }
     longest.next_multiple_of(1 << (longest / 8).max(1).ilog2())
 }
 

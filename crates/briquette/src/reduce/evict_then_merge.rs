@@ -7,7 +7,7 @@ use crate::{
     Result,
     cache::{Entries, Sharing, Tracks},
     check,
-    ops::{AccumulateInput, Nearest, NearestInput, Ops, Selection, norm, round, unit},
+    ops::{AccumulateInput, Nearest, NearestInput, Ops, Selection, few_widths, norm, unit},
     policy::Protect,
 };
 
@@ -144,11 +144,10 @@ impl Reducer for EvictThenMerge {
                 outcome.kept.iter().map(|entry| columns - held + entry).collect()
             })
             .collect();
-        let longest = kept.iter().map(Vec::len).max().unwrap_or(0);
-        let even = kept.iter().all(|kept| kept.len() == longest);
-        let columns = if rounds && !even { round(longest) } else { longest };
+        let counts: Vec<usize> = kept.iter().map(Vec::len).collect();
+        let longest = counts.iter().copied().max().unwrap_or(0);
+        let columns = if rounds { few_widths(&counts) } else { longest };
         let kept = Selection::of_heads_in(&kept, columns, heads, &device);
-        let counts = kept.counts.clone();
         let sharing =
             Sharing { centers: outcomes.iter().map(|outcome| outcome.center_of.clone()).collect() };
         let mut entries = entries.select(&kept, ops);

@@ -2,13 +2,13 @@ use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
 
 use crate::{
     device::{Rows, buffer_bytes},
-    ops::round,
+    ops::few_widths,
 };
 
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
 ///
 /// In a rectangle heads that hold fewer than it is wide begin with fillers; the list has none. Where heads differ,
-/// rectangles are [a little wider](round) than the longest.
+/// rectangles are in [one of few widths](few_widths).
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     batch: usize,
@@ -23,9 +23,8 @@ pub(super) struct Layout {
 impl Layout {
     /// The layout of `batch × heads` lists of these lengths.
     pub(super) fn new(batch: usize, heads: usize, counts: &[usize], device: &Device) -> Self {
-        let longest = counts.iter().copied().max().unwrap_or(0);
-        let ragged = counts.iter().any(|&count| count != longest);
-        let width = if ragged { round(longest) } else { longest };
+        let width = few_widths(counts);
+        let ragged = counts.iter().any(|&count| count != width);
         let first = ragged.then(|| {
             let mut end = 0;
             let firsts = counts.iter().map(|&count| {
@@ -155,7 +154,7 @@ mod tests {
         assert_eq!(width(&[261, 261]), 261);
         assert_eq!(width(&[261, 17]), 288);
         for longest in 1..3000 {
-            let width = round(longest);
+            let width = width(&[longest, 0]);
             assert!((longest..=Layout::most_width(longest)).contains(&width), "{longest}: {width}");
         }
         let layout = Layout::new(1, 2, &[17, 20], &device);
