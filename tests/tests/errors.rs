@@ -772,8 +772,8 @@ impl Scorer for Broken {
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> briquette::Result<Tensor<3>> {
-        let [rows, heads, entries, _] = input.keys.dims();
-        let device = input.keys.device();
+        let [rows, heads, entries] = input.positions.dims();
+        let device = input.positions.device();
         match self {
             Self::Shape => Ok(Tensor::zeros([rows, heads + 1, entries], &device)),
             Self::NaN => Ok(Tensor::full([rows, heads, entries], f32::NAN, &device)),

@@ -138,18 +138,17 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
         Tensor::<1, Int>::from_data(TensorData::new(numbers, [count]), &device)
     };
     // Token `j` of a head belongs to its entry `j % entries`.
-    let head_of = |index: usize| index / tokens;
-    let entry: Vec<i64> = (0..of_heads * tokens)
-        .map(|token| (head_of(token) * entries + token % entries) as i64)
-        .collect();
-    let members: Vec<i64> = (0..of_heads * tokens)
+    let rectangle = [batch, kv_heads, tokens];
+    let entry = (0..of_heads * tokens).map(|token| (token % tokens % entries) as i64).collect();
+    let members = (0..of_heads * tokens)
         .map(|place| {
             let (entry, turn) = (place % tokens / GAMMA, place % GAMMA);
-            (head_of(place) * tokens + turn * entries + entry) as i64
+            (turn * entries + entry) as i64
         })
         .collect();
-    let offsets = upload((0..=of_heads).map(|head| (head * tokens) as i64).collect());
-    let (entry, members) = (upload(entry), upload(members));
+    let firsts = (0..of_heads).flat_map(|head| [0, (head * entries) as i64]).collect();
+    let heads_of = upload(firsts).reshape([of_heads, 2]);
+    let [entry, members] = [entry, members].map(|list| upload(list).reshape(rectangle));
     let rope = RotaryEmbedding::new(HEAD_DIM, tokens, 500_000.0, &device)?;
     let positions = Tensor::<1, Int>::arange(0..tokens as i64, &device).reshape([1, 1, tokens]);
     let positions = positions.repeat(&[batch, kv_heads, 1]);
@@ -172,9 +171,8 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
                 values: bench.noise([of_heads * entries, HEAD_DIM], bench.dtype),
                 members: members.clone(),
                 entry: entry.clone(),
-                norms: Tensor::random([of_heads * tokens], around_ten, (&device, DType::F32)),
-                offsets: offsets.clone(),
-                width: tokens,
+                norms: Tensor::random(rectangle, around_ten, (&device, DType::F32)),
+                heads: heads_of.clone(),
                 rotary: rotary.clone(),
                 tail_keys: tail(),
                 tail_values: tail(),
@@ -205,19 +203,21 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     // The first batch row, laid out.
     let check = || {
         let input = &inputs[0];
-        let count = kv_heads * tokens;
-        let entry = input.entry.clone().narrow(0, 0, count);
-        let lay_out = |x: &Tensor<2>| x.clone().cast(DType::F32).select(0, entry.clone());
-        let norms = input.norms.clone().narrow(0, 0, count).unsqueeze_dim::<2>(1);
         let shape = [1, kv_heads, tokens, HEAD_DIM];
-        let mut keys = (lay_out(&input.directions) * norms).reshape(shape);
+        let entry = input.entry.clone().narrow(0, 0, 1).unsqueeze_dim::<4>(3).expand(shape);
+        let lay_out = |x: &Tensor<2>| {
+            let of_row = x.clone().cast(DType::F32).narrow(0, 0, kv_heads * entries);
+            of_row.reshape([1, kv_heads, entries, HEAD_DIM]).gather(2, entry.clone())
+        };
+        let norms = input.norms.clone().narrow(0, 0, 1).unsqueeze_dim::<4>(3);
+        let mut keys = lay_out(&input.directions) * norms;
         if encoded {
             keys = rope.encode(keys, positions.clone().narrow(0, 0, 1));
         }
         let expected = Reference.attention(AttentionInput {
             queries: input.queries.clone().narrow(0, 0, 1),
             keys,
-            values: lay_out(&input.values).reshape(shape),
+            values: lay_out(&input.values),
             visibility: causal(1, kv_heads, 1, tokens, &device),
             scale: input.scale,
             column_sums: false,

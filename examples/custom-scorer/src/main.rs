@@ -15,7 +15,7 @@ impl Scorer for KeyNorm {
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
         // Keys are held with their positions encoded. RoPE is a rotation and changes no norm.
-        let squares = input.keys.clone().cast(DType::F32).square();
+        let squares = input.keys().cast(DType::F32).square();
         Ok(squares.sum_dim(3).sqrt().neg().squeeze_dim(3))
     }
 }

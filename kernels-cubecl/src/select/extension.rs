@@ -11,14 +11,16 @@ use super::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait SelectBackend: Backend {
-    /// See [`super::select`]; `rows` is what the kernel is told of each row, `[rows, 4]`, and `parts` cubes share one.
+    /// See [`super::select`]; `rows` is what the kernel is told of each row, `[rows, 4]`, and `parts` cubes share one. The
+    /// second output has `others` columns, or one number if there are none.
     #[fusion(meta = outputs)]
     fn select_columns(
         scores: FloatTensor<Self>,
         rows: IntTensor<Self>,
         width: usize,
+        others: usize,
         parts: usize,
-    ) -> (IntTensor<Self>, IntTensor<Self>);
+    ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>);
 }
 
 /// What [`SelectBackend::select_columns`] will return, for a fusion that has not run it yet.
@@ -27,11 +29,16 @@ fn outputs(
     scores: &TensorSpec,
     rows: &TensorSpec,
     width: &usize,
+    others: &usize,
     parts: &usize,
-) -> (TensorSpec, TensorSpec) {
+) -> (TensorSpec, TensorSpec, TensorSpec) {
     let (batch, heads) = (scores.shape[0], scores.shape[1]);
     let spec = |shape| TensorSpec::new(shape, rows.dtype);
-    (spec(Shape::from([batch, heads, *width])), spec(Shape::from([batch * heads, *parts])))
+    (
+        spec(Shape::from([batch, heads, *width])),
+        spec(super::rest_shape(batch, heads, *others)),
+        spec(Shape::from([batch * heads, *parts])),
+    )
 }
 
 impl SelectBackend for CubeBackend {
@@ -39,8 +46,9 @@ impl SelectBackend for CubeBackend {
         scores: FloatTensor<Self>,
         rows: IntTensor<Self>,
         width: usize,
+        others: usize,
         parts: usize,
-    ) -> (IntTensor<Self>, IntTensor<Self>) {
-        launch(scores, rows, width, parts)
+    ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
+        launch(scores, rows, width, others, parts)
     }
 }

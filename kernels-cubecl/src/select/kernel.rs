@@ -1,5 +1,7 @@
 use cubecl::prelude::*;
 
+use crate::scan::inclusive_sum;
+
 /// Bins of a histogram: digits of 11 bits, and of 10 the last.
 pub(super) const BINS: usize = 2048;
 /// Passes over the scores until the last that is kept is known, a digit each.
@@ -24,29 +26,6 @@ fn order(bits: u32) -> u32 {
         order = 0xffff_ffff;
     }
     order
-}
-
-/// The sum of `value` over the units up to this one. `scan` holds two numbers a unit; the sums lie in its first half
-/// afterwards if `units` is an even power of two, else in its second.
-#[cube]
-fn inclusive_sum(scan: &mut Shared<[u32]>, value: u32, #[comptime] units: usize) -> u32 {
-    let unit = UNIT_POS as usize;
-    let mut sum = value;
-    scan[unit] = sum;
-    sync_cube();
-    let steps = comptime!(units.ilog2());
-    #[unroll]
-    for step in 0..steps {
-        let distance = comptime!(1_usize << step);
-        let from = comptime!(step as usize % 2 * units);
-        let to = comptime!(units - from);
-        if unit >= distance {
-            sum += scan[from + unit - distance];
-        }
-        scan[to + unit] = sum;
-        sync_cube();
-    }
-    sum
 }
 
 /// What the kernels are told of a row of scores.
@@ -195,7 +174,8 @@ fn find_digit(
 
 /// Writes which of some columns are kept to their places, ascending: those that are protected, those whose order is
 /// lower than `last`, and of those that equal it the first, until there are `left`. Before these columns `kept_before`
-/// are kept for sure and `ties_before` equal it. Bins are clear before.
+/// are kept for sure and `ties_before` equal it. With `splits` the columns that are not kept are written, too, ascending.
+/// Bins are clear before.
 #[cube]
 fn write_columns<I: Int>(
     scores: &Tensor<f32>,
@@ -208,12 +188,16 @@ fn write_columns<I: Int>(
     ties_before: u32,
     indices: &mut Tensor<I>,
     out: usize,
+    rest: &mut Tensor<I>,
+    rest_out: usize,
     memory: &mut Memory,
+    #[comptime] splits: bool,
     #[comptime] units: usize,
 ) {
     let unit = UNIT_POS as usize;
     let stride = scores.stride(2);
     let out_stride = indices.stride(2);
+    let rest_stride = rest.stride(2);
     let mut kept_before = kept_before;
     let mut ties_before = ties_before;
     let mut base = from;
@@ -275,9 +259,14 @@ fn write_columns<I: Int>(
             let kept_below = memory.scan[word] + (kept & lower).count_ones();
             let is_kept = (kept >> bit) & 1 == 1;
             let is_tie = (ties >> bit) & 1 == 1 && ties_below < left;
+            let kept_below = (kept_below + ties_below.min(left)) as usize;
             if is_kept || is_tie {
-                let column = (kept_below + ties_below.min(left)) as usize;
-                indices[out + column * out_stride] = I::cast_from(base + place);
+                indices[out + kept_below * out_stride] = I::cast_from(base + place);
+            } else if comptime!(splits) {
+                if base + place < to {
+                    let column = base + place - row.first - kept_below;
+                    rest[rest_out + column * rest_stride] = I::cast_from(base + place);
+                }
             }
         }
         sync_cube();
@@ -290,21 +279,25 @@ fn write_columns<I: Int>(
     }
 }
 
-/// Where the columns of a row are written, behind its fillers; this cube writes the fillers if it is the one to.
+/// Columns of a row that are kept.
+#[cube]
+fn kept_columns(row: &Row, columns: usize) -> usize {
+    row.low - row.first + (columns - row.high) + row.wanted as usize
+}
+
+/// Where `count` columns of a row are written, behind its fillers; this cube writes the fillers if it is the one to.
 #[cube]
 fn begin_output<I: Int>(
     indices: &mut Tensor<I>,
-    row: &Row,
     index: usize,
     heads: usize,
-    columns: usize,
+    count: usize,
     writes: bool,
     #[comptime] units: usize,
 ) -> usize {
     let stride = indices.stride(2);
     let start = index / heads * indices.stride(0) + index % heads * indices.stride(1);
-    let kept = row.low - row.first + (columns - row.high) + row.wanted as usize;
-    let fillers = indices.shape(2) - kept;
+    let fillers = indices.shape(2) - count;
     if writes {
         let mut filler = UNIT_POS as usize;
         while filler < fillers {
@@ -321,7 +314,9 @@ pub(super) fn select<I: Int>(
     scores: &Tensor<f32>,
     rows: &Tensor<I>,
     indices: &mut Tensor<I>,
+    rest: &mut Tensor<I>,
     nan: &mut Tensor<I>,
+    #[comptime] splits: bool,
     #[comptime] units: usize,
     #[define(I)] _type: ElemType,
 ) {
@@ -357,7 +352,14 @@ pub(super) fn select<I: Int>(
         left = memory.found[1];
     }
 
-    let out = begin_output::<I>(indices, &row, index, scores.shape(1), columns, true, units);
+    let heads = scores.shape(1);
+    let kept = kept_columns(&row, columns);
+    let out = begin_output::<I>(indices, index, heads, kept, true, units);
+    let mut rest_out = 0usize.runtime();
+    if comptime!(splits) {
+        let others = columns - row.first - kept;
+        rest_out = begin_output::<I>(rest, index, heads, others, true, units);
+    }
     write_columns::<I>(
         scores,
         &row,
@@ -369,7 +371,10 @@ pub(super) fn select<I: Int>(
         0u32,
         indices,
         out,
+        rest,
+        rest_out,
         &mut memory,
+        splits,
         units,
     );
     if unit == 0 {
@@ -393,9 +398,11 @@ pub(super) fn select_pass<I: Int>(
     next_counts: &mut Tensor<u32>,
     next_state: &mut Tensor<u32>,
     indices: &mut Tensor<I>,
+    rest: &mut Tensor<I>,
     nan: &mut Tensor<I>,
     part: usize,
     #[comptime] pass: usize,
+    #[comptime] splits: bool,
     #[comptime] units: usize,
     #[define(I)] _type: ElemType,
 ) {
@@ -488,7 +495,13 @@ pub(super) fn select_pass<I: Int>(
     } else {
         let heads = scores.shape(1);
         let writes = of_parts == 0;
-        let out = begin_output::<I>(indices, &row, index, heads, columns, writes, units);
+        let kept = kept_columns(&row, columns);
+        let out = begin_output::<I>(indices, index, heads, kept, writes, units);
+        let mut rest_out = 0usize.runtime();
+        if comptime!(splits) {
+            let others = columns - row.first - kept;
+            rest_out = begin_output::<I>(rest, index, heads, others, writes, units);
+        }
         // Protected columns of the parts before.
         let here = from.min(columns);
         let protected = here.min(row.low) - row.first + (here - here.min(row.high));
@@ -505,7 +518,10 @@ pub(super) fn select_pass<I: Int>(
             ties_before,
             indices,
             out,
+            rest,
+            rest_out,
             &mut memory,
+            splits,
             units,
         );
         if unit == 0 {

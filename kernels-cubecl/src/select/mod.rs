@@ -27,6 +27,8 @@ pub struct Select<'a> {
     pub sinks: usize,
     /// The last so many are kept whatever their scores.
     pub recent: &'a [usize],
+    /// Whether the columns that are not kept are wanted, too.
+    pub splits: bool,
 }
 
 /// What [`select`] returns.
@@ -35,6 +37,8 @@ pub struct SelectOutput {
     /// The columns kept, ascending, `[batch, heads, width]`, where the width is the most that a row keeps. A row that
     /// keeps fewer begins with as many zeros.
     pub indices: Tensor<3, Int>,
+    /// Those not kept, in the same way, and how many there are of each row; `None` if they are not wanted, or all are kept.
+    pub rest: Option<(Tensor<3, Int>, Vec<usize>)>,
     /// How many of the scores of the entries held are NaN, `[batch · heads]`.
     pub nan: Tensor<1, Int>,
     /// How many entries each row keeps, rows first.
@@ -56,6 +60,8 @@ pub struct SelectOutput {
 /// Where rows are long and few, several cubes share a row, each a part of it: a launch a digit, between which they leave
 /// their counts in buffers of the device, and one that writes.
 ///
+/// Columns that are not kept have the places that are left: entries are split in two in the same launches.
+///
 /// It reads rows · entries · 4 bytes four times, the last three times from a cache of the device where a row fits one,
 /// and writes rows · width integers: some 10 integer operations a score and pass. Shared rows add three times 8 KiB a
 /// part that are written, and read by each part of the row.
@@ -68,12 +74,15 @@ pub fn select(input: Select<'_>) -> Result<SelectOutput> {
     let counts: Vec<usize> =
         input.held.iter().zip(input.keep).map(|(&held, &keep)| held.min(keep)).collect();
     let width = counts.iter().copied().max().unwrap_or(0);
+    let left: Vec<usize> = input.held.iter().zip(&counts).map(|(held, kept)| held - kept).collect();
+    let others = left.iter().copied().max().filter(|_| input.splits).unwrap_or(0);
     let device = input.scores.device();
     let rows = TensorData::new(rows, [counts.len(), ROW]);
-    let (indices, nan) = Dispatch::select_columns(
+    let (indices, rest, nan) = Dispatch::select_columns(
         input.scores.cast(DType::F32).into_dispatch(),
         Tensor::<2, Int>::from_data(rows, &device).into_dispatch(),
         width,
+        others,
         parts,
     );
     let mut nan = Tensor::<2, Int>::from_dispatch(nan);
@@ -82,6 +91,7 @@ pub fn select(input: Select<'_>) -> Result<SelectOutput> {
     }
     Ok(SelectOutput {
         indices: Tensor::from_dispatch(indices),
+        rest: (others > 0).then(|| (Tensor::from_dispatch(rest), left)),
         nan: nan.reshape([counts.len()]),
         counts,
     })
@@ -164,31 +174,38 @@ fn parts(client: &Client, rows: usize, columns: usize) -> usize {
         return 1;
     }
     let hardware = &client.properties().hardware;
-    // Eight tensors of a pass, and what the kernel is told of their shapes.
-    if hardware.max_bindings < 9 {
+    // Nine tensors of a pass, and what the kernel is told of their shapes.
+    if hardware.max_bindings < 10 {
         return 1;
     }
     let processors = hardware.num_streaming_multiprocessors.unwrap_or(64);
     columns.div_ceil(PART).min(processors as usize / rows).clamp(1, MOST_PARTS)
 }
 
-/// Takes scores and what the kernel is told of each row. Returns columns, and how many scores are NaN in each part of
-/// each row, `[rows, parts]`.
+/// The shape of the columns that are not kept, of one number if there are none.
+fn rest_shape(batch: usize, heads: usize, others: usize) -> Shape {
+    if others == 0 { Shape::from([1, 1, 1]) } else { Shape::from([batch, heads, others]) }
+}
+
+/// Takes scores and what the kernel is told of each row. Returns columns that are kept and that are not, and how many
+/// scores are NaN in each part of each row, `[rows, parts]`.
 fn launch(
     scores: CubeTensor,
     rows: CubeTensor,
     width: usize,
+    others: usize,
     parts: usize,
-) -> (CubeTensor, CubeTensor) {
+) -> (CubeTensor, CubeTensor, CubeTensor) {
     let shape = scores.shape();
     let (batch, heads) = (shape[0], shape[1]);
     if parts > 1 {
-        return launch_passes(scores, rows, width, parts);
+        return launch_passes(scores, rows, width, others, parts);
     }
     let client = scores.client.clone();
     let empty =
         |shape| empty_device_dtype(client.clone(), scores.device.clone(), shape, rows.dtype);
     let indices = empty(Shape::from([batch, heads, width]));
+    let rest = empty(rest_shape(batch, heads, others));
     let nan = empty(Shape::from([batch * heads, 1]));
     // Checked before.
     let units = units(&client).unwrap_or(256);
@@ -200,11 +217,13 @@ fn launch(
         scores.into_tensor_arg(),
         rows.into_tensor_arg(),
         indices.clone().into_tensor_arg(),
+        rest.clone().into_tensor_arg(),
         nan.clone().into_tensor_arg(),
+        others > 0,
         units,
         int,
     );
-    (indices, nan)
+    (indices, rest, nan)
 }
 
 /// [`launch`] where several cubes share a row.
@@ -212,23 +231,19 @@ fn launch_passes(
     scores: CubeTensor,
     rows: CubeTensor,
     width: usize,
+    others: usize,
     parts: usize,
-) -> (CubeTensor, CubeTensor) {
+) -> (CubeTensor, CubeTensor, CubeTensor) {
     let shape = scores.shape();
     let [batch, heads, columns] = [shape[0], shape[1], shape[2]];
     let client = scores.client.clone();
-    let empty = |shape: &[usize], dtype| {
-        empty_device_dtype(
-            client.clone(),
-            scores.device.clone(),
-            Shape::from(shape.to_vec()),
-            dtype,
-        )
-    };
-    let indices = empty(&[batch, heads, width], rows.dtype);
-    let nan = empty(&[batch * heads, parts], rows.dtype);
-    let new_counts = || empty(&[batch * heads, parts, kernel::BINS], DType::U32);
-    let new_state = || empty(&[batch * heads, parts, 3], DType::U32);
+    let empty =
+        |shape, dtype| empty_device_dtype(client.clone(), scores.device.clone(), shape, dtype);
+    let indices = empty(Shape::from([batch, heads, width]), rows.dtype);
+    let rest = empty(rest_shape(batch, heads, others), rows.dtype);
+    let nan = empty(Shape::from([batch * heads, parts]), rows.dtype);
+    let new_counts = || empty(Shape::from([batch * heads, parts, kernel::BINS]), DType::U32);
+    let new_state = || empty(Shape::from([batch * heads, parts, 3]), DType::U32);
     // Checked before.
     let units = units(&client).unwrap_or(256);
     let int = dtype_to_storage_type(rows.dtype);
@@ -247,13 +262,15 @@ fn launch_passes(
             next_counts.clone().into_tensor_arg(),
             next_state.clone().into_tensor_arg(),
             indices.clone().into_tensor_arg(),
+            rest.clone().into_tensor_arg(),
             nan.clone().into_tensor_arg(),
             columns.div_ceil(parts),
             pass,
+            others > 0,
             units,
             int,
         );
         (counts, state) = (next_counts, next_state);
     }
-    (indices, nan)
+    (indices, rest, nan)
 }

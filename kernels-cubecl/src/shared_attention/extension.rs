@@ -2,7 +2,7 @@
 #![allow(clippy::too_many_arguments)]
 
 use burn::backend::{
-    Backend, backend_extension,
+    Backend, TensorMetadata, backend_extension,
     tensor::{FloatTensor, IntTensor},
 };
 #[cfg(feature = "fusion")]
@@ -27,14 +27,13 @@ pub(super) trait SharedAttentionBackend: Backend {
         members: IntTensor<Self>,
         entry: IntTensor<Self>,
         norms: FloatTensor<Self>,
-        offsets: IntTensor<Self>,
+        heads: IntTensor<Self>,
         positions: IntTensor<Self>,
         cosines: FloatTensor<Self>,
         sines: FloatTensor<Self>,
         tail_keys: FloatTensor<Self>,
         tail_values: FloatTensor<Self>,
         encoded: bool,
-        width: usize,
         tail: usize,
         scale: f32,
         weights: bool,
@@ -47,24 +46,23 @@ fn outputs(
     queries: &TensorSpec,
     _directions: &TensorSpec,
     _values: &TensorSpec,
-    _members: &TensorSpec,
+    members: &TensorSpec,
     _entry: &TensorSpec,
     _norms: &TensorSpec,
-    _offsets: &TensorSpec,
+    _heads: &TensorSpec,
     _positions: &TensorSpec,
     _cosines: &TensorSpec,
     _sines: &TensorSpec,
     tail_keys: &TensorSpec,
     _tail_values: &TensorSpec,
     _encoded: &bool,
-    width: &usize,
     tail: &usize,
     _scale: &f32,
     weights: &bool,
 ) -> (TensorSpec, TensorSpec) {
     use crate::split::{self, Heads};
     let heads = Heads::of(&queries.shape, &tail_keys.shape);
-    let shape = split::weight_shape(heads, width + tail, *weights);
+    let shape = split::weight_shape(heads, members.shape[2] + tail, *weights);
     (queries.clone(), TensorSpec::new(Shape::from(shape), DType::F32))
 }
 
@@ -76,27 +74,27 @@ impl SharedAttentionBackend for CubeBackend {
         members: IntTensor<Self>,
         entry: IntTensor<Self>,
         norms: FloatTensor<Self>,
-        offsets: IntTensor<Self>,
+        heads: IntTensor<Self>,
         positions: IntTensor<Self>,
         cosines: FloatTensor<Self>,
         sines: FloatTensor<Self>,
         tail_keys: FloatTensor<Self>,
         tail_values: FloatTensor<Self>,
         encoded: bool,
-        width: usize,
         tail: usize,
         scale: f32,
         weights: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let columns = members.shape()[2] + tail;
         let rows = Rows {
             queries,
             members: Some(Members { directions, values, members, entry, norms }),
-            starts: offsets,
+            starts: heads,
             turn: encoded.then_some(Turn { cosines, sines, positions }),
             tail_keys,
             tail_values,
             tail,
-            columns: width + tail,
+            columns,
             scale,
             wanted: weights,
         };

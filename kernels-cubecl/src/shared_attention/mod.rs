@@ -14,7 +14,8 @@ use crate::{
     split::{self, Heads},
 };
 
-/// What [`shared_attention`] works on. Every token it is given is seen by every query of its head.
+/// What [`shared_attention`] works on. Every token it is given is seen by every query of its head; a column that is none is
+/// a filler.
 #[derive(Clone, Debug)]
 pub struct SharedAttention {
     /// One query a head, positions encoded, `[batch, query_heads, 1, head_dim]`.
@@ -23,20 +24,18 @@ pub struct SharedAttention {
     pub directions: Tensor<2>,
     /// The values of all entries, `[entries, head_dim]`.
     pub values: Tensor<2>,
-    /// All tokens in the order of their entries, so that those of one entry stand together, and those of one head:
-    /// `[tokens]`. Each entry has at least one.
-    pub members: Tensor<1, Int>,
-    /// The entry of each token, `[tokens]`.
-    pub entry: Tensor<1, Int>,
-    /// The norm of the key of each token, `[tokens]`.
-    pub norms: Tensor<1>,
-    /// Where the tokens of each batch row and kv head begin, and behind the last where they end,
-    /// `[batch · kv_heads + 1]`.
-    pub offsets: Tensor<1, Int>,
-    /// Tokens of the head that has most.
-    pub width: usize,
-    /// How keys are to be encoded, of entries and of the tail, if they are held as they came. A head that has fewer
-    /// tokens than others begins with as many columns that are not looked at.
+    /// The columns of each head in the order of their entries, so that those of one entry stand together:
+    /// `[batch, kv_heads, width]`. Fillers come first, here and in the other two.
+    pub members: Tensor<3, Int>,
+    /// The entry of each column, counted from the first of its head, `[batch, kv_heads, width]`.
+    pub entry: Tensor<3, Int>,
+    /// What the direction of each column's key is multiplied by, `[batch, kv_heads, width]`.
+    pub norms: Tensor<3>,
+    /// For each batch row and kv head how many of its columns are fillers, and the row of its first entry,
+    /// `[batch · kv_heads, 2]`. Only the device need know.
+    pub heads: Tensor<2, Int>,
+    /// How keys are to be encoded, of entries and of the tail, if they are held as they came. Columns of fillers are
+    /// not looked at.
     pub rotary: Option<RotaryTables>,
     /// Keys that are nobody's, the same number for every head, `[batch, kv_heads, capacity, head_dim]`.
     pub tail_keys: Tensor<4>,
@@ -90,13 +89,13 @@ pub struct SharedOutput {
 pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
     input.check()?;
     let dtype = input.directions.dtype();
-    let ints = input.offsets.dtype();
+    let ints = input.heads.dtype();
     let encoded = input.rotary.is_some();
     // What is not looked at: other tensors stand in.
     let (cosines, sines, positions) = match input.rotary {
         None => {
             let directions = input.directions.clone().into_dispatch();
-            (directions.clone(), directions, input.offsets.clone().into_dispatch())
+            (directions.clone(), directions, input.heads.clone().into_dispatch())
         }
         Some(RotaryTables { cosines, sines, positions }) => {
             let sines = sines.cast(cosines.dtype());
@@ -110,14 +109,13 @@ pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
         input.members.cast(ints).into_dispatch(),
         input.entry.cast(ints).into_dispatch(),
         input.norms.cast(DType::F32).into_dispatch(),
-        input.offsets.into_dispatch(),
+        input.heads.into_dispatch(),
         positions,
         cosines,
         sines,
         input.tail_keys.cast(dtype).into_dispatch(),
         input.tail_values.cast(dtype).into_dispatch(),
         encoded,
-        input.width,
         input.tail,
         input.scale as f32,
         input.weights,
@@ -135,28 +133,28 @@ impl SharedAttention {
         let [_, kv_heads, capacity, _] = self.tail_keys.dims();
         let heads = Heads { batch, query_heads, kv_heads, head_dim };
         let entries = self.directions.dims()[0];
-        let tokens = self.members.dims()[0];
+        let width = self.members.dims()[2];
         check.shape("queries", self.queries.dims(), [batch, query_heads, 1, head_dim])?;
         check.shape("directions", self.directions.dims(), [entries, head_dim])?;
         check.shape("values", self.values.dims(), [entries, head_dim])?;
-        check.shape("entry", self.entry.dims(), [tokens])?;
-        check.shape("norms", self.norms.dims(), [tokens])?;
-        check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
+        check.shape("members", self.members.dims(), [batch, kv_heads, width])?;
+        check.shape("entry", self.entry.dims(), [batch, kv_heads, width])?;
+        check.shape("norms", self.norms.dims(), [batch, kv_heads, width])?;
+        check.shape("heads", self.heads.dims(), [batch * kv_heads, 2])?;
         let tail = [batch, kv_heads, capacity, head_dim];
         check.shape("tail_keys", self.tail_keys.dims(), tail)?;
         check.shape("tail_values", self.tail_values.dims(), tail)?;
-        check.value("entries", entries, (1..=tokens).contains(&entries), "1 to a token")?;
+        let columns = batch * kv_heads * width;
+        check.value("entries", entries, (1..=columns).contains(&entries), "1 to a column")?;
         check.value("capacity", capacity, capacity > 0, "at least 1")?;
         check.value("tail", self.tail, self.tail <= capacity, format!("at most {capacity}"))?;
-        check.value("width", self.width, self.width <= tokens, format!("at most {tokens}"))?;
-        let least = tokens.div_ceil((batch * kv_heads).max(1));
-        check.value("width", self.width, self.width >= least, format!("at least {least}"))?;
         heads.check(&check)?;
-        let columns = self.width + self.tail;
+        let columns = width + self.tail;
         if let Some(rotary) = &self.rotary {
             rotary.check(&check, heads, columns)?;
         }
         check.countable("directions", &self.directions.dims())?;
+        check.countable("members", &self.members.dims())?;
         check.countable("tail_keys", &self.tail_keys.dims())?;
         if self.weights {
             split::check_columns(&check, heads, columns)?;

@@ -35,6 +35,17 @@ struct Token {
     norm: f32,
 }
 
+/// Where the tokens of a head are described.
+#[derive(CubeType, Clone, Copy)]
+struct Table {
+    /// Where its members begin, behind the fillers.
+    members: usize,
+    entry: usize,
+    norms: usize,
+    /// The row of its first entry.
+    first_entry: u32,
+}
+
 /// See [`super::shared_attention`]: the part of the tokens that one cube has, on tensor cores.
 ///
 /// Directions and values go from memory to the registers of the instruction, each once for every token: lanes that
@@ -84,13 +95,21 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let part = CUBE_POS_X as usize;
 
     let kv = batch * kv_heads + kv_head;
-    let first = usize::cast_from(starts[kv * starts.stride(0)]);
-    let own = usize::cast_from(starts[(kv + 1) * starts.stride(0)]) - first;
+    let of_head = kv * starts.stride(0);
+    // Columns of fillers before those of this head.
+    let fillers = usize::cast_from(starts[of_head]);
+    let own = columns - tail - fillers;
+    let table = Table {
+        members: batch * members.stride(0)
+            + kv_head * members.stride(1)
+            + fillers * members.stride(2),
+        entry: batch * entry_of.stride(0) + kv_head * entry_of.stride(1),
+        norms: batch * norms.stride(0) + kv_head * norms.stride(1),
+        first_entry: u32::cast_from(starts[of_head + starts.stride(1)]),
+    };
     let own_tiles = own.div_ceil(TILE);
     let tiles = own_tiles + tail.div_ceil(TILE);
     let end = ((part + 1) * share).min(tiles);
-    // Columns of fillers before those of this head.
-    let fillers = columns - own - tail;
     let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
     if comptime!(wanted) && part == 0 {
         fill_weights(weights, weight_start, heads_left, fillers, HEADS);
@@ -112,15 +131,15 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     // Where a token's entry lies is known only after two loads: they are under way while the tiles before are worked
     // on.
     let mut tile = part * share + plane;
-    let now = token_at::<I>(members, first, own, tile);
+    let now = token_at::<I>(members, &table, own, tile);
     let token = describe::<I>(
         entry_of,
         norms,
         positions,
+        &table,
         now,
         tile,
         own,
-        first,
         fillers,
         tail,
         position_start,
@@ -130,7 +149,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let mut column = token.column;
     let mut position = token.position;
     let mut norm = token.norm;
-    let mut next = token_at::<I>(members, first, own, tile + planes);
+    let mut next = token_at::<I>(members, &table, own, tile + planes);
 
     while tile < end {
         let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
@@ -180,16 +199,16 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
             entry_of,
             norms,
             positions,
+            &table,
             next,
             tile + planes,
             own,
-            first,
             fillers,
             tail,
             position_start,
             encoded,
         );
-        next = token_at::<I>(members, first, own, tile + 2 * planes);
+        next = token_at::<I>(members, &table, own, tile + 2 * planes);
 
         let mut keys = Array::<Pair<E>>::new(comptime!(head_dim / 4));
         #[unroll]
@@ -272,13 +291,14 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     );
 }
 
-/// The token of the lane in a tile of members; nothing in one of the tail.
+/// The column of the token of the lane in a tile of members; nothing in one of the tail.
 #[cube]
-fn token_at<I: Int>(members: &Tensor<I>, first: usize, own: usize, tile: usize) -> usize {
+fn token_at<I: Int>(members: &Tensor<I>, table: &Table, own: usize, tile: usize) -> usize {
     let member = tile * TILE + UNIT_POS_PLANE as usize % TILE;
     let mut token = 0usize.runtime();
     if tile * TILE < own {
-        token = usize::cast_from(members[(first + member.min(own - 1)) * members.stride(0)]);
+        let place = table.members + member.min(own - 1) * members.stride(2);
+        token = usize::cast_from(members[place]);
     }
     token
 }
@@ -290,10 +310,10 @@ fn describe<I: Int>(
     entry_of: &Tensor<I>,
     norms: &Tensor<f32>,
     positions: &Tensor<I>,
+    table: &Table,
     token: usize,
     tile: usize,
     own: usize,
-    first: usize,
     fillers: usize,
     tail: usize,
     position_start: usize,
@@ -302,11 +322,11 @@ fn describe<I: Int>(
     let own_tiles = own.div_ceil(TILE);
     let mut entry = 0u32.runtime();
     let mut norm = f32::new(1.0);
-    let mut column = fillers;
+    let mut column = token;
     if tile < own_tiles {
-        entry = u32::cast_from(entry_of[token * entry_of.stride(0)]);
-        norm = norms[token * norms.stride(0)];
-        column += token - first;
+        entry =
+            table.first_entry + u32::cast_from(entry_of[table.entry + token * entry_of.stride(2)]);
+        norm = norms[table.norms + token * norms.stride(2)];
     } else {
         let row = (tile - own_tiles) * TILE + UNIT_POS_PLANE as usize % TILE;
         // Behind the last row, that one.

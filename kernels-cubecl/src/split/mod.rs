@@ -266,11 +266,11 @@ pub(crate) struct Members {
     pub(crate) directions: CubeTensor,
     /// `[entries, head_dim]`
     pub(crate) values: CubeTensor,
-    /// Tokens in the order of their entries, `[tokens]`.
+    /// Columns in the order of their entries, `[batch, kv_heads, width]`.
     pub(crate) members: CubeTensor,
-    /// The entry of each token, `[tokens]`.
+    /// The entry of each column, counted from the first of its head, `[batch, kv_heads, width]`.
     pub(crate) entry: CubeTensor,
-    /// The norm of the key of each token, f32, `[tokens]`.
+    /// What the direction of each column's key is multiplied by, f32, `[batch, kv_heads, width]`.
     pub(crate) norms: CubeTensor,
 }
 
@@ -290,9 +290,9 @@ pub(crate) struct Rows {
     pub(crate) queries: CubeTensor,
     /// `None`: the tail alone.
     pub(crate) members: Option<Members>,
-    /// Where the tokens of each batch row and kv head begin, and behind the last where they end,
-    /// `[batch · kv_heads + 1]`; without members, how many rows of the tail stand before those that are entries of
-    /// each, `[batch · kv_heads]`.
+    /// How many columns before the tail are fillers of each batch row and kv head, and the row of its first entry,
+    /// `[batch · kv_heads, 2]`; without members, how many rows of the tail stand before those that are entries of each,
+    /// `[batch · kv_heads]`.
     pub(crate) starts: CubeTensor,
     pub(crate) turn: Option<Turn>,
     /// `[batch, kv_heads, capacity, head_dim]`

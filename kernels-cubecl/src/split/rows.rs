@@ -556,12 +556,14 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let mut sums = new_sums::<N>(form);
 
     let mut body = 0;
-    let mut first = 0;
+    let mut fillers = 0;
+    let mut first_row = 0;
     // Rows of the tail that are no entries of this head stand before those that are.
     let mut tail_first = 0;
     if form.members {
-        first = usize::cast_from(starts[kv]);
-        body = usize::cast_from(starts[kv + 1]) - first;
+        fillers = usize::cast_from(starts[kv * starts.stride(0)]);
+        first_row = usize::cast_from(starts[kv * starts.stride(0) + starts.stride(1)]);
+        body = columns - tail - fillers;
     } else {
         tail_first = usize::cast_from(starts[kv]);
     }
@@ -578,19 +580,26 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     }
     if form.members {
         if form.wanted && split == 0 {
-            fill_weights(weights, weight_start, heads_left, columns - total, form.heads);
+            fill_weights(weights, weight_start, heads_left, fillers, form.heads);
         }
+        let of_members =
+            batch * members.stride(0) + kv_head * members.stride(1) + fillers * members.stride(2);
+        let of_entry = batch * entry.stride(0) + kv_head * entry.stride(1);
+        let of_norms = batch * norms.stride(0) + kv_head * norms.stride(1);
         let end = to.min(body);
         let mut base = from;
         while base < end {
             let count = (end - base).min(form.tile);
-            let first_entry = usize::cast_from(entry[usize::cast_from(members[first + base])]);
+            let member = usize::cast_from(members[of_members + base * members.stride(2)]);
+            let first_entry =
+                first_row + usize::cast_from(entry[of_entry + member * entry.stride(2)]);
             if unit < count {
-                let token = usize::cast_from(members[first + base + unit]);
-                let own_entry = usize::cast_from(entry[token]);
-                let column = columns - total + (token - first);
+                let member = of_members + (base + unit) * members.stride(2);
+                let column = usize::cast_from(members[member]);
+                let own_entry =
+                    first_row + usize::cast_from(entry[of_entry + column * entry.stride(2)]);
                 tile.key_at[unit] = (own_entry * directions.stride(0) / width) as u32;
-                tile.norm[unit] = norms[token * norms.stride(0)];
+                tile.norm[unit] = norms[of_norms + column * norms.stride(2)];
                 tile.slot[unit] = (own_entry - first_entry) as u32;
                 tile.column[unit] = column as u32;
                 if form.encoded {

@@ -6,6 +6,7 @@ mod attention_gradient;
 mod common;
 mod compact;
 mod decode_attention;
+mod group;
 mod nearest;
 mod quantized_attention;
 mod select;

@@ -8,7 +8,7 @@ use briquette::{
 };
 use briquette_kernels::{KernelError, Select, select};
 use briquette_tests::backends::{Backend, backends, host};
-use burn::tensor::{DType, Device, Tensor, TensorData, f16};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -96,6 +96,7 @@ impl Case {
             keep: &self.keep,
             sinks: self.sinks,
             recent: &self.recent,
+            splits: true,
         })
         .unwrap();
         assert_eq!(found.indices.dims(), [self.batch, self.heads, width]);
@@ -111,12 +112,37 @@ impl Case {
             );
             assert_eq!(found.counts[row], expected.len());
         }
+        // What is left, in the same way.
+        let rest: Vec<Vec<usize>> = (self.held.iter().zip(&expected))
+            .map(|(held, kept)| {
+                (self.entries - held..self.entries)
+                    .filter(|column| !kept.contains(column))
+                    .collect()
+            })
+            .collect();
+        let width = rest.iter().map(Vec::len).max().unwrap();
+        let Some((found_rest, counts)) = found.rest else {
+            assert_eq!(width, 0, "columns are left");
+            return self.check_nan(found.nan);
+        };
+        assert_eq!(found_rest.dims(), [self.batch, self.heads, width]);
+        assert_eq!(counts, rest.iter().map(Vec::len).collect::<Vec<_>>());
+        let columns = found_rest.try_into_vec_as::<i64>().unwrap();
+        for (found, expected) in columns.chunks(width).zip(&rest) {
+            let mut padded = vec![0; width - expected.len()];
+            padded.extend(expected.iter().map(|&column| column as i64));
+            assert_eq!(found, padded);
+        }
+        self.check_nan(found.nan);
+    }
+
+    fn check_nan(&self, found: Tensor<1, Int>) {
         let nan: Vec<i64> = (self.scores.chunks(self.entries).zip(&self.held))
             .map(|(row, held)| {
                 row[self.entries - held..].iter().filter(|x| x.is_nan()).count() as i64
             })
             .collect();
-        assert_eq!(found.nan.try_into_vec_as::<i64>().unwrap(), nan);
+        assert_eq!(found.try_into_vec_as::<i64>().unwrap(), nan);
     }
 }
 
@@ -318,7 +344,8 @@ fn select_refuses_what_does_not_fit() {
             expected: expected.into(),
         };
         let call = |held, keep, recent| {
-            select(Select { scores: scores.clone(), held, keep, sinks: 0, recent }).unwrap_err()
+            select(Select { scores: scores.clone(), held, keep, sinks: 0, recent, splits: false })
+                .unwrap_err()
         };
         assert_eq!(call(&four[..3], &four, &four), value("the length of held", 3, "4"));
         assert_eq!(call(&four, &four[..2], &four), value("the length of keep", 2, "4"));
@@ -328,6 +355,6 @@ fn select_refuses_what_does_not_fit() {
         assert_eq!(call(&[0; 4], &four, &four), value("the most entries kept", 0, "at least 1"));
     }
     let scores = Tensor::<3>::zeros([2, 2, 8], (&host(), DType::F32));
-    let call = Select { scores, held: &four, keep: &four, sinks: 0, recent: &four };
+    let call = Select { scores, held: &four, keep: &four, sinks: 0, recent: &four, splits: true };
     assert_eq!(select(call).unwrap_err(), KernelError::Device { operation: "select" });
 }

@@ -8,7 +8,7 @@ use briquette_tests::{
     reference::attention::{weighted_mean, weights},
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -66,7 +66,9 @@ impl Case {
         let mut random = |shape| noise.tensor(shape, &host);
         let entries: usize = self.tokens.iter().map(|(_, entries)| entries).sum();
         let tokens: usize = self.tokens.iter().map(|(tokens, _)| tokens).sum();
-        let width = self.tokens.iter().map(|(tokens, _)| *tokens).max().unwrap_or(0);
+        // Not even the longest head need have a token in every column.
+        let longest = self.tokens.iter().map(|(tokens, _)| *tokens).max().unwrap_or(0);
+        let width = longest + head_dim % 4;
         let columns = width + tail;
         let queries = random([batch, query_heads, 1, head_dim]).cast(dtype);
         let [directions, values] = [(); 2].map(|()| random([1, 1, entries, head_dim]).cast(dtype));
@@ -85,8 +87,6 @@ impl Case {
             first_entry += of_head;
             offsets.push(entry.len());
         }
-        let mut members: Vec<usize> = (0..tokens).collect();
-        members.sort_by_key(|&token| entry[token]);
 
         let half = head_dim / 2;
         let (positions_held, own_positions) = self.encoded.unwrap_or((1, false));
@@ -152,6 +152,25 @@ impl Case {
 
         let to = |x: &Tensor<4>| x.clone().to_device(device);
         let list = |x: &Tensor<4>| to(x).reshape([entries, head_dim]);
+        // A row of columns a head: fillers, where anything may stand, and then the tokens.
+        let rectangle = [batch, kv_heads, width];
+        let (mut entry_of, mut members, mut norm_of) = (Vec::new(), Vec::new(), Vec::new());
+        let mut heads = Vec::new();
+        let mut first_entry = 0;
+        for (&(count, of_head), first) in self.tokens.iter().zip(&offsets) {
+            let fillers = width - count;
+            let own = *first..first + count;
+            entry_of.extend(std::iter::repeat_n(0, fillers));
+            entry_of.extend(entry[own.clone()].iter().map(|entry| entry - first_entry));
+            norm_of.extend(std::iter::repeat_n(f32::NAN, fillers));
+            norm_of.extend(norm[own].iter().map(|norm| norm[0] as f32));
+            let mut of_tokens: Vec<usize> = (fillers..width).collect();
+            of_tokens.sort_by_key(|&column| entry[first + column - fillers]);
+            members.extend((0..fillers).chain(of_tokens));
+            heads.extend([fillers, first_entry]);
+            first_entry += of_head;
+        }
+        let norm_of = Tensor::from_data(TensorData::new(norm_of, rectangle), (device, DType::F32));
         let rotary = self.encoded.map(|(held, _)| {
             let table = |numbers: &[f32]| {
                 Tensor::from_data(TensorData::new(numbers.to_vec(), [held, half]), device)
@@ -166,11 +185,10 @@ impl Case {
             queries: to(&queries),
             directions: list(&directions),
             values: list(&values),
-            members: integers(&members, device),
-            entry: integers(&entry, device),
-            norms: to(&norms).reshape([tokens]),
-            offsets: integers(&offsets, device),
-            width,
+            members: integers(&members, device).reshape(rectangle),
+            entry: integers(&entry_of, device).reshape(rectangle),
+            norms: norm_of,
+            heads: integers(&heads, device).reshape([batch * kv_heads, 2]),
             rotary,
             tail_keys: to(&tail_keys),
             tail_values: to(&tail_values),
@@ -190,7 +208,12 @@ fn elsewhere(input: &SharedInput) -> SharedInput {
         Tensor::cat(vec![x.clone(), x], 1).narrow(1, 0, channels)
     };
     let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+    let columns_first = |x: Tensor<3, Int>| x.swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
     SharedInput {
+        members: columns_first(input.members),
+        entry: columns_first(input.entry),
+        norms: input.norms.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
+        heads: input.heads.swap_dims(0, 1).add_scalar(0).swap_dims(0, 1),
         queries: turned(input.queries),
         directions: input.directions.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
         values: wide(input.values),
@@ -225,7 +248,7 @@ fn shared_attention_of_cases() {
                 let again = attend(&drawn.input);
                 assert_eq!(found.output.to_data(), again.output.to_data());
                 close(&numbers(found.output), &drawn.output, dtype, tolerance(dtype));
-                let columns = drawn.input.width + drawn.input.tail;
+                let columns = drawn.input.members.dims()[2] + drawn.input.tail;
                 let weights = found.weights.expect("they are wanted");
                 assert_eq!(weights.dims(), [case.batch, case.query_heads, columns]);
                 // Tensor cores take a turned key in the type of the cache.
@@ -264,8 +287,7 @@ fn direct(input: SharedInput) -> SharedAttention {
         members: input.members,
         entry: input.entry,
         norms: input.norms,
-        offsets: input.offsets,
-        width: input.width,
+        heads: input.heads,
         rotary: input.rotary.map(|rotary| RotaryTables {
             cosines: rotary.cosines,
             sines: rotary.sines,
@@ -309,13 +331,12 @@ fn shared_attention_refuses() {
         let queries = Tensor::zeros([1, 3, 1, 16], &backend.device);
         let error = refused(&|input| input.queries = queries.clone());
         assert_eq!(error, value("query_heads", 3, "a multiple of 2"));
-        let error = refused(&|input| input.norms = input.norms.clone().narrow(0, 0, 7));
-        assert_eq!(error, shape("norms", &[7], &[8]));
-        let error = refused(&|input| input.offsets = input.offsets.clone().narrow(0, 0, 2));
-        assert_eq!(error, shape("offsets", &[2], &[3]));
+        let width = good.members.dims()[2];
+        let error = refused(&|input| input.norms = input.norms.clone().narrow(2, 0, width - 1));
+        assert_eq!(error, shape("norms", &[1, 2, width - 1], &[1, 2, width]));
+        let error = refused(&|input| input.heads = input.heads.clone().narrow(0, 0, 1));
+        assert_eq!(error, shape("heads", &[1, 2], &[2, 2]));
         assert_eq!(refused(&|input| input.tail = 5), value("tail", 5, "at most 4"));
-        assert_eq!(refused(&|input| input.width = 9), value("width", 9, "at most 8"));
-        assert_eq!(refused(&|input| input.width = 3), value("width", 3, "at least 4"));
         let error = refused(&|input| input.tail = 2);
         assert_eq!(error, shape("positions", &[1, 2, 6], &[1, 2, 7]));
         let error = refused(&|input| {

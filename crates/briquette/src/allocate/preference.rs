@@ -49,7 +49,7 @@ impl Allocator for Preference {
 
     fn measure(&self, input: &ScoreInput<'_>) -> Result<Vec<f64>> {
         let rows = input.seen.len();
-        let before = input.keys.dims()[2].saturating_sub(self.window);
+        let before = input.positions.dims()[2].saturating_sub(self.window);
         let wanted = Wanted { variance: true, entropy: true };
         let moments = input.moments(self.window, wanted, self.name())?;
         let (Some(entropy), Some(variance)) = (moments.entropy(), moments.variance()) else {

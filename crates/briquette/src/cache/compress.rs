@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Tensor};
 
-use super::{Entries, LastQueries, Track, layer::Context};
+use super::{Entries, LastQueries, Sharing, Track, layer::Context};
 use crate::{
     Error, Result,
     allocate::{AllocateInput, Allocation, LazyScores},
@@ -96,8 +96,7 @@ pub(super) fn compress(
             seen: view.seen,
             budget: view.budget,
             held: view.held,
-            keys: &view.entries.keys,
-            values: &view.entries.values,
+            entries: view.entries,
             positions: &view.entries.positions,
             tracks: &view.entries.tracks,
             window: (observes.window > 0).then_some(window),
@@ -252,11 +251,7 @@ fn allocation(
 
 /// Entries of each head: tokens that share one count once.
 pub(super) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
-    let Some(sharing) = &entries.sharing else { return held.to_vec() };
-    let shared = |centers: &Vec<usize>| {
-        centers.iter().enumerate().filter(|&(token, &center)| token != center).count()
-    };
-    held.iter().zip(&sharing.centers).map(|(held, centers)| held - shared(centers)).collect()
+    entries.sharing.as_ref().map_or_else(|| held.to_vec(), Sharing::all_entries)
 }
 
 fn reduce(

@@ -1,33 +1,26 @@
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
-use super::Tracks;
+use super::{Sharing, Tracks, sharing::Table};
 use crate::ops::{Ops, Selection};
 
-/// The entries of a layer, one column a token.
+/// The entries of a layer: a column a token, and a row of keys and values an entry, which is the same unless tokens
+/// [share](Self::sharing).
 ///
 /// Heads that hold fewer than the widest begin with as many fillers, at position −1.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Entries {
-    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type; f32 where tokens share keys or numbers were
-    /// quantized.
+    /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized, and where
+    /// tokens that share keys were [laid out](Self::laid_out).
     pub keys: Tensor<4>,
-    /// `[batch, kv_heads, entries, head_dim]`, in the cache's type; f32 where numbers were quantized.
+    /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized.
     pub values: Tensor<4>,
-    /// The position each was written at, ascending in a row, `[batch, kv_heads, entries]`; −1 is padding.
+    /// The position each token was written at, ascending in a row, `[batch, kv_heads, columns]`; −1 is padding.
     pub positions: Tensor<3, Int>,
-    /// What has been counted of each; nothing for entries that are new.
+    /// What has been counted of each token; nothing for those that are new.
     pub tracks: Tracks,
-    /// Which tokens share the direction of a key and a value.
+    /// Which tokens share a row of keys and values.
     pub sharing: Option<Sharing>,
-}
-
-/// Which tokens share the direction of their keys, and their values (EMS).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sharing {
-    /// For each batch row and kv head, and each token it holds, the token at the center of its class: both
-    /// counted from the first that is not a filler. A token behind the end of a list is its own center.
-    pub centers: Vec<Vec<usize>>,
 }
 
 impl Entries {
@@ -46,12 +39,35 @@ impl Entries {
             values: Tensor::cat(vec![self.values, values], 2),
             positions: Tensor::cat(vec![self.positions, new.positions], 2),
             tracks: self.tracks.widened(columns),
-            sharing: self.sharing,
+            sharing: self.sharing.map(|sharing| sharing.followed_by(columns)),
         }
     }
 
-    /// The selected entries. Tokens that shared keep equal keys and values; that they share is forgotten.
+    /// With as many tokens behind those that share as each head holds: those of a store count padding, too.
+    pub(super) fn holding(mut self, held: &[usize]) -> Self {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.own =
+                held.iter().zip(&sharing.tokens).map(|(all, known)| all - known).collect();
+        }
+        self
+    }
+
+    /// A row a column: tokens that share get equal keys, but for their norms, and values; that they share is forgotten.
+    pub fn laid_out(self, ops: &dyn Ops) -> Self {
+        let Some(table) = Table::of(&self) else { return self };
+        let [batch, heads, columns] = table.rows.dims();
+        let rows = Selection { indices: table.rows, counts: vec![columns; batch * heads] };
+        let norms = table.norms.unsqueeze_dim::<4>(3);
+        Self {
+            keys: ops.compact(self.keys, &rows).cast(DType::F32) * norms,
+            values: ops.compact(self.values, &rows),
+            sharing: None,
+            ..self
+        }
+    }
+
+    /// The selected tokens, [laid out](Self::laid_out).
     pub fn select(self, selection: &Selection, ops: &dyn Ops) -> Self {
-        ops.compact_entries(self, selection)
+        ops.compact_entries(self.laid_out(ops), selection)
     }
 }

@@ -11,6 +11,7 @@ use super::{
     query_window::{Queries, QueryWindow},
     ranks::Ranks,
     room::Room,
+    sharing::Table,
     store::{Encode, Store, StoreOptions, StoreQuery, dense::attend_entries},
 };
 use crate::{
@@ -142,7 +143,13 @@ impl LayerCache {
     }
 
     pub(super) fn entries(&self) -> Option<Entries> {
-        self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.entries())
+        let store = self.store.as_ref().filter(|store| store.columns() > 0)?;
+        Some(store.entries().holding(&self.held))
+    }
+
+    /// The positions of what it holds, `[batch, kv_heads, columns]`, −1 at fillers.
+    pub(super) fn positions(&self) -> Option<Tensor<3, Int>> {
+        self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.positions())
     }
 
     /// Takes the store out for a call. It comes back with [`commit`](Self::commit) or [`abort`](Self::abort).
@@ -223,11 +230,8 @@ impl LayerCache {
                 ..arriving
             })
         } else if !store.moves_padding() && self.padding_inside(context, arrival, columns) {
-            let selection = self.padding_first(context, arrival, store.columns());
-            let held = store.entries();
-            let sharing = held.sharing.clone();
-            let all = held.followed_by(arriving).select(&selection, config.ops.as_ref());
-            Some(Entries { sharing, ..all })
+            let before = store.entries().holding(&self.held);
+            Some(self.padding_first(context, arrival, before, arriving, &held)?)
         } else {
             let needed = store.columns() + columns;
             if needed > store.capacity() || arrival.padded {
@@ -242,19 +246,22 @@ impl LayerCache {
             Some(loose) => (loose.positions.clone(), loose.tracks.clone(), loose.columns()),
             None => (store.positions(), store.tracks(), store.columns()),
         };
-        // Keys and values of a store are laid out only for those who look at them.
-        let laid_out = OnceCell::new();
+        // Keys and values of a store are taken out of it only for those who look at them.
+        let taken_out = OnceCell::new();
         let entries = || -> &Entries {
-            laid_out.get_or_init(|| loose.clone().unwrap_or_else(|| store.entries()))
+            taken_out
+                .get_or_init(|| loose.clone().unwrap_or_else(|| store.entries().holding(&held)))
         };
-        let padded = held.iter().any(|&held| held != total);
+        // Where tokens share, the host does not know how many of them are left.
+        let shared = policy.reducer().makes_shared_entries();
+        let padded = shared || held.iter().any(|&held| held != total);
         let ranks = Ranks { held: &held, shape, padded, device };
 
         let encode_at = match mode {
             PositionMode::Written => None,
             PositionMode::InCache => Some(ranks.of_entries(&entry_positions)),
             PositionMode::Deferred if policy.reducer().encodes_at_center() => {
-                Some(center_positions(entries(), &held))
+                Some(center_positions(entries()))
             }
             PositionMode::Deferred => Some(entry_positions.clone()),
         };
@@ -296,7 +303,10 @@ impl LayerCache {
             };
             WindowInput {
                 queries: encoded,
-                keys: Encode::keys(encode.as_ref(), entries().keys.clone()),
+                keys: Encode::keys(
+                    encode.as_ref(),
+                    entries().clone().laid_out(config.ops.as_ref()).keys,
+                ),
                 visibility: Visibility {
                     queries: last.positions,
                     entries: entry_positions.clone(),
@@ -424,21 +434,48 @@ impl LayerCache {
         arrival.padded && rows.any(|(new, held)| held.iter().any(|&held| held > 0) && new[0] < 0)
     }
 
-    /// The selection that keeps every entry of the columns held and of new ones, all padding before it.
-    fn padding_first(&self, context: Context<'_>, arrival: &Arrival, before: usize) -> Selection {
-        let heads = context.shape.kv_heads;
-        let columns = arrival.positions.len() * heads / self.held.len();
-        let lists: Vec<Vec<usize>> = self
-            .held
-            .iter()
-            .enumerate()
-            .map(|(head, held)| {
+    /// What was held `before` and what is `arriving` behind it, `held` in all by heads, with all padding before it.
+    fn padding_first(
+        &self,
+        context: Context<'_>,
+        arrival: &Arrival,
+        before: Entries,
+        arriving: Entries,
+        held: &[usize],
+    ) -> Result<Entries> {
+        let Context { shape, config, device, .. } = context;
+        let (heads, ops) = (shape.kv_heads, config.ops.as_ref());
+        let columns = arriving.columns();
+        // The last so many of those before, and the new ones.
+        let selection = |counts: &[usize], before: usize| {
+            let of_head = |(head, &count): (usize, &usize)| -> Vec<usize> {
                 let new = &arrival.positions[head / heads * columns..][..columns];
                 let new = (0..columns).filter(|&column| new[column] >= 0);
-                (before - held..before).chain(new.map(|column| before + column)).collect()
-            })
-            .collect();
-        Selection::of_heads(&lists, heads, context.device)
+                (before - count..before).chain(new.map(|column| before + column)).collect()
+            };
+            let lists: Vec<Vec<usize>> = counts.iter().enumerate().map(of_head).collect();
+            Selection::of_heads(&lists, heads, device)
+        };
+        let tokens = selection(&self.held, before.columns());
+        let rows = before
+            .sharing
+            .as_ref()
+            .map(|sharing| selection(&sharing.all_entries(), before.keys.dims()[2]));
+        let all = before.followed_by(arriving);
+        let Some(rows) = rows else { return Ok(all.select(&tokens, ops)) };
+        let tokens = tokens.rounded();
+        let entries = Entries {
+            keys: ops.compact(all.keys, &rows),
+            values: ops.compact(all.values, &rows),
+            positions: ops.compact_positions(all.positions, &tokens),
+            tracks: all.tracks.map(|track| ops.compact_scalars(track, &tokens)),
+            sharing: all.sharing,
+        };
+        let entries = entries.holding(held);
+        let table = Table::of(&entries);
+        let sharing =
+            table.map(|table| table.sharing(&entries.positions, held, ops)).transpose()?;
+        Ok(Entries { sharing, ..entries })
     }
 
     /// Makes the outcome the state of the layer. Nothing fails here.
@@ -556,26 +593,8 @@ fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> R
     }
 }
 
-/// The position of each token's center, `[batch, kv_heads, entries]`.
-fn center_positions(entries: &Entries, held: &[usize]) -> Tensor<3, Int> {
-    let Some(sharing) = &entries.sharing else { return entries.positions.clone() };
-    let [_, heads, columns] = entries.positions.dims();
-    let lists: Vec<Vec<usize>> = held
-        .iter()
-        .zip(&sharing.centers)
-        .map(|(&held, centers)| {
-            let center = |token: usize| centers.get(token).copied().unwrap_or(token);
-            (0..held).map(|token| columns - held + center(token)).collect()
-        })
-        .collect();
-    let selection = Selection::of_heads(&lists, heads, &entries.positions.device());
-    let missing = columns - selection.width();
-    let indices = if missing == 0 {
-        selection.indices
-    } else {
-        let [batch, heads, _] = selection.indices.dims();
-        let fillers = Tensor::zeros([batch, heads, missing], &selection.indices.device());
-        Tensor::cat(vec![fillers, selection.indices], 2)
-    };
-    entries.positions.clone().gather(2, indices)
+/// The position of each token's center, `[batch, kv_heads, columns]`.
+fn center_positions(entries: &Entries) -> Tensor<3, Int> {
+    let Some(table) = Table::of(entries) else { return entries.positions.clone() };
+    entries.positions.clone().gather(2, table.centers.gather(2, table.rows))
 }

@@ -9,15 +9,17 @@ mod prompt;
 mod query_window;
 mod ranks;
 mod room;
+pub(crate) mod sharing;
 pub mod store;
 mod tracks;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub use config::{CacheConfig, InputCheck};
-pub use entries::{Entries, Sharing};
+pub use entries::Entries;
 pub(crate) use last_queries::LastQueries;
 pub use prompt::Prompt;
+pub use sharing::Sharing;
 pub use tracks::{Track, Tracks};
 
 use crate::{CacheShape, Error, Policy, Result, device::Rows, position::PositionEncoding};
@@ -193,20 +195,26 @@ impl KvCache {
         seen.min_by_key(|seen| seen.iter().sum::<usize>()).unwrap_or_default().to_vec()
     }
 
-    /// Tokens a layer keeps, one number a batch row, those of its longest head; empty before the first.
+    /// Tokens a layer keeps, one number a batch row, those of its longest head; empty before the first. See
+    /// [`kept_by_head`](Self::kept_by_head).
     ///
     /// # Errors
-    /// [`Error::LayerOutOfRange`].
+    /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
     pub fn tokens_kept(&self, layer: usize) -> Result<Vec<usize>> {
         let longest = |heads: Vec<usize>| heads.into_iter().max().unwrap_or(0);
         Ok(self.kept_by_head(layer)?.into_iter().map(longest).collect())
     }
 
-    /// Tokens each head of a layer keeps, `[batch][kv_head]`; empty before the first.
+    /// Tokens each head of a layer keeps, `[batch][kv_head]`; empty before the first. Where tokens share (EMS) only the
+    /// device knows, and it is read.
     ///
     /// # Errors
-    /// [`Error::LayerOutOfRange`].
+    /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
     pub fn kept_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
+        if self.policy.reducer().makes_shared_entries() {
+            let positions = self.kept_positions(layer)?;
+            return Ok(positions.iter().map(|row| row.iter().map(Vec::len).collect()).collect());
+        }
         let held = self.layer(layer)?.held();
         Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
     }
@@ -247,9 +255,9 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
     pub fn kept_positions(&self, layer: usize) -> Result<Vec<Vec<Vec<usize>>>> {
-        let Some(entries) = self.layer(layer)?.entries() else { return Ok(Vec::new()) };
-        let [_, heads, columns] = entries.positions.dims();
-        let positions = entries.positions.try_into_vec_as::<i64>()?;
+        let Some(positions) = self.layer(layer)?.positions() else { return Ok(Vec::new()) };
+        let [_, heads, columns] = positions.dims();
+        let positions = positions.try_into_vec_as::<i64>()?;
         let heads_of_rows = positions.chunks(heads * columns).map(|row| {
             let heads = row.chunks(columns);
             heads
@@ -259,12 +267,13 @@ impl KvCache {
         Ok(heads_of_rows.collect())
     }
 
-    /// The entries of a layer as they are held, or `None` before the first.
+    /// The entries of a layer, a row a token, or `None` before the first.
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn entries(&self, layer: usize) -> Result<Option<Entries>> {
-        Ok(self.layer(layer)?.entries())
+        let entries = self.layer(layer)?.entries();
+        Ok(entries.map(|entries| entries.laid_out(self.config.ops.as_ref())))
     }
 
     /// Bytes the buffers of all layers take on the device now: keys, values, positions, what scorers

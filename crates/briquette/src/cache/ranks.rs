@@ -1,5 +1,6 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use super::sharing::moved;
 use crate::CacheShape;
 
 /// Positions re-counted over the entries held.
@@ -16,12 +17,16 @@ impl Ranks<'_> {
         self.held.len() / self.shape.kv_heads
     }
 
-    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; of padding that of an entry before it.
+    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; of padding that of an entry before it. The last is one
+    /// less than are held, however many of those the device knows to be left.
     pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Tensor<3, Int> {
         let columns = positions.dims()[2];
         if self.padded {
             let held = positions.clone().greater_equal_scalar(0);
-            return held.int().cumsum(2) - 1;
+            let ranks = held.int().cumsum(2);
+            let all = ranks.clone().narrow(2, columns - 1, 1).expand(positions.dims());
+            let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
+            return moved(ranks - all, &by);
         }
         Tensor::<1, Int>::arange(0..columns as i64, self.device).reshape([1, 1, columns]).expand([
             self.batch(),

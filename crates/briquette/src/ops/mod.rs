@@ -6,6 +6,7 @@
 mod accumulate;
 mod attention;
 mod compact;
+mod group;
 #[cfg(feature = "kernels")]
 mod kernels;
 mod nearest;
@@ -81,6 +82,24 @@ pub trait Ops: Debug + Send + Sync {
         select::select(input)
     }
 
+    /// [`select`](Self::select), and what is left of the entries held.
+    ///
+    /// # Errors
+    /// As [`select`](Self::select).
+    fn split(&self, input: SelectInput<'_>) -> Result<Split> {
+        select::split(input)
+    }
+
+    /// Sorts the columns of each row by their class, `[batch, kv_heads, columns]`: less than zero is none, the others
+    /// are less than `number`.
+    ///
+    /// # Errors
+    /// [`Error::Execution`](crate::Error::Execution) if the device failed.
+    fn group(&self, classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
+        let _ = number;
+        group::group(classes)
+    }
+
     /// For each of some rows the most similar of others. See [`NearestInput`] for shapes.
     fn nearest(&self, input: NearestInput) -> Nearest {
         nearest::nearest(input)
@@ -91,8 +110,7 @@ pub trait Ops: Debug + Send + Sync {
         accumulate::accumulate(input)
     }
 
-    /// The selected entries with all that is known of them. Tokens that shared keep equal keys and values; that they
-    /// share is forgotten.
+    /// The selected entries with all that is known of them: entries of which each has a row.
     fn compact_entries(&self, entries: Entries, selection: &Selection) -> Entries {
         Entries {
             keys: self.compact(entries.keys, selection),
@@ -237,18 +255,16 @@ pub struct SharedInput {
     pub directions: Tensor<2>,
     /// Values, `[entries, head_dim]`.
     pub values: Tensor<2>,
-    /// All tokens in the order of their entries: those of an entry stand together, and each has at least one.
-    /// `[tokens]`
-    pub members: Tensor<1, Int>,
-    /// The entry of each token, `[tokens]`.
-    pub entry: Tensor<1, Int>,
-    /// The norm of the key of each token, f32, `[tokens]`.
-    pub norms: Tensor<1>,
-    /// Where the tokens of each batch row and kv head begin, and behind the last where they end,
-    /// `[batch · kv_heads + 1]`.
-    pub offsets: Tensor<1, Int>,
-    /// Tokens of the longest head. Columns of the others begin with fillers.
-    pub width: usize,
+    /// The columns of each head in the order of their entries: those of an entry stand together, and each has at least
+    /// one. `[batch, kv_heads, width]`. Fillers come first, here and in the other two.
+    pub members: Tensor<3, Int>,
+    /// The entry of each column, counted from the first of its head, `[batch, kv_heads, width]`.
+    pub entry: Tensor<3, Int>,
+    /// What the direction of each column's key is multiplied by, f32, `[batch, kv_heads, width]`.
+    pub norms: Tensor<3>,
+    /// For each batch row and kv head how many of its columns are fillers, and the row of its first entry,
+    /// `[batch · kv_heads, 2]`.
+    pub heads: Tensor<2, Int>,
     /// How keys are to be encoded, if they are held as they came.
     pub rotary: Option<RotaryInput>,
     /// More keys, the same number for every head, in buffers with room for more,
@@ -411,20 +427,31 @@ pub struct Selection {
     pub counts: Vec<usize>,
 }
 
+/// What [`Ops::split`] returns.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// The entries to keep.
+    pub kept: Selection,
+    /// The others.
+    pub rest: Selection,
+}
+
+/// What [`Ops::group`] returns.
+#[derive(Clone, Debug)]
+pub struct Groups {
+    /// The columns of each row: those of no class, then those that have one, both ascending.
+    /// `[batch, kv_heads, columns]`
+    pub order: Tensor<3, Int>,
+    /// Places of `order`: those of no class, then class by class, ascending in each. `[batch, kv_heads, columns]`
+    pub members: Tensor<3, Int>,
+    /// How many are of no class, `[batch, kv_heads]`.
+    pub none: Tensor<2, Int>,
+}
+
 impl Selection {
     /// One ascending list a batch row and head, rows first.
     pub fn of_heads(lists: &[impl AsRef<[usize]>], heads: usize, device: &Device) -> Self {
         let width = lists.iter().map(|list| list.as_ref().len()).max().unwrap_or(0);
-        Self::of_heads_in(lists, width, heads, device)
-    }
-
-    /// The same in `width` columns, no fewer than the longest list has.
-    pub(crate) fn of_heads_in(
-        lists: &[impl AsRef<[usize]>],
-        width: usize,
-        heads: usize,
-        device: &Device,
-    ) -> Self {
         let lists = || lists.iter().map(AsRef::as_ref);
         let counts: Vec<usize> = lists().map(<[usize]>::len).collect();
         let mut indices = Vec::with_capacity(counts.len() * width);
@@ -454,6 +481,12 @@ impl Selection {
         Self { indices: Tensor::cat(vec![fillers, self.indices], 2), counts: self.counts }
     }
 
+    /// Whether no head keeps fewer than the widest.
+    pub(crate) fn is_full(&self) -> bool {
+        let width = self.width();
+        self.counts.iter().all(|&count| count == width)
+    }
+
     /// Columns of the result.
     pub fn width(&self) -> usize {
         self.indices.dims()[2]
@@ -461,10 +494,10 @@ impl Selection {
 
     /// True where a column of the result is a filler, `[batch, kv_heads, kept]`; `None` if none is.
     pub(crate) fn fillers(&self) -> Option<Tensor<3, Bool>> {
-        let width = self.width();
-        if self.counts.iter().all(|&count| count == width) {
+        if self.is_full() {
             return None;
         }
+        let width = self.width();
         let missing = self.counts.iter().map(|count| width - count);
         Some(fillers(missing, self.indices.dims(), &self.indices.device()))
     }

@@ -1,4 +1,4 @@
-use super::{SelectInput, Selection};
+use super::{SelectInput, Selection, Split};
 use crate::{Error, Result};
 
 /// Selection on the host: one read of the scores, one write of the indices.
@@ -6,9 +6,27 @@ use crate::{Error, Result};
 /// Burn's own `topk` holds k values in registers and its `sort` reads the tensor back anyway; on the host the
 /// order of equal scores is the same for every backend. NaN is always looked for: here it costs no read.
 pub(super) fn select(input: SelectInput<'_>) -> Result<Selection> {
+    let (heads, device) = (input.scores.dims()[1], input.scores.device());
+    Ok(Selection::of_heads(&lists(input)?, heads, &device))
+}
+
+/// The same, and what is left of the entries held.
+pub(super) fn split(input: SelectInput<'_>) -> Result<Split> {
+    let [_, heads, entries] = input.scores.dims();
+    let (held, device) = (input.held.to_vec(), input.scores.device());
+    let kept = lists(input)?;
+    let rest = |(kept, held): (&Vec<usize>, usize)| -> Vec<usize> {
+        (entries - held..entries).filter(|entry| kept.binary_search(entry).is_err()).collect()
+    };
+    let rest: Vec<Vec<usize>> = kept.iter().zip(held).map(rest).collect();
+    let selection = |lists: &[Vec<usize>]| Selection::of_heads(lists, heads, &device);
+    Ok(Split { kept: selection(&kept), rest: selection(&rest) })
+}
+
+/// The entries kept of each batch row and head.
+fn lists(input: SelectInput<'_>) -> Result<Vec<Vec<usize>>> {
     let SelectInput { layer, scores, held, keep, sinks, recent, check: _ } = input;
-    let [_, heads, entries] = scores.dims();
-    let device = scores.device();
+    let entries = scores.dims()[2];
     let scores: Vec<f32> = scores.clone().try_into_vec_as::<f32>()?;
     let mut lists: Vec<Vec<usize>> = Vec::with_capacity(held.len());
     for (head, scores) in scores.chunks(entries).enumerate() {
@@ -19,7 +37,7 @@ pub(super) fn select(input: SelectInput<'_>) -> Result<Selection> {
         }
         lists.push(best(&held, scores, keep[head], sinks, recent[head]));
     }
-    Ok(Selection::of_heads(&lists, heads, &device))
+    Ok(lists)
 }
 
 /// The first `sinks` and last `recent` of `held`, then the highest of `scores`, `keep` in all, ascending.

@@ -3,13 +3,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ReduceInput, Reduced, Reducer,
-    split::{Split, present},
+    split::{present, split},
 };
 use crate::{
     Result,
     cache::{Entries, Tracks},
     check,
-    ops::{AccumulateInput, Nearest, NearestInput},
+    ops::{AccumulateInput, Nearest, NearestInput, Split},
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
@@ -44,7 +44,7 @@ impl Reducer for EmaMerge {
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
         let device = input.entries.keys.device();
         let heads = input.shape.kv_heads;
-        let Split { kept, evicted } = Split::new(&input)?;
+        let Split { kept, rest: evicted } = split(&input)?;
         let counts = kept.counts.clone();
         let width = kept.width();
         let ReduceInput { entries, ops, .. } = input;

@@ -1,14 +1,18 @@
-use burn::tensor::{DType, Device, Tensor};
-use rayon::prelude::*;
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer, host};
+use super::{ReduceInput, Reduced, Reducer, split::present};
 use crate::{
-    Result,
-    cache::{Entries, Sharing, Tracks},
+    Error, Result,
+    cache::{
+        Entries, Sharing, Track, Tracks,
+        sharing::{Table, aligned, aligned_rows, moved},
+    },
     check,
-    ops::{AccumulateInput, Nearest, NearestInput, Ops, Selection, few_widths, norm, unit},
-    policy::Protect,
+    ops::{
+        AccumulateInput, Groups, Nearest, NearestInput, SelectInput, Selection, Split, few_widths,
+        fillers, norm, unit,
+    },
 };
 
 /// Evicts what matters least and merges what matters a little into what matters most: EMS.
@@ -22,6 +26,9 @@ use crate::{
 /// In decoding the tokens that leave the window become centers, and the centers that matter least are merged
 /// with all their tokens. No more than (`gamma` − 1) · B tokens besides the centers are remembered: those that matter
 /// least are forgotten first.
+///
+/// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens only how many there may
+/// be: there are columns for as many, and those that hold none come first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvictThenMerge {
@@ -79,324 +86,420 @@ impl Reducer for EvictThenMerge {
     }
 
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        let device = input.entries.keys.device();
-        let heads = input.shape.kv_heads;
-        let ops = input.ops;
-        let scores = host::Columns::read(input.scores.clone())?;
-        host::check_scores(&scores, &input)?;
-        // A head decides for itself.
-        let known = input.entries.sharing.as_ref().map(|sharing| &sharing.centers[..]);
-        let (held, keep, protect) = (input.held, input.keep, input.protect);
-        let classes: Vec<Classes> = (0..held.len())
-            .into_par_iter()
-            .map(|head| {
-                let known = known.map_or(&[][..], |known| &known[head][..]);
-                Classes::new(self, protect, known, scores.of(head, held[head]), keep[head])
-            })
-            .collect();
-
-        let lists = |of: fn(&Classes) -> &Vec<usize>| {
-            let lists: Vec<Vec<usize>> =
-                classes.iter().map(|classes| of(classes).clone()).collect();
-            Selection::of_heads(&host::columns(&lists, &input), heads, &device)
-        };
-        let centers = lists(|classes| &classes.centers);
-        let merging = lists(|classes| &classes.merging);
-        let width = centers.width();
-        let rows = |selection| {
-            let entries = Entries { tracks: Tracks::default(), ..input.entries.clone() };
-            entries.select(selection, ops)
-        };
-        let (rows, merged) = if merging.width() == 0 || width == 0 {
-            (None, None)
-        } else {
-            let (centers_rows, merging_rows) = (rows(&centers), rows(&merging));
-            let nearest = ops.nearest(NearestInput {
-                pairs: vec![
-                    (merging_rows.keys.clone(), centers_rows.keys.clone()),
-                    (merging_rows.values.clone(), centers_rows.values.clone()),
-                ],
-                fillers: centers.counts.iter().map(|&count| width - count).collect(),
-            });
-            let merged = Destinations::read(nearest, self.tau)?;
-            (Some((centers_rows, merging_rows)), Some(merged))
-        };
-
-        let outcomes: Vec<Outcome> = classes
-            .par_iter()
-            .enumerate()
-            .map(|(head, classes)| {
-                let into = |place: usize| {
-                    let merged = merged.as_ref()?;
-                    let column = merged.of(head, place, classes.merging.len())?;
-                    Some(column + classes.centers.len() - width)
-                };
-                classes.merge(self.others(keep[head]), scores.of(head, held[head]), into)
-            })
-            .collect();
-
-        let ReduceInput { entries, held, rounds, .. } = input;
-        let columns = entries.columns();
-        let kept: Vec<Vec<usize>> = outcomes
-            .iter()
-            .zip(held)
-            .map(|(outcome, held)| {
-                outcome.kept.iter().map(|entry| columns - held + entry).collect()
-            })
-            .collect();
-        let counts: Vec<usize> = kept.iter().map(Vec::len).collect();
-        let longest = counts.iter().copied().max().unwrap_or(0);
-        let columns = if rounds { few_widths(&counts) } else { longest };
-        let kept = Selection::of_heads_in(&kept, columns, heads, &device);
-        let sharing =
-            Sharing { centers: outcomes.iter().map(|outcome| outcome.center_of.clone()).collect() };
-        let mut entries = entries.select(&kept, ops);
-        entries.keys = entries.keys.cast(DType::F32);
-        let goes = |outcome: &Outcome| outcome.destinations.iter().any(Option::is_some);
-        if let Some((centers, merging)) = rows.filter(|_| outcomes.iter().any(goes)) {
-            let merge = Merge {
-                ops,
-                heads,
-                device,
-                classes: &classes,
-                outcomes: &outcomes,
-                centers,
-                merging,
-            };
-            (entries.keys, entries.values) = merge.keys_and_values(entries.keys, entries.values);
+        if input.check {
+            check_scores(&input)?;
         }
-        entries.sharing = Some(sharing);
-        Ok(Reduced { entries, counts, state: None })
+        let table = Table::of(&input.entries);
+        let table = table.unwrap_or_else(|| Table::of_own(&input.entries, input.held));
+        let counts = Counts::new(self, &input, &table.entries);
+        let step = Step { tau: self.tau, input: &input, table: &table, counts: &counts };
+        let classes = step.classes()?;
+        let tokens = step.tokens(&classes)?;
+        let Classes { keys, values, .. } = classes;
+        let Tokens { positions, tracks, sharing } = tokens;
+        let entries = Entries { keys, values, positions, tracks, sharing: Some(sharing) };
+        Ok(Reduced { entries, counts: counts.tokens, state: None })
     }
 }
 
-/// The entries of one head by what becomes of them; tokens count from the head's first.
-struct Classes {
-    /// Tokens held.
-    held: usize,
-    /// The center of each token before.
-    center_of: Vec<usize>,
-    /// Centers that stay and may be merged into, ascending.
+/// Refuses scores that cannot be ordered.
+fn check_scores(input: &ReduceInput<'_>) -> Result<()> {
+    let nothing = input.entries.positions.clone().lower_scalar(0);
+    let nan = input.scores.clone().is_nan().int().mask_fill(nothing, 0).sum();
+    match nan.try_into_vec_as::<i64>()?.first() {
+        Some(&count) if count > 0 => {
+            let (layer, count) = (input.layer, count as usize);
+            Err(Error::NotFinite { what: "scores", layer, count })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the host knows of the heads: one number a batch row and kv head, rows first.
+struct Counts {
+    /// Entries of the window, which stay as they are: the last.
+    recent: Vec<usize>,
+    /// Those before.
+    older: Vec<usize>,
+    /// How many of them stay and may be merged into.
     centers: Vec<usize>,
-    /// Centers that are to be merged, ascending.
+    /// How many of the others are merged if they find a center.
     merging: Vec<usize>,
-    /// Whether the class of a center is evicted.
-    evicted: Vec<bool>,
+    /// Entries that are left.
+    entries: Vec<usize>,
+    /// Tokens that are left, at most.
+    tokens: Vec<usize>,
 }
 
-impl Classes {
-    /// `known` are the centers of the first tokens; the others are their own. A score a token.
-    fn new(
-        reducer: &EvictThenMerge,
-        protect: Protect,
-        known: &[usize],
-        scores: &[f32],
-        keep: usize,
-    ) -> Self {
-        let held = scores.len();
-        let known = &known[..known.len().min(held)];
-        let center_of: Vec<usize> = known.iter().copied().chain(known.len()..held).collect();
-        let entries: Vec<usize> = (0..held).filter(|&token| center_of[token] == token).collect();
-        let mut classes = Self {
-            held,
-            center_of,
-            centers: Vec::new(),
-            merging: Vec::new(),
-            evicted: vec![false; held],
-        };
-        // The last tokens are entries of their own.
-        let recent = protect.recent.tokens(keep).min(keep).min(entries.len());
-        let (older, _) = entries.split_at(entries.len() - recent);
-        let wanted = keep - recent;
-        if older.len() <= wanted {
-            return classes;
-        }
-        let (sinks, rest) = older.split_at(protect.sinks.min(wanted));
-        let (best, demoted) = host::split_best(rest.to_vec(), wanted - sinks.len(), scores);
-        classes.centers = [sinks, &best].concat();
-        let (merging, evicted) = host::split_best(demoted, reducer.others(keep), scores);
-        evicted.iter().for_each(|&center| classes.evicted[center] = true);
-        classes.merging = merging;
-        classes
+impl Counts {
+    fn new(reducer: &EvictThenMerge, input: &ReduceInput<'_>, entries: &[usize]) -> Self {
+        let of_heads = |f: &dyn Fn(usize) -> usize| (0..entries.len()).map(f).collect::<Vec<_>>();
+        let keep = input.keep;
+        let recent = of_heads(&|head| {
+            let recent = input.protect.recent.tokens(keep[head]);
+            recent.min(keep[head]).min(entries[head])
+        });
+        let older = of_heads(&|head| entries[head] - recent[head]);
+        let centers = of_heads(&|head| older[head].min(keep[head] - recent[head]));
+        let merging = of_heads(&|head| match centers[head] {
+            0 => 0,
+            centers => (older[head] - centers).min(reducer.others(keep[head])),
+        });
+        let entries = of_heads(&|head| centers[head] + recent[head]);
+        let tokens =
+            of_heads(&|head| input.held[head].min(entries[head] + reducer.others(keep[head])));
+        Self { recent, older, centers, merging, entries, tokens }
+    }
+}
+
+fn most(counts: &[usize]) -> usize {
+    counts.iter().copied().max().unwrap_or(0)
+}
+
+/// For each head a number that is one of all heads less one of its own.
+fn less(number: usize, counts: &[usize]) -> Vec<i64> {
+    counts.iter().map(|&count| number as i64 - count as i64).collect()
+}
+
+/// The weights of tokens: one of no score must not make a class of weight zero, and sums must be finite.
+const WEIGHTS: (f64, f64) = (1e-12, 1e30);
+
+/// One call, on the device. Rows are those of the entries, slots those of the entries before the window.
+struct Step<'a> {
+    tau: f64,
+    input: &'a ReduceInput<'a>,
+    table: &'a Table,
+    counts: &'a Counts,
+}
+
+/// What entries become.
+struct Classes {
+    /// Directions of keys, `[batch, kv_heads, entries, head_dim]`.
+    keys: Tensor<4>,
+    /// `[batch, kv_heads, entries, head_dim]`
+    values: Tensor<4>,
+    /// The column of the center of each, as they were; 0 at fillers. `[batch, kv_heads, entries]`
+    columns: Tensor<3, Int>,
+    /// For each row there was the entry it is in now, counted from the first of its head and from 1; 0 where it is
+    /// evicted. `[batch, kv_heads, rows]`
+    entry: Tensor<3, Int>,
+}
+
+/// What tokens become.
+struct Tokens {
+    positions: Tensor<3, Int>,
+    tracks: Tracks,
+    sharing: Sharing,
+}
+
+/// Which of the entries go where.
+struct Merged {
+    /// Slots of the entries to be merged, `[batch, kv_heads, merging]`.
+    slots: Tensor<3, Int>,
+    /// The center each goes to, counted from the first of its head and from 1; 0 if it goes nowhere.
+    entry: Tensor<3, Int>,
+}
+
+impl Step<'_> {
+    fn dims(&self, width: usize) -> [usize; 3] {
+        let [batch, heads, _] = self.table.rows.dims();
+        [batch, heads, width]
     }
 
-    /// Sends each class that is to be merged where `into` says (the place of a center among the centers), evicts it
-    /// if that is nowhere, and forgets tokens beyond `others`.
+    /// 0, 1, 2 … for every head.
+    fn places(&self, width: usize) -> Tensor<3, Int> {
+        let place = Tensor::<1, Int>::arange(0..width as i64, &self.table.rows.device());
+        place.reshape([1, 1, width]).expand(self.dims(width))
+    }
+
+    /// Of all entries one number each becomes one a slot.
+    fn slots(&self, of_rows: Tensor<3, Int>) -> Tensor<3, Int> {
+        let older = most(&self.counts.older);
+        let first = less(of_rows.dims()[2] - older, &self.counts.recent);
+        aligned(of_rows, &first, older)
+    }
+
+    /// Rows of slots.
+    fn rows(&self, slots: Tensor<3, Int>) -> Tensor<3, Int> {
+        let rows = self.table.centers.dims()[2];
+        moved(slots, &less(rows - most(&self.counts.older), &self.counts.recent))
+    }
+
+    fn classes(&self) -> Result<Classes> {
+        let Self { input, table, counts, .. } = self;
+        let (ops, rows) = (input.ops, table.centers.dims()[2]);
+        let none = vec![0; counts.older.len()];
+        let scores = input.scores.clone().gather(2, self.slots(table.centers.clone()));
+        let Split { kept, rest } = ops.split(SelectInput {
+            layer: input.layer,
+            scores: &scores,
+            held: &counts.older,
+            keep: &counts.centers,
+            sinks: input.protect.sinks,
+            recent: &none,
+            check: false,
+        })?;
+        let merging = self.merging(&scores, rest)?;
+
+        // An entry is a key, a value, the column of its center, and the weight of its tokens.
+        let all = Entries {
+            keys: input.entries.keys.clone(),
+            values: input.entries.values.clone(),
+            positions: table.centers.clone(),
+            tracks: Tracks::default().with(Track::Scores, self.weights()),
+            sharing: None,
+        };
+        let pick = |rows: Tensor<3, Int>, counts: &[usize]| {
+            let selection = Selection { indices: rows, counts: counts.to_vec() };
+            all.clone().select(&selection, ops)
+        };
+        let width = most(&counts.recent);
+        let last =
+            moved(self.places(width), &less(rows, &counts.recent)).clamp_max(rows as i64 - 1);
+        let recent = (width > 0).then(|| pick(last, &vec![width; none.len()]));
+        let centers =
+            (kept.width() > 0).then(|| pick(self.rows(kept.indices.clone()), &counts.centers));
+
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
+        let mut columns = Vec::new();
+        let mut merged = None;
+        if let Some(centers) = centers {
+            columns.push(centers.positions.clone());
+            let into = merging.map(|merging| {
+                let classes = pick(self.rows(merging.indices.clone()), &merging.counts);
+                (merging, classes)
+            });
+            let (key, value) = match into {
+                None => (centers.keys.cast(DType::F32), centers.values.cast(DType::F32)),
+                Some((merging, classes)) => {
+                    let (key, value, found) = self.merge(centers, merging, classes);
+                    merged = Some(found);
+                    (key, value)
+                }
+            };
+            keys.push(key);
+            values.push(value);
+        }
+        if let Some(recent) = recent {
+            columns.push(recent.positions);
+            keys.push(recent.keys.cast(DType::F32));
+            values.push(recent.values.cast(DType::F32));
+        }
+        // Centers, and from where they end the window.
+        let entries = most(&counts.entries);
+        let first = |&recent: &usize| (kept.width() + recent) as i64 - entries as i64;
+        let in_line: Vec<i64> = counts.recent.iter().map(first).collect();
+        let together = |x: Vec<Tensor<4>>| aligned_rows(Tensor::cat(x, 2), &in_line, entries, ops);
+        Ok(Classes {
+            keys: unit(together(keys)).cast(all.keys.dtype()),
+            values: together(values).cast(all.values.dtype()),
+            columns: aligned(Tensor::cat(columns, 2), &in_line, entries).clamp_min(0),
+            entry: self.entry_of_rows(&kept, merged),
+        })
+    }
+
+    /// Of the entries that are not kept those to be merged, as slots; `None` if there are none.
+    fn merging(&self, scores: &Tensor<3>, rest: Selection) -> Result<Option<Selection>> {
+        let Self { input, counts, .. } = self;
+        if most(&counts.merging) == 0 {
+            return Ok(None);
+        }
+        if counts.merging == rest.counts {
+            return Ok(Some(rest));
+        }
+        let best = input.ops.select(SelectInput {
+            layer: input.layer,
+            scores: &scores.clone().gather(2, rest.indices.clone()),
+            held: &rest.counts,
+            keep: &counts.merging,
+            sinks: 0,
+            recent: &vec![0; counts.merging.len()],
+            check: false,
+        })?;
+        let indices = rest.indices.gather(2, best.indices);
+        Ok(Some(Selection { indices, counts: best.counts }))
+    }
+
+    /// The weight of each row: the scores of its tokens, `[batch, kv_heads, rows]`.
+    fn weights(&self) -> Tensor<3> {
+        let nothing = self.input.entries.positions.clone().lower_scalar(0);
+        let scores = self.input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1).mask_fill(nothing, 0.0);
+        let rows = self.table.centers.dims()[2];
+        let sums = self.input.ops.accumulate(AccumulateInput {
+            weights: Tensor::ones(scores.dims(), (&scores.device(), DType::F32)),
+            x: scores.unsqueeze_dim::<4>(3),
+            slot: self.table.rows.clone(),
+            span: 1,
+            slots: rows,
+        });
+        sums.reshape(self.dims(rows))
+    }
+
+    /// Keys, whatever their length, and values of the centers when what is like them has been merged in.
     fn merge(
         &self,
-        others: usize,
-        scores: &[f32],
-        into: impl Fn(usize) -> Option<usize>,
-    ) -> Outcome {
-        // Where the class of each center goes.
-        let mut goes_to: Vec<Option<usize>> =
-            (0..self.held).map(|center| (!self.evicted[center]).then_some(center)).collect();
-        let mut weight = vec![0.0; self.held];
-        for (token, &center) in self.center_of.iter().enumerate() {
-            weight[center] += scores[token].max(LEAST_WEIGHT);
-        }
-        let mut changed = vec![false; self.held];
-        let mut destinations = Vec::with_capacity(self.merging.len());
-        for (place, &center) in self.merging.iter().enumerate() {
-            let destination = into(place);
-            let new = destination.map(|place| self.centers[place]);
-            if let Some(new) = new {
-                changed[new] = true;
-            }
-            goes_to[center] = new;
-            destinations.push(destination);
-        }
-        let mut center_of: Vec<Option<usize>> =
-            self.center_of.iter().map(|&center| goes_to[center]).collect();
-        let extra = (0..self.held)
-            .filter(|&token| center_of[token].is_some_and(|center| center != token))
-            .collect();
-        let (_, forgotten) = host::split_best(extra, others, scores);
-        forgotten.into_iter().for_each(|token| center_of[token] = None);
-        let kept: Vec<usize> = (0..self.held).filter(|&token| center_of[token].is_some()).collect();
-        let mut place = vec![0; self.held];
-        kept.iter().enumerate().for_each(|(new, &old)| place[old] = new);
-        let old_center: Vec<usize> = kept.iter().filter_map(|&token| center_of[token]).collect();
-        Outcome {
-            center_of: old_center.iter().map(|&center| place[center]).collect(),
-            changed: old_center.iter().map(|&center| changed[center]).collect(),
-            old_center,
-            kept,
-            destinations,
-            weight,
-        }
-    }
-}
-
-/// The smallest weight of a token: one of no score must not make a class of weight zero.
-const LEAST_WEIGHT: f32 = 1e-12;
-
-/// What is left of one head.
-struct Outcome {
-    /// The tokens that are left, as they were counted before, ascending.
-    kept: Vec<usize>,
-    /// The center of each, as they are counted now.
-    center_of: Vec<usize>,
-    /// The center of each, as they were counted before.
-    old_center: Vec<usize>,
-    /// Whether the center of each has changed.
-    changed: Vec<bool>,
-    /// For each center that was to be merged the place among the centers it went to.
-    destinations: Vec<Option<usize>>,
-    /// The weight of the class of each center before.
-    weight: Vec<f32>,
-}
-
-/// Where classes go, on the host.
-struct Destinations {
-    index: Vec<i64>,
-    goes: Vec<bool>,
-    width: usize,
-}
-
-impl Destinations {
-    fn read(nearest: Nearest, tau: f64) -> Result<Self> {
-        let width = nearest.index.dims()[2];
-        let (similarity, index) = host::read(nearest.similarity, nearest.index)?;
-        let goes = similarity.into_iter().map(|similarity| f64::from(similarity) > tau).collect();
-        Ok(Self { index, goes, width })
-    }
-
-    /// The column of the center that the class at `place` of `count` goes to.
-    fn of(&self, head: usize, place: usize, count: usize) -> Option<usize> {
-        let at = (head + 1) * self.width - count + place;
-        self.goes[at].then(|| self.index[at] as usize)
-    }
-}
-
-/// The weighted means of classes.
-struct Merge<'a> {
-    ops: &'a dyn Ops,
-    heads: usize,
-    device: Device,
-    classes: &'a [Classes],
-    outcomes: &'a [Outcome],
-    /// The entries that are merged into.
-    centers: Entries,
-    /// Those that are merged.
-    merging: Entries,
-}
-
-impl Merge<'_> {
-    /// Keys and values of the tokens that are left, from what they were.
-    fn keys_and_values(&self, keys: Tensor<4>, values: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
-        let (ops, heads) = (self.ops, self.heads);
-        let both = self.classes.iter().zip(self.outcomes);
-        let width = self.centers.columns();
-        let numbers = |lists: Vec<Vec<f32>>| host::scalars(&lists, heads, &self.device);
-        let weight_of_centers = numbers(
-            both.clone()
-                .map(|(classes, outcome)| {
-                    classes.centers.iter().map(|&center| outcome.weight[center]).collect()
-                })
-                .collect(),
-        );
-        let weight_of_merging = numbers(
-            both.clone()
-                .map(|(classes, outcome)| {
-                    let places = classes.merging.iter().zip(&outcome.destinations);
-                    places.map(|(&c, to)| to.map_or(0.0, |_| outcome.weight[c])).collect()
-                })
-                .collect(),
-        );
-        let slots: Vec<Vec<usize>> = both
-            .clone()
-            .map(|(classes, outcome)| {
-                let first = width - classes.centers.len();
-                outcome.destinations.iter().map(|to| to.map_or(0, |to| first + to)).collect()
-            })
-            .collect();
-        let slot = Selection::of_heads(&slots, heads, &self.device).indices;
-        let weight_of_centers = weight_of_centers.unsqueeze_dim::<4>(3);
-        let sum = |x: &dyn Fn(&Entries) -> Tensor<4>| {
-            let merged = ops.accumulate(AccumulateInput {
-                x: x(&self.merging),
-                weights: weight_of_merging.clone(),
-                slot: slot.clone(),
+        centers: Entries,
+        merging: Selection,
+        classes: Entries,
+    ) -> (Tensor<4>, Tensor<4>, Merged) {
+        let (ops, width) = (self.input.ops, centers.columns());
+        let missing = less(width, &self.counts.centers);
+        let Nearest { similarity, index } = ops.nearest(NearestInput {
+            pairs: vec![
+                (classes.keys.clone(), centers.keys.clone()),
+                (classes.values.clone(), centers.values.clone()),
+            ],
+            fillers: missing.iter().map(|&missing| missing as usize).collect(),
+        });
+        let goes = similarity.greater_scalar(self.tau).float().cast(DType::F32);
+        let goes = if merging.is_full() { goes } else { goes * present(&merging) };
+        let weight = |of: &Entries| {
+            let weight = of.tracks.get(Track::Scores).cloned();
+            weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &goes.device()))
+        };
+        let weights = weight(&classes) * goes.clone();
+        let own = weight(&centers).unsqueeze_dim::<4>(3);
+        let sum = |x: Tensor<4>| {
+            ops.accumulate(AccumulateInput {
+                x,
+                weights: weights.clone(),
+                slot: index.clone(),
                 span: 1,
                 slots: width,
-            });
-            merged + x(&self.centers) * weight_of_centers.clone()
-        };
-        let directions = unit(sum(&|of| unit(of.keys.clone())));
-        let ones = sum(&|of| {
-            let [batch, heads, width] = of.positions.dims();
-            Tensor::ones([batch, heads, width, 1], (&self.device, DType::F32))
-        });
-        let means = sum(&|of| of.values.clone().cast(DType::F32));
-        let means = means / ones.clamp_min(f32::MIN_POSITIVE);
-
-        // For each token that is left the place of its center, where that has changed.
-        let places: Vec<Vec<usize>> = both
-            .map(|(classes, outcome)| {
-                let first = width - classes.centers.len();
-                let place = |(&center, &changed): (&usize, &bool)| {
-                    let place = || classes.centers.binary_search(&center).unwrap_or(0);
-                    if changed { first + place() } else { 0 }
-                };
-                outcome.old_center.iter().zip(&outcome.changed).map(place).collect()
             })
-            .collect();
-        let columns = keys.dims()[2];
-        let places = Selection::of_heads_in(&places, columns, heads, &self.device);
-        let changed = self.outcomes.iter().map(|outcome| {
-            outcome.changed.iter().map(|&changed| f32::from(u8::from(changed))).collect()
+        };
+        let keys = sum(unit(classes.keys)) + unit(centers.keys) * own.clone();
+        let values = sum(classes.values) + centers.values.cast(DType::F32) * own.clone();
+        let [batch, heads, number] = index.dims();
+        let ones = Tensor::ones([batch, heads, number, 1], (&index.device(), DType::F32));
+        let all = sum(ones) + own;
+        let entry = moved(index, &missing.iter().map(|missing| 1 - missing).collect::<Vec<_>>());
+        let entry = entry * goes.int();
+        // A filler has weight zero.
+        let values = values / all.clamp_min(f32::MIN_POSITIVE);
+        (keys, values, Merged { slots: merging.indices, entry })
+    }
+
+    /// See [`Classes::entry`].
+    fn entry_of_rows(&self, kept: &Selection, merged: Option<Merged>) -> Tensor<3, Int> {
+        let Self { table, counts, .. } = self;
+        let (older, width) = (most(&counts.older), most(&counts.recent));
+        let mut entry = Tensor::zeros(self.dims(older), &table.rows.device());
+        let mut put = |slots: Tensor<3, Int>, number: Tensor<3, Int>| {
+            entry = entry.clone().scatter(2, slots, number, IndexingUpdateOp::Add);
+        };
+        if kept.width() > 0 {
+            let first = counts.centers.iter().map(|&count| 1 + count as i64 - kept.width() as i64);
+            let number = moved(self.places(kept.width()), &first.collect::<Vec<_>>());
+            put(kept.indices.clone(), number);
+        }
+        if let Some(Merged { slots, entry }) = merged {
+            put(slots, entry);
+        }
+        if width > 0 {
+            let first: Vec<i64> = counts.centers.iter().map(|&count| 1 + count as i64).collect();
+            entry = Tensor::cat(vec![entry, moved(self.places(width), &first)], 2);
+        }
+        let rows = table.centers.dims()[2] as i64;
+        let first = counts.recent.iter().map(|&recent| (older + recent) as i64 - rows);
+        aligned(entry, &first.collect::<Vec<_>>(), rows as usize)
+    }
+
+    fn tokens(&self, classes: &Classes) -> Result<Tokens> {
+        let Self { input, table, counts, .. } = self;
+        let ops = input.ops;
+        let nothing = input.entries.positions.clone().lower_scalar(0);
+        let entry = classes.entry.clone().gather(2, table.rows.clone()).mask_fill(nothing, 0);
+
+        // The columns left, at most: those that hold nothing any more come first.
+        let left = self.left(classes, &entry)?;
+        let mut entry = entry.gather(2, left.indices.clone());
+        if let Some(fillers) = left.fillers() {
+            entry = entry.mask_fill(fillers, 0);
+        }
+        let entries = most(&counts.entries);
+        let Groups { order, members, none } = ops.group(entry.clone().sub_scalar(1), entries)?;
+        let entry = entry.gather(2, order.clone()).sub_scalar(1);
+        let columns = left.indices.gather(2, order);
+
+        // What is known of a token, in one go.
+        let lengths = norm(input.entries.keys.clone()).squeeze_dim::<3>(3);
+        let norms = table.norms.clone() * lengths.gather(2, table.rows.clone());
+        let norms = norms.unsqueeze_dim::<4>(3);
+        let known = Entries {
+            keys: norms.clone(),
+            values: norms,
+            positions: input.entries.positions.clone(),
+            tracks: input.entries.tracks.clone(),
+            sharing: None,
+        };
+        let selection = Selection { indices: columns.clone(), counts: counts.tokens.clone() };
+        let Entries { keys: norms, positions, tracks, .. } = known.select(&selection, ops);
+        let nothing = entry.clone().lower_scalar(0);
+        let [batch, heads, width] = entry.dims();
+        let tracks = tracks.map(|track| {
+            let nothing = nothing.clone().unsqueeze_dim::<4>(2);
+            let group = track.dims()[1] / heads;
+            let nothing = nothing.expand([batch, heads, group, width]);
+            track.mask_fill(nothing.reshape([batch, heads * group, width]), 0.0)
         });
-        let changed: Vec<Vec<f32>> = changed.collect();
-        let changed = host::scalars_in(&changed, columns, heads, &self.device);
-        let changed = changed.unsqueeze_dim::<4>(3).greater_scalar(0.5);
-        let norms = norm(keys.clone());
-        let new_keys = ops.compact(directions, &places) * norms;
-        let new_values = ops.compact(means, &places).cast(values.dtype());
-        let (key_shape, value_shape) = (keys.dims(), values.dims());
-        (
-            keys.mask_where(changed.clone().expand(key_shape), new_keys),
-            values.mask_where(changed.expand(value_shape), new_values),
-        )
+
+        // Where the columns of centers have gone.
+        let mut place = self.places(width);
+        if let Some(fillers) = selection.fillers() {
+            place = place.mask_fill(fillers, 0);
+        }
+        let gone =
+            Tensor::zeros_like(&table.rows).scatter(2, columns, place, IndexingUpdateOp::Add);
+        let back: Vec<i64> = less(width, &counts.tokens).into_iter().map(|by| -by).collect();
+        let centers = moved(gone.gather(2, classes.columns.clone()), &back);
+        Ok(Tokens {
+            positions: positions.mask_fill(nothing, -1),
+            tracks,
+            sharing: Sharing {
+                tokens: counts.tokens.clone(),
+                entries: counts.entries.clone(),
+                own: vec![0; counts.tokens.len()],
+                entry: entry.clamp_min(0),
+                norms: norms.squeeze_dim(3),
+                centers,
+                members,
+                none,
+            },
+        })
+    }
+
+    /// The columns that may stay: centers, and then the tokens with the highest scores among those that are in an entry.
+    fn left(&self, classes: &Classes, entry: &Tensor<3, Int>) -> Result<Selection> {
+        let Self { input, counts, .. } = self;
+        let columns = entry.dims()[2];
+        let wanted = if input.rounds { few_widths(&counts.tokens) } else { most(&counts.tokens) };
+        if counts.tokens == input.held {
+            let first = vec![columns as i64 - wanted as i64; counts.tokens.len()];
+            let indices = aligned(self.places(columns), &first, wanted);
+            return Ok(Selection { indices, counts: counts.tokens.clone() });
+        }
+        let entries = most(&counts.entries);
+        let mut one = Tensor::ones(self.dims(entries), &entry.device());
+        if counts.entries.iter().any(|&count| count != entries) {
+            let missing = counts.entries.iter().map(|count| entries - count);
+            one = one.mask_fill(fillers(missing, self.dims(entries), &entry.device()), 0);
+        }
+        let is_center = Tensor::<3, Int>::zeros(self.dims(columns), &entry.device());
+        let is_center = is_center.scatter(2, classes.columns.clone(), one, IndexingUpdateOp::Add);
+        let scores =
+            input.scores.clone().mask_fill(entry.clone().equal_scalar(0), f32::NEG_INFINITY);
+        let scores = scores.mask_fill(is_center.greater_scalar(0), f32::INFINITY);
+        let left = input.ops.select(SelectInput {
+            layer: input.layer,
+            scores: &scores,
+            held: input.held,
+            keep: &counts.tokens,
+            sinks: 0,
+            recent: &vec![0; counts.tokens.len()],
+            check: false,
+        })?;
+        Ok(if input.rounds { left.rounded() } else { left })
     }
 }

@@ -1,6 +1,6 @@
 //! What reducers that decide on the host share.
 
-use burn::tensor::{DType, DataError, Device, Int, Tensor, TensorData, Transaction};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::ReduceInput;
 use crate::{Error, Result};
@@ -23,19 +23,6 @@ impl Columns {
         let end = (head + 1) * self.width;
         &self.numbers[end - held..end]
     }
-}
-
-/// Numbers and places, waiting for the device once.
-pub(super) fn read(numbers: Tensor<3>, places: Tensor<3, Int>) -> Result<(Vec<f32>, Vec<i64>)> {
-    let read = Transaction::default().register(numbers).register(places).try_execute();
-    let mut read = read.map_err(|error| Error::Execution(error.to_string()))?.into_iter();
-    let mut next = || read.next().ok_or_else(|| Error::Execution("a read came back short".into()));
-    let (numbers, places) = (next()?, next()?);
-    let failed = |error: DataError| Error::Execution(error.to_string());
-    Ok((
-        numbers.try_into_vec_as::<f32>().map_err(failed)?,
-        places.try_into_vec_as::<i64>().map_err(failed)?,
-    ))
 }
 
 /// Refuses scores that cannot be ordered.
@@ -61,16 +48,6 @@ pub(super) fn columns(lists: &[Vec<usize>], input: &ReduceInput<'_>) -> Vec<Vec<
 /// One number a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
 pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tensor<3> {
     let width = lists.iter().map(Vec::len).max().unwrap_or(0);
-    scalars_in(lists, width, heads, device)
-}
-
-/// The same in `width` columns, no fewer than the longest list has.
-pub(super) fn scalars_in(
-    lists: &[Vec<f32>],
-    width: usize,
-    heads: usize,
-    device: &Device,
-) -> Tensor<3> {
     let mut numbers = Vec::with_capacity(lists.len() * width);
     for list in lists {
         numbers.extend(std::iter::repeat_n(0.0, width - list.len()));
@@ -78,20 +55,4 @@ pub(super) fn scalars_in(
     }
     let data = TensorData::new(numbers, [lists.len() / heads, heads, width]);
     Tensor::from_data(data, (device, DType::F32))
-}
-
-/// The `number` entries with the highest scores, of equal scores the first, ascending; and the others in any order.
-pub(super) fn split_best(
-    mut entries: Vec<usize>,
-    number: usize,
-    scores: &[f32],
-) -> (Vec<usize>, Vec<usize>) {
-    if number >= entries.len() {
-        return (entries, Vec::new());
-    }
-    entries
-        .select_nth_unstable_by(number, |&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
-    let others = entries.split_off(number);
-    entries.sort_unstable();
-    (entries, others)
 }

@@ -22,7 +22,7 @@ pub use value_merge::ValueMerge;
 use crate::{
     Budget, CacheShape, Result,
     cache::Entries,
-    ops::{Ops, SelectInput, Selection},
+    ops::{Ops, SelectInput, Selection, Split},
     policy::Protect,
     score::Observes,
 };
@@ -127,7 +127,8 @@ pub struct ReduceInput<'a> {
 pub struct Reduced {
     /// The entries that remain; heads that hold fewer than the widest begin with fillers at position −1.
     pub entries: Entries,
-    /// How many each batch row and kv head holds, rows first.
+    /// How many each batch row and kv head holds, rows first; where tokens share how many it may hold, of which the first
+    /// may be fillers.
     pub counts: Vec<usize>,
     /// What the reducer is given when it runs again in this layer, `[batch, numbers]`.
     pub state: Option<Tensor<2>>,
@@ -139,9 +140,21 @@ impl ReduceInput<'_> {
     /// # Errors
     /// What [`Ops::select`] returns.
     pub fn select(&self) -> Result<Selection> {
+        self.with_selection(|selection| self.ops.select(selection))
+    }
+
+    /// [`select`](Self::select), and the entries that are not kept.
+    ///
+    /// # Errors
+    /// What [`Ops::split`] returns.
+    pub fn split(&self) -> Result<Split> {
+        self.with_selection(|selection| self.ops.split(selection))
+    }
+
+    fn with_selection<T>(&self, run: impl FnOnce(SelectInput<'_>) -> Result<T>) -> Result<T> {
         let recent: Vec<usize> =
             self.keep.iter().map(|&keep| self.protect.recent.tokens(keep)).collect();
-        self.ops.select(SelectInput {
+        run(SelectInput {
             layer: self.layer,
             scores: self.scores,
             held: self.held,

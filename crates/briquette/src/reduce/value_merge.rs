@@ -3,13 +3,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     ReduceInput, Reduced, Reducer,
-    split::{Split, present},
+    split::{present, split},
 };
 use crate::{
     Error, Result,
     cache::{Entries, Track},
     check,
-    ops::{AccumulateInput, Ops},
+    ops::{AccumulateInput, Ops, Split},
     score::{Observes, group_mean},
 };
 
@@ -63,10 +63,10 @@ impl Reducer for ValueMerge {
             });
         };
         let attention = group_mean(attention, input.shape);
-        let split = Split::new(&input)?;
+        let split = split(&input)?;
         let ReduceInput { layer, entries, ops, .. } = input;
         let Shares { start, share } = self.shares(layer, &entries, attention, &split, ops);
-        let Split { kept, evicted } = split;
+        let Split { kept, rest: evicted } = split;
         let values = ops.compact(entries.values.clone(), &evicted);
         let mut entries = entries.select(&kept, ops);
         let added = ops.accumulate(AccumulateInput {
@@ -100,7 +100,7 @@ impl ValueMerge {
         split: &Split,
         ops: &dyn Ops,
     ) -> Shares {
-        let Split { kept, evicted } = split;
+        let Split { kept, rest: evicted } = split;
         let device = attention.device();
         let [batch, heads, most] = evicted.indices.dims();
         let width = kept.width();

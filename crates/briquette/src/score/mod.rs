@@ -30,7 +30,7 @@ pub use window::{HeadMean, WindowAttention};
 
 use crate::{
     CacheShape, Error, Profile, Result,
-    cache::{LastQueries, Track, Tracks},
+    cache::{Entries, LastQueries, Track, Tracks},
     ops::Ops,
 };
 
@@ -153,10 +153,8 @@ pub struct ScoreInput<'a> {
     pub budget: &'a [usize],
     /// Entries held, one number a batch row and kv head, rows first: the last columns.
     pub held: &'a [usize],
-    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`.
-    pub keys: &'a Tensor<4>,
-    /// Values, `[batch, kv_heads, entries, head_dim]`.
-    pub values: &'a Tensor<4>,
+    /// The entries as they are held.
+    pub(crate) entries: &'a Entries,
     /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is padding.
     pub positions: &'a Tensor<3, Int>,
     /// What has been counted of each entry.
@@ -174,6 +172,16 @@ pub struct ScoreInput<'a> {
 }
 
 impl ScoreInput<'_> {
+    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
+    pub fn keys(&self) -> Tensor<4> {
+        self.entries.clone().laid_out(self.ops).keys
+    }
+
+    /// Values, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
+    pub fn values(&self) -> Tensor<4> {
+        self.entries.clone().laid_out(self.ops).values
+    }
+
     /// What has been counted, `[batch, heads, entries]`, f32.
     ///
     /// # Errors

@@ -207,6 +207,7 @@ impl Store for DenseStore {
 /// Attention over entries that lie as they are, in a store or on their way into one.
 pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> AttentionOutput {
     let ops: &dyn Ops = input.ops;
+    let entries = entries.laid_out(ops);
     ops.attention(AttentionInput {
         queries: input.queries,
         keys: Encode::keys(input.encode.as_ref(), entries.keys),

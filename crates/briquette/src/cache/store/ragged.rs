@@ -52,23 +52,26 @@ struct RaggedBody {
 }
 
 impl Body for RaggedBody {
-    fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self {
+    fn pack(
+        entries: Entries,
+        counts: &[usize],
+        options: &StoreOptions,
+    ) -> Result<Self, Box<Entries>> {
+        if counts.iter().all(|&count| count == entries.columns()) {
+            return Err(Box::new(entries));
+        }
         let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
         let (tokens, packing) = Tokens::pack(entries.positions, entries.tracks, counts, options);
         let row = options.pair_bytes() / (batch * shape.kv_heads);
         let offsets = tokens.layout.offsets(device);
         let places = tokens.bytes(options.rows) + buffer_bytes(&offsets, options.rows);
-        Self {
+        Ok(Self {
             offsets,
             keys: packing.pack(entries.keys.cast(dtype)),
             values: packing.pack(entries.values.cast(dtype)),
             bytes: tokens.layout.total() * row + places,
             tokens,
-        }
-    }
-
-    fn takes(entries: &Entries, counts: &[usize]) -> bool {
-        counts.iter().any(|&count| count != entries.columns())
+        })
     }
 
     fn entries(&self, _: &StoreOptions) -> Entries {

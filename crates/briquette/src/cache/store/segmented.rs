@@ -8,13 +8,15 @@ use crate::{
 
 /// Entries in a form of their own, which change only when all of them are replaced.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
-    /// Takes entries of which each batch row and head holds the last `counts`.
-    fn pack(entries: Entries, counts: &[usize], options: &StoreOptions) -> Self;
+    /// Takes entries of which each batch row and head holds the last `counts`; gives them back if it gains nothing by
+    /// holding them, and they are to be held as they are.
+    fn pack(
+        entries: Entries,
+        counts: &[usize],
+        options: &StoreOptions,
+    ) -> Result<Self, Box<Entries>>;
 
-    /// Whether it gains by holding these; others are held as they are.
-    fn takes(entries: &Entries, counts: &[usize]) -> bool;
-
-    /// All of them, heads that hold fewer filled up at the left.
+    /// All of them, heads that hold fewer filled up at the left. Tokens that share still do.
     fn entries(&self, options: &StoreOptions) -> Entries;
 
     /// The positions of all of them, `[batch, kv_heads, columns]`, −1 at fillers.
@@ -109,13 +111,14 @@ impl<B: Body> Store for Segmented<B> {
             return held;
         }
         let tail = self.tail.entries();
+        let columns = tail.columns();
         let keys = tail.keys.cast(held.keys.dtype());
         Entries {
             keys: Tensor::cat(vec![held.keys, keys], 2),
             values: Tensor::cat(vec![held.values, tail.values], 2),
             positions: Tensor::cat(vec![held.positions, tail.positions], 2),
             tracks: held.tracks.zip(tail.tracks, |held, tail| Tensor::cat(vec![held, tail], 2)),
-            sharing: held.sharing,
+            sharing: held.sharing.map(|sharing| sharing.followed_by(columns)),
         }
     }
 
@@ -160,14 +163,15 @@ impl<B: Body> Store for Segmented<B> {
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         let columns = entries.columns();
         self.padded = false;
-        if !B::takes(&entries, counts) {
-            self.body = None;
-            self.tail.replace(entries, counts, capacity);
-            return;
-        }
         // The old body goes before the new one comes.
         self.body = None;
-        self.body = Some(B::pack(entries, counts, &self.options));
+        match B::pack(entries, counts, &self.options) {
+            Ok(body) => self.body = Some(body),
+            Err(entries) => {
+                self.tail.replace(*entries, counts, capacity);
+                return;
+            }
+        }
         let room = capacity.saturating_sub(columns);
         self.tail.truncate(0);
         if self.tail.capacity() > room {

@@ -7,12 +7,12 @@ mod merge;
 mod selection;
 mod window;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 
 use super::{
-    AccumulateInput, AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Moments,
+    AccumulateInput, AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Groups, Moments,
     MomentsInput, Nearest, NearestInput, Ops, QuantizedInput, RaggedInput, RaggedOutput, Reference,
-    SelectInput, Selection, SharedInput, WindowInput, select,
+    SelectInput, Selection, SharedInput, Split, WindowInput, group, select,
 };
 use crate::{Result, cache::Entries};
 
@@ -52,9 +52,25 @@ impl Ops for Kernels {
     /// On the device, with nothing read back but the counts of NaN that are asked for. On the host where there is no
     /// kernel, for more than one takes, and where nothing is to be kept.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
-        match selection::select(input.clone()) {
-            Ok(found) => selection::checked(found, &input),
-            Err(_) => select::select(input),
+        let Ok(found) = selection::select(input.clone(), false) else {
+            return select::select(input);
+        };
+        selection::check(&found, &input)?;
+        Ok(Selection { indices: found.indices, counts: found.counts })
+    }
+
+    fn split(&self, input: SelectInput<'_>) -> Result<Split> {
+        let Ok(found) = selection::select(input.clone(), true) else {
+            return select::split(input);
+        };
+        selection::check(&found, &input)?;
+        Ok(selection::split(found))
+    }
+
+    fn group(&self, classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
+        match selection::group(classes.clone(), number) {
+            Ok(found) => Ok(found),
+            Err(_) => group::group(classes),
         }
     }
 

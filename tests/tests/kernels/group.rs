@@ -1,0 +1,106 @@
+//! Any number of classes, columns of none, rows of every length around what one unit and one pass take.
+
+use briquette::ops::{Groups, Ops, Reference, best};
+use briquette_kernels::{KernelError, group};
+use briquette_tests::backends::{backends, host};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::common::poison;
+
+/// Rows of classes, on the host.
+struct Case {
+    dims: [usize; 3],
+    number: usize,
+    classes: Vec<i64>,
+}
+
+impl Case {
+    /// Of ten columns as many as `none` says are of no class.
+    fn drawn(dims: [usize; 3], number: usize, none: u32) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64((dims[2] * number) as u64);
+        let class = |_| match rng.random_range(0..10) < none {
+            true => -1 - rng.random_range(0..3_i64),
+            false => rng.random_range(0..number as i64),
+        };
+        Self { dims, number, classes: (0..dims.iter().product()).map(class).collect() }
+    }
+
+    fn tensor(&self, device: &Device) -> Tensor<3, Int> {
+        Tensor::from_data(TensorData::new(self.classes.clone(), self.dims), device)
+    }
+
+    fn check(&self, found: Groups) {
+        let list = |x: Tensor<3, Int>| {
+            assert_eq!(x.dims(), self.dims);
+            x.try_into_vec_as::<i64>().unwrap()
+        };
+        let (order, members) = (list(found.order), list(found.members));
+        assert_eq!(found.none.dims(), self.dims[..2]);
+        let none = found.none.try_into_vec_as::<i64>().unwrap();
+        let columns = self.dims[2];
+        for (row, classes) in self.classes.chunks(columns).enumerate() {
+            let of_row = |list: &[i64]| list[row * columns..][..columns].to_vec();
+            let mut expected: Vec<i64> = (0..columns as i64).collect();
+            expected.sort_by_key(|&column| classes[column as usize] >= 0);
+            assert_eq!(of_row(&order), expected, "the order of row {row} of {:?}", self.dims);
+            let class = |place: i64| classes[expected[place as usize] as usize].max(-1);
+            let mut sorted: Vec<i64> = (0..columns as i64).collect();
+            sorted.sort_by_key(|&place| class(place));
+            assert_eq!(of_row(&members), sorted, "the members of row {row} of {:?}", self.dims);
+            let without = classes.iter().filter(|&&class| class < 0).count();
+            assert_eq!(none[row], without as i64);
+        }
+    }
+}
+
+fn cases() -> Vec<Case> {
+    vec![
+        Case::drawn([1, 1, 1], 1, 0),
+        Case::drawn([1, 1, 1], 1, 10),
+        Case::drawn([2, 3, 7], 2, 4),
+        Case::drawn([1, 2, 64], 16, 0),
+        Case::drawn([3, 1, 65], 17, 10),
+        Case::drawn([1, 2, 511], 256, 3),
+        Case::drawn([2, 2, 1025], 257, 1),
+        Case::drawn([1, 1, 5000], 5000, 5),
+        Case::drawn([1, 1, 3], 1 << 20, 0),
+        Case::drawn([1, 2, 700], 1, 2),
+    ]
+}
+
+#[test]
+fn groups_of_cases() {
+    for case in cases() {
+        case.check(Reference.group(case.tensor(&host()), case.number).unwrap());
+    }
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let device = &backend.device;
+        for case in cases() {
+            println!("{}, {:?} of {}", backend.name, case.dims, case.number);
+            poison(device, &[case.classes.len(); 3]);
+            case.check(best().group(case.tensor(device), case.number).unwrap());
+            // Columns that do not lie side by side.
+            let turned = case.tensor(device).swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
+            case.check(best().group(turned, case.number).unwrap());
+            case.check(Reference.group(case.tensor(device), case.number).unwrap());
+        }
+    }
+}
+
+#[test]
+fn group_refuses() {
+    let operation = "group";
+    let none = |device: &Device, dims: [usize; 3]| Tensor::<3, Int>::zeros(dims, device);
+    let error = group(none(&host(), [1, 1, 4]), 2).unwrap_err();
+    assert_eq!(error, KernelError::Device { operation });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let refused = |dims, number| group(none(&backend.device, dims), number).unwrap_err();
+        let value =
+            |what| KernelError::Value { operation, what, found: 0, expected: "1 or more".into() };
+        assert_eq!(refused([1, 1, 4], 0), value("number"));
+        assert_eq!(refused([1, 1, 0], 2), value("columns"));
+        assert_eq!(refused([1, 0, 4], 2), value("heads"));
+    }
+}
