@@ -185,6 +185,17 @@ def select(b):
         b.run(row, "topk bf16", lambda _: torch.topk(half, k, dim=-1), shape=shape, dtype="bf16")
 
 
+def group(b):
+    for row, heads, n, classes in [("group/1024", 128, 1024, 256), ("group/16384", 8, 16384, 4096)]:
+        if not b.wants(row):
+            continue
+        heads, n, classes = b.size(heads, 3), b.size(n, 70), b.size(classes, 17)
+        drawn = torch.randint(-classes // 3, classes, (1, heads, n), device=b.device, generator=b.generator)
+        drawn = drawn.clamp(min=-1).int()
+        b.run(row, "argsort", lambda _: torch.argsort(drawn, dim=-1, stable=True),
+              shape=f"{classes} classes of {n}, {heads} rows", dtype="i32")
+
+
 def compact(b):
     entries, heads = b.size(32768, 512), 8
     for kept in [256, 1024, 8192]:
@@ -356,6 +367,26 @@ def merge(b):
             return torch.zeros(heads * slots, HEAD_DIM, device=b.device).index_add_(0, place, weighted)
 
         b.run(row, "index_add", add, shape=f"{rows} rows to {slots} slots")
+    for row, heads, others, rows in [("merge/step", b.size(128, 3), 1, b.size(256, 16)),
+                                     ("merge/prompt", 8, b.size(768, 48), b.size(256, 16))]:
+        if not b.wants(row):
+            continue
+        sets = b.sets(2 * heads * (2 * rows + others) * HEAD_DIM * 2)
+        inputs = [[b.noise(heads, n, HEAD_DIM) for n in [rows, rows, others, others]] for _ in range(sets)]
+        own, weights = (torch.rand(heads, n, 1, device=b.device) for n in [rows, others])
+        slot = torch.randint(rows, (heads, others), device=b.device)
+        place = (slot + torch.arange(heads, device=b.device)[:, None] * rows).reshape(-1)
+
+        def means(i):
+            keys, values, from_keys, from_values = inputs[i]
+            add = lambda x, y: (x * own).reshape(-1, x.shape[-1]).index_add_(  # noqa: E731
+                0, place, (y * weights).reshape(-1, x.shape[-1])).view(x.shape)
+            keys = add(F.normalize(keys.float(), dim=-1), F.normalize(from_keys.float(), dim=-1))
+            total = own.reshape(-1, 1).index_add(0, place, weights.reshape(-1, 1)).view(own.shape)
+            values = add(values.float(), from_values.float()) / total
+            return F.normalize(keys, dim=-1).to(b.dtype), values.to(b.dtype)
+
+        b.run(row, "index_add", means, sets, shape=f"{others} into {rows} rows, {heads} heads")
 
 
 def step(b):
@@ -410,11 +441,11 @@ def main():
     parser.add_argument("--no-graph", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     b = Bench(parser.parse_args())
-    for group in [ceilings, select, compact, column_scores, window_scores, prefill, decode, merge, step]:
+    for rows in [ceilings, select, group, compact, column_scores, window_scores, prefill, decode, merge, step]:
         try:
-            group(b)
+            rows(b)
         except Exception:  # noqa: BLE001
-            print(f"{group.__name__}:", file=sys.stderr)
+            print(f"{rows.__name__}:", file=sys.stderr)
             traceback.print_exc()
         if b.cuda:
             torch.cuda.empty_cache()

@@ -18,6 +18,7 @@ mod decode_attention;
 mod error;
 mod group;
 mod memory;
+mod merge;
 mod nearest;
 mod processors;
 mod quantized_attention;
@@ -40,6 +41,7 @@ pub use decode_attention::{DecodeAttention, DecodeOutput, EntryList, decode_atte
 pub use error::{KernelError, Result};
 pub use group::{Groups, group};
 pub use memory::{Rows, bytes_in_use};
+pub use merge::{Merge, merge};
 pub use nearest::{Nearest, NearestOutput, nearest};
 pub use quantized_attention::{
     PackedGroups, QuantizedAttention, QuantizedOutput, quantized_attention,

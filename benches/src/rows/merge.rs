@@ -1,7 +1,7 @@
 //! Who is merged with whom, and the merging.
 
 use anyhow::Result;
-use briquette::ops::{AccumulateInput, NearestInput, Ops, Reference, best};
+use briquette::ops::{AccumulateInput, MergeInput, NearestInput, Ops, Reference, best};
 use burn::tensor::{DType, Distribution, Tensor};
 
 use crate::{
@@ -20,7 +20,55 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let [from, to] = [bench.size(28_672, 96), bench.size(4096, 32)];
     nearest(bench, "nearest/d2o", from, to, 1);
     accumulate(bench, "accumulate/d2o", from, to);
+    // A decode step of EMS: one entry goes to one of 256, in 128 heads; and what a prompt leaves it to merge.
+    let [heads, few, to] = [bench.size(128, 3), 1, bench.size(256, 16)];
+    merge(bench, "merge/step", heads, few, to);
+    merge(bench, "merge/prompt", HEADS, bench.size(768, 48), to);
     Ok(())
+}
+
+/// Keys as directions, values as they are.
+fn merge(bench: &mut Bench, row: &'static str, heads: usize, others: usize, rows: usize) {
+    if !bench.wants(row) {
+        return;
+    }
+    let of_set = (2 * heads * (2 * rows + others) * HEAD_DIM) as f64 * bench.number();
+    let inputs: Vec<MergeInput> = (0..bench.sets(of_set))
+        .map(|_| {
+            let noise = |rows| bench.noise([1, heads, rows, HEAD_DIM], bench.dtype);
+            let uniform = |number, high: f64| {
+                let range = Distribution::Uniform(0.0, high);
+                Tensor::<3>::random([1, heads, number], range, (&bench.device, DType::F32))
+            };
+            MergeInput {
+                keys: noise(rows),
+                values: noise(rows),
+                own: uniform(rows, 1.0),
+                other_keys: noise(others),
+                other_values: noise(others),
+                weights: uniform(others, 1.0),
+                slot: uniform(others, rows as f64).int().clamp(0, rows as i64 - 1),
+                directions: true,
+            }
+        })
+        .collect();
+    let case = Case {
+        row,
+        shape: format!("{others} into {rows} rows, {heads} heads × {HEAD_DIM}"),
+        bytes: of_set + (heads * (rows * 4 + others * 8)) as f64,
+        operations: 0.0,
+    };
+    let of = |ops: &dyn Ops, set: usize| ops.merge(inputs[set].clone());
+    let ops = best();
+    if bench.variants.contains(&Variant::Briquette) {
+        let check = || difference(of(ops.as_ref(), 0).1, of(&Reference, 0).1);
+        bench.run(&case, "briquette", inputs.len(), Some(&check), &|set| {
+            keep(of(ops.as_ref(), set))
+        });
+    }
+    if bench.variants.contains(&Variant::Reference) {
+        bench.run(&case, "reference", inputs.len(), None, &|set| keep(of(&Reference, set)));
+    }
 }
 
 fn nearest(bench: &mut Bench, row: &'static str, from: usize, to: usize, pairs: usize) {

@@ -4,6 +4,7 @@ mod attention;
 mod ceilings;
 mod compact;
 mod compressed;
+mod group;
 mod merge;
 mod scores;
 mod select;
@@ -15,9 +16,10 @@ type Group = fn(&mut Bench) -> anyhow::Result<()>;
 
 /// Times every row that is wanted.
 pub fn run(bench: &mut Bench) {
-    let groups: [(&str, Group); 8] = [
+    let groups: [(&str, Group); 9] = [
         ("ceilings", ceilings::run),
         ("select", select::run),
+        ("group", group::run),
         ("compact", compact::run),
         ("scores", scores::run),
         ("attention", attention::run),

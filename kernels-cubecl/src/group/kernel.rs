@@ -54,7 +54,7 @@ pub(super) fn group<I: Int>(
     members: &mut Tensor<I>,
     scratch: &mut Tensor<I>,
     none: &mut Tensor<I>,
-    #[comptime] passes: usize,
+    passes: usize,
     #[comptime] units: usize,
     #[define(I)] _type: ElemType,
 ) {
@@ -107,11 +107,10 @@ pub(super) fn group<I: Int>(
     sync_storage();
 
     let (from, to) = own_part(columns - without, units);
-    #[unroll]
     for pass in 0..passes {
         // The last pass writes the members.
-        let from_scratch = comptime!((passes - pass) % 2 == 1);
-        let shift = comptime!((pass * BITS) as u32);
+        let from_scratch = (passes - pass) % 2 == 1;
+        let shift = (pass * BITS) as u32;
         #[unroll]
         for digit in 0..DIGITS {
             places[digit * units + unit] = 0;
@@ -143,7 +142,7 @@ pub(super) fn group<I: Int>(
             let digit = digit_of::<I>(classes, order, &row, member, shift);
             let to = without + places[digit * units + unit] as usize;
             places[digit * units + unit] += 1;
-            if comptime!(from_scratch) {
+            if from_scratch {
                 members[row.members.at(to)] = I::cast_from(member);
             } else {
                 scratch[row.scratch.at(to)] = I::cast_from(member);
@@ -161,13 +160,13 @@ fn member_at<I: Int>(
     row: &Row,
     without: usize,
     place: usize,
-    #[comptime] first: bool,
-    #[comptime] from_scratch: bool,
+    first: bool,
+    from_scratch: bool,
 ) -> usize {
     let place = without + place;
     let mut member = place;
-    if comptime!(!first) {
-        if comptime!(from_scratch) {
+    if !first {
+        if from_scratch {
             member = usize::cast_from(scratch[row.scratch.at(place)]);
         } else {
             member = usize::cast_from(members[row.members.at(place)]);
@@ -182,7 +181,7 @@ fn digit_of<I: Int>(
     order: &mut Tensor<I>,
     row: &Row,
     member: usize,
-    #[comptime] shift: u32,
+    shift: u32,
 ) -> usize {
     let column = usize::cast_from(order[row.order.at(member)]);
     let class = u32::cast_from(classes[row.classes.at(column)]);

@@ -262,11 +262,9 @@ fn write_columns<I: Int>(
             let kept_below = (kept_below + ties_below.min(left)) as usize;
             if is_kept || is_tie {
                 indices[out + kept_below * out_stride] = I::cast_from(base + place);
-            } else if comptime!(splits) {
-                if base + place < to {
-                    let column = base + place - row.first - kept_below;
-                    rest[rest_out + column * rest_stride] = I::cast_from(base + place);
-                }
+            } else if comptime!(splits) && base + place < to {
+                let column = base + place - row.first - kept_below;
+                rest[rest_out + column * rest_stride] = I::cast_from(base + place);
             }
         }
         sync_cube();

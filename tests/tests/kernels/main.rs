@@ -7,6 +7,7 @@ mod common;
 mod compact;
 mod decode_attention;
 mod group;
+mod merge;
 mod nearest;
 mod quantized_attention;
 mod select;

@@ -249,8 +249,10 @@ impl LayerCache {
         // Keys and values of a store are taken out of it only for those who look at them.
         let taken_out = OnceCell::new();
         let entries = || -> &Entries {
-            taken_out
-                .get_or_init(|| loose.clone().unwrap_or_else(|| store.entries().holding(&held)))
+            taken_out.get_or_init(|| {
+                let entries = || store.entries_at(entry_positions.clone()).holding(&held);
+                loose.clone().unwrap_or_else(entries)
+            })
         };
         // Where tokens share, the host does not know how many of them are left.
         let shared = policy.reducer().makes_shared_entries();

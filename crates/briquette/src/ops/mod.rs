@@ -9,6 +9,7 @@ mod compact;
 mod group;
 #[cfg(feature = "kernels")]
 mod kernels;
+mod merge;
 mod nearest;
 mod product;
 mod select;
@@ -108,6 +109,12 @@ pub trait Ops: Debug + Send + Sync {
     /// Weighted sums of rows, each added to the slot it is sent to. See [`AccumulateInput`] for shapes.
     fn accumulate(&self, input: AccumulateInput) -> Tensor<4> {
         accumulate::accumulate(input)
+    }
+
+    /// Keys and values of some rows, each the weighted mean of itself and of others that go to it. See [`MergeInput`] for
+    /// shapes.
+    fn merge(&self, input: MergeInput) -> (Tensor<4>, Tensor<4>) {
+        merge::merge(input, |input| self.accumulate(input))
     }
 
     /// The selected entries with all that is known of them: entries of which each has a row.
@@ -546,6 +553,27 @@ pub struct Nearest {
     pub similarity: Tensor<3>,
     /// Which one it is, the first of equals, `[batch, kv_heads, from]`.
     pub index: Tensor<3, Int>,
+}
+
+/// What [`Ops::merge`] works on.
+#[derive(Clone, Debug)]
+pub struct MergeInput {
+    /// Keys of the rows that are merged into, `[batch, kv_heads, rows, head_dim]`.
+    pub keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, rows, head_dim]`.
+    pub values: Tensor<4>,
+    /// What each of them weighs itself, `[batch, kv_heads, rows]`, f32, not below zero.
+    pub own: Tensor<3>,
+    /// Keys of those that are merged, `[batch, kv_heads, others, head_dim]`, of the type of the keys above.
+    pub other_keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, others, head_dim]`, of the type of the values above.
+    pub other_values: Tensor<4>,
+    /// What each of them weighs, `[batch, kv_heads, others]`, f32, not below zero; zero drops it.
+    pub weights: Tensor<3>,
+    /// The row each goes to, `[batch, kv_heads, others]`.
+    pub slot: Tensor<3, Int>,
+    /// Whether keys are merged as directions: each made unit length before, and so is what comes out.
+    pub directions: bool,
 }
 
 /// What [`Ops::accumulate`] works on.

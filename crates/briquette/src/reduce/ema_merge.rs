@@ -9,7 +9,7 @@ use crate::{
     Result,
     cache::{Entries, Tracks},
     check,
-    ops::{AccumulateInput, Nearest, NearestInput, Split},
+    ops::{MergeInput, Nearest, NearestInput, Split},
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
@@ -77,25 +77,17 @@ impl Reducer for EmaMerge {
         let merged = similarity.clone().greater_equal(limit).float().cast(DType::F32) * own;
         let weights = similarity.exp() * merged;
 
-        let sums = |x: Tensor<4>| {
-            ops.accumulate(AccumulateInput {
-                x,
-                weights: weights.clone(),
-                slot: index.clone(),
-                span: 1,
-                slots: width,
-            })
-        };
-        let ones = Tensor::ones([batch, heads, most, 1], (&device, DType::F32));
-        let own_weight = std::f64::consts::E;
-        let all = sums(ones) + own_weight;
-        let merge = |kept: Tensor<4>, evicted: Tensor<4>| {
-            let dtype = kept.dtype();
-            let total = sums(evicted) + kept.cast(DType::F32) * own_weight;
-            (total / all.clone()).cast(dtype)
-        };
-        entries.keys = merge(entries.keys, gone.keys);
-        entries.values = merge(entries.values, gone.values);
+        let own = Tensor::full([batch, heads, width], std::f64::consts::E, (&device, DType::F32));
+        (entries.keys, entries.values) = ops.merge(MergeInput {
+            keys: entries.keys,
+            values: entries.values,
+            own,
+            other_keys: gone.keys,
+            other_values: gone.values,
+            weights,
+            slot: index,
+            directions: false,
+        });
         Ok(Reduced { entries, counts, state: Some(threshold) })
     }
 }

@@ -1,7 +1,7 @@
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer, split::present};
+use super::{ReduceInput, Reduced, Reducer};
 use crate::{
     Error, Result,
     cache::{
@@ -10,8 +10,8 @@ use crate::{
     },
     check,
     ops::{
-        AccumulateInput, Groups, Nearest, NearestInput, SelectInput, Selection, Split, few_widths,
-        fillers, norm, unit,
+        AccumulateInput, Groups, MergeInput, Nearest, NearestInput, SelectInput, Selection, Split,
+        few_widths, fillers, norm, unit,
     },
 };
 
@@ -92,7 +92,8 @@ impl Reducer for EvictThenMerge {
         let table = Table::of(&input.entries);
         let table = table.unwrap_or_else(|| Table::of_own(&input.entries, input.held));
         let counts = Counts::new(self, &input, &table.entries);
-        let step = Step { tau: self.tau, input: &input, table: &table, counts: &counts };
+        let nothing = input.entries.positions.clone().lower_scalar(0);
+        let step = Step { tau: self.tau, input: &input, table: &table, counts: &counts, nothing };
         let classes = step.classes()?;
         let tokens = step.tokens(&classes)?;
         let Classes { keys, values, .. } = classes;
@@ -170,6 +171,8 @@ struct Step<'a> {
     input: &'a ReduceInput<'a>,
     table: &'a Table,
     counts: &'a Counts,
+    /// Where columns hold no token, `[batch, kv_heads, columns]`.
+    nothing: Tensor<3, Bool>,
 }
 
 /// What entries become.
@@ -253,50 +256,31 @@ impl Step<'_> {
             let selection = Selection { indices: rows, counts: counts.to_vec() };
             all.clone().select(&selection, ops)
         };
-        let width = most(&counts.recent);
-        let last =
-            moved(self.places(width), &less(rows, &counts.recent)).clamp_max(rows as i64 - 1);
-        let recent = (width > 0).then(|| pick(last, &vec![width; none.len()]));
-        let centers =
-            (kept.width() > 0).then(|| pick(self.rows(kept.indices.clone()), &counts.centers));
-
-        let mut keys = Vec::new();
-        let mut values = Vec::new();
-        let mut columns = Vec::new();
-        let mut merged = None;
-        if let Some(centers) = centers {
-            columns.push(centers.positions.clone());
-            let into = merging.map(|merging| {
-                let classes = pick(self.rows(merging.indices.clone()), &merging.counts);
-                (merging, classes)
-            });
-            let (key, value) = match into {
-                None => (centers.keys.cast(DType::F32), centers.values.cast(DType::F32)),
-                Some((merging, classes)) => {
-                    let (key, value, found) = self.merge(centers, merging, classes);
-                    merged = Some(found);
-                    (key, value)
-                }
-            };
-            keys.push(key);
-            values.push(value);
-        }
-        if let Some(recent) = recent {
-            columns.push(recent.positions);
-            keys.push(recent.keys.cast(DType::F32));
-            values.push(recent.values.cast(DType::F32));
-        }
         // Centers, and from where they end the window.
+        let recent = most(&counts.recent);
+        let mut left = Vec::new();
+        if kept.width() > 0 {
+            left.push(self.rows(kept.indices.clone()));
+        }
+        if recent > 0 {
+            let last = moved(self.places(recent), &less(rows, &counts.recent));
+            left.push(last.clamp_max(rows as i64 - 1));
+        }
         let entries = most(&counts.entries);
         let first = |&recent: &usize| (kept.width() + recent) as i64 - entries as i64;
         let in_line: Vec<i64> = counts.recent.iter().map(first).collect();
-        let together = |x: Vec<Tensor<4>>| aligned_rows(Tensor::cat(x, 2), &in_line, entries, ops);
-        Ok(Classes {
-            keys: unit(together(keys)).cast(all.keys.dtype()),
-            values: together(values).cast(all.values.dtype()),
-            columns: aligned(Tensor::cat(columns, 2), &in_line, entries).clamp_min(0),
-            entry: self.entry_of_rows(&kept, merged),
-        })
+        let left = pick(aligned(Tensor::cat(left, 2), &in_line, entries), &counts.entries);
+        let columns = left.positions.clone().clamp_min(0);
+        let (keys, values, merged) = match merging {
+            None => (unit(left.keys).cast(all.keys.dtype()), left.values, None),
+            Some(merging) => {
+                let from = pick(self.rows(merging.indices.clone()), &merging.counts);
+                let back: Vec<i64> = in_line.iter().map(|first| -first).collect();
+                let (keys, values, merged) = self.merge(left, &back, kept.width(), from, merging);
+                (keys, values, Some(merged))
+            }
+        };
+        Ok(Classes { keys, values, columns, entry: self.entry_of_rows(&kept, merged) })
     }
 
     /// Of the entries that are not kept those to be merged, as slots; `None` if there are none.
@@ -323,8 +307,8 @@ impl Step<'_> {
 
     /// The weight of each row: the scores of its tokens, `[batch, kv_heads, rows]`.
     fn weights(&self) -> Tensor<3> {
-        let nothing = self.input.entries.positions.clone().lower_scalar(0);
-        let scores = self.input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1).mask_fill(nothing, 0.0);
+        let scores = self.input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
+        let scores = scores.mask_fill(self.nothing.clone(), 0.0);
         let rows = self.table.centers.dims()[2];
         let sums = self.input.ops.accumulate(AccumulateInput {
             weights: Tensor::ones(scores.dims(), (&scores.device(), DType::F32)),
@@ -336,49 +320,47 @@ impl Step<'_> {
         sums.reshape(self.dims(rows))
     }
 
-    /// Keys, whatever their length, and values of the centers when what is like them has been merged in.
+    /// Keys and values of what is `left` when what is like its `centers` has been merged into them; these begin in each
+    /// head at a row of its own.
     fn merge(
         &self,
-        centers: Entries,
+        left: Entries,
+        first: &[i64],
+        centers: usize,
+        from: Entries,
         merging: Selection,
-        classes: Entries,
     ) -> (Tensor<4>, Tensor<4>, Merged) {
-        let (ops, width) = (self.input.ops, centers.columns());
-        let missing = less(width, &self.counts.centers);
+        let ops = self.input.ops;
+        let missing = less(centers, &self.counts.centers);
+        let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), first, centers, ops);
         let Nearest { similarity, index } = ops.nearest(NearestInput {
             pairs: vec![
-                (classes.keys.clone(), centers.keys.clone()),
-                (classes.values.clone(), centers.values.clone()),
+                (from.keys.clone(), to(&left.keys)),
+                (from.values.clone(), to(&left.values)),
             ],
             fillers: missing.iter().map(|&missing| missing as usize).collect(),
         });
-        let goes = similarity.greater_scalar(self.tau).float().cast(DType::F32);
-        let goes = if merging.is_full() { goes } else { goes * present(&merging) };
+        let goes = similarity.greater_scalar(self.tau);
+        let stays = match merging.fillers() {
+            None => goes.bool_not(),
+            Some(fillers) => goes.bool_not().bool_or(fillers),
+        };
         let weight = |of: &Entries| {
             let weight = of.tracks.get(Track::Scores).cloned();
-            weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &goes.device()))
+            weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &index.device()))
         };
-        let weights = weight(&classes) * goes.clone();
-        let own = weight(&centers).unsqueeze_dim::<4>(3);
-        let sum = |x: Tensor<4>| {
-            ops.accumulate(AccumulateInput {
-                x,
-                weights: weights.clone(),
-                slot: index.clone(),
-                span: 1,
-                slots: width,
-            })
-        };
-        let keys = sum(unit(classes.keys)) + unit(centers.keys) * own.clone();
-        let values = sum(classes.values) + centers.values.cast(DType::F32) * own.clone();
-        let [batch, heads, number] = index.dims();
-        let ones = Tensor::ones([batch, heads, number, 1], (&index.device(), DType::F32));
-        let all = sum(ones) + own;
+        let (keys, values) = ops.merge(MergeInput {
+            own: weight(&left),
+            weights: weight(&from).mask_fill(stays.clone(), 0.0),
+            keys: left.keys,
+            values: left.values,
+            other_keys: from.keys,
+            other_values: from.values,
+            slot: moved(index.clone(), first),
+            directions: true,
+        });
         let entry = moved(index, &missing.iter().map(|missing| 1 - missing).collect::<Vec<_>>());
-        let entry = entry * goes.int();
-        // A filler has weight zero.
-        let values = values / all.clamp_min(f32::MIN_POSITIVE);
-        (keys, values, Merged { slots: merging.indices, entry })
+        (keys, values, Merged { slots: merging.indices, entry: entry.mask_fill(stays, 0) })
     }
 
     /// See [`Classes::entry`].
@@ -407,10 +389,10 @@ impl Step<'_> {
     }
 
     fn tokens(&self, classes: &Classes) -> Result<Tokens> {
-        let Self { input, table, counts, .. } = self;
+        let Self { input, table, counts, nothing, .. } = self;
         let ops = input.ops;
-        let nothing = input.entries.positions.clone().lower_scalar(0);
-        let entry = classes.entry.clone().gather(2, table.rows.clone()).mask_fill(nothing, 0);
+        let entry = classes.entry.clone().gather(2, table.rows.clone());
+        let entry = entry.mask_fill(nothing.clone(), 0);
 
         // The columns left, at most: those that hold nothing any more come first.
         let left = self.left(classes, &entry)?;

@@ -158,6 +158,11 @@ pub trait Store: Debug + Send + Sync {
     /// The entries held. Stores that hold them in another form lay them out for it.
     fn entries(&self) -> Entries;
 
+    /// The entries held with their positions, which are known, and without what is counted of them.
+    fn entries_at(&self, positions: Tensor<3, Int>) -> Entries {
+        Entries { positions, tracks: Tracks::default(), ..self.entries() }
+    }
+
     /// The positions of the entries held, `[batch, kv_heads, columns]`, −1 at padding, without laying out the rest.
     fn positions(&self) -> Tensor<3, Int> {
         self.entries().positions

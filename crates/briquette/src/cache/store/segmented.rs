@@ -105,10 +105,17 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn entries(&self) -> Entries {
-        let Some(body) = &self.body else { return self.tail.entries() };
+        Entries { tracks: self.tracks(), ..self.entries_at(self.positions()) }
+    }
+
+    fn entries_at(&self, positions: Tensor<3, Int>) -> Entries {
+        let tracks = Tracks::default();
+        let Some(body) = &self.body else {
+            return Entries { positions, tracks, ..self.tail.entries() };
+        };
         let held = body.entries(&self.options);
         if self.tail.columns() == 0 {
-            return held;
+            return Entries { positions, tracks, ..held };
         }
         let tail = self.tail.entries();
         let columns = tail.columns();
@@ -116,8 +123,8 @@ impl<B: Body> Store for Segmented<B> {
         Entries {
             keys: Tensor::cat(vec![held.keys, keys], 2),
             values: Tensor::cat(vec![held.values, tail.values], 2),
-            positions: Tensor::cat(vec![held.positions, tail.positions], 2),
-            tracks: held.tracks.zip(tail.tracks, |held, tail| Tensor::cat(vec![held, tail], 2)),
+            positions,
+            tracks,
             sharing: held.sharing.map(|sharing| sharing.followed_by(columns)),
         }
     }

@@ -10,9 +10,10 @@ mod window;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    AccumulateInput, AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Groups, Moments,
-    MomentsInput, Nearest, NearestInput, Ops, QuantizedInput, RaggedInput, RaggedOutput, Reference,
-    SelectInput, Selection, SharedInput, Split, WindowInput, group, select,
+    AccumulateInput, AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Groups,
+    MergeInput, Moments, MomentsInput, Nearest, NearestInput, Ops, QuantizedInput, RaggedInput,
+    RaggedOutput, Reference, SelectInput, Selection, SharedInput, Split, WindowInput, group,
+    merge as merged, select,
 };
 use crate::{Result, cache::Entries};
 
@@ -80,6 +81,10 @@ impl Ops for Kernels {
 
     fn accumulate(&self, input: AccumulateInput) -> Tensor<4> {
         merge::accumulate(input.clone()).unwrap_or_else(|_| Reference.accumulate(input))
+    }
+
+    fn merge(&self, input: MergeInput) -> (Tensor<4>, Tensor<4>) {
+        merge::merge(&input).unwrap_or_else(|| merged::merge(input, |input| self.accumulate(input)))
     }
 
     /// In one launch. By tensor operations where there is no kernel, for more than one takes, and where nothing is kept.

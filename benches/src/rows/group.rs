@@ -1,0 +1,49 @@
+//! Columns sorted by class.
+
+use anyhow::Result;
+use briquette::ops::{Ops, Reference, best};
+use burn::tensor::{Distribution, Int, Tensor};
+
+use crate::{
+    bench::{Bench, Case, Variant, indices_differ},
+    measure::keep,
+};
+
+/// The table of an EMS cache: tokens and entries of 128 heads, and of one layer of long budgets.
+const SIZES: [(&str, usize, usize, usize); 2] =
+    [("group/1024", 128, 1024, 256), ("group/16384", 8, 16_384, 4096)];
+
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    for (row, heads, columns, classes) in SIZES {
+        if bench.wants(row) {
+            let heads = bench.size(heads, 3);
+            one(bench, row, [1, heads, bench.size(columns, 70)], bench.size(classes, 17))?;
+        }
+    }
+    Ok(())
+}
+
+fn one(bench: &mut Bench, row: &'static str, dims: [usize; 3], classes: usize) -> Result<()> {
+    let [_, heads, columns] = dims;
+    // A quarter of the columns hold nothing.
+    let wide = Distribution::Uniform(-(classes as f64) / 3.0, classes as f64);
+    let drawn = Tensor::<3>::random(dims, wide, &bench.device).floor();
+    let drawn: Tensor<3, Int> = drawn.clamp(-1.0, classes as f64 - 1.0).int();
+    let case = Case {
+        row,
+        shape: format!("{classes} classes of {columns}, {heads} rows"),
+        // Classes, order and members, of 32 bits.
+        bytes: (3 * heads * columns * 4) as f64,
+        operations: 0.0,
+    };
+    let group = |ops: &dyn Ops| anyhow::Ok(ops.group(drawn.clone(), classes)?.members);
+    let ops = best();
+    if bench.variants.contains(&Variant::Briquette) {
+        let check = || indices_differ(group(ops.as_ref())?, group(&Reference)?);
+        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(group(ops.as_ref())?));
+    }
+    if bench.variants.contains(&Variant::Reference) {
+        bench.run(&case, "reference", 1, None, &|_| keep(group(&Reference)?));
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! Few and many rows, none that go anywhere, rows of no length and no weight, as directions and as they are.
+
+use briquette::ops::{MergeInput, Ops, Reference, best};
+use briquette_kernels::{KernelError, Merge, merge};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::Noise,
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::common::{close, integers, numbers, poison, rows};
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    lists: [usize; 2],
+    rows: usize,
+    others: usize,
+    channels: usize,
+    directions: bool,
+}
+
+const CASES: [Case; 7] = [
+    Case { lists: [1, 1], rows: 1, others: 1, channels: 1, directions: false },
+    Case { lists: [2, 3], rows: 5, others: 2, channels: 16, directions: true },
+    Case { lists: [1, 2], rows: 3, others: 64, channels: 63, directions: true },
+    Case { lists: [1, 2], rows: 70, others: 65, channels: 64, directions: false },
+    Case { lists: [2, 1], rows: 9, others: 200, channels: 128, directions: true },
+    Case { lists: [1, 1], rows: 4, others: 1100, channels: 65, directions: false },
+    Case { lists: [1, 1], rows: 2, others: 3, channels: 1024, directions: true },
+];
+
+/// A call and what comes of it.
+struct Drawn {
+    input: MergeInput,
+    keys: Vec<f64>,
+    values: Vec<f64>,
+}
+
+fn unit(row: &[f64]) -> Vec<f64> {
+    let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+    row.iter().map(|x| if length == 0.0 { 0.0 } else { x / length }).collect()
+}
+
+impl Case {
+    fn draw(self, dtype: DType, device: &Device) -> Drawn {
+        let Self { lists: [batch, heads], rows: count, others, channels, directions } = self;
+        let mut noise = Noise::new((count * others) as u64);
+        let mut rng = ChaCha8Rng::seed_from_u64((count + others) as u64);
+        let host = host();
+        let lists = batch * heads;
+        let mut random = |rows| noise.tensor([batch, heads, rows, channels], &host).cast(dtype);
+        let [mut keys, values] = [(); 2].map(|()| random(count));
+        let [other_keys, other_values] = [(); 2].map(|()| random(others));
+        if count > 2 {
+            // A key of no length.
+            keys = keys.slice_fill([0..batch, 0..heads, 1..2, 0..channels], 0.0);
+        }
+        let mut weights = |number: usize| -> Vec<f32> {
+            (0..number).map(|_| f32::from(rng.random_range(0..5_u8)) / 4.0).collect()
+        };
+        let (own, weight) = (weights(lists * count), weights(lists * others));
+        // Behind the last is nowhere.
+        let slot: Vec<usize> =
+            (0..lists * others).map(|_| rng.random_range(0..=count + count / 4)).collect();
+
+        let of_rows = |x: &Tensor<4>| rows(x, channels);
+        let all = [&keys, &values, &other_keys, &other_values].map(of_rows);
+        let [own_keys, own_values, from_keys, from_values] = all;
+        let (mut merged_keys, mut merged_values) = (Vec::new(), Vec::new());
+        for row in 0..lists * count {
+            let list = row / count;
+            let direction = |x: &[f64]| if directions { unit(x) } else { x.to_vec() };
+            let mut total = f64::from(own[row]);
+            let mut key: Vec<f64> = direction(&own_keys[row]).iter().map(|x| x * total).collect();
+            let mut value: Vec<f64> = own_values[row].iter().map(|x| x * total).collect();
+            let to = row % count;
+            for other in (list * others..(list + 1) * others).filter(|&other| slot[other] == to) {
+                let weight = f64::from(weight[other]);
+                total += weight;
+                let from = direction(&from_keys[other]);
+                key.iter_mut().zip(from).for_each(|(sum, x)| *sum += weight * x);
+                let from = &from_values[other];
+                value.iter_mut().zip(from).for_each(|(sum, x)| *sum += weight * x);
+            }
+            let mean = |x: &f64| if total == 0.0 { 0.0 } else { x / total };
+            merged_keys.extend(if directions {
+                unit(&key)
+            } else {
+                key.iter().map(mean).collect()
+            });
+            merged_values.extend(value.iter().map(mean));
+        }
+
+        let to = |x: Tensor<4>| x.to_device(device);
+        let list = |x: Vec<f32>, rows: usize| {
+            Tensor::from_data(TensorData::new(x, [batch, heads, rows]), (device, DType::F32))
+        };
+        let input = MergeInput {
+            keys: to(keys),
+            values: to(values),
+            own: list(own, count),
+            other_keys: to(other_keys),
+            other_values: to(other_values),
+            weights: list(weight, others),
+            slot: integers(&slot, device).reshape([batch, heads, others]),
+            directions,
+        };
+        Drawn { input, keys: merged_keys, values: merged_values }
+    }
+}
+
+fn check(found: (Tensor<4>, Tensor<4>), drawn: &Drawn, dtype: DType) {
+    for (found, expected) in [(found.0, &drawn.keys), (found.1, &drawn.values)] {
+        assert_eq!(found.dtype(), dtype);
+        close(&numbers(found), expected, dtype, tolerance(dtype));
+    }
+}
+
+#[test]
+fn merge_of_cases() {
+    for backend in backends() {
+        for dtype in backend.dtypes() {
+            for case in CASES {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                let drawn = case.draw(dtype, &backend.device);
+                poison(&backend.device, &[drawn.keys.len(); 2]);
+                check(best().merge(drawn.input.clone()), &drawn, dtype);
+                if backend.name == "flex" {
+                    check(Reference.merge(drawn.input.clone()), &drawn, dtype);
+                    continue;
+                }
+                let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+                let elsewhere = MergeInput {
+                    keys: turned(drawn.input.keys.clone()),
+                    other_values: turned(drawn.input.other_values.clone()),
+                    ..drawn.input.clone()
+                };
+                check(best().merge(elsewhere), &drawn, dtype);
+            }
+        }
+    }
+}
+
+#[test]
+fn merge_refuses() {
+    let operation = "merge";
+    let call = |device: &Device| {
+        let MergeInput { keys, values, own, other_keys, other_values, weights, slot, directions } =
+            CASES[1].draw(DType::F32, device).input;
+        Merge { keys, values, own, other_keys, other_values, weights, slot, directions }
+    };
+    assert_eq!(merge(call(&host())).unwrap_err(), KernelError::Device { operation });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let good = call(&backend.device);
+        let refused = |change: &dyn Fn(&mut Merge)| {
+            let mut input = good.clone();
+            change(&mut input);
+            merge(input).unwrap_err()
+        };
+        let error = refused(&|input| input.own = input.own.clone().narrow(2, 0, 4));
+        let (found, expected) = (vec![2, 3, 4], vec![2, 3, 5]);
+        assert_eq!(error, KernelError::Shape { operation, tensor: "own", found, expected });
+        let error = refused(&|input| {
+            input.other_keys = Tensor::zeros([2, 3, 0, 16], &backend.device);
+        });
+        let expected = "1 or more".into();
+        assert_eq!(error, KernelError::Value { operation, what: "others", found: 0, expected });
+    }
+}
