@@ -426,14 +426,14 @@ impl Runner {
     }
 
     /// A cache that holds what it would after the prompts, without the model's work for them: noise, a layer at a time. One
-    /// that compresses to so many tokens is given twice as many at once, and compresses them; another the whole prompts, in
-    /// parts.
+    /// that compresses to so many columns is given twice as many tokens at once, and compresses them; another the whole
+    /// prompts, in parts.
     fn fill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
         let Setting { batch, prompt, new } = setting;
         let Dimensions { layers, query_heads, kv_heads, head_dim, context, .. } = self.dimensions;
         let (tokens, chunk) = match policy.budget() {
             Some(Budget::Tokens(budget)) => {
-                let tokens = (2 * budget).min(prompt);
+                let tokens = (2 * policy.reducer().columns(budget)).min(prompt);
                 (tokens, tokens)
             }
             _ => (prompt, (self.chunk / batch).clamp(1, prompt)),

@@ -130,19 +130,17 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
                 to = u32::cast_from(slots[slot_line.at(row)]);
             }
             let mut key_weight = weight;
-            if comptime!(directions) {
-                if to == slot as u32 {
-                    let line = Line {
-                        start: of_keys + row * other_keys.stride(2),
-                        stride: other_keys.stride(3),
-                    };
-                    let mut squares = f32::new(0.0);
-                    for channel in 0..channels {
-                        let x = f32::cast_from(other_keys[line.at(channel)]);
-                        squares += x * x;
-                    }
-                    key_weight *= over_length(squares);
+            if comptime!(directions) && to == slot as u32 {
+                let line = Line {
+                    start: of_keys + row * other_keys.stride(2),
+                    stride: other_keys.stride(3),
+                };
+                let mut squares = f32::new(0.0);
+                for channel in 0..channels {
+                    let x = f32::cast_from(other_keys[line.at(channel)]);
+                    squares += x * x;
                 }
+                key_weight *= over_length(squares);
             }
             weight_of[unit] = weight;
             key_weight_of[unit] = key_weight;

@@ -479,8 +479,14 @@ impl Selection {
 
     /// With more fillers, if heads differ: in [one of few widths](few_widths).
     pub(crate) fn rounded(self) -> Self {
+        let width = few_widths(&self.counts);
+        self.widened(width)
+    }
+
+    /// With more fillers, in so many columns if that is more than it has.
+    pub(crate) fn widened(self, columns: usize) -> Self {
         let [batch, heads, width] = self.indices.dims();
-        let missing = few_widths(&self.counts).saturating_sub(width);
+        let missing = columns.saturating_sub(width);
         if missing == 0 {
             return self;
         }
@@ -519,7 +525,12 @@ pub(crate) fn few_widths(counts: &[usize]) -> usize {
     if counts.iter().all(|&count| count == longest) {
         return longest;
     }
-    longest.next_multiple_of(1 << (longest / 8).max(1).ilog2())
+    few_widths_from(longest)
+}
+
+/// The first of the [few widths](few_widths) that is at least so many columns, for what changes from step to step.
+pub(crate) fn few_widths_from(columns: usize) -> usize {
+    columns.next_multiple_of(1 << (columns / 8).max(1).ilog2())
 }
 
 /// Which columns of `[batch, kv_heads, columns]` are fillers: of each head as many of the first as `missing` says.

@@ -11,7 +11,7 @@ use crate::{
     check,
     ops::{
         AccumulateInput, Groups, MergeInput, Nearest, NearestInput, SelectInput, Selection, Split,
-        few_widths, fillers, norm, unit,
+        few_widths_from, fillers, norm, unit,
     },
 };
 
@@ -456,7 +456,9 @@ impl Step<'_> {
     fn left(&self, classes: &Classes, entry: &Tensor<3, Int>) -> Result<Selection> {
         let Self { input, counts, .. } = self;
         let columns = entry.dims()[2];
-        let wanted = if input.rounds { few_widths(&counts.tokens) } else { most(&counts.tokens) };
+        // A head may hold one more in every step, until it holds as many as it may.
+        let wanted = most(&counts.tokens);
+        let wanted = if input.rounds { few_widths_from(wanted) } else { wanted };
         if counts.tokens == input.held {
             let first = vec![columns as i64 - wanted as i64; counts.tokens.len()];
             let indices = aligned(self.places(columns), &first, wanted);
@@ -482,6 +484,6 @@ impl Step<'_> {
             recent: &vec![0; counts.tokens.len()],
             check: false,
         })?;
-        Ok(if input.rounds { left.rounded() } else { left })
+        Ok(left.widened(wanted))
     }
 }

@@ -3,9 +3,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Store, StoreBuilder, StoreOptions, StoreQuery,
+    dense::write_tracks,
     layout::Layout,
     segmented::{Body, Segmented, Tail},
-    tokens::Tokens,
 };
 use crate::{
     cache::{Entries, Sharing, Tracks},
@@ -51,7 +51,9 @@ struct SharedBody {
     keys: Tensor<2>,
     /// `[all entries, head_dim]`
     values: Tensor<2>,
-    tokens: Tokens,
+    /// `[batch, kv_heads, columns]`, −1 at fillers.
+    positions: Tensor<3, Int>,
+    tracks: Tracks,
     sharing: Sharing,
     /// For each batch row and kv head how many of its columns are fillers, and the row of its first entry,
     /// `[batch · kv_heads, 2]`.
@@ -65,9 +67,9 @@ impl SharedBody {
         let of = |x: &Tensor<3, Int>| buffer_bytes(x, options.rows);
         buffer_bytes(&self.keys, options.rows)
             + buffer_bytes(&self.values, options.rows)
-            + self.tokens.bytes(options.rows)
+            + self.tracks.iter().map(|track| buffer_bytes(track, options.rows)).sum::<usize>()
             + self.rows.bytes(options.rows)
-            + [entry, centers, members].map(of).iter().sum::<usize>()
+            + [entry, centers, members, &self.positions].map(of).iter().sum::<usize>()
             + buffer_bytes(norms, options.rows)
             + buffer_bytes(none, options.rows)
             + buffer_bytes(&self.heads, options.rows)
@@ -75,15 +77,14 @@ impl SharedBody {
 }
 
 impl Body for SharedBody {
-    /// All of what `counts` says is described by the sharing: what a reducer leaves, and what padding was moved in.
+    /// The sharing describes all there is: what a reducer leaves, and what padding was moved in.
     fn pack(
         mut entries: Entries,
-        counts: &[usize],
+        _: &[usize],
         options: &StoreOptions,
     ) -> Result<Self, Box<Entries>> {
         let Some(sharing) = entries.sharing.take() else { return Err(Box::new(entries)) };
         let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
-        let (tokens, _) = Tokens::pack(entries.positions, entries.tracks, counts, options);
         let rows = Layout::new(batch, shape.kv_heads, &sharing.entries, device);
         let packing = rows.packing(entries.keys.dims()[2], device);
         let first = sharing.entries.iter().scan(0, |end, &entries| {
@@ -100,7 +101,8 @@ impl Body for SharedBody {
             keys: packing.pack(entries.keys.cast(dtype)),
             values: packing.pack(entries.values.cast(dtype)),
             rows,
-            tokens,
+            positions: entries.positions,
+            tracks: entries.tracks,
             sharing,
             bytes: 0,
         };
@@ -142,19 +144,19 @@ impl Body for SharedBody {
     }
 
     fn positions(&self) -> Tensor<3, Int> {
-        self.tokens.positions()
+        self.positions.clone()
     }
 
     fn tracks(&self) -> Tracks {
-        self.tokens.tracks()
+        self.tracks.clone()
     }
 
     fn columns(&self) -> usize {
-        self.tokens.layout.width()
+        self.positions.dims()[2]
     }
 
     fn set_tracks(&mut self, tracks: Tracks) {
-        self.tokens.set_tracks(tracks);
+        write_tracks(&mut self.tracks, tracks, 0);
     }
 
     fn bytes(&self) -> usize {
@@ -167,7 +169,7 @@ impl Body for SharedBody {
         let wide = Layout::most_width(columns);
         let norms = heads * options.rows.bytes(wide, DType::F32.size());
         entries * options.pair_bytes()
-            + Tokens::bytes_of(options, columns)
+            + options.scalar_row_bytes(wide) + options.most_padding()
             // Entry and member of each token, the center of each entry.
             + 2 * ints(wide) + ints(Layout::most_width(entries)) + norms
             + 4 * heads * options.rows.most_padding()
