@@ -17,6 +17,7 @@ mod compact;
 mod decode_attention;
 mod error;
 mod group;
+mod line;
 mod memory;
 mod merge;
 mod nearest;

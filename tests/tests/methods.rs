@@ -64,6 +64,11 @@ fn scripts(usual: Option<usize>) -> Vec<Script> {
         script(vec![prompt(&[40]), Turn::Decode(6)]),
         script(vec![chunked(&[40], &[13, 1, 19, 7]), Turn::Decode(3)]),
         script(vec![prompt(&[40]), Turn::Decode(3), chunked(&[14], &[9, 5]), Turn::Decode(3)]),
+        // A row that gets nothing but padding while the other is compressed.
+        Script {
+            prefill: Prefill::EveryChunk,
+            ..script(vec![chunked(&[1, 24], &[1; 24]), Turn::Decode(2)])
+        },
         // A second prompt that is shorter than any window, and one of a single token.
         script(vec![prompt(&[30, 30]), prompt(&[3, 1]), Turn::Decode(1), prompt(&[1, 1])]),
         Script { decode_every: Some(4), ..script(vec![prompt(&[30]), Turn::Decode(10)]) },

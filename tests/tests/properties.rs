@@ -189,10 +189,23 @@ proptest! {
         let compressed = session.play(&traces, &device);
         session.settings.method = Method::full();
         let full = session.play(&traces, &device);
+        // A store of rows of their own lengths lays them out with more fillers than the full cache has, and sums over
+        // more columns come in another order.
+        let even = session.turns.iter().all(|turn| match turn {
+            Turn::Prompt { lengths, .. } => lengths.iter().all(|length| *length == lengths[0]),
+            Turn::Decode(_) => true,
+        });
         for (compressed, full) in compressed.iter().zip(&full) {
             prop_assert_eq!(&compressed.kept, &full.kept);
-            // Bit for bit.
-            prop_assert_eq!(&compressed.outputs, &full.outputs);
+            if even {
+                // Bit for bit.
+                prop_assert_eq!(&compressed.outputs, &full.outputs);
+                continue;
+            }
+            let layers = |outputs: &[Vec<Vec<Vec<Vec<f64>>>>]| outputs.concat();
+            for (found, expected) in layers(&compressed.outputs).iter().zip(&layers(&full.outputs)) {
+                compare(found, expected, 1e-6, "a budget that holds everything");
+            }
         }
     }
 

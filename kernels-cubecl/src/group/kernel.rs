@@ -1,38 +1,24 @@
 use cubecl::prelude::*;
 
-use crate::scan::inclusive_sum;
+use crate::{line::Line, scan::inclusive_sum};
 
 /// Bits of a class that one pass sorts by.
 pub(super) const BITS: usize = 4;
 /// Values they have.
 pub(super) const DIGITS: usize = 1 << BITS;
 
-/// Where a list of a row begins, and how far from one number to the next.
-#[derive(CubeType, Clone, Copy)]
-struct List {
-    start: usize,
-    stride: usize,
-}
-
 #[cube]
-impl List {
-    fn at(&self, place: usize) -> usize {
-        self.start + place * self.stride
-    }
-}
-
-#[cube]
-fn list<I: Int>(x: &mut Tensor<I>, batch: usize, head: usize) -> List {
-    List { start: batch * x.stride(0) + head * x.stride(1), stride: x.stride(2) }
+fn list<I: Int>(x: &mut Tensor<I>, batch: usize, head: usize) -> Line {
+    Line { start: batch * x.stride(0) + head * x.stride(1), stride: x.stride(2) }
 }
 
 /// The lists of a row.
 #[derive(CubeType, Clone, Copy)]
 struct Row {
-    classes: List,
-    order: List,
-    members: List,
-    scratch: List,
+    classes: Line,
+    order: Line,
+    members: Line,
+    scratch: Line,
 }
 
 /// The part of `count` places that is this unit's: from where, and to where.
@@ -63,7 +49,7 @@ pub(super) fn group<I: Int>(
     let heads = classes.shape(1);
     let (batch, head) = (index / heads, index % heads);
     let columns = classes.shape(2);
-    let of_classes = List {
+    let of_classes = Line {
         start: batch * classes.stride(0) + head * classes.stride(1),
         stride: classes.stride(2),
     };

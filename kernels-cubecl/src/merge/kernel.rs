@@ -1,23 +1,11 @@
 use cubecl::prelude::*;
 
+use crate::line::Line;
+
 /// Units of a cube. As many rows are looked at a time.
 pub(super) const UNITS: usize = 64;
 /// Channels that a unit adds up, at most.
 pub(super) const MOST_OWN: usize = 16;
-
-/// Where the row of a list begins, and from one number to the next.
-#[derive(CubeType, Clone, Copy)]
-struct Line {
-    start: usize,
-    stride: usize,
-}
-
-#[cube]
-impl Line {
-    fn at(&self, place: usize) -> usize {
-        self.start + place * self.stride
-    }
-}
 
 /// The sum of `value` over the units of the cube. `shared` holds a number a unit.
 #[cube]

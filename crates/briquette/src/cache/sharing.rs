@@ -91,7 +91,8 @@ impl Table {
         };
         let by = |counts: &[usize], width: usize| -> Vec<i64> {
             let both = counts.iter().zip(own);
-            both.map(|(&count, &own)| signed(width) - signed(count + own)).collect()
+            // What stands at the fillers of a head that holds nothing stays within the columns, too.
+            both.map(|(&count, &own)| signed(width) - signed((count + own).max(1))).collect()
         };
         let extended = |x: Tensor<3, Int>, first: &dyn Fn(usize) -> i64| match most {
             0 => x,

@@ -231,7 +231,7 @@ impl Step<'_> {
     fn classes(&self) -> Result<Classes> {
         let Self { input, table, counts, .. } = self;
         let (ops, rows) = (input.ops, table.centers.dims()[2]);
-        let none = vec![0; counts.older.len()];
+        let no_window = vec![0; counts.older.len()];
         let scores = input.scores.clone().gather(2, self.slots(table.centers.clone()));
         let Split { kept, rest } = ops.split(SelectInput {
             layer: input.layer,
@@ -239,7 +239,7 @@ impl Step<'_> {
             held: &counts.older,
             keep: &counts.centers,
             sinks: input.protect.sinks,
-            recent: &none,
+            recent: &no_window,
             check: false,
         })?;
         let merging = self.merging(&scores, rest)?;
@@ -367,17 +367,16 @@ impl Step<'_> {
     fn entry_of_rows(&self, kept: &Selection, merged: Option<Merged>) -> Tensor<3, Int> {
         let Self { table, counts, .. } = self;
         let (older, width) = (most(&counts.older), most(&counts.recent));
-        let mut entry = Tensor::zeros(self.dims(older), &table.rows.device());
-        let mut put = |slots: Tensor<3, Int>, number: Tensor<3, Int>| {
-            entry = entry.clone().scatter(2, slots, number, IndexingUpdateOp::Add);
-        };
+        let mut entry = Tensor::<3, Int>::zeros(self.dims(older), &table.rows.device());
+        // No two go to one place.
+        let add = IndexingUpdateOp::Add;
         if kept.width() > 0 {
             let first = counts.centers.iter().map(|&count| 1 + count as i64 - kept.width() as i64);
             let number = moved(self.places(kept.width()), &first.collect::<Vec<_>>());
-            put(kept.indices.clone(), number);
+            entry = entry.scatter(2, kept.indices.clone(), number, add);
         }
-        if let Some(Merged { slots, entry }) = merged {
-            put(slots, entry);
+        if let Some(Merged { slots, entry: number }) = merged {
+            entry = entry.scatter(2, slots, number, add);
         }
         if width > 0 {
             let first: Vec<i64> = counts.centers.iter().map(|&count| 1 + count as i64).collect();
@@ -435,7 +434,7 @@ impl Step<'_> {
         let gone =
             Tensor::zeros_like(&table.rows).scatter(2, columns, place, IndexingUpdateOp::Add);
         let back: Vec<i64> = less(width, &counts.tokens).into_iter().map(|by| -by).collect();
-        let centers = moved(gone.gather(2, classes.columns.clone()), &back);
+        let centers = moved(gone.gather(2, classes.columns.clone()), &back).clamp_min(0);
         Ok(Tokens {
             positions: positions.mask_fill(nothing, -1),
             tracks,
