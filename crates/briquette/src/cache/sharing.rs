@@ -61,8 +61,7 @@ impl Table {
     pub(crate) fn of_own(entries: &Entries, held: &[usize]) -> Self {
         let dims = entries.positions.dims();
         let device = entries.positions.device();
-        let place = Tensor::<1, Int>::arange(0..dims[2] as i64, &device);
-        let place = place.reshape([1, 1, dims[2]]).expand(dims);
+        let place = counted(dims, &device);
         Self {
             entries: held.to_vec(),
             rows: place.clone(),
@@ -82,8 +81,7 @@ impl Table {
         let signed = |x: usize| x as i64;
         // Behind what is described, and from there on in line with the columns and rows.
         let behind = |first: &dyn Fn(usize) -> i64| {
-            let place = Tensor::<1, Int>::arange(0..most as i64, &device);
-            let place = place.reshape([1, 1, most]).expand([batch, heads, most]);
+            let place = counted([batch, heads, most], &device);
             moved(place, &own.iter().map(|&own| first(own)).collect::<Vec<_>>())
         };
         let in_line = |width: usize, wanted: usize| -> Vec<i64> {
@@ -147,6 +145,12 @@ impl Table {
     }
 }
 
+/// 0, 1, 2 … in every row.
+pub(crate) fn counted(dims: [usize; 3], device: &Device) -> Tensor<3, Int> {
+    let place = Tensor::<1, Int>::arange(0..dims[2] as i64, device);
+    place.reshape([1, 1, dims[2]]).expand(dims)
+}
+
 /// Every number plus one that is its head's, rows first; not below zero where heads differ, since fillers may be.
 pub(crate) fn moved(x: Tensor<3, Int>, by: &[i64]) -> Tensor<3, Int> {
     let first = by.first().copied().unwrap_or(0);
@@ -195,7 +199,5 @@ fn same(from: &[i64], width: usize, columns: usize) -> Option<usize> {
 
 /// The columns of each head from its own first on, within those there are.
 fn places(dims: [usize; 3], from: &[i64], columns: usize, device: &Device) -> Tensor<3, Int> {
-    let place = Tensor::<1, Int>::arange(0..dims[2] as i64, device);
-    let place = place.reshape([1, 1, dims[2]]).expand(dims);
-    moved(place, from).clamp(0, columns as i64 - 1)
+    moved(counted(dims, device), from).clamp(0, columns as i64 - 1)
 }

@@ -6,7 +6,7 @@ use crate::{
     Error, Result,
     cache::{
         Entries, Sharing, Track, Tracks,
-        sharing::{Table, aligned, aligned_rows, moved},
+        sharing::{Table, aligned, aligned_rows, counted, moved},
     },
     check,
     ops::{
@@ -211,8 +211,7 @@ impl Step<'_> {
 
     /// 0, 1, 2 … for every head.
     fn places(&self, width: usize) -> Tensor<3, Int> {
-        let place = Tensor::<1, Int>::arange(0..width as i64, &self.table.rows.device());
-        place.reshape([1, 1, width]).expand(self.dims(width))
+        counted(self.dims(width), &self.table.rows.device())
     }
 
     /// Of all entries one number each becomes one a slot.

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -87,15 +87,10 @@ impl Body for SharedBody {
         let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
         let rows = Layout::new(batch, shape.kv_heads, &sharing.entries, device);
         let packing = rows.packing(entries.keys.dims()[2], device);
-        let first = sharing.entries.iter().scan(0, |end, &entries| {
-            let first = *end;
-            *end += entries as i64;
-            Some(first)
-        });
         let heads = batch * shape.kv_heads;
-        let first = TensorData::new(first.collect::<Vec<i64>>(), [heads, 1]);
         let none = sharing.none.clone().reshape([heads, 1]);
-        let first = Tensor::<2, Int>::from_data(first, device).cast(none.dtype());
+        let first = rows.offsets(device).narrow(0, 0, heads).reshape([heads, 1]);
+        let first = first.cast(none.dtype());
         let body = Self {
             heads: Tensor::cat(vec![none, first], 1),
             keys: packing.pack(entries.keys.cast(dtype)),
