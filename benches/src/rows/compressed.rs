@@ -153,7 +153,7 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     let positions = Tensor::<1, Int>::arange(0..tokens as i64, &device).reshape([1, 1, tokens]);
     let positions = positions.repeat(&[batch, kv_heads, 1]);
     let rotary = encoded.then(|| {
-        let (cosines, sines) = rope.tables();
+        let (cosines, sines) = rope.tables_for(bench.dtype);
         RotaryInput { cosines, sines, positions: positions.clone() }
     });
 

@@ -77,7 +77,7 @@ pub struct SharedOutput {
 ///
 /// With `d` channels, `b` bytes a number, `E` entries, `T` tokens and `t` rows of the tail, a kv head reads
 /// (E + t) · 2 · d · b bytes, and of each token 16 bytes besides (member, entry, norm, position) and, where keys are
-/// encoded, 4 · d bytes of cosines and sines, which all heads share and caches hold. Each split of a query head writes
+/// encoded, d cosines and sines, which all heads share and caches hold. Each split of a query head writes
 /// and reads 4 · d + 8 bytes, and each weight is written twice and read once. Operations, for `g` query heads a
 /// kv head: 3 · d · (T + t) to turn keys, 2 · d · g · (T + t) for scores, 2 · d · g · (E + t) for values.
 ///

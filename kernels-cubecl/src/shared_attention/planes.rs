@@ -35,13 +35,16 @@ struct Token {
     norm: f32,
 }
 
-/// Where the tokens of a head are described.
+/// Where the tokens of a head are described. Members, entries and norms lie alike: registers decide how many cubes a
+/// multiprocessor takes, and three places would be one cube less.
 #[derive(CubeType, Clone, Copy)]
 struct Table {
-    /// Where its members begin, behind the fillers.
-    members: usize,
-    entry: usize,
-    norms: usize,
+    /// Where the columns of the head begin, with the fillers.
+    start: usize,
+    /// How many of the columns are fillers: they come first.
+    fillers: usize,
+    /// How many are tokens.
+    own: usize,
     /// The row of its first entry.
     first_entry: u32,
 }
@@ -100,11 +103,9 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let fillers = usize::cast_from(starts[of_head]);
     let own = columns - tail - fillers;
     let table = Table {
-        members: batch * members.stride(0)
-            + kv_head * members.stride(1)
-            + fillers * members.stride(2),
-        entry: batch * entry_of.stride(0) + kv_head * entry_of.stride(1),
-        norms: batch * norms.stride(0) + kv_head * norms.stride(1),
+        start: kv * (columns - tail),
+        fillers,
+        own,
         first_entry: u32::cast_from(starts[of_head + starts.stride(1)]),
     };
     let own_tiles = own.div_ceil(TILE);
@@ -131,25 +132,14 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     // Where a token's entry lies is known only after two loads: they are under way while the tiles before are worked
     // on.
     let mut tile = part * share + plane;
-    let now = token_at::<I>(members, &table, own, tile);
-    let token = describe::<I>(
-        entry_of,
-        norms,
-        positions,
-        &table,
-        now,
-        tile,
-        own,
-        fillers,
-        tail,
-        position_start,
-        encoded,
-    );
+    let now = token_at::<I>(members, &table, tile);
+    let token =
+        describe::<I>(entry_of, norms, positions, &table, now, tile, tail, position_start, encoded);
     let mut entry = token.entry;
     let mut column = token.column;
     let mut position = token.position;
     let mut norm = token.norm;
-    let mut next = token_at::<I>(members, &table, own, tile + planes);
+    let mut next = token_at::<I>(members, &table, tile + planes);
 
     while tile < end {
         let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
@@ -202,13 +192,11 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
             &table,
             next,
             tile + planes,
-            own,
-            fillers,
             tail,
             position_start,
             encoded,
         );
-        next = token_at::<I>(members, &table, own, tile + 2 * planes);
+        next = token_at::<I>(members, &table, tile + 2 * planes);
 
         let mut keys = Array::<Pair<E>>::new(comptime!(head_dim / 4));
         #[unroll]
@@ -291,16 +279,16 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     );
 }
 
-/// The column of the token of the lane in a tile of members; nothing in one of the tail.
+/// Where the token of the lane in a tile of members is described; nothing in one of the tail.
 #[cube]
-fn token_at<I: Int>(members: &Tensor<I>, table: &Table, own: usize, tile: usize) -> usize {
+fn token_at<I: Int>(members: &Tensor<I>, table: &Table, tile: usize) -> usize {
     let member = tile * TILE + UNIT_POS_PLANE as usize % TILE;
-    let mut token = 0usize.runtime();
-    if tile * TILE < own {
-        let place = table.members + member.min(own - 1) * members.stride(2);
-        token = usize::cast_from(members[place]);
+    let mut place = 0usize.runtime();
+    if tile * TILE < table.own {
+        let first = table.start + table.fillers;
+        place = table.start + usize::cast_from(members[first + member.min(table.own - 1)]);
     }
-    token
+    place
 }
 
 /// What is known of the token of the lane, or of its row of the tail.
@@ -311,26 +299,25 @@ fn describe<I: Int>(
     norms: &Tensor<f32>,
     positions: &Tensor<I>,
     table: &Table,
-    token: usize,
+    place: usize,
     tile: usize,
-    own: usize,
-    fillers: usize,
     tail: usize,
     position_start: usize,
     #[comptime] encoded: bool,
 ) -> Token {
-    let own_tiles = own.div_ceil(TILE);
+    let own_tiles = table.own.div_ceil(TILE);
     let mut entry = 0u32.runtime();
     let mut norm = f32::new(1.0);
-    let mut column = token;
+    let mut column = place;
     if tile < own_tiles {
-        entry =
-            table.first_entry + u32::cast_from(entry_of[table.entry + token * entry_of.stride(2)]);
-        norm = norms[table.norms + token * norms.stride(2)];
+        entry = table.first_entry + u32::cast_from(entry_of[place]);
+        norm = norms[place];
+        column -= table.start;
     } else {
+        let first = table.fillers + table.own;
         let row = (tile - own_tiles) * TILE + UNIT_POS_PLANE as usize % TILE;
         // Behind the last row, that one.
-        column = (fillers + own + row).min(fillers + own + tail - 1);
+        column = (first + row).min(first + tail - 1);
     }
     let mut position = 0u32.runtime();
     if comptime!(encoded) {

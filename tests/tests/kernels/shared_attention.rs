@@ -96,8 +96,12 @@ impl Case {
         let of_heads = if own_positions { kv_heads } else { 1 };
         let positions: Vec<usize> =
             (0..batch * of_heads * columns).map(|_| rng.random_range(0..positions_held)).collect();
+        // Half-precision tables for keys of 16 bits, as `RotaryEmbedding::tables_for` makes them.
+        let table_dtype = if dtype == DType::F32 { DType::F32 } else { DType::F16 };
         let table = |of: fn(f64) -> f64| -> Vec<f32> {
-            angles.iter().flatten().map(|&angle| of(angle) as f32).collect()
+            let exact: Vec<f32> = angles.iter().flatten().map(|&angle| of(angle) as f32).collect();
+            let exact = Tensor::<1>::from_floats(exact.as_slice(), &host);
+            exact.cast(table_dtype).cast(DType::F32).try_into_vec_as::<f32>().unwrap()
         };
         let (cosines, sines) = (table(f64::cos), table(f64::sin));
         let turn = |key: &[f64], position: usize| -> Vec<f64> {
@@ -173,7 +177,8 @@ impl Case {
         let norm_of = Tensor::from_data(TensorData::new(norm_of, rectangle), (device, DType::F32));
         let rotary = self.encoded.map(|(held, _)| {
             let table = |numbers: &[f32]| {
-                Tensor::from_data(TensorData::new(numbers.to_vec(), [held, half]), device)
+                let numbers = TensorData::new(numbers.to_vec(), [held, half]);
+                Tensor::<2>::from_data(numbers, (device, DType::F32)).cast(table_dtype)
             };
             RotaryInput {
                 cosines: table(&cosines),

@@ -287,7 +287,8 @@ pub struct SharedInput {
     pub weights: bool,
 }
 
-/// A rotary encoding of keys: channel `i` is paired with channel `i + head_dim / 2`.
+/// A rotary encoding of keys: channel `i` is paired with channel `i + head_dim / 2`. Tables are f16 where keys have 16
+/// bits, see [`RotaryEmbedding::tables_for`](crate::position::RotaryEmbedding::tables_for).
 #[derive(Clone, Debug)]
 pub struct RotaryInput {
     /// The cosine of each position and pair, `[positions, head_dim / 2]`.

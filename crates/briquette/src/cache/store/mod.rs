@@ -239,9 +239,9 @@ pub struct Encode<'a> {
 }
 
 impl Encode<'_> {
-    /// What a kernel needs to encode keys as it reads them; `None` if it cannot.
-    pub(crate) fn rotary(&self) -> Option<RotaryInput> {
-        let (cosines, sines) = self.encoding.rotary()?.tables();
+    /// What a kernel needs to encode keys of this type as it reads them; `None` if it cannot.
+    pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryInput> {
+        let (cosines, sines) = self.encoding.rotary()?.tables_for(keys);
         Some(RotaryInput { cosines, sines, positions: self.positions.clone() })
     }
 

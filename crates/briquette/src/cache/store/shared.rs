@@ -118,7 +118,7 @@ impl Body for SharedBody {
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
         let rotary = match &input.encode {
             None => None,
-            Some(encode) => Some(encode.rotary()?),
+            Some(encode) => Some(encode.rotary(self.keys.dtype())?),
         };
         let found = input.ops.shared_attention(&SharedInput {
             queries: input.queries.clone(),
