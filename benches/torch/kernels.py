@@ -337,6 +337,28 @@ def decode(b):
               shape=f"batch {many}, padded to {longest} entries a head")
 
 
+def rotate(b):
+    context, heads = 8192, b.size(32, 4)
+    angles = torch.arange(context, device=b.device)[:, None] * 500000.0 ** (
+        -torch.arange(0, HEAD_DIM, 2, device=b.device) / HEAD_DIM)
+    for row, batch, tokens in [("rotate/prompt", 1, b.size(4096, 70)), ("rotate/step", b.size(16, 2), 1)]:
+        if not b.wants(row):
+            continue
+        sets = b.sets(2 * batch * heads * tokens * HEAD_DIM * 2)
+        inputs = [b.noise(batch, heads, tokens, HEAD_DIM) for _ in range(sets)]
+        # As transformers does: cosines and sines once a model, in the type of the model.
+        both = torch.cat([angles, angles], -1)[context - tokens:]
+        cos, sin = both.cos().to(b.dtype), both.sin().to(b.dtype)
+
+        def turn(i):
+            x = inputs[i]
+            low, high = x.chunk(2, -1)
+            return x * cos + torch.cat([-high, low], -1) * sin
+
+        shape = f"batch {batch}, {heads} heads × {HEAD_DIM}, {tokens} tokens"
+        b.run(row, "apply_rotary_pos_emb", turn, sets, shape=shape)
+
+
 def merge(b):
     heads = 8
     for row, source, target, pairs in [
@@ -441,7 +463,7 @@ def main():
     parser.add_argument("--no-graph", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     b = Bench(parser.parse_args())
-    for rows in [ceilings, select, group, compact, column_scores, window_scores, prefill, decode, merge, step]:
+    for rows in [ceilings, select, group, compact, rotate, column_scores, window_scores, prefill, decode, merge, step]:
         try:
             rows(b)
         except Exception:  # noqa: BLE001

@@ -47,7 +47,7 @@ pub use nearest::{Nearest, NearestOutput, nearest};
 pub use quantized_attention::{
     PackedGroups, QuantizedAttention, QuantizedOutput, quantized_attention,
 };
-pub use rotary::RotaryTables;
+pub use rotary::{RotaryTables, rotate};
 pub use select::{Select, SelectOutput, select};
 pub use shared_attention::{SharedAttention, SharedOutput, shared_attention};
 pub use window::{Window, WindowMoments, WindowMomentsOutput, window_moments, window_weights};

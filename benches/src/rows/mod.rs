@@ -6,6 +6,7 @@ mod compact;
 mod compressed;
 mod group;
 mod merge;
+mod rotate;
 mod scores;
 mod select;
 mod step;
@@ -16,11 +17,12 @@ type Group = fn(&mut Bench) -> anyhow::Result<()>;
 
 /// Times every row that is wanted.
 pub fn run(bench: &mut Bench) {
-    let groups: [(&str, Group); 9] = [
+    let groups: [(&str, Group); 10] = [
         ("ceilings", ceilings::run),
         ("select", select::run),
         ("group", group::run),
         ("compact", compact::run),
+        ("rotate", rotate::run),
         ("scores", scores::run),
         ("attention", attention::run),
         ("compressed", compressed::run),

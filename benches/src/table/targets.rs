@@ -84,6 +84,8 @@ pub(super) const LINES: &[Line] = &[
     line("compact/256", &["gather", "index_select"], &[]),
     line("compact/1024", &["gather", "index_select"], &[]),
     line("compact/8192", &["gather", "index_select"], &[]),
+    line("rotate/prompt", &["apply_rotary_pos_emb"], &[]),
+    line("rotate/step", &["apply_rotary_pos_emb"], &[]),
     line(
         "column-scores",
         &["eager", "compiled"],

@@ -19,7 +19,7 @@ use crate::{
     device::{Rows, buffer_bytes},
     ops::{Selection, Visibility, WindowInput},
     policy::PositionMode,
-    position::PositionEncoding,
+    position::{self, PositionEncoding},
     score::{ObservedHeads, Observes, Wanted, group_mean},
 };
 
@@ -200,15 +200,14 @@ impl LayerCache {
             .collect();
         check_positions(context, arrival, &held)?;
 
+        let encode_rows =
+            |x, positions| position::encode(encoding, x, positions, config.ops.as_ref());
         let query_bytes = new.queries.dtype().size();
         let queries_at_once = mode != PositionMode::InCache;
-        let window_queries = if queries_at_once {
-            encoding.encode(new.queries, positions.clone())
-        } else {
-            new.queries
-        };
+        let window_queries =
+            if queries_at_once { encode_rows(new.queries, positions.clone()) } else { new.queries };
         let keys = match mode {
-            PositionMode::Written => encoding.encode(new.keys, positions.clone()),
+            PositionMode::Written => encode_rows(new.keys, positions.clone()),
             PositionMode::InCache | PositionMode::Deferred => new.keys,
         };
         let arriving = Entries {
@@ -272,7 +271,7 @@ impl LayerCache {
             window_queries.clone()
         } else {
             let ranks = ranks.of_new(&arrival.positions, &arrived);
-            encoding.encode(window_queries.clone(), ranks)
+            encode_rows(window_queries.clone(), ranks)
         };
         let query = StoreQuery {
             queries,
@@ -301,13 +300,14 @@ impl LayerCache {
             let encoded = if queries_at_once {
                 last.queries
             } else {
-                encoding.encode(last.queries, ranks.of_last(size))
+                encode_rows(last.queries, ranks.of_last(size))
             };
             WindowInput {
                 queries: encoded,
                 keys: Encode::keys(
                     encode.as_ref(),
                     entries().clone().laid_out(config.ops.as_ref()).keys,
+                    config.ops.as_ref(),
                 ),
                 visibility: Visibility {
                     queries: last.positions,

@@ -12,6 +12,7 @@ mod kernels;
 mod merge;
 mod nearest;
 mod product;
+mod rotate;
 mod select;
 mod unit;
 mod window;
@@ -59,6 +60,11 @@ pub trait Ops: Debug + Send + Sync {
     fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
         let _ = input;
         None
+    }
+
+    /// Turns rows to their positions, `[batch, heads, tokens, head_dim]`.
+    fn rotate(&self, x: Tensor<4>, rotary: RotaryInput) -> Tensor<4> {
+        rotate::rotate(x, rotary)
     }
 
     /// The attention weights of a few queries over the entries of a layer:
@@ -287,15 +293,15 @@ pub struct SharedInput {
     pub weights: bool,
 }
 
-/// A rotary encoding of keys: channel `i` is paired with channel `i + head_dim / 2`. Tables are f16 where keys have 16
-/// bits, see [`RotaryEmbedding::tables_for`](crate::position::RotaryEmbedding::tables_for).
+/// A rotary encoding: channel `i` is paired with channel `i + head_dim / 2`. Tables are f32, but for keys of 16 bits that a
+/// kernel encodes as it reads them, see [`RotaryEmbedding::tables_for`](crate::position::RotaryEmbedding::tables_for).
 #[derive(Clone, Debug)]
 pub struct RotaryInput {
     /// The cosine of each position and pair, `[positions, head_dim / 2]`.
     pub cosines: Tensor<2>,
     /// The sine of each position and pair, `[positions, head_dim / 2]`.
     pub sines: Tensor<2>,
-    /// At which position each column is encoded, `[batch, kv_heads or 1, columns]`; any number at a filler.
+    /// At which position each column is encoded, `[batch, heads or 1, columns]`; any number at a filler.
     pub positions: Tensor<3, Int>,
 }
 

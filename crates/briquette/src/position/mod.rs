@@ -11,7 +11,10 @@ use burn::tensor::{Device, Int, Tensor};
 
 pub use rotary::RotaryEmbedding;
 
-use crate::Result;
+use crate::{
+    Result,
+    ops::{Ops, RotaryInput},
+};
 
 /// Encodes positions into queries and keys.
 pub trait PositionEncoding: Debug + Send + Sync {
@@ -24,8 +27,8 @@ pub trait PositionEncoding: Debug + Send + Sync {
     /// - returns `[batch, heads, tokens, head_dim]`, of the type of `x`
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4>;
 
-    /// The rotary embedding this is, if it is one, so that kernels can encode keys as they read them. Others are
-    /// encoded before.
+    /// The rotary embedding this is, if it is one, so that kernels can encode rows, or keys as they read them. Others
+    /// are encoded by [`encode`](Self::encode).
     fn rotary(&self) -> Option<&RotaryEmbedding> {
         None
     }
@@ -41,6 +44,22 @@ pub trait PositionEncoding: Debug + Send + Sync {
     fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
         let _ = (head_dim, device);
         Ok(())
+    }
+}
+
+/// What `encoding` makes of rows, by these operations where it is a rotary embedding.
+pub(crate) fn encode(
+    encoding: &dyn PositionEncoding,
+    x: Tensor<4>,
+    positions: Tensor<3, Int>,
+    ops: &dyn Ops,
+) -> Tensor<4> {
+    match encoding.rotary() {
+        Some(rotary) => {
+            let (cosines, sines) = rotary.tables();
+            ops.rotate(x, RotaryInput { cosines, sines, positions })
+        }
+        None => encoding.encode(x, positions),
     }
 }
 

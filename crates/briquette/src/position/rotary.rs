@@ -3,7 +3,10 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::PositionEncoding;
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    ops::{RotaryInput, best},
+};
 
 /// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel `i`
 /// is paired with channel `i + head_dim / 2`.
@@ -134,21 +137,8 @@ impl RotaryEmbedding {
 
 impl PositionEncoding for RotaryEmbedding {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
-        let [batch, heads, tokens] = positions.dims();
-        let half = self.head_dim / 2;
-        // Padding stands at −1: any row of the table will do.
-        let rows = positions.clamp_min(0).reshape([batch * heads * tokens]);
-        let pick = |table: &Tensor<2>| {
-            table.clone().select(0, rows.clone()).reshape([batch, heads, tokens, half])
-        };
-        let (cos, sin) = (pick(&self.cos), pick(&self.sin));
-        let dtype = x.dtype();
-        let x = x.cast(DType::F32);
-        let low = x.clone().narrow(3, 0, half);
-        let high = x.narrow(3, half, half);
-        let rotated_low = low.clone() * cos.clone() - high.clone() * sin.clone();
-        let rotated_high = high * cos + low * sin;
-        Tensor::cat(vec![rotated_low, rotated_high], 3).cast(dtype)
+        let (cosines, sines) = self.tables();
+        best().rotate(x, RotaryInput { cosines, sines, positions })
     }
 
     fn rotary(&self) -> Option<&RotaryEmbedding> {

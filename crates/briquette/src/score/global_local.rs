@@ -1,4 +1,4 @@
-use burn::tensor::{Tensor, s};
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Pool, ScoreInput, Scorer, window::outside_window};
@@ -45,12 +45,15 @@ impl Scorer for GlobalLocal {
 
         // Padding has received nothing, so sums over all columns are sums over the entries.
         let outside = global.dims()[2].saturating_sub(self.window);
-        let total = |x: &Tensor<3>| x.clone().slice_fill(s![.., .., outside..], 0.0).sum_dim(2);
-        let global_total = total(&global);
-        let none = global_total.clone().equal_scalar(0.0);
-        let level =
-            (total(&local) / global_total.mask_fill(none.clone(), 1.0)).mask_fill(none, 0.0);
-        let scores = (global * level).max_pair(local);
+        let scores = match outside {
+            0 => local,
+            _ => {
+                let total = |x: &Tensor<3>| x.clone().narrow(2, 0, outside).sum_dim(2);
+                // What has received nothing has received nothing from the window.
+                let level = total(&local) / (total(&global) + f32::MIN_POSITIVE);
+                (global * level).max_pair(local)
+            }
+        };
         let scores = outside_window(scores, self.window);
         Ok(match self.pool {
             None => scores,

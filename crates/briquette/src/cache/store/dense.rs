@@ -210,7 +210,7 @@ pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Attenti
     let entries = entries.laid_out(ops);
     ops.attention(AttentionInput {
         queries: input.queries,
-        keys: Encode::keys(input.encode.as_ref(), entries.keys),
+        keys: Encode::keys(input.encode.as_ref(), entries.keys, input.ops),
         values: entries.values,
         visibility: input.visibility,
         scale: input.scale,

@@ -23,7 +23,7 @@ use crate::{
     CacheShape, Result,
     device::Rows,
     ops::{AttentionOutput, Ops, RotaryInput, Visibility},
-    position::PositionEncoding,
+    position::{self, PositionEncoding},
     score::Observes,
 };
 
@@ -246,10 +246,12 @@ impl Encode<'_> {
     }
 
     /// The keys, encoded if they are held as they came.
-    pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>) -> Tensor<4> {
+    pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Tensor<4> {
         match encode {
             None => keys,
-            Some(encode) => encode.encoding.encode(keys, encode.positions.clone()),
+            Some(Self { encoding, positions }) => {
+                position::encode(*encoding, keys, positions.clone(), ops)
+            }
         }
     }
 }

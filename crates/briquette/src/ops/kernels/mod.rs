@@ -4,6 +4,7 @@
 mod attention;
 mod compressed;
 mod merge;
+mod rotate;
 mod selection;
 mod window;
 
@@ -12,8 +13,8 @@ use burn::tensor::{Int, Tensor};
 use super::{
     AccumulateInput, AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Groups,
     MergeInput, Moments, MomentsInput, Nearest, NearestInput, Ops, QuantizedInput, RaggedInput,
-    RaggedOutput, Reference, SelectInput, Selection, SharedInput, Split, WindowInput, group,
-    merge as merged, select,
+    RaggedOutput, Reference, RotaryInput, SelectInput, Selection, SharedInput, Split, WindowInput,
+    group, merge as merged, select,
 };
 use crate::{Result, cache::Entries};
 
@@ -40,6 +41,10 @@ impl Ops for Kernels {
 
     fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
         compressed::quantized(input).ok()
+    }
+
+    fn rotate(&self, x: Tensor<4>, rotary: RotaryInput) -> Tensor<4> {
+        rotate::rotate(x.clone(), rotary.clone()).unwrap_or_else(|_| Reference.rotate(x, rotary))
     }
 
     fn window_weights(&self, input: WindowInput) -> Tensor<4> {

@@ -1,0 +1,61 @@
+//! Queries turned to their positions.
+
+use anyhow::Result;
+use briquette::{
+    ops::{Ops, Reference, RotaryInput, best},
+    position::RotaryEmbedding,
+};
+use burn::tensor::{Int, Tensor};
+
+use crate::{
+    bench::{Bench, Case, Variant, difference},
+    measure::keep,
+};
+
+const HEAD_DIM: usize = 128;
+/// Rows of the tables.
+const CONTEXT: usize = 8192;
+
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    let heads = bench.size(32, 4);
+    // A prompt, and a decode step of sixteen.
+    let (prompt, batch) = (bench.size(4096, 70), bench.size(16, 2));
+    one(bench, "rotate/prompt", [1, heads, prompt, HEAD_DIM])?;
+    one(bench, "rotate/step", [batch, heads, 1, HEAD_DIM])
+}
+
+fn one(bench: &mut Bench, row: &'static str, dims: [usize; 4]) -> Result<()> {
+    if !bench.wants(row) {
+        return Ok(());
+    }
+    let [batch, heads, tokens, _] = dims;
+    let of_set = 2.0 * dims.iter().product::<usize>() as f64 * bench.number();
+    let inputs: Vec<Tensor<4>> =
+        (0..bench.sets(of_set)).map(|_| bench.noise(dims, bench.dtype)).collect();
+    let rope = RotaryEmbedding::new(HEAD_DIM, CONTEXT, 500_000.0, &bench.device)?;
+    let (cosines, sines) = rope.tables();
+    let first = (CONTEXT - tokens) as i64;
+    let positions = Tensor::<1, Int>::arange(first..CONTEXT as i64, &bench.device);
+    let positions = positions.reshape([1, 1, tokens]).repeat(&[batch, 1, 1]);
+    let case = Case {
+        row,
+        shape: format!("batch {batch}, {heads} heads × {HEAD_DIM}, {tokens} tokens"),
+        bytes: of_set + (tokens * HEAD_DIM * 4) as f64,
+        operations: 0.0,
+    };
+    let turn = |ops: &dyn Ops, set: usize| {
+        let (cosines, sines, positions) = (cosines.clone(), sines.clone(), positions.clone());
+        ops.rotate(inputs[set].clone(), RotaryInput { cosines, sines, positions })
+    };
+    let ops = best();
+    if bench.variants.contains(&Variant::Briquette) {
+        let check = || difference(turn(ops.as_ref(), 0), turn(&Reference, 0));
+        bench.run(&case, "briquette", inputs.len(), Some(&check), &|set| {
+            keep(turn(ops.as_ref(), set))
+        });
+    }
+    if bench.variants.contains(&Variant::Reference) {
+        bench.run(&case, "reference", inputs.len(), None, &|set| keep(turn(&Reference, set)));
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::{
+    Backend, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+use burn_cubecl::CubeBackend;
+
+use super::launch;
+
+/// The kernel as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait RotateBackend: Backend {
+    /// See [`super::rotate`].
+    #[fusion(meta = output)]
+    fn rotate(
+        x: FloatTensor<Self>,
+        cosines: FloatTensor<Self>,
+        sines: FloatTensor<Self>,
+        positions: IntTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// What [`RotateBackend::rotate`] will return, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn output(
+    x: &TensorSpec,
+    _cosines: &TensorSpec,
+    _sines: &TensorSpec,
+    _positions: &TensorSpec,
+) -> TensorSpec {
+    x.clone()
+}
+
+impl RotateBackend for CubeBackend {
+    fn rotate(
+        x: FloatTensor<Self>,
+        cosines: FloatTensor<Self>,
+        sines: FloatTensor<Self>,
+        positions: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        launch(x, [cosines, sines], positions)
+    }
+}

@@ -1,0 +1,106 @@
+//! Rotary position encodings: of rows, and the tables that attention kernels turn keys by as they read them.
+
+mod extension;
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{Int, Tensor},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use self::extension::RotateBackend;
+use crate::{Result, check::Check, split::Heads, vector::vector_size};
+
+/// A rotary position encoding: channel `i` is paired with channel `i + head_dim / 2`, and the
+/// pair turned by the angle whose cosine and sine stand in row `position` and column `i` of the tables.
+#[derive(Clone, Debug)]
+pub struct RotaryTables {
+    /// `[positions, head_dim / 2]`
+    pub cosines: Tensor<2>,
+    /// `[positions, head_dim / 2]`
+    pub sines: Tensor<2>,
+    /// At which position each column is encoded, `[batch, kv_heads or 1, columns]`. Rows of the tables, or any number
+    /// in a column that holds nothing.
+    pub positions: Tensor<3, Int>,
+}
+
+impl RotaryTables {
+    /// Refuses tables that do not fit these heads and columns.
+    pub(crate) fn check(&self, check: &Check, heads: Heads, columns: usize) -> Result<()> {
+        let Heads { batch, kv_heads, head_dim, .. } = heads;
+        let rows = self.cosines.dims()[0];
+        check.value("head_dim", head_dim, head_dim.is_multiple_of(2), "even")?;
+        check.shape("cosines", self.cosines.dims(), [rows, head_dim / 2])?;
+        check.shape("sines", self.sines.dims(), [rows, head_dim / 2])?;
+        let per = if self.positions.dims()[1] == 1 { 1 } else { kv_heads };
+        check.shape("positions", self.positions.dims(), [batch, per, columns])?;
+        check.value("the rows of cosines", rows, rows > 0, "at least 1")?;
+        check.value("columns", columns, columns > 0, "at least 1")?;
+        check.countable("cosines", &self.cosines.dims())
+    }
+}
+
+/// Turns the rows of `x`, `[batch, heads, tokens, head_dim]`, each to its position; what is less than 0 is 0. Positions
+/// are `[batch, heads or 1, tokens]`. Returns as many rows of the same type.
+///
+/// One launch: a unit turns up to four pairs of channels, in f32, and rounds once. It reads and writes
+/// tokens · head_dim numbers a head, and of each token head_dim numbers of the tables, which caches hold. Tensor operations
+/// go through memory a dozen times, and hand over as many launches, which is what a decode step waits for.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes do not fit, there is no row, or the device has no kernels or cannot
+/// launch so much.
+pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
+    let check = Check::new("rotate", &x.device())?;
+    let [batch, heads, tokens, head_dim] = x.dims();
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("tokens", tokens)?;
+    some("head_dim", head_dim)?;
+    rotary.check(&check, Heads { batch, query_heads: heads, kv_heads: heads, head_dim }, tokens)?;
+    check.countable("x", &[batch, heads, tokens, head_dim])?;
+    let cubes = (tokens * (head_dim / 2)).div_ceil(kernel::UNITS);
+    check.cubes([cubes, heads, batch])?;
+    let hardware = &check.client().properties().hardware;
+    check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)?;
+    let RotaryTables { cosines, sines, positions } = rotary;
+    let sines = sines.cast(cosines.dtype());
+    Ok(Tensor::from_dispatch(Dispatch::rotate(
+        x.into_dispatch(),
+        cosines.into_dispatch(),
+        sines.into_dispatch(),
+        positions.into_dispatch(),
+    )))
+}
+
+fn launch(x: CubeTensor, tables: [CubeTensor; 2], positions: CubeTensor) -> CubeTensor {
+    let (client, shape) = (x.client.clone(), x.shape());
+    let turned = empty_device_dtype(client.clone(), x.device.clone(), shape.clone(), x.dtype);
+    let half = shape[3] / 2;
+    let [cosines, sines] = tables;
+    let width = [&x, &cosines, &sines, &turned].map(vector_size).into_iter().min().unwrap_or(1);
+    let width = if half.is_multiple_of(width) { width } else { 1 };
+    let types = [x.dtype, cosines.dtype, positions.dtype].map(dtype_to_storage_type);
+    let vectors = half / width;
+    kernel::rotate::launch(
+        &client,
+        CubeCount::Static(
+            (shape[2] * vectors).div_ceil(kernel::UNITS) as u32,
+            shape[1] as u32,
+            shape[0] as u32,
+        ),
+        CubeDim::new_1d(kernel::UNITS as u32),
+        width,
+        x.into_tensor_arg(),
+        cosines.into_tensor_arg(),
+        sines.into_tensor_arg(),
+        positions.into_tensor_arg(),
+        turned.clone().into_tensor_arg(),
+        vectors,
+        types,
+    );
+    turned
+}

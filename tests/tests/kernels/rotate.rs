@@ -1,0 +1,136 @@
+//! One pair of channels and many, a row that no vector divides, positions of heads and of rows, padding.
+
+use briquette::ops::{Ops, Reference, RotaryInput, best};
+use briquette_kernels::{KernelError, RotaryTables, rotate};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::Noise,
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::common::{close, numbers, poison, rows};
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    heads: usize,
+    tokens: usize,
+    head_dim: usize,
+    /// Whether heads have positions of their own.
+    own: bool,
+}
+
+const CASES: [Case; 6] = [
+    Case { batch: 1, heads: 1, tokens: 1, head_dim: 2, own: false },
+    Case { batch: 2, heads: 3, tokens: 5, head_dim: 6, own: true },
+    Case { batch: 1, heads: 2, tokens: 9, head_dim: 30, own: false },
+    Case { batch: 2, heads: 2, tokens: 64, head_dim: 64, own: true },
+    Case { batch: 1, heads: 4, tokens: 17, head_dim: 128, own: false },
+    Case { batch: 3, heads: 1, tokens: 1, head_dim: 256, own: true },
+];
+
+const POSITIONS: usize = 41;
+
+/// A call and what comes of it.
+struct Drawn {
+    x: Tensor<4>,
+    rotary: RotaryInput,
+    turned: Vec<f64>,
+}
+
+impl Case {
+    fn draw(self, dtype: DType, table: DType, device: &Device) -> Drawn {
+        let Self { batch, heads, tokens, head_dim, own } = self;
+        let host = host();
+        let half = head_dim / 2;
+        let x = Noise::new(head_dim as u64).tensor([batch, heads, tokens, head_dim], &host);
+        let x = x.cast(dtype);
+        let mut rng = ChaCha8Rng::seed_from_u64(tokens as u64);
+        let of_heads = if own { heads } else { 1 };
+        let positions: Vec<i64> = (0..batch * of_heads * tokens)
+            .map(|_| rng.random_range(0..=POSITIONS as i64) - 1)
+            .collect();
+        let make = |of: fn(f64) -> f64| {
+            let angle = |place: usize| (place / half) as f64 / (1.0 + (place % half) as f64);
+            let numbers = (0..POSITIONS * half).map(|place| of(angle(place)) as f32);
+            let numbers = TensorData::new(numbers.collect::<Vec<f32>>(), [POSITIONS, half]);
+            Tensor::<2>::from_data(numbers, (&host, DType::F32)).cast(table)
+        };
+        let (cosines, sines) = (make(f64::cos), make(f64::sin));
+        let held = |table: &Tensor<2>| numbers(table.clone());
+        let (cosine, sine) = (held(&cosines), held(&sines));
+
+        let mut turned = Vec::new();
+        for (place, row) in rows(&x, head_dim).iter().enumerate() {
+            let (token, head) = (place % tokens, place / tokens % heads);
+            let list =
+                if own { place / tokens / heads * heads + head } else { place / tokens / heads };
+            let position = positions[list * tokens + token].max(0) as usize;
+            let angle = |i: usize| {
+                let at = position * half + i;
+                (f64::from(cosine[at]), f64::from(sine[at]))
+            };
+            turned.extend((0..half).map(|i| row[i] * angle(i).0 - row[i + half] * angle(i).1));
+            turned.extend((0..half).map(|i| row[i + half] * angle(i).0 + row[i] * angle(i).1));
+        }
+        let positions = TensorData::new(positions, [batch, of_heads, tokens]);
+        let rotary = RotaryInput {
+            cosines: cosines.to_device(device),
+            sines: sines.to_device(device),
+            positions: Tensor::<3, Int>::from_data(positions, device),
+        };
+        Drawn { x: x.to_device(device), rotary, turned }
+    }
+}
+
+fn check(found: Tensor<4>, drawn: &Drawn, dtype: DType) {
+    assert_eq!(found.dims(), drawn.x.dims());
+    assert_eq!(found.dtype(), dtype);
+    close(&numbers(found), &drawn.turned, dtype, tolerance(dtype));
+}
+
+#[test]
+fn rotate_of_cases() {
+    for backend in backends() {
+        for dtype in backend.dtypes() {
+            for case in CASES {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                let drawn = case.draw(dtype, DType::F32, &backend.device);
+                poison(&backend.device, &[drawn.turned.len()]);
+                check(best().rotate(drawn.x.clone(), drawn.rotary.clone()), &drawn, dtype);
+                check(Reference.rotate(drawn.x.clone(), drawn.rotary.clone()), &drawn, dtype);
+                let elsewhere = drawn.x.clone().swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+                check(best().rotate(elsewhere, drawn.rotary.clone()), &drawn, dtype);
+                // Tables of another type.
+                let drawn = case.draw(dtype, dtype, &backend.device);
+                check(best().rotate(drawn.x.clone(), drawn.rotary.clone()), &drawn, dtype);
+            }
+        }
+    }
+}
+
+#[test]
+fn rotate_refuses() {
+    let operation = "rotate";
+    let call = |device: &Device| {
+        let Drawn { x, rotary, .. } = CASES[1].draw(DType::F32, DType::F32, device);
+        let RotaryInput { cosines, sines, positions } = rotary;
+        (x, RotaryTables { cosines, sines, positions })
+    };
+    let (x, tables) = call(&host());
+    assert_eq!(rotate(x, tables).unwrap_err(), KernelError::Device { operation });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let (x, tables) = call(&backend.device);
+        let short = RotaryTables { sines: tables.sines.clone().narrow(1, 0, 2), ..tables.clone() };
+        let (found, expected) = (vec![POSITIONS, 2], vec![POSITIONS, 3]);
+        let error = rotate(x.clone(), short).unwrap_err();
+        assert_eq!(error, KernelError::Shape { operation, tensor: "sines", found, expected });
+        let nothing = Tensor::zeros([2, 0, 5, 6], &backend.device);
+        let error = rotate(nothing, tables).unwrap_err();
+        let expected = "1 or more".into();
+        assert_eq!(error, KernelError::Value { operation, what: "heads", found: 0, expected });
+    }
+}
