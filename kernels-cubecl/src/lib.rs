@@ -12,6 +12,7 @@
 mod accumulate;
 mod attention;
 mod check;
+mod classify;
 mod column_scores;
 mod compact;
 mod decode_attention;
@@ -20,9 +21,11 @@ mod group;
 mod line;
 mod memory;
 mod merge;
+mod missing;
 mod nearest;
 mod processors;
 mod quantized_attention;
+mod regroup;
 mod rotary;
 mod scan;
 mod select;
@@ -36,6 +39,7 @@ use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use accumulate::{Accumulate, accumulate};
 pub use attention::{Attention, AttentionOutput, Visibility, attention};
+pub use classify::{Classify, classify};
 pub use column_scores::{ColumnScores, ColumnScoresOutput, column_scores};
 pub use compact::{CompactEntries, MOST_TRACKS, compact};
 pub use decode_attention::{DecodeAttention, DecodeOutput, EntryList, decode_attention};
@@ -47,6 +51,7 @@ pub use nearest::{Nearest, NearestOutput, nearest};
 pub use quantized_attention::{
     PackedGroups, QuantizedAttention, QuantizedOutput, quantized_attention,
 };
+pub use regroup::{Regroup, Regrouped, regroup};
 pub use rotary::{RotaryTables, rotate};
 pub use select::{Select, SelectOutput, select};
 pub use shared_attention::{SharedAttention, SharedOutput, shared_attention};

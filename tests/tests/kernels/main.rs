@@ -10,6 +10,7 @@ mod group;
 mod merge;
 mod nearest;
 mod quantized_attention;
+mod regroup;
 mod rotate;
 mod select;
 mod shared_attention;

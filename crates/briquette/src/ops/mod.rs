@@ -12,6 +12,7 @@ mod kernels;
 mod merge;
 mod nearest;
 mod product;
+mod regroup;
 mod rotate;
 mod select;
 mod unit;
@@ -23,7 +24,10 @@ use std::{fmt::Debug, sync::Arc};
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use crate::{Result, cache::Entries};
+use crate::{
+    Result,
+    cache::{Entries, Tracks},
+};
 
 /// The operations every policy is made of.
 pub trait Ops: Debug + Send + Sync {
@@ -105,6 +109,17 @@ pub trait Ops: Debug + Send + Sync {
     fn group(&self, classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
         let _ = number;
         group::group(classes)
+    }
+
+    /// For each column the entry it is in now, counted from 0, or −1; and what it is ranked by: a center `f32::MAX`, others
+    /// their score, those in no entry `f32::MIN`. Both `[batch, kv_heads, columns]`. See [`ClassifyInput`].
+    fn classify(&self, input: ClassifyInput<'_>) -> (Tensor<3, Int>, Tensor<3>) {
+        regroup::classify(input)
+    }
+
+    /// What is known of columns, where they go. See [`RegroupInput`] for shapes.
+    fn regroup(&self, input: RegroupInput<'_>) -> Regrouped {
+        regroup::regroup(input)
     }
 
     /// For each of some rows the most similar of others. See [`NearestInput`] for shapes.
@@ -460,6 +475,68 @@ pub struct Groups {
     pub members: Tensor<3, Int>,
     /// How many are of no class, `[batch, kv_heads]`.
     pub none: Tensor<2, Int>,
+}
+
+/// What [`Ops::classify`] works on: columns, each of which belongs to a row, and what has become of the rows.
+#[derive(Clone, Debug)]
+pub struct ClassifyInput<'a> {
+    /// The row of each column, `[batch, kv_heads, columns]`.
+    pub rows: Tensor<3, Int>,
+    /// The entry each row is in now, counted from 1; 0 is none. `[batch, kv_heads, rows]`
+    pub entry: Tensor<3, Int>,
+    /// The column at the center of each entry, any at the fillers that heads of fewer begin with,
+    /// `[batch, kv_heads, entries]`.
+    pub centers: Tensor<3, Int>,
+    /// Entries of each batch row and kv head, rows first.
+    pub entries: &'a [usize],
+    /// −1 where a column holds nothing, `[batch, kv_heads, columns]`.
+    pub positions: Tensor<3, Int>,
+    /// What columns are ranked by, f32, `[batch, kv_heads, columns]`.
+    pub scores: Tensor<3>,
+}
+
+/// What [`Ops::regroup`] works on: which columns stay, and what is known of all there were.
+#[derive(Clone, Debug)]
+pub struct RegroupInput<'a> {
+    /// The columns that stay, any at the fillers that heads of fewer begin with, `[batch, kv_heads, width]`.
+    pub columns: Tensor<3, Int>,
+    /// The entry each of them is in now, counted from 0; −1 is none, as at fillers. `[batch, kv_heads, width]`
+    pub classes: Tensor<3, Int>,
+    /// In what order they go on, as places of `columns`, `[batch, kv_heads, width]`.
+    pub order: Tensor<3, Int>,
+    /// Columns that stay of each batch row and kv head, rows first.
+    pub counts: &'a [usize],
+    /// The column at the center of each entry, any at the fillers of heads of fewer, `[batch, kv_heads, entries]`. It
+    /// stays, in that entry.
+    pub centers: Tensor<3, Int>,
+    /// Entries of each batch row and kv head, rows first.
+    pub entries: &'a [usize],
+    /// The row of each column there was, `[batch, kv_heads, columns]`.
+    pub rows: Tensor<3, Int>,
+    /// What the row was multiplied by, f32, `[batch, kv_heads, columns]`.
+    pub norms: Tensor<3>,
+    /// The length of each row, f32, `[batch, kv_heads, rows]`.
+    pub lengths: Tensor<3>,
+    /// `[batch, kv_heads, columns]`
+    pub positions: Tensor<3, Int>,
+    /// What was counted of each column.
+    pub tracks: Tracks,
+}
+
+/// What [`Ops::regroup`] returns.
+#[derive(Clone, Debug)]
+pub struct Regrouped {
+    /// −1 where a column is in no entry, `[batch, kv_heads, width]`.
+    pub positions: Tensor<3, Int>,
+    /// The entry of each column, 0 where it is in none, `[batch, kv_heads, width]`.
+    pub entry: Tensor<3, Int>,
+    /// The place of the center of each entry among the columns of its head, fillers not counted; 0 at fillers.
+    /// `[batch, kv_heads, entries]`
+    pub centers: Tensor<3, Int>,
+    /// What an entry of unit length is multiplied by, f32, `[batch, kv_heads, width]`; 0 in no entry.
+    pub norms: Tensor<3>,
+    /// 0 in no entry.
+    pub tracks: Tracks,
 }
 
 impl Selection {

@@ -10,8 +10,8 @@ use crate::{
     },
     check,
     ops::{
-        AccumulateInput, Groups, MergeInput, Nearest, NearestInput, SelectInput, Selection, Split,
-        few_widths_from, fillers, norm, unit,
+        AccumulateInput, ClassifyInput, Groups, MergeInput, Nearest, NearestInput, RegroupInput,
+        Regrouped, SelectInput, Selection, Split, few_widths_from, norm, unit,
     },
 };
 
@@ -387,62 +387,46 @@ impl Step<'_> {
     }
 
     fn tokens(&self, classes: &Classes) -> Result<Tokens> {
-        let Self { input, table, counts, nothing, .. } = self;
+        let Self { input, table, counts, .. } = self;
         let ops = input.ops;
-        let entry = classes.entry.clone().gather(2, table.rows.clone());
-        let entry = entry.mask_fill(nothing.clone(), 0);
-
-        // The columns left, at most: those that hold nothing any more come first.
-        let left = self.left(classes, &entry)?;
-        let mut entry = entry.gather(2, left.indices.clone());
-        if let Some(fillers) = left.fillers() {
-            entry = entry.mask_fill(fillers, 0);
-        }
-        let entries = most(&counts.entries);
-        let Groups { order, members, none } = ops.group(entry.clone().sub_scalar(1), entries)?;
-        let entry = entry.gather(2, order.clone()).sub_scalar(1);
-        let columns = left.indices.gather(2, order);
-
-        // What is known of a token, in one go.
-        let lengths = norm(input.entries.keys.clone()).squeeze_dim::<3>(3);
-        let norms = table.norms.clone() * lengths.gather(2, table.rows.clone());
-        let norms = norms.unsqueeze_dim::<4>(3);
-        let known = Entries {
-            keys: norms.clone(),
-            values: norms,
+        let (of_columns, ranks) = ops.classify(ClassifyInput {
+            rows: table.rows.clone(),
+            entry: classes.entry.clone(),
+            centers: classes.columns.clone(),
+            entries: &counts.entries,
             positions: input.entries.positions.clone(),
-            tracks: input.entries.tracks.clone(),
-            sharing: None,
-        };
-        let selection = Selection { indices: columns.clone(), counts: counts.tokens.clone() };
-        let Entries { keys: norms, positions, tracks, .. } = known.select(&selection, ops);
-        let nothing = entry.clone().lower_scalar(0);
-        let [batch, heads, width] = entry.dims();
-        let tracks = tracks.map(|track| {
-            let nothing = nothing.clone().unsqueeze_dim::<4>(2);
-            let group = track.dims()[1] / heads;
-            let nothing = nothing.expand([batch, heads, group, width]);
-            track.mask_fill(nothing.reshape([batch, heads * group, width]), 0.0)
+            scores: input.scores.clone(),
         });
 
-        // Where the columns of centers have gone.
-        let mut place = self.places(width);
-        if let Some(fillers) = selection.fillers() {
-            place = place.mask_fill(fillers, 0);
+        // The columns left, at most: those that hold nothing any more come first.
+        let left = self.left(&ranks)?;
+        let mut of_left = of_columns.gather(2, left.indices.clone());
+        if let Some(fillers) = left.fillers() {
+            of_left = of_left.mask_fill(fillers, -1);
         }
-        let gone =
-            Tensor::zeros_like(&table.rows).scatter(2, columns, place, IndexingUpdateOp::Add);
-        let back: Vec<i64> = less(width, &counts.tokens).into_iter().map(|by| -by).collect();
-        let centers = moved(gone.gather(2, classes.columns.clone()), &back).clamp_min(0);
+        let Groups { order, members, none } = ops.group(of_left.clone(), most(&counts.entries))?;
+        let Regrouped { positions, entry, centers, norms, tracks } = ops.regroup(RegroupInput {
+            columns: left.indices,
+            classes: of_left,
+            order,
+            counts: &counts.tokens,
+            centers: classes.columns.clone(),
+            entries: &counts.entries,
+            rows: table.rows.clone(),
+            norms: table.norms.clone(),
+            lengths: norm(input.entries.keys.clone()).squeeze_dim(3),
+            positions: input.entries.positions.clone(),
+            tracks: input.entries.tracks.clone(),
+        });
         Ok(Tokens {
-            positions: positions.mask_fill(nothing, -1),
+            positions,
             tracks,
             sharing: Sharing {
                 tokens: counts.tokens.clone(),
                 entries: counts.entries.clone(),
                 own: vec![0; counts.tokens.len()],
-                entry: entry.clamp_min(0),
-                norms: norms.squeeze_dim(3),
+                entry,
+                norms,
                 centers,
                 members,
                 none,
@@ -450,10 +434,10 @@ impl Step<'_> {
         })
     }
 
-    /// The columns that may stay: centers, and then the tokens with the highest scores among those that are in an entry.
-    fn left(&self, classes: &Classes, entry: &Tensor<3, Int>) -> Result<Selection> {
+    /// The columns that may stay: those with the highest ranks.
+    fn left(&self, ranks: &Tensor<3>) -> Result<Selection> {
         let Self { input, counts, .. } = self;
-        let columns = entry.dims()[2];
+        let columns = ranks.dims()[2];
         // A head may hold one more in every step, until it holds as many as it may.
         let wanted = most(&counts.tokens);
         let wanted = if input.rounds { few_widths_from(wanted) } else { wanted };
@@ -462,20 +446,9 @@ impl Step<'_> {
             let indices = aligned(self.places(columns), &first, wanted);
             return Ok(Selection { indices, counts: counts.tokens.clone() });
         }
-        let entries = most(&counts.entries);
-        let mut one = Tensor::ones(self.dims(entries), &entry.device());
-        if counts.entries.iter().any(|&count| count != entries) {
-            let missing = counts.entries.iter().map(|count| entries - count);
-            one = one.mask_fill(fillers(missing, self.dims(entries), &entry.device()), 0);
-        }
-        let is_center = Tensor::<3, Int>::zeros(self.dims(columns), &entry.device());
-        let is_center = is_center.scatter(2, classes.columns.clone(), one, IndexingUpdateOp::Add);
-        let scores =
-            input.scores.clone().mask_fill(entry.clone().equal_scalar(0), f32::NEG_INFINITY);
-        let scores = scores.mask_fill(is_center.greater_scalar(0), f32::INFINITY);
         let left = input.ops.select(SelectInput {
             layer: input.layer,
-            scores: &scores,
+            scores: ranks,
             held: input.held,
             keep: &counts.tokens,
             sinks: 0,

@@ -4,6 +4,7 @@
 mod attention;
 mod compressed;
 mod merge;
+mod regroup;
 mod rotate;
 mod selection;
 mod window;
@@ -11,10 +12,10 @@ mod window;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    AccumulateInput, AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, Groups,
-    MergeInput, Moments, MomentsInput, Nearest, NearestInput, Ops, QuantizedInput, RaggedInput,
-    RaggedOutput, Reference, RotaryInput, SelectInput, Selection, SharedInput, Split, WindowInput,
-    group, merge as merged, select,
+    AccumulateInput, AttentionInput, AttentionOutput, ClassifyInput, DecodeInput, DecodeOutput,
+    Groups, MergeInput, Moments, MomentsInput, Nearest, NearestInput, Ops, QuantizedInput,
+    RaggedInput, RaggedOutput, Reference, RegroupInput, Regrouped, RotaryInput, SelectInput,
+    Selection, SharedInput, Split, WindowInput, group, merge as merged, select,
 };
 use crate::{Result, cache::Entries};
 
@@ -78,6 +79,14 @@ impl Ops for Kernels {
             Ok(found) => Ok(found),
             Err(_) => group::group(classes),
         }
+    }
+
+    fn classify(&self, input: ClassifyInput<'_>) -> (Tensor<3, Int>, Tensor<3>) {
+        regroup::classify(input.clone()).unwrap_or_else(|_| Reference.classify(input))
+    }
+
+    fn regroup(&self, input: RegroupInput<'_>) -> Regrouped {
+        regroup::regroup(&input).unwrap_or_else(|_| Reference.regroup(input))
     }
 
     fn nearest(&self, input: NearestInput) -> Nearest {

@@ -1,0 +1,106 @@
+use cubecl::prelude::*;
+
+/// Units of a cube.
+pub(super) const UNITS: usize = 256;
+
+/// Where the number of a list of this head at `place` lies.
+#[cube]
+fn at<T: CubePrimitive>(x: &Tensor<T>, batch: usize, head: usize, place: usize) -> usize {
+    batch * x.stride(0) + head * x.stride(1) + place * x.stride(2)
+}
+
+/// See [`super::regroup`]. A unit a new column; cubes along y are heads. Of each head `fillers` entries and `before`
+/// columns are missing, or as many as `missing` says, entries first.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn regroup<I: Int>(
+    columns: &Tensor<I>,
+    classes: &Tensor<I>,
+    order: &Tensor<I>,
+    rows: &Tensor<I>,
+    centers: &Tensor<I>,
+    missing: &Tensor<I>,
+    positions: &Tensor<I>,
+    norms: &Tensor<f32>,
+    lengths: &Tensor<f32>,
+    tracks: &Sequence<OwnedTensor<f32>>,
+    new_positions: &mut Tensor<I>,
+    new_entry: &mut Tensor<I>,
+    new_centers: &mut Tensor<I>,
+    new_norms: &mut Tensor<f32>,
+    new_tracks: &mut Sequence<OwnedTensor<f32>>,
+    fillers: usize,
+    before: usize,
+    #[comptime] differ: bool,
+    #[define(I)] _type: ElemType,
+) {
+    let place = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
+    let list = CUBE_POS_Y as usize;
+    let heads = columns.shape(1);
+    let (batch, head) = (list / heads, list % heads);
+    let mut first_entry = fillers;
+    let mut first = before;
+    if comptime!(differ) {
+        first_entry = usize::cast_from(missing[list * missing.stride(0)]);
+        first = usize::cast_from(missing[list * missing.stride(0) + missing.stride(1)]);
+    }
+    // Entries a head lacks have no center.
+    if place < first_entry {
+        let to = batch * new_centers.stride(0)
+            + head * new_centers.stride(1)
+            + place * new_centers.stride(2);
+        new_centers[to] = I::new(0);
+    }
+    if place < columns.shape(2) {
+        let from = usize::cast_from(order[at::<I>(order, batch, head, place)]);
+        let class = classes[at::<I>(classes, batch, head, from)];
+        let column = usize::cast_from(columns[at::<I>(columns, batch, head, from)]);
+        let holds = class >= I::new(0);
+        let mut position = I::new(-1);
+        let mut entry = I::new(0);
+        let mut norm = f32::new(0.0);
+        if holds {
+            position = positions[at::<I>(positions, batch, head, column)];
+            entry = class;
+            let row = usize::cast_from(rows[at::<I>(rows, batch, head, column)]);
+            norm = norms[at::<f32>(norms, batch, head, column)]
+                * lengths[at::<f32>(lengths, batch, head, row)];
+            let of_entry = first_entry + usize::cast_from(class);
+            if usize::cast_from(centers[at::<I>(centers, batch, head, of_entry)]) == column {
+                let to = batch * new_centers.stride(0)
+                    + head * new_centers.stride(1)
+                    + of_entry * new_centers.stride(2);
+                new_centers[to] = I::cast_from(place - first);
+            }
+        }
+        let to = batch * new_positions.stride(0)
+            + head * new_positions.stride(1)
+            + place * new_positions.stride(2);
+        new_positions[to] = position;
+        let to =
+            batch * new_entry.stride(0) + head * new_entry.stride(1) + place * new_entry.stride(2);
+        new_entry[to] = entry;
+        let to =
+            batch * new_norms.stride(0) + head * new_norms.stride(1) + place * new_norms.stride(2);
+        new_norms[to] = norm;
+        #[unroll]
+        for track in 0..tracks.len() {
+            let track_in = &tracks[track];
+            let group = track_in.shape(1) / heads;
+            for one in 0..group {
+                let of_group = head * group + one;
+                let mut number = f32::new(0.0);
+                if holds {
+                    number = track_in[batch * track_in.stride(0)
+                        + of_group * track_in.stride(1)
+                        + column * track_in.stride(2)];
+                }
+                let track_out = &mut new_tracks[track];
+                let to = batch * track_out.stride(0)
+                    + of_group * track_out.stride(1)
+                    + place * track_out.stride(2);
+                track_out[to] = number;
+            }
+        }
+    }
+}

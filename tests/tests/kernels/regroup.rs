@@ -1,0 +1,357 @@
+//! What becomes of the columns of an EMS table: heads of one length and of many, columns that hold nothing, tracks of
+//! query heads, more columns than a cube has units.
+
+use briquette::ops::{ClassifyInput, Ops, Reference, RegroupInput, best};
+use briquette_kernels::{Classify, KernelError, Regroup, classify, regroup};
+use briquette_tests::backends::{backends, host};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+
+use crate::common::poison;
+
+#[derive(Clone, Debug)]
+struct Case {
+    /// Batch rows and heads.
+    lists: [usize; 2],
+    columns: usize,
+    rows: usize,
+    /// Columns that stay, and entries, of each head.
+    counts: Vec<(usize, usize)>,
+    /// Heads a track has for each.
+    groups: Vec<usize>,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |lists, columns, rows, counts: &[_], groups: &[_]| {
+        let (counts, groups) = (counts.to_vec(), groups.to_vec());
+        Case { lists, columns, rows, counts, groups }
+    };
+    vec![
+        case([1, 1], 1, 1, &[(1, 1)], &[]),
+        case([1, 2], 9, 4, &[(7, 3), (7, 3)], &[1]),
+        case([2, 2], 40, 12, &[(30, 10), (5, 5), (1, 1), (17, 2)], &[1, 3, 2]),
+        case([1, 3], 300, 70, &[(290, 64), (257, 60), (300, 1)], &[1, 1, 1, 1]),
+    ]
+}
+
+/// A table and what comes of it, each a number a head and place, heads one after another.
+#[derive(Clone, Debug, Default)]
+struct Drawn {
+    rows: Vec<i64>,
+    entry: Vec<i64>,
+    centers: Vec<i64>,
+    positions: Vec<i64>,
+    scores: Vec<f32>,
+    classes: Vec<i64>,
+    ranks: Vec<f32>,
+    /// The columns that stay, their classes, and their order.
+    left: Vec<i64>,
+    of_left: Vec<i64>,
+    order: Vec<i64>,
+    norms: Vec<f32>,
+    lengths: Vec<f32>,
+    tracks: Vec<Vec<f32>>,
+    new_positions: Vec<i64>,
+    new_entry: Vec<i64>,
+    new_centers: Vec<i64>,
+    new_norms: Vec<f32>,
+    new_tracks: Vec<Vec<f32>>,
+}
+
+impl Case {
+    fn width(&self) -> usize {
+        self.counts.iter().map(|(count, _)| *count).max().unwrap()
+    }
+
+    fn entries(&self) -> usize {
+        self.counts.iter().map(|(_, entries)| *entries).max().unwrap()
+    }
+
+    fn draw(&self) -> Drawn {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.columns as u64);
+        let mut drawn = Drawn {
+            tracks: vec![Vec::new(); self.groups.len()],
+            new_tracks: vec![Vec::new(); self.groups.len()],
+            ..Drawn::default()
+        };
+        for &(count, entries) in &self.counts {
+            self.draw_head(&mut rng, count, entries, &mut drawn);
+        }
+        drawn
+    }
+
+    fn draw_head(&self, rng: &mut ChaCha8Rng, count: usize, entries: usize, drawn: &mut Drawn) {
+        let Self { columns, rows, .. } = *self;
+        let (width, most) = (self.width(), self.entries());
+        // Each entry has a row at least, and its center a column.
+        let mut entry: Vec<i64> =
+            (0..rows).map(|row| if row < entries { row as i64 + 1 } else { 0 }).collect();
+        for entry in entry.iter_mut().skip(entries) {
+            *entry = rng.random_range(0..=entries as i64);
+        }
+        entry.shuffle(rng);
+        let mut places: Vec<usize> = (0..columns).collect();
+        places.shuffle(rng);
+        let center_of: Vec<usize> = places[..entries].to_vec();
+        let mut row_of: Vec<i64> = (0..columns).map(|_| rng.random_range(0..rows as i64)).collect();
+        for (number, &column) in center_of.iter().enumerate() {
+            let of_entry = |row: &usize| entry[*row] == number as i64 + 1;
+            row_of[column] = (0..rows).find(of_entry).unwrap() as i64;
+        }
+        let positions: Vec<i64> = (0..columns)
+            .map(|column| {
+                let holds = center_of.contains(&column) || rng.random_range(0..4) > 0;
+                if holds { column as i64 * 3 } else { -1 }
+            })
+            .collect();
+        let scores: Vec<f32> = (0..columns).map(|_| rng.random_range(0.0..9.0)).collect();
+        let class = |column: usize| match positions[column] {
+            -1 => -1,
+            _ => entry[row_of[column] as usize] - 1,
+        };
+        let is_center = |column: usize| {
+            usize::try_from(class(column)).is_ok_and(|class| center_of[class] == column)
+        };
+        let rank = |column: usize| match class(column) {
+            -1 => f32::MIN,
+            _ if is_center(column) => f32::MAX,
+            _ => scores[column],
+        };
+
+        // Centers stay, and any others.
+        let mut left: Vec<usize> = center_of.clone();
+        left.extend(places[entries..].iter().take(count - entries));
+        left.sort_unstable();
+        let fillers = width - left.len();
+        let all: Vec<Option<usize>> =
+            std::iter::repeat_n(None, fillers).chain(left.into_iter().map(Some)).collect();
+        let of = |place: usize| all[place].map_or(-1, class);
+        let mut order: Vec<usize> = (0..width).collect();
+        order.sort_by_key(|&place| (of(place) >= 0, place));
+
+        let norms: Vec<f32> = (0..columns).map(|_| rng.random_range(0.5..2.0)).collect();
+        let lengths: Vec<f32> = (0..rows).map(|_| rng.random_range(0.5..2.0)).collect();
+        let tracks: Vec<Vec<f32>> = self
+            .groups
+            .iter()
+            .map(|group| (0..group * columns).map(|_| rng.random_range(0.0..5.0)).collect())
+            .collect();
+        let held = |place: usize| all[order[place]].filter(|_| of(order[place]) >= 0);
+        drawn
+            .new_positions
+            .extend((0..width).map(|p| held(p).map_or(-1, |column| positions[column])));
+        drawn.new_entry.extend((0..width).map(|place| of(order[place]).max(0)));
+        drawn.new_norms.extend((0..width).map(|place| {
+            held(place).map_or(0.0, |column| norms[column] * lengths[row_of[column] as usize])
+        }));
+        for (to, from) in drawn.new_tracks.iter_mut().zip(&tracks) {
+            for track in from.chunks(columns) {
+                to.extend((0..width).map(|place| held(place).map_or(0.0, |column| track[column])));
+            }
+        }
+        // Places of centers are counted behind the fillers of their head.
+        drawn.new_centers.extend(std::iter::repeat_n(0, most - entries));
+        drawn.new_centers.extend(center_of.iter().map(|&center| {
+            let place = (0..width).find(|&place| held(place) == Some(center)).unwrap();
+            (place - fillers) as i64
+        }));
+
+        drawn.classes.extend((0..columns).map(class));
+        drawn.ranks.extend((0..columns).map(rank));
+        drawn.left.extend(all.iter().map(|column| column.unwrap_or(0) as i64));
+        drawn.of_left.extend((0..width).map(of));
+        drawn.order.extend(order.iter().map(|&place| place as i64));
+        drawn.centers.extend(std::iter::repeat_n(0, most - entries));
+        drawn.centers.extend(center_of.iter().map(|&column| column as i64));
+        drawn.rows.extend(row_of);
+        drawn.entry.extend(entry);
+        drawn.positions.extend(positions);
+        drawn.scores.extend(scores);
+        drawn.norms.extend(norms);
+        drawn.lengths.extend(lengths);
+        drawn.tracks.iter_mut().zip(tracks).for_each(|(all, track)| all.extend(track));
+    }
+
+    fn counts(&self) -> [Vec<usize>; 2] {
+        [
+            self.counts.iter().map(|(count, _)| *count).collect(),
+            self.counts.iter().map(|(_, entries)| *entries).collect(),
+        ]
+    }
+
+    fn ints(&self, numbers: &[i64], device: &Device) -> Tensor<3, Int> {
+        let [batch, heads] = self.lists;
+        let width = numbers.len() / (batch * heads);
+        Tensor::from_data(TensorData::new(numbers.to_vec(), [batch, heads, width]), device)
+    }
+
+    fn floats(&self, numbers: &[f32], heads: usize, device: &Device) -> Tensor<3> {
+        let batch = self.lists[0];
+        let width = numbers.len() / (batch * heads);
+        let data = TensorData::new(numbers.to_vec(), [batch, heads, width]);
+        Tensor::from_data(data, (device, DType::F32))
+    }
+
+    fn classify<'a>(&self, drawn: &Drawn, entries: &'a [usize], device: &Device) -> Classify<'a> {
+        Classify {
+            rows: self.ints(&drawn.rows, device),
+            entry: self.ints(&drawn.entry, device),
+            centers: self.ints(&drawn.centers, device),
+            counts: entries,
+            positions: self.ints(&drawn.positions, device),
+            scores: self.floats(&drawn.scores, self.lists[1], device),
+        }
+    }
+
+    fn regroup<'a>(
+        &self,
+        drawn: &Drawn,
+        [counts, entries]: &'a [Vec<usize>; 2],
+        device: &Device,
+    ) -> Regroup<'a> {
+        let heads = self.lists[1];
+        let tracks = drawn.tracks.iter().zip(&self.groups);
+        Regroup {
+            columns: self.ints(&drawn.left, device),
+            classes: self.ints(&drawn.of_left, device),
+            order: self.ints(&drawn.order, device),
+            counts,
+            centers: self.ints(&drawn.centers, device),
+            entries,
+            rows: self.ints(&drawn.rows, device),
+            norms: self.floats(&drawn.norms, heads, device),
+            lengths: self.floats(&drawn.lengths, heads, device),
+            positions: self.ints(&drawn.positions, device),
+            tracks: tracks
+                .map(|(track, group)| self.floats(track, heads * group, device))
+                .collect(),
+        }
+    }
+}
+
+fn integers(x: Tensor<3, Int>) -> Vec<i64> {
+    x.try_into_vec_as().unwrap()
+}
+
+fn numbers(x: Tensor<3>) -> Vec<f32> {
+    x.try_into_vec_as().unwrap()
+}
+
+/// The same numbers elsewhere in memory.
+fn turned<K: burn::tensor::kind::Basic>(x: Tensor<3, K>) -> Tensor<3, K> {
+    let wide = x.dims()[2];
+    let twice = Tensor::cat(vec![x.clone(), x], 2);
+    twice.narrow(2, wide, wide)
+}
+
+#[test]
+fn regroup_of_cases() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for case in cases() {
+            println!("{}, {case:?}", backend.name);
+            let drawn = case.draw();
+            let counts = case.counts();
+            poison(&backend.device, &[drawn.classes.len(), drawn.new_entry.len()]);
+            let call = case.classify(&drawn, &counts[1], &backend.device);
+            let elsewhere = Classify {
+                rows: turned(call.rows.clone()),
+                entry: turned(call.entry.clone()),
+                centers: turned(call.centers.clone()),
+                scores: turned(call.scores.clone()),
+                positions: turned(call.positions.clone()),
+                ..call.clone()
+            };
+            for call in [call, elsewhere] {
+                let (classes, ranks) = classify(call).unwrap();
+                assert_eq!(integers(classes), drawn.classes);
+                assert_eq!(numbers(ranks), drawn.ranks);
+            }
+            let call = case.regroup(&drawn, &counts, &backend.device);
+            let elsewhere = Regroup {
+                columns: turned(call.columns.clone()),
+                order: turned(call.order.clone()),
+                centers: turned(call.centers.clone()),
+                norms: turned(call.norms.clone()),
+                tracks: call.tracks.iter().cloned().map(turned).collect(),
+                ..call.clone()
+            };
+            for call in [call, elsewhere] {
+                let found = regroup(call).unwrap();
+                assert_eq!(integers(found.positions), drawn.new_positions);
+                assert_eq!(integers(found.entry), drawn.new_entry);
+                assert_eq!(integers(found.centers), drawn.new_centers);
+                assert_eq!(numbers(found.norms), drawn.new_norms);
+                let tracks: Vec<Vec<f32>> = found.tracks.into_iter().map(numbers).collect();
+                assert_eq!(tracks, drawn.new_tracks);
+            }
+        }
+    }
+}
+
+/// By tensor operations: tracks, which only a cache makes, are left to its tests.
+#[test]
+fn regroup_by_tensor_operations() {
+    for backend in backends() {
+        for case in cases() {
+            let drawn = case.draw();
+            let counts = case.counts();
+            let Classify { rows, entry, centers, positions, scores, .. } =
+                case.classify(&drawn, &counts[1], &backend.device);
+            let entries = &counts[1];
+            let call = ClassifyInput { rows, entry, centers, entries, positions, scores };
+            for ops in [&Reference as &dyn Ops, best().as_ref()] {
+                let (classes, ranks) = ops.classify(call.clone());
+                assert_eq!(integers(classes), drawn.classes);
+                assert_eq!(numbers(ranks), drawn.ranks);
+            }
+            let Regroup {
+                columns, classes, order, centers, rows, norms, lengths, positions, ..
+            } = case.regroup(&drawn, &counts, &backend.device);
+            let found = Reference.regroup(RegroupInput {
+                columns,
+                classes,
+                order,
+                counts: &counts[0],
+                centers,
+                entries,
+                rows,
+                norms,
+                lengths,
+                positions,
+                tracks: Default::default(),
+            });
+            assert_eq!(integers(found.positions), drawn.new_positions);
+            assert_eq!(integers(found.entry), drawn.new_entry);
+            assert_eq!(integers(found.centers), drawn.new_centers);
+            assert_eq!(numbers(found.norms), drawn.new_norms);
+        }
+    }
+}
+
+#[test]
+fn regroup_refuses() {
+    let case = cases().swap_remove(2);
+    let (drawn, counts) = (case.draw(), case.counts());
+    let error = classify(case.classify(&drawn, &counts[1], &host())).unwrap_err();
+    assert_eq!(error, KernelError::Device { operation: "classify" });
+    let error = regroup(case.regroup(&drawn, &counts, &host())).unwrap_err();
+    assert_eq!(error, KernelError::Device { operation: "regroup" });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let good = case.classify(&drawn, &counts[1], &backend.device);
+        let few = Classify { counts: &counts[1][1..], ..good };
+        let (what, expected) = ("the length of counts", "4".to_owned());
+        let value = |operation, found, what, expected| KernelError::Value {
+            operation,
+            what,
+            found,
+            expected,
+        };
+        assert_eq!(classify(few).unwrap_err(), value("classify", 3, what, expected));
+        let mut many = counts.clone();
+        many[0][0] = 31;
+        let good = case.regroup(&drawn, &counts, &backend.device);
+        let error = regroup(Regroup { counts: &many[0], ..good }).unwrap_err();
+        assert_eq!(error, value("regroup", 31, "counts", "at most 30".to_owned()));
+    }
+}
