@@ -1,8 +1,8 @@
 //! What becomes of the columns of an EMS table: heads of one length and of many, columns that hold nothing, tracks of
 //! query heads, more columns than a cube has units.
 
-use briquette::ops::{ClassifyInput, Ops, Reference, RegroupInput, best};
-use briquette_kernels::{Classify, KernelError, Regroup, classify, regroup};
+use briquette::ops::{ClassifyInput, ExtendInput, Ops, Reference, RegroupInput, best};
+use briquette_kernels::{Classify, Extend, KernelError, Regroup, classify, extend, regroup};
 use briquette_tests::backends::{backends, host};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
@@ -353,5 +353,159 @@ fn regroup_refuses() {
         let good = case.regroup(&drawn, &counts, &backend.device);
         let error = regroup(Regroup { counts: &many[0], ..good }).unwrap_err();
         assert_eq!(error, value("regroup", 31, "counts", "at most 30".to_owned()));
+    }
+}
+
+/// A table of `[tokens, entries, own]` in heads of a row, and what it is with those behind. Numbers at fillers are large.
+struct Table {
+    heads: usize,
+    counts: Vec<[usize; 3]>,
+    entry: Vec<i64>,
+    norms: Vec<f32>,
+    centers: Vec<i64>,
+    /// `None` at fillers.
+    rows: Vec<Option<i64>>,
+    all_norms: Vec<Option<f32>>,
+    all_centers: Vec<Option<i64>>,
+}
+
+impl Table {
+    /// With so many fillers more than the longest head needs.
+    fn draw(heads: usize, counts: &[[usize; 3]], more: usize) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(counts.len() as u64);
+        let most = |of: fn(&[usize; 3]) -> usize| counts.iter().map(of).max().unwrap() + more;
+        let (width, height) = (most(|count| count[0]), most(|count| count[1]));
+        let (columns, rows) =
+            (most(|count| count[0] + count[2]), most(|count| count[1] + count[2]));
+        let counts = counts.to_vec();
+        let mut drawn = Self {
+            heads,
+            counts: counts.clone(),
+            entry: Vec::new(),
+            norms: Vec::new(),
+            centers: Vec::new(),
+            rows: Vec::new(),
+            all_norms: Vec::new(),
+            all_centers: Vec::new(),
+        };
+        for [tokens, entries, own] in counts {
+            let entry: Vec<i64> =
+                (0..tokens).map(|_| rng.random_range(0..entries.max(1) as i64)).collect();
+            let norms: Vec<f32> = (0..tokens).map(|_| rng.random_range(0.5..2.0)).collect();
+            let centers: Vec<i64> =
+                (0..entries).map(|_| rng.random_range(0..tokens.max(1) as i64)).collect();
+            let (first_column, first_row) = (columns - tokens - own, rows - entries - own);
+            drawn.rows.extend(vec![None; first_column]);
+            drawn.rows.extend(entry.iter().map(|entry| Some(first_row as i64 + entry)));
+            drawn.rows.extend((rows - own..rows).map(|row| Some(row as i64)));
+            drawn.all_norms.extend(vec![None; first_column]);
+            drawn.all_norms.extend(norms.iter().map(|norm| Some(*norm)));
+            drawn.all_norms.extend(vec![Some(1.0); own]);
+            drawn.all_centers.extend(vec![None; first_row]);
+            drawn.all_centers.extend(centers.iter().map(|token| Some(first_column as i64 + token)));
+            drawn.all_centers.extend((columns - own..columns).map(|column| Some(column as i64)));
+            drawn.entry.extend(vec![0; width - tokens]);
+            drawn.entry.extend(entry);
+            drawn.norms.extend(vec![f32::NAN; width - tokens]);
+            drawn.norms.extend(norms);
+            drawn.centers.extend(vec![0; height - entries]);
+            drawn.centers.extend(centers);
+        }
+        drawn
+    }
+
+    fn call(&self, device: &Device) -> Extend<'_> {
+        let lists = self.counts.len();
+        let dims = |numbers: usize| [lists / self.heads, self.heads, numbers / lists];
+        let ints = |numbers: &[i64]| {
+            Tensor::from_data(TensorData::new(numbers.to_vec(), dims(numbers.len())), device)
+        };
+        let norms = TensorData::new(self.norms.clone(), dims(self.norms.len()));
+        Extend {
+            entry: ints(&self.entry),
+            norms: Tensor::from_data(norms, (device, DType::F32)),
+            centers: ints(&self.centers),
+            counts: &self.counts,
+            columns: self.rows.len() / lists,
+            rows: self.all_centers.len() / lists,
+        }
+    }
+}
+
+/// Fillers may be any number.
+fn same<T: PartialEq + Copy + std::fmt::Debug>(found: &[T], expected: &[Option<T>]) {
+    assert_eq!(found.len(), expected.len());
+    for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(expected.is_none_or(|expected| expected == *found), "{found:?} at {place}");
+    }
+}
+
+#[test]
+fn extend_of_cases() {
+    let cases: [(usize, &[[usize; 3]], usize); 5] = [
+        (1, &[[1, 1, 0]], 0),
+        (2, &[[6, 3, 2], [6, 3, 2]], 1),
+        (1, &[[5, 2, 0], [9, 4, 1], [0, 0, 3]], 0),
+        (2, &[[300, 40, 1], [280, 64, 5], [1, 1, 0], [0, 0, 0]], 3),
+        (1, &[[257, 257, 300]], 0),
+    ];
+    for backend in backends() {
+        for (heads, counts, more) in cases {
+            println!("{}, {counts:?}", backend.name);
+            let table = Table::draw(heads, counts, more);
+            let (columns, rows) = (table.rows.len(), table.all_centers.len());
+            let within = |numbers: &[i64], most: usize| {
+                assert!(numbers.iter().all(|number| (0..most as i64).contains(number)));
+            };
+            let lists = counts.len();
+            poison(&backend.device, &[columns, rows]);
+            let Extend { entry, norms, centers, counts, .. } = table.call(&backend.device);
+            let call = ExtendInput {
+                entry,
+                norms,
+                centers,
+                counts,
+                columns: columns / lists,
+                rows: rows / lists,
+            };
+            let elsewhere = ExtendInput {
+                entry: turned(call.entry.clone()),
+                norms: turned(call.norms.clone()),
+                centers: turned(call.centers.clone()),
+                ..call.clone()
+            };
+            let found = [
+                best().extend(call.clone()),
+                best().extend(elsewhere),
+                Reference.extend(call.clone()),
+            ];
+            for found in found {
+                let row_of = integers(found.rows);
+                within(&row_of, rows / lists);
+                same(&row_of, &table.rows);
+                same(&numbers(found.norms), &table.all_norms);
+                let center_of = integers(found.centers);
+                within(&center_of, columns / lists);
+                same(&center_of, &table.all_centers);
+            }
+        }
+    }
+}
+
+#[test]
+fn extend_refuses() {
+    let operation = "extend";
+    let table = Table::draw(2, &[[6, 3, 2], [5, 2, 2]], 0);
+    let error = extend(table.call(&host())).unwrap_err();
+    assert_eq!(error, KernelError::Device { operation });
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let good = table.call(&backend.device);
+        let counts = [[6, 3, 2], [5, 2, 4]];
+        let error = extend(Extend { counts: &counts, ..good.clone() }).unwrap_err();
+        let (what, expected) = ("tokens with those behind", "at most 8".to_owned());
+        assert_eq!(error, KernelError::Value { operation, what, found: 9, expected });
+        let error = extend(Extend { rows: 0, ..good }).unwrap_err();
+        let (what, expected) = ("rows", "1 or more".to_owned());
+        assert_eq!(error, KernelError::Value { operation, what, found: 0, expected });
     }
 }

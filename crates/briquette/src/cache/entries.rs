@@ -54,7 +54,7 @@ impl Entries {
 
     /// A row a column: tokens that share get equal keys, but for their norms, and values; that they share is forgotten.
     pub fn laid_out(self, ops: &dyn Ops) -> Self {
-        let Some(table) = Table::of(&self) else { return self };
+        let Some(table) = Table::of(&self, ops) else { return self };
         let [batch, heads, columns] = table.rows.dims();
         let rows = Selection { indices: table.rows, counts: vec![columns; batch * heads] };
         let norms = table.norms.unsqueeze_dim::<4>(3);

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     CacheShape, Error, Policy, PrefillCompression, Result,
     device::{Rows, buffer_bytes},
-    ops::{Selection, Visibility, WindowInput},
+    ops::{Ops, Selection, Visibility, WindowInput},
     policy::PositionMode,
     position::{self, PositionEncoding},
     score::{ObservedHeads, Observes, Wanted, group_mean},
@@ -262,7 +262,7 @@ impl LayerCache {
             PositionMode::Written => None,
             PositionMode::InCache => Some(ranks.of_entries(&entry_positions)),
             PositionMode::Deferred if policy.reducer().encodes_at_center() => {
-                Some(center_positions(entries()))
+                Some(center_positions(entries(), config.ops.as_ref()))
             }
             PositionMode::Deferred => Some(entry_positions.clone()),
         };
@@ -474,7 +474,7 @@ impl LayerCache {
             sharing: all.sharing,
         };
         let entries = entries.holding(held);
-        let table = Table::of(&entries);
+        let table = Table::of(&entries, ops);
         let sharing =
             table.map(|table| table.sharing(&entries.positions, held, ops)).transpose()?;
         Ok(Entries { sharing, ..entries })
@@ -596,7 +596,7 @@ fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> R
 }
 
 /// The position of each token's center, `[batch, kv_heads, columns]`.
-fn center_positions(entries: &Entries) -> Tensor<3, Int> {
-    let Some(table) = Table::of(entries) else { return entries.positions.clone() };
+fn center_positions(entries: &Entries, ops: &dyn Ops) -> Tensor<3, Int> {
+    let Some(table) = Table::of(entries, ops) else { return entries.positions.clone() };
     entries.positions.clone().gather(2, table.centers.gather(2, table.rows))
 }

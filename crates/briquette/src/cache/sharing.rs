@@ -3,7 +3,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 use super::Entries;
 use crate::{
     Result,
-    ops::{Groups, Ops, Selection},
+    ops::{ExtendInput, Extended, Groups, Ops, Selection},
 };
 
 /// Which tokens share a key and a value (EMS): the key of a token is its norm times the row of its entry.
@@ -71,50 +71,21 @@ impl Table {
     }
 
     /// The table of entries that are shared; `None` if each token has its own.
-    pub(crate) fn of(entries: &Entries) -> Option<Self> {
+    pub(crate) fn of(entries: &Entries, ops: &dyn Ops) -> Option<Self> {
         let sharing = entries.sharing.as_ref()?;
         let Sharing { tokens, entries: shared, own, entry, norms, centers, .. } = sharing;
-        let [batch, heads, columns] = entries.positions.dims();
-        let rows = entries.keys.dims()[2];
-        let device = entry.device();
-        let most = own.iter().copied().max().unwrap_or(0);
-        let signed = |x: usize| x as i64;
-        // Behind what is described, and from there on in line with the columns and rows.
-        let behind = |first: &dyn Fn(usize) -> i64| {
-            let place = counted([batch, heads, most], &device);
-            moved(place, &own.iter().map(|&own| first(own)).collect::<Vec<_>>())
-        };
-        let in_line = |width: usize, wanted: usize| -> Vec<i64> {
-            own.iter().map(|&own| signed(width + own) - signed(wanted)).collect()
-        };
-        let by = |counts: &[usize], width: usize| -> Vec<i64> {
-            let both = counts.iter().zip(own);
-            // What stands at the fillers of a head that holds nothing stays within the columns, too.
-            both.map(|(&count, &own)| signed(width) - signed((count + own).max(1))).collect()
-        };
-        let extended = |x: Tensor<3, Int>, first: &dyn Fn(usize) -> i64| match most {
-            0 => x,
-            _ => Tensor::cat(vec![x, behind(first)], 2),
-        };
-        let (width, height) = (entry.dims()[2], centers.dims()[2]);
-        let of_columns =
-            extended(moved(entry.clone(), &by(shared, rows)), &|own| signed(rows) - signed(own));
-        let of_rows = extended(moved(centers.clone(), &by(tokens, columns)), &|own| {
-            signed(columns) - signed(own)
+        let heads = tokens.iter().zip(shared).zip(own);
+        let counts: Vec<[usize; 3]> =
+            heads.map(|((&tokens, &shared), &own)| [tokens, shared, own]).collect();
+        let Extended { rows, norms, centers } = ops.extend(ExtendInput {
+            entry: entry.clone(),
+            norms: norms.clone(),
+            centers: centers.clone(),
+            counts: &counts,
+            columns: entries.positions.dims()[2],
+            rows: entries.keys.dims()[2],
         });
-        let norms = match most {
-            0 => norms.clone(),
-            _ => {
-                let ones = Tensor::ones([batch, heads, most], (&device, DType::F32));
-                Tensor::cat(vec![norms.clone(), ones], 2)
-            }
-        };
-        Some(Self {
-            entries: sharing.all_entries(),
-            rows: aligned(of_columns, &in_line(width, columns), columns),
-            norms: aligned(norms, &in_line(width, columns), columns),
-            centers: aligned(of_rows, &in_line(height, rows), rows),
-        })
+        Some(Self { entries: sharing.all_entries(), rows, norms, centers })
     }
 
     /// The same as what a store takes in: all that `counts` columns of each head, the last, may hold is described.

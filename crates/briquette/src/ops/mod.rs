@@ -6,6 +6,7 @@
 mod accumulate;
 mod attention;
 mod compact;
+mod extend;
 mod group;
 #[cfg(feature = "kernels")]
 mod kernels;
@@ -109,6 +110,11 @@ pub trait Ops: Debug + Send + Sync {
     fn group(&self, classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
         let _ = number;
         group::group(classes)
+    }
+
+    /// A table of entries that tokens share, with the tokens that have come since. See [`ExtendInput`] for shapes.
+    fn extend(&self, input: ExtendInput<'_>) -> Extended {
+        extend::extend(input)
     }
 
     /// For each column the entry it is in now, counted from 0, or −1; and what it is ranked by: a center `f32::MAX`, others
@@ -475,6 +481,36 @@ pub struct Groups {
     pub members: Tensor<3, Int>,
     /// How many are of no class, `[batch, kv_heads]`.
     pub none: Tensor<2, Int>,
+}
+
+/// What [`Ops::extend`] works on: which entry each token of a head belongs to, and how many tokens with an entry of their
+/// own have come since.
+#[derive(Clone, Debug)]
+pub struct ExtendInput<'a> {
+    /// The entry of each token, counted from the first of its head, `[batch, kv_heads, width]`. Heads of fewer begin with
+    /// fillers, here and everywhere.
+    pub entry: Tensor<3, Int>,
+    /// What its row is multiplied by, f32, `[batch, kv_heads, width]`.
+    pub norms: Tensor<3>,
+    /// The token at the center of each entry, counted from the first of its head, `[batch, kv_heads, entries]`.
+    pub centers: Tensor<3, Int>,
+    /// Tokens, entries, and tokens behind them, of each batch row and kv head, rows first.
+    pub counts: &'a [[usize; 3]],
+    /// Columns of all tokens together.
+    pub columns: usize,
+    /// Rows of all entries together.
+    pub rows: usize,
+}
+
+/// What [`Ops::extend`] returns. At fillers stands any number there is.
+#[derive(Clone, Debug)]
+pub struct Extended {
+    /// The row of each column, `[batch, kv_heads, columns]`.
+    pub rows: Tensor<3, Int>,
+    /// What the row is multiplied by, f32, 1 for a token with a row of its own, `[batch, kv_heads, columns]`.
+    pub norms: Tensor<3>,
+    /// The column at the center of each row, `[batch, kv_heads, rows]`.
+    pub centers: Tensor<3, Int>,
 }
 
 /// What [`Ops::classify`] works on: columns, each of which belongs to a row, and what has become of the rows.

@@ -89,7 +89,7 @@ impl Reducer for EvictThenMerge {
         if input.check {
             check_scores(&input)?;
         }
-        let table = Table::of(&input.entries);
+        let table = Table::of(&input.entries, input.ops);
         let table = table.unwrap_or_else(|| Table::of_own(&input.entries, input.held));
         let counts = Counts::new(self, &input, &table.entries);
         let nothing = input.entries.positions.clone().lower_scalar(0);
@@ -263,13 +263,14 @@ impl Step<'_> {
         }
         if recent > 0 {
             let last = moved(self.places(recent), &less(rows, &counts.recent));
-            left.push(last.clamp_max(rows as i64 - 1));
+            left.push(last.clamp(0, rows as i64 - 1));
         }
         let entries = most(&counts.entries);
         let first = |&recent: &usize| (kept.width() + recent) as i64 - entries as i64;
         let in_line: Vec<i64> = counts.recent.iter().map(first).collect();
         let left = pick(aligned(Tensor::cat(left, 2), &in_line, entries), &counts.entries);
-        let columns = left.positions.clone().clamp_min(0);
+        let last = input.entries.columns() as i64 - 1;
+        let columns = left.positions.clone().clamp(0, last);
         let (keys, values, merged) = match merging {
             None => (unit(left.keys).cast(all.keys.dtype()), left.values, None),
             Some(merging) => {

@@ -89,17 +89,34 @@ impl Layout {
 
     /// `[total, channels]` becomes `[batch, heads, width, channels]`; what stands at fillers does not matter.
     pub(super) fn unpack<K: Basic>(&self, x: Tensor<2, K>) -> Tensor<4, K> {
+        let rows = self.rows(&x.device());
+        self.laid_out(x, rows.as_ref())
+    }
+
+    /// [`unpack`](Self::unpack) for two at once.
+    pub(super) fn unpack_both(&self, [a, b]: [Tensor<2>; 2]) -> [Tensor<4>; 2] {
+        let rows = self.rows(&a.device());
+        [a, b].map(|x| self.laid_out(x, rows.as_ref()))
+    }
+
+    /// For each place of the rectangle a row of the list; `None` if they are the same.
+    fn rows(&self, device: &Device) -> Option<Tensor<1, Int>> {
+        let Self { batch, heads, width, .. } = *self;
+        let first = self.first.as_ref()?;
+        let place = Tensor::<1, Int>::arange(0..width as i64, device).cast(first.dtype());
+        let rectangle = [batch, heads, width];
+        let place = place.reshape([1, 1, width]).expand(rectangle);
+        let last = self.total().max(1) as i64 - 1;
+        let rows = (place + first.clone().expand(rectangle)).clamp(0, last);
+        Some(rows.reshape([batch * heads * width]))
+    }
+
+    fn laid_out<K: Basic>(&self, x: Tensor<2, K>, rows: Option<&Tensor<1, Int>>) -> Tensor<4, K> {
         let Self { batch, heads, width, .. } = *self;
         let channels = x.dims()[1];
-        let list = match &self.first {
+        let list = match rows {
             None => x,
-            Some(first) => {
-                let place = Tensor::<1, Int>::arange(0..width as i64, &x.device());
-                let rectangle = [batch, heads, width];
-                let place = place.reshape([1, 1, width]).expand(rectangle);
-                let rows = (place + first.clone().expand(rectangle)).clamp_min(0);
-                x.select(0, rows.reshape([batch * heads * width]))
-            }
+            Some(rows) => x.select(0, rows.clone()),
         };
         list.reshape([batch, heads, width, channels])
     }

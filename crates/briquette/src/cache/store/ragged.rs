@@ -75,13 +75,9 @@ impl Body for RaggedBody {
     }
 
     fn entries(&self, _: &StoreOptions) -> Entries {
-        Entries {
-            keys: self.tokens.layout.unpack(self.keys.clone()),
-            values: self.tokens.layout.unpack(self.values.clone()),
-            positions: self.positions(),
-            tracks: self.tracks(),
-            sharing: None,
-        }
+        let both = [self.keys.clone(), self.values.clone()];
+        let [keys, values] = self.tokens.layout.unpack_both(both);
+        Entries { keys, values, positions: self.positions(), tracks: self.tracks(), sharing: None }
     }
 
     /// Keys that are encoded in every call are laid out for it. The weights of one query are its sums.

@@ -105,9 +105,10 @@ impl Body for SharedBody {
     }
 
     fn entries(&self, _: &StoreOptions) -> Entries {
+        let [keys, values] = self.rows.unpack_both([self.keys.clone(), self.values.clone()]);
         Entries {
-            keys: self.rows.unpack(self.keys.clone()),
-            values: self.rows.unpack(self.values.clone()),
+            keys,
+            values,
             positions: self.positions(),
             tracks: self.tracks(),
             sharing: Some(self.sharing.clone()),

@@ -13,9 +13,9 @@ use burn::tensor::{Int, Tensor};
 
 use super::{
     AccumulateInput, AttentionInput, AttentionOutput, ClassifyInput, DecodeInput, DecodeOutput,
-    Groups, MergeInput, Moments, MomentsInput, Nearest, NearestInput, Ops, QuantizedInput,
-    RaggedInput, RaggedOutput, Reference, RegroupInput, Regrouped, RotaryInput, SelectInput,
-    Selection, SharedInput, Split, WindowInput, group, merge as merged, select,
+    ExtendInput, Extended, Groups, MergeInput, Moments, MomentsInput, Nearest, NearestInput, Ops,
+    QuantizedInput, RaggedInput, RaggedOutput, Reference, RegroupInput, Regrouped, RotaryInput,
+    SelectInput, Selection, SharedInput, Split, WindowInput, group, merge as merged, select,
 };
 use crate::{Result, cache::Entries};
 
@@ -79,6 +79,10 @@ impl Ops for Kernels {
             Ok(found) => Ok(found),
             Err(_) => group::group(classes),
         }
+    }
+
+    fn extend(&self, input: ExtendInput<'_>) -> Extended {
+        regroup::extend(input.clone()).unwrap_or_else(|_| Reference.extend(input))
     }
 
     fn classify(&self, input: ClassifyInput<'_>) -> (Tensor<3, Int>, Tensor<3>) {

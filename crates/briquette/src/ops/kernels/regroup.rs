@@ -1,8 +1,15 @@
 use briquette_kernels as kernels;
 use burn::tensor::{Int, Tensor};
 
-use super::super::{ClassifyInput, RegroupInput, Regrouped};
+use super::super::{ClassifyInput, ExtendInput, Extended, RegroupInput, Regrouped};
 use crate::cache::Tracks;
+
+pub(super) fn extend(input: ExtendInput<'_>) -> kernels::Result<Extended> {
+    let ExtendInput { entry, norms, centers, counts, columns, rows } = input;
+    let call = kernels::Extend { entry, norms, centers, counts, columns, rows };
+    let kernels::Extended { rows, norms, centers } = kernels::extend(call)?;
+    Ok(Extended { rows, norms, centers })
+}
 
 pub(super) fn classify(input: ClassifyInput<'_>) -> kernels::Result<(Tensor<3, Int>, Tensor<3>)> {
     let ClassifyInput { rows, entry, centers, entries, positions, scores } = input;

@@ -1,0 +1,74 @@
+// An operation of a backend takes its tensors one by one.
+#![allow(clippy::too_many_arguments)]
+
+use burn::backend::{
+    Backend, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+#[cfg(feature = "fusion")]
+use burn::{
+    backend::fusion::custom::TensorSpec,
+    tensor::{DType, Shape},
+};
+use burn_cubecl::CubeBackend;
+
+use super::launch;
+
+/// The kernel as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait ExtendBackend: Backend {
+    /// See [`super::extend`]: rows, norms and centers. A head holds `tokens`, `entries` and `own`, or what `counts` says
+    /// where heads `differ`.
+    #[fusion(meta = outputs)]
+    fn extend(
+        entry: IntTensor<Self>,
+        norms: FloatTensor<Self>,
+        centers: IntTensor<Self>,
+        counts: IntTensor<Self>,
+        columns: usize,
+        rows: usize,
+        tokens: usize,
+        entries: usize,
+        own: usize,
+        differ: bool,
+    ) -> (IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>);
+}
+
+/// What [`ExtendBackend::extend`] will return, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn outputs(
+    entry: &TensorSpec,
+    _norms: &TensorSpec,
+    _centers: &TensorSpec,
+    _counts: &TensorSpec,
+    columns: &usize,
+    rows: &usize,
+    _tokens: &usize,
+    _entries: &usize,
+    _own: &usize,
+    _differ: &bool,
+) -> (TensorSpec, TensorSpec, TensorSpec) {
+    let shape = |width: usize| Shape::from([entry.shape[0], entry.shape[1], width]);
+    (
+        TensorSpec::new(shape(*columns), entry.dtype),
+        TensorSpec::new(shape(*columns), DType::F32),
+        TensorSpec::new(shape(*rows), entry.dtype),
+    )
+}
+
+impl ExtendBackend for CubeBackend {
+    fn extend(
+        entry: IntTensor<Self>,
+        norms: FloatTensor<Self>,
+        centers: IntTensor<Self>,
+        counts: IntTensor<Self>,
+        columns: usize,
+        rows: usize,
+        tokens: usize,
+        entries: usize,
+        own: usize,
+        differ: bool,
+    ) -> (IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>) {
+        launch([entry, centers, counts], norms, [columns, rows], [tokens, entries, own], differ)
+    }
+}

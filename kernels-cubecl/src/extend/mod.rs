@@ -1,0 +1,150 @@
+mod extension;
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Int, Shape, Tensor, TensorData},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use self::extension::ExtendBackend;
+use crate::{Result, check::Check};
+
+/// What [`extend`] works on: which entry each token of a head belongs to, and how many tokens with an entry of their own
+/// have come since.
+#[derive(Clone, Debug)]
+pub struct Extend<'a> {
+    /// The entry of each token, counted from the first of its head, `[batch, heads, width]`. Heads of fewer begin with
+    /// fillers, here and everywhere.
+    pub entry: Tensor<3, Int>,
+    /// What its row is multiplied by, f32, `[batch, heads, width]`.
+    pub norms: Tensor<3>,
+    /// The token at the center of each entry, counted from the first of its head, `[batch, heads, entries]`.
+    pub centers: Tensor<3, Int>,
+    /// Tokens, entries, and tokens behind them, of each batch row and head, rows first.
+    pub counts: &'a [[usize; 3]],
+    /// Columns of all tokens together.
+    pub columns: usize,
+    /// Rows of all entries together.
+    pub rows: usize,
+}
+
+/// What [`extend`] returns.
+#[derive(Clone, Debug)]
+pub struct Extended {
+    /// The row of each column, 0 at fillers, `[batch, heads, columns]`.
+    pub rows: Tensor<3, Int>,
+    /// What the row is multiplied by, f32, 1 for a token with a row of its own and at fillers, `[batch, heads, columns]`.
+    pub norms: Tensor<3>,
+    /// The column at the center of each row, 0 at fillers, `[batch, heads, rows]`.
+    pub centers: Tensor<3, Int>,
+}
+
+/// A table of entries that tokens share (EMS) with the tokens that have come since, which have entries of their own.
+///
+/// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes as many.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes or counts do not fit, there is no token, entry, column or row, or the
+/// device has no kernels or cannot launch so much.
+pub fn extend(input: Extend<'_>) -> Result<Extended> {
+    let check = Check::new("extend", &input.entry.device())?;
+    let Extend { entry, norms, centers, counts, columns, rows } = input;
+    let dims @ [batch, heads, width] = entry.dims();
+    let height = centers.dims()[2];
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("width", width)?;
+    some("entries", height)?;
+    some("columns", columns)?;
+    some("rows", rows)?;
+    check.shape("norms", norms.dims(), dims)?;
+    check.shape("centers", centers.dims(), [batch, heads, height])?;
+    check.f32("norms", norms.dtype())?;
+    let lists = batch * heads;
+    check.value("the length of counts", counts.len(), counts.len() == lists, lists.to_string())?;
+    let most = |what, found: usize, most: usize| {
+        check.value(what, found, found <= most, format!("at most {most}"))
+    };
+    for &[tokens, entries, own] in counts {
+        most("tokens", tokens, width)?;
+        most("entries", entries, height)?;
+        most("tokens with those behind", tokens + own, columns)?;
+        most("entries with those behind", entries + own, rows)?;
+    }
+    check.countable("columns", &[batch, heads, columns])?;
+    check.countable("rows", &[batch, heads, rows])?;
+    check.cubes([columns.max(rows).div_ceil(kernel::UNITS), lists, 1])?;
+    check.tensors(7)?;
+    let [tokens, entries, own] = counts.first().copied().unwrap_or_default();
+    let differ = counts.iter().any(|count| *count != [tokens, entries, own]);
+    // What is not looked at: another tensor stands in.
+    let list = if differ {
+        let numbers: Vec<i64> = counts.iter().flatten().map(|&count| count as i64).collect();
+        let like = (&entry.device(), entry.dtype());
+        Tensor::<2, Int>::from_data(TensorData::new(numbers, [lists, 3]), like).into_dispatch()
+    } else {
+        entry.clone().into_dispatch()
+    };
+    let ints = entry.dtype();
+    let (row_of, norms, centers) = Dispatch::extend(
+        entry.into_dispatch(),
+        norms.into_dispatch(),
+        centers.cast(ints).into_dispatch(),
+        list,
+        columns,
+        rows,
+        tokens,
+        entries,
+        own,
+        differ,
+    );
+    Ok(Extended {
+        rows: Tensor::from_dispatch(row_of),
+        norms: Tensor::from_dispatch(norms),
+        centers: Tensor::from_dispatch(centers),
+    })
+}
+
+/// Entries of tokens, centers, counts.
+fn launch(
+    ints: [CubeTensor; 3],
+    norms: CubeTensor,
+    [columns, rows]: [usize; 2],
+    [tokens, entries, own]: [usize; 3],
+    differ: bool,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let (client, device, dtype) = (norms.client.clone(), norms.device.clone(), ints[0].dtype);
+    let shape = ints[0].shape();
+    let empty = |width: usize, dtype| {
+        let shape = Shape::from([shape[0], shape[1], width]);
+        empty_device_dtype(client.clone(), device.clone(), shape, dtype)
+    };
+    let (row_of, all_norms) = (empty(columns, dtype), empty(columns, DType::F32));
+    let all_centers = empty(rows, dtype);
+    let [entry, centers, counts] = ints.map(CubeTensor::into_tensor_arg);
+    kernel::extend::launch(
+        &client,
+        CubeCount::Static(
+            columns.max(rows).div_ceil(kernel::UNITS) as u32,
+            (shape[0] * shape[1]) as u32,
+            1,
+        ),
+        CubeDim::new_1d(kernel::UNITS as u32),
+        entry,
+        norms.into_tensor_arg(),
+        centers,
+        counts,
+        row_of.clone().into_tensor_arg(),
+        all_norms.clone().into_tensor_arg(),
+        all_centers.clone().into_tensor_arg(),
+        tokens,
+        entries,
+        own,
+        differ,
+        dtype_to_storage_type(dtype),
+    );
+    (row_of, all_norms, all_centers)
+}
