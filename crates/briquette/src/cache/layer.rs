@@ -254,7 +254,7 @@ impl LayerCache {
             })
         };
         // Where tokens share, the host does not know how many of them are left.
-        let shared = policy.reducer().makes_shared_entries();
+        let shared = store.shares_entries();
         let padded = shared || held.iter().any(|&held| held != total);
         let ranks = Ranks { held: &held, shape, padded, device };
 

@@ -309,6 +309,9 @@ impl Step<'_> {
     fn weights(&self) -> Tensor<3> {
         let scores = self.input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
         let scores = scores.mask_fill(self.nothing.clone(), 0.0);
+        if self.input.entries.sharing.is_none() {
+            return scores;
+        }
         let rows = self.table.centers.dims()[2];
         let sums = self.input.ops.accumulate(AccumulateInput {
             weights: Tensor::ones(scores.dims(), (&scores.device(), DType::F32)),

@@ -152,6 +152,11 @@ pub trait Store: Debug + Send + Sync {
         false
     }
 
+    /// Whether tokens share entries in it now: then only the device knows how many it holds.
+    fn shares_entries(&self) -> bool {
+        false
+    }
+
     /// Drops the columns behind the first `columns`: undoes an [`append`](Self::append).
     fn truncate(&mut self, columns: usize);
 

@@ -8,6 +8,9 @@ use crate::{
 
 /// Entries in a form of their own, which change only when all of them are replaced.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
+    /// Whether tokens share entries in it.
+    const SHARES: bool = false;
+
     /// Takes entries of which each batch row and head holds the last `counts`; gives them back if it gains nothing by
     /// holding them, and they are to be held as they are.
     fn pack(
@@ -88,6 +91,10 @@ impl<B: Body> Store for Segmented<B> {
 
     fn bytes_of(&self, entries: usize, columns: usize) -> usize {
         B::bytes_of(&self.options, entries, columns)
+    }
+
+    fn shares_entries(&self) -> bool {
+        B::SHARES && self.body.is_some()
     }
 
     fn reserve(&mut self, capacity: usize) {

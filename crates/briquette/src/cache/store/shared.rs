@@ -77,6 +77,8 @@ impl SharedBody {
 }
 
 impl Body for SharedBody {
+    const SHARES: bool = true;
+
     /// The sharing describes all there is: what a reducer leaves, and what padding was moved in.
     fn pack(
         mut entries: Entries,
