@@ -10,6 +10,7 @@ mod rotate;
 mod scores;
 mod select;
 mod step;
+mod tokens;
 
 use crate::bench::Bench;
 
@@ -17,7 +18,7 @@ type Group = fn(&mut Bench) -> anyhow::Result<()>;
 
 /// Times every row that is wanted.
 pub fn run(bench: &mut Bench) {
-    let groups: [(&str, Group); 10] = [
+    let groups: [(&str, Group); 11] = [
         ("ceilings", ceilings::run),
         ("select", select::run),
         ("group", group::run),
@@ -27,6 +28,7 @@ pub fn run(bench: &mut Bench) {
         ("attention", attention::run),
         ("compressed", compressed::run),
         ("merge", merge::run),
+        ("tokens", tokens::run),
         ("step", step::run),
     ];
     for (name, group) in groups {

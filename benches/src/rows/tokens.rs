@@ -1,0 +1,133 @@
+//! What a decode step of EMS does with its table: the token that has come is put behind it, every token gets the entry it
+//! is in now, and what is known of it goes where it goes.
+
+use anyhow::Result;
+use briquette::ops::{ClassifyInput, ExtendInput, Ops, Reference, RegroupInput, Regrouped, best};
+use burn::tensor::{DType, Int, Tensor};
+
+use crate::{
+    bench::{Bench, Case, Variant, difference},
+    measure::keep,
+};
+
+/// Tokens an entry.
+const GAMMA: usize = 4;
+
+/// The table of as many heads, all alike, on the device.
+struct Table {
+    heads: usize,
+    entries: usize,
+    entry: Tensor<3, Int>,
+    centers: Tensor<3, Int>,
+    norms: Tensor<3>,
+    positions: Tensor<3, Int>,
+    scores: Tensor<3>,
+}
+
+impl Table {
+    /// Token `j` belongs to entry `j % entries`, whose center is its first.
+    fn new(bench: &Bench, heads: usize, entries: usize) -> Self {
+        let tokens = GAMMA * entries;
+        let count = |width: usize| {
+            let list = Tensor::<1, Int>::arange(0..width as i64, &bench.device);
+            list.reshape([1, 1, width]).repeat(&[1, heads, 1])
+        };
+        let noise = || bench.noise([1, heads, tokens, 1], DType::F32).abs().squeeze_dim(3);
+        Self {
+            heads,
+            entries,
+            entry: count(entries).repeat(&[1, 1, GAMMA]),
+            centers: count(entries),
+            norms: noise(),
+            positions: count(tokens),
+            scores: noise(),
+        }
+    }
+
+    fn tokens(&self) -> usize {
+        GAMMA * self.entries
+    }
+
+    fn case(&self, row: &'static str, numbers: usize) -> Case {
+        let Self { heads, entries, .. } = self;
+        Case {
+            row,
+            shape: format!("{} tokens of {entries} entries, {heads} heads", self.tokens()),
+            bytes: (4 * heads * numbers) as f64,
+            operations: 0.0,
+        }
+    }
+}
+
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    if !["extend/step", "classify/step", "regroup/step"].iter().any(|row| bench.wants(row)) {
+        return Ok(());
+    }
+    let table = Table::new(bench, bench.size(128, 3), bench.size(256, 16));
+    let (tokens, entries) = (table.tokens(), table.entries);
+
+    let counts = vec![[tokens, entries, 1]; table.heads];
+    let extend = |ops: &dyn Ops| {
+        ops.extend(ExtendInput {
+            entry: table.entry.clone(),
+            norms: table.norms.clone(),
+            centers: table.centers.clone(),
+            counts: &counts,
+            columns: tokens + 1,
+            rows: entries + 1,
+        })
+    };
+    let case = table.case("extend/step", 4 * tokens + 2 * entries);
+    one(bench, case, &|ops| extend(ops).norms)?;
+
+    let of_entries = vec![entries; table.heads];
+    let entry = table.centers.clone().add_scalar(1);
+    let classify = |ops: &dyn Ops| {
+        ops.classify(ClassifyInput {
+            rows: table.entry.clone(),
+            entry: entry.clone(),
+            centers: table.centers.clone(),
+            entries: &of_entries,
+            positions: table.positions.clone(),
+            scores: table.scores.clone(),
+        })
+    };
+    one(bench, table.case("classify/step", 7 * tokens), &|ops| classify(ops).1)?;
+
+    let of_tokens = vec![tokens; table.heads];
+    let lengths = table.scores.clone().narrow(2, 0, entries);
+    let regroup = |ops: &dyn Ops| -> Regrouped {
+        ops.regroup(RegroupInput {
+            columns: table.positions.clone(),
+            classes: table.entry.clone(),
+            order: table.positions.clone(),
+            counts: &of_tokens,
+            centers: table.centers.clone(),
+            entries: &of_entries,
+            rows: table.entry.clone(),
+            norms: table.norms.clone(),
+            lengths: lengths.clone(),
+            positions: table.positions.clone(),
+            tracks: Default::default(),
+        })
+    };
+    let case = table.case("regroup/step", 11 * tokens + entries);
+    one(bench, case, &|ops| regroup(ops).norms)
+}
+
+type Call<'a> = &'a (dyn Fn(&dyn Ops) -> Tensor<3> + Sync);
+
+fn one(bench: &mut Bench, case: Case, call: Call<'_>) -> Result<()> {
+    if !bench.wants(case.row) {
+        return Ok(());
+    }
+    let ops = best();
+    if bench.variants.contains(&Variant::Briquette) {
+        let check = || difference(call(ops.as_ref()), call(&Reference));
+        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(call(ops.as_ref())));
+    }
+    if bench.variants.contains(&Variant::Reference) {
+        bench.run(&case, "reference", 1, None, &|_| keep(call(&Reference)));
+    }
+    Ok(())
+}
