@@ -168,3 +168,27 @@ impl PositionEncoding for RotaryEmbedding {
         Ok(())
     }
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_16_bits_have_tables_of_16_bits() {
+        let device = Device::flex();
+        let rope = RotaryEmbedding::new(8, 5, 10_000.0, &device).unwrap();
+        let numbers = |x: Tensor<2>| x.cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+        let (cosines, sines) = rope.tables();
+        let (same, _) = rope.tables_for(DType::F32);
+        assert_eq!(same.dtype(), DType::F32);
+        assert_eq!(numbers(same), numbers(cosines.clone()));
+        for keys in [DType::BF16, DType::F16] {
+            let (half_cosines, half_sines) = rope.tables_for(keys);
+            for (half, whole) in [(half_cosines, &cosines), (half_sines, &sines)] {
+                assert_eq!(half.dtype(), DType::F16);
+                let both = numbers(half).into_iter().zip(numbers(whole.clone()));
+                both.for_each(|(half, whole)| assert!((half - whole).abs() <= 2_f32.powi(-12)));
+            }
+        }
+    }
+}
