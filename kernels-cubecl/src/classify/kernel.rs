@@ -1,5 +1,7 @@
 use cubecl::prelude::*;
 
+use crate::line::{at, write};
+
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
@@ -23,15 +25,13 @@ pub(super) fn classify<I: Int>(
     let heads = rows.shape(1);
     let (batch, head) = (list / heads, list % heads);
     if column < rows.shape(2) {
-        let of_position =
-            batch * positions.stride(0) + head * positions.stride(1) + column * positions.stride(2);
+        let of_position = at::<I>(positions, batch, head, column);
         let mut class = I::new(-1);
         let mut rank = f32::new(f32::MIN);
         if positions[of_position] >= I::new(0) {
-            let of_row = batch * rows.stride(0) + head * rows.stride(1) + column * rows.stride(2);
+            let of_row = at::<I>(rows, batch, head, column);
             let row = usize::cast_from(rows[of_row]);
-            class = entry[batch * entry.stride(0) + head * entry.stride(1) + row * entry.stride(2)]
-                - I::new(1);
+            class = entry[at::<I>(entry, batch, head, row)] - I::new(1);
         }
         if class >= I::new(0) {
             let mut first = fillers;
@@ -39,19 +39,14 @@ pub(super) fn classify<I: Int>(
                 first = usize::cast_from(missing[list * missing.stride(0)]);
             }
             let place = first + usize::cast_from(class);
-            let of_center =
-                batch * centers.stride(0) + head * centers.stride(1) + place * centers.stride(2);
+            let of_center = at::<I>(centers, batch, head, place);
             if usize::cast_from(centers[of_center]) == column {
                 rank = f32::new(f32::MAX);
             } else {
-                rank = scores[batch * scores.stride(0)
-                    + head * scores.stride(1)
-                    + column * scores.stride(2)];
+                rank = scores[at::<f32>(scores, batch, head, column)];
             }
         }
-        let to = batch * classes.stride(0) + head * classes.stride(1) + column * classes.stride(2);
-        classes[to] = class;
-        let to = batch * ranks.stride(0) + head * ranks.stride(1) + column * ranks.stride(2);
-        ranks[to] = rank;
+        write::<I>(classes, batch, head, column, class);
+        write::<f32>(ranks, batch, head, column, rank);
     }
 }

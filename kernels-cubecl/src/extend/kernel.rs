@@ -1,5 +1,7 @@
 use cubecl::prelude::*;
 
+use crate::line::{at, write};
+
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
@@ -50,20 +52,15 @@ pub(super) fn extend<I: Int>(
             let token = place - first_column;
             if token < held.tokens {
                 let from = entry.shape(2) - held.tokens + token;
-                let of_entry =
-                    batch * entry.stride(0) + head * entry.stride(1) + from * entry.stride(2);
+                let of_entry = at::<I>(entry, batch, head, from);
                 row = first_row + usize::cast_from(entry[of_entry]);
-                norm = norms
-                    [batch * norms.stride(0) + head * norms.stride(1) + from * norms.stride(2)];
+                norm = norms[at::<f32>(norms, batch, head, from)];
             } else {
                 row = height - held.own + token - held.tokens;
             }
         }
-        let to = batch * rows.stride(0) + head * rows.stride(1) + place * rows.stride(2);
-        rows[to] = I::cast_from(row);
-        let to =
-            batch * all_norms.stride(0) + head * all_norms.stride(1) + place * all_norms.stride(2);
-        all_norms[to] = norm;
+        write::<I>(rows, batch, head, place, I::cast_from(row));
+        write::<f32>(all_norms, batch, head, place, norm);
     }
     if place < height {
         let mut center = 0usize.runtime();
@@ -71,16 +68,12 @@ pub(super) fn extend<I: Int>(
             let number = place - first_row;
             if number < held.entries {
                 let from = centers.shape(2) - held.entries + number;
-                let of_center =
-                    batch * centers.stride(0) + head * centers.stride(1) + from * centers.stride(2);
+                let of_center = at::<I>(centers, batch, head, from);
                 center = first_column + usize::cast_from(centers[of_center]);
             } else {
                 center = columns - held.own + number - held.entries;
             }
         }
-        let to = batch * all_centers.stride(0)
-            + head * all_centers.stride(1)
-            + place * all_centers.stride(2);
-        all_centers[to] = I::cast_from(center);
+        write::<I>(all_centers, batch, head, place, I::cast_from(center));
     }
 }

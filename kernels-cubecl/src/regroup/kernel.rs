@@ -1,13 +1,9 @@
 use cubecl::prelude::*;
 
+use crate::line::{at, write};
+
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
-
-/// Where the number of a list of this head at `place` lies.
-#[cube]
-fn at<T: CubePrimitive>(x: &Tensor<T>, batch: usize, head: usize, place: usize) -> usize {
-    batch * x.stride(0) + head * x.stride(1) + place * x.stride(2)
-}
 
 /// See [`super::regroup`]. A unit a new column; cubes along y are heads. Of each head `fillers` entries and `before`
 /// columns are missing, or as many as `missing` says, entries first.
@@ -46,10 +42,7 @@ pub(super) fn regroup<I: Int>(
     }
     // Entries a head lacks have no center.
     if place < first_entry {
-        let to = batch * new_centers.stride(0)
-            + head * new_centers.stride(1)
-            + place * new_centers.stride(2);
-        new_centers[to] = I::new(0);
+        write::<I>(new_centers, batch, head, place, I::new(0));
     }
     if place < columns.shape(2) {
         let from = usize::cast_from(order[at::<I>(order, batch, head, place)]);
@@ -67,22 +60,12 @@ pub(super) fn regroup<I: Int>(
                 * lengths[at::<f32>(lengths, batch, head, row)];
             let of_entry = first_entry + usize::cast_from(class);
             if usize::cast_from(centers[at::<I>(centers, batch, head, of_entry)]) == column {
-                let to = batch * new_centers.stride(0)
-                    + head * new_centers.stride(1)
-                    + of_entry * new_centers.stride(2);
-                new_centers[to] = I::cast_from(place - first);
+                write::<I>(new_centers, batch, head, of_entry, I::cast_from(place - first));
             }
         }
-        let to = batch * new_positions.stride(0)
-            + head * new_positions.stride(1)
-            + place * new_positions.stride(2);
-        new_positions[to] = position;
-        let to =
-            batch * new_entry.stride(0) + head * new_entry.stride(1) + place * new_entry.stride(2);
-        new_entry[to] = entry;
-        let to =
-            batch * new_norms.stride(0) + head * new_norms.stride(1) + place * new_norms.stride(2);
-        new_norms[to] = norm;
+        write::<I>(new_positions, batch, head, place, position);
+        write::<I>(new_entry, batch, head, place, entry);
+        write::<f32>(new_norms, batch, head, place, norm);
         #[unroll]
         for track in 0..tracks.len() {
             let track_in = &tracks[track];

@@ -27,7 +27,7 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use crate::{
     Result,
-    cache::{Entries, Tracks},
+    cache::{Entries, Tracks, sharing::counted},
 };
 
 /// The operations every policy is made of.
@@ -659,12 +659,11 @@ pub(crate) fn fillers(
     dims: [usize; 3],
     device: &Device,
 ) -> Tensor<3, Bool> {
-    let [batch, heads, columns] = dims;
+    let [batch, heads, _] = dims;
     let missing: Vec<i64> = missing.map(|missing| missing as i64).collect();
     // One number a head goes to the device, not one a column.
     let missing = Tensor::<3, Int>::from_data(TensorData::new(missing, [batch, heads, 1]), device);
-    let column = Tensor::<1, Int>::arange(0..columns as i64, device).reshape([1, 1, columns]);
-    column.expand(dims).lower(missing.expand(dims))
+    counted(dims, device).lower(missing.expand(dims))
 }
 
 /// What [`Ops::nearest`] works on.

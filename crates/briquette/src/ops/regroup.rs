@@ -1,30 +1,26 @@
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
 
 use super::{ClassifyInput, RegroupInput, Regrouped, fillers};
 use crate::cache::sharing::{counted, moved};
 
-/// How far the last of each list is from the end.
-fn missing(counts: &[usize], width: usize) -> Vec<i64> {
-    counts.iter().map(|&count| width as i64 - count as i64).collect()
+/// Where `[batch, heads, width]` holds nothing, if heads hold so many; `None` if all hold as many as there are.
+fn nothing_at(counts: &[usize], like: &Tensor<3, Int>) -> Option<Tensor<3, Bool>> {
+    let width = like.dims()[2];
+    let differ = counts.iter().any(|&count| count != width);
+    differ.then(|| fillers(counts.iter().map(|count| width - count), like.dims(), &like.device()))
 }
 
 /// By a mark at each center.
 pub(super) fn classify(input: ClassifyInput<'_>) -> (Tensor<3, Int>, Tensor<3>) {
     let ClassifyInput { rows, entry, centers, entries, positions, scores } = input;
     let dims = rows.dims();
-    let of_entries = centers.dims();
     let nothing = positions.lower_scalar(0);
     let classes = entry.gather(2, rows).mask_fill(nothing, 0).sub_scalar(1);
     let device = classes.device();
-    let mut one = Tensor::ones(of_entries, &device);
-    let centers = match entries.iter().any(|&count| count != of_entries[2]) {
-        false => centers,
-        true => {
-            let missing = entries.iter().map(|count| of_entries[2] - count);
-            let fillers = fillers(missing, of_entries, &device);
-            one = one.mask_fill(fillers.clone(), 0);
-            centers.mask_fill(fillers, 0)
-        }
+    let one = Tensor::ones(centers.dims(), &device);
+    let (centers, one) = match nothing_at(entries, &centers) {
+        None => (centers, one),
+        Some(fillers) => (centers.mask_fill(fillers.clone(), 0), one.mask_fill(fillers, 0)),
     };
     let is_center = Tensor::<3, Int>::zeros(dims, &device);
     let is_center = is_center.scatter(2, centers, one, IndexingUpdateOp::Add);
@@ -56,14 +52,14 @@ pub(super) fn regroup(input: RegroupInput<'_>) -> Regrouped {
     let place = counted([batch, heads, width], &device).mask_fill(nothing.clone(), 0);
     let gone = Tensor::<3, Int>::zeros(rows.dims(), &device);
     let gone = gone.scatter(2, columns.clone(), place, IndexingUpdateOp::Add);
-    let of_entries = centers.dims();
-    let back: Vec<i64> = missing(counts, width).into_iter().map(|by| -by).collect();
-    let mut centers = moved(gone.gather(2, centers.clamp(0, rows.dims()[2] as i64 - 1)), &back);
-    centers = centers.clamp_min(0);
-    if entries.iter().any(|&count| count != of_entries[2]) {
-        let missing = entries.iter().map(|count| of_entries[2] - count);
-        centers = centers.mask_fill(fillers(missing, of_entries, &device), 0);
-    }
+    let fillers = nothing_at(entries, &centers);
+    let back: Vec<i64> = counts.iter().map(|&count| count as i64 - width as i64).collect();
+    let centers = gone.gather(2, centers.clamp(0, rows.dims()[2] as i64 - 1));
+    let centers = moved(centers, &back).clamp_min(0);
+    let centers = match fillers {
+        None => centers,
+        Some(fillers) => centers.mask_fill(fillers, 0),
+    };
     Regrouped {
         positions: positions.gather(2, columns).mask_fill(nothing, -1),
         entry: entry.clamp_min(0),

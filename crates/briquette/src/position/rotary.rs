@@ -2,11 +2,8 @@ use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::PositionEncoding;
-use crate::{
-    Error, Result,
-    ops::{RotaryInput, best},
-};
+use super::{PositionEncoding, encode};
+use crate::{Error, Result, ops::best};
 
 /// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel `i`
 /// is paired with channel `i + head_dim / 2`.
@@ -137,8 +134,7 @@ impl RotaryEmbedding {
 
 impl PositionEncoding for RotaryEmbedding {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
-        let (cosines, sines) = self.tables();
-        best().rotate(x, RotaryInput { cosines, sines, positions })
+        encode(self, x, positions, best().as_ref())
     }
 
     fn rotary(&self) -> Option<&RotaryEmbedding> {

@@ -1,6 +1,7 @@
 use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
 
 use crate::{
+    cache::sharing::counted,
     device::{Rows, buffer_bytes},
     ops::few_widths,
 };
@@ -103,11 +104,9 @@ impl Layout {
     fn rows(&self, device: &Device) -> Option<Tensor<1, Int>> {
         let Self { batch, heads, width, .. } = *self;
         let first = self.first.as_ref()?;
-        let place = Tensor::<1, Int>::arange(0..width as i64, device).cast(first.dtype());
         let rectangle = [batch, heads, width];
-        let place = place.reshape([1, 1, width]).expand(rectangle);
         let last = self.total().max(1) as i64 - 1;
-        let rows = (place + first.clone().expand(rectangle)).clamp(0, last);
+        let rows = (counted(rectangle, device) + first.clone().expand(rectangle)).clamp(0, last);
         Some(rows.reshape([batch * heads * width]))
     }
 
