@@ -18,20 +18,15 @@ impl Missing {
         Ok(Self(counts.iter().map(|count| width - count).collect()))
     }
 
+    /// What one of them lacks.
+    pub(crate) fn of(&self, head: usize) -> usize {
+        self.0[head]
+    }
+
     /// What the first lacks, and whether others lack more or less.
     pub(crate) fn same(&self) -> (usize, bool) {
         let first = self.0.first().copied().unwrap_or(0);
         (first, self.0.iter().any(|&missing| missing != first))
-    }
-
-    /// The list, where heads differ: what all have in common need not be sent to the device.
-    pub(crate) fn list(&self, like: &Tensor<3, Int>) -> Option<Tensor<1, Int>> {
-        if !self.same().1 {
-            return None;
-        }
-        let list: Vec<i64> = self.0.iter().map(|&missing| missing as i64).collect();
-        let data = TensorData::new(list, [self.0.len()]);
-        Some(Tensor::from_data(data, (&like.device(), like.dtype())))
     }
 
     /// This and another beside it, `[lists, 2]`.

@@ -190,7 +190,7 @@ fn ragged(bench: &mut Bench) {
         keys,
         values,
         offsets: Tensor::<1, Int>::from_data(offsets, &bench.device),
-        longest: length(7),
+        width: length(7),
         tail_keys,
         tail_values,
         tail: capacity / 2,

@@ -146,8 +146,8 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
             (turn * entries + entry) as i64
         })
         .collect();
-    let firsts = (0..of_heads).flat_map(|head| [0, (head * entries) as i64]).collect();
-    let heads_of = upload(firsts).reshape([of_heads, 2]);
+    let fillers = upload(vec![0; of_heads]);
+    let offsets = upload((0..=of_heads).map(|head| (head * entries) as i64).collect());
     let [entry, members] = [entry, members].map(|list| upload(list).reshape(rectangle));
     let rope = RotaryEmbedding::new(HEAD_DIM, tokens, 500_000.0, &device)?;
     let positions = Tensor::<1, Int>::arange(0..tokens as i64, &device).reshape([1, 1, tokens]);
@@ -172,7 +172,8 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
                 members: members.clone(),
                 entry: entry.clone(),
                 norms: Tensor::random(rectangle, around_ten, (&device, DType::F32)),
-                heads: heads_of.clone(),
+                fillers: fillers.clone(),
+                offsets: offsets.clone(),
                 rotary: rotary.clone(),
                 tail_keys: tail(),
                 tail_values: tail(),

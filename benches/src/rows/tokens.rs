@@ -2,8 +2,10 @@
 //! is in now, and what is known of it goes where it goes.
 
 use anyhow::Result;
-use briquette::ops::{ClassifyInput, ExtendInput, Ops, Reference, RegroupInput, Regrouped, best};
-use burn::tensor::{DType, Int, Tensor};
+use briquette::ops::{
+    ClassifyInput, ExtendInput, MergedInput, Ops, Reference, RegroupInput, Regrouped, best,
+};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use crate::{
     bench::{Bench, Case, Variant, difference},
@@ -81,18 +83,33 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     one(bench, case, &|ops| extend(ops).norms)?;
 
     let of_entries = vec![entries; table.heads];
-    let entry = table.centers.clone().add_scalar(1);
+    // One row is merged, the second.
+    let of_rows = |count: usize| vec![count; table.heads];
+    let (one_row, none, fewer) = (of_rows(1), of_rows(0), of_rows(entries - 1));
+    let merged = table.centers.clone().narrow(2, 1, 1);
+    let left: Vec<i64> = (0..entries as i64).filter(|&row| row != 1).collect();
+    let stay = TensorData::new(left, [1, 1, entries - 1]);
+    let stay = Tensor::<3, Int>::from_data(stay, &bench.device).repeat(&[1, table.heads, 1]);
     let classify = |ops: &dyn Ops| {
         ops.classify(ClassifyInput {
             rows: table.entry.clone(),
-            entry: entry.clone(),
-            centers: table.centers.clone(),
-            entries: &of_entries,
+            height: entries,
+            left: stay.clone(),
+            entries: &fewer,
+            merged: Some(MergedInput {
+                rows: merged.clone(),
+                counts: &one_row,
+                nearest: merged.clone(),
+                first: &none,
+                similarity: table.scores.clone().narrow(2, 0, 1),
+                threshold: 0.5,
+            }),
+            centers: stay.clone(),
             positions: table.positions.clone(),
             scores: table.scores.clone(),
         })
     };
-    one(bench, table.case("classify/step", 7 * tokens), &|ops| classify(ops).1)?;
+    one(bench, table.case("classify/step", 6 * tokens + entries), &|ops| classify(ops).1)?;
 
     let of_tokens = vec![tokens; table.heads];
     let lengths = table.scores.clone().narrow(2, 0, entries);

@@ -14,17 +14,24 @@ use super::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ClassifyBackend: Backend {
-    /// See [`super::classify`]: classes and ranks. Of the entries of each head `fillers` are missing, or as many as
-    /// `missing` says where heads `differ`.
+    /// See [`super::classify`]: classes and ranks. A head lacks `fillers` entries, has `merging` rows to be merged, and its
+    /// entries are counted from `first` on; or what `held` says where heads `differ`.
     #[fusion(meta = outputs)]
     fn classify(
         rows: IntTensor<Self>,
-        entry: IntTensor<Self>,
+        left: IntTensor<Self>,
+        merged: IntTensor<Self>,
+        nearest: IntTensor<Self>,
         centers: IntTensor<Self>,
-        missing: IntTensor<Self>,
+        held: IntTensor<Self>,
         positions: IntTensor<Self>,
+        similarity: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         fillers: usize,
+        merging: usize,
+        first: usize,
+        threshold: f32,
+        merges: bool,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>);
 }
@@ -33,12 +40,19 @@ pub(super) trait ClassifyBackend: Backend {
 #[cfg(feature = "fusion")]
 fn outputs(
     rows: &TensorSpec,
-    _entry: &TensorSpec,
+    _left: &TensorSpec,
+    _merged: &TensorSpec,
+    _nearest: &TensorSpec,
     _centers: &TensorSpec,
-    _missing: &TensorSpec,
+    _held: &TensorSpec,
     _positions: &TensorSpec,
+    _similarity: &TensorSpec,
     _scores: &TensorSpec,
     _fillers: &usize,
+    _merging: &usize,
+    _first: &usize,
+    _threshold: &f32,
+    _merges: &bool,
     _differ: &bool,
 ) -> (TensorSpec, TensorSpec) {
     (rows.clone(), TensorSpec::new(rows.shape.clone(), DType::F32))
@@ -47,14 +61,23 @@ fn outputs(
 impl ClassifyBackend for CubeBackend {
     fn classify(
         rows: IntTensor<Self>,
-        entry: IntTensor<Self>,
+        left: IntTensor<Self>,
+        merged: IntTensor<Self>,
+        nearest: IntTensor<Self>,
         centers: IntTensor<Self>,
-        missing: IntTensor<Self>,
+        held: IntTensor<Self>,
         positions: IntTensor<Self>,
+        similarity: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         fillers: usize,
+        merging: usize,
+        first: usize,
+        threshold: f32,
+        merges: bool,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>) {
-        launch([rows, entry, centers, missing, positions], scores, fillers, differ)
+        let ints = [rows, left, merged, nearest, centers, held, positions];
+        let floats = [similarity, scores];
+        launch(ints, floats, [fillers, merging, first], threshold, [merges, differ])
     }
 }

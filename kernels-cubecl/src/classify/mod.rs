@@ -3,7 +3,7 @@ mod kernel;
 
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Tensor},
+    tensor::{DType, Int, Tensor, TensorData},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
@@ -11,96 +11,184 @@ use cubecl::prelude::{CubeCount, CubeDim};
 use self::extension::ClassifyBackend;
 use crate::{Result, check::Check, missing::Missing};
 
-/// What [`classify`] works on: columns, each of which belongs to a row, and what has become of the rows.
+/// What [`classify`] works on: columns, each of which belongs to a row, and what becomes of the rows.
 #[derive(Clone, Debug)]
 pub struct Classify<'a> {
     /// The row of each column, `[batch, heads, columns]`.
     pub rows: Tensor<3, Int>,
-    /// The entry each row is in now, counted from 1; 0 is none. `[batch, heads, rows]`
-    pub entry: Tensor<3, Int>,
-    /// The column at the center of each entry, `[batch, heads, entries]`, any at the fillers that heads of fewer begin
-    /// with.
-    pub centers: Tensor<3, Int>,
+    /// The row that is each entry from now on, ascending, any at the fillers that heads of fewer begin with,
+    /// `[batch, heads, entries]`.
+    pub left: Tensor<3, Int>,
     /// Entries of each batch row and head, rows first.
     pub counts: &'a [usize],
+    /// Rows that may be merged into entries; all others are in none.
+    pub merged: Option<MergedRows<'a>>,
+    /// The column at the center of each entry, `[batch, heads, entries]`, any at fillers.
+    pub centers: Tensor<3, Int>,
     /// Less than zero where a column holds nothing, `[batch, heads, columns]`.
     pub positions: Tensor<3, Int>,
     /// What columns are ranked by, f32, `[batch, heads, columns]`.
     pub scores: Tensor<3>,
 }
 
+/// Rows that are merged into an entry if they are like it.
+#[derive(Clone, Debug)]
+pub struct MergedRows<'a> {
+    /// The rows, ascending, any at the fillers that heads of fewer begin with, `[batch, heads, merged]`.
+    pub rows: Tensor<3, Int>,
+    /// How many of them each batch row and head has, rows first.
+    pub counts: &'a [usize],
+    /// The entry each is most like, `[batch, heads, merged]`.
+    pub nearest: Tensor<3, Int>,
+    /// From what number on the entries of each batch row and head are counted there, rows first.
+    pub first: &'a [usize],
+    /// How like it is, f32, `[batch, heads, merged]`.
+    pub similarity: Tensor<3>,
+    /// What the similarity must be more than.
+    pub threshold: f64,
+}
+
 /// For each column the entry it is in now, counted from 0, or −1; and what it is ranked by: a center `f32::MAX`, others
 /// their score, those in no entry `f32::MIN`. Both `[batch, heads, columns]`. With it EMS finds which tokens stay.
 ///
-/// A unit a column, one launch. It reads five numbers a column and writes two.
+/// A unit a column, one launch: it looks its row up among those that stay, then among those that are merged, by halves. It
+/// reads four numbers a column and what it looks at of the lists, which caches hold, and writes two.
 ///
 /// # Errors
 /// [`KernelError`](crate::KernelError) if shapes do not fit, there is no row, column or entry, or the device has no
 /// kernels or cannot launch so much.
 pub fn classify(input: Classify<'_>) -> Result<(Tensor<3, Int>, Tensor<3>)> {
     let check = Check::new("classify", &input.rows.device())?;
-    let Classify { rows, entry, centers, counts, positions, scores } = input;
+    let Classify { rows, left, counts, merged, centers, positions, scores } = input;
     let dims @ [batch, heads, columns] = rows.dims();
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
     some("heads", heads)?;
     some("columns", columns)?;
-    some("rows", entry.dims()[2])?;
-    some("entries", centers.dims()[2])?;
-    check.shape("entry", entry.dims(), [batch, heads, entry.dims()[2]])?;
-    check.shape("centers", centers.dims(), [batch, heads, centers.dims()[2]])?;
+    let entries = left.dims()[2];
+    some("entries", entries)?;
+    check.shape("left", left.dims(), [batch, heads, entries])?;
+    check.shape("centers", centers.dims(), [batch, heads, entries])?;
     check.shape("positions", positions.dims(), dims)?;
     check.shape("scores", scores.dims(), dims)?;
     check.f32("scores", scores.dtype())?;
     check.countable("columns", &dims)?;
     check.cubes([columns.div_ceil(kernel::UNITS), batch * heads, 1])?;
-    check.tensors(8)?;
-    let missing = Missing::new(&check, counts, batch * heads, centers.dims()[2])?;
-    let ints = rows.dtype();
-    let (fillers, differ) = missing.same();
-    // What is not looked at: another tensor stands in.
-    let missing = match missing.list(&rows) {
-        Some(missing) => missing.into_dispatch(),
-        None => rows.clone().into_dispatch(),
+    check.tensors(11)?;
+    let lists = batch * heads;
+    let missing = Missing::new(&check, counts, lists, entries)?;
+    let merging = match &merged {
+        None => None,
+        Some(merged) => Some(Merging::new(&check, merged, dims, entries)?),
     };
+    let of_head = |head: usize| -> [usize; 3] {
+        let missing = missing.of(head);
+        let merging = merging.as_ref();
+        merging.map_or([missing, 0, 0], |m| [missing, m.counts[head], m.first[head]])
+    };
+    let first = of_head(0);
+    let differ = (1..lists).any(|head| of_head(head) != first);
+    let ints = rows.dtype();
+    // What is not looked at: another tensor stands in.
+    let held = if differ {
+        let numbers: Vec<i64> = (0..lists).flat_map(of_head).map(|number| number as i64).collect();
+        let data = TensorData::new(numbers, [lists, 3]);
+        Tensor::<2, Int>::from_data(data, (&rows.device(), ints)).into_dispatch()
+    } else {
+        rows.clone().into_dispatch()
+    };
+    let merges = merged.is_some();
+    let (merged, nearest, similarity, threshold) = match merged {
+        Some(merged) => (merged.rows, merged.nearest, merged.similarity, merged.threshold),
+        None => (rows.clone(), rows.clone(), scores.clone(), 0.0),
+    };
+    let int = |x: Tensor<3, Int>| x.cast(ints).into_dispatch();
     let (classes, ranks) = Dispatch::classify(
         rows.into_dispatch(),
-        entry.cast(ints).into_dispatch(),
-        centers.cast(ints).into_dispatch(),
-        missing,
-        positions.cast(ints).into_dispatch(),
+        int(left),
+        int(merged),
+        int(nearest),
+        int(centers),
+        held,
+        int(positions),
+        similarity.into_dispatch(),
         scores.into_dispatch(),
-        fillers,
+        first[0],
+        first[1],
+        first[2],
+        threshold as f32,
+        merges,
         differ,
     );
     Ok((Tensor::from_dispatch(classes), Tensor::from_dispatch(ranks)))
 }
 
-/// Rows, entries of rows, centers, what is missing, positions.
+/// Rows to be merged and the first entry of each head, checked.
+struct Merging<'a> {
+    counts: &'a [usize],
+    first: &'a [usize],
+}
+
+impl<'a> Merging<'a> {
+    fn new(
+        check: &Check,
+        merged: &MergedRows<'a>,
+        [batch, heads, _]: [usize; 3],
+        entries: usize,
+    ) -> Result<Self> {
+        let MergedRows { rows, counts, nearest, first, similarity, .. } = merged;
+        let (lists, width) = (batch * heads, rows.dims()[2]);
+        check.value("rows to merge", width, width > 0, "1 or more")?;
+        check.shape("rows to merge", rows.dims(), [batch, heads, width])?;
+        check.shape("nearest", nearest.dims(), rows.dims())?;
+        check.shape("similarity", similarity.dims(), rows.dims())?;
+        check.f32("similarity", similarity.dtype())?;
+        check.countable("rows to merge", &rows.dims())?;
+        // Refuses counts that do not fit.
+        Missing::new(check, counts, lists, width)?;
+        let fits = first.len() == lists;
+        check.value("the length of first", first.len(), fits, lists.to_string())?;
+        for &first in *first {
+            check.value("first", first, first <= entries, format!("at most {entries}"))?;
+        }
+        Ok(Self { counts, first })
+    }
+}
+
+/// Rows, rows left, rows merged, the nearest of them, centers, what heads hold, positions; similarity and scores.
 fn launch(
-    ints: [CubeTensor; 5],
-    scores: CubeTensor,
-    fillers: usize,
-    differ: bool,
+    ints: [CubeTensor; 7],
+    [similarity, scores]: [CubeTensor; 2],
+    [fillers, merging, first]: [usize; 3],
+    threshold: f32,
+    [merges, differ]: [bool; 2],
 ) -> (CubeTensor, CubeTensor) {
     let (client, device) = (scores.client.clone(), scores.device.clone());
     let (shape, dtype) = (ints[0].shape(), ints[0].dtype);
     let empty = |dtype| empty_device_dtype(client.clone(), device.clone(), shape.clone(), dtype);
     let (classes, ranks) = (empty(dtype), empty(DType::F32));
-    let [rows, entry, centers, missing, positions] = ints.map(CubeTensor::into_tensor_arg);
+    let [rows, left, merged, nearest, centers, held, positions] =
+        ints.map(CubeTensor::into_tensor_arg);
     kernel::classify::launch(
         &client,
         CubeCount::Static(shape[2].div_ceil(kernel::UNITS) as u32, (shape[0] * shape[1]) as u32, 1),
         CubeDim::new_1d(kernel::UNITS as u32),
         rows,
-        entry,
+        left,
+        merged,
+        nearest,
         centers,
-        missing,
+        held,
         positions,
+        similarity.into_tensor_arg(),
         scores.into_tensor_arg(),
         classes.clone().into_tensor_arg(),
         ranks.clone().into_tensor_arg(),
         fillers,
+        merging,
+        first,
+        threshold,
+        merges,
         differ,
         dtype_to_storage_type(dtype),
     );

@@ -1,12 +1,6 @@
 use cubecl::prelude::*;
 
-/// Units of a cube.
-pub(super) const UNITS: usize = 256;
-
-/// Rows of keys and values that one cube copies, of so many vectors each.
-pub(super) fn rows_of_cube(vectors: usize) -> usize {
-    (UNITS / vectors).max(1)
-}
+use crate::copy::{UNITS, lanes, rows_of_cube};
 
 /// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first `row_cubes` copy keys and
 /// values, so many rows each; behind them `column_cubes` copy positions, `UNITS` each, and as many each head of a track
@@ -38,8 +32,8 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
     let of_indices = batch * indices.stride(0) + head * indices.stride(1);
 
     if cube < row_cubes {
-        let rows = comptime!((UNITS / vectors).max(1));
-        let side_by_side = comptime!(vectors.min(UNITS));
+        let rows = comptime!(rows_of_cube(vectors));
+        let side_by_side = comptime!(lanes(vectors));
         let column = cube * rows + unit / side_by_side;
         if unit < comptime!(rows * side_by_side) && column < columns {
             let entry = usize::cast_from(indices[of_indices + column * indices.stride(2)]);

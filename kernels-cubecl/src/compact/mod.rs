@@ -6,16 +6,14 @@ use burn::{
     tensor::{DType, Int, Shape, Tensor, TensorData},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::{
-    prelude::{CubeCount, CubeDim},
-    tensor_vector_size_parallel,
-};
+use cubecl::prelude::{CubeCount, CubeDim};
 
-use self::{
-    extension::CompactBackend,
-    kernel::{UNITS, rows_of_cube},
+use self::extension::CompactBackend;
+use crate::{
+    Result,
+    check::Check,
+    copy::{UNITS, rows_of_cube, vector_size},
 };
-use crate::{Result, check::Check};
 
 /// The most tracks [`compact`] takes.
 pub const MOST_TRACKS: usize = 4;
@@ -181,8 +179,7 @@ fn launch(
     let (kept_keys, kept_values, kept_positions) = (like(&keys), like(&values), like(&positions));
     let kept_tracks: Vec<CubeTensor> = tracks.iter().map(like).collect();
 
-    let vector = [&keys, &values, &kept_keys, &kept_values].map(vector_size);
-    let vector = vector.into_iter().min().unwrap_or(1);
+    let vector = vector_size([&keys, &values, &kept_keys, &kept_values]);
     let vectors = keys.shape()[3] / vector;
     let row_cubes = kept.div_ceil(rows_of_cube(vectors));
     let column_cubes = kept.div_ceil(UNITS);
@@ -213,14 +210,4 @@ fn launch(
     let mut kept_tracks = kept_tracks.into_iter();
     let mut track = || kept_tracks.next().unwrap_or_else(|| empty(no_track(), DType::F32));
     (kept_keys, kept_values, kept_positions, track(), track(), track(), track())
-}
-
-/// The most numbers of a row that are copied at once.
-fn vector_size(tensor: &CubeTensor) -> usize {
-    tensor_vector_size_parallel(
-        tensor.client.io_optimized_vector_sizes(tensor.dtype.size()),
-        tensor.meta.shape(),
-        tensor.meta.strides(),
-        tensor.meta.num_dims() - 1,
-    )
 }

@@ -17,7 +17,7 @@ pub(super) enum Seen<B: Backend> {
     /// Those of its own position and before.
     Positions { queries: IntTensor<B>, entries: IntTensor<B> },
     /// Everything, a list before the other entries.
-    List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, longest: usize },
+    List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, width: usize },
 }
 
 /// What is returned.
@@ -26,7 +26,6 @@ pub(super) enum Seen<B: Backend> {
 pub(super) enum Found<B: Backend> {
     Plain { output: FloatTensor<B> },
     Weights { output: FloatTensor<B>, weights: FloatTensor<B> },
-    ListWeights { output: FloatTensor<B>, list_weights: FloatTensor<B>, weights: FloatTensor<B> },
 }
 
 /// The kernel as an operation of a backend.
@@ -49,7 +48,7 @@ pub(super) trait DecodeAttentionBackend: Backend {
 #[cfg(feature = "fusion")]
 fn outputs(
     queries: &TensorSpec,
-    keys: &TensorSpec,
+    _keys: &TensorSpec,
     _values: &TensorSpec,
     seen: &SeenMetadata,
     entries: &usize,
@@ -60,16 +59,12 @@ fn outputs(
     if !weights {
         return FoundMetadata::Plain { output };
     }
-    let shape = super::weight_shape(&queries.shape, *entries);
-    let weights = TensorSpec::new(shape, DType::F32);
-    match seen {
-        SeenMetadata::List { keys: list, .. } => {
-            let shape = super::list_weight_shape(&queries.shape, &list.shape, &keys.shape);
-            let list_weights = TensorSpec::new(shape, DType::F32);
-            FoundMetadata::ListWeights { output, list_weights, weights }
-        }
-        _ => FoundMetadata::Weights { output, weights },
-    }
+    let of_list = match seen {
+        SeenMetadata::List { width, .. } => *width,
+        _ => 0,
+    };
+    let shape = super::weight_shape(&queries.shape, of_list + entries);
+    FoundMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }
 }
 
 impl DecodeAttentionBackend for CubeBackend {

@@ -7,7 +7,6 @@ use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
     extension::{Found, Seen},
-    list_weight_shape,
     merge::{self, decode_merge},
     part::{self, decode_part},
     planes::{self, decode_planes},
@@ -46,18 +45,13 @@ pub(super) fn launch(
     let key_shape = keys.shape();
     let kv_heads = key_shape[1];
 
-    let (list, longest, positions) = match seen {
+    let (list, width, positions) = match seen {
         Seen::Causal => (None, 0, None),
         Seen::Positions { queries, entries } => (None, 0, Some([queries, entries])),
-        Seen::List { keys, values, offsets, longest } => {
-            (Some([keys, values, offsets]), longest, None)
-        }
+        Seen::List { keys, values, offsets, width } => (Some([keys, values, offsets]), width, None),
     };
-    let of_list = list.as_ref().map(|[keys, _, _]| keys.shape());
     let f32 = |shape| empty(shape, DType::F32);
-    let list_weights =
-        of_list.filter(|_| wanted).map(|list| f32(list_weight_shape(&shape, &list, &key_shape)));
-    let weights = wanted.then(|| f32(weight_shape(&shape, entries)));
+    let weights = wanted.then(|| f32(weight_shape(&shape, width + entries)));
 
     let of_head = query_heads / kv_heads * new;
     let on_planes = queries.dtype == keys.dtype
@@ -73,7 +67,7 @@ pub(super) fn launch(
     let rows = rows(of_head, most);
     let blocks = of_head.div_ceil(rows);
     // A list and what follows it are cut by themselves.
-    let steps = longest.div_ceil(step) + entries.div_ceil(step);
+    let steps = width.div_ceil(step) + entries.div_ceil(step);
     let share = share(&client, steps, batch * kv_heads * blocks);
     let count = steps.div_ceil(share);
     let lines = batch * query_heads * new;
@@ -116,7 +110,6 @@ pub(super) fn launch(
             or_queries(of_positions(0)),
             or_queries(of_positions(1)),
             parts.clone().into_tensor_arg(),
-            or_parts(&list_weights, parts_place),
             or_parts(&weights, parts_place),
             entries,
             share * planes::PLANES,
@@ -126,12 +119,12 @@ pub(super) fn launch(
         );
     } else {
         let tensors = [Some(&keys), Some(&values), of_list(0), of_list(1)];
-        let width = width(head_dim, tensors.into_iter().flatten());
+        let load = load(head_dim, tensors.into_iter().flatten());
         decode_part::launch(
             &client,
             cubes,
             CubeDim::new_1d(part::UNITS as u32),
-            width,
+            load,
             queries.clone().into_tensor_arg(),
             or_queries(of_list(0)),
             or_queries(of_list(1)),
@@ -141,16 +134,15 @@ pub(super) fn launch(
             or_queries(of_positions(0)),
             or_queries(of_positions(1)),
             parts.clone().into_tensor_arg(),
-            or_parts(&list_weights, parts_place),
             or_parts(&weights, parts_place),
             entries,
             share,
             scale,
-            part::Cut { head_dim, width, rows, listed, by_position, weights: wanted },
+            part::Cut { head_dim, width: load, rows, listed, by_position, weights: wanted },
             [query, key, int],
         );
     }
-    let columns = if wanted { longest.max(entries) } else { 1 };
+    let columns = if wanted { width + entries } else { 1 };
     decode_merge::launch(
         &client,
         CubeCount::Static(columns.div_ceil(merge::WEIGHTS) as u32, lines as u32, 1),
@@ -161,7 +153,6 @@ pub(super) fn launch(
             None => parts.as_tensor_alias(0),
         },
         output.clone().into_tensor_arg(),
-        or_parts(&list_weights, 0),
         or_parts(&weights, 0),
         kv_heads,
         entries,
@@ -170,10 +161,9 @@ pub(super) fn launch(
         wanted,
         [query, int],
     );
-    match (list_weights, weights) {
-        (Some(list_weights), Some(weights)) => Found::ListWeights { output, list_weights, weights },
-        (_, Some(weights)) => Found::Weights { output, weights },
-        _ => Found::Plain { output },
+    match weights {
+        Some(weights) => Found::Weights { output, weights },
+        None => Found::Plain { output },
     }
 }
 
@@ -184,7 +174,7 @@ fn share(client: &Client, steps: usize, heads: usize) -> usize {
 }
 
 /// Numbers that can be loaded at once from all of the tensors.
-fn width<'a>(head_dim: usize, tensors: impl Iterator<Item = &'a CubeTensor> + Clone) -> usize {
+fn load<'a>(head_dim: usize, tensors: impl Iterator<Item = &'a CubeTensor> + Clone) -> usize {
     let fits = |width: usize| {
         head_dim.is_multiple_of(width)
             && tensors.clone().all(|tensor| {

@@ -13,15 +13,13 @@ const AHEAD: usize = 4;
 
 /// Puts the parts of the entries of each query together, and turns scores into weights.
 ///
-/// Of the cubes of a query the first writes its output; each turns a block of its scores of the list into weights, and
-/// a block of the others.
+/// Of the cubes of a query the first writes its output; each turns a block of its scores into weights.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_merge<Q: Float, I: Int>(
     parts: &Tensor<f32>,
     offsets: &Tensor<I>,
     output: &mut Tensor<Q>,
-    list_weights: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     kv_heads: usize,
     entries: usize,
@@ -114,24 +112,21 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     }
     if comptime!(wanted) {
         let place = batch * weights.stride(0) + head * weights.stride(1) + row * weights.stride(2);
-        let mut entry = block * WEIGHTS + unit;
-        while entry < entries.min((block + 1) * WEIGHTS) {
-            let place = place + entry * weights.stride(3);
-            weights[place] = (weights[place] - highest).exp() * factor;
-            entry += UNITS;
-        }
+        let columns = weights.shape(3);
+        let mut fillers = 0usize.runtime();
         if comptime!(listed) {
-            let group = query_heads / kv_heads;
-            let kv_head = batch * kv_heads + head / group;
+            let kv_head = batch * kv_heads + head / (query_heads / kv_heads);
             let first = usize::cast_from(offsets[kv_head * offsets.stride(0)]);
             let held = usize::cast_from(offsets[(kv_head + 1) * offsets.stride(0)]) - first;
-            let mut entry = block * WEIGHTS + unit;
-            while entry < held.min((block + 1) * WEIGHTS) {
-                let place = (first + entry) * list_weights.stride(0)
-                    + head % group * list_weights.stride(1);
-                list_weights[place] = (list_weights[place] - highest).exp() * factor;
-                entry += UNITS;
-            }
+            fillers = (columns - entries) - held.min(columns - entries);
+        }
+        let mut column = block * WEIGHTS + unit;
+        while column < columns.min((block + 1) * WEIGHTS) {
+            let place = place + column * weights.stride(3);
+            let weight = (weights[place] - highest).exp() * factor;
+            // Nothing was written at fillers.
+            weights[place] = select(column < fillers, 0.0, weight);
+            column += UNITS;
         }
     }
 }

@@ -43,8 +43,9 @@ pub struct EntryList {
     pub values: Tensor<2>,
     /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
-    /// Entries of the head that has most.
-    pub longest: usize,
+    /// Columns of a head among the weights, at least as many as the longest has entries: those of a head that holds fewer
+    /// begin with fillers.
+    pub width: usize,
 }
 
 /// What [`decode_attention`] returns.
@@ -52,9 +53,8 @@ pub struct EntryList {
 pub struct DecodeOutput {
     /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where a query sees nothing.
     pub output: Tensor<4>,
-    /// The weights of the list, `[total, query heads a kv head]`, f32, if there is one and they are wanted.
-    pub list_weights: Option<Tensor<2>>,
-    /// The weights of the other entries, `[batch, query_heads, new, entries]`, f32, if they are wanted.
+    /// The weights of all entries, f32, if they are wanted: `[batch, query_heads, new, entries]`, before them those of a
+    /// list, `width` columns, zero at fillers.
     pub weights: Option<Tensor<4>>,
 }
 
@@ -83,11 +83,11 @@ pub fn decode_attention(input: DecodeAttention) -> Result<DecodeOutput> {
     let DecodeAttention { queries, list, keys, values, entries, visibility, scale, weights } =
         input;
     let seen = match (list, visibility) {
-        (Some(EntryList { keys, values, offsets, longest }), _) => Seen::List {
+        (Some(EntryList { keys, values, offsets, width }), _) => Seen::List {
             keys: keys.into_dispatch(),
             values: values.into_dispatch(),
             offsets: offsets.into_dispatch(),
-            longest,
+            width,
         },
         (None, Visibility::Causal) => Seen::Causal,
         (None, Visibility::Positions { queries, entries }) => {
@@ -97,16 +97,12 @@ pub fn decode_attention(input: DecodeAttention) -> Result<DecodeOutput> {
     let [queries, keys, values] = [queries, keys, values].map(Tensor::into_dispatch);
     let scale = scale as f32;
     let found = Dispatch::decode_attention(queries, keys, values, seen, entries, scale, weights);
-    let (output, list_weights, weights) = match found {
-        Found::Plain { output } => (output, None, None),
-        Found::Weights { output, weights } => (output, None, Some(weights)),
-        Found::ListWeights { output, list_weights, weights } => {
-            (output, Some(list_weights), Some(weights))
-        }
+    let (output, weights) = match found {
+        Found::Plain { output } => (output, None),
+        Found::Weights { output, weights } => (output, Some(weights)),
     };
     Ok(DecodeOutput {
         output: Tensor::from_dispatch(output),
-        list_weights: list_weights.map(Tensor::from_dispatch),
         weights: weights.map(Tensor::from_dispatch),
     })
 }
@@ -143,10 +139,8 @@ impl DecodeAttention {
                 check.same_type("the list", tensor.dtype(), self.keys.dtype())?;
             }
             check.shape("offsets", list.offsets.dims(), [batch * kv_heads + 1])?;
-            let most = list.longest <= rows;
-            check.value("longest", list.longest, most, format!("at most {rows}, the list"))?;
             check.countable("the list", &[rows, head_dim])?;
-            total += list.longest;
+            total += list.width;
         } else {
             let fits = new <= self.entries;
             let expected = format!("at most {}, the entries", self.entries);
@@ -172,13 +166,7 @@ impl DecodeAttention {
     }
 }
 
-/// The shape of the weights of entries that are in no list.
-fn weight_shape(queries: &Shape, entries: usize) -> Shape {
-    // A buffer of nothing is not one.
-    Shape::from([queries[0], queries[1], queries[2], entries.max(1)])
-}
-
-/// The shape of the weights of a list.
-fn list_weight_shape(queries: &Shape, list: &Shape, keys: &Shape) -> Shape {
-    Shape::from([list[0], queries[1] / keys[1]])
+/// The shape of the weights of so many columns.
+fn weight_shape(queries: &Shape, columns: usize) -> Shape {
+    Shape::from([queries[0], queries[1], queries[2], columns])
 }

@@ -92,7 +92,6 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
     parts: &mut Tensor<f32>,
-    list_weights: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     entries: usize,
     share: usize,
@@ -127,6 +126,11 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         let head = batch * kv_heads + kv_head;
         list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
         held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
+    }
+    // Weights of a list come first, behind as many fillers as its head has less than the widest.
+    let mut list_columns = 0usize.runtime();
+    if comptime!(listed && wanted) {
+        list_columns = weights.shape(3) - entries;
     }
     let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
@@ -226,18 +230,13 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     }
                     scores[(first + place) * rows + row] = score;
                     if comptime!(wanted) && own < group * new {
-                        let head = own / new;
-                        if in_list {
-                            let place = (list_start + entry) * list_weights.stride(0)
-                                + head * list_weights.stride(1);
-                            list_weights[place] = score;
-                        } else {
-                            let place = batch * weights.stride(0)
-                                + (kv_head * group + head) * weights.stride(1)
-                                + own % new * weights.stride(2)
-                                + entry * weights.stride(3);
-                            weights[place] = score;
-                        }
+                        let before =
+                            select(in_list, list_columns - held.min(list_columns), list_columns);
+                        let place = batch * weights.stride(0)
+                            + (kv_head * group + own / new) * weights.stride(1)
+                            + own % new * weights.stride(2)
+                            + (before + entry) * weights.stride(3);
+                        weights[place] = score;
                     }
                 }
                 index += UNITS;

@@ -79,7 +79,6 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
     parts: &mut Tensor<f32>,
-    list_weights: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     entries: usize,
     share: usize,
@@ -114,6 +113,11 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         let head = batch * kv_heads + kv_head;
         list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
         held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
+    }
+    // Weights of a list come first, behind as many fillers as its head has less than the widest.
+    let mut list_columns = 0usize.runtime();
+    if comptime!(listed && wanted) {
+        list_columns = weights.shape(3) - entries;
     }
     let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
@@ -183,6 +187,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         let in_list = comptime!(listed) && tile < list_tiles;
         let base = select(in_list, tile, tile - list_tiles) * TILE;
         let count = select(in_list, held, entries);
+        let before = select(in_list, list_columns - held.min(list_columns), list_columns);
 
         // Values are on their way while keys are multiplied, and the next keys while values are.
         let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
@@ -242,19 +247,11 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                     if comptime!(wanted) {
                         let own = first_row + half * 8 + line;
                         if entry < count && own < group * new {
-                            let head = own / new;
-                            let one = pair.extract(side);
-                            if in_list {
-                                let place = (list_start + entry) * list_weights.stride(0)
-                                    + head * list_weights.stride(1);
-                                list_weights[place] = one;
-                            } else {
-                                let place = batch * weights.stride(0)
-                                    + (kv_head * group + head) * weights.stride(1)
-                                    + own % new * weights.stride(2)
-                                    + entry * weights.stride(3);
-                                weights[place] = one;
-                            }
+                            let place = batch * weights.stride(0)
+                                + (kv_head * group + own / new) * weights.stride(1)
+                                + own % new * weights.stride(2)
+                                + (before + entry) * weights.stride(3);
+                            weights[place] = pair.extract(side);
                         }
                     }
                 }

@@ -17,8 +17,8 @@ use crate::{
 /// Where the queries are among the tensors of a kernel.
 const QUERIES: usize = 0;
 /// Where the weights are among those that are not stood in for, with what keys are turned by and without.
-const WITH_TURN: usize = 12;
-const WITHOUT_TURN: usize = 9;
+const WITH_TURN: usize = 13;
+const WITHOUT_TURN: usize = 10;
 
 /// Planes of a cube, of which a multiprocessor has registers for two: 204 a unit. Six are as fast as long as 170 are
 /// enough, and take half as long again where they are not.
@@ -68,7 +68,7 @@ fn launch_planes(
 ) -> Option<CubeTensor> {
     let Rows { queries, starts, turn, tail_keys, tail_values, .. } = rows;
     let Rows { tail, columns, scale, wanted, .. } = rows;
-    let Members { directions, values, members, entry, norms } = members;
+    let Members { directions, values, members, entry, norms, offsets } = members;
     // The kernel finds all three by one place.
     let [members, entry, norms] = [members, entry, norms].map(into_contiguous);
     let Heads { batch, kv_heads, head_dim, .. } = heads;
@@ -108,6 +108,7 @@ fn launch_planes(
         entry.into_tensor_arg(),
         norms.into_tensor_arg(),
         starts.into_tensor_arg(),
+        offsets.into_tensor_arg(),
         positions,
         cosines,
         sines,

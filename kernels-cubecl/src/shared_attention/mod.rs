@@ -31,9 +31,11 @@ pub struct SharedAttention {
     pub entry: Tensor<3, Int>,
     /// What the direction of each column's key is multiplied by, `[batch, kv_heads, width]`.
     pub norms: Tensor<3>,
-    /// For each batch row and kv head how many of its columns are fillers, and the row of its first entry,
-    /// `[batch · kv_heads, 2]`. Only the device need know.
-    pub heads: Tensor<2, Int>,
+    /// How many columns of each batch row and kv head are fillers, `[batch · kv_heads]`. Only the device need know.
+    pub fillers: Tensor<1, Int>,
+    /// Where the entries of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
     /// How keys are to be encoded, of entries and of the tail, if they are held as they came. Columns of fillers are
     /// not looked at.
     pub rotary: Option<RotaryTables>,
@@ -89,13 +91,13 @@ pub struct SharedOutput {
 pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
     input.check()?;
     let dtype = input.directions.dtype();
-    let ints = input.heads.dtype();
+    let ints = input.fillers.dtype();
     let encoded = input.rotary.is_some();
     // What is not looked at: other tensors stand in.
     let (cosines, sines, positions) = match input.rotary {
         None => {
             let directions = input.directions.clone().into_dispatch();
-            (directions.clone(), directions, input.heads.clone().into_dispatch())
+            (directions.clone(), directions, input.fillers.clone().into_dispatch())
         }
         Some(RotaryTables { cosines, sines, positions }) => {
             let sines = sines.cast(cosines.dtype());
@@ -109,7 +111,8 @@ pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
         input.members.cast(ints).into_dispatch(),
         input.entry.cast(ints).into_dispatch(),
         input.norms.cast(DType::F32).into_dispatch(),
-        input.heads.into_dispatch(),
+        input.fillers.into_dispatch(),
+        input.offsets.cast(ints).into_dispatch(),
         positions,
         cosines,
         sines,
@@ -140,7 +143,8 @@ impl SharedAttention {
         check.shape("members", self.members.dims(), [batch, kv_heads, width])?;
         check.shape("entry", self.entry.dims(), [batch, kv_heads, width])?;
         check.shape("norms", self.norms.dims(), [batch, kv_heads, width])?;
-        check.shape("heads", self.heads.dims(), [batch * kv_heads, 2])?;
+        check.shape("fillers", self.fillers.dims(), [batch * kv_heads])?;
+        check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
         let tail = [batch, kv_heads, capacity, head_dim];
         check.shape("tail_keys", self.tail_keys.dims(), tail)?;
         check.shape("tail_values", self.tail_values.dims(), tail)?;

@@ -64,6 +64,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     entry_of: &Tensor<I>,
     norms: &Tensor<f32>,
     starts: &Tensor<I>,
+    offsets: &Tensor<I>,
     positions: &Tensor<I>,
     cosines: &Tensor<Chunk<T>>,
     sines: &Tensor<Chunk<T>>,
@@ -98,15 +99,14 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let part = CUBE_POS_X as usize;
 
     let kv = batch * kv_heads + kv_head;
-    let of_head = kv * starts.stride(0);
     // Columns of fillers before those of this head.
-    let fillers = usize::cast_from(starts[of_head]);
+    let fillers = usize::cast_from(starts[kv * starts.stride(0)]);
     let own = columns - tail - fillers;
     let table = Table {
         start: kv * (columns - tail),
         fillers,
         own,
-        first_entry: u32::cast_from(starts[of_head + starts.stride(1)]),
+        first_entry: u32::cast_from(offsets[kv * offsets.stride(0)]),
     };
     let own_tiles = own.div_ceil(TILE);
     let tiles = own_tiles + tail.div_ceil(TILE);

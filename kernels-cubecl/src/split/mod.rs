@@ -188,7 +188,6 @@ pub(crate) fn merge(
         parts.clone().into_tensor_arg(),
         parts.as_tensor_alias(0),
         output.clone().into_tensor_arg(),
-        parts.as_tensor_alias(0),
         by_query.into_tensor_arg(),
         kv_heads,
         columns,
@@ -272,6 +271,8 @@ pub(crate) struct Members {
     pub(crate) entry: CubeTensor,
     /// What the direction of each column's key is multiplied by, f32, `[batch, kv_heads, width]`.
     pub(crate) norms: CubeTensor,
+    /// Where the entries of each batch row and kv head begin, and where the last end, `[batch · kv_heads + 1]`.
+    pub(crate) offsets: CubeTensor,
 }
 
 /// How keys are encoded.
@@ -290,9 +291,8 @@ pub(crate) struct Rows {
     pub(crate) queries: CubeTensor,
     /// `None`: the tail alone.
     pub(crate) members: Option<Members>,
-    /// How many columns before the tail are fillers of each batch row and kv head, and the row of its first entry,
-    /// `[batch · kv_heads, 2]`; without members, how many rows of the tail stand before those that are entries of each,
-    /// `[batch · kv_heads]`.
+    /// How many columns before the tail are fillers of each batch row and kv head; without members, how many rows of the
+    /// tail stand before those that are entries of each. `[batch · kv_heads]`
     pub(crate) starts: CubeTensor,
     pub(crate) turn: Option<Turn>,
     /// `[batch, kv_heads, capacity, head_dim]`
@@ -325,13 +325,14 @@ impl Rows {
         let nothing = |dtype| empty(&queries, [1, 1, 16], dtype);
         let with_members = self.members.is_some();
         let encoded = self.turn.is_some();
-        let Members { directions, values, members, entry, norms } =
+        let Members { directions, values, members, entry, norms, offsets } =
             self.members.unwrap_or_else(|| Members {
                 directions: nothing(dtype),
                 values: nothing(dtype),
                 members: nothing(starts.dtype),
                 entry: nothing(starts.dtype),
                 norms: nothing(DType::F32),
+                offsets: nothing(starts.dtype),
             });
         let Turn { cosines, sines, positions } = self.turn.unwrap_or_else(|| Turn {
             cosines: nothing(DType::F32),
@@ -361,6 +362,7 @@ impl Rows {
             entry.into_tensor_arg(),
             norms.into_tensor_arg(),
             starts.into_tensor_arg(),
+            offsets.into_tensor_arg(),
             positions.into_tensor_arg(),
             cosines.into_tensor_arg(),
             sines.into_tensor_arg(),

@@ -513,6 +513,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     entry: &Tensor<I>,
     norms: &Tensor<f32>,
     starts: &Tensor<I>,
+    offsets: &Tensor<I>,
     positions: &Tensor<I>,
     cosines: &Tensor<Vector<T, N>>,
     sines: &Tensor<Vector<T, N>>,
@@ -562,10 +563,10 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let mut tail_first = 0;
     if form.members {
         fillers = usize::cast_from(starts[kv * starts.stride(0)]);
-        first_row = usize::cast_from(starts[kv * starts.stride(0) + starts.stride(1)]);
+        first_row = usize::cast_from(offsets[kv * offsets.stride(0)]);
         body = columns - tail - fillers;
     } else {
-        tail_first = usize::cast_from(starts[kv]);
+        tail_first = usize::cast_from(starts[kv * starts.stride(0)]);
     }
     let total = body + tail - tail_first;
     let from = split * chunk;

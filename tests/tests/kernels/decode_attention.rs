@@ -71,7 +71,6 @@ fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
 /// What f64 says.
 struct Expected {
     output: Vec<Vec<f64>>,
-    list_weights: Vec<f64>,
     weights: Vec<f64>,
 }
 
@@ -83,6 +82,11 @@ struct Tensors {
 }
 
 impl Case {
+    /// Columns of the list among the weights: more than its longest head has.
+    fn width(&self) -> usize {
+        self.list.as_ref().map_or(0, |list| list.iter().max().unwrap() + 2)
+    }
+
     fn rows_of_list(&self) -> usize {
         self.list.as_ref().map_or(0, |list| list.iter().sum::<usize>())
     }
@@ -108,8 +112,7 @@ impl Case {
         let [keys, values] = [0, 1].map(|part| numbers(&tensors.buffers[part]));
         let mut expected = Expected {
             output: Vec::new(),
-            list_weights: vec![0.0; self.rows_of_list() * group],
-            weights: vec![0.0; queries.len() * entries],
+            weights: vec![0.0; queries.len() * (self.width() + entries)],
         };
         for (line, query) in queries.iter().enumerate() {
             let (head, row) = (line / new, line % new);
@@ -130,11 +133,12 @@ impl Case {
             let keys = all(&list_keys, &keys);
             let weights = weights(query, &keys, SCALE);
             let (of_list, of_buffers) = weights.split_at(listed);
-            for (entry, weight) in of_list.iter().enumerate() {
-                expected.list_weights[(start + entry) * group + head % group] = *weight;
-            }
-            for (column, weight) in seen.clone().zip(of_buffers) {
-                expected.weights[line * entries + column] = *weight;
+            let first = line * (self.width() + entries);
+            let fillers = self.width() - listed;
+            let of_list = (fillers..).zip(of_list);
+            let of_buffers = seen.clone().map(|entry| self.width() + entry).zip(of_buffers);
+            for (column, weight) in of_list.chain(of_buffers) {
+                expected.weights[first + column] = *weight;
             }
             expected.output.push(weighted_mean(&weights, &all(&list_values, &values)));
         }
@@ -185,7 +189,7 @@ impl Case {
                 keys: flat(&tensors.list[0]),
                 values: wide.narrow(1, 0, head_dim),
                 offsets: offsets(list),
-                longest: list.iter().copied().max().unwrap_or(0),
+                width: self.width(),
             }),
             keys: to(&tensors.buffers[0]),
             values: to(&tensors.buffers[1]),
@@ -197,7 +201,7 @@ impl Case {
     }
 
     fn check(&self, dtype: DType, device: &Device) {
-        let Self { batch, query_heads, kv_heads, head_dim, new, entries, .. } = *self;
+        let Self { batch, query_heads, head_dim, new, entries, .. } = *self;
         let tensors = self.tensors(dtype);
         let expected = self.expected(&tensors);
         let input = self.input(&tensors, device);
@@ -205,12 +209,13 @@ impl Case {
             Tensor::<4>::full([batch, query_heads, new, head_dim], f32::NAN, (device, dtype));
         drop(poison.clone().add_scalar(1.0));
         drop(poison);
-        let DecodeOutput { output, list_weights, weights } =
-            decode_attention(input.clone()).unwrap();
+        let columns = self.width() + entries;
+        crate::common::poison(device, &[batch * query_heads * new * columns]);
+        let DecodeOutput { output, weights } = decode_attention(input.clone()).unwrap();
         assert_eq!(output.dims(), [batch, query_heads, new, head_dim]);
         assert_eq!(output.dtype(), dtype);
         let without = decode_attention(DecodeAttention { weights: false, ..input }).unwrap();
-        assert!(without.weights.is_none() && without.list_weights.is_none());
+        assert!(without.weights.is_none());
         assert_eq!(
             output.to_data(),
             without.output.to_data(),
@@ -227,25 +232,16 @@ impl Case {
                 );
             }
         }
-        let close = |what: &str, found: Vec<f32>, expected: &[f64]| {
-            assert!(found.len() >= expected.len(), "{what}");
-            for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
-                let off = (f64::from(*found) - expected).abs();
-                let most = 1e-4 * (1.0 + expected.abs());
-                assert!(
-                    off <= most,
-                    "{what}: {found}, expected {expected}, at {place}, {dtype:?}, {self:?}"
-                );
-            }
-        };
         let weights = weights.unwrap();
-        assert_eq!(weights.dims(), [batch, query_heads, new, entries.max(1)]);
-        close("weights", weights.try_into_vec_as::<f32>().unwrap(), &expected.weights);
-        assert_eq!(list_weights.is_some(), self.list.is_some());
-        if let Some(weights) = list_weights {
-            assert_eq!(weights.dims(), [self.rows_of_list(), query_heads / kv_heads]);
-            let weights = weights.try_into_vec_as::<f32>().unwrap();
-            close("weights of the list", weights, &expected.list_weights);
+        assert_eq!(weights.dims(), [batch, query_heads, new, columns]);
+        let weights = weights.try_into_vec_as::<f32>().unwrap();
+        for (place, (found, expected)) in weights.iter().zip(&expected.weights).enumerate() {
+            let off = (f64::from(*found) - expected).abs();
+            let most = 1e-4 * (1.0 + expected.abs());
+            assert!(
+                off <= most,
+                "weights: {found}, expected {expected}, at {place}, {dtype:?}, {self:?}"
+            );
         }
     }
 }
@@ -318,7 +314,7 @@ fn flex_has_no_kernels() {
         keys: rows(),
         values: rows(),
         offsets: Tensor::from_ints([0, 1], &device),
-        longest: 1,
+        width: 1,
         tail_keys: tail(),
         tail_values: tail(),
         tail: 0,

@@ -1,14 +1,19 @@
 //! What becomes of the columns of an EMS table: heads of one length and of many, columns that hold nothing, tracks of
 //! query heads, more columns than a cube has units.
 
-use briquette::ops::{ClassifyInput, ExtendInput, Ops, Reference, RegroupInput, best};
-use briquette_kernels::{Classify, Extend, KernelError, Regroup, classify, extend, regroup};
+use briquette::ops::{ClassifyInput, ExtendInput, MergedInput, Ops, Reference, RegroupInput, best};
+use briquette_kernels::{
+    Classify, Extend, KernelError, MergedRows, Regroup, classify, extend, regroup,
+};
 use briquette_tests::backends::{backends, host};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
 use crate::common::poison;
+
+/// What a row must be more like an entry than to be merged into it.
+const THRESHOLD: f64 = 0.5;
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -39,7 +44,11 @@ fn cases() -> Vec<Case> {
 #[derive(Clone, Debug, Default)]
 struct Drawn {
     rows: Vec<i64>,
-    entry: Vec<i64>,
+    /// The rows that stay, ascending, and those that may be merged: with what, and how like it they are.
+    stay: Vec<i64>,
+    merged: Vec<i64>,
+    nearest: Vec<i64>,
+    similarity: Vec<f32>,
     centers: Vec<i64>,
     positions: Vec<i64>,
     scores: Vec<f32>,
@@ -64,6 +73,24 @@ impl Case {
         self.counts.iter().map(|(count, _)| *count).max().unwrap()
     }
 
+    /// Rows of a head of so many entries that may be merged.
+    fn merging(&self, entries: usize) -> usize {
+        (self.rows - entries) * 2 / 3
+    }
+
+    fn merging_width(&self) -> usize {
+        self.counts.iter().map(|(_, entries)| self.merging(*entries)).max().unwrap()
+    }
+
+    /// Rows that may be merged, and fillers among what they may be merged with.
+    fn merging_counts(&self) -> [Vec<usize>; 2] {
+        let entries = self.counts.iter().map(|(_, entries)| *entries);
+        [
+            entries.clone().map(|entries| self.merging(entries)).collect(),
+            entries.map(|entries| self.entries() - entries).collect(),
+        ]
+    }
+
     fn entries(&self) -> usize {
         self.counts.iter().map(|(_, entries)| *entries).max().unwrap()
     }
@@ -84,13 +111,32 @@ impl Case {
     fn draw_head(&self, rng: &mut ChaCha8Rng, count: usize, entries: usize, drawn: &mut Drawn) {
         let Self { columns, rows, .. } = *self;
         let (width, most) = (self.width(), self.entries());
-        // Each entry has a row at least, and its center a column.
-        let mut entry: Vec<i64> =
-            (0..rows).map(|row| if row < entries { row as i64 + 1 } else { 0 }).collect();
-        for entry in entry.iter_mut().skip(entries) {
-            *entry = rng.random_range(0..=entries as i64);
+        // Of the rows some stay, some may be merged into those, and some are gone. What is merged counts entries from
+        // where fillers end.
+        let mut all_rows: Vec<usize> = (0..rows).collect();
+        all_rows.shuffle(rng);
+        let (stay, others) = all_rows.split_at_mut(entries);
+        let merged = &mut others[..self.merging(entries)];
+        stay.sort_unstable();
+        merged.sort_unstable();
+        let mut entry = vec![0_i64; rows];
+        for (number, &row) in stay.iter().enumerate() {
+            entry[row] = number as i64 + 1;
         }
-        entry.shuffle(rng);
+        let wider = self.merging_width() - merged.len();
+        drawn.stay.extend(std::iter::repeat_n(0, most - entries));
+        drawn.stay.extend(stay.iter().map(|&row| row as i64));
+        drawn.merged.extend(std::iter::repeat_n(rows as i64 - 1, wider));
+        drawn.merged.extend(merged.iter().map(|&row| row as i64));
+        drawn.nearest.extend(std::iter::repeat_n((most - entries) as i64, wider));
+        drawn.similarity.extend(std::iter::repeat_n(1.0, wider));
+        for &mut row in merged {
+            let (nearest, like) = (rng.random_range(0..entries), rng.random_range(0..3));
+            drawn.nearest.push((most - entries + nearest) as i64);
+            // The threshold itself is not enough, nor is NaN.
+            drawn.similarity.push([THRESHOLD as f32, 0.75, f32::NAN][like]);
+            entry[row] = if like == 1 { nearest as i64 + 1 } else { 0 };
+        }
         let mut places: Vec<usize> = (0..columns).collect();
         places.shuffle(rng);
         let center_of: Vec<usize> = places[..entries].to_vec();
@@ -165,7 +211,6 @@ impl Case {
         drawn.centers.extend(std::iter::repeat_n(0, most - entries));
         drawn.centers.extend(center_of.iter().map(|&column| column as i64));
         drawn.rows.extend(row_of);
-        drawn.entry.extend(entry);
         drawn.positions.extend(positions);
         drawn.scores.extend(scores);
         drawn.norms.extend(norms);
@@ -193,12 +238,26 @@ impl Case {
         Tensor::from_data(data, (device, DType::F32))
     }
 
-    fn classify<'a>(&self, drawn: &Drawn, entries: &'a [usize], device: &Device) -> Classify<'a> {
+    fn classify<'a>(
+        &self,
+        drawn: &Drawn,
+        entries: &'a [usize],
+        [merging, first]: &'a [Vec<usize>; 2],
+        device: &Device,
+    ) -> Classify<'a> {
         Classify {
             rows: self.ints(&drawn.rows, device),
-            entry: self.ints(&drawn.entry, device),
-            centers: self.ints(&drawn.centers, device),
+            left: self.ints(&drawn.stay, device),
             counts: entries,
+            merged: (self.merging_width() > 0).then(|| MergedRows {
+                rows: self.ints(&drawn.merged, device),
+                counts: merging,
+                nearest: self.ints(&drawn.nearest, device),
+                first,
+                similarity: self.floats(&drawn.similarity, self.lists[1], device),
+                threshold: THRESHOLD,
+            }),
+            centers: self.ints(&drawn.centers, device),
             positions: self.ints(&drawn.positions, device),
             scores: self.floats(&drawn.scores, self.lists[1], device),
         }
@@ -253,10 +312,17 @@ fn regroup_of_cases() {
             let drawn = case.draw();
             let counts = case.counts();
             poison(&backend.device, &[drawn.classes.len(), drawn.new_entry.len()]);
-            let call = case.classify(&drawn, &counts[1], &backend.device);
+            let merging = case.merging_counts();
+            let call = case.classify(&drawn, &counts[1], &merging, &backend.device);
             let elsewhere = Classify {
                 rows: turned(call.rows.clone()),
-                entry: turned(call.entry.clone()),
+                left: turned(call.left.clone()),
+                merged: call.merged.clone().map(|merged| MergedRows {
+                    rows: turned(merged.rows),
+                    nearest: turned(merged.nearest),
+                    similarity: turned(merged.similarity),
+                    ..merged
+                }),
                 centers: turned(call.centers.clone()),
                 scores: turned(call.scores.clone()),
                 positions: turned(call.positions.clone()),
@@ -296,10 +362,23 @@ fn regroup_by_tensor_operations() {
         for case in cases() {
             let drawn = case.draw();
             let counts = case.counts();
-            let Classify { rows, entry, centers, positions, scores, .. } =
-                case.classify(&drawn, &counts[1], &backend.device);
+            let merging = case.merging_counts();
+            let Classify { rows, left, merged, centers, positions, scores, .. } =
+                case.classify(&drawn, &counts[1], &merging, &backend.device);
             let entries = &counts[1];
-            let call = ClassifyInput { rows, entry, centers, entries, positions, scores };
+            let call = ClassifyInput {
+                rows,
+                height: case.rows,
+                left,
+                entries,
+                merged: merged.map(|merged| {
+                    let MergedRows { rows, counts, nearest, first, similarity, threshold } = merged;
+                    MergedInput { rows, counts, nearest, first, similarity, threshold }
+                }),
+                centers,
+                positions,
+                scores,
+            };
             for ops in [&Reference as &dyn Ops, best().as_ref()] {
                 let (classes, ranks) = ops.classify(call.clone());
                 assert_eq!(integers(classes), drawn.classes);
@@ -332,14 +411,14 @@ fn regroup_by_tensor_operations() {
 #[test]
 fn regroup_refuses() {
     let case = cases().swap_remove(2);
-    let (drawn, counts) = (case.draw(), case.counts());
-    let error = classify(case.classify(&drawn, &counts[1], &host())).unwrap_err();
+    let (drawn, counts, merging) = (case.draw(), case.counts(), case.merging_counts());
+    let error = classify(case.classify(&drawn, &counts[1], &merging, &host())).unwrap_err();
     assert_eq!(error, KernelError::Device { operation: "classify" });
     let error = regroup(case.regroup(&drawn, &counts, &host())).unwrap_err();
     assert_eq!(error, KernelError::Device { operation: "regroup" });
     for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
-        let good = case.classify(&drawn, &counts[1], &backend.device);
-        let few = Classify { counts: &counts[1][1..], ..good };
+        let good = case.classify(&drawn, &counts[1], &merging, &backend.device);
+        let few = Classify { counts: &counts[1][1..], ..good.clone() };
         let (what, expected) = ("the length of counts", "4".to_owned());
         let value = |operation, found, what, expected| KernelError::Value {
             operation,
@@ -348,6 +427,26 @@ fn regroup_refuses() {
             expected,
         };
         assert_eq!(classify(few).unwrap_err(), value("classify", 3, what, expected));
+        let mut beyond = merging.clone();
+        beyond[0][0] = 8;
+        beyond[1][3] = 11;
+        let with = |change: fn(&mut MergedRows<'_>)| {
+            let mut call = good.clone();
+            call.merged.iter_mut().for_each(change);
+            classify(call).unwrap_err()
+        };
+        let narrow = with(|merged| merged.nearest = merged.nearest.clone().narrow(2, 0, 6));
+        assert!(matches!(narrow, KernelError::Shape { tensor: "nearest", .. }));
+        let int = with(|merged| merged.similarity = merged.similarity.clone().cast(DType::F16));
+        assert!(matches!(int, KernelError::Value { what: "similarity", .. }));
+        let call = case.classify(&drawn, &counts[1], &beyond, &backend.device);
+        let at_most = |most: usize| format!("at most {most}");
+        let refused = value("classify", 8, "counts", at_most(7));
+        assert_eq!(classify(call).unwrap_err(), refused);
+        beyond[0][0] = 1;
+        let call = case.classify(&drawn, &counts[1], &beyond, &backend.device);
+        assert_eq!(classify(call).unwrap_err(), value("classify", 11, "first", at_most(10)));
+
         let mut many = counts.clone();
         many[0][0] = 31;
         let good = case.regroup(&drawn, &counts, &backend.device);

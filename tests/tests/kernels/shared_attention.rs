@@ -159,8 +159,7 @@ impl Case {
         // A row of columns a head: fillers, where anything may stand, and then the tokens.
         let rectangle = [batch, kv_heads, width];
         let (mut entry_of, mut members, mut norm_of) = (Vec::new(), Vec::new(), Vec::new());
-        let mut heads = Vec::new();
-        let mut first_entry = 0;
+        let (mut filler_counts, mut first_entries, mut first_entry) = (Vec::new(), vec![0], 0);
         for (&(count, of_head), first) in self.tokens.iter().zip(&offsets) {
             let fillers = width - count;
             let own = *first..first + count;
@@ -171,8 +170,9 @@ impl Case {
             let mut of_tokens: Vec<usize> = (fillers..width).collect();
             of_tokens.sort_by_key(|&column| entry[first + column - fillers]);
             members.extend((0..fillers).chain(of_tokens));
-            heads.extend([fillers, first_entry]);
+            filler_counts.push(fillers);
             first_entry += of_head;
+            first_entries.push(first_entry);
         }
         let norm_of = Tensor::from_data(TensorData::new(norm_of, rectangle), (device, DType::F32));
         let rotary = self.encoded.map(|(held, _)| {
@@ -193,7 +193,8 @@ impl Case {
             members: integers(&members, device).reshape(rectangle),
             entry: integers(&entry_of, device).reshape(rectangle),
             norms: norm_of,
-            heads: integers(&heads, device).reshape([batch * kv_heads, 2]),
+            fillers: integers(&filler_counts, device),
+            offsets: integers(&first_entries, device),
             rotary,
             tail_keys: to(&tail_keys),
             tail_values: to(&tail_values),
@@ -213,12 +214,18 @@ fn elsewhere(input: &SharedInput) -> SharedInput {
         Tensor::cat(vec![x.clone(), x], 1).narrow(1, 0, channels)
     };
     let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+    // A column of a wider tensor.
+    let apart = |x: Tensor<1, Int>| {
+        let wide: Tensor<2, Int> = Tensor::stack(vec![x.clone(), x], 1);
+        wide.narrow(1, 0, 1).squeeze_dim::<1>(1)
+    };
     let columns_first = |x: Tensor<3, Int>| x.swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
     SharedInput {
         members: columns_first(input.members),
         entry: columns_first(input.entry),
         norms: input.norms.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
-        heads: input.heads.swap_dims(0, 1).add_scalar(0).swap_dims(0, 1),
+        fillers: apart(input.fillers),
+        offsets: apart(input.offsets),
         queries: turned(input.queries),
         directions: input.directions.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
         values: wide(input.values),
@@ -292,7 +299,8 @@ fn direct(input: SharedInput) -> SharedAttention {
         members: input.members,
         entry: input.entry,
         norms: input.norms,
-        heads: input.heads,
+        fillers: input.fillers,
+        offsets: input.offsets,
         rotary: input.rotary.map(|rotary| RotaryTables {
             cosines: rotary.cosines,
             sines: rotary.sines,
@@ -339,8 +347,8 @@ fn shared_attention_refuses() {
         let width = good.members.dims()[2];
         let error = refused(&|input| input.norms = input.norms.clone().narrow(2, 0, width - 1));
         assert_eq!(error, shape("norms", &[1, 2, width - 1], &[1, 2, width]));
-        let error = refused(&|input| input.heads = input.heads.clone().narrow(0, 0, 1));
-        assert_eq!(error, shape("heads", &[1, 2], &[2, 2]));
+        let error = refused(&|input| input.fillers = input.fillers.clone().narrow(0, 0, 1));
+        assert_eq!(error, shape("fillers", &[1], &[2]));
         assert_eq!(refused(&|input| input.tail = 5), value("tail", 5, "at most 4"));
         let error = refused(&|input| input.tail = 2);
         assert_eq!(error, shape("positions", &[1, 2, 6], &[1, 2, 7]));

@@ -161,6 +161,7 @@ impl LayerCache {
             observes: context.observes,
             device: context.device.clone(),
             rows: context.rows,
+            ops: context.config.ops.clone(),
         };
         let store = match self.store.take() {
             Some(store) => store,
@@ -243,7 +244,10 @@ impl LayerCache {
         let store = &*store;
         let (entry_positions, mut tracks, total) = match &loose {
             Some(loose) => (loose.positions.clone(), loose.tracks.clone(), loose.columns()),
-            None => (store.positions(), store.tracks(), store.columns()),
+            None => {
+                let (positions, tracks) = store.scalars();
+                (positions, tracks, store.columns())
+            }
         };
         // Keys and values of a store are taken out of it only for those who look at them.
         let taken_out = OnceCell::new();

@@ -6,10 +6,13 @@
 mod accumulate;
 mod attention;
 mod compact;
+mod ema;
 mod extend;
+mod global_local;
 mod group;
 #[cfg(feature = "kernels")]
 mod kernels;
+mod lists;
 mod merge;
 mod nearest;
 mod product;
@@ -23,11 +26,12 @@ pub(crate) use unit::{norm, unit};
 
 use std::{fmt::Debug, sync::Arc};
 
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
 use crate::{
     Result,
     cache::{Entries, Tracks, sharing::counted},
+    score::Pool,
 };
 
 /// The operations every policy is made of.
@@ -48,7 +52,7 @@ pub trait Ops: Debug + Send + Sync {
     /// Attention of one query a head over heads that hold different numbers of entries, read where they lie; `None`
     /// if there is no kernel for it, and the entries are to be padded to the longest head. See [`RaggedInput`] for
     /// shapes.
-    fn ragged_attention(&self, input: &RaggedInput) -> Option<RaggedOutput> {
+    fn ragged_attention(&self, input: &RaggedInput) -> Option<DecodeOutput> {
         let _ = input;
         None
     }
@@ -126,6 +130,56 @@ pub trait Ops: Debug + Send + Sync {
     /// What is known of columns, where they go. See [`RegroupInput`] for shapes.
     fn regroup(&self, input: RegroupInput<'_>) -> Regrouped {
         regroup::regroup(input)
+    }
+
+    /// Keys and values of lists of different lengths side by side, and rows of a tail behind them,
+    /// `[batch, kv_heads, width + tail, head_dim]` each; any of their rows at fillers. See [`LayOutInput`] for shapes.
+    fn lay_out(&self, input: LayOutInput) -> [Tensor<4>; 2] {
+        lists::lay_out(input)
+    }
+
+    /// Keys and values of heads that hold different numbers of entries in one list each, `[total, head_dim]`. See
+    /// [`PackInput`] for shapes.
+    fn pack(&self, input: PackInput<'_>) -> [Tensor<2>; 2] {
+        lists::pack(input)
+    }
+
+    /// Positions, `[batch, kv_heads, columns]`, and what is counted of as many columns, and those behind them.
+    fn join(
+        &self,
+        positions: [Tensor<3, Int>; 2],
+        tracks: Tracks,
+        more: Tracks,
+    ) -> (Tensor<3, Int>, Tracks) {
+        let all = tracks.zip(more, |tracks, more| Tensor::cat(vec![tracks, more], 2));
+        (Tensor::cat(positions.to_vec(), 2), all)
+    }
+
+    /// For each row the sum of what its columns are ranked by, f32, `[batch, kv_heads, height]`. See [`WeightsInput`] for
+    /// shapes.
+    fn row_weights(&self, input: WeightsInput) -> Tensor<3> {
+        let WeightsInput { rows, positions, scores, height, bounds } = input;
+        let [batch, heads, _] = rows.dims();
+        let scores = scores.clamp(bounds.0, bounds.1).mask_fill(positions.lower_scalar(0), 0.0);
+        let sums = self.accumulate(AccumulateInput {
+            weights: Tensor::ones(scores.dims(), (&scores.device(), DType::F32)),
+            x: scores.unsqueeze_dim::<4>(3),
+            slot: rows,
+            span: 1,
+            slots: height,
+        });
+        sums.reshape([batch, heads, height])
+    }
+
+    /// The Global-Local scores of EMS, f32, `[batch, kv_heads, columns]`. See [`GlobalLocalInput`] for shapes.
+    fn global_local(&self, input: GlobalLocalInput) -> Tensor<3> {
+        global_local::global_local(input)
+    }
+
+    /// What evicted entries weigh in those that they are merged into, `[batch, kv_heads, evicted]`, and the thresholds of
+    /// batch rows that they are held against, `[batch, 1]`, both f32: D2O, Eq. 5 to 9. See [`EmaInput`] for shapes.
+    fn ema_weights(&self, input: EmaInput<'_>) -> (Tensor<3>, Tensor<2>) {
+        ema::ema_weights(input)
     }
 
     /// For each of some rows the most similar of others. See [`NearestInput`] for shapes.
@@ -255,8 +309,8 @@ pub struct RaggedInput {
     /// Where those of each batch row and kv head begin, and behind the last where they end,
     /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
-    /// Entries of the head that has most of them.
-    pub longest: usize,
+    /// Columns of the list among the weights, at least as many as the longest head has entries.
+    pub width: usize,
     /// More keys, the same number for every head, in buffers with room for more,
     /// `[batch, kv_heads, capacity, head_dim]`.
     pub tail_keys: Tensor<4>,
@@ -266,17 +320,8 @@ pub struct RaggedInput {
     pub tail: usize,
     /// What scores are multiplied by before the softmax.
     pub scale: f64,
-    /// Whether [`RaggedOutput::weights`] are wanted.
+    /// Whether [`DecodeOutput::weights`] are wanted.
     pub weights: bool,
-}
-
-/// What [`Ops::ragged_attention`] returns.
-#[derive(Clone, Debug)]
-pub struct RaggedOutput {
-    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
-    pub output: Tensor<4>,
-    /// The weights of the list, `[total, query heads a kv head]`, and of the tail, `[batch, query_heads, tail]`; f32.
-    pub weights: Option<(Tensor<2>, Tensor<3>)>,
 }
 
 /// What [`Ops::shared_attention`] works on. Every query sees every token of its head. The key of a token is its norm
@@ -296,9 +341,11 @@ pub struct SharedInput {
     pub entry: Tensor<3, Int>,
     /// What the direction of each column's key is multiplied by, f32, `[batch, kv_heads, width]`.
     pub norms: Tensor<3>,
-    /// For each batch row and kv head how many of its columns are fillers, and the row of its first entry,
-    /// `[batch · kv_heads, 2]`.
-    pub heads: Tensor<2, Int>,
+    /// How many columns of each batch row and kv head are fillers, `[batch · kv_heads]`.
+    pub fillers: Tensor<1, Int>,
+    /// Where the entries of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
     /// How keys are to be encoded, if they are held as they came.
     pub rotary: Option<RotaryInput>,
     /// More keys, the same number for every head, in buffers with room for more,
@@ -374,7 +421,7 @@ pub struct PackedInput {
     pub min: Tensor<2>,
 }
 
-/// What [`Ops::shared_attention`] and [`Ops::quantized_attention`] return.
+/// What [`Ops::ragged_attention`], [`Ops::shared_attention`] and [`Ops::quantized_attention`] return.
 #[derive(Clone, Debug)]
 pub struct DecodeOutput {
     /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
@@ -513,22 +560,122 @@ pub struct Extended {
     pub centers: Tensor<3, Int>,
 }
 
-/// What [`Ops::classify`] works on: columns, each of which belongs to a row, and what has become of the rows.
+/// What [`Ops::row_weights`] works on.
 #[derive(Clone, Debug)]
-pub struct ClassifyInput<'a> {
+pub struct WeightsInput {
     /// The row of each column, `[batch, kv_heads, columns]`.
     pub rows: Tensor<3, Int>,
-    /// The entry each row is in now, counted from 1; 0 is none. `[batch, kv_heads, rows]`
-    pub entry: Tensor<3, Int>,
-    /// The column at the center of each entry, any at the fillers that heads of fewer begin with,
-    /// `[batch, kv_heads, entries]`.
-    pub centers: Tensor<3, Int>,
-    /// Entries of each batch row and kv head, rows first.
-    pub entries: &'a [usize],
     /// −1 where a column holds nothing, `[batch, kv_heads, columns]`.
     pub positions: Tensor<3, Int>,
     /// What columns are ranked by, f32, `[batch, kv_heads, columns]`.
     pub scores: Tensor<3>,
+    /// How many rows there are.
+    pub height: usize,
+    /// What less and what more than these count as.
+    pub bounds: (f32, f32),
+}
+
+/// What [`Ops::global_local`] works on. Tracks are f32, `[batch, n · kv_heads, columns]`, zero where nothing is held.
+#[derive(Clone, Debug)]
+pub struct GlobalLocalInput {
+    /// What all queries gave to each column.
+    pub sums: Tensor<3>,
+    /// What the queries of the window before this one gave to it.
+    pub past: Tensor<3>,
+    /// What those of this window gave to it so far.
+    pub current: Tensor<3>,
+    /// Heads of the scores.
+    pub kv_heads: usize,
+    /// The last so many columns have the score zero and do not count.
+    pub window: usize,
+    /// Pooling, if any.
+    pub pool: Option<Pool>,
+}
+
+/// What [`Ops::ema_weights`] works on.
+#[derive(Clone, Debug)]
+pub struct EmaInput<'a> {
+    /// How like each evicted entry is to the kept one that it is most like, f32, `[batch, kv_heads, evicted]`.
+    pub similarity: Tensor<3>,
+    /// How many are evicted of each batch row and kv head, the last, rows first.
+    pub counts: &'a [usize],
+    /// The threshold each batch row had, `[batch, 1]`, f32, if there was one.
+    pub before: Option<Tensor<2>>,
+    /// The weight of the newest mean.
+    pub beta: f64,
+}
+
+/// What [`Ops::lay_out`] works on.
+#[derive(Clone, Debug)]
+pub struct LayOutInput {
+    /// The keys of all heads one after another, `[total, head_dim]`; one at least.
+    pub keys: Tensor<2>,
+    /// The values, `[total, head_dim]`.
+    pub values: Tensor<2>,
+    /// Where those of each batch row and kv head begin, and behind the last where they end,
+    /// `[batch · kv_heads + 1]`; `None` if each has `width`.
+    pub offsets: Option<Tensor<1, Int>>,
+    /// Columns they are laid out in, at least as many as the longest head has. Heads of fewer begin with fillers.
+    pub width: usize,
+    /// More keys, the same number for every head, in buffers with room for more,
+    /// `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_keys: Tensor<4>,
+    /// More values, `[batch, kv_heads, capacity, head_dim]`.
+    pub tail_values: Tensor<4>,
+    /// How many rows of the tail are entries: the first.
+    pub tail: usize,
+}
+
+/// What [`Ops::pack`] works on.
+#[derive(Clone, Debug)]
+pub struct PackInput<'a> {
+    /// `[batch, kv_heads, columns, head_dim]`
+    pub keys: Tensor<4>,
+    /// `[batch, kv_heads, columns, head_dim]`
+    pub values: Tensor<4>,
+    /// How many columns of each batch row and kv head are in its list: the last. Rows first.
+    pub counts: &'a [usize],
+    /// Where those of each begin among all, and behind the last where they end, `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+}
+
+/// What [`Ops::classify`] works on: columns, each of which belongs to a row, and what becomes of the rows.
+#[derive(Clone, Debug)]
+pub struct ClassifyInput<'a> {
+    /// The row of each column, `[batch, kv_heads, columns]`.
+    pub rows: Tensor<3, Int>,
+    /// How many rows there are.
+    pub height: usize,
+    /// The row that is each entry from now on, ascending, any at the fillers that heads of fewer begin with,
+    /// `[batch, kv_heads, entries]`.
+    pub left: Tensor<3, Int>,
+    /// Entries of each batch row and kv head, rows first.
+    pub entries: &'a [usize],
+    /// Rows that may be merged into entries; all others are in none.
+    pub merged: Option<MergedInput<'a>>,
+    /// The column at the center of each entry, any at fillers, `[batch, kv_heads, entries]`.
+    pub centers: Tensor<3, Int>,
+    /// −1 where a column holds nothing, `[batch, kv_heads, columns]`.
+    pub positions: Tensor<3, Int>,
+    /// What columns are ranked by, f32, `[batch, kv_heads, columns]`.
+    pub scores: Tensor<3>,
+}
+
+/// Rows that are merged into an entry if they are like it.
+#[derive(Clone, Debug)]
+pub struct MergedInput<'a> {
+    /// The rows, ascending, any at the fillers that heads of fewer begin with, `[batch, kv_heads, merged]`.
+    pub rows: Tensor<3, Int>,
+    /// How many of them each batch row and kv head has, rows first.
+    pub counts: &'a [usize],
+    /// The entry each is most like, `[batch, kv_heads, merged]`.
+    pub nearest: Tensor<3, Int>,
+    /// From what number on the entries of each batch row and kv head are counted there, rows first.
+    pub first: &'a [usize],
+    /// How like it is, f32, `[batch, kv_heads, merged]`.
+    pub similarity: Tensor<3>,
+    /// What the similarity must be more than.
+    pub threshold: f64,
 }
 
 /// What [`Ops::regroup`] works on: which columns stay, and what is known of all there were.

@@ -1,6 +1,6 @@
 use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
 
-use super::{ClassifyInput, RegroupInput, Regrouped, fillers};
+use super::{ClassifyInput, MergedInput, RegroupInput, Regrouped, fillers};
 use crate::cache::sharing::{counted, moved};
 
 /// Where `[batch, heads, width]` holds nothing, if heads hold so many; `None` if all hold as many as there are.
@@ -10,9 +10,33 @@ fn nothing_at(counts: &[usize], like: &Tensor<3, Int>) -> Option<Tensor<3, Bool>
     differ.then(|| fillers(counts.iter().map(|count| width - count), like.dims(), &like.device()))
 }
 
+/// The entry each row is in now, counted from 1; 0 where it is in none. `[batch, kv_heads, rows]`
+fn entry_of_rows(input: &ClassifyInput<'_>) -> Tensor<3, Int> {
+    let ClassifyInput { rows, height, left, entries, merged, .. } = input;
+    let [batch, heads, width] = left.dims();
+    let device = rows.device();
+    // No two go to one place, and fillers count nothing.
+    let add = IndexingUpdateOp::Add;
+    let first: Vec<i64> = entries.iter().map(|&count| 1 + count as i64 - width as i64).collect();
+    let number = moved(counted([batch, heads, width], &device), &first).clamp_min(0);
+    let entry = Tensor::<3, Int>::zeros([batch, heads, *height], &device);
+    let entry = entry.scatter(2, left.clone(), number, add);
+    let Some(merged) = merged else { return entry };
+    let MergedInput { rows, counts, nearest, first, similarity, threshold } = merged;
+    let first: Vec<i64> = first.iter().map(|&first| 1 - first as i64).collect();
+    let stays = similarity.clone().greater_scalar(*threshold).bool_not();
+    let stays = match nothing_at(counts, rows) {
+        None => stays,
+        Some(fillers) => stays.bool_or(fillers),
+    };
+    let number = moved(nearest.clone(), &first).mask_fill(stays, 0);
+    entry.scatter(2, rows.clone(), number, add)
+}
+
 /// By a mark at each center.
 pub(super) fn classify(input: ClassifyInput<'_>) -> (Tensor<3, Int>, Tensor<3>) {
-    let ClassifyInput { rows, entry, centers, entries, positions, scores } = input;
+    let entry = entry_of_rows(&input);
+    let ClassifyInput { rows, entries, centers, positions, scores, .. } = input;
     let dims = rows.dims();
     let nothing = positions.lower_scalar(0);
     let classes = entry.gather(2, rows).mask_fill(nothing, 0).sub_scalar(1);

@@ -1,15 +1,12 @@
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    ReduceInput, Reduced, Reducer,
-    split::{present, split},
-};
+use super::{ReduceInput, Reduced, Reducer, split::split};
 use crate::{
     Result,
     cache::{Entries, Tracks},
     check,
-    ops::{MergeInput, Nearest, NearestInput, Split},
+    ops::{EmaInput, MergeInput, Nearest, NearestInput, Split},
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
@@ -24,9 +21,6 @@ pub struct EmaMerge {
     /// The weight of the newest mean.
     pub beta: f64,
 }
-
-/// The threshold of a row that has evicted nothing so far: no cosine is as low.
-const NONE_YET: f64 = -4.0;
 
 impl Reducer for EmaMerge {
     fn name(&self) -> &str {
@@ -43,7 +37,6 @@ impl Reducer for EmaMerge {
 
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
         let device = input.entries.keys.device();
-        let heads = input.shape.kv_heads;
         let Split { kept, rest: evicted } = split(&input)?;
         let counts = kept.counts.clone();
         let width = kept.width();
@@ -56,28 +49,14 @@ impl Reducer for EmaMerge {
             fillers: counts.iter().map(|&count| width - count).collect(),
         });
 
-        // The mean of the highest similarities of a row, over all its heads.
-        let [batch, _, most] = similarity.dims();
-        let own = present(&evicted);
-        let numbers: Vec<f32> =
-            evicted.counts.chunks(heads).map(|row| row.iter().sum::<usize>() as f32).collect();
-        let numbers = TensorData::new(numbers, [batch, 1]);
-        let numbers = Tensor::<2>::from_data(numbers, (&device, DType::F32));
-        let total = (similarity.clone() * own.clone()).reshape([batch, heads * most]).sum_dim(1);
-        let mean = total / numbers.clone().clamp_min(1.0);
-        let before = match input.state {
-            Some(before) => before.clone(),
-            None => Tensor::full([batch, 1], NONE_YET, (&device, DType::F32)),
-        };
-        let blend = mean.clone() * self.beta + before.clone() * (1.0 - self.beta);
-        let blend = blend.mask_where(before.clone().lower_scalar(NONE_YET / 2.0), mean);
-        // A row that evicts nothing keeps its threshold.
-        let threshold = blend.mask_where(numbers.equal_scalar(0.0), before);
-        let limit = threshold.clone().reshape([batch, 1, 1]).expand(similarity.dims());
-        let merged = similarity.clone().greater_equal(limit).float().cast(DType::F32) * own;
-        let weights = similarity.exp() * merged;
-
-        let own = Tensor::full([batch, heads, width], std::f64::consts::E, (&device, DType::F32));
+        let (weights, threshold) = ops.ema_weights(EmaInput {
+            similarity,
+            counts: &evicted.counts,
+            before: input.state.cloned(),
+            beta: self.beta,
+        });
+        let dims = entries.positions.dims();
+        let own = Tensor::full(dims, std::f64::consts::E, (&device, DType::F32));
         (entries.keys, entries.values) = ops.merge(MergeInput {
             keys: entries.keys,
             values: entries.values,

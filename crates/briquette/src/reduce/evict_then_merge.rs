@@ -1,4 +1,4 @@
-use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{ReduceInput, Reduced, Reducer};
@@ -10,8 +10,8 @@ use crate::{
     },
     check,
     ops::{
-        AccumulateInput, ClassifyInput, Groups, MergeInput, Nearest, NearestInput, RegroupInput,
-        Regrouped, SelectInput, Selection, Split, few_widths_from, norm, unit,
+        ClassifyInput, Groups, MergeInput, MergedInput, Nearest, NearestInput, RegroupInput,
+        Regrouped, SelectInput, Selection, Split, WeightsInput, few_widths_from, norm, unit,
     },
 };
 
@@ -92,8 +92,7 @@ impl Reducer for EvictThenMerge {
         let table = Table::of(&input.entries, input.ops);
         let table = table.unwrap_or_else(|| Table::of_own(&input.entries, input.held));
         let counts = Counts::new(self, &input, &table.entries);
-        let nothing = input.entries.positions.clone().lower_scalar(0);
-        let step = Step { tau: self.tau, input: &input, table: &table, counts: &counts, nothing };
+        let step = Step { tau: self.tau, input: &input, table: &table, counts: &counts };
         let classes = step.classes()?;
         let tokens = step.tokens(&classes)?;
         let Classes { keys, values, .. } = classes;
@@ -120,11 +119,9 @@ fn check_scores(input: &ReduceInput<'_>) -> Result<()> {
 struct Counts {
     /// Entries of the window, which stay as they are: the last.
     recent: Vec<usize>,
-    /// Those before.
-    older: Vec<usize>,
-    /// How many of them stay and may be merged into.
+    /// How many of those before stay and may be merged into.
     centers: Vec<usize>,
-    /// How many of the others are merged if they find a center.
+    /// How many of the others are merged if they find one.
     merging: Vec<usize>,
     /// Entries that are left.
     entries: Vec<usize>,
@@ -149,7 +146,7 @@ impl Counts {
         let entries = of_heads(&|head| centers[head] + recent[head]);
         let tokens =
             of_heads(&|head| input.held[head].min(entries[head] + reducer.others(keep[head])));
-        Self { recent, older, centers, merging, entries, tokens }
+        Self { recent, centers, merging, entries, tokens }
     }
 }
 
@@ -157,22 +154,15 @@ fn most(counts: &[usize]) -> usize {
     counts.iter().copied().max().unwrap_or(0)
 }
 
-/// For each head a number that is one of all heads less one of its own.
-fn less(number: usize, counts: &[usize]) -> Vec<i64> {
-    counts.iter().map(|&count| number as i64 - count as i64).collect()
-}
-
 /// The weights of tokens: one of no score must not make a class of weight zero, and sums must be finite.
-const WEIGHTS: (f64, f64) = (1e-12, 1e30);
+const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 
-/// One call, on the device. Rows are those of the entries, slots those of the entries before the window.
+/// One call, on the device.
 struct Step<'a> {
     tau: f64,
     input: &'a ReduceInput<'a>,
     table: &'a Table,
     counts: &'a Counts,
-    /// Where columns hold no token, `[batch, kv_heads, columns]`.
-    nothing: Tensor<3, Bool>,
 }
 
 /// What entries become.
@@ -181,11 +171,12 @@ struct Classes {
     keys: Tensor<4>,
     /// `[batch, kv_heads, entries, head_dim]`
     values: Tensor<4>,
-    /// The column of the center of each, as they were; 0 at fillers. `[batch, kv_heads, entries]`
+    /// The column of the center of each, as they were, −1 at fillers, `[batch, kv_heads, entries]`.
     columns: Tensor<3, Int>,
-    /// For each row there was the entry it is in now, counted from the first of its head and from 1; 0 where it is
-    /// evicted. `[batch, kv_heads, rows]`
-    entry: Tensor<3, Int>,
+    /// The row that each was, `[batch, kv_heads, entries]`.
+    left: Tensor<3, Int>,
+    /// The rows that others were, if there are any.
+    merged: Option<Merged>,
 }
 
 /// What tokens become.
@@ -195,50 +186,29 @@ struct Tokens {
     sharing: Sharing,
 }
 
-/// Which of the entries go where.
+/// Which of the entries may go where.
 struct Merged {
-    /// Slots of the entries to be merged, `[batch, kv_heads, merging]`.
-    slots: Tensor<3, Int>,
-    /// The center each goes to, counted from the first of its head and from 1; 0 if it goes nowhere.
-    entry: Tensor<3, Int>,
+    /// Rows of the entries to be merged.
+    rows: Selection,
+    /// The center each is most redundant with.
+    nearest: Nearest,
+    /// From what number on the centers of each head are counted there.
+    first: Vec<usize>,
 }
 
 impl Step<'_> {
-    fn dims(&self, width: usize) -> [usize; 3] {
-        let [batch, heads, _] = self.table.rows.dims();
-        [batch, heads, width]
-    }
-
-    /// 0, 1, 2 … for every head.
-    fn places(&self, width: usize) -> Tensor<3, Int> {
-        counted(self.dims(width), &self.table.rows.device())
-    }
-
-    /// Of all entries one number each becomes one a slot.
-    fn slots(&self, of_rows: Tensor<3, Int>) -> Tensor<3, Int> {
-        let older = most(&self.counts.older);
-        let first = less(of_rows.dims()[2] - older, &self.counts.recent);
-        aligned(of_rows, &first, older)
-    }
-
-    /// Rows of slots.
-    fn rows(&self, slots: Tensor<3, Int>) -> Tensor<3, Int> {
-        let rows = self.table.centers.dims()[2];
-        moved(slots, &less(rows - most(&self.counts.older), &self.counts.recent))
-    }
-
     fn classes(&self) -> Result<Classes> {
         let Self { input, table, counts, .. } = self;
-        let (ops, rows) = (input.ops, table.centers.dims()[2]);
-        let no_window = vec![0; counts.older.len()];
-        let scores = input.scores.clone().gather(2, self.slots(table.centers.clone()));
+        let ops = input.ops;
+        // Centers and the window.
+        let scores = input.scores.clone().gather(2, table.centers.clone());
         let Split { kept, rest } = ops.split(SelectInput {
             layer: input.layer,
             scores: &scores,
-            held: &counts.older,
-            keep: &counts.centers,
+            held: &table.entries,
+            keep: &counts.entries,
             sinks: input.protect.sinks,
-            recent: &no_window,
+            recent: &counts.recent,
             check: false,
         })?;
         let merging = self.merging(&scores, rest)?;
@@ -251,39 +221,20 @@ impl Step<'_> {
             tracks: Tracks::default().with(Track::Scores, self.weights()),
             sharing: None,
         };
-        let pick = |rows: Tensor<3, Int>, counts: &[usize]| {
-            let selection = Selection { indices: rows, counts: counts.to_vec() };
-            all.clone().select(&selection, ops)
-        };
-        // Centers, and from where they end the window.
-        let recent = most(&counts.recent);
-        let mut left = Vec::new();
-        if kept.width() > 0 {
-            left.push(self.rows(kept.indices.clone()));
-        }
-        if recent > 0 {
-            let last = moved(self.places(recent), &less(rows, &counts.recent));
-            left.push(last.clamp(0, rows as i64 - 1));
-        }
-        let entries = most(&counts.entries);
-        let first = |&recent: &usize| (kept.width() + recent) as i64 - entries as i64;
-        let in_line: Vec<i64> = counts.recent.iter().map(first).collect();
-        let left = pick(aligned(Tensor::cat(left, 2), &in_line, entries), &counts.entries);
-        let last = input.entries.columns() as i64 - 1;
-        let columns = left.positions.clone().clamp(0, last);
+        let left = all.clone().select(&kept, ops);
+        let columns = left.positions.clone();
         let (keys, values, merged) = match merging {
             None => (unit(left.keys).cast(all.keys.dtype()), left.values, None),
-            Some(merging) => {
-                let from = pick(self.rows(merging.indices.clone()), &merging.counts);
-                let back: Vec<i64> = in_line.iter().map(|first| -first).collect();
-                let (keys, values, merged) = self.merge(left, &back, kept.width(), from, merging);
+            Some(rows) => {
+                let from = all.select(&rows, ops);
+                let (keys, values, merged) = self.merge(left, from, rows);
                 (keys, values, Some(merged))
             }
         };
-        Ok(Classes { keys, values, columns, entry: self.entry_of_rows(&kept, merged) })
+        Ok(Classes { keys, values, columns, left: kept.indices, merged })
     }
 
-    /// Of the entries that are not kept those to be merged, as slots; `None` if there are none.
+    /// Of the rows that are not kept those to be merged; `None` if there are none.
     fn merging(&self, scores: &Tensor<3>, rest: Selection) -> Result<Option<Selection>> {
         let Self { input, counts, .. } = self;
         if most(&counts.merging) == 0 {
@@ -307,87 +258,67 @@ impl Step<'_> {
 
     /// The weight of each row: the scores of its tokens, `[batch, kv_heads, rows]`.
     fn weights(&self) -> Tensor<3> {
-        let scores = self.input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
-        let scores = scores.mask_fill(self.nothing.clone(), 0.0);
-        if self.input.entries.sharing.is_none() {
-            return scores;
+        let Self { input, table, .. } = self;
+        let positions = input.entries.positions.clone();
+        if input.entries.sharing.is_none() {
+            let scores = input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
+            return scores.mask_fill(positions.lower_scalar(0), 0.0);
         }
-        let rows = self.table.centers.dims()[2];
-        let sums = self.input.ops.accumulate(AccumulateInput {
-            weights: Tensor::ones(scores.dims(), (&scores.device(), DType::F32)),
-            x: scores.unsqueeze_dim::<4>(3),
-            slot: self.table.rows.clone(),
-            span: 1,
-            slots: rows,
-        });
-        sums.reshape(self.dims(rows))
+        input.ops.row_weights(WeightsInput {
+            rows: table.rows.clone(),
+            positions,
+            scores: input.scores.clone(),
+            height: table.centers.dims()[2],
+            bounds: WEIGHTS,
+        })
     }
 
-    /// Keys and values of what is `left` when what is like its `centers` has been merged into them; these begin in each
-    /// head at a row of its own.
+    /// Keys and values of what is `left` when what is like its centers has been merged into them: all but the window.
     fn merge(
         &self,
         left: Entries,
-        first: &[i64],
-        centers: usize,
         from: Entries,
-        merging: Selection,
+        rows: Selection,
     ) -> (Tensor<4>, Tensor<4>, Merged) {
-        let ops = self.input.ops;
-        let missing = less(centers, &self.counts.centers);
-        let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), first, centers, ops);
-        let Nearest { similarity, index } = ops.nearest(NearestInput {
+        let Self { input, counts, .. } = self;
+        let ops = input.ops;
+        let (entries, centers) = (left.positions.dims()[2], most(&counts.centers));
+        // Where in each head its centers end, as many columns as the most has begin.
+        let first: Vec<i64> = counts
+            .recent
+            .iter()
+            .map(|&recent| (entries - recent) as i64 - centers as i64)
+            .collect();
+        let missing: Vec<usize> = counts.centers.iter().map(|&count| centers - count).collect();
+        let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), &first, centers, ops);
+        let nearest = ops.nearest(NearestInput {
             pairs: vec![
                 (from.keys.clone(), to(&left.keys)),
                 (from.values.clone(), to(&left.values)),
             ],
-            fillers: missing.iter().map(|&missing| missing as usize).collect(),
+            fillers: missing.clone(),
         });
-        let goes = similarity.greater_scalar(self.tau);
-        let stays = match merging.fillers() {
+        // What is no more like a center than that goes nowhere, nor does what is NaN.
+        let goes = nearest.similarity.clone().greater_scalar(self.tau);
+        let stays = match rows.fillers() {
             None => goes.bool_not(),
             Some(fillers) => goes.bool_not().bool_or(fillers),
         };
         let weight = |of: &Entries| {
             let weight = of.tracks.get(Track::Scores).cloned();
-            weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &index.device()))
+            weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &of.positions.device()))
         };
         let (keys, values) = ops.merge(MergeInput {
             own: weight(&left),
-            weights: weight(&from).mask_fill(stays.clone(), 0.0),
+            weights: weight(&from).mask_fill(stays, 0.0),
             keys: left.keys,
             values: left.values,
             other_keys: from.keys,
             other_values: from.values,
-            slot: moved(index.clone(), first),
+            slot: moved(nearest.index.clone(), &first),
             directions: true,
         });
-        let entry = moved(index, &missing.iter().map(|missing| 1 - missing).collect::<Vec<_>>());
-        (keys, values, Merged { slots: merging.indices, entry: entry.mask_fill(stays, 0) })
-    }
-
-    /// See [`Classes::entry`].
-    fn entry_of_rows(&self, kept: &Selection, merged: Option<Merged>) -> Tensor<3, Int> {
-        let Self { table, counts, .. } = self;
-        let (older, width) = (most(&counts.older), most(&counts.recent));
-        let mut entry = Tensor::<3, Int>::zeros(self.dims(older), &table.rows.device());
-        // No two go to one place.
-        let add = IndexingUpdateOp::Add;
-        if kept.width() > 0 {
-            let first = counts.centers.iter().map(|&count| 1 + count as i64 - kept.width() as i64);
-            let number = moved(self.places(kept.width()), &first.collect::<Vec<_>>());
-            entry = entry.scatter(2, kept.indices.clone(), number, add);
-        }
-        if let Some(Merged { slots, entry: number }) = merged {
-            entry = entry.scatter(2, slots, number, add);
-        }
-        if width > 0 {
-            let first: Vec<i64> = counts.centers.iter().map(|&count| 1 + count as i64).collect();
-            entry = Tensor::cat(vec![entry, moved(self.places(width), &first)], 2);
-        }
-        let rows = table.centers.dims()[2] as i64;
-        let first = counts.recent.iter().map(|&recent| (older + recent) as i64 - rows);
-        aligned(entry, &first.collect::<Vec<_>>(), rows as usize)
+        (keys, values, Merged { rows, nearest, first: missing })
     }
 
     fn tokens(&self, classes: &Classes) -> Result<Tokens> {
@@ -395,9 +326,18 @@ impl Step<'_> {
         let ops = input.ops;
         let (of_columns, ranks) = ops.classify(ClassifyInput {
             rows: table.rows.clone(),
-            entry: classes.entry.clone(),
-            centers: classes.columns.clone(),
+            height: table.centers.dims()[2],
+            left: classes.left.clone(),
             entries: &counts.entries,
+            merged: classes.merged.as_ref().map(|merged| MergedInput {
+                rows: merged.rows.indices.clone(),
+                counts: &merged.rows.counts,
+                nearest: merged.nearest.index.clone(),
+                first: &merged.first,
+                similarity: merged.nearest.similarity.clone(),
+                threshold: self.tau,
+            }),
+            centers: classes.columns.clone(),
             positions: input.entries.positions.clone(),
             scores: input.scores.clone(),
         });
@@ -447,7 +387,8 @@ impl Step<'_> {
         let wanted = if input.rounds { few_widths_from(wanted) } else { wanted };
         if counts.tokens == input.held {
             let first = vec![columns as i64 - wanted as i64; counts.tokens.len()];
-            let indices = aligned(self.places(columns), &first, wanted);
+            let places = counted(ranks.dims(), &ranks.device());
+            let indices = aligned(places, &first, wanted);
             return Ok(Selection { indices, counts: counts.tokens.clone() });
         }
         let left = input.ops.select(SelectInput {

@@ -1,8 +1,8 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Pool, ScoreInput, Scorer, window::outside_window};
-use crate::{Result, cache::Track, check};
+use super::{Observes, Pool, ScoreInput, Scorer};
+use crate::{Result, cache::Track, check, ops::GlobalLocalInput};
 
 /// The attention weight a token has received from all queries, scaled to the level of what it received from the
 /// last ones, or the latter if it is more; pooled along the tokens: the Global-Local score of EMS.
@@ -39,25 +39,13 @@ impl Scorer for GlobalLocal {
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
         let track = |track| input.track(track, self.name()).cloned();
-        let global = input.group_mean(track(Track::Sums)?);
-        let local = track(Track::LocalPast)? + track(Track::LocalCurrent)?;
-        let local = input.group_mean(local);
-
-        // Padding has received nothing, so sums over all columns are sums over the entries.
-        let outside = global.dims()[2].saturating_sub(self.window);
-        let scores = match outside {
-            0 => local,
-            _ => {
-                let total = |x: &Tensor<3>| x.clone().narrow(2, 0, outside).sum_dim(2);
-                // What has received nothing has received nothing from the window.
-                let level = total(&local) / (total(&global) + f32::MIN_POSITIVE);
-                (global * level).max_pair(local)
-            }
-        };
-        let scores = outside_window(scores, self.window);
-        Ok(match self.pool {
-            None => scores,
-            Some(pool) => pool.apply(scores),
-        })
+        Ok(input.ops.global_local(GlobalLocalInput {
+            sums: track(Track::Sums)?,
+            past: track(Track::LocalPast)?,
+            current: track(Track::LocalCurrent)?,
+            kv_heads: input.shape.kv_heads,
+            window: self.window,
+            pool: self.pool,
+        }))
     }
 }

@@ -1,9 +1,9 @@
-use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use super::segmented::Tail;
 use crate::{
-    cache::sharing::counted,
     device::{Rows, buffer_bytes},
-    ops::few_widths,
+    ops::{LayOutInput, Ops, PackInput, few_widths},
 };
 
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
@@ -16,26 +16,35 @@ pub(super) struct Layout {
     heads: usize,
     counts: Vec<usize>,
     width: usize,
-    /// The row of the list that the first place of each head would be, were its fillers rows too, `[batch, heads, 1]`;
-    /// `None` if the list is the rectangle.
-    first: Option<Tensor<3, Int>>,
+    /// Where the rows of each head begin in the list, and where the last end, `[batch · heads + 1]`.
+    offsets: Tensor<1, Int>,
 }
 
 impl Layout {
-    /// The layout of `batch × heads` lists of these lengths.
-    pub(super) fn new(batch: usize, heads: usize, counts: &[usize], device: &Device) -> Self {
-        let width = few_widths(counts);
-        let ragged = counts.iter().any(|&count| count != width);
-        let first = ragged.then(|| {
-            let mut end = 0;
-            let firsts = counts.iter().map(|&count| {
-                end += count as i64;
-                end - width as i64
-            });
-            let data = TensorData::new(firsts.collect::<Vec<i64>>(), [batch, heads, 1]);
-            Tensor::from_data(data, device)
-        });
-        Self { batch, heads, counts: counts.to_vec(), width, first }
+    /// The layout of `batch × heads` lists of these lengths. What was sent to the device for the one `before` is not sent
+    /// again if it is the same.
+    pub(super) fn new(
+        batch: usize,
+        heads: usize,
+        counts: &[usize],
+        before: Option<Self>,
+        device: &Device,
+    ) -> Self {
+        if let Some(before) = before.filter(|before| before.counts == counts) {
+            return before;
+        }
+        let mut offsets = vec![0];
+        for &count in counts {
+            offsets.push(offsets[offsets.len() - 1] + count as i64);
+        }
+        let data = TensorData::new(offsets, [counts.len() + 1]);
+        Self {
+            batch,
+            heads,
+            counts: counts.to_vec(),
+            width: few_widths(counts),
+            offsets: Tensor::from_data(data, device),
+        }
     }
 
     /// At most so many places a head for lists that are at most `longest`.
@@ -44,8 +53,8 @@ impl Layout {
     }
 
     /// Whether the list and a rectangle are the same.
-    pub(super) fn is_rectangle(&self) -> bool {
-        self.first.is_none()
+    fn is_rectangle(&self) -> bool {
+        self.counts.iter().all(|&count| count == self.width)
     }
 
     /// Places of a rectangle a head.
@@ -59,129 +68,105 @@ impl Layout {
     }
 
     /// Where the rows of each head begin in the list, and where the last end, `[batch · heads + 1]`.
-    pub(super) fn offsets(&self, device: &Device) -> Tensor<1, Int> {
-        let mut offsets = vec![0];
-        for &count in &self.counts {
-            offsets.push(offsets[offsets.len() - 1] + count as i64);
-        }
-        let length = offsets.len();
-        Tensor::from_data(TensorData::new(offsets, [length]), device)
+    pub(super) fn offsets(&self) -> Tensor<1, Int> {
+        self.offsets.clone()
     }
 
     /// Bytes of what it holds on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
-        self.first.as_ref().map_or(0, |first| buffer_bytes(first, rows))
+        buffer_bytes(&self.offsets, rows)
     }
 
-    /// Takes the rows of rectangles `columns` wide, of which each head has its last.
-    pub(super) fn packing(&self, columns: usize, device: &Device) -> Packing {
-        let whole = self.counts.iter().all(|&count| count == columns);
-        let places = (!whole).then(|| {
-            let mut places = Vec::with_capacity(self.total());
-            for (head, &count) in self.counts.iter().enumerate() {
-                let end = ((head + 1) * columns) as i64;
-                places.extend(end - count as i64..end);
-            }
-            let total = places.len();
-            Tensor::from_data(TensorData::new(places, [total]), device)
-        });
-        Packing { places }
-    }
-
-    /// `[total, channels]` becomes `[batch, heads, width, channels]`; what stands at fillers does not matter.
-    pub(super) fn unpack<K: Basic>(&self, x: Tensor<2, K>) -> Tensor<4, K> {
-        let rows = self.rows(&x.device());
-        self.laid_out(x, rows.as_ref())
-    }
-
-    /// [`unpack`](Self::unpack) for two at once.
-    pub(super) fn unpack_both(&self, [a, b]: [Tensor<2>; 2]) -> [Tensor<4>; 2] {
-        let rows = self.rows(&a.device());
-        [a, b].map(|x| self.laid_out(x, rows.as_ref()))
-    }
-
-    /// For each place of the rectangle a row of the list; `None` if they are the same.
-    fn rows(&self, device: &Device) -> Option<Tensor<1, Int>> {
-        let Self { batch, heads, width, .. } = *self;
-        let first = self.first.as_ref()?;
-        let rectangle = [batch, heads, width];
-        let last = self.total().max(1) as i64 - 1;
-        let rows = (counted(rectangle, device) + first.clone().expand(rectangle)).clamp(0, last);
-        Some(rows.reshape([batch * heads * width]))
-    }
-
-    fn laid_out<K: Basic>(&self, x: Tensor<2, K>, rows: Option<&Tensor<1, Int>>) -> Tensor<4, K> {
-        let Self { batch, heads, width, .. } = *self;
-        let channels = x.dims()[1];
-        let list = match rows {
-            None => x,
-            Some(rows) => x.select(0, rows.clone()),
-        };
-        list.reshape([batch, heads, width, channels])
-    }
-
-    /// [`unpack`](Self::unpack) for one number a head: `[total, per]` becomes `[batch, heads · per, width]`.
-    pub(super) fn unpack_scalars<K: Basic>(&self, x: Tensor<2, K>) -> Tensor<3, K> {
-        let per = x.dims()[1];
-        self.unpack(x).swap_dims(2, 3).reshape([self.batch, self.heads * per, self.width])
-    }
-}
-
-/// What takes rows out of rectangles.
-pub(super) struct Packing {
-    /// For each row of the list its place in a rectangle, `[total]`; `None` if that is the list.
-    places: Option<Tensor<1, Int>>,
-}
-
-impl Packing {
-    /// `[batch, heads, columns, channels]` becomes `[total, channels]`.
-    pub(super) fn pack<K: Basic>(&self, x: Tensor<4, K>) -> Tensor<2, K> {
-        let [batch, heads, columns, channels] = x.dims();
-        let list = x.reshape([batch * heads * columns, channels]);
-        match &self.places {
-            None => list,
-            Some(places) => list.select(0, places.clone()),
+    /// Keys and values in rectangles, `[batch, heads, columns, head_dim]`, of which each head has its last, in lists.
+    pub(super) fn pack(&self, [keys, values]: [Tensor<4>; 2], ops: &dyn Ops) -> [Tensor<2>; 2] {
+        let [batch, heads, columns, channels] = keys.dims();
+        let (counts, rows) = (&self.counts[..], batch * heads * columns);
+        if counts.iter().all(|&count| count == columns) {
+            return [keys, values].map(|x| x.reshape([rows, channels]));
         }
+        ops.pack(PackInput { keys, values, counts, offsets: self.offsets() })
+    }
+
+    /// Lists of keys and values in rectangles, `[batch, heads, width, head_dim]`, with a tail behind them; what stands at
+    /// fillers does not matter.
+    pub(super) fn lay_out(
+        &self,
+        [keys, values]: [Tensor<2>; 2],
+        tail: Tail,
+        ops: &dyn Ops,
+    ) -> [Tensor<4>; 2] {
+        let Self { batch, heads, width, .. } = *self;
+        if self.is_rectangle() && tail.columns == 0 {
+            return [keys, values].map(|x| {
+                let channels = x.dims()[1];
+                x.reshape([batch, heads, width, channels])
+            });
+        }
+        ops.lay_out(LayOutInput {
+            keys,
+            values,
+            offsets: (!self.is_rectangle()).then(|| self.offsets()),
+            width,
+            tail_keys: tail.keys,
+            tail_values: tail.values,
+            tail: tail.columns,
+        })
     }
 }
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
+    use crate::ops::Reference;
+
+    fn rectangle(dims: [usize; 4], device: &Device) -> Tensor<4> {
+        let data = (0..dims.iter().product()).map(|number: usize| number as f32).collect();
+        Tensor::from_data(TensorData::new::<f32, _>(data, dims), device)
+    }
+
+    fn numbers<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+        x.try_into_vec_as().unwrap()
+    }
 
     #[test]
     fn a_list_holds_what_the_rectangle_did() {
         let device = Device::flex();
-        let layout = Layout::new(1, 3, &[2, 0, 3], &device);
-        let data = TensorData::new((0..18).collect::<Vec<i64>>(), [1, 3, 3, 2]);
-        let x = Tensor::<4, Int>::from_data(data, &device);
-        let list = layout.packing(3, &device).pack(x);
-        let numbers = list.clone().try_into_vec_as::<i64>().unwrap();
-        assert_eq!(numbers, [2, 3, 4, 5, 12, 13, 14, 15, 16, 17]);
-        let back = layout.unpack(list).try_into_vec_as::<i64>().unwrap();
-        assert_eq!(back[2..6], [2, 3, 4, 5]);
-        assert_eq!(back[12..], [12, 13, 14, 15, 16, 17]);
+        let layout = Layout::new(1, 3, &[2, 0, 3], None, &device);
+        let x = rectangle([1, 3, 3, 2], &device);
+        let [list, twice] = layout.pack([x.clone(), x * 2.0], &Reference);
+        let kept = [2.0, 3.0, 4.0, 5.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0];
+        assert_eq!(numbers(list.clone()), kept);
+        let behind = rectangle([1, 3, 2, 2], &device);
+        let tail = Tail { keys: behind.clone(), values: behind, columns: 1 };
+        let [back, values] = layout.lay_out([list, twice], tail, &Reference);
+        assert_eq!(back.dims(), [1, 3, 4, 2]);
+        let (back, values) = (numbers(back), numbers(values));
+        assert_eq!(back[2..8], [2.0, 3.0, 4.0, 5.0, 0.0, 1.0]);
+        assert_eq!(back[14..16], [4.0, 5.0]);
+        assert_eq!(back[16..], [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 8.0, 9.0]);
+        assert_eq!(values[16..], [24.0, 26.0, 28.0, 30.0, 32.0, 34.0, 8.0, 9.0]);
     }
 
     #[test]
     fn rectangles_are_wider_where_heads_differ() {
         let device = Device::flex();
-        let width = |counts: &[usize]| Layout::new(1, counts.len(), counts, &device).width();
+        let width = |counts: &[usize]| Layout::new(1, counts.len(), counts, None, &device).width();
         assert_eq!(width(&[261, 261]), 261);
         assert_eq!(width(&[261, 17]), 288);
         for longest in 1..3000 {
             let width = width(&[longest, 0]);
             assert!((longest..=Layout::most_width(longest)).contains(&width), "{longest}: {width}");
         }
-        let layout = Layout::new(1, 2, &[17, 20], &device);
-        assert_eq!(layout.width(), 20);
-        let layout = Layout::new(1, 2, &[17, 1], &device);
-        assert_eq!(layout.width(), 18);
-        let numbers = TensorData::new((0..34).collect::<Vec<i64>>(), [1, 2, 17, 1]);
-        let x = Tensor::<4, Int>::from_data(numbers, &device);
-        let list = layout.packing(17, &device).pack(x);
-        let back = layout.unpack_scalars(list).try_into_vec_as::<i64>().unwrap();
-        assert_eq!(back[1..18], (0..17).collect::<Vec<i64>>());
-        assert_eq!(back[35], 33);
+        assert_eq!(width(&[17, 20]), 20);
+        assert_eq!(width(&[17, 1]), 18);
+        let layout = Layout::new(1, 2, &[17, 1], None, &device);
+        let x = rectangle([1, 2, 17, 1], &device);
+        let list = layout.pack([x.clone(), x], &Reference);
+        let nothing = rectangle([1, 2, 1, 1], &device);
+        let tail = Tail { keys: nothing.clone(), values: nothing, columns: 0 };
+        let [back, _] = layout.lay_out(list, tail, &Reference);
+        let back = numbers(back);
+        assert_eq!(back[1..18], (0..17).map(|number| number as f32).collect::<Vec<_>>());
+        assert_eq!(back[35], 33.0);
     }
 }

@@ -8,7 +8,7 @@ mod segmented;
 mod shared;
 mod tokens;
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use burn::tensor::{DType, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,8 @@ pub struct StoreOptions {
     pub device: Device,
     /// How rows lie there.
     pub(crate) rows: Rows,
+    /// The hot operations.
+    pub(crate) ops: Arc<dyn Ops>,
 }
 
 impl StoreOptions {
@@ -176,6 +178,11 @@ pub trait Store: Debug + Send + Sync {
     /// What is counted of the entries held, without laying out the rest.
     fn tracks(&self) -> Tracks {
         self.entries().tracks
+    }
+
+    /// Both at once.
+    fn scalars(&self) -> (Tensor<3, Int>, Tracks) {
+        (self.positions(), self.tracks())
     }
 
     /// Attention of new queries over the entries held. The last columns are the queries' own.

@@ -3,12 +3,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Store, StoreBuilder, StoreOptions, StoreQuery,
+    layout::Layout,
     segmented::{Body, Segmented, Tail},
     tokens::Tokens,
 };
 use crate::{
     cache::{Entries, Tracks},
-    device::buffer_bytes,
     ops::{AttentionOutput, RaggedInput},
 };
 
@@ -42,8 +42,6 @@ impl StoreBuilder for Ragged {
 #[derive(Clone, Debug)]
 struct RaggedBody {
     tokens: Tokens,
-    /// Where the entries of each batch row and head begin, and where the last end, `[batch · kv_heads + 1]`.
-    offsets: Tensor<1, Int>,
     /// `[total, head_dim]`
     keys: Tensor<2>,
     /// `[total, head_dim]`
@@ -55,29 +53,28 @@ impl Body for RaggedBody {
     fn pack(
         entries: Entries,
         counts: &[usize],
+        before: Option<Layout>,
         options: &StoreOptions,
     ) -> Result<Self, Box<Entries>> {
         if counts.iter().all(|&count| count == entries.columns()) {
             return Err(Box::new(entries));
         }
-        let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
-        let (tokens, packing) = Tokens::pack(entries.positions, entries.tracks, counts, options);
+        let StoreOptions { shape, batch, dtype, ref ops, .. } = *options;
+        let tokens = Tokens::pack(entries.positions, entries.tracks, counts, before, options);
         let row = options.pair_bytes() / (batch * shape.kv_heads);
-        let offsets = tokens.layout.offsets(device);
-        let places = tokens.bytes(options.rows) + buffer_bytes(&offsets, options.rows);
-        Ok(Self {
-            offsets,
-            keys: packing.pack(entries.keys.cast(dtype)),
-            values: packing.pack(entries.values.cast(dtype)),
-            bytes: tokens.layout.total() * row + places,
-            tokens,
-        })
+        let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
+        let [keys, values] = tokens.layout.pack(both, ops.as_ref());
+        let bytes = tokens.layout.total() * row + tokens.bytes(options.rows);
+        Ok(Self { keys, values, bytes, tokens })
     }
 
-    fn entries(&self, _: &StoreOptions) -> Entries {
+    fn layout(&self) -> &Layout {
+        &self.tokens.layout
+    }
+
+    fn lay_out(&self, tail: Tail, options: &StoreOptions) -> [Tensor<4>; 2] {
         let both = [self.keys.clone(), self.values.clone()];
-        let [keys, values] = self.tokens.layout.unpack_both(both);
-        Entries { keys, values, positions: self.positions(), tracks: self.tracks(), sharing: None }
+        self.tokens.layout.lay_out(both, tail, options.ops.as_ref())
     }
 
     /// Keys that are encoded in every call are laid out for it. The weights of one query are its sums.
@@ -89,18 +86,15 @@ impl Body for RaggedBody {
             queries: input.queries.clone(),
             keys: self.keys.clone(),
             values: self.values.clone(),
-            offsets: self.offsets.clone(),
-            longest: self.tokens.layout.width(),
+            offsets: self.tokens.layout.offsets(),
+            width: self.tokens.layout.width(),
             tail_keys: tail.keys,
             tail_values: tail.values,
             tail: tail.columns,
             scale: input.scale,
             weights: input.column_sums || input.column_squares,
         })?;
-        let weights = found
-            .weights
-            .map(|(of_list, of_tail)| Tensor::cat(vec![self.tokens.unpack(of_list), of_tail], 2));
-        Some(input.output(found.output, weights))
+        Some(input.output(found.output, found.weights))
     }
 
     fn positions(&self) -> Tensor<3, Int> {
@@ -124,6 +118,6 @@ impl Body for RaggedBody {
     }
 
     fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {
-        columns * options.pair_bytes() + Tokens::bytes_of(options, columns) + options.offset_bytes()
+        columns * options.pair_bytes() + Tokens::bytes_of(options, columns)
     }
 }

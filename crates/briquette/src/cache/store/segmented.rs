@@ -1,8 +1,8 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries};
+use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout};
 use crate::{
-    cache::{Entries, Tracks},
+    cache::{Entries, Sharing, Tracks},
     ops::AttentionOutput,
 };
 
@@ -12,15 +12,25 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     const SHARES: bool = false;
 
     /// Takes entries of which each batch row and head holds the last `counts`; gives them back if it gains nothing by
-    /// holding them, and they are to be held as they are.
+    /// holding them, and they are to be held as they are. `before` is where rows lay the last time.
     fn pack(
         entries: Entries,
         counts: &[usize],
+        before: Option<Layout>,
         options: &StoreOptions,
     ) -> Result<Self, Box<Entries>>;
 
-    /// All of them, heads that hold fewer filled up at the left. Tokens that share still do.
-    fn entries(&self, options: &StoreOptions) -> Entries;
+    /// Where its rows lie.
+    fn layout(&self) -> &Layout;
+
+    /// Keys and values of all of them and of a tail, heads that hold fewer filled up at the left. Those of tokens that
+    /// share are there once.
+    fn lay_out(&self, tail: Tail, options: &StoreOptions) -> [Tensor<4>; 2];
+
+    /// Which tokens share, if any do.
+    fn sharing(&self) -> Option<Sharing> {
+        None
+    }
 
     /// The positions of all of them, `[batch, kv_heads, columns]`, −1 at fillers.
     fn positions(&self) -> Tensor<3, Int>;
@@ -69,6 +79,17 @@ pub(super) struct Segmented<B> {
 impl<B: Body> Segmented<B> {
     pub(super) fn new(options: StoreOptions) -> Self {
         Self { tail: DenseStore::new(options.clone()), options, body: None, padded: false }
+    }
+
+    fn tail(&self) -> Tail {
+        let columns = self.tail.columns();
+        let (keys, values) = self.tail.buffers().unwrap_or_else(|| {
+            let StoreOptions { shape, batch, dtype, ref device, .. } = self.options;
+            let row = [batch, shape.kv_heads, 1, shape.head_dim];
+            let nothing = Tensor::empty(row, (device, dtype));
+            (nothing.clone(), nothing)
+        });
+        Tail { keys, values, columns }
     }
 
     fn body_columns(&self) -> usize {
@@ -120,36 +141,27 @@ impl<B: Body> Store for Segmented<B> {
         let Some(body) = &self.body else {
             return Entries { positions, tracks, ..self.tail.entries() };
         };
-        let held = body.entries(&self.options);
-        if self.tail.columns() == 0 {
-            return Entries { positions, tracks, ..held };
-        }
-        let tail = self.tail.entries();
-        let columns = tail.columns();
-        let keys = tail.keys.cast(held.keys.dtype());
-        Entries {
-            keys: Tensor::cat(vec![held.keys, keys], 2),
-            values: Tensor::cat(vec![held.values, tail.values], 2),
-            positions,
-            tracks,
-            sharing: held.sharing.map(|sharing| sharing.followed_by(columns)),
-        }
+        let tail = self.tail();
+        let sharing = body.sharing().map(|sharing| sharing.followed_by(tail.columns));
+        let [keys, values] = body.lay_out(tail, &self.options);
+        Entries { keys, values, positions, tracks, sharing }
     }
 
     fn positions(&self) -> Tensor<3, Int> {
-        let Some(body) = &self.body else { return self.tail.positions() };
-        if self.tail.columns() == 0 {
-            return body.positions();
-        }
-        Tensor::cat(vec![body.positions(), self.tail.positions()], 2)
+        self.scalars().0
     }
 
     fn tracks(&self) -> Tracks {
-        let Some(body) = &self.body else { return self.tail.tracks() };
+        self.scalars().1
+    }
+
+    fn scalars(&self) -> (Tensor<3, Int>, Tracks) {
+        let Some(body) = &self.body else { return self.tail.scalars() };
         if self.tail.columns() == 0 {
-            return body.tracks();
+            return (body.positions(), body.tracks());
         }
-        body.tracks().zip(self.tail.tracks(), |held, tail| Tensor::cat(vec![held, tail], 2))
+        let (positions, tracks) = self.tail.scalars();
+        self.options.ops.join([body.positions(), positions], body.tracks(), tracks)
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
@@ -178,8 +190,8 @@ impl<B: Body> Store for Segmented<B> {
         let columns = entries.columns();
         self.padded = false;
         // The old body goes before the new one comes.
-        self.body = None;
-        match B::pack(entries, counts, &self.options) {
+        let before = self.body.take().map(|body| body.layout().clone());
+        match B::pack(entries, counts, before, &self.options) {
             Ok(body) => self.body = Some(body),
             Err(entries) => {
                 self.tail.replace(*entries, counts, capacity);

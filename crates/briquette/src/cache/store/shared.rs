@@ -55,9 +55,6 @@ struct SharedBody {
     positions: Tensor<3, Int>,
     tracks: Tracks,
     sharing: Sharing,
-    /// For each batch row and kv head how many of its columns are fillers, and the row of its first entry,
-    /// `[batch · kv_heads, 2]`.
-    heads: Tensor<2, Int>,
     bytes: usize,
 }
 
@@ -72,7 +69,6 @@ impl SharedBody {
             + [entry, centers, members, &self.positions].map(of).iter().sum::<usize>()
             + buffer_bytes(norms, options.rows)
             + buffer_bytes(none, options.rows)
-            + buffer_bytes(&self.heads, options.rows)
     }
 }
 
@@ -83,20 +79,17 @@ impl Body for SharedBody {
     fn pack(
         mut entries: Entries,
         _: &[usize],
+        before: Option<Layout>,
         options: &StoreOptions,
     ) -> Result<Self, Box<Entries>> {
         let Some(sharing) = entries.sharing.take() else { return Err(Box::new(entries)) };
-        let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
-        let rows = Layout::new(batch, shape.kv_heads, &sharing.entries, device);
-        let packing = rows.packing(entries.keys.dims()[2], device);
-        let heads = batch * shape.kv_heads;
-        let none = sharing.none.clone().reshape([heads, 1]);
-        let first = rows.offsets(device).narrow(0, 0, heads).reshape([heads, 1]);
-        let first = first.cast(none.dtype());
+        let StoreOptions { shape, batch, dtype, ref device, ref ops, .. } = *options;
+        let rows = Layout::new(batch, shape.kv_heads, &sharing.entries, before, device);
+        let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
+        let [keys, values] = rows.pack(both, ops.as_ref());
         let body = Self {
-            heads: Tensor::cat(vec![none, first], 1),
-            keys: packing.pack(entries.keys.cast(dtype)),
-            values: packing.pack(entries.values.cast(dtype)),
+            keys,
+            values,
             rows,
             positions: entries.positions,
             tracks: entries.tracks,
@@ -106,15 +99,16 @@ impl Body for SharedBody {
         Ok(Self { bytes: body.bytes_held(options), ..body })
     }
 
-    fn entries(&self, _: &StoreOptions) -> Entries {
-        let [keys, values] = self.rows.unpack_both([self.keys.clone(), self.values.clone()]);
-        Entries {
-            keys,
-            values,
-            positions: self.positions(),
-            tracks: self.tracks(),
-            sharing: Some(self.sharing.clone()),
-        }
+    fn layout(&self) -> &Layout {
+        &self.rows
+    }
+
+    fn lay_out(&self, tail: Tail, options: &StoreOptions) -> [Tensor<4>; 2] {
+        self.rows.lay_out([self.keys.clone(), self.values.clone()], tail, options.ops.as_ref())
+    }
+
+    fn sharing(&self) -> Option<Sharing> {
+        Some(self.sharing.clone())
     }
 
     /// Directions and values are read once an entry; keys that are held as they came are encoded on the way.
@@ -130,7 +124,8 @@ impl Body for SharedBody {
             members: self.sharing.members.clone(),
             entry: self.sharing.entry.clone(),
             norms: self.sharing.norms.clone(),
-            heads: self.heads.clone(),
+            fillers: self.sharing.none.clone().flatten(0, 1),
+            offsets: self.rows.offsets(),
             rotary,
             tail_keys: tail.keys,
             tail_values: tail.values,
@@ -171,7 +166,7 @@ impl Body for SharedBody {
             // Entry and member of each token, the center of each entry.
             + 2 * ints(wide) + ints(Layout::most_width(entries)) + norms
             + 4 * heads * options.rows.most_padding()
-            // Fillers of a head twice, its first row, and where that is in a rectangle.
-            + ints(2) + options.rows.bytes(heads, options.int_bytes()) + ints(1)
+            // Fillers of a head, and where its rows begin.
+            + ints(1) + options.offset_bytes()
     }
 }

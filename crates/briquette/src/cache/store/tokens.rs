@@ -1,10 +1,6 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{
-    StoreOptions,
-    dense::write_tracks,
-    layout::{Layout, Packing},
-};
+use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
     cache::Tracks,
     device::{Rows, buffer_bytes},
@@ -24,17 +20,17 @@ pub(super) struct Tokens {
 
 impl Tokens {
     /// Takes those of which each batch row and kv head holds the last `counts`: positions
-    /// `[batch, kv_heads, columns]`, and what is counted of them. Also returns what packs rows of the same columns.
+    /// `[batch, kv_heads, columns]`, and what is counted of them.
     pub(super) fn pack(
         positions: Tensor<3, Int>,
         tracks: Tracks,
         counts: &[usize],
+        before: Option<Layout>,
         options: &StoreOptions,
-    ) -> (Self, Packing) {
+    ) -> Self {
         let StoreOptions { shape, batch, ref device, .. } = *options;
-        let layout = Layout::new(batch, shape.kv_heads, counts, device);
+        let layout = Layout::new(batch, shape.kv_heads, counts, before, device);
         let [_, _, columns] = positions.dims();
-        let packing = layout.packing(columns, device);
         let width = layout.width();
         if width > columns {
             let missing = width - columns;
@@ -45,16 +41,16 @@ impl Tokens {
                 let fillers = Tensor::zeros([batch, heads, missing], (device, track.dtype()));
                 Tensor::cat(vec![fillers, track], 2)
             });
-            return (Self { layout, positions, tracks }, packing);
+            return Self { layout, positions, tracks };
         }
         if width == columns {
-            return (Self { layout, positions, tracks }, packing);
+            return Self { layout, positions, tracks };
         }
         // What stands before the longest head is copied away from: a view would hold all of it.
         let last = Tensor::<1, Int>::arange((columns - width) as i64..columns as i64, device);
         let positions = positions.select(2, last.clone());
         let tracks = tracks.map(|track| track.select(2, last.clone()));
-        (Self { layout, positions, tracks }, packing)
+        Self { layout, positions, tracks }
     }
 
     /// `[batch, kv_heads, width]`, −1 at fillers.
@@ -71,19 +67,6 @@ impl Tokens {
         write_tracks(&mut self.tracks, tracks, 0);
     }
 
-    /// Numbers of a list, `[total, per]`, in a rectangle, `[batch, kv_heads · per, width]`, 0 at fillers.
-    pub(super) fn unpack(&self, x: Tensor<2>) -> Tensor<3> {
-        let per = x.dims()[1];
-        let scalars = self.layout.unpack_scalars(x);
-        if self.layout.is_rectangle() {
-            return scalars;
-        }
-        let [batch, heads, width] = self.positions.dims();
-        let fillers = self.positions.clone().lower_scalar(0).unsqueeze_dim::<4>(2);
-        let fillers = fillers.expand([batch, heads, per, width]);
-        scalars.mask_fill(fillers.reshape([batch, heads * per, width]), 0.0)
-    }
-
     /// Bytes of what it holds on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         let tracks = self.tracks.iter().map(|track| buffer_bytes(track, rows)).sum::<usize>();
@@ -92,8 +75,7 @@ impl Tokens {
 
     /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere in rectangles.
     pub(super) fn bytes_of(options: &StoreOptions, columns: usize) -> usize {
-        let heads = options.batch * options.shape.kv_heads;
-        let first = heads * options.rows.bytes(1, options.int_bytes());
-        options.scalar_row_bytes(Layout::most_width(columns)) + options.most_padding() + first
+        let scalars = options.scalar_row_bytes(Layout::most_width(columns));
+        scalars + options.most_padding() + options.offset_bytes()
     }
 }

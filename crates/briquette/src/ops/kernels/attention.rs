@@ -2,7 +2,7 @@ use briquette_kernels as kernels;
 use burn::tensor::Tensor;
 
 use super::super::{
-    AttentionInput, AttentionOutput, DecodeInput, RaggedInput, RaggedOutput, Visibility,
+    AttentionInput, AttentionOutput, DecodeInput, DecodeOutput, RaggedInput, Visibility,
 };
 
 /// Queries a head that decode attention takes: it keeps the products of a few in registers and reads keys once for
@@ -92,7 +92,7 @@ fn visibility(visibility: &Visibility) -> kernels::Visibility {
     }
 }
 
-pub(super) fn ragged(input: &RaggedInput) -> kernels::Result<RaggedOutput> {
+pub(super) fn ragged(input: &RaggedInput) -> kernels::Result<DecodeOutput> {
     let input = input.clone();
     let found = kernels::decode_attention(kernels::DecodeAttention {
         queries: input.queries,
@@ -100,7 +100,7 @@ pub(super) fn ragged(input: &RaggedInput) -> kernels::Result<RaggedOutput> {
             keys: input.keys,
             values: input.values,
             offsets: input.offsets,
-            longest: input.longest,
+            width: input.width,
         }),
         keys: input.tail_keys,
         values: input.tail_values,
@@ -109,6 +109,6 @@ pub(super) fn ragged(input: &RaggedInput) -> kernels::Result<RaggedOutput> {
         scale: input.scale,
         weights: input.weights,
     })?;
-    let weights = found.list_weights.zip(found.weights.map(|weights| weights.squeeze_dim(2)));
-    Ok(RaggedOutput { output: found.output, weights })
+    let weights = found.weights.map(|weights| weights.squeeze_dim(2));
+    Ok(DecodeOutput { output: found.output, weights })
 }

@@ -3,9 +3,11 @@
 
 mod attention;
 mod compressed;
+mod lists;
 mod merge;
 mod regroup;
 mod rotate;
+mod scores;
 mod selection;
 mod window;
 
@@ -13,11 +15,15 @@ use burn::tensor::{Int, Tensor};
 
 use super::{
     AccumulateInput, AttentionInput, AttentionOutput, ClassifyInput, DecodeInput, DecodeOutput,
-    ExtendInput, Extended, Groups, MergeInput, Moments, MomentsInput, Nearest, NearestInput, Ops,
-    QuantizedInput, RaggedInput, RaggedOutput, Reference, RegroupInput, Regrouped, RotaryInput,
-    SelectInput, Selection, SharedInput, Split, WindowInput, group, merge as merged, select,
+    EmaInput, ExtendInput, Extended, GlobalLocalInput, Groups, LayOutInput, MergeInput, Moments,
+    MomentsInput, Nearest, NearestInput, Ops, PackInput, QuantizedInput, RaggedInput, Reference,
+    RegroupInput, Regrouped, RotaryInput, SelectInput, Selection, SharedInput, Split, WeightsInput,
+    WindowInput, group, merge as merged, select,
 };
-use crate::{Result, cache::Entries};
+use crate::{
+    Result,
+    cache::{Entries, Tracks},
+};
 
 /// CubeCL kernels where the device runs them and can launch so much at once, Burn's tensor operations elsewhere.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,7 +38,7 @@ impl Ops for Kernels {
         attention::decode(input)?.ok()
     }
 
-    fn ragged_attention(&self, input: &RaggedInput) -> Option<RaggedOutput> {
+    fn ragged_attention(&self, input: &RaggedInput) -> Option<DecodeOutput> {
         attention::ragged(input).ok()
     }
 
@@ -91,6 +97,38 @@ impl Ops for Kernels {
 
     fn regroup(&self, input: RegroupInput<'_>) -> Regrouped {
         regroup::regroup(&input).unwrap_or_else(|_| Reference.regroup(input))
+    }
+
+    fn row_weights(&self, input: WeightsInput) -> Tensor<3> {
+        scores::row_weights(input.clone()).unwrap_or_else(|_| Reference.row_weights(input))
+    }
+
+    fn global_local(&self, input: GlobalLocalInput) -> Tensor<3> {
+        scores::global_local(input.clone()).unwrap_or_else(|_| Reference.global_local(input))
+    }
+
+    fn ema_weights(&self, input: EmaInput<'_>) -> (Tensor<3>, Tensor<2>) {
+        scores::ema_weights(input.clone()).unwrap_or_else(|_| Reference.ema_weights(input))
+    }
+
+    fn lay_out(&self, input: LayOutInput) -> [Tensor<4>; 2] {
+        lists::lay_out(input.clone()).unwrap_or_else(|_| Reference.lay_out(input))
+    }
+
+    fn pack(&self, input: PackInput<'_>) -> [Tensor<2>; 2] {
+        lists::pack(input.clone()).unwrap_or_else(|_| Reference.pack(input))
+    }
+
+    fn join(
+        &self,
+        positions: [Tensor<3, Int>; 2],
+        tracks: Tracks,
+        more: Tracks,
+    ) -> (Tensor<3, Int>, Tracks) {
+        match lists::join(positions.clone(), &tracks, &more) {
+            Ok(all) => all,
+            Err(_) => Reference.join(positions, tracks, more),
+        }
     }
 
     fn nearest(&self, input: NearestInput) -> Nearest {

@@ -1,7 +1,7 @@
 use briquette_kernels as kernels;
 use burn::tensor::{Int, Tensor};
 
-use super::super::{ClassifyInput, ExtendInput, Extended, RegroupInput, Regrouped};
+use super::super::{ClassifyInput, ExtendInput, Extended, MergedInput, RegroupInput, Regrouped};
 use crate::cache::Tracks;
 
 pub(super) fn extend(input: ExtendInput<'_>) -> kernels::Result<Extended> {
@@ -12,9 +12,20 @@ pub(super) fn extend(input: ExtendInput<'_>) -> kernels::Result<Extended> {
 }
 
 pub(super) fn classify(input: ClassifyInput<'_>) -> kernels::Result<(Tensor<3, Int>, Tensor<3>)> {
-    let ClassifyInput { rows, entry, centers, entries, positions, scores } = input;
-    let counts = entries;
-    kernels::classify(kernels::Classify { rows, entry, centers, counts, positions, scores })
+    let ClassifyInput { rows, left, entries, merged, centers, positions, scores, .. } = input;
+    let merged = merged.map(|merged| {
+        let MergedInput { rows, counts, nearest, first, similarity, threshold } = merged;
+        kernels::MergedRows { rows, counts, nearest, first, similarity, threshold }
+    });
+    kernels::classify(kernels::Classify {
+        rows,
+        left,
+        counts: entries,
+        merged,
+        centers,
+        positions,
+        scores,
+    })
 }
 
 pub(super) fn regroup(input: &RegroupInput<'_>) -> kernels::Result<Regrouped> {

@@ -1,0 +1,124 @@
+mod extension;
+mod kernel;
+
+use burn::{
+    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Int, Shape, Tensor, TensorData},
+};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use self::extension::{Before, EmaBackend, Held};
+use crate::{Result, check::Check};
+
+/// The threshold of a row that has evicted nothing so far: no cosine is as low.
+const NONE_YET: f32 = -4.0;
+
+/// What [`ema_weights`] works on.
+#[derive(Clone, Debug)]
+pub struct EmaWeights<'a> {
+    /// How like each evicted entry is to the kept one that it is most like, f32, `[batch, heads, evicted]`.
+    pub similarity: Tensor<3>,
+    /// How many are evicted of each batch row and head, the last, rows first.
+    pub counts: &'a [usize],
+    /// The threshold each row had, f32, `[batch, 1]`, if there was one.
+    pub before: Option<Tensor<2>>,
+    /// The weight of the newest mean.
+    pub beta: f64,
+}
+
+/// What evicted entries weigh in those that they are merged into, and the thresholds they are held against: D2O (Wan et
+/// al., 2024, Eq. 5 to 9). The threshold of a batch row is the mean of the similarities of all that is evicted now, and
+/// from the second time on an exponential moving average of those means; it stays as it is where nothing is evicted. What is
+/// as similar weighs exp(similarity), else nothing. Returns weights, `[batch, heads, evicted]`, and thresholds,
+/// `[batch, 1]`, both f32; the threshold of a row that has evicted nothing so far is −4.
+///
+/// A cube a batch row, in one launch: it adds up in an order that is always the same, then looks at each number once more.
+/// It reads 8 bytes a number and writes 4.
+///
+/// # Errors
+/// [`KernelError`](crate::KernelError) if shapes do not fit, a dimension is empty, or the device has no kernels or cannot
+/// launch so much.
+pub fn ema_weights(input: EmaWeights<'_>) -> Result<(Tensor<3>, Tensor<2>)> {
+    let check = Check::new("ema_weights", &input.similarity.device())?;
+    let EmaWeights { similarity, counts, before, beta } = input;
+    let [batch, heads, columns] = similarity.dims();
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("columns", columns)?;
+    check.f32("similarity", similarity.dtype())?;
+    let lists = batch * heads;
+    check.value("the length of counts", counts.len(), counts.len() == lists, lists.to_string())?;
+    for &count in counts {
+        check.value("counts", count, count <= columns, format!("at most {columns}"))?;
+    }
+    if let Some(before) = &before {
+        check.shape("before", before.dims(), [batch, 1])?;
+        check.f32("before", before.dtype())?;
+    }
+    check.countable("similarity", &[batch, heads, columns])?;
+    check.cubes([batch, 1, 1])?;
+    check.tensors(5)?;
+    let first = counts.first().copied().unwrap_or(0);
+    let held = if counts.iter().all(|&count| count == first) {
+        Held::Alike { count: first }
+    } else {
+        let list: Vec<i64> = counts.iter().map(|&count| count as i64).collect();
+        let list = TensorData::new(list, [lists]);
+        let counts = Tensor::<1, Int>::from_data(list, &similarity.device());
+        Held::Differ { counts: counts.into_dispatch() }
+    };
+    let before = match before {
+        None => Before::Nothing,
+        Some(before) => Before::Threshold { of_rows: before.into_dispatch() },
+    };
+    let (weights, threshold) =
+        Dispatch::ema_weights(similarity.into_dispatch(), before, held, beta as f32);
+    Ok((Tensor::from_dispatch(weights), Tensor::from_dispatch(threshold)))
+}
+
+fn launch(
+    similarity: CubeTensor,
+    before: Before<CubeBackend>,
+    held: Held<CubeBackend>,
+    beta: f32,
+) -> (CubeTensor, CubeTensor) {
+    let (client, device) = (similarity.client.clone(), similarity.device.clone());
+    let shape = similarity.shape();
+    let batch = shape[0];
+    let empty = |shape| empty_device_dtype(client.clone(), device.clone(), shape, DType::F32);
+    let weights = empty(shape);
+    let threshold = empty(Shape::from([batch, 1]));
+    let follows = matches!(before, Before::Threshold { .. });
+    let differ = matches!(held, Held::Differ { .. });
+    let (count, int) = match &held {
+        Held::Alike { count } => (*count, DType::I32),
+        Held::Differ { counts } => (0, counts.dtype),
+    };
+    // What is not looked at: another tensor stands in.
+    let before = match before {
+        Before::Nothing => similarity.as_tensor_alias(0),
+        Before::Threshold { of_rows } => of_rows.into_tensor_arg(),
+    };
+    let counts = match held {
+        Held::Alike { .. } => similarity.as_tensor_alias(0),
+        Held::Differ { counts } => counts.into_tensor_arg(),
+    };
+    kernel::ema_weights::launch(
+        &client,
+        CubeCount::Static(batch as u32, 1, 1),
+        CubeDim::new_1d(kernel::UNITS as u32),
+        similarity.into_tensor_arg(),
+        before,
+        counts,
+        weights.clone().into_tensor_arg(),
+        threshold.clone().into_tensor_arg(),
+        count,
+        beta,
+        follows,
+        differ,
+        dtype_to_storage_type(int),
+    );
+    (weights, threshold)
+}

@@ -1,0 +1,68 @@
+// An operation of a backend takes its tensors one by one.
+#![allow(clippy::too_many_arguments)]
+
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::{
+    Backend, ExtensionType, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+use burn_cubecl::CubeBackend;
+
+use super::launch;
+
+/// Where the lists of heads are.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) enum Lists<B: Backend> {
+    /// All are as long as the rectangle is wide.
+    Alike,
+    Differ {
+        offsets: IntTensor<B>,
+    },
+}
+
+/// The kernel as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait LayOutBackend: Backend {
+    /// See [`super::lay_out`]: keys and values.
+    #[fusion(meta = outputs)]
+    fn lay_out(
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        #[extension_type] lists: Lists<Self>,
+        tail_keys: FloatTensor<Self>,
+        tail_values: FloatTensor<Self>,
+        width: usize,
+        tail: usize,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What [`LayOutBackend::lay_out`] will return, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn outputs(
+    keys: &TensorSpec,
+    values: &TensorSpec,
+    _lists: &ListsMetadata,
+    tail_keys: &TensorSpec,
+    _tail_values: &TensorSpec,
+    width: &usize,
+    tail: &usize,
+) -> (TensorSpec, TensorSpec) {
+    let shape = super::rectangle(&tail_keys.shape, width + tail);
+    (TensorSpec::new(shape.clone(), keys.dtype), TensorSpec::new(shape, values.dtype))
+}
+
+impl LayOutBackend for CubeBackend {
+    fn lay_out(
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        lists: Lists<Self>,
+        tail_keys: FloatTensor<Self>,
+        tail_values: FloatTensor<Self>,
+        width: usize,
+        tail: usize,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        launch([keys, values], lists, [tail_keys, tail_values], [width, tail])
+    }
+}

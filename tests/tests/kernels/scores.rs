@@ -1,0 +1,369 @@
+//! What EMS ranks and weighs by, and what D2O holds similarities against, beside plain loops in f64.
+
+use briquette::{
+    ops::{EmaInput, GlobalLocalInput, Ops, Reference, WeightsInput, best},
+    score::{Pool, PoolKind},
+};
+use briquette_kernels::{
+    EmaWeights, GlobalLocal, KernelError, RowWeights, ema_weights, global_local, row_weights,
+};
+use briquette_tests::backends::{Backend, backends, host};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::common::{close, numbers, poison};
+
+fn devices() -> impl Iterator<Item = Backend> {
+    backends().into_iter().filter(|backend| backend.name != "flex")
+}
+
+fn floats<const D: usize>(list: &[f32], dims: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(list.to_vec(), dims), (device, DType::F32))
+}
+
+fn integers(list: &[i64], dims: [usize; 3], device: &Device) -> Tensor<3, Int> {
+    Tensor::from_data(TensorData::new(list.to_vec(), dims), device)
+}
+
+/// The same numbers, turned in memory.
+fn turned<K: burn::tensor::kind::Basic>(x: Tensor<3, K>) -> Tensor<3, K> {
+    let wide = x.dims()[1];
+    let twice = Tensor::cat(vec![x.clone(), x], 1);
+    twice.narrow(1, wide, wide)
+}
+
+/// Columns of rows: `[batch, heads, columns]`, and rows.
+const TABLES: [([usize; 3], usize); 4] =
+    [([1, 1, 1], 1), ([2, 3, 40], 12), ([1, 2, 256], 257), ([2, 1, 700], 300)];
+
+/// What [`row_weights`] takes, and what it is.
+fn table(dims: [usize; 3], height: usize, device: &Device) -> (RowWeights, Vec<f64>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(height as u64);
+    let [batch, heads, columns] = dims;
+    let count = batch * heads * columns;
+    let rows: Vec<i64> = (0..count).map(|_| rng.random_range(0..height as i64)).collect();
+    let positions: Vec<i64> = (0..count).map(|_| rng.random_range(-1..4)).collect();
+    // Some are below the bounds, some above, and what holds nothing may be NaN.
+    let score = |&position: &i64| match position {
+        -1 => f32::NAN,
+        0 => 0.0,
+        1 => 1e9,
+        _ => rng.random_range(0.0..5.0),
+    };
+    let scores: Vec<f32> = positions.iter().map(score).collect();
+    let (least, most) = (1e-3_f32, 40.0_f32);
+    let mut expected = vec![0.0; batch * heads * height];
+    for (place, &row) in rows.iter().enumerate() {
+        if positions[place] >= 0 {
+            let row = place / columns * height + row as usize;
+            expected[row] += f64::from(scores[place].clamp(least, most));
+        }
+    }
+    let call = RowWeights {
+        rows: integers(&rows, dims, device),
+        positions: integers(&positions, dims, device),
+        scores: floats(&scores, dims, device),
+        height,
+        least,
+        most,
+    };
+    (call, expected)
+}
+
+#[test]
+fn row_weights_of_cases() {
+    for backend in devices() {
+        for (dims, height) in TABLES {
+            let (call, expected) = table(dims, height, &backend.device);
+            poison(&backend.device, &[expected.len()]);
+            let elsewhere = RowWeights {
+                rows: turned(call.rows.clone()),
+                positions: turned(call.positions.clone()),
+                scores: turned(call.scores.clone()),
+                ..call.clone()
+            };
+            for call in [call, elsewhere] {
+                let found = row_weights(call).unwrap();
+                assert_eq!(found.dims(), [dims[0], dims[1], height]);
+                close(&numbers(found), &expected, DType::F32, 1e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn row_weights_by_tensor_operations() {
+    for backend in backends() {
+        for (dims, height) in TABLES {
+            let (call, expected) = table(dims, height, &backend.device);
+            let RowWeights { rows, positions, scores, height, least, most } = call;
+            let bounds = (least, most);
+            let input = WeightsInput { rows, positions, scores, height, bounds };
+            for ops in [&Reference as &dyn Ops, best().as_ref()] {
+                close(&numbers(ops.row_weights(input.clone())), &expected, DType::F32, 1e-6);
+            }
+        }
+    }
+}
+
+/// Heads of tracks and of scores, columns, window, pool.
+const SCORES: [([usize; 4], usize, Option<Pool>); 7] = [
+    ([1, 1, 1, 1], 1, None),
+    ([1, 2, 2, 5], 8, None),
+    ([2, 4, 2, 37], 4, None),
+    ([1, 2, 2, 64], 8, Some(Pool { kind: PoolKind::Avg, kernel: 7 })),
+    ([2, 6, 2, 300], 32, Some(Pool { kind: PoolKind::Max, kernel: 5 })),
+    ([1, 3, 3, 600], 0, Some(Pool { kind: PoolKind::Avg, kernel: 3 })),
+    // Pooled over more than there is.
+    ([1, 1, 1, 4], 1, Some(Pool { kind: PoolKind::Avg, kernel: 11 })),
+];
+
+/// What [`global_local`] takes, and what it is. The first head has received nothing.
+fn tracks(
+    case: [usize; 4],
+    window: usize,
+    pool: Option<Pool>,
+    device: &Device,
+) -> (GlobalLocal, Vec<f64>) {
+    let [batch, heads, kv_heads, columns] = case;
+    let mut rng = ChaCha8Rng::seed_from_u64(columns as u64);
+    let group = heads / kv_heads;
+    let mut track = || -> Vec<f32> {
+        (0..batch * heads * columns)
+            .map(|place| if place < group * columns { 0.0 } else { rng.random_range(0.0..3.0) })
+            .collect()
+    };
+    let (sums, past, current) = (track(), track(), track());
+    let mean = |track: &[f32], head: usize, column: usize| -> f64 {
+        let of_group = (0..group).map(|one| track[(head * group + one) * columns + column]);
+        of_group.map(f64::from).sum::<f64>() / group as f64
+    };
+    let outside = columns.saturating_sub(window);
+    let (kernel, most) = pool.map_or((1, false), |pool| (pool.kernel, pool.kind == PoolKind::Max));
+    let mut expected = Vec::new();
+    for head in 0..batch * kv_heads {
+        let global = |column| mean(&sums, head, column);
+        let local = |column| mean(&past, head, column) + mean(&current, head, column);
+        let all: f64 = (0..outside).map(global).sum();
+        let windows: f64 = (0..outside).map(local).sum();
+        let level = if all == 0.0 { 0.0 } else { windows / all };
+        let score = |column: usize| match column < outside {
+            true => (global(column) * level).max(local(column)),
+            false => 0.0,
+        };
+        expected.extend((0..columns).map(|column| {
+            let first = column.saturating_sub(kernel / 2);
+            let near = (first..(column + kernel / 2 + 1).min(columns)).map(score);
+            match most {
+                true => near.fold(0.0, f64::max),
+                false => near.sum::<f64>() / kernel as f64,
+            }
+        }));
+    }
+    let dims = [batch, heads, columns];
+    let call = GlobalLocal {
+        sums: floats(&sums, dims, device),
+        past: floats(&past, dims, device),
+        current: floats(&current, dims, device),
+        kv_heads,
+        window,
+        pool: kernel,
+        most,
+    };
+    (call, expected)
+}
+
+#[test]
+fn global_local_of_cases() {
+    for backend in devices() {
+        for (case, window, pool) in SCORES {
+            let (call, expected) = tracks(case, window, pool, &backend.device);
+            poison(&backend.device, &[expected.len()]);
+            let elsewhere = GlobalLocal {
+                sums: turned(call.sums.clone()),
+                past: turned(call.past.clone()),
+                ..call.clone()
+            };
+            for call in [call, elsewhere] {
+                let found = global_local(call.clone()).unwrap();
+                assert_eq!(found.dims(), [case[0], case[2], case[3]]);
+                let again = global_local(call).unwrap();
+                assert_eq!(found.to_data(), again.to_data());
+                close(&numbers(found), &expected, DType::F32, 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn global_local_by_tensor_operations() {
+    for backend in backends() {
+        for (case, window, pool) in SCORES {
+            let (call, expected) = tracks(case, window, pool, &backend.device);
+            let GlobalLocal { sums, past, current, kv_heads, window, .. } = call;
+            let input = GlobalLocalInput { sums, past, current, kv_heads, window, pool };
+            for ops in [&Reference as &dyn Ops, best().as_ref()] {
+                close(&numbers(ops.global_local(input.clone())), &expected, DType::F32, 1e-5);
+            }
+        }
+    }
+}
+
+/// Similarities of what is evicted, the thresholds before, and what weights and thresholds then are.
+struct Evicted {
+    similarity: Vec<f32>,
+    counts: Vec<usize>,
+    before: Option<Vec<f32>>,
+    weights: Vec<f64>,
+    threshold: Vec<f64>,
+}
+
+const BETA: f64 = 0.7;
+
+/// Batch rows, heads, columns, what each head evicts, and the thresholds before.
+type Eviction = ([usize; 3], &'static [usize], Option<&'static [f32]>);
+
+const EVICTIONS: [Eviction; 5] = [
+    ([1, 1, 1], &[1], None),
+    ([2, 2, 5], &[5, 5, 5, 5], Some(&[0.25, -4.0])),
+    // A row that evicts nothing, and a head that does not.
+    ([3, 2, 9], &[9, 0, 0, 0, 3, 4], Some(&[0.1, 0.2, -4.0])),
+    ([2, 1, 4], &[0, 4], None),
+    ([1, 3, 700], &[700, 257, 1], Some(&[0.05])),
+];
+
+fn evicted(([batch, heads, columns], counts, before): Eviction) -> Evicted {
+    let mut rng = ChaCha8Rng::seed_from_u64(columns as u64);
+    let mut similarity: Vec<f32> =
+        (0..batch * heads * columns).map(|_| rng.random_range(-1.0..1.0)).collect();
+    let (mut weights, mut threshold) = (Vec::new(), Vec::new());
+    for row in 0..batch {
+        let of_row = &counts[row * heads..][..heads];
+        let (mut total, mut number) = (0.0, 0);
+        for (head, &count) in of_row.iter().enumerate() {
+            let first = (row * heads + head) * columns;
+            let own = &mut similarity[first..first + columns];
+            // What stands at fillers counts nothing, whatever it is.
+            own[..columns - count].fill(f32::NAN);
+            total += own[columns - count..].iter().map(|&x| f64::from(x)).sum::<f64>();
+            number += count;
+        }
+        let mean = total / number.max(1) as f64;
+        let held = before.map_or(-4.0, |before| f64::from(before[row]));
+        let limit = match number {
+            0 => held,
+            _ if held < -2.0 => mean,
+            _ => BETA * mean + (1.0 - BETA) * held,
+        };
+        threshold.push(limit);
+        for (head, &count) in of_row.iter().enumerate() {
+            let own = &similarity[(row * heads + head) * columns..][..columns];
+            weights.extend(own.iter().enumerate().map(|(column, &like)| {
+                let like = f64::from(like);
+                if column >= columns - count && like >= limit { like.exp() } else { 0.0 }
+            }));
+        }
+    }
+    let (counts, before) = (counts.to_vec(), before.map(<[f32]>::to_vec));
+    Evicted { similarity, counts, before, weights, threshold }
+}
+
+#[test]
+fn ema_weights_of_cases() {
+    for backend in devices() {
+        for case in EVICTIONS {
+            let (dims, drawn) = (case.0, evicted(case));
+            poison(&backend.device, &[drawn.weights.len(), drawn.threshold.len()]);
+            let similarity = floats(&drawn.similarity, dims, &backend.device);
+            let before = |list: &Vec<f32>| floats(list, [dims[0], 1], &backend.device);
+            for similarity in [similarity.clone(), turned(similarity)] {
+                let (weights, threshold) = ema_weights(EmaWeights {
+                    similarity,
+                    counts: &drawn.counts,
+                    before: drawn.before.as_ref().map(before),
+                    beta: BETA,
+                })
+                .unwrap();
+                close(&numbers(threshold), &drawn.threshold, DType::F32, 1e-6);
+                // A single one is as like as the mean is: the same sum, the same number.
+                close(&numbers(weights), &drawn.weights, DType::F32, 1e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn ema_weights_by_tensor_operations() {
+    for backend in backends() {
+        for case in EVICTIONS {
+            let (dims, mut drawn) = (case.0, evicted(case));
+            // Tensor operations multiply what is at fillers by zero.
+            drawn.similarity.iter_mut().for_each(|x| *x = if x.is_nan() { 0.5 } else { *x });
+            let before = |list: &Vec<f32>| floats(list, [dims[0], 1], &backend.device);
+            for ops in [&Reference as &dyn Ops, best().as_ref()] {
+                let (weights, threshold) = ops.ema_weights(EmaInput {
+                    similarity: floats(&drawn.similarity, dims, &backend.device),
+                    counts: &drawn.counts,
+                    before: drawn.before.as_ref().map(before),
+                    beta: BETA,
+                });
+                close(&numbers(threshold), &drawn.threshold, DType::F32, 1e-6);
+                close(&numbers(weights), &drawn.weights, DType::F32, 1e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn scores_that_do_not_fit_are_refused() {
+    let on_host = table([1, 1, 4], 2, &host()).0;
+    let refused = row_weights(on_host).unwrap_err();
+    assert_eq!(refused, KernelError::Device { operation: "row_weights" });
+    for backend in devices() {
+        let device = &backend.device;
+        let value = |operation, what, found, expected: &str| KernelError::Value {
+            operation,
+            what,
+            found,
+            expected: expected.into(),
+        };
+        let good = table([1, 1, 4], 2, device).0;
+        let none = RowWeights { height: 0, ..good.clone() };
+        let expected = value("row_weights", "rows", 0, "1 or more");
+        assert_eq!(row_weights(none).unwrap_err(), expected);
+        let long = [1, 1, 8193];
+        let many = RowWeights {
+            rows: Tensor::zeros(long, device),
+            positions: Tensor::zeros(long, device),
+            scores: Tensor::zeros(long, (device, DType::F32)),
+            ..good
+        };
+        let expected = KernelError::TooLarge {
+            operation: "row_weights",
+            what: "the number of columns",
+            found: 8193,
+            max: 8192,
+        };
+        assert_eq!(row_weights(many).unwrap_err(), expected);
+
+        let good = tracks([1, 4, 2, 8], 2, None, device).0;
+        let even = GlobalLocal { pool: 4, ..good.clone() };
+        assert_eq!(global_local(even).unwrap_err(), value("global_local", "pool", 4, "odd"));
+        let heads = GlobalLocal { kv_heads: 3, ..good };
+        let expected = value("global_local", "heads", 4, "a multiple of 3");
+        assert_eq!(global_local(heads).unwrap_err(), expected);
+
+        let similarity = Tensor::<3>::zeros([1, 2, 3], (device, DType::F32));
+        let call = |counts| EmaWeights {
+            similarity: similarity.clone(),
+            counts,
+            before: None,
+            beta: BETA,
+        };
+        let expected = value("ema_weights", "counts", 4, "at most 3");
+        assert_eq!(ema_weights(call(&[1, 4])).unwrap_err(), expected);
+        let expected = value("ema_weights", "the length of counts", 1, "2");
+        assert_eq!(ema_weights(call(&[1])).unwrap_err(), expected);
+    }
+}
