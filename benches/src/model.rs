@@ -85,14 +85,21 @@ impl Dimensions {
 /// If the dimensions do not fit together.
 pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Result<Llama> {
     let model = Llama::new(dimensions.config()?, device)?;
-    Ok(model.map(&mut Cast(dtype)))
+    let model = model.map(&mut Cast(dtype));
+    // What was there in f32 goes.
+    device.memory_cleanup();
+    Ok(model)
 }
 
-/// Casts parameters, which are made when they are first looked at: here, one after another.
+/// Casts parameters, which are made when they are first looked at: here, one after another. They lie where Burn puts those
+/// that it loads, apart from what comes and goes.
 pub(crate) struct Cast(pub(crate) DType);
 
 impl ModuleMapper for Cast {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|tensor| tensor.cast(self.0))
+        param.map(|tensor| {
+            let device = tensor.device();
+            device.memory_persistent_allocations(tensor, |tensor| tensor.cast(self.0))
+        })
     }
 }

@@ -5,6 +5,7 @@ mod ceilings;
 mod compact;
 mod compressed;
 mod group;
+mod lists;
 mod merge;
 mod rotate;
 mod scores;
@@ -18,7 +19,7 @@ type Group = fn(&mut Bench) -> anyhow::Result<()>;
 
 /// Times every row that is wanted.
 pub fn run(bench: &mut Bench) {
-    let groups: [(&str, Group); 11] = [
+    let groups: [(&str, Group); 12] = [
         ("ceilings", ceilings::run),
         ("select", select::run),
         ("group", group::run),
@@ -29,6 +30,7 @@ pub fn run(bench: &mut Bench) {
         ("compressed", compressed::run),
         ("merge", merge::run),
         ("tokens", tokens::run),
+        ("lists", lists::run),
         ("step", step::run),
     ];
     for (name, group) in groups {

@@ -2,8 +2,12 @@
 //! is in now, and what is known of it goes where it goes.
 
 use anyhow::Result;
-use briquette::ops::{
-    ClassifyInput, ExtendInput, MergedInput, Ops, Reference, RegroupInput, Regrouped, best,
+use briquette::{
+    ops::{
+        ClassifyInput, ExtendInput, GlobalLocalInput, MergedInput, Ops, Reference, RegroupInput,
+        Regrouped, WeightsInput, best,
+    },
+    score::Pool,
 };
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
@@ -62,7 +66,9 @@ impl Table {
 }
 
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
-    if !["extend/step", "classify/step", "regroup/step"].iter().any(|row| bench.wants(row)) {
+    let rows =
+        ["extend/step", "classify/step", "regroup/step", "row-weights/step", "global-local/step"];
+    if !rows.iter().any(|row| bench.wants(row)) {
         return Ok(());
     }
     let table = Table::new(bench, bench.size(128, 3), bench.size(256, 16));
@@ -80,7 +86,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("extend/step", 4 * tokens + 2 * entries);
-    one(bench, case, &|ops| extend(ops).norms)?;
+    one(bench, case, &|ops| vec![extend(ops).norms])?;
 
     let of_entries = vec![entries; table.heads];
     // One row is merged, the second.
@@ -109,7 +115,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
             scores: table.scores.clone(),
         })
     };
-    one(bench, table.case("classify/step", 6 * tokens + entries), &|ops| classify(ops).1)?;
+    one(bench, table.case("classify/step", 6 * tokens + entries), &|ops| vec![classify(ops).1])?;
 
     let of_tokens = vec![tokens; table.heads];
     let lengths = table.scores.clone().narrow(2, 0, entries);
@@ -129,18 +135,52 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("regroup/step", 11 * tokens + entries);
-    one(bench, case, &|ops| regroup(ops).norms)
+    one(bench, case, &|ops| vec![regroup(ops).norms])?;
+    scores(bench, &table)
 }
 
-type Call<'a> = &'a (dyn Fn(&dyn Ops) -> Tensor<3> + Sync);
+/// What entries weigh and what tokens are ranked by.
+fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
+    let (tokens, entries) = (table.tokens(), table.entries);
+    one(bench, table.case("row-weights/step", 3 * tokens + entries), &|ops| {
+        vec![ops.row_weights(WeightsInput {
+            rows: table.entry.clone(),
+            positions: table.positions.clone(),
+            scores: table.scores.clone(),
+            height: entries,
+            bounds: (1e-12, 1e30),
+        })]
+    })?;
+    // Read once for the level, once for the scores.
+    one(bench, table.case("global-local/step", 7 * tokens), &|ops| {
+        vec![ops.global_local(GlobalLocalInput {
+            sums: table.scores.clone(),
+            past: table.norms.clone(),
+            current: table.scores.clone(),
+            kv_heads: table.heads,
+            window: 32,
+            pool: Some(Pool::avg(7)),
+        })]
+    })
+}
 
-fn one(bench: &mut Bench, case: Case, call: Call<'_>) -> Result<()> {
+/// What an operation returns, by kernels or by tensor operations.
+type Call<'a, const D: usize> = &'a (dyn Fn(&dyn Ops) -> Vec<Tensor<D>> + Sync);
+
+/// Times a call, and compares what it returns with what tensor operations do.
+pub(super) fn one<const D: usize>(bench: &mut Bench, case: Case, call: Call<'_, D>) -> Result<()> {
     if !bench.wants(case.row) {
         return Ok(());
     }
     let ops = best();
     if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(call(ops.as_ref()), call(&Reference));
+        let check = || {
+            let (found, expected) = (call(ops.as_ref()), call(&Reference));
+            found.into_iter().zip(expected).try_fold((0.0, 0.0), |(most, of), (found, expected)| {
+                let (off, largest) = difference(found, expected)?;
+                Ok((f64::max(most, off), f64::max(of, largest)))
+            })
+        };
         bench.run(&case, "briquette", 1, Some(&check), &|_| keep(call(ops.as_ref())));
     }
     if bench.variants.contains(&Variant::Reference) {
