@@ -10,7 +10,8 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     Budget, CacheConfig, CacheShape, HeadScores, InputCheck, KvCache, Policy, Profile, Prompt,
-    policy::Schedule, position::RotaryEmbedding,
+    policy::{PrefillCompression, Schedule},
+    position::RotaryEmbedding,
 };
 use briquette_models::Llama;
 use burn::{
@@ -158,6 +159,9 @@ pub struct Runner {
     /// Decoded tokens between two compressions of the methods that compress in decoding, instead of their own.
     pub decode_every: Option<usize>,
 }
+
+/// Tokens that a cache which compresses them is filled with at once.
+const FILLED_AT_ONCE: usize = 512;
 
 impl Runner {
     /// A policy by name, with a profile drawn at random where it wants one.
@@ -426,19 +430,27 @@ impl Runner {
     }
 
     /// A cache that holds what it would after the prompts, without the model's work for them: noise, a layer at a time. One
-    /// that compresses to so many columns is given twice as many tokens at once, and compresses them; another the whole
-    /// prompts, in parts.
+    /// that compresses to so many columns is given twice as many tokens, and compresses them whenever some have come;
+    /// another the whole prompts, in parts.
     fn fill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
         let Setting { batch, prompt, new } = setting;
         let Dimensions { layers, query_heads, kv_heads, head_dim, context, .. } = self.dimensions;
         let (tokens, chunk) = match policy.budget() {
             Some(Budget::Tokens(budget)) => {
                 let tokens = (2 * policy.reducer().columns(budget)).min(prompt);
-                (tokens, tokens)
+                (tokens, tokens.min(FILLED_AT_ONCE))
             }
             _ => (prompt, (self.chunk / batch).clamp(1, prompt)),
         };
-        let mut cache = self.cache(policy, prompt + new + 16)?;
+        let schedule = policy.schedule();
+        let policy = match schedule.prefill {
+            PrefillCompression::Never => policy.clone(),
+            // What comes at once would take more room than what is held.
+            _ => policy
+                .clone()
+                .with_schedule(Schedule { prefill: PrefillCompression::EveryChunk, ..schedule }),
+        };
+        let mut cache = self.cache(&policy, prompt + new + 16)?;
         let rope = RotaryEmbedding::new(head_dim, context, 500_000.0, &self.device)?;
         cache.begin_prompt(Prompt::new(tokens))?;
         for start in (0..tokens).step_by(chunk) {

@@ -46,7 +46,8 @@ pub(super) fn ema_weights<I: Int>(
     let mut half = comptime!(UNITS / 2).runtime();
     while half > 0 {
         if unit < half {
-            sums[unit] = sums[unit] + sums[unit + half];
+            let other = sums[unit + half];
+            sums[unit] += other;
         }
         sync_cube();
         half /= 2;

@@ -68,8 +68,9 @@ pub(super) fn level(
     let mut half = comptime!(UNITS / 2).runtime();
     while half > 0 {
         if unit < half {
-            of_all[unit] = of_all[unit] + of_all[unit + half];
-            of_windows[unit] = of_windows[unit] + of_windows[unit + half];
+            let (all, windows) = (of_all[unit + half], of_windows[unit + half]);
+            of_all[unit] += all;
+            of_windows[unit] += windows;
         }
         sync_cube();
         half /= 2;

@@ -91,11 +91,10 @@ impl Case {
             let (found, list) = (numbers(found), numbers(list.clone()));
             let behind = numbers(behind.clone());
             let row = |x: &[f32], row: usize| x[row * head_dim..][..head_dim].to_vec();
-            for head in 0..batch * heads {
+            for (head, (&count, &own)) in self.counts.iter().zip(&offsets).enumerate() {
                 let first = head * (width + tail);
-                let count = self.counts[head];
                 for place in 0..count {
-                    let expected = row(&list, offsets[head] + place);
+                    let expected = row(&list, own + place);
                     assert_eq!(row(&found, first + width - count + place), expected, "{self:?}");
                 }
                 for place in 0..tail {
