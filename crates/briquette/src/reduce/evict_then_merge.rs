@@ -283,7 +283,7 @@ impl Step<'_> {
         let Self { input, counts, .. } = self;
         let ops = input.ops;
         let (entries, centers) = (left.positions.dims()[2], most(&counts.centers));
-        // Where in each head its centers end, as many columns as the most has begin.
+        // Centers end where the window of their head begins; as many columns before it as the most has are looked at.
         let first: Vec<i64> = counts
             .recent
             .iter()
