@@ -40,6 +40,7 @@ mod select;
 mod shared_attention;
 mod split;
 mod tile;
+mod tracks;
 mod vector;
 mod window;
 

@@ -10,6 +10,8 @@ use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
 use super::launch;
+#[cfg(feature = "fusion")]
+use crate::tracks;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -48,10 +50,10 @@ fn outputs(
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let width = positions.shape[2] + more_positions.shape[2];
     let track = |index: usize, track: &TensorSpec| {
-        let shape = super::track_shape(&track.shape, width, index < *count);
+        let shape = tracks::shape(&track.shape, width, index < *count);
         TensorSpec::new(shape, DType::F32)
     };
-    let shape = super::track_shape(&positions.shape, width, true);
+    let shape = tracks::shape(&positions.shape, width, true);
     (
         TensorSpec::new(shape, positions.dtype),
         track(0, track_0),

@@ -3,13 +3,13 @@ mod kernel;
 
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor},
+    tensor::{DType, Int, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::JoinBackend;
-use crate::{MOST_TRACKS, Result, check::Check};
+use crate::{MOST_TRACKS, Result, check::Check, tracks};
 
 /// What is known of the columns of a layer besides their keys and values.
 #[derive(Clone, Debug)]
@@ -86,14 +86,6 @@ pub fn join(before: Columns, behind: Columns) -> Result<Columns> {
     })
 }
 
-/// The shape of a track of so many columns, or of one that is not there: a buffer of nothing is not one.
-fn track_shape(shape: &Shape, width: usize, is: bool) -> Shape {
-    match is {
-        true => Shape::from([shape[0], shape[1], width]),
-        false => Shape::from([1, 1, 1]),
-    }
-}
-
 fn launch(
     [positions, more_positions]: [CubeTensor; 2],
     tracks: Vec<CubeTensor>,
@@ -103,9 +95,9 @@ fn launch(
     let dtype = positions.dtype;
     let width = positions.shape()[2] + more_positions.shape()[2];
     let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
-    let shape = track_shape(&positions.shape(), width, true);
+    let shape = tracks::shape(&positions.shape(), width, true);
     let all_positions = empty(shape.clone(), dtype);
-    let track = |track: &CubeTensor| empty(track_shape(&track.shape(), width, true), DType::F32);
+    let track = |track: &CubeTensor| empty(tracks::shape(&track.shape(), width, true), DType::F32);
     let all_tracks: Vec<CubeTensor> = tracks.iter().map(track).collect();
     let args = |tracks: Vec<CubeTensor>| tracks.into_iter().map(CubeTensor::into_tensor_arg);
     kernel::join::launch(

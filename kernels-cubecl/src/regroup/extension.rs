@@ -10,6 +10,8 @@ use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
 use super::launch;
+#[cfg(feature = "fusion")]
+use crate::tracks;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -71,9 +73,8 @@ fn outputs(
 {
     let width = columns.shape[2];
     let f32 = |shape| TensorSpec::new(shape, DType::F32);
-    let track = |index: usize, track: &TensorSpec| {
-        f32(super::track_shape(&track.shape, width, index < *count))
-    };
+    let track =
+        |index: usize, track: &TensorSpec| f32(tracks::shape(&track.shape, width, index < *count));
     (
         columns.clone(),
         columns.clone(),

@@ -3,13 +3,13 @@ mod kernel;
 
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor},
+    tensor::{DType, Int, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::RegroupBackend;
-use crate::{MOST_TRACKS, Result, check::Check, missing::Missing};
+use crate::{MOST_TRACKS, Result, check::Check, missing::Missing, tracks};
 
 /// What [`regroup`] works on: which columns stay, and what is known of all there were.
 #[derive(Clone, Debug)]
@@ -146,14 +146,6 @@ pub fn regroup(input: Regroup<'_>) -> Result<Regrouped> {
     })
 }
 
-/// The shape of a track of so many columns, or of one that is not there: a buffer of nothing is not one.
-fn track_shape(shape: &Shape, width: usize, is: bool) -> Shape {
-    match is {
-        true => Shape::from([shape[0], shape[1], width]),
-        false => Shape::from([1, 1, 1]),
-    }
-}
-
 type Outputs = (
     CubeTensor,
     CubeTensor,
@@ -180,7 +172,8 @@ fn launch(
     let [positions, entry] = [(); 2].map(|()| empty(shape.clone(), dtype));
     let centers = empty(ints[4].shape(), dtype);
     let norms = empty(shape.clone(), DType::F32);
-    let track = |track: &CubeTensor| empty(track_shape(&track.shape(), shape[2], true), DType::F32);
+    let track =
+        |track: &CubeTensor| empty(tracks::shape(&track.shape(), shape[2], true), DType::F32);
     let new_tracks: Vec<CubeTensor> = tracks.iter().map(track).collect();
     let units = shape[2].max(centers.shape()[2]);
     let of_tracks =
