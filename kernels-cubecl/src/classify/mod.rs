@@ -77,14 +77,12 @@ pub fn classify(input: Classify<'_>) -> Result<(Tensor<3, Int>, Tensor<3>)> {
     check.tensors(11)?;
     let lists = batch * heads;
     let missing = Missing::new(&check, counts, lists, entries)?;
-    let merging = match &merged {
-        None => None,
-        Some(merged) => Some(Merging::new(&check, merged, dims, entries)?),
-    };
+    let merging = merged.as_ref().map(|merged| (merged.counts, merged.first));
+    merged.as_ref().map_or(Ok(()), |merged| check_merged(&check, merged, dims, entries))?;
     let of_head = |head: usize| -> [usize; 3] {
-        let missing = missing.of(head);
-        let merging = merging.as_ref();
-        merging.map_or([missing, 0, 0], |m| [missing, m.counts[head], m.first[head]])
+        let (merging, first) =
+            merging.map_or((0, 0), |(counts, first)| (counts[head], first[head]));
+        [missing.of(head), merging, first]
     };
     let first = of_head(0);
     let differ = (1..lists).any(|head| of_head(head) != first);
@@ -123,36 +121,28 @@ pub fn classify(input: Classify<'_>) -> Result<(Tensor<3, Int>, Tensor<3>)> {
     Ok((Tensor::from_dispatch(classes), Tensor::from_dispatch(ranks)))
 }
 
-/// Rows to be merged and the first entry of each head, checked.
-struct Merging<'a> {
-    counts: &'a [usize],
-    first: &'a [usize],
-}
-
-impl<'a> Merging<'a> {
-    fn new(
-        check: &Check,
-        merged: &MergedRows<'a>,
-        [batch, heads, _]: [usize; 3],
-        entries: usize,
-    ) -> Result<Self> {
-        let MergedRows { rows, counts, nearest, first, similarity, .. } = merged;
-        let (lists, width) = (batch * heads, rows.dims()[2]);
-        check.value("rows to merge", width, width > 0, "1 or more")?;
-        check.shape("rows to merge", rows.dims(), [batch, heads, width])?;
-        check.shape("nearest", nearest.dims(), rows.dims())?;
-        check.shape("similarity", similarity.dims(), rows.dims())?;
-        check.f32("similarity", similarity.dtype())?;
-        check.countable("rows to merge", &rows.dims())?;
-        // Refuses counts that do not fit.
-        Missing::new(check, counts, lists, width)?;
-        let fits = first.len() == lists;
-        check.value("the length of first", first.len(), fits, lists.to_string())?;
-        for &first in *first {
-            check.value("first", first, first <= entries, format!("at most {entries}"))?;
-        }
-        Ok(Self { counts, first })
+fn check_merged(
+    check: &Check,
+    merged: &MergedRows<'_>,
+    [batch, heads, _]: [usize; 3],
+    entries: usize,
+) -> Result<()> {
+    let MergedRows { rows, counts, nearest, first, similarity, .. } = merged;
+    let (lists, width) = (batch * heads, rows.dims()[2]);
+    check.value("rows to merge", width, width > 0, "1 or more")?;
+    check.shape("rows to merge", rows.dims(), [batch, heads, width])?;
+    check.shape("nearest", nearest.dims(), rows.dims())?;
+    check.shape("similarity", similarity.dims(), rows.dims())?;
+    check.f32("similarity", similarity.dtype())?;
+    check.countable("rows to merge", &rows.dims())?;
+    // Refuses counts that do not fit.
+    Missing::new(check, counts, lists, width)?;
+    let fits = first.len() == lists;
+    check.value("the length of first", first.len(), fits, lists.to_string())?;
+    for &first in *first {
+        check.value("first", first, first <= entries, format!("at most {entries}"))?;
     }
+    Ok(())
 }
 
 /// Rows, rows left, rows merged, the nearest of them, centers, what heads hold, positions; similarity and scores.

@@ -391,7 +391,7 @@ impl LayerCache {
     ) -> usize {
         let Context { shape, observes, .. } = context;
         let of_heads = |x: Tensor<3>| match observes.heads {
-            ObservedHeads::Kv => group_mean(x, shape),
+            ObservedHeads::Kv => group_mean(x, shape.kv_heads),
             ObservedHeads::Query => x,
         };
         let sums = sums.map(of_heads);

@@ -1,18 +1,13 @@
-use burn::tensor::{Tensor, s};
+use burn::tensor::Tensor;
 
 use super::GlobalLocalInput;
-use crate::score::{Pool, PoolKind};
+use crate::score::{Pool, PoolKind, group_mean, outside_window};
 
 pub(super) fn global_local(input: GlobalLocalInput) -> Tensor<3> {
     let GlobalLocalInput { sums, past, current, kv_heads, window, pool } = input;
-    let [batch, heads, columns] = sums.dims();
-    let group_mean = |track: Tensor<3>| -> Tensor<3> {
-        let of_groups = track.reshape([batch, kv_heads, heads / kv_heads, columns]);
-        of_groups.mean_dim(2).reshape([batch, kv_heads, columns])
-    };
-    let global = group_mean(sums);
-    let local = group_mean(past + current);
-    let outside = columns.saturating_sub(window);
+    let global = group_mean(sums, kv_heads);
+    let local = group_mean(past + current, kv_heads);
+    let outside = global.dims()[2].saturating_sub(window);
     if outside == 0 {
         return local.zeros_like();
     }
@@ -21,8 +16,7 @@ pub(super) fn global_local(input: GlobalLocalInput) -> Tensor<3> {
     // What has received nothing has received nothing from the window.
     let level = total(&local) / (total(&global) + f32::MIN_POSITIVE);
     let scores = (global * level).max_pair(local);
-    // Columns of the window are kept anyway, and in their place zeros pool like the padding beyond an end.
-    let scores = scores.slice_fill(s![.., .., outside..], 0.0);
+    let scores = outside_window(scores, window);
     match pool {
         None => scores,
         Some(pool) => pool.apply(scores),

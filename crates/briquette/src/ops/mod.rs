@@ -18,6 +18,7 @@ mod nearest;
 mod product;
 mod regroup;
 mod rotate;
+mod row_weights;
 mod select;
 mod unit;
 mod window;
@@ -26,7 +27,7 @@ pub(crate) use unit::{norm, unit};
 
 use std::{fmt::Debug, sync::Arc};
 
-use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use crate::{
     Result,
@@ -158,17 +159,7 @@ pub trait Ops: Debug + Send + Sync {
     /// For each row the sum of what its columns are ranked by, f32, `[batch, kv_heads, height]`. See [`WeightsInput`] for
     /// shapes.
     fn row_weights(&self, input: WeightsInput) -> Tensor<3> {
-        let WeightsInput { rows, positions, scores, height, bounds } = input;
-        let [batch, heads, _] = rows.dims();
-        let scores = scores.clamp(bounds.0, bounds.1).mask_fill(positions.lower_scalar(0), 0.0);
-        let sums = self.accumulate(AccumulateInput {
-            weights: Tensor::ones(scores.dims(), (&scores.device(), DType::F32)),
-            x: scores.unsqueeze_dim::<4>(3),
-            slot: rows,
-            span: 1,
-            slots: height,
-        });
-        sums.reshape([batch, heads, height])
+        row_weights::row_weights(input, |input| self.accumulate(input))
     }
 
     /// The Global-Local scores of EMS, f32, `[batch, kv_heads, columns]`. See [`GlobalLocalInput`] for shapes.

@@ -62,7 +62,7 @@ impl Reducer for ValueMerge {
                 reason: "was called without its column sums".into(),
             });
         };
-        let attention = group_mean(attention, input.shape);
+        let attention = group_mean(attention, input.shape.kv_heads);
         let split = split(&input)?;
         let ReduceInput { layer, entries, ops, .. } = input;
         let Shares { start, share } = self.shares(layer, &entries, attention, &split, ops);

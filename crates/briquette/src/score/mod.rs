@@ -26,6 +26,7 @@ pub use recency::Recency;
 pub use retrieval::{Pick, RetrievalHeads};
 pub use robust::RobustAttention;
 pub use variance::WindowVariance;
+pub(crate) use window::outside_window;
 pub use window::{HeadMean, WindowAttention};
 
 use crate::{
@@ -218,7 +219,7 @@ impl ScoreInput<'_> {
     /// The mean over the query heads that share a kv head: `[batch, query_heads, entries]` becomes
     /// `[batch, kv_heads, entries]`. What is counted for kv heads already is unchanged.
     pub fn group_mean(&self, scores: Tensor<3>) -> Tensor<3> {
-        group_mean(scores, self.shape)
+        group_mean(scores, self.shape.kv_heads)
     }
 
     /// The mean over all heads of `scores`, query heads or kv heads, the same for every kv head:
@@ -264,14 +265,14 @@ impl ScoreInput<'_> {
 }
 
 /// The mean over the query heads that share a kv head; one head a kv head is left alone.
-pub(crate) fn group_mean(scores: Tensor<3>, shape: CacheShape) -> Tensor<3> {
+pub(crate) fn group_mean(scores: Tensor<3>, kv_heads: usize) -> Tensor<3> {
     let [batch, heads, entries] = scores.dims();
-    let group = heads / shape.kv_heads;
+    let group = heads / kv_heads;
     if group == 1 {
         return scores;
     }
-    let scores = scores.reshape([batch, shape.kv_heads, group, entries]).mean_dim(2);
-    scores.reshape([batch, shape.kv_heads, entries])
+    let scores = scores.reshape([batch, kv_heads, group, entries]).mean_dim(2);
+    scores.reshape([batch, kv_heads, entries])
 }
 
 /// The scorers that have a file form.

@@ -81,7 +81,7 @@ impl Scorer for WindowAttention {
 
 /// Zeros for the entries of the last `window` tokens: they are kept anyway, and in their place zeros pool like the
 /// padding beyond an end.
-pub(super) fn outside_window(scores: Tensor<3>, window: usize) -> Tensor<3> {
+pub(crate) fn outside_window(scores: Tensor<3>, window: usize) -> Tensor<3> {
     let outside = scores.dims()[2].saturating_sub(window);
     scores.slice_fill(s![.., .., outside..], 0.0)
 }

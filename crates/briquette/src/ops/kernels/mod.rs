@@ -18,7 +18,7 @@ use super::{
     EmaInput, ExtendInput, Extended, GlobalLocalInput, Groups, LayOutInput, MergeInput, Moments,
     MomentsInput, Nearest, NearestInput, Ops, PackInput, QuantizedInput, RaggedInput, Reference,
     RegroupInput, Regrouped, RotaryInput, SelectInput, Selection, SharedInput, Split, WeightsInput,
-    WindowInput, group, merge as merged, select,
+    WindowInput, group, merge as merged, row_weights, select,
 };
 use crate::{
     Result,
@@ -100,7 +100,8 @@ impl Ops for Kernels {
     }
 
     fn row_weights(&self, input: WeightsInput) -> Tensor<3> {
-        scores::row_weights(input.clone()).unwrap_or_else(|_| Reference.row_weights(input))
+        scores::row_weights(input.clone())
+            .unwrap_or_else(|_| row_weights::row_weights(input, |input| self.accumulate(input)))
     }
 
     fn global_local(&self, input: GlobalLocalInput) -> Tensor<3> {
