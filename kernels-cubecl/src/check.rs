@@ -1,12 +1,11 @@
 //! Checks of a call before it is put off or launched.
 
+use briquette_ops::{OpError, Result};
 use burn::{
     backend::DispatchDevice,
     tensor::{DType, Device},
 };
 use cubecl::prelude::Client;
-
-use crate::{KernelError, Result};
 
 /// A call of one operation.
 pub(crate) struct Check {
@@ -19,7 +18,7 @@ impl Check {
     pub(crate) fn new(operation: &'static str, device: &Device) -> Result<Self> {
         match device.as_dispatch() {
             DispatchDevice::Cube(device) => Ok(Self { operation, client: device.client() }),
-            _ => Err(KernelError::Device { operation }),
+            _ => Err(OpError::Device { operation }),
         }
     }
 
@@ -30,7 +29,7 @@ impl Check {
 
     /// Refuses a device that lacks what the operation needs.
     pub(crate) fn supports(&self, supported: bool) -> Result<()> {
-        if supported { Ok(()) } else { Err(KernelError::Device { operation: self.operation }) }
+        if supported { Ok(()) } else { Err(OpError::Device { operation: self.operation }) }
     }
 
     /// Refuses a tensor of another shape.
@@ -43,7 +42,7 @@ impl Check {
         if found == expected {
             return Ok(());
         }
-        Err(KernelError::Shape {
+        Err(OpError::Shape {
             operation: self.operation,
             tensor,
             found: found.to_vec(),
@@ -61,7 +60,7 @@ impl Check {
         if found == expected {
             return Ok(());
         }
-        Err(KernelError::DataType { operation: self.operation, tensor, found, expected })
+        Err(OpError::DataType { operation: self.operation, tensor, found, expected })
     }
 
     /// Refuses a number that is not what it has to be.
@@ -75,7 +74,7 @@ impl Check {
         if fits {
             return Ok(());
         }
-        Err(KernelError::Value {
+        Err(OpError::Value {
             operation: self.operation,
             what,
             found,
@@ -88,7 +87,7 @@ impl Check {
         if found <= max {
             return Ok(());
         }
-        Err(KernelError::TooLarge { operation: self.operation, what, found, max })
+        Err(OpError::TooLarge { operation: self.operation, what, found, max })
     }
 
     /// Refuses a kernel of more tensors than the device binds at once, beside one for what else it is told.

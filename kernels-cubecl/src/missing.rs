@@ -1,8 +1,9 @@
 //! How many fillers each head begins with.
 
+use briquette_ops::Result;
 use burn::tensor::{Int, Tensor, TensorData};
 
-use crate::{Result, check::Check};
+use crate::check::Check;
 
 /// What heads of a rectangle lack, one number a batch row and head, rows first.
 pub(crate) struct Missing(Vec<usize>);

@@ -10,3 +10,6 @@ pub(crate) fn shape(of: &Shape, columns: usize, is: bool) -> Shape {
         false => Shape::from([1, 1, 1]),
     }
 }
+
+/// Tracks a kernel takes at most.
+pub const MOST_TRACKS: usize = 4;

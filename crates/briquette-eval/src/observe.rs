@@ -8,7 +8,10 @@ use std::sync::{
 
 use briquette::{
     CacheConfig, InputCheck, KvCache, Policy,
-    ops::{AttentionInput, AttentionOutput, Ops, WindowInput},
+    ops::{
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, MergeOps, Ops, OpError, SelectOps,
+        WindowInput,
+    },
     position::NoPositionEncoding,
 };
 use briquette_models::Llama;
@@ -62,15 +65,26 @@ impl Weights {
     }
 }
 
-impl Ops for Weights {
-    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+/// A wrapper of attention; all else is done by tensor operations.
+macro_rules! wraps_attention {
+    ($($wrapper:ty),*) => {$(
+        impl SelectOps for $wrapper {}
+        impl MergeOps for $wrapper {}
+        impl ClusterOps for $wrapper {}
+        impl Ops for $wrapper {}
+    )*};
+}
+wraps_attention!(Weights, Compared, Masked);
+
+impl AttentionOps for Weights {
+    fn attention(&self, input: AttentionInput) -> std::result::Result<AttentionOutput, OpError> {
         if let Some(layers) = lock(&self.watched).as_mut() {
             layers.push(self.inner.window_weights(WindowInput {
                 queries: input.queries.clone(),
                 keys: input.keys.clone(),
                 visibility: input.visibility.clone(),
                 scale: input.scale,
-            }));
+            })?);
         }
         self.inner.attention(input)
     }
@@ -119,15 +133,15 @@ impl Compared {
     }
 }
 
-impl Ops for Compared {
-    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+impl AttentionOps for Compared {
+    fn attention(&self, input: AttentionInput) -> std::result::Result<AttentionOutput, OpError> {
         let (entries, new) = (input.keys.dims()[2], input.queries.dims()[2]);
         let queries = input.queries.clone();
         let [keys, values] =
             [&input.keys, &input.values].map(|x| x.clone().narrow(2, entries - new, new));
-        let output = self.inner.attention(input);
+        let output = self.inner.attention(input)?;
         lock(&self.state).compare([queries, keys, values], &output.output);
-        output
+        Ok(output)
     }
 }
 
@@ -184,13 +198,13 @@ impl Masked {
     }
 }
 
-impl Ops for Masked {
-    fn attention(&self, input: AttentionInput) -> AttentionOutput {
+impl AttentionOps for Masked {
+    fn attention(&self, input: AttentionInput) -> std::result::Result<AttentionOutput, OpError> {
         let layer = self.calls.fetch_add(1, Ordering::Relaxed) % self.layers.len();
-        let mut output = self.inner.attention(input);
+        let mut output = self.inner.attention(input)?;
         if let Some(mask) = &self.layers[layer] {
             output.output = output.output * mask.clone();
         }
-        output
+        Ok(output)
     }
 }

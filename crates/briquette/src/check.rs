@@ -1,6 +1,6 @@
 //! Checks of parameters, named as in the policy file.
 
-use crate::{Error, Result};
+use crate::{Error, Result, ops::Pool};
 
 /// Refuses a parameter, with its value and what it must be.
 pub(crate) fn refuse(
@@ -32,4 +32,12 @@ pub(crate) fn share(parameter: &'static str, value: f64) -> Result<()> {
         return Ok(());
     }
     refuse(parameter, value, "between 0 and 1")
+}
+
+/// Pooling, if any, over an odd number of entries.
+pub(crate) fn pool(pool: Option<Pool>) -> Result<()> {
+    match pool {
+        Some(pool) if pool.kernel % 2 == 0 => refuse("pool.kernel", pool.kernel, "odd"),
+        _ => Ok(()),
+    }
 }

@@ -1,6 +1,6 @@
 use burn::tensor::DType;
 
-use crate::{CacheShape, policy::Budget};
+use crate::{CacheShape, ops::OpError, policy::Budget};
 
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -302,9 +302,31 @@ pub enum Error {
         /// What is wrong with its result.
         reason: String,
     },
+    /// An operation refused its input.
+    #[error(transparent)]
+    Operation(OpError),
     /// The device failed while executing.
     #[error("the device failed: {0}")]
     Execution(String),
+}
+
+impl Error {
+    /// The failure of an operation in a layer.
+    pub(crate) fn of_layer(error: OpError, layer: usize) -> Self {
+        match error {
+            OpError::NotANumber { count, .. } => Self::NotFinite { what: "scores", layer, count },
+            error => error.into(),
+        }
+    }
+}
+
+impl From<OpError> for Error {
+    fn from(error: OpError) -> Self {
+        match error {
+            OpError::Execution { reason, .. } => Self::Execution(reason),
+            error => Self::Operation(error),
+        }
+    }
 }
 
 impl From<burn::tensor::TensorReadError> for Error {

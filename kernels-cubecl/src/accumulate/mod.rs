@@ -1,30 +1,16 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{AccumulateInput, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor},
+    tensor::{DType, Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::AccumulateBackend;
-use crate::{Result, check::Check, vector::vector_size};
-
-/// What [`accumulate`] works on.
-#[derive(Clone, Debug)]
-pub struct Accumulate {
-    /// `[batch, heads, rows, channels]`
-    pub x: Tensor<4>,
-    /// What each row is multiplied by, `[batch, heads, rows]`, f32. A row of weight zero is not read.
-    pub weights: Tensor<3>,
-    /// The first slot each row is added to, `[batch, heads, rows]`.
-    pub slot: Tensor<3, Int>,
-    /// How many slots from there on it is added to.
-    pub span: usize,
-    /// Slots of the result; what falls before or behind them is dropped.
-    pub slots: usize,
-}
+use crate::{check::Check, vector::vector_size};
 
 /// Units that add up parts, and numbers of the output of one cube.
 const MERGERS: usize = 256;
@@ -50,11 +36,11 @@ const MAX_BUCKETS: usize = 1 << 21;
 /// those rows. There are up to 32 parts.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, there is no head, no slot, no channel or no span, or the device
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no head, no slot, no channel or no span, or the device
 /// has no kernels or cannot launch so much. No rows are allowed.
-pub fn accumulate(input: Accumulate) -> Result<Tensor<4>> {
-    input.check()?;
-    let Accumulate { x, weights, slot, span, slots } = input;
+pub fn accumulate(input: AccumulateInput) -> Result<Tensor<4>> {
+    check(&input)?;
+    let AccumulateInput { x, weights, slot, span, slots } = input;
     let [batch, heads, rows, channels] = x.dims();
     if rows == 0 {
         return Ok(Tensor::zeros([batch, heads, slots, channels], (&x.device(), DType::F32)));
@@ -68,34 +54,32 @@ pub fn accumulate(input: Accumulate) -> Result<Tensor<4>> {
     )))
 }
 
-impl Accumulate {
-    fn check(&self) -> Result<()> {
-        let check = Check::new("accumulate", &self.x.device())?;
-        let [batch, heads, rows, channels] = self.x.dims();
-        check.shape("weights", self.weights.dims(), [batch, heads, rows])?;
-        check.shape("slot", self.slot.dims(), [batch, heads, rows])?;
-        check.f32("weights", self.weights.dtype())?;
-        let some = |what, number| check.value(what, number, number > 0, "1 or more");
-        some("batch", batch)?;
-        some("heads", heads)?;
-        some("channels", channels)?;
-        some("span", self.span)?;
-        some("slots", self.slots)?;
-        check.at_most("channels", channels, kernel::ADDERS * 64)?;
-        check.at_most("slots and span", self.slots.saturating_add(self.span), MAX_BUCKETS)?;
-        check.countable("x", &[batch, heads, rows, channels])?;
-        let Plan { chunks, bins, parts, buckets, .. } = self.plan();
-        let lists = batch * heads;
-        check.countable("the places of bins", &[lists, chunks, bins + 1])?;
-        check.countable("parts", &[parts, lists, buckets, channels])?;
-        check.cubes([chunks.max(bins), parts.max(lists), lists])?;
-        check.cubes([(self.slots * channels).div_ceil(MERGERS), lists, 1])
-    }
+fn check(input: &AccumulateInput) -> Result<()> {
+    let check = Check::new("accumulate", &input.x.device())?;
+    let [batch, heads, rows, channels] = input.x.dims();
+    check.shape("weights", input.weights.dims(), [batch, heads, rows])?;
+    check.shape("slot", input.slot.dims(), [batch, heads, rows])?;
+    check.f32("weights", input.weights.dtype())?;
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("channels", channels)?;
+    some("span", input.span)?;
+    some("slots", input.slots)?;
+    check.at_most("channels", channels, kernel::ADDERS * 64)?;
+    check.at_most("slots and span", input.slots.saturating_add(input.span), MAX_BUCKETS)?;
+    check.countable("x", &[batch, heads, rows, channels])?;
+    let Plan { chunks, bins, parts, buckets, .. } = plan(input);
+    let lists = batch * heads;
+    check.countable("the places of bins", &[lists, chunks, bins + 1])?;
+    check.countable("parts", &[parts, lists, buckets, channels])?;
+    check.cubes([chunks.max(bins), parts.max(lists), lists])?;
+    check.cubes([(input.slots * channels).div_ceil(MERGERS), lists, 1])
+}
 
-    fn plan(&self) -> Plan {
-        let [_, _, rows, channels] = self.x.dims();
-        Plan::new(rows, channels, self.span, self.slots)
-    }
+fn plan(input: &AccumulateInput) -> Plan {
+    let [_, _, rows, channels] = input.x.dims();
+    Plan::new(rows, channels, input.span, input.slots)
 }
 
 /// How the work is shared out.

@@ -5,51 +5,18 @@ mod launch;
 mod mma;
 mod tiled;
 
-use burn::{
-    backend::Dispatch,
-    tensor::{Int, Tensor},
-};
+use briquette_ops::{AttentionInput, Result, Visibility};
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::extension::AttentionBackend;
-use crate::{Result, check::Check};
+use crate::check::Check;
 
 /// What a score is where the query does not see the key: its weight underflows to an exact zero.
 pub(crate) const INVISIBLE: f32 = -1e30;
 
-/// What [`attention`] works on. The queries belong to the last of the entries.
+/// Attention of a prompt, and what turns its scores into weights.
 #[derive(Clone, Debug)]
-pub struct Attention {
-    /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
-    pub queries: Tensor<4>,
-    /// Keys, positions encoded, `[batch, kv_heads, entries, head_dim]`.
-    pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, entries, head_dim]`, of the type of the keys.
-    pub values: Tensor<4>,
-    /// Who sees what.
-    pub visibility: Visibility,
-    /// What query-key products are multiplied by.
-    pub scale: f64,
-}
-
-/// Which key a query sees.
-// A tensor is large on the stack, but these are few.
-#[allow(clippy::large_enum_variant)]
-#[derive(Clone, Debug)]
-pub enum Visibility {
-    /// Those up to its own: query `i` of `new` sees the first `entries − new + i + 1`.
-    Causal,
-    /// Those of its own position and before.
-    Positions {
-        /// The position of each query, `[batch, 1, new]`; −1 is padding, which sees nothing.
-        queries: Tensor<3, Int>,
-        /// The position of each entry, `[batch, kv_heads, entries]`; −1 is padding, which nothing sees.
-        entries: Tensor<3, Int>,
-    },
-}
-
-/// What [`attention`] returns.
-#[derive(Clone, Debug)]
-pub struct AttentionOutput {
+pub struct PromptAttention {
     /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is padding.
     pub output: Tensor<4>,
     /// The logarithm of the sum of the exponentials of each query's scores, `[batch, query_heads, new]`, f32: what
@@ -75,11 +42,11 @@ pub struct AttentionOutput {
 /// the cache of the device, and writes the output and 4 bytes a query. By position it looks at every key.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is nothing to attend to, or the device has no
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend to, or the device has no
 /// kernels or cannot launch so much.
-pub fn attention(input: Attention) -> Result<AttentionOutput> {
-    input.check()?;
-    let Attention { queries, keys, values, visibility, scale } = input;
+pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
+    check(input)?;
+    let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
     let [queries, keys, values] = [queries, keys, values].map(Tensor::into_dispatch);
     let (output, log_sum_exp) = match visibility {
         Visibility::Causal => Dispatch::attention_causal(queries, keys, values, scale as f32),
@@ -92,31 +59,29 @@ pub fn attention(input: Attention) -> Result<AttentionOutput> {
             scale as f32,
         ),
     };
-    Ok(AttentionOutput {
+    Ok(PromptAttention {
         output: Tensor::from_dispatch(output),
         log_sum_exp: Tensor::from_dispatch(log_sum_exp),
     })
 }
 
-impl Attention {
-    fn check(&self) -> Result<()> {
-        let device = self.queries.device();
-        // A gradient goes back through a causal mask only.
-        #[cfg(feature = "autodiff")]
-        let device = match self.visibility {
-            Visibility::Causal => device.without_autodiff(),
-            Visibility::Positions { .. } => device,
-        };
-        let check = Check::new("attention", &device)?;
-        check_heads(&check, &self.queries, &self.keys, &self.visibility)?;
-        check.shape("values", self.values.dims(), self.keys.dims())?;
-        check.same_type("values", self.values.dtype(), self.keys.dtype())?;
-        let [batch, heads, new, _] = self.queries.dims();
-        check.tensors(7)?;
-        // The most cubes of either way to launch.
-        let blocks = new.div_ceil(launch::FEWEST_QUERIES);
-        check.cubes([blocks.max(heads), blocks.max(heads), batch])
-    }
+fn check(input: &AttentionInput) -> Result<()> {
+    let device = input.queries.device();
+    // A gradient goes back through a causal mask only.
+    #[cfg(feature = "autodiff")]
+    let device = match input.visibility {
+        Visibility::Causal => device.without_autodiff(),
+        Visibility::Positions { .. } => device,
+    };
+    let check = Check::new("attention", &device)?;
+    check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
+    check.shape("values", input.values.dims(), input.keys.dims())?;
+    check.same_type("values", input.values.dtype(), input.keys.dtype())?;
+    let [batch, heads, new, _] = input.queries.dims();
+    check.tensors(7)?;
+    // The most cubes of either way to launch.
+    let blocks = new.div_ceil(launch::FEWEST_QUERIES);
+    check.cubes([blocks.max(heads), blocks.max(heads), batch])
 }
 
 /// What [`attention`] and [`column_scores`](crate::column_scores()) ask of queries, keys and positions.

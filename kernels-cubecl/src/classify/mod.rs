@@ -1,6 +1,7 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{ClassifyInput, ClassifyOutput, MergedRows, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Int, Tensor, TensorData},
@@ -9,44 +10,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::ClassifyBackend;
-use crate::{Result, check::Check, missing::Missing};
-
-/// What [`classify`] works on: columns, each of which belongs to a row, and what becomes of the rows.
-#[derive(Clone, Debug)]
-pub struct Classify<'a> {
-    /// The row of each column, `[batch, heads, columns]`.
-    pub rows: Tensor<3, Int>,
-    /// The row that is each entry from now on, ascending, any at the fillers that heads of fewer begin with,
-    /// `[batch, heads, entries]`.
-    pub left: Tensor<3, Int>,
-    /// Entries of each batch row and head, rows first.
-    pub counts: &'a [usize],
-    /// Rows that may be merged into entries; all others are in none.
-    pub merged: Option<MergedRows<'a>>,
-    /// The column at the center of each entry, `[batch, heads, entries]`, any at fillers.
-    pub centers: Tensor<3, Int>,
-    /// Less than zero where a column holds nothing, `[batch, heads, columns]`.
-    pub positions: Tensor<3, Int>,
-    /// What columns are ranked by, f32, `[batch, heads, columns]`.
-    pub scores: Tensor<3>,
-}
-
-/// Rows that are merged into an entry if they are like it.
-#[derive(Clone, Debug)]
-pub struct MergedRows<'a> {
-    /// The rows, ascending, any at the fillers that heads of fewer begin with, `[batch, heads, merged]`.
-    pub rows: Tensor<3, Int>,
-    /// How many of them each batch row and head has, rows first.
-    pub counts: &'a [usize],
-    /// The entry each is most like, `[batch, heads, merged]`.
-    pub nearest: Tensor<3, Int>,
-    /// From what number on the entries of each batch row and head are counted there, rows first.
-    pub first: &'a [usize],
-    /// How like it is, f32, `[batch, heads, merged]`.
-    pub similarity: Tensor<3>,
-    /// What the similarity must be more than.
-    pub threshold: f64,
-}
+use crate::{check::Check, missing::Missing};
 
 /// For each column the entry it is in now, counted from 0, or −1; and what it is ranked by: a center `f32::MAX`, others
 /// their score, those in no entry `f32::MIN`. Both `[batch, heads, columns]`. With it EMS finds which tokens stay.
@@ -55,11 +19,11 @@ pub struct MergedRows<'a> {
 /// reads four numbers a column and what it looks at of the lists, which caches hold, and writes two.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, there is no row, column or entry, or the device has no
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or the device has no
 /// kernels or cannot launch so much.
-pub fn classify(input: Classify<'_>) -> Result<(Tensor<3, Int>, Tensor<3>)> {
+pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
     let check = Check::new("classify", &input.rows.device())?;
-    let Classify { rows, left, counts, merged, centers, positions, scores } = input;
+    let ClassifyInput { rows, left, entries: counts, merged, centers, positions, scores, .. } = input;
     let dims @ [batch, heads, columns] = rows.dims();
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
@@ -118,7 +82,8 @@ pub fn classify(input: Classify<'_>) -> Result<(Tensor<3, Int>, Tensor<3>)> {
         merges,
         differ,
     );
-    Ok((Tensor::from_dispatch(classes), Tensor::from_dispatch(ranks)))
+    let (classes, ranks) = (Tensor::from_dispatch(classes), Tensor::from_dispatch(ranks));
+    Ok(ClassifyOutput { classes, ranks })
 }
 
 fn check_merged(

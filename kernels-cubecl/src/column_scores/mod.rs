@@ -3,34 +3,16 @@ mod launch;
 mod mma;
 mod tiled;
 
+use briquette_ops::{AttentionInput, Result, Visibility};
 use burn::{
     backend::Dispatch,
     tensor::{Shape, Tensor},
 };
 
 use self::extension::ColumnScoresBackend;
-use crate::{Result, Visibility, attention::check_heads, check::Check};
+use crate::{attention::check_heads, check::Check};
 
-/// What [`column_scores`] works on. The queries belong to the last of the entries.
-#[derive(Clone, Debug)]
-pub struct ColumnScores {
-    /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
-    pub queries: Tensor<4>,
-    /// Keys, positions encoded, `[batch, kv_heads, entries, head_dim]`.
-    pub keys: Tensor<4>,
-    /// What [`attention`](crate::attention()) gave for them, `[batch, query_heads, new]`, f32.
-    pub log_sum_exp: Tensor<3>,
-    /// Who sees what.
-    pub visibility: Visibility,
-    /// What query-key products are multiplied by.
-    pub scale: f64,
-    /// The sums over so many of the last queries are wanted, too.
-    pub local: usize,
-    /// Whether the sums of squares are wanted.
-    pub squares: bool,
-}
-
-/// What [`column_scores`] returns: sums of the weights of each entry over the queries, f32.
+/// Sums of the weights of each entry over the queries, f32.
 #[derive(Clone, Debug)]
 pub struct ColumnScoresOutput {
     /// Over all queries, `[batch, query_heads, entries]`.
@@ -50,15 +32,22 @@ pub struct ColumnScoresOutput {
 /// keys in registers as the left operand, and queries pass through shared memory 32 at a time; products are exact in
 /// f32. Elsewhere, and for f32, a cube of 128 units multiplies 32 × 32 tiles in f32.
 ///
+/// `log_sum_exp` is what [`attention`](crate::attention()) gave for the queries, `[batch, query_heads, new]`, f32; the sums
+/// over the last `local` queries come besides those over all, and sums of squares if the input wants them.
+///
 /// Causally it does batch · query_heads · new · (2 · entries − new) · head_dim operations, half of what attention
 /// does, and one exponential a weight; it writes 4 bytes an entry and query head for each sum wanted.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is nothing to add up, or the device has no
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to add up, or the device has no
 /// kernels or cannot launch so much.
-pub fn column_scores(input: ColumnScores) -> Result<ColumnScoresOutput> {
-    input.check()?;
-    let ColumnScores { queries, keys, log_sum_exp, visibility, scale, local, squares } = input;
+pub fn column_scores(
+    input: &AttentionInput,
+    log_sum_exp: Tensor<3>,
+    local: usize,
+) -> Result<ColumnScoresOutput> {
+    check(input, &log_sum_exp, local)?;
+    let AttentionInput { queries, keys, visibility, scale, column_squares: squares, .. } = input.clone();
     let [queries, keys] = [queries, keys].map(Tensor::into_dispatch);
     let log_sum_exp = log_sum_exp.into_dispatch();
     let scale = scale as f32;
@@ -86,25 +75,23 @@ pub fn column_scores(input: ColumnScores) -> Result<ColumnScoresOutput> {
     })
 }
 
-impl ColumnScores {
-    fn check(&self) -> Result<()> {
-        let check = Check::new("column_scores", &self.queries.device())?;
-        check_heads(&check, &self.queries, &self.keys, &self.visibility)?;
-        let [batch, heads, new, _] = self.queries.dims();
-        check.shape("log_sum_exp", self.log_sum_exp.dims(), [batch, heads, new])?;
-        check.value(
-            "local",
-            self.local,
-            self.local <= new,
-            format!("at most {new}, the queries"),
-        )?;
-        let entries = self.keys.dims()[2];
-        check.countable("the sums", &[batch, heads, entries])?;
-        check.tensors(8)?;
-        // The most cubes of either way to launch.
-        let blocks = entries.div_ceil(launch::FEWEST_KEYS);
-        check.cubes([blocks.max(heads), blocks.max(heads), batch])
-    }
+fn check(input: &AttentionInput, log_sum_exp: &Tensor<3>, local: usize) -> Result<()> {
+    let check = Check::new("column_scores", &input.queries.device())?;
+    check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
+    let [batch, heads, new, _] = input.queries.dims();
+    check.shape("log_sum_exp", log_sum_exp.dims(), [batch, heads, new])?;
+    check.value(
+        "local",
+        local,
+        local <= new,
+        format!("at most {new}, the queries"),
+    )?;
+    let entries = input.keys.dims()[2];
+    check.countable("the sums", &[batch, heads, entries])?;
+    check.tensors(8)?;
+    // The most cubes of either way to launch.
+    let blocks = entries.div_ceil(launch::FEWEST_KEYS);
+    check.cubes([blocks.max(heads), blocks.max(heads), batch])
 }
 
 /// The shapes of all sums, local sums and sums of squares; one number for those not wanted.

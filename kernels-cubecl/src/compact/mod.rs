@@ -1,6 +1,7 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{Entries, Result, Selection};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Int, Shape, Tensor, TensorData},
@@ -10,32 +11,14 @@ use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::CompactBackend;
 use crate::{
-    Result,
     check::Check,
     copy::{UNITS, rows_of_cube, vector_size},
+    tracks::MOST_TRACKS,
 };
 
-/// The most tracks [`compact`] takes.
-pub const MOST_TRACKS: usize = 4;
-
-/// Entries of a layer: what [`compact`] works on and what it returns.
-#[derive(Clone, Debug)]
-pub struct CompactEntries {
-    /// `[batch, kv_heads, entries, head_dim]`
-    pub keys: Tensor<4>,
-    /// `[batch, kv_heads, entries, head_dim]`, of the same type as the keys or another.
-    pub values: Tensor<4>,
-    /// `[batch, kv_heads, entries]`
-    pub positions: Tensor<3, Int>,
-    /// What is counted of each entry, f32, `[batch, heads, entries]` each, where `heads` is a multiple of the kv heads:
-    /// query heads follow the kv head they share. [`MOST_TRACKS`] at most.
-    pub tracks: Vec<Tensor<3>>,
-}
-
-/// The entries at `indices`, `[batch, kv_heads, kept]`, of each batch row and kv head, in that order, with all that is
-/// known of them, in one launch: the end of every eviction. `counts` says how many each batch row and kv head keeps,
-/// rows first: the last ones. Before them stand fillers, which get position −1 and zeros in the tracks, and the key and
-/// value they point at.
+/// The selected entries with all that is known of them, in one launch: the end of every eviction. Before those of a head that
+/// keeps fewer than the widest stand fillers, which get position −1 and zeros in the tracks, and the key and value they
+/// point at.
 ///
 /// Keys and values are copied by the widest vectors that device, alignment and strides allow, 16 bytes on a GPU, one a
 /// unit and tensor; the rows of a cube lie side by side where it writes. Positions and tracks are copied by other cubes
@@ -49,15 +32,12 @@ pub struct CompactEntries {
 /// with a copy of the cache for good.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, if nothing is kept, or if the device has no kernels or
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, if nothing is kept, or if the device has no kernels or
 /// cannot launch so much.
-pub fn compact(
-    entries: CompactEntries,
-    indices: Tensor<3, Int>,
-    counts: &[usize],
-) -> Result<CompactEntries> {
-    check(&entries, &indices, counts)?;
-    let CompactEntries { keys, values, positions, tracks } = entries;
+pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
+    check(&entries, selection)?;
+    let Entries { keys, values, positions, tracks, .. } = entries;
+    let Selection { indices, counts } = selection.clone();
     let kept = indices.dims()[2];
     let filled = counts.iter().any(|&count| count != kept);
     let fillers = if filled {
@@ -70,9 +50,9 @@ pub fn compact(
     let indices = indices.into_dispatch();
     let keys = keys.into_dispatch();
     let count = tracks.len();
-    let mut tracks = tracks.into_iter();
+    let mut given = tracks.clone().into_iter();
     // A tensor stands in for one that is not there.
-    let mut track = || tracks.next().map_or_else(|| keys.clone(), Tensor::into_dispatch);
+    let mut track = || given.next().map_or_else(|| keys.clone(), Tensor::into_dispatch);
     let given: [_; MOST_TRACKS] = std::array::from_fn(|_| track());
     let [track_0, track_1, track_2, track_3] = given;
     let (keys, values, positions, track_0, track_1, track_2, track_3) = Dispatch::compact_entries(
@@ -88,21 +68,25 @@ pub fn compact(
         count,
         filled,
     );
-    let tracks = [track_0, track_1, track_2, track_3];
-    Ok(CompactEntries {
+    let mut kept = [track_0, track_1, track_2, track_3].into_iter();
+    Ok(Entries {
         keys: Tensor::from_dispatch(keys),
         values: Tensor::from_dispatch(values),
         positions: Tensor::from_dispatch(positions),
-        tracks: tracks.into_iter().take(count).map(Tensor::from_dispatch).collect(),
+        // As many come back as went in.
+        tracks: tracks.map(|track| kept.next().map_or(track, Tensor::from_dispatch)),
+        sharing: None,
     })
 }
 
-fn check(entries: &CompactEntries, indices: &Tensor<3, Int>, counts: &[usize]) -> Result<()> {
-    let CompactEntries { keys, values, positions, tracks } = entries;
+fn check(entries: &Entries, selection: &Selection) -> Result<()> {
+    let Entries { keys, values, positions, tracks, sharing } = entries;
+    let Selection { indices, counts } = selection;
     let check = Check::new("compact", &keys.device())?;
     let [batch, kv_heads, columns, head_dim] = keys.dims();
     let kept = indices.dims()[2];
     let rows = batch * kv_heads;
+    check.value("sharing", 1, sharing.is_none(), "none: every token has a row of its own")?;
     check.shape("values", values.dims(), keys.dims())?;
     check.shape("positions", positions.dims(), [batch, kv_heads, columns])?;
     check.shape("indices", indices.dims(), [batch, kv_heads, kept])?;
@@ -121,7 +105,7 @@ fn check(entries: &CompactEntries, indices: &Tensor<3, Int>, counts: &[usize]) -
     }
     check.at_most("the number of tracks", tracks.len(), MOST_TRACKS)?;
     let mut planes = 1;
-    for track in tracks {
+    for track in tracks.iter() {
         let heads = track.dims()[1];
         let grouped = kv_heads > 0 && heads.is_multiple_of(kv_heads);
         check.value("the heads of a track", heads, grouped, format!("a multiple of {kv_heads}"))?;

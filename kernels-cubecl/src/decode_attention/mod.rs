@@ -4,59 +4,17 @@ pub(crate) mod merge;
 mod part;
 mod planes;
 
+use briquette_ops::{DecodeInput, DecodeOutput, DenseKv, RaggedKv, Result, Visibility};
 use burn::{
     backend::Dispatch,
-    tensor::{Int, Shape, Tensor},
+    tensor::{Shape, Tensor},
 };
 
 use self::extension::{DecodeAttentionBackend, Found, Seen};
-use crate::{Result, Visibility, check::Check};
+use crate::check::Check;
 
-/// What [`decode_attention`] works on.
-#[derive(Clone, Debug)]
-pub struct DecodeAttention {
-    /// A few queries a head, positions encoded, `[batch, query_heads, new, head_dim]`.
-    pub queries: Tensor<4>,
-    /// Entries of which heads hold different numbers, before the others; with them, queries are one a head and see
-    /// everything.
-    pub list: Option<EntryList>,
-    /// Keys, positions encoded, `[batch, kv_heads, capacity, head_dim]`.
-    pub keys: Tensor<4>,
-    /// Values, `[batch, kv_heads, capacity, head_dim]`.
-    pub values: Tensor<4>,
-    /// How many rows of keys and values are entries: the first. The queries belong to the last of them.
-    pub entries: usize,
-    /// Who sees what. The positions of entries may be as many as the capacity.
-    pub visibility: Visibility,
-    /// What query-key products are multiplied by.
-    pub scale: f64,
-    /// Whether weights are wanted.
-    pub weights: bool,
-}
-
-/// The entries of all heads one after another (AdaKV, HeadKV, KVMerger).
-#[derive(Clone, Debug)]
-pub struct EntryList {
-    /// Keys, positions encoded, `[total, head_dim]`.
-    pub keys: Tensor<2>,
-    /// Values, `[total, head_dim]`.
-    pub values: Tensor<2>,
-    /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
-    pub offsets: Tensor<1, Int>,
-    /// Columns of a head among the weights, at least as many as the longest has entries: those of a head that holds fewer
-    /// begin with fillers.
-    pub width: usize,
-}
-
-/// What [`decode_attention`] returns.
-#[derive(Clone, Debug)]
-pub struct DecodeOutput {
-    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where a query sees nothing.
-    pub output: Tensor<4>,
-    /// The weights of all entries, f32, if they are wanted: `[batch, query_heads, new, entries]`, before them those of a
-    /// list, `width` columns, zero at fillers.
-    pub weights: Option<Tensor<4>>,
-}
+/// What errors name.
+const OPERATION: &str = "decode_attention";
 
 /// Decode attention: a few queries over all entries of a cache, read where they lie (Flash-Decoding, Dao et al. 2023;
 /// the weights are what H2O, TOVA, D2O and EMS add up). Nothing is padded to the longest head, and buffers may have more
@@ -76,94 +34,128 @@ pub struct DecodeOutput {
 /// writes and reads 4 · (head_dim + 2) bytes a query row, and a weight is written twice and read once.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is nothing to attend to, or the device has no
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend to, or the device has no
 /// kernels or cannot launch so much.
-pub fn decode_attention(input: DecodeAttention) -> Result<DecodeOutput> {
-    input.check()?;
-    let DecodeAttention { queries, list, keys, values, entries, visibility, scale, weights } =
-        input;
-    let seen = match (list, visibility) {
-        (Some(EntryList { keys, values, offsets, width }), _) => Seen::List {
-            keys: keys.into_dispatch(),
-            values: values.into_dispatch(),
-            offsets: offsets.into_dispatch(),
-            width,
-        },
-        (None, Visibility::Causal) => Seen::Causal,
-        (None, Visibility::Positions { queries, entries }) => {
-            Seen::Positions { queries: queries.into_dispatch(), entries: entries.into_dispatch() }
+pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
+    let check = Check::new(OPERATION, &input.queries.device())?;
+    let [batch, _, new, _] = input.queries.dims();
+    let DenseKv { keys, values, entries, visibility } = kv.clone();
+    check_buffers(&check, &input.queries, &keys, &values, entries)?;
+    let fits = (1..=entries).contains(&new);
+    check.value("the number of queries", new, fits, format!("1 to {entries}, the entries"))?;
+    let seen = match visibility {
+        Visibility::Causal => Seen::Causal,
+        Visibility::Positions { queries, entries: of_entries } => {
+            let [_, kv_heads, ..] = keys.dims();
+            check.shape("the queries' positions", queries.dims(), [batch, 1, new])?;
+            let columns = of_entries.dims()[2];
+            check.shape("the entries' positions", of_entries.dims(), [batch, kv_heads, columns])?;
+            let fits = columns >= entries;
+            let expected = format!("at least {entries}, the entries");
+            check.value("the positions of entries", columns, fits, expected)?;
+            check.same_type("the entries' positions", of_entries.dtype(), queries.dtype())?;
+            Seen::Positions { queries: queries.into_dispatch(), entries: of_entries.into_dispatch() }
         }
     };
-    let [queries, keys, values] = [queries, keys, values].map(Tensor::into_dispatch);
-    let scale = scale as f32;
-    let found = Dispatch::decode_attention(queries, keys, values, seen, entries, scale, weights);
-    let (output, weights) = match found {
-        Found::Plain { output } => (output, None),
-        Found::Weights { output, weights } => (output, Some(weights)),
-    };
-    Ok(DecodeOutput {
-        output: Tensor::from_dispatch(output),
-        weights: weights.map(Tensor::from_dispatch),
-    })
+    check_cubes(&check, &input.queries, &keys, entries)?;
+    Ok(call(input, seen, keys, values, entries))
 }
 
-impl DecodeAttention {
-    fn check(&self) -> Result<()> {
-        let check = Check::new("decode_attention", &self.queries.device())?;
-        let [batch, query_heads, new, head_dim] = self.queries.dims();
-        let [_, kv_heads, capacity, _] = self.keys.dims();
-        let buffers = [batch, kv_heads, capacity, head_dim];
-        check.shape("keys", self.keys.dims(), buffers)?;
-        check.shape("values", self.values.dims(), buffers)?;
-        check.same_type("values", self.values.dtype(), self.keys.dtype())?;
-        let grouped = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
-        check.value("query_heads", query_heads, grouped, format!("a multiple of {kv_heads}"))?;
-        let sizes = [("batch", batch), ("query_heads", query_heads), ("head_dim", head_dim)];
-        for (what, size) in sizes.into_iter().chain([("the number of queries", new)]) {
-            check.value(what, size, size > 0, "at least 1")?;
-        }
-        check.value("the capacity", capacity, capacity > 0, "at least 1")?;
-        check.at_most("head_dim", head_dim, part::UNITS)?;
-        let held = self.entries <= capacity;
-        check.value("entries", self.entries, held, format!("at most {capacity}, the capacity"))?;
-        let mut total = self.entries;
-        if let Some(list) = &self.list {
-            check.value("the number of queries", new, new == 1, "1 where there is a list")?;
-            let causal = matches!(self.visibility, Visibility::Causal);
-            check.value("positions", 1, causal, "none where there is a list")?;
-            let rows = list.keys.dims()[0];
-            check.value("the rows of the list", rows, rows > 0, "at least 1")?;
-            check.shape("the keys of the list", list.keys.dims(), [rows, head_dim])?;
-            check.shape("the values of the list", list.values.dims(), [rows, head_dim])?;
-            for tensor in [&list.keys, &list.values] {
-                check.same_type("the list", tensor.dtype(), self.keys.dtype())?;
-            }
-            check.shape("offsets", list.offsets.dims(), [batch * kv_heads + 1])?;
-            check.countable("the list", &[rows, head_dim])?;
-            total += list.width;
-        } else {
-            let fits = new <= self.entries;
-            let expected = format!("at most {}, the entries", self.entries);
-            check.value("the number of queries", new, fits, expected)?;
-        }
-        check.value("entries with those of the list", total, total > 0, "at least 1")?;
-        if let Visibility::Positions { queries, entries } = &self.visibility {
-            check.shape("the queries' positions", queries.dims(), [batch, 1, new])?;
-            let columns = entries.dims()[2];
-            check.shape("the entries' positions", entries.dims(), [batch, kv_heads, columns])?;
-            let fits = columns >= self.entries;
-            let expected = format!("at least {}, the entries", self.entries);
-            check.value("the positions of entries", columns, fits, expected)?;
-            check.same_type("the entries' positions", entries.dtype(), queries.dtype())?;
-        }
-        check.countable("keys", &buffers)?;
-        check.countable("weights", &[batch, query_heads, new, total])?;
-        check.tensors(11)?;
-        // The most cubes of all ways to launch.
-        let rows = query_heads / kv_heads * new;
-        check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;
-        check.cubes([total.div_ceil(merge::WEIGHTS), batch * query_heads * new, 1])
+/// The same over heads that hold different numbers of entries, one after another without padding, of one query a head:
+/// nothing is padded to the longest head.
+///
+/// # Errors
+/// As [`dense`].
+pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput> {
+    let check = Check::new(OPERATION, &input.queries.device())?;
+    let RaggedKv { keys, values, offsets, width, tail } = kv.clone();
+    check_buffers(&check, &input.queries, &tail.keys, &tail.values, tail.entries)?;
+    let [batch, _, new, head_dim] = input.queries.dims();
+    let [_, kv_heads, ..] = tail.keys.dims();
+    check.value("the number of queries", new, new == 1, "1 where heads are ragged")?;
+    let rows = keys.dims()[0];
+    check.value("the rows of the list", rows, rows > 0, "at least 1")?;
+    check.shape("the keys of the list", keys.dims(), [rows, head_dim])?;
+    check.shape("the values of the list", values.dims(), [rows, head_dim])?;
+    for tensor in [&keys, &values] {
+        check.same_type("the list", tensor.dtype(), tail.keys.dtype())?;
     }
+    check.shape("offsets", offsets.dims(), [batch * kv_heads + 1])?;
+    check.countable("the list", &[rows, head_dim])?;
+    let total = width.saturating_add(tail.entries);
+    check.value("entries with those of the list", total, total > 0, "at least 1")?;
+    check_cubes(&check, &input.queries, &tail.keys, total)?;
+    let seen = Seen::List {
+        keys: keys.into_dispatch(),
+        values: values.into_dispatch(),
+        offsets: offsets.into_dispatch(),
+        width,
+    };
+    Ok(call(input, seen, tail.keys, tail.values, tail.entries))
+}
+
+fn call(
+    input: &DecodeInput,
+    seen: Seen<Dispatch>,
+    keys: Tensor<4>,
+    values: Tensor<4>,
+    entries: usize,
+) -> DecodeOutput {
+    let [queries, keys, values] = [input.queries.clone(), keys, values].map(Tensor::into_dispatch);
+    let scale = input.scale as f32;
+    let wanted = input.weights;
+    let (output, weights) =
+        match Dispatch::decode_attention(queries, keys, values, seen, entries, scale, wanted) {
+            Found::Plain { output } => (output, None),
+            Found::Weights { output, weights } => (output, Some(weights)),
+        };
+    DecodeOutput {
+        output: Tensor::from_dispatch(output),
+        weights: weights.map(Tensor::from_dispatch),
+    }
+}
+
+fn check_buffers(
+    check: &Check,
+    queries: &Tensor<4>,
+    keys: &Tensor<4>,
+    values: &Tensor<4>,
+    entries: usize,
+) -> Result<()> {
+    let [batch, query_heads, new, head_dim] = queries.dims();
+    let [_, kv_heads, capacity, _] = keys.dims();
+    let buffers = [batch, kv_heads, capacity, head_dim];
+    check.shape("keys", keys.dims(), buffers)?;
+    check.shape("values", values.dims(), buffers)?;
+    check.same_type("values", values.dtype(), keys.dtype())?;
+    let grouped = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
+    check.value("query_heads", query_heads, grouped, format!("a multiple of {kv_heads}"))?;
+    let sizes = [("batch", batch), ("query_heads", query_heads), ("head_dim", head_dim)];
+    for (what, size) in sizes.into_iter().chain([("the number of queries", new)]) {
+        check.value(what, size, size > 0, "at least 1")?;
+    }
+    check.value("the capacity", capacity, capacity > 0, "at least 1")?;
+    check.at_most("head_dim", head_dim, part::UNITS)?;
+    let held = entries <= capacity;
+    check.value("entries", entries, held, format!("at most {capacity}, the capacity"))?;
+    check.countable("keys", &buffers)
+}
+
+/// `columns` are those of the weights.
+fn check_cubes(
+    check: &Check,
+    queries: &Tensor<4>,
+    keys: &Tensor<4>,
+    columns: usize,
+) -> Result<()> {
+    let [batch, query_heads, new, _] = queries.dims();
+    let kv_heads = keys.dims()[1];
+    check.countable("weights", &[batch, query_heads, new, columns])?;
+    check.tensors(11)?;
+    // The most cubes of all ways to launch.
+    let rows = query_heads / kv_heads * new;
+    check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;
+    check.cubes([columns.div_ceil(merge::WEIGHTS), batch * query_heads * new, 1])
 }
 
 /// The shape of the weights of so many columns.

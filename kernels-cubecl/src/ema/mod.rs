@@ -1,6 +1,7 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{EmaInput, EmaOutput, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Int, Shape, Tensor, TensorData},
@@ -9,23 +10,10 @@ use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTen
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::{Before, EmaBackend, Held};
-use crate::{Result, check::Check};
+use crate::check::Check;
 
 /// The threshold of a row that has evicted nothing so far: no cosine is as low.
 const NONE_YET: f32 = -4.0;
-
-/// What [`ema_weights`] works on.
-#[derive(Clone, Debug)]
-pub struct EmaWeights<'a> {
-    /// How like each evicted entry is to the kept one that it is most like, f32, `[batch, heads, evicted]`.
-    pub similarity: Tensor<3>,
-    /// How many are evicted of each batch row and head, the last, rows first.
-    pub counts: &'a [usize],
-    /// The threshold each row had, f32, `[batch, 1]`, if there was one.
-    pub before: Option<Tensor<2>>,
-    /// The weight of the newest mean.
-    pub beta: f64,
-}
 
 /// What evicted entries weigh in those that they are merged into, and the thresholds they are held against: D2O (Wan et
 /// al., 2024, Eq. 5 to 9). The threshold of a batch row is the mean of the similarities of all that is evicted now, and
@@ -37,11 +25,11 @@ pub struct EmaWeights<'a> {
 /// It reads 8 bytes a number and writes 4.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, a dimension is empty, or the device has no kernels or cannot
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a dimension is empty, or the device has no kernels or cannot
 /// launch so much.
-pub fn ema_weights(input: EmaWeights<'_>) -> Result<(Tensor<3>, Tensor<2>)> {
+pub fn ema_weights(input: EmaInput<'_>) -> Result<EmaOutput> {
     let check = Check::new("ema_weights", &input.similarity.device())?;
-    let EmaWeights { similarity, counts, before, beta } = input;
+    let EmaInput { similarity, counts, before, beta } = input;
     let [batch, heads, columns] = similarity.dims();
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
@@ -75,7 +63,8 @@ pub fn ema_weights(input: EmaWeights<'_>) -> Result<(Tensor<3>, Tensor<2>)> {
     };
     let (weights, threshold) =
         Dispatch::ema_weights(similarity.into_dispatch(), before, held, beta as f32);
-    Ok((Tensor::from_dispatch(weights), Tensor::from_dispatch(threshold)))
+    let (weights, threshold) = (Tensor::from_dispatch(weights), Tensor::from_dispatch(threshold));
+    Ok(EmaOutput { weights, threshold })
 }
 
 fn launch(

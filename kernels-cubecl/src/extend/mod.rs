@@ -1,6 +1,7 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{ExtendInput, ExtendOutput, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Int, Shape, Tensor, TensorData},
@@ -9,48 +10,18 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::ExtendBackend;
-use crate::{Result, check::Check};
-
-/// What [`extend`] works on: which entry each token of a head belongs to, and how many tokens with an entry of their own
-/// have come since.
-#[derive(Clone, Debug)]
-pub struct Extend<'a> {
-    /// The entry of each token, counted from the first of its head, `[batch, heads, width]`. Heads of fewer begin with
-    /// fillers, here and everywhere.
-    pub entry: Tensor<3, Int>,
-    /// What its row is multiplied by, f32, `[batch, heads, width]`.
-    pub norms: Tensor<3>,
-    /// The token at the center of each entry, counted from the first of its head, `[batch, heads, entries]`.
-    pub centers: Tensor<3, Int>,
-    /// Tokens, entries, and tokens behind them, of each batch row and head, rows first.
-    pub counts: &'a [[usize; 3]],
-    /// Columns of all tokens together.
-    pub columns: usize,
-    /// Rows of all entries together.
-    pub rows: usize,
-}
-
-/// What [`extend`] returns.
-#[derive(Clone, Debug)]
-pub struct Extended {
-    /// The row of each column, 0 at fillers, `[batch, heads, columns]`.
-    pub rows: Tensor<3, Int>,
-    /// What the row is multiplied by, f32, 1 for a token with a row of its own and at fillers, `[batch, heads, columns]`.
-    pub norms: Tensor<3>,
-    /// The column at the center of each row, 0 at fillers, `[batch, heads, rows]`.
-    pub centers: Tensor<3, Int>,
-}
+use crate::check::Check;
 
 /// A table of entries that tokens share (EMS) with the tokens that have come since, which have entries of their own.
 ///
 /// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes as many.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes or counts do not fit, there is no token, entry, column or row, or the
+/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, entry, column or row, or the
 /// device has no kernels or cannot launch so much.
-pub fn extend(input: Extend<'_>) -> Result<Extended> {
+pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
     let check = Check::new("extend", &input.entry.device())?;
-    let Extend { entry, norms, centers, counts, columns, rows } = input;
+    let ExtendInput { entry, norms, centers, counts, columns, rows } = input;
     let dims @ [batch, heads, width] = entry.dims();
     let height = centers.dims()[2];
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
@@ -101,7 +72,7 @@ pub fn extend(input: Extend<'_>) -> Result<Extended> {
         own,
         differ,
     );
-    Ok(Extended {
+    Ok(ExtendOutput {
         rows: Tensor::from_dispatch(row_of),
         norms: Tensor::from_dispatch(norms),
         centers: Tensor::from_dispatch(centers),

@@ -1,6 +1,7 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{GlobalLocalInput, PoolKind, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata},
     tensor::{DType, Shape, Tensor},
@@ -9,26 +10,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::{extension::GlobalLocalBackend, kernel::UNITS};
-use crate::{Result, check::Check};
-
-/// What [`global_local`] works on. Each f32, `[batch, n · kv_heads, columns]`.
-#[derive(Clone, Debug)]
-pub struct GlobalLocal {
-    /// What all queries gave to each column; zero where it holds nothing, here and in the others.
-    pub sums: Tensor<3>,
-    /// What the queries of the window before this one gave to it.
-    pub past: Tensor<3>,
-    /// What those of this window gave to it so far.
-    pub current: Tensor<3>,
-    /// Heads of the scores.
-    pub kv_heads: usize,
-    /// The last so many columns have the score zero and do not count.
-    pub window: usize,
-    /// Columns pooled over, odd: 1 pools nothing.
-    pub pool: usize,
-    /// Whether the highest of them is taken, and not their mean, in which zeros count beyond the ends.
-    pub most: bool,
-}
+use crate::check::Check;
 
 /// The Global-Local scores of EMS (Li et al., 2024), f32, `[batch, kv_heads, columns]`: with g what all queries gave to a
 /// column and l what those of the windows did, both means over query heads that share a kv head,
@@ -38,11 +20,13 @@ pub struct GlobalLocal {
 /// column is read twice, and once more for each that it is pooled with, from a cache of the device: 12 · n bytes. It writes 4.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, a dimension is empty, `pool` is not odd, or the device has no
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a dimension is empty, `pool` is not odd, or the device has no
 /// kernels or cannot launch so much.
-pub fn global_local(input: GlobalLocal) -> Result<Tensor<3>> {
+pub fn global_local(input: GlobalLocalInput) -> Result<Tensor<3>> {
     let check = Check::new("global_local", &input.sums.device())?;
-    let GlobalLocal { sums, past, current, kv_heads, window, pool, most } = input;
+    let GlobalLocalInput { sums, past, current, kv_heads, window, pool } = input;
+    // Columns pooled over, and whether the highest is taken.
+    let (pool, most) = pool.map_or((1, false), |pool| (pool.kernel, pool.kind == PoolKind::Max));
     let dims @ [batch, heads, columns] = sums.dims();
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;

@@ -1,6 +1,7 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{Groups, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{Int, Shape, Tensor},
@@ -9,18 +10,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use self::extension::GroupBackend;
-use crate::{Result, check::Check};
-
-/// What [`group`] returns.
-#[derive(Clone, Debug)]
-pub struct Groups {
-    /// The columns of each row: those of no class, then those that have one, both ascending. `[batch, heads, columns]`
-    pub order: Tensor<3, Int>,
-    /// Places of `order`: those of no class, then class by class, ascending in each. `[batch, heads, columns]`
-    pub members: Tensor<3, Int>,
-    /// How many are of no class, `[batch, heads]`.
-    pub none: Tensor<2, Int>,
-}
+use crate::check::Check;
 
 /// Sorts the columns of each row by their class, `[batch, heads, columns]`: what is less than zero is of none, the
 /// others are less than `number`. With it EMS finds the tokens of each entry, and those of none.
@@ -35,7 +25,7 @@ pub struct Groups {
 /// bound by the one cube they have.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if there is no row, no column or no class, or the device has no kernels or cannot
+/// [`OpError`](briquette_ops::OpError) if there is no row, no column or no class, or the device has no kernels or cannot
 /// launch so much.
 pub fn group(classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
     let check = Check::new("group", &classes.device())?;

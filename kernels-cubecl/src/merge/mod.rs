@@ -1,36 +1,16 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{MergeInput, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{Int, Tensor},
+    tensor::Tensor,
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::MergeBackend;
-use crate::{Result, check::Check};
-
-/// What [`merge`] works on.
-#[derive(Clone, Debug)]
-pub struct Merge {
-    /// Keys and values of the rows that are merged into, `[batch, heads, rows, channels]`.
-    pub keys: Tensor<4>,
-    /// `[batch, heads, rows, channels]`
-    pub values: Tensor<4>,
-    /// What each of them weighs itself, `[batch, heads, rows]`, f32, not below zero.
-    pub own: Tensor<3>,
-    /// Keys and values of those that are merged, `[batch, heads, others, channels]`, each of the type of those above.
-    pub other_keys: Tensor<4>,
-    /// `[batch, heads, others, channels]`
-    pub other_values: Tensor<4>,
-    /// What each of them weighs, `[batch, heads, others]`, f32, not below zero; zero leaves it out.
-    pub weights: Tensor<3>,
-    /// The row each goes to, `[batch, heads, others]`; behind the last is nowhere.
-    pub slot: Tensor<3, Int>,
-    /// Whether keys are merged as directions: each made unit length before, and so is what comes out.
-    pub directions: bool,
-}
+use crate::check::Check;
 
 /// Weighted means of each row and those that go to it: keys and values, `[batch, heads, rows, channels]`, of the types they
 /// had. The merging of a few rows in D2O and EMS; for many there is [`accumulate`](crate::accumulate()).
@@ -43,10 +23,10 @@ pub struct Merge {
 /// device. A row that weighs nothing and gets nothing becomes zero.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is no head, no row or no channel, none is
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no head, no row or no channel, none is
 /// merged, channels are more than 1024, or the device has no kernels or cannot launch so much.
-pub fn merge(input: Merge) -> Result<(Tensor<4>, Tensor<4>)> {
-    input.check()?;
+pub fn merge(input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
+    check(&input)?;
     let (keys, values) = Dispatch::merge(
         input.keys.into_dispatch(),
         input.values.into_dispatch(),
@@ -60,33 +40,31 @@ pub fn merge(input: Merge) -> Result<(Tensor<4>, Tensor<4>)> {
     Ok((Tensor::from_dispatch(keys), Tensor::from_dispatch(values)))
 }
 
-impl Merge {
-    fn check(&self) -> Result<()> {
-        let check = Check::new("merge", &self.keys.device())?;
-        let [batch, heads, rows, channels] = self.keys.dims();
-        let others = self.other_keys.dims()[2];
-        let some = |what, number| check.value(what, number, number > 0, "1 or more");
-        some("batch", batch)?;
-        some("heads", heads)?;
-        some("rows", rows)?;
-        some("others", others)?;
-        some("channels", channels)?;
-        check.at_most("channels", channels, kernel::UNITS * kernel::MOST_OWN)?;
-        let (all, lists) = ([batch, heads, rows, channels], [batch, heads, others, channels]);
-        check.shape("values", self.values.dims(), all)?;
-        check.shape("own", self.own.dims(), [batch, heads, rows])?;
-        check.shape("other_keys", self.other_keys.dims(), lists)?;
-        check.shape("other_values", self.other_values.dims(), lists)?;
-        check.shape("weights", self.weights.dims(), [batch, heads, others])?;
-        check.shape("slot", self.slot.dims(), [batch, heads, others])?;
-        check.f32("own", self.own.dtype())?;
-        check.f32("weights", self.weights.dtype())?;
-        check.same_type("other_keys", self.other_keys.dtype(), self.keys.dtype())?;
-        check.same_type("other_values", self.other_values.dtype(), self.values.dtype())?;
-        check.countable("keys", &all)?;
-        check.countable("other_keys", &lists)?;
-        check.cubes([rows, batch * heads, 1])
-    }
+fn check(input: &MergeInput) -> Result<()> {
+    let check = Check::new("merge", &input.keys.device())?;
+    let [batch, heads, rows, channels] = input.keys.dims();
+    let others = input.other_keys.dims()[2];
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("rows", rows)?;
+    some("others", others)?;
+    some("channels", channels)?;
+    check.at_most("channels", channels, kernel::UNITS * kernel::MOST_OWN)?;
+    let (all, lists) = ([batch, heads, rows, channels], [batch, heads, others, channels]);
+    check.shape("values", input.values.dims(), all)?;
+    check.shape("own", input.own.dims(), [batch, heads, rows])?;
+    check.shape("other_keys", input.other_keys.dims(), lists)?;
+    check.shape("other_values", input.other_values.dims(), lists)?;
+    check.shape("weights", input.weights.dims(), [batch, heads, others])?;
+    check.shape("slot", input.slot.dims(), [batch, heads, others])?;
+    check.f32("own", input.own.dtype())?;
+    check.f32("weights", input.weights.dtype())?;
+    check.same_type("other_keys", input.other_keys.dtype(), input.keys.dtype())?;
+    check.same_type("other_values", input.other_values.dtype(), input.values.dtype())?;
+    check.countable("keys", &all)?;
+    check.countable("other_keys", &lists)?;
+    check.cubes([rows, batch * heads, 1])
 }
 
 /// Tensors: keys, values, own, other keys, other values, weights.

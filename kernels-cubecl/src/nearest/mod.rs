@@ -3,6 +3,7 @@ mod kernel;
 mod launch;
 mod planes;
 
+use briquette_ops::{NearestInput, NearestOutput, OpError, Result};
 use burn::{
     backend::Dispatch,
     tensor::{Int, Tensor, TensorData},
@@ -10,29 +11,9 @@ use burn::{
 
 use self::extension::NearestBackend;
 use crate::{
-    Result,
     check::Check,
     tile::product::{SIDE, UNITS, shared_bytes, sides},
 };
-
-/// What [`nearest`] works on.
-#[derive(Clone, Debug)]
-pub struct Nearest {
-    /// One or two pairs of `[batch, heads, from, channels]` and `[batch, heads, to, channels]`, both of a pair of one
-    /// type.
-    pub pairs: Vec<(Tensor<4>, Tensor<4>)>,
-    /// The first rows of `to` that are nobody's nearest, one number a batch row and head.
-    pub fillers: Vec<usize>,
-}
-
-/// What [`nearest`] returns.
-#[derive(Clone, Debug)]
-pub struct NearestOutput {
-    /// The similarity to the most similar row, `[batch, heads, from]`, f32; −2 if there is none.
-    pub similarity: Tensor<3>,
-    /// Which one it is, `[batch, heads, from]`; 0 if there is none.
-    pub index: Tensor<3, Int>,
-}
 
 /// Cubes that keep a large device busy: `to` is split until there are as many.
 const CUBES: usize = 1024;
@@ -54,11 +35,11 @@ const CUBES: usize = 1024;
 /// 8 bytes a row of `from` and split, reads them if there is more than one, and writes similarity and index.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is no pair or are more than two, a tensor is
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no pair or are more than two, a tensor is
 /// empty, or the device has no kernels or cannot launch so much.
-pub fn nearest(input: Nearest) -> Result<NearestOutput> {
-    input.check()?;
-    let Nearest { pairs, fillers } = input;
+pub fn nearest(input: NearestInput) -> Result<NearestOutput> {
+    check(&input)?;
+    let NearestInput { pairs, fillers } = input;
     let number = pairs.len();
     let (from, to) = pairs[0].clone();
     let (more_from, more_to) = pairs[number - 1].clone();
@@ -80,48 +61,46 @@ pub fn nearest(input: Nearest) -> Result<NearestOutput> {
     })
 }
 
-impl Nearest {
-    fn check(&self) -> Result<()> {
-        const OPERATION: &str = "nearest";
-        let pairs = self.pairs.len();
-        let few = (1..=2).contains(&pairs);
-        if !few {
-            return Err(crate::KernelError::Value {
-                operation: OPERATION,
-                what: "pairs",
-                found: pairs,
-                expected: "1 or 2".to_owned(),
-            });
-        }
-        let check = Check::new(OPERATION, &self.pairs[0].0.device())?;
-        let [batch, heads, from, _] = self.pairs[0].0.dims();
-        let to = self.pairs[0].1.dims()[2];
-        let some = |what, number| check.value(what, number, number > 0, "1 or more");
-        some("batch", batch)?;
-        some("heads", heads)?;
-        some("from", from)?;
-        some("to", to)?;
-        for (rows, others) in &self.pairs {
-            let channels = rows.dims()[3];
-            some("channels", channels)?;
-            check.shape("from", rows.dims(), [batch, heads, from, channels])?;
-            check.shape("to", others.dims(), [batch, heads, to, channels])?;
-            let bytes = rows.dtype().size();
-            let same = rows.dtype() == others.dtype();
-            let expected = format!("{bytes} bytes, of the type of the other");
-            check.value("a number of to", others.dtype().size(), same, expected)?;
-            check.countable("from", &rows.dims())?;
-            check.countable("to", &others.dims())?;
-        }
-        check.shape("fillers", [self.fillers.len()], [batch * heads])?;
-        let lists = batch * heads;
-        let Plan { tile, row_tiles, splits, .. } = Plan::new(lists, from, to, pairs);
-        check.countable("the best of splits", &[splits, lists, from])?;
-        let lengths = 4 * SIDE * (tile[0] + tile[1]);
-        check.shared_bytes(tile.map(shared_bytes).iter().sum::<usize>() + lengths + 8 * UNITS)?;
-        check.cubes([row_tiles, lists, splits])?;
-        check.cubes([from.max(to).div_ceil(kernel::MEASURED), lists, 1])
+fn check(input: &NearestInput) -> Result<()> {
+    const OPERATION: &str = "nearest";
+    let pairs = input.pairs.len();
+    let few = (1..=2).contains(&pairs);
+    if !few {
+        return Err(OpError::Value {
+            operation: OPERATION,
+            what: "pairs",
+            found: pairs,
+            expected: "1 or 2".to_owned(),
+        });
     }
+    let check = Check::new(OPERATION, &input.pairs[0].0.device())?;
+    let [batch, heads, from, _] = input.pairs[0].0.dims();
+    let to = input.pairs[0].1.dims()[2];
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("from", from)?;
+    some("to", to)?;
+    for (rows, others) in &input.pairs {
+        let channels = rows.dims()[3];
+        some("channels", channels)?;
+        check.shape("from", rows.dims(), [batch, heads, from, channels])?;
+        check.shape("to", others.dims(), [batch, heads, to, channels])?;
+        let bytes = rows.dtype().size();
+        let same = rows.dtype() == others.dtype();
+        let expected = format!("{bytes} bytes, of the type of the other");
+        check.value("a number of to", others.dtype().size(), same, expected)?;
+        check.countable("from", &rows.dims())?;
+        check.countable("to", &others.dims())?;
+    }
+    check.shape("fillers", [input.fillers.len()], [batch * heads])?;
+    let lists = batch * heads;
+    let Plan { tile, row_tiles, splits, .. } = Plan::new(lists, from, to, pairs);
+    check.countable("the best of splits", &[splits, lists, from])?;
+    let lengths = 4 * SIDE * (tile[0] + tile[1]);
+    check.shared_bytes(tile.map(shared_bytes).iter().sum::<usize>() + lengths + 8 * UNITS)?;
+    check.cubes([row_tiles, lists, splits])?;
+    check.cubes([from.max(to).div_ceil(kernel::MEASURED), lists, 1])
 }
 
 /// How the work is shared out.

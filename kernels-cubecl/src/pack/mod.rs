@@ -1,28 +1,16 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{PackInput, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{Int, Shape, Tensor},
+    tensor::{Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::PackBackend;
-use crate::{Result, check::Check, copy};
-
-/// What [`pack`] works on.
-#[derive(Clone, Debug)]
-pub struct Pack<'a> {
-    /// `[batch, heads, columns, head_dim]`
-    pub keys: Tensor<4>,
-    /// `[batch, heads, columns, head_dim]`, of the type of the keys.
-    pub values: Tensor<4>,
-    /// How many columns of each batch row and head are in its list: the last. Rows first.
-    pub counts: &'a [usize],
-    /// Where those of each begin among all, and behind the last where they end, `[batch · heads + 1]`.
-    pub offsets: Tensor<1, Int>,
-}
+use crate::{check::Check, copy};
 
 /// The last columns of each batch row and head in one list of all, keys and values, `[total, head_dim]` each: what
 /// [`lay_out`](crate::lay_out) lays out.
@@ -31,11 +19,11 @@ pub struct Pack<'a> {
 /// It reads and writes as many rows of keys and of values as the list has, and computes nothing.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes or types do not fit, there is nothing to pack, or the device has no kernels
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to pack, or the device has no kernels
 /// or cannot launch so much.
-pub fn pack(input: Pack<'_>) -> Result<[Tensor<2>; 2]> {
+pub fn pack(input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
     let check = Check::new("pack", &input.keys.device())?;
-    let Pack { keys, values, counts, offsets } = input;
+    let PackInput { keys, values, counts, offsets } = input;
     let dims @ [batch, heads, columns, head_dim] = keys.dims();
     let lists = batch * heads;
     check.shape("values", values.dims(), dims)?;

@@ -2,16 +2,16 @@ mod extension;
 mod kernel;
 mod planes;
 
+use briquette_ops::{DecodeInput, DecodeOutput, QuantizedKv, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Tensor},
+    tensor::{DType, Tensor},
 };
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::{extension::QuantizedAttentionBackend, kernel::Form};
 use crate::{
-    Result,
     check::Check,
     split::{
         self, Heads, Plan, PlanePlan, Rows, UNITS,
@@ -32,68 +32,6 @@ const WEIGHTS: usize = 12;
 
 /// Sums of products that one unit keeps in registers.
 const SUMS_A_UNIT: usize = 64;
-
-/// Numbers of a few bits, packed into words of 32 from the lowest bit on, and the line each group of them lies on:
-/// number = level · scale + min.
-///
-/// All words of a page are one row of a tensor, and so are all scales: CUDA pads short rows to 16 bytes.
-#[derive(Clone, Debug)]
-pub struct PackedGroups {
-    /// `[pages, rows · words]`, 32-bit integers.
-    pub words: Tensor<2, Int>,
-    /// `[pages, rows · groups]`
-    pub scale: Tensor<2>,
-    /// `[pages, rows · groups]`
-    pub min: Tensor<2>,
-}
-
-/// What [`quantized_attention`] works on. Every token it is given is seen by every query of its head.
-#[derive(Clone, Debug)]
-pub struct QuantizedAttention {
-    /// One query a head, positions encoded, `[batch, query_heads, 1, head_dim]`.
-    pub queries: Tensor<4>,
-    /// Keys, positions encoded, quantized a channel over the tokens of a page: head_dim rows of group · bits / 32 words
-    /// and one scale.
-    pub keys: PackedGroups,
-    /// Values, quantized a token over groups of channels: `group` rows of head_dim · bits / 32 words, rounded up, and
-    /// as many scales as groups of channels.
-    pub values: PackedGroups,
-    /// Tokens of a page.
-    pub group: usize,
-    /// Bits a number: 2, 4 or 8.
-    pub bits: usize,
-    /// The pages of all heads one after another, oldest first, `[all pages]`.
-    pub pages: Tensor<1, Int>,
-    /// Where the pages of each batch row and kv head begin, and behind the last where they end,
-    /// `[batch · kv_heads + 1]`.
-    pub offsets: Tensor<1, Int>,
-    /// Pages of the head that has most.
-    pub most_pages: usize,
-    /// Keys in full precision, `[batch, kv_heads, capacity, head_dim]`.
-    pub tail_keys: Tensor<4>,
-    /// Their values, `[batch, kv_heads, capacity, head_dim]`.
-    pub tail_values: Tensor<4>,
-    /// How many of the rows of the tail there are: the first.
-    pub tail: usize,
-    /// How many of them no token of each batch row and kv head: the first of the first. `[batch · kv_heads]`
-    pub tail_fillers: Tensor<1, Int>,
-    /// Tokens of the head that has most.
-    pub columns: usize,
-    /// What query-key products are multiplied by.
-    pub scale: f64,
-    /// Whether the weights are wanted.
-    pub weights: bool,
-}
-
-/// What [`quantized_attention`] returns.
-#[derive(Clone, Debug)]
-pub struct QuantizedOutput {
-    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
-    pub output: Tensor<4>,
-    /// The weights of the tokens of pages and behind them of the tail, `[batch, query_heads, columns]`, f32; zero in the
-    /// columns before those of a head that has fewer tokens than others. One number if they are not wanted.
-    pub weights: Tensor<3>,
-}
 
 /// Decode attention over quantized entries (KIVI), read as they are packed: no key and no value is laid out.
 ///
@@ -119,95 +57,94 @@ pub struct QuantizedOutput {
 /// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of zeros.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, there are no pages or no room for a tail, or the device
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there are no pages or no room for a tail, or the device
 /// has no kernels or cannot launch so much.
-pub fn quantized_attention(input: QuantizedAttention) -> Result<QuantizedOutput> {
-    input.check()?;
-    let dtype = input.keys.scale.dtype();
-    let ints = input.offsets.dtype();
-    let words = input.keys.words.dtype();
+pub(crate) fn quantized(input: &DecodeInput, kv: &QuantizedKv) -> Result<DecodeOutput> {
+    check(input, kv)?;
+    let (wanted, kv) = (input.weights, kv.clone());
+    let dtype = kv.keys.scale.dtype();
+    let ints = kv.offsets.dtype();
+    let words = kv.keys.words.dtype();
     let (output, weights) = Dispatch::quantized_attention(
-        input.queries.into_dispatch(),
-        input.keys.words.into_dispatch(),
-        input.keys.scale.into_dispatch(),
-        input.keys.min.cast(dtype).into_dispatch(),
-        input.values.words.cast(words).into_dispatch(),
-        input.values.scale.cast(dtype).into_dispatch(),
-        input.values.min.cast(dtype).into_dispatch(),
-        input.pages.cast(ints).into_dispatch(),
-        input.offsets.into_dispatch(),
-        input.tail_fillers.cast(ints).into_dispatch(),
-        input.tail_keys.clone().into_dispatch(),
-        input.tail_values.cast(input.tail_keys.dtype()).into_dispatch(),
-        input.bits,
-        input.group,
-        input.most_pages,
-        input.columns,
-        input.tail,
+        input.queries.clone().into_dispatch(),
+        kv.keys.words.into_dispatch(),
+        kv.keys.scale.into_dispatch(),
+        kv.keys.min.cast(dtype).into_dispatch(),
+        kv.values.words.cast(words).into_dispatch(),
+        kv.values.scale.cast(dtype).into_dispatch(),
+        kv.values.min.cast(dtype).into_dispatch(),
+        kv.pages.cast(ints).into_dispatch(),
+        kv.offsets.into_dispatch(),
+        kv.tail_fillers.cast(ints).into_dispatch(),
+        kv.tail.keys.clone().into_dispatch(),
+        kv.tail.values.cast(kv.tail.keys.dtype()).into_dispatch(),
+        kv.bits,
+        kv.group,
+        kv.most_pages,
+        kv.columns,
+        kv.tail.entries,
         input.scale as f32,
-        input.weights,
+        wanted,
     );
-    Ok(QuantizedOutput {
+    Ok(DecodeOutput {
         output: Tensor::from_dispatch(output),
-        weights: Tensor::from_dispatch(weights),
+        weights: wanted.then(|| Tensor::<3>::from_dispatch(weights).unsqueeze_dim(2)),
     })
 }
 
-impl QuantizedAttention {
-    fn check(&self) -> Result<()> {
-        let check = Check::new("quantized_attention", &self.queries.device())?;
-        let [batch, query_heads, _, head_dim] = self.queries.dims();
-        let [_, kv_heads, capacity, _] = self.tail_keys.dims();
-        let heads = Heads { batch, query_heads, kv_heads, head_dim };
-        let bits = self.bits;
-        check.value("bits", bits, [2, 4, 8].contains(&bits), "2, 4 or 8")?;
-        let word = 32 / bits;
-        let group = self.group;
-        let pages = self.keys.words.dims()[0];
-        check.shape("queries", self.queries.dims(), [batch, query_heads, 1, head_dim])?;
-        heads.check(&check)?;
+fn check(input: &DecodeInput, kv: &QuantizedKv) -> Result<()> {
+    let check = Check::new("quantized_attention", &input.queries.device())?;
+    let [batch, query_heads, _, head_dim] = input.queries.dims();
+    let [_, kv_heads, capacity, _] = kv.tail.keys.dims();
+    let heads = Heads { batch, query_heads, kv_heads, head_dim };
+    let bits = kv.bits;
+    check.value("bits", bits, [2, 4, 8].contains(&bits), "2, 4 or 8")?;
+    let word = 32 / bits;
+    let group = kv.group;
+    let pages = kv.keys.words.dims()[0];
+    check.shape("queries", input.queries.dims(), [batch, query_heads, 1, head_dim])?;
+    heads.check(&check)?;
 
-        check.value("pages", pages, pages > 0, "at least 1")?;
-        let whole = group > 0 && group.is_multiple_of(word);
-        check.value("group", group, whole, format!("a multiple of {word}"))?;
-        check.at_most("group", group, MOST_SCORES)?;
-        check.shape("keys.words", self.keys.words.dims(), [pages, head_dim * (group / word)])?;
-        check.shape("keys.scale", self.keys.scale.dims(), [pages, head_dim])?;
-        check.shape("keys.min", self.keys.min.dims(), [pages, head_dim])?;
-        let row = head_dim.div_ceil(word);
-        check.shape("values.words", self.values.words.dims(), [pages, group * row])?;
-        let groups = self.values.scale.dims()[1] / group;
-        let even = groups > 0
-            && head_dim.is_multiple_of(groups)
-            && (groups == 1 || (head_dim / groups).is_multiple_of(word));
-        let expected = format!("1, or a divisor of {head_dim} that leaves multiples of {word}");
-        check.value("groups of a value", groups, even, expected)?;
-        check.shape("values.scale", self.values.scale.dims(), [pages, group * groups])?;
-        check.shape("values.min", self.values.min.dims(), [pages, group * groups])?;
+    check.value("pages", pages, pages > 0, "at least 1")?;
+    let whole = group > 0 && group.is_multiple_of(word);
+    check.value("group", group, whole, format!("a multiple of {word}"))?;
+    check.at_most("group", group, MOST_SCORES)?;
+    check.shape("keys.words", kv.keys.words.dims(), [pages, head_dim * (group / word)])?;
+    check.shape("keys.scale", kv.keys.scale.dims(), [pages, head_dim])?;
+    check.shape("keys.min", kv.keys.min.dims(), [pages, head_dim])?;
+    let row = head_dim.div_ceil(word);
+    check.shape("values.words", kv.values.words.dims(), [pages, group * row])?;
+    let groups = kv.values.scale.dims()[1] / group;
+    let even = groups > 0
+        && head_dim.is_multiple_of(groups)
+        && (groups == 1 || (head_dim / groups).is_multiple_of(word));
+    let expected = format!("1, or a divisor of {head_dim} that leaves multiples of {word}");
+    check.value("groups of a value", groups, even, expected)?;
+    check.shape("values.scale", kv.values.scale.dims(), [pages, group * groups])?;
+    check.shape("values.min", kv.values.min.dims(), [pages, group * groups])?;
 
-        let all = self.pages.dims()[0];
-        check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
-        check.shape("tail_fillers", self.tail_fillers.dims(), [batch * kv_heads])?;
-        let held = (1..=all).contains(&self.most_pages);
-        check.value("most_pages", self.most_pages, held, format!("1 to {all}"))?;
-        let tail = [batch, kv_heads, capacity, head_dim];
-        check.shape("tail_keys", self.tail_keys.dims(), tail)?;
-        check.shape("tail_values", self.tail_values.dims(), tail)?;
-        check.value("capacity", capacity, capacity > 0, "at least 1")?;
-        check.value("tail", self.tail, self.tail <= capacity, format!("at most {capacity}"))?;
-        let (least, most) = (self.most_pages * group, self.most_pages * group + self.tail);
-        let held = (least..=most).contains(&self.columns);
-        check.value("columns", self.columns, held, format!("{least} to {most}"))?;
-        check.countable("keys.words", &self.keys.words.dims())?;
-        check.countable("keys.scale", &self.keys.scale.dims())?;
-        check.countable("values.words", &self.values.words.dims())?;
-        check.countable("values.scale", &self.values.scale.dims())?;
-        check.countable("tail_keys", &self.tail_keys.dims())?;
-        if self.weights {
-            split::check_columns(&check, heads, self.columns)?;
-        }
-        Ok(())
+    let all = kv.pages.dims()[0];
+    check.shape("offsets", kv.offsets.dims(), [batch * kv_heads + 1])?;
+    check.shape("tail_fillers", kv.tail_fillers.dims(), [batch * kv_heads])?;
+    let held = (1..=all).contains(&kv.most_pages);
+    check.value("most_pages", kv.most_pages, held, format!("1 to {all}"))?;
+    let tail = [batch, kv_heads, capacity, head_dim];
+    check.shape("tail_keys", kv.tail.keys.dims(), tail)?;
+    check.shape("tail_values", kv.tail.values.dims(), tail)?;
+    check.value("capacity", capacity, capacity > 0, "at least 1")?;
+    check.value("tail", kv.tail.entries, kv.tail.entries <= capacity, format!("at most {capacity}"))?;
+    let (least, most) = (kv.most_pages * group, kv.most_pages * group + kv.tail.entries);
+    let held = (least..=most).contains(&kv.columns);
+    check.value("columns", kv.columns, held, format!("{least} to {most}"))?;
+    check.countable("keys.words", &kv.keys.words.dims())?;
+    check.countable("keys.scale", &kv.keys.scale.dims())?;
+    check.countable("values.words", &kv.values.words.dims())?;
+    check.countable("values.scale", &kv.values.scale.dims())?;
+    check.countable("tail_keys", &kv.tail.keys.dims())?;
+    if input.weights {
+        split::check_columns(&check, heads, kv.columns)?;
     }
+    Ok(())
 }
 
 impl Form {
@@ -255,7 +192,7 @@ impl Packed {
     }
 }
 
-/// [`QuantizedAttention`] as a launch takes it.
+/// A call as a launch takes it.
 struct Call {
     queries: CubeTensor,
     keys: Packed,

@@ -1,59 +1,20 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{RegroupInput, RegroupOutput, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Tensor},
+    tensor::{DType, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::RegroupBackend;
-use crate::{MOST_TRACKS, Result, check::Check, missing::Missing, tracks};
-
-/// What [`regroup`] works on: which columns stay, and what is known of all there were.
-#[derive(Clone, Debug)]
-pub struct Regroup<'a> {
-    /// The columns that stay, any at the fillers that heads of fewer begin with, `[batch, heads, width]`.
-    pub columns: Tensor<3, Int>,
-    /// The entry each of them is in now, counted from 0; less is none. `[batch, heads, width]`
-    pub classes: Tensor<3, Int>,
-    /// In what order they go on, as places of `columns`, `[batch, heads, width]`.
-    pub order: Tensor<3, Int>,
-    /// Columns that stay of each batch row and head, rows first.
-    pub counts: &'a [usize],
-    /// The column at the center of each entry, `[batch, heads, entries]`, any at the fillers of heads of fewer. It stays, in
-    /// that entry.
-    pub centers: Tensor<3, Int>,
-    /// Entries of each batch row and head, rows first.
-    pub entries: &'a [usize],
-    /// The row of each column there was, `[batch, heads, columns]`.
-    pub rows: Tensor<3, Int>,
-    /// What the row was multiplied by, f32, `[batch, heads, columns]`.
-    pub norms: Tensor<3>,
-    /// The length of each row, f32, `[batch, heads, rows]`.
-    pub lengths: Tensor<3>,
-    /// `[batch, heads, columns]`
-    pub positions: Tensor<3, Int>,
-    /// What was counted of each column, f32, `[batch, n · heads, columns]` each. [`MOST_TRACKS`] at most.
-    pub tracks: Vec<Tensor<3>>,
-}
-
-/// What [`regroup`] returns.
-#[derive(Clone, Debug)]
-pub struct Regrouped {
-    /// −1 where a column is in no entry, `[batch, heads, width]`.
-    pub positions: Tensor<3, Int>,
-    /// The entry of each column, 0 where it is in none, `[batch, heads, width]`.
-    pub entry: Tensor<3, Int>,
-    /// The place of the center of each entry among the columns of its head, fillers not counted; 0 at fillers.
-    /// `[batch, heads, entries]`
-    pub centers: Tensor<3, Int>,
-    /// What an entry of unit length is multiplied by, f32, `[batch, heads, width]`; 0 in no entry.
-    pub norms: Tensor<3>,
-    /// 0 in no entry, `[batch, n · heads, width]` each.
-    pub tracks: Vec<Tensor<3>>,
-}
+use crate::{
+    check::Check,
+    missing::Missing,
+    tracks::{self, MOST_TRACKS},
+};
 
 /// What is known of columns, where they go: the end of a step of EMS, whose entries have become others.
 ///
@@ -61,12 +22,12 @@ pub struct Regrouped {
 /// seven numbers and those of its tracks, and writes three and those.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, there is no row, column or entry, or the device has no
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or the device has no
 /// kernels or cannot launch so much.
-pub fn regroup(input: Regroup<'_>) -> Result<Regrouped> {
+pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
     let check = Check::new("regroup", &input.columns.device())?;
-    let Regroup { columns, classes, order, counts, centers, entries, .. } = input;
-    let Regroup { rows, norms, lengths, positions, tracks, .. } = input;
+    let RegroupInput { columns, classes, order, counts, centers, entries, .. } = input;
+    let RegroupInput { rows, norms, lengths, positions, tracks, .. } = input;
     let dims @ [batch, heads, width] = columns.dims();
     let (before, most) = (rows.dims()[2], centers.dims()[2]);
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
@@ -87,7 +48,7 @@ pub fn regroup(input: Regroup<'_>) -> Result<Regrouped> {
     check.f32("norms", norms.dtype())?;
     check.f32("lengths", lengths.dtype())?;
     check.at_most("the number of tracks", tracks.len(), MOST_TRACKS)?;
-    for track in &tracks {
+    for track in tracks.iter() {
         let of_heads = track.dims()[1];
         let grouped = of_heads.is_multiple_of(heads);
         check.value("the heads of a track", of_heads, grouped, format!("a multiple of {heads}"))?;
@@ -113,8 +74,8 @@ pub fn regroup(input: Regroup<'_>) -> Result<Regrouped> {
     let ints = columns.dtype();
     let count = tracks.len();
     let norms = norms.into_dispatch();
-    let mut tracks = tracks.into_iter();
-    let mut track = || tracks.next().map_or_else(|| norms.clone(), Tensor::into_dispatch);
+    let mut given = tracks.clone().into_iter();
+    let mut track = || given.next().map_or_else(|| norms.clone(), Tensor::into_dispatch);
     let given: [_; MOST_TRACKS] = std::array::from_fn(|_| track());
     let [track_0, track_1, track_2, track_3] = given;
     let (positions, entry, centers, norms, track_0, track_1, track_2, track_3) = Dispatch::regroup(
@@ -136,13 +97,14 @@ pub fn regroup(input: Regroup<'_>) -> Result<Regrouped> {
         first,
         differ,
     );
-    let tracks = [track_0, track_1, track_2, track_3];
-    Ok(Regrouped {
+    let mut moved = [track_0, track_1, track_2, track_3].into_iter();
+    Ok(RegroupOutput {
         positions: Tensor::from_dispatch(positions),
         entry: Tensor::from_dispatch(entry),
         centers: Tensor::from_dispatch(centers),
         norms: Tensor::from_dispatch(norms),
-        tracks: tracks.into_iter().take(count).map(Tensor::from_dispatch).collect(),
+        // As many come back as went in.
+        tracks: tracks.map(|track| moved.next().map_or(track, Tensor::from_dispatch)),
     })
 }
 

@@ -3,43 +3,34 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{Result, RotaryTables};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{Int, Tensor},
+    tensor::{Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::RotateBackend;
-use crate::{Result, check::Check, split::Heads, vector::vector_size};
+use crate::{check::Check, split::Heads, vector::vector_size};
 
-/// A rotary position encoding: channel `i` is paired with channel `i + head_dim / 2`, and the
-/// pair turned by the angle whose cosine and sine stand in row `position` and column `i` of the tables.
-#[derive(Clone, Debug)]
-pub struct RotaryTables {
-    /// `[positions, head_dim / 2]`
-    pub cosines: Tensor<2>,
-    /// `[positions, head_dim / 2]`
-    pub sines: Tensor<2>,
-    /// At which position each column is encoded, `[batch, kv_heads or 1, columns]`. Rows of the tables, or any number
-    /// in a column that holds nothing.
-    pub positions: Tensor<3, Int>,
-}
-
-impl RotaryTables {
-    /// Refuses tables that do not fit these heads and columns.
-    pub(crate) fn check(&self, check: &Check, heads: Heads, columns: usize) -> Result<()> {
-        let Heads { batch, kv_heads, head_dim, .. } = heads;
-        let rows = self.cosines.dims()[0];
-        check.value("head_dim", head_dim, head_dim.is_multiple_of(2), "even")?;
-        check.shape("cosines", self.cosines.dims(), [rows, head_dim / 2])?;
-        check.shape("sines", self.sines.dims(), [rows, head_dim / 2])?;
-        let per = if self.positions.dims()[1] == 1 { 1 } else { kv_heads };
-        check.shape("positions", self.positions.dims(), [batch, per, columns])?;
-        check.value("the rows of cosines", rows, rows > 0, "at least 1")?;
-        check.value("columns", columns, columns > 0, "at least 1")?;
-        check.countable("cosines", &self.cosines.dims())
-    }
+/// Refuses tables that do not fit these heads and columns.
+pub(crate) fn check_tables(
+    tables: &RotaryTables,
+    check: &Check,
+    heads: Heads,
+    columns: usize,
+) -> Result<()> {
+    let Heads { batch, kv_heads, head_dim, .. } = heads;
+    let rows = tables.cosines.dims()[0];
+    check.value("head_dim", head_dim, head_dim.is_multiple_of(2), "even")?;
+    check.shape("cosines", tables.cosines.dims(), [rows, head_dim / 2])?;
+    check.shape("sines", tables.sines.dims(), [rows, head_dim / 2])?;
+    let per = if tables.positions.dims()[1] == 1 { 1 } else { kv_heads };
+    check.shape("positions", tables.positions.dims(), [batch, per, columns])?;
+    check.value("the rows of cosines", rows, rows > 0, "at least 1")?;
+    check.value("columns", columns, columns > 0, "at least 1")?;
+    check.countable("cosines", &tables.cosines.dims())
 }
 
 /// Turns the rows of `x`, `[batch, heads, tokens, head_dim]`, each to its position; what is less than 0 is 0. Positions
@@ -50,7 +41,7 @@ impl RotaryTables {
 /// go through memory a dozen times, and hand over as many launches, which is what a decode step waits for.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, there is no row, or the device has no kernels or cannot
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, or the device has no kernels or cannot
 /// launch so much.
 pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
     let check = Check::new("rotate", &x.device())?;
@@ -60,7 +51,8 @@ pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
     some("heads", heads)?;
     some("tokens", tokens)?;
     some("head_dim", head_dim)?;
-    rotary.check(&check, Heads { batch, query_heads: heads, kv_heads: heads, head_dim }, tokens)?;
+    let of_heads = Heads { batch, query_heads: heads, kv_heads: heads, head_dim };
+    check_tables(&rotary, &check, of_heads, tokens)?;
     check.countable("x", &[batch, heads, tokens, head_dim])?;
     let cubes = (tokens * (head_dim / 2)).div_ceil(kernel::UNITS);
     check.cubes([cubes, heads, batch])?;

@@ -1,35 +1,19 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{Result, RowWeightsInput};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor},
+    tensor::{DType, Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::RowWeightsBackend;
-use crate::{Result, check::Check};
+use crate::check::Check;
 
 /// The most columns [`row_weights`] takes: every row looks at all of them.
 const MOST_COLUMNS: usize = 1 << 13;
-
-/// What [`row_weights`] works on.
-#[derive(Clone, Debug)]
-pub struct RowWeights {
-    /// The row each column belongs to, `[batch, heads, columns]`.
-    pub rows: Tensor<3, Int>,
-    /// Less than zero where a column holds nothing, `[batch, heads, columns]`.
-    pub positions: Tensor<3, Int>,
-    /// f32, `[batch, heads, columns]`
-    pub scores: Tensor<3>,
-    /// How many rows there are.
-    pub height: usize,
-    /// Less counts as this.
-    pub least: f32,
-    /// More counts as this.
-    pub most: f32,
-}
 
 /// For each row the sum of the scores of its columns, f32, `[batch, heads, height]`: what an entry of EMS weighs.
 ///
@@ -38,11 +22,11 @@ pub struct RowWeights {
 /// a row.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, there is no row or column, there are more than 8 192 columns, or
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row or column, there are more than 8 192 columns, or
 /// the device has no kernels or cannot launch so much.
-pub fn row_weights(input: RowWeights) -> Result<Tensor<3>> {
+pub fn row_weights(input: RowWeightsInput) -> Result<Tensor<3>> {
     let check = Check::new("row_weights", &input.rows.device())?;
-    let RowWeights { rows, positions, scores, height, least, most } = input;
+    let RowWeightsInput { rows, positions, scores, height, bounds: (least, most) } = input;
     let dims @ [batch, heads, columns] = rows.dims();
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;

@@ -1,6 +1,7 @@
 mod extension;
 mod kernel;
 
+use briquette_ops::{Result, SelectInput};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Int, Shape, Tensor, TensorData},
@@ -12,26 +13,9 @@ use cubecl::{
 };
 
 use self::extension::SelectBackend;
-use crate::{Result, check::Check};
+use crate::check::Check;
 
-/// What [`select`] works on. Slices hold one number a batch row and head, rows first.
-#[derive(Clone, Debug)]
-pub struct Select<'a> {
-    /// `[batch, heads, entries]`, compared in f32; what stands before the entries held does not matter.
-    pub scores: Tensor<3>,
-    /// Entries held: the last columns.
-    pub held: &'a [usize],
-    /// Entries to keep; a row that holds fewer keeps all.
-    pub keep: &'a [usize],
-    /// The first so many of the entries held are kept whatever their scores.
-    pub sinks: usize,
-    /// The last so many are kept whatever their scores.
-    pub recent: &'a [usize],
-    /// Whether the columns that are not kept are wanted, too.
-    pub splits: bool,
-}
-
-/// What [`select`] returns.
+/// Columns that stay, and those that do not.
 #[derive(Clone, Debug)]
 pub struct SelectOutput {
     /// The columns kept, ascending, `[batch, heads, width]`, where the width is the most that a row keeps. A row that
@@ -60,26 +44,26 @@ pub struct SelectOutput {
 /// Where rows are long and few, several cubes share a row, each a part of it: a launch a digit, between which they leave
 /// their counts in buffers of the device, and one that writes.
 ///
-/// Columns that are not kept have the places that are left: entries are split in two in the same launches.
+/// Columns that are not kept have the places that are left: with `splits`, entries are split in two in the same launches.
 ///
 /// It reads rows · entries · 4 bytes four times, the last three times from a cache of the device where a row fits one,
 /// and writes rows · width integers: some 10 integer operations a score and pass. Shared rows add three times 8 KiB a
 /// part that are written, and read by each part of the row.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, if nothing is to be kept, or if the device has no kernels
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, if nothing is to be kept, or if the device has no kernels
 /// or cannot launch so much.
-pub fn select(input: Select<'_>) -> Result<SelectOutput> {
-    let Told { rows, parts } = input.check()?;
+pub fn select(input: &SelectInput<'_>, splits: bool) -> Result<SelectOutput> {
+    let Told { rows, parts } = check(input)?;
     let counts: Vec<usize> =
         input.held.iter().zip(input.keep).map(|(&held, &keep)| held.min(keep)).collect();
     let width = counts.iter().copied().max().unwrap_or(0);
     let left: Vec<usize> = input.held.iter().zip(&counts).map(|(held, kept)| held - kept).collect();
-    let others = left.iter().copied().max().filter(|_| input.splits).unwrap_or(0);
+    let others = left.iter().copied().max().filter(|_| splits).unwrap_or(0);
     let device = input.scores.device();
     let rows = TensorData::new(rows, [counts.len(), ROW]);
     let (indices, rest, nan) = Dispatch::select_columns(
-        input.scores.cast(DType::F32).into_dispatch(),
+        input.scores.clone().cast(DType::F32).into_dispatch(),
         Tensor::<2, Int>::from_data(rows, &device).into_dispatch(),
         width,
         others,
@@ -108,40 +92,38 @@ struct Told {
     parts: usize,
 }
 
-impl Select<'_> {
-    fn check(&self) -> Result<Told> {
-        let check = Check::new("select", &self.scores.device())?;
-        let [batch, heads, entries] = self.scores.dims();
-        let rows = batch * heads;
-        for (what, list) in [
-            ("the length of held", self.held),
-            ("the length of keep", self.keep),
-            ("the length of recent", self.recent),
-        ] {
-            check.value(what, list.len(), list.len() == rows, rows.to_string())?;
-        }
-        check.countable("scores", &[rows, entries])?;
-        check.at_most("the number of entries", entries, i32::MAX as usize)?;
-        check.cubes([rows, 1, 1])?;
-        check.supports(units(check.client()).is_some())?;
-        let mut told = Vec::with_capacity(rows * ROW);
-        let mut width = 0;
-        for ((&held, &keep), &recent) in self.held.iter().zip(self.keep).zip(self.recent) {
-            check.value("held", held, held <= entries, format!("at most {entries}"))?;
-            width = width.max(held.min(keep));
-            let first = entries - held;
-            let (low, high, wanted) = if held <= keep {
-                (entries, entries, 0)
-            } else {
-                let sinks = self.sinks.min(keep);
-                let recent = recent.min(keep - sinks);
-                (first + sinks, entries - recent, keep - sinks - recent)
-            };
-            told.extend([first, low, high, wanted].map(|number| number as i64));
-        }
-        check.value("the most entries kept", width, width > 0, "at least 1")?;
-        Ok(Told { rows: told, parts: parts(check.client(), rows, entries) })
+fn check(input: &SelectInput<'_>) -> Result<Told> {
+    let check = Check::new("select", &input.scores.device())?;
+    let [batch, heads, entries] = input.scores.dims();
+    let rows = batch * heads;
+    for (what, list) in [
+        ("the length of held", input.held),
+        ("the length of keep", input.keep),
+        ("the length of recent", input.recent),
+    ] {
+        check.value(what, list.len(), list.len() == rows, rows.to_string())?;
     }
+    check.countable("scores", &[rows, entries])?;
+    check.at_most("the number of entries", entries, i32::MAX as usize)?;
+    check.cubes([rows, 1, 1])?;
+    check.supports(units(check.client()).is_some())?;
+    let mut told = Vec::with_capacity(rows * ROW);
+    let mut width = 0;
+    for ((&held, &keep), &recent) in input.held.iter().zip(input.keep).zip(input.recent) {
+        check.value("held", held, held <= entries, format!("at most {entries}"))?;
+        width = width.max(held.min(keep));
+        let first = entries - held;
+        let (low, high, wanted) = if held <= keep {
+            (entries, entries, 0)
+        } else {
+            let sinks = input.sinks.min(keep);
+            let recent = recent.min(keep - sinks);
+            (first + sinks, entries - recent, keep - sinks - recent)
+        };
+        told.extend([first, low, high, wanted].map(|number| number as i64));
+    }
+    check.value("the most entries kept", width, width > 0, "at least 1")?;
+    Ok(Told { rows: told, parts: parts(check.client(), rows, entries) })
 }
 
 /// Units of a cube on this device; `None` if it cannot count in shared memory.

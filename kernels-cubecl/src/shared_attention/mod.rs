@@ -2,64 +2,18 @@ mod extension;
 mod launch;
 mod planes;
 
+use briquette_ops::{ClusteredKv, DecodeInput, DecodeOutput, Result, RotaryTables};
 use burn::{
     backend::Dispatch,
-    tensor::{DType, Int, Tensor},
+    tensor::{DType, Tensor},
 };
 
 use self::extension::SharedAttentionBackend;
 use crate::{
-    Result, RotaryTables,
     check::Check,
+    rotary::check_tables,
     split::{self, Heads},
 };
-
-/// What [`shared_attention`] works on. Every token it is given is seen by every query of its head; a column that is none is
-/// a filler.
-#[derive(Clone, Debug)]
-pub struct SharedAttention {
-    /// One query a head, positions encoded, `[batch, query_heads, 1, head_dim]`.
-    pub queries: Tensor<4>,
-    /// The directions of the keys of all entries, head after head, `[entries, head_dim]`.
-    pub directions: Tensor<2>,
-    /// The values of all entries, `[entries, head_dim]`.
-    pub values: Tensor<2>,
-    /// The columns of each head in the order of their entries, so that those of one entry stand together:
-    /// `[batch, kv_heads, width]`. Fillers come first, here and in the other two.
-    pub members: Tensor<3, Int>,
-    /// The entry of each column, counted from the first of its head, `[batch, kv_heads, width]`.
-    pub entry: Tensor<3, Int>,
-    /// What the direction of each column's key is multiplied by, `[batch, kv_heads, width]`.
-    pub norms: Tensor<3>,
-    /// How many columns of each batch row and kv head are fillers, `[batch · kv_heads]`. Only the device need know.
-    pub fillers: Tensor<1, Int>,
-    /// Where the entries of each batch row and kv head begin, and behind the last where they end,
-    /// `[batch · kv_heads + 1]`.
-    pub offsets: Tensor<1, Int>,
-    /// How keys are to be encoded, of entries and of the tail, if they are held as they came. Columns of fillers are
-    /// not looked at.
-    pub rotary: Option<RotaryTables>,
-    /// Keys that are nobody's, the same number for every head, `[batch, kv_heads, capacity, head_dim]`.
-    pub tail_keys: Tensor<4>,
-    /// Their values, `[batch, kv_heads, capacity, head_dim]`.
-    pub tail_values: Tensor<4>,
-    /// How many of the rows of the tail there are: the first.
-    pub tail: usize,
-    /// What query-key products are multiplied by.
-    pub scale: f64,
-    /// Whether the weights are wanted.
-    pub weights: bool,
-}
-
-/// What [`shared_attention`] returns.
-#[derive(Clone, Debug)]
-pub struct SharedOutput {
-    /// `[batch, query_heads, 1, head_dim]`, of the type of the queries.
-    pub output: Tensor<4>,
-    /// The weights of the tokens and behind them of the tail, `[batch, query_heads, width + tail]`, f32; zero in the
-    /// columns before those of a head that has fewer tokens than others. One number if they are not wanted.
-    pub weights: Tensor<3>,
-}
 
 /// Decode attention over entries that tokens share (EMS): the key of a token is its own norm times the direction of
 /// its entry, turned to its own position, its value that of its entry. Tokens are never laid out.
@@ -86,18 +40,19 @@ pub struct SharedOutput {
 /// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of zeros.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, there are no entries or no room for a tail, or the device
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there are no entries or no room for a tail, or the device
 /// has no kernels or cannot launch so much.
-pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
-    input.check()?;
-    let dtype = input.directions.dtype();
-    let ints = input.fillers.dtype();
-    let encoded = input.rotary.is_some();
+pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeOutput> {
+    check(input, kv)?;
+    let (wanted, kv) = (input.weights, kv.clone());
+    let dtype = kv.directions.dtype();
+    let ints = kv.fillers.dtype();
+    let encoded = kv.rotary.is_some();
     // What is not looked at: other tensors stand in.
-    let (cosines, sines, positions) = match input.rotary {
+    let (cosines, sines, positions) = match kv.rotary {
         None => {
-            let directions = input.directions.clone().into_dispatch();
-            (directions.clone(), directions, input.fillers.clone().into_dispatch())
+            let directions = kv.directions.clone().into_dispatch();
+            (directions.clone(), directions, kv.fillers.clone().into_dispatch())
         }
         Some(RotaryTables { cosines, sines, positions }) => {
             let sines = sines.cast(cosines.dtype());
@@ -105,64 +60,62 @@ pub fn shared_attention(input: SharedAttention) -> Result<SharedOutput> {
         }
     };
     let (output, weights) = Dispatch::shared_attention(
-        input.queries.into_dispatch(),
-        input.directions.into_dispatch(),
-        input.values.cast(dtype).into_dispatch(),
-        input.members.cast(ints).into_dispatch(),
-        input.entry.cast(ints).into_dispatch(),
-        input.norms.cast(DType::F32).into_dispatch(),
-        input.fillers.into_dispatch(),
-        input.offsets.cast(ints).into_dispatch(),
+        input.queries.clone().into_dispatch(),
+        kv.directions.into_dispatch(),
+        kv.values.cast(dtype).into_dispatch(),
+        kv.members.cast(ints).into_dispatch(),
+        kv.entry.cast(ints).into_dispatch(),
+        kv.norms.cast(DType::F32).into_dispatch(),
+        kv.fillers.into_dispatch(),
+        kv.offsets.cast(ints).into_dispatch(),
         positions,
         cosines,
         sines,
-        input.tail_keys.cast(dtype).into_dispatch(),
-        input.tail_values.cast(dtype).into_dispatch(),
+        kv.tail.keys.cast(dtype).into_dispatch(),
+        kv.tail.values.cast(dtype).into_dispatch(),
         encoded,
-        input.tail,
+        kv.tail.entries,
         input.scale as f32,
-        input.weights,
+        wanted,
     );
-    Ok(SharedOutput {
+    Ok(DecodeOutput {
         output: Tensor::from_dispatch(output),
-        weights: Tensor::from_dispatch(weights),
+        weights: wanted.then(|| Tensor::<3>::from_dispatch(weights).unsqueeze_dim(2)),
     })
 }
 
-impl SharedAttention {
-    fn check(&self) -> Result<()> {
-        let check = Check::new("shared_attention", &self.queries.device())?;
-        let [batch, query_heads, _, head_dim] = self.queries.dims();
-        let [_, kv_heads, capacity, _] = self.tail_keys.dims();
-        let heads = Heads { batch, query_heads, kv_heads, head_dim };
-        let entries = self.directions.dims()[0];
-        let width = self.members.dims()[2];
-        check.shape("queries", self.queries.dims(), [batch, query_heads, 1, head_dim])?;
-        check.shape("directions", self.directions.dims(), [entries, head_dim])?;
-        check.shape("values", self.values.dims(), [entries, head_dim])?;
-        check.shape("members", self.members.dims(), [batch, kv_heads, width])?;
-        check.shape("entry", self.entry.dims(), [batch, kv_heads, width])?;
-        check.shape("norms", self.norms.dims(), [batch, kv_heads, width])?;
-        check.shape("fillers", self.fillers.dims(), [batch * kv_heads])?;
-        check.shape("offsets", self.offsets.dims(), [batch * kv_heads + 1])?;
-        let tail = [batch, kv_heads, capacity, head_dim];
-        check.shape("tail_keys", self.tail_keys.dims(), tail)?;
-        check.shape("tail_values", self.tail_values.dims(), tail)?;
-        let columns = batch * kv_heads * width;
-        check.value("entries", entries, (1..=columns).contains(&entries), "1 to a column")?;
-        check.value("capacity", capacity, capacity > 0, "at least 1")?;
-        check.value("tail", self.tail, self.tail <= capacity, format!("at most {capacity}"))?;
-        heads.check(&check)?;
-        let columns = width + self.tail;
-        if let Some(rotary) = &self.rotary {
-            rotary.check(&check, heads, columns)?;
-        }
-        check.countable("directions", &self.directions.dims())?;
-        check.countable("members", &self.members.dims())?;
-        check.countable("tail_keys", &self.tail_keys.dims())?;
-        if self.weights {
-            split::check_columns(&check, heads, columns)?;
-        }
-        Ok(())
+fn check(input: &DecodeInput, kv: &ClusteredKv) -> Result<()> {
+    let check = Check::new("shared_attention", &input.queries.device())?;
+    let [batch, query_heads, _, head_dim] = input.queries.dims();
+    let [_, kv_heads, capacity, _] = kv.tail.keys.dims();
+    let heads = Heads { batch, query_heads, kv_heads, head_dim };
+    let entries = kv.directions.dims()[0];
+    let width = kv.members.dims()[2];
+    check.shape("queries", input.queries.dims(), [batch, query_heads, 1, head_dim])?;
+    check.shape("directions", kv.directions.dims(), [entries, head_dim])?;
+    check.shape("values", kv.values.dims(), [entries, head_dim])?;
+    check.shape("members", kv.members.dims(), [batch, kv_heads, width])?;
+    check.shape("entry", kv.entry.dims(), [batch, kv_heads, width])?;
+    check.shape("norms", kv.norms.dims(), [batch, kv_heads, width])?;
+    check.shape("fillers", kv.fillers.dims(), [batch * kv_heads])?;
+    check.shape("offsets", kv.offsets.dims(), [batch * kv_heads + 1])?;
+    let tail = [batch, kv_heads, capacity, head_dim];
+    check.shape("tail_keys", kv.tail.keys.dims(), tail)?;
+    check.shape("tail_values", kv.tail.values.dims(), tail)?;
+    let columns = batch * kv_heads * width;
+    check.value("entries", entries, (1..=columns).contains(&entries), "1 to a column")?;
+    check.value("capacity", capacity, capacity > 0, "at least 1")?;
+    check.value("tail", kv.tail.entries, kv.tail.entries <= capacity, format!("at most {capacity}"))?;
+    heads.check(&check)?;
+    let columns = width + kv.tail.entries;
+    if let Some(rotary) = &kv.rotary {
+        check_tables(rotary, &check, heads, columns)?;
     }
+    check.countable("directions", &kv.directions.dims())?;
+    check.countable("members", &kv.members.dims())?;
+    check.countable("tail_keys", &kv.tail.keys.dims())?;
+    if input.weights {
+        split::check_columns(&check, heads, columns)?;
+    }
+    Ok(())
 }

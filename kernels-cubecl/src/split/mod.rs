@@ -6,6 +6,7 @@ pub(crate) mod planes;
 mod rows;
 mod softmax;
 
+use briquette_ops::Result;
 use burn::{
     backend::{TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Shape},
@@ -21,7 +22,8 @@ pub(crate) use self::{
     rows::{fill_weights, write_head},
     softmax::{LOWEST, Running, UNITS},
 };
-use crate::{Result, check::Check, decode_attention::merge, processors::processors};
+
+use crate::{check::Check, decode_attention::merge, processors::processors};
 
 /// Channels a head at most: what the kernel that puts splits together takes.
 const MOST_CHANNELS: usize = merge::UNITS;

@@ -3,6 +3,7 @@ mod kernel;
 mod launch;
 mod planes;
 
+use briquette_ops::{MomentsInput, MomentsOutput, Result, Visibility, WindowInput};
 use burn::{
     backend::Dispatch,
     tensor::{Int, Tensor, TensorData},
@@ -10,51 +11,9 @@ use burn::{
 
 use self::extension::WindowBackend;
 use crate::{
-    Result,
     check::Check,
     tile::product::{SIDE, UNITS, shared_bytes, sides},
 };
-
-/// What [`window_weights`] and [`window_moments`] work on.
-#[derive(Clone, Debug)]
-pub struct Window {
-    /// Queries, positions encoded, `[batch, query_heads, queries, head_dim]`.
-    pub queries: Tensor<4>,
-    /// Keys, positions encoded, `[batch, kv_heads, entries, head_dim]`.
-    pub keys: Tensor<4>,
-    /// The position of each query, `[batch, 1, queries]`; −1 is padding.
-    pub query_positions: Tensor<3, Int>,
-    /// The position of each entry, `[batch, kv_heads, entries]`; −1 is padding.
-    pub entry_positions: Tensor<3, Int>,
-    /// False if nothing is padding and the queries belong to the last entries, so that positions need not be read.
-    pub by_position: bool,
-    /// What query-key products are multiplied by.
-    pub scale: f64,
-}
-
-/// What [`window_moments`] works on.
-#[derive(Clone, Debug)]
-pub struct WindowMoments {
-    /// Queries and keys.
-    pub window: Window,
-    /// How many of the queries count, the last, one number a batch row.
-    pub counted: Vec<usize>,
-    /// Whether [`WindowMomentsOutput::deviations`] are wanted.
-    pub deviations: bool,
-    /// Whether [`WindowMomentsOutput::entropies`] are wanted.
-    pub entropies: bool,
-}
-
-/// What [`window_moments`] returns: for each entry sums over the queries, `[batch, query_heads, entries]`, f32.
-#[derive(Clone, Debug)]
-pub struct WindowMomentsOutput {
-    /// Of the weights.
-    pub sums: Tensor<3>,
-    /// Of the squares of what the weights of queries that count deviate from their mean.
-    pub deviations: Option<Tensor<3>>,
-    /// Of −w · ln(w + 10⁻¹⁰).
-    pub entropies: Option<Tensor<3>>,
-}
 
 /// Cubes that keep a large device busy: entries are split until there are as many.
 const CUBES: usize = 1024;
@@ -66,13 +25,13 @@ const CUBES: usize = 1024;
 /// The same as [`window_moments`], but that it writes 4 · batch · query_heads · queries · entries bytes.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
 /// launch so much.
-pub fn window_weights(window: Window) -> Result<Tensor<4>> {
+pub fn window_weights(window: WindowInput) -> Result<Tensor<4>> {
     let [batch, heads, queries, _] = window.queries.dims();
-    let check = window.check("window_weights")?;
+    let check = check(&window, "window_weights")?;
     check.countable("weights", &[batch, heads, queries, window.keys.dims()[2]])?;
-    Ok(window.run(vec![queries; batch], true, false, false).0)
+    Ok(run(window, vec![queries; batch], true, false, false).0)
 }
 
 /// For each entry the sum of its attention weights over a few queries, and how they deviate and scatter, without keeping
@@ -97,85 +56,93 @@ pub fn window_weights(window: Window) -> Result<Tensor<4>> {
 /// exponentials a score, and writes 4 bytes an entry, query head and sum.
 ///
 /// # Errors
-/// [`KernelError`](crate::KernelError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
 /// launch so much.
-pub fn window_moments(input: WindowMoments) -> Result<WindowMomentsOutput> {
-    let WindowMoments { window, counted, deviations, entropies } = input;
-    let check = window.check("window_moments")?;
+pub fn window_moments(input: MomentsInput) -> Result<MomentsOutput> {
+    let MomentsInput { window, own: counted, deviations, entropies } = input;
+    let check = check(&window, "window_moments")?;
     let [batch, heads, queries, _] = window.queries.dims();
     let entries = window.keys.dims()[2];
     check.shape("counted", [counted.len()], [batch])?;
     for &counted in &counted {
         check.value("counted", counted, counted <= queries, format!("at most {queries}"))?;
     }
-    let (sums, squares, scatter) = window.run(counted, false, deviations, entropies);
+    let (sums, squares, scatter) = run(window, counted, false, deviations, entropies);
     let of = |sums: Tensor<4>| sums.reshape([batch, heads, entries]);
-    Ok(WindowMomentsOutput {
+    Ok(MomentsOutput {
         sums: of(sums),
         deviations: deviations.then(|| of(squares)),
         entropies: entropies.then(|| of(scatter)),
     })
 }
 
-impl Window {
-    fn check(&self, operation: &'static str) -> Result<Check> {
-        let check = Check::new(operation, &self.queries.device())?;
-        let [batch, heads, queries, head_dim] = self.queries.dims();
-        let [_, kv_heads, entries, _] = self.keys.dims();
-        let some = |what, number| check.value(what, number, number > 0, "1 or more");
-        some("batch", batch)?;
-        some("query_heads", heads)?;
-        some("queries", queries)?;
-        some("head_dim", head_dim)?;
-        some("kv_heads", kv_heads)?;
-        some("entries", entries)?;
-        check.shape("keys", self.keys.dims(), [batch, kv_heads, entries, head_dim])?;
-        check.shape("query_positions", self.query_positions.dims(), [batch, 1, queries])?;
-        check.shape("entry_positions", self.entry_positions.dims(), [batch, kv_heads, entries])?;
-        let grouped = heads.is_multiple_of(kv_heads);
-        check.value("query_heads", heads, grouped, format!("a multiple of {kv_heads}"))?;
-        check.countable("queries", &self.queries.dims())?;
-        check.countable("keys", &self.keys.dims())?;
-        check.countable("sums", &[batch, heads, entries])?;
-        let Plan { tile, blocks, parts, tiles, splits, .. } =
-            Plan::new([batch, heads, queries], kv_heads, entries);
-        let lists = batch * kv_heads;
-        check.countable("splits", &[splits, batch, heads, queries])?;
-        // The second pass has more of it: of each row two numbers and sixteen weights besides what it sees.
-        let of_rows = tile[0] * SIDE * (4 + 8 + 4 * SIDE);
-        let of_both = tile.map(shared_bytes).iter().sum::<usize>();
-        check.shared_bytes(of_both + of_rows + 4 * tile[1] * SIDE)?;
-        check.cubes([tiles.max(splits), blocks * parts, lists])?;
-        check.cubes([(heads / kv_heads * queries).div_ceil(UNITS), lists, 1])?;
-        Ok(check)
+fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
+    let check = Check::new(operation, &window.queries.device())?;
+    let [batch, heads, queries, head_dim] = window.queries.dims();
+    let [_, kv_heads, entries, _] = window.keys.dims();
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("query_heads", heads)?;
+    some("queries", queries)?;
+    some("head_dim", head_dim)?;
+    some("kv_heads", kv_heads)?;
+    some("entries", entries)?;
+    check.shape("keys", window.keys.dims(), [batch, kv_heads, entries, head_dim])?;
+    if let Visibility::Positions { queries: of_queries, entries: of_entries } = &window.visibility {
+        check.shape("the queries' positions", of_queries.dims(), [batch, 1, queries])?;
+        check.shape("the entries' positions", of_entries.dims(), [batch, kv_heads, entries])?;
     }
+    let grouped = heads.is_multiple_of(kv_heads);
+    check.value("query_heads", heads, grouped, format!("a multiple of {kv_heads}"))?;
+    check.countable("queries", &window.queries.dims())?;
+    check.countable("keys", &window.keys.dims())?;
+    check.countable("sums", &[batch, heads, entries])?;
+    let Plan { tile, blocks, parts, tiles, splits, .. } =
+        Plan::new([batch, heads, queries], kv_heads, entries);
+    let lists = batch * kv_heads;
+    check.countable("splits", &[splits, batch, heads, queries])?;
+    // The second pass has more of it: of each row two numbers and sixteen weights besides what it sees.
+    let of_rows = tile[0] * SIDE * (4 + 8 + 4 * SIDE);
+    let of_both = tile.map(shared_bytes).iter().sum::<usize>();
+    check.shared_bytes(of_both + of_rows + 4 * tile[1] * SIDE)?;
+    check.cubes([tiles.max(splits), blocks * parts, lists])?;
+    check.cubes([(heads / kv_heads * queries).div_ceil(UNITS), lists, 1])?;
+    Ok(check)
+}
 
-    fn run(
-        self,
-        counted: Vec<usize>,
-        single: bool,
-        deviations: bool,
-        entropies: bool,
-    ) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
-        let batch = counted.len();
-        let counted = counted.into_iter().map(|counted| counted as i64).collect::<Vec<_>>();
-        let counted =
-            Tensor::<1, Int>::from_data(TensorData::new(counted, [batch]), &self.queries.device());
-        let (first, squares, scatter) = Dispatch::window(
-            self.queries.into_dispatch(),
-            self.keys.into_dispatch(),
-            self.query_positions.into_dispatch(),
-            self.entry_positions.into_dispatch(),
-            counted.into_dispatch(),
-            self.by_position,
-            self.scale as f32,
-            single,
-            deviations,
-            entropies,
-        );
-        let tensor = Tensor::from_dispatch;
-        (tensor(first), tensor(squares), tensor(scatter))
-    }
+fn run(
+    window: WindowInput,
+    counted: Vec<usize>,
+    single: bool,
+    deviations: bool,
+    entropies: bool,
+) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
+    let batch = counted.len();
+    let counted = counted.into_iter().map(|counted| counted as i64).collect::<Vec<_>>();
+    let counted =
+        Tensor::<1, Int>::from_data(TensorData::new(counted, [batch]), &window.queries.device());
+    let (of_queries, of_entries, by_position) = match window.visibility {
+        Visibility::Positions { queries, entries } => (queries, entries, true),
+        // Not looked at: another tensor stands in.
+        Visibility::Causal => {
+            let stands_in = counted.clone().reshape([batch, 1, 1]);
+            (stands_in.clone(), stands_in, false)
+        }
+    };
+    let (first, squares, scatter) = Dispatch::window(
+        window.queries.into_dispatch(),
+        window.keys.into_dispatch(),
+        of_queries.into_dispatch(),
+        of_entries.into_dispatch(),
+        counted.into_dispatch(),
+        by_position,
+        window.scale as f32,
+        single,
+        deviations,
+        entropies,
+    );
+    let tensor = Tensor::from_dispatch;
+    (tensor(first), tensor(squares), tensor(scatter))
 }
 
 /// How the work is shared out.

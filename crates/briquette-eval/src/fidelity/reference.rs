@@ -167,13 +167,9 @@ fn attention_received(model: &Llama, layer: &Layer, prompt: usize) -> Result<Vec
     let (of_queries, of_keys) =
         (positions(prompt, prompt + following), positions(0, prompt + following));
     let window = WindowInput {
-        queries: encoding.encode(all(|part| &part.queries, None), of_queries.clone()),
-        keys: encoding.encode(all(|part| &part.keys, Some(&layer.prompt)), of_keys.clone()),
-        visibility: Visibility {
-            queries: of_queries,
-            entries: of_keys.expand([1, shape.kv_heads, prompt + following]),
-            by_position: false,
-        },
+        queries: encoding.encode(all(|part| &part.queries, None), of_queries),
+        keys: encoding.encode(all(|part| &part.keys, Some(&layer.prompt)), of_keys),
+        visibility: Visibility::Causal,
         scale: 1.0 / (shape.head_dim as f64).sqrt(),
     };
     let moments = CacheConfig::default().ops.window_moments(MomentsInput {
@@ -182,6 +178,7 @@ fn attention_received(model: &Llama, layer: &Layer, prompt: usize) -> Result<Vec
         deviations: false,
         entropies: false,
     });
+    let moments = moments.map_err(briquette::Error::from)?;
     let group = shape.query_heads / shape.kv_heads;
     let sums = moments
         .sums

@@ -11,16 +11,18 @@ use super::{
     query_window::{Queries, QueryWindow},
     ranks::Ranks,
     room::Room,
-    sharing::Table,
     store::{Encode, Store, StoreOptions, StoreQuery, dense::attend_entries},
 };
 use crate::{
     CacheShape, Error, Policy, PrefillCompression, Result,
     device::{Rows, buffer_bytes},
-    ops::{Ops, Selection, Visibility, WindowInput},
+    ops::{
+        Ops, Selection, Table, Visibility, WindowInput, gather_positions, gather_rows, gather_scalars,
+        group_mean, laid_out, select_entries,
+    },
     policy::PositionMode,
     position::{self, PositionEncoding},
-    score::{ObservedHeads, Observes, Wanted, group_mean},
+    score::{ObservedHeads, Observes, Wanted},
 };
 
 /// What the layers of a cache share in one call.
@@ -88,6 +90,14 @@ pub(super) struct Outcome {
     pub(super) snapshot: Option<(Box<Snapshot>, Box<Entries>)>,
 }
 
+/// A layer compressed again, until nothing can fail any more.
+pub(super) struct Replacement {
+    store: Option<Box<dyn Store>>,
+    counts: Vec<usize>,
+    state: Option<Tensor<2>>,
+    scores: Option<Tensor<3>>,
+}
+
 enum StoreChange {
     /// The columns were appended; only what is counted of them is new.
     Appended { tracks: Tracks },
@@ -142,9 +152,11 @@ impl LayerCache {
             + state
     }
 
-    pub(super) fn entries(&self) -> Option<Entries> {
-        let store = self.store.as_ref().filter(|store| store.columns() > 0)?;
-        Some(store.entries().holding(&self.held))
+    pub(super) fn entries(&self) -> Result<Option<Entries>> {
+        match self.store.as_ref().filter(|store| store.columns() > 0) {
+            None => Ok(None),
+            Some(store) => Ok(Some(store.entries()?.holding(&self.held))),
+        }
     }
 
     /// The positions of what it holds, `[batch, kv_heads, columns]`, −1 at fillers.
@@ -206,9 +218,9 @@ impl LayerCache {
         let query_bytes = new.queries.dtype().size();
         let queries_at_once = mode != PositionMode::InCache;
         let window_queries =
-            if queries_at_once { encode_rows(new.queries, positions.clone()) } else { new.queries };
+            if queries_at_once { encode_rows(new.queries, positions.clone())? } else { new.queries };
         let keys = match mode {
-            PositionMode::Written => encode_rows(new.keys, positions.clone()),
+            PositionMode::Written => encode_rows(new.keys, positions.clone())?,
             PositionMode::InCache | PositionMode::Deferred => new.keys,
         };
         let arriving = Entries {
@@ -226,11 +238,11 @@ impl LayerCache {
         let loose = if store.columns() == 0 {
             // Attended as it came: if it is compressed, the whole of it is never stored.
             Some(Entries {
-                tracks: Tracks::zeros(observes, shape, batch, columns, device),
+                tracks: super::tracks::zeros(observes, shape, batch, columns, device),
                 ..arriving
             })
         } else if !store.moves_padding() && self.padding_inside(context, arrival, columns) {
-            let before = store.entries().holding(&self.held);
+            let before = store.entries()?.holding(&self.held);
             Some(self.padding_first(context, arrival, before, arriving, &held)?)
         } else {
             let needed = store.columns() + columns;
@@ -251,11 +263,15 @@ impl LayerCache {
         };
         // Keys and values of a store are taken out of it only for those who look at them.
         let taken_out = OnceCell::new();
-        let entries = || -> &Entries {
-            taken_out.get_or_init(|| {
-                let entries = || store.entries_at(entry_positions.clone()).holding(&held);
-                loose.clone().unwrap_or_else(entries)
-            })
+        let entries = || -> Result<&Entries> {
+            if let Some(entries) = taken_out.get() {
+                return Ok(entries);
+            }
+            let entries = match &loose {
+                Some(loose) => loose.clone(),
+                None => store.entries_at(entry_positions.clone())?.holding(&held),
+            };
+            Ok(taken_out.get_or_init(|| entries))
         };
         // Where tokens share, the host does not know how many of them are left.
         let shared = store.shares_entries();
@@ -266,7 +282,7 @@ impl LayerCache {
             PositionMode::Written => None,
             PositionMode::InCache => Some(ranks.of_entries(&entry_positions)),
             PositionMode::Deferred if policy.reducer().encodes_at_center() => {
-                Some(center_positions(entries(), config.ops.as_ref()))
+                Some(center_positions(entries()?, config.ops.as_ref())?)
             }
             PositionMode::Deferred => Some(entry_positions.clone()),
         };
@@ -275,15 +291,17 @@ impl LayerCache {
             window_queries.clone()
         } else {
             let ranks = ranks.of_new(&arrival.positions, &arrived);
-            encode_rows(window_queries.clone(), ranks)
+            encode_rows(window_queries.clone(), ranks)?
         };
         let query = StoreQuery {
             queries,
-            visibility: Visibility {
-                queries: positions.clone(),
-                entries: entry_positions.clone(),
-                // A query that is padding sees nothing, whatever its column.
-                by_position: padded || arrival.padded,
+            // A query that is padding sees nothing, whatever its column.
+            visibility: match padded || arrival.padded {
+                false => Visibility::Causal,
+                true => Visibility::Positions {
+                    queries: positions.clone(),
+                    entries: entry_positions.clone(),
+                },
             },
             encode: encode.clone(),
             scale,
@@ -292,35 +310,37 @@ impl LayerCache {
             ops: config.ops.as_ref(),
         };
         let attended = match &loose {
-            Some(loose) => attend_entries(loose.clone(), query),
-            None => store.attend(query),
+            Some(loose) => attend_entries(loose.clone(), query)?,
+            None => store.attend(query)?,
         };
 
         let queries = Queries { queries: window_queries, positions };
         let own_queries: Vec<usize> = self.window.own(&arrived);
-        let last_queries = || {
-            let last = self.window.with(&queries, &arrival.positions, config.ops.as_ref());
+        let last_queries = || -> Result<WindowInput> {
+            let last = self.window.with(&queries, &arrival.positions);
             let size = last.positions.dims()[2];
             let encoded = if queries_at_once {
                 last.queries
             } else {
-                encode_rows(last.queries, ranks.of_last(size))
+                encode_rows(last.queries, ranks.of_last(size))?
             };
-            WindowInput {
+            Ok(WindowInput {
                 queries: encoded,
                 keys: Encode::keys(
                     encode.as_ref(),
-                    entries().clone().laid_out(config.ops.as_ref()).keys,
+                    laid_out(entries()?.clone(), config.ops.as_ref())?.keys,
                     config.ops.as_ref(),
-                ),
-                visibility: Visibility {
-                    queries: last.positions,
-                    entries: entry_positions.clone(),
-                    // Entries between the window's own may have been evicted since.
-                    by_position: padded || size > 1,
+                )?,
+                // Entries between the window's own may have been evicted since.
+                visibility: match padded || size > 1 {
+                    false => Visibility::Causal,
+                    true => Visibility::Positions {
+                        queries: last.positions,
+                        entries: entry_positions.clone(),
+                    },
                 },
                 scale,
-            }
+            })
         };
         let window = LastQueries::new(&last_queries, config.ops.as_ref());
 
@@ -335,7 +355,7 @@ impl LayerCache {
             &mut tracks,
             (attended.column_sums, attended.column_squares),
             prompt_event.then_some(&window),
-        );
+        )?;
 
         let mut outcome = Outcome {
             output: attended.output,
@@ -347,10 +367,12 @@ impl LayerCache {
             measure: None,
             snapshot: None,
         };
-        let with_tracks = || Entries { tracks: tracks.clone(), ..entries().clone() };
+        let with_tracks = || -> Result<Entries> {
+            Ok(Entries { tracks: tracks.clone(), ..entries()?.clone() })
+        };
         let measures = prompt_event && policy.allocator().measures();
         if let Some(budget) = room.budget.as_ref().filter(|_| due || measures) {
-            let entries = with_tracks();
+            let entries = with_tracks()?;
             let view = View {
                 entries: &entries,
                 held: &outcome.held,
@@ -373,7 +395,7 @@ impl LayerCache {
         outcome.change = match loose {
             Some(_) => StoreChange::Replaced {
                 capacity: room.grown(total),
-                entries: Box::new(with_tracks()),
+                entries: Box::new(with_tracks()?),
             },
             None => StoreChange::Appended { tracks },
         };
@@ -388,7 +410,7 @@ impl LayerCache {
         tracks: &mut Tracks,
         (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
         window: Option<&LastQueries<'_>>,
-    ) -> usize {
+    ) -> Result<usize> {
         let Context { shape, observes, .. } = context;
         let of_heads = |x: Tensor<3>| match observes.heads {
             ObservedHeads::Kv => group_mean(x, shape.kv_heads),
@@ -403,7 +425,7 @@ impl LayerCache {
         add(tracks, Track::Sums, sums.clone());
         add(tracks, Track::Squares, squares);
         if observes.local == 0 {
-            return 0;
+            return Ok(0);
         }
         let set = |tracks: &mut Tracks, track, new: Tensor<3>| {
             if let Some(held) = tracks.get_mut(track) {
@@ -411,25 +433,25 @@ impl LayerCache {
             }
         };
         if let Some(window) = window {
-            let last = window.moments(observes.local, &arrival.of_prompt, Wanted::default());
+            let last = window.moments(observes.local, &arrival.of_prompt, Wanted::default())?;
             let past = of_heads(last.sums.sums);
             set(tracks, Track::LocalCurrent, past.zeros_like());
             set(tracks, Track::LocalPast, past);
-            return 0;
+            return Ok(0);
         }
         if let Phase::Prompt { .. } = arrival.phase {
-            return self.local_queries;
+            return Ok(self.local_queries);
         }
         add(tracks, Track::LocalCurrent, sums);
         let queries = self.local_queries + 1;
         if queries < observes.local {
-            return queries;
+            return Ok(queries);
         }
         if let Some(current) = tracks.get(Track::LocalCurrent).cloned() {
             set(tracks, Track::LocalCurrent, current.zeros_like());
             set(tracks, Track::LocalPast, current);
         }
-        0
+        Ok(0)
     }
 
     /// Whether new columns begin with padding behind entries that are held. Padding must stand before a
@@ -468,43 +490,46 @@ impl LayerCache {
             .as_ref()
             .map(|sharing| selection(&sharing.all_entries(), before.keys.dims()[2]));
         let all = before.followed_by(arriving);
-        let Some(rows) = rows else { return Ok(all.select(&tokens, ops)) };
+        let Some(rows) = rows else { return Ok(select_entries(all, &tokens, ops)?) };
         let tokens = tokens.rounded();
         let entries = Entries {
-            keys: ops.compact(all.keys, &rows),
-            values: ops.compact(all.values, &rows),
-            positions: ops.compact_positions(all.positions, &tokens),
-            tracks: all.tracks.map(|track| ops.compact_scalars(track, &tokens)),
+            keys: gather_rows(all.keys, &rows),
+            values: gather_rows(all.values, &rows),
+            positions: gather_positions(all.positions, &tokens),
+            tracks: all.tracks.map(|track| gather_scalars(track, &tokens)),
             sharing: all.sharing,
         };
         let entries = entries.holding(held);
-        let table = Table::of(&entries, ops);
+        let table = Table::of(&entries, ops)?;
         let sharing =
             table.map(|table| table.sharing(&entries.positions, held, ops)).transpose()?;
         Ok(Entries { sharing, ..entries })
     }
 
-    /// Makes the outcome the state of the layer. Nothing fails here.
+    /// Makes the outcome the state of the layer, which is as it was if that fails.
     pub(super) fn commit(
         &mut self,
         context: Context<'_>,
         arrival: Arrival,
         outcome: Outcome,
-        step: Step,
-    ) -> Tensor<4> {
+        mut step: Step,
+    ) -> Result<Tensor<4>> {
         let Context { policy, config, observes, .. } = context;
-        let Step { mut store, .. } = step;
-        self.held = outcome.held;
         match outcome.change {
             StoreChange::Replaced { entries, capacity } => {
-                store.replace(*entries, &self.held, capacity);
+                if let Err(error) = step.store.replace(*entries, &outcome.held, capacity) {
+                    self.abort(step);
+                    return Err(error);
+                }
             }
             StoreChange::Appended { tracks } => {
                 if !tracks.is_empty() {
-                    store.set_tracks(tracks);
+                    step.store.set_tracks(tracks);
                 }
             }
         }
+        let Step { mut store, .. } = step;
+        self.held = outcome.held;
         let due = compression_is_due(policy, arrival.phase);
         let complete = !matches!(arrival.phase, Phase::Prompt { missing } if missing > 0);
         if complete || due {
@@ -521,20 +546,32 @@ impl LayerCache {
         if complete && !in_decoding {
             self.window.clear();
         } else {
-            self.window.push(outcome.queries, &arrival.positions, config.ops.as_ref());
+            self.window.push(outcome.queries, &arrival.positions);
         }
         self.progress = arrival.into_progress(due);
-        outcome.output
+        Ok(outcome.output)
     }
 
-    /// Takes in what a later layer's arrival has left of this one.
-    pub(super) fn compress_again(&mut self, context: Context<'_>, compressed: Compressed) {
+    /// The store with what a later layer's arrival has left of this one; the layer itself is unchanged.
+    pub(super) fn replacement(
+        &self,
+        context: Context<'_>,
+        compressed: Compressed,
+    ) -> Result<Replacement> {
         let Compressed { entries, counts, state, scores } = compressed;
         let capacity = Room::compressed(context.policy, entries.columns());
-        if let Some(store) = &mut self.store {
-            store.replace(entries, &counts, capacity);
+        let mut store = self.store.clone();
+        if let Some(store) = &mut store {
+            store.replace(entries, &counts, capacity)?;
             store.settle();
         }
+        Ok(Replacement { store, counts, state, scores })
+    }
+
+    /// Takes a replacement in.
+    pub(super) fn replace(&mut self, replacement: Replacement) {
+        let Replacement { store, counts, state, scores } = replacement;
+        self.store = store;
         if let (Some(snapshot), Some(scores)) = (&mut self.snapshot, scores) {
             snapshot.scores = scores;
         }
@@ -600,7 +637,7 @@ fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> R
 }
 
 /// The position of each token's center, `[batch, kv_heads, columns]`.
-fn center_positions(entries: &Entries, ops: &dyn Ops) -> Tensor<3, Int> {
-    let Some(table) = Table::of(entries, ops) else { return entries.positions.clone() };
-    entries.positions.clone().gather(2, table.centers.gather(2, table.rows))
+fn center_positions(entries: &Entries, ops: &dyn Ops) -> Result<Tensor<3, Int>> {
+    let Some(table) = Table::of(entries, ops)? else { return Ok(entries.positions.clone()) };
+    Ok(entries.positions.clone().gather(2, table.centers.gather(2, table.rows)))
 }

@@ -2,30 +2,28 @@
 
 mod compress;
 mod config;
-mod entries;
 mod last_queries;
 mod layer;
 mod prompt;
 mod query_window;
 mod ranks;
 mod room;
-pub(crate) mod sharing;
 pub mod store;
-mod tracks;
+pub(crate) mod tracks;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub use config::{CacheConfig, InputCheck};
-pub use entries::Entries;
 pub(crate) use last_queries::LastQueries;
 pub use prompt::Prompt;
-pub use sharing::Sharing;
-pub use tracks::{Track, Tracks};
 
-use crate::{CacheShape, Error, Policy, Result, device::Rows, position::PositionEncoding};
+pub use crate::ops::{Entries, Sharing, Track, Tracks};
+use crate::{
+    CacheShape, Error, Policy, Result, device::Rows, ops::laid_out, position::PositionEncoding,
+};
 use compress::{Compressed, View, compress_among_layers, distinct};
 use config::is_cache_type;
-use layer::{Context, LayerCache, Outcome, Projections};
+use layer::{Context, LayerCache, Outcome, Projections, Replacement};
 use prompt::{Arrival, Phase};
 
 /// The key-value cache of a model: what every layer has kept of the tokens it has seen.
@@ -169,7 +167,6 @@ impl KvCache {
                 return Err(error);
             }
         };
-        // Nothing fails from here on.
         let mut others = Vec::new();
         for (other, compressed) in compressed {
             if other == layer {
@@ -178,9 +175,16 @@ impl KvCache {
                 others.push((other, compressed));
             }
         }
-        let output = layers[layer].commit(context, arrival, outcome, step);
-        for (other, compressed) in others {
-            layers[other].compress_again(context, compressed);
+        let others: Vec<(usize, Replacement)> = others
+            .into_iter()
+            .map(|(other, compressed)| {
+                Ok((other, layers[other].replacement(context, compressed)?))
+            })
+            .collect::<Result<_>>()?;
+        let output = layers[layer].commit(context, arrival, outcome, step)?;
+        // Nothing fails from here on.
+        for (other, replacement) in others {
+            layers[other].replace(replacement);
         }
         if layer + 1 == shape.layers {
             layers.iter_mut().for_each(LayerCache::forget_snapshot);
@@ -225,7 +229,7 @@ impl KvCache {
     /// [`Error::LayerOutOfRange`].
     pub fn entries_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
         let cache = self.layer(layer)?;
-        let held = match cache.entries() {
+        let held = match cache.entries()? {
             Some(entries) => distinct(&entries, cache.held()),
             None => cache.held().to_vec(),
         };
@@ -272,8 +276,8 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn entries(&self, layer: usize) -> Result<Option<Entries>> {
-        let entries = self.layer(layer)?.entries();
-        Ok(entries.map(|entries| entries.laid_out(self.config.ops.as_ref())))
+        let Some(entries) = self.layer(layer)?.entries()? else { return Ok(None) };
+        Ok(Some(laid_out(entries, self.config.ops.as_ref())?))
     }
 
     /// Bytes the buffers of all layers take on the device now: keys, values, positions, what scorers
@@ -436,7 +440,7 @@ fn compress_layers(
         let (snapshot, entries, held) = if layer == context.layer {
             (&**snapshot, &**entries, outcome.held())
         } else {
-            let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()) else {
+            let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()?) else {
                 continue;
             };
             held_entries = entries;

@@ -2,7 +2,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     device::{Rows, buffer_bytes},
-    ops::{Ops, Selection},
+    ops::{Selection, gather_positions, gather_rows},
 };
 
 /// The last queries of a layer, for scorers that look at a window of them: a ring that is written in place.
@@ -86,14 +86,14 @@ impl QueryWindow {
 
     /// The last queries in order, `new` the newest; the window itself is unchanged. `positions` are those of
     /// `new`, on the host.
-    pub(crate) fn with(&self, new: &Queries, positions: &[i64], ops: &dyn Ops) -> Queries {
+    pub(crate) fn with(&self, new: &Queries, positions: &[i64]) -> Queries {
         let arriving = new.len();
         let kept = arriving.min(self.size);
         let Some(ring) = &self.ring else { return new.narrow(arriving - kept, kept) };
         if positions.contains(&-1) {
             let held = ring.last(ring.held);
             let joined = Queries::cat(held.into_iter().chain([new.clone()]).collect());
-            return ring.without_padding(joined, positions, self.size, ops);
+            return ring.without_padding(joined, positions, self.size);
         }
         let mut pieces = ring.last((self.size - kept).min(ring.held));
         pieces.push(new.narrow(arriving - kept, kept));
@@ -106,7 +106,7 @@ impl QueryWindow {
     }
 
     /// Takes the newest queries in.
-    pub(crate) fn push(&mut self, new: Queries, positions: &[i64], ops: &dyn Ops) {
+    pub(crate) fn push(&mut self, new: Queries, positions: &[i64]) {
         if self.size == 0 {
             return;
         }
@@ -115,7 +115,7 @@ impl QueryWindow {
         let padded = positions.contains(&-1);
         // Padding among queries that are held would push some of a row's own out.
         let (new, arriving) = if padded && self.ring.is_some() {
-            let all = self.with(&new, positions, ops);
+            let all = self.with(&new, positions);
             let length = all.len();
             (all, length)
         } else {
@@ -178,7 +178,6 @@ impl Ring {
         joined: Queries,
         positions: &[i64],
         size: usize,
-        ops: &dyn Ops,
     ) -> Queries {
         let [batch, heads, total, _] = joined.queries.dims();
         let columns = positions.len() / batch;
@@ -197,8 +196,8 @@ impl Ring {
         let of_queries = Selection::of_rows(&rows, heads, &device);
         let of_positions = Selection::of_rows(&rows, 1, &device);
         Queries {
-            queries: ops.compact(joined.queries, &of_queries),
-            positions: ops.compact_positions(joined.positions, &of_positions),
+            queries: gather_rows(joined.queries, &of_queries),
+            positions: gather_positions(joined.positions, &of_positions),
         }
     }
 }
@@ -208,7 +207,6 @@ mod tests {
     use burn::tensor::{Device, TensorData};
 
     use super::*;
-    use crate::ops::Reference;
 
     /// Queries that hold their own position; −1 is padding. One inner vector a row.
     fn piece(rows: &[Vec<i64>]) -> (Queries, Vec<i64>) {
@@ -238,8 +236,8 @@ mod tests {
                     let (new, positions) = piece(&[(seen..seen + length).collect()]);
                     seen += length;
                     let expected: Vec<i64> = ((seen - size as i64).max(0)..seen).collect();
-                    assert_eq!(host(&window.with(&new, &positions, &Reference)), [expected]);
-                    window.push(new, &positions, &Reference);
+                    assert_eq!(host(&window.with(&new, &positions)), [expected]);
+                    window.push(new, &positions);
                 }
             }
         }
@@ -263,14 +261,14 @@ mod tests {
                     row.extend(new.iter().copied().filter(|&position| position >= 0));
                 }
                 let (new, positions) = piece(new);
-                let got = host(&window.with(&new, &positions, &Reference));
+                let got = host(&window.with(&new, &positions));
                 for (got, row) in got.iter().zip(&rows) {
                     let got: Vec<i64> =
                         got.iter().copied().filter(|&position| position >= 0).collect();
                     // A first piece may hold more padding than the window has room for.
                     assert_eq!(got, row[row.len().saturating_sub(size)..], "size {size}");
                 }
-                window.push(new, &positions, &Reference);
+                window.push(new, &positions);
             }
         }
     }

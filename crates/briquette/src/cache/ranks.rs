@@ -1,7 +1,6 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::sharing::moved;
-use crate::CacheShape;
+use crate::{CacheShape, ops::moved};
 
 /// Positions re-counted over the entries held.
 pub(super) struct Ranks<'a> {

@@ -13,7 +13,7 @@ pub use rotary::RotaryEmbedding;
 
 use crate::{
     Result,
-    ops::{Ops, RotaryInput},
+    ops::{Ops, RotaryTables},
 };
 
 /// Encodes positions into queries and keys.
@@ -53,13 +53,13 @@ pub(crate) fn encode(
     x: Tensor<4>,
     positions: Tensor<3, Int>,
     ops: &dyn Ops,
-) -> Tensor<4> {
+) -> Result<Tensor<4>> {
     match encoding.rotary() {
         Some(rotary) => {
             let (cosines, sines) = rotary.tables();
-            ops.rotate(x, RotaryInput { cosines, sines, positions })
+            Ok(ops.rotate(x, RotaryTables { cosines, sines, positions })?)
         }
-        None => encoding.encode(x, positions),
+        None => Ok(encoding.encode(x, positions)),
     }
 }
 

@@ -2,8 +2,11 @@ use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::{PositionEncoding, encode};
-use crate::{Error, Result, ops::best};
+use super::PositionEncoding;
+use crate::{
+    Error, Result,
+    ops::{RotaryTables, rotate},
+};
 
 /// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel `i`
 /// is paired with channel `i + head_dim / 2`.
@@ -134,7 +137,8 @@ impl RotaryEmbedding {
 
 impl PositionEncoding for RotaryEmbedding {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
-        encode(self, x, positions, best().as_ref())
+        let (cosines, sines) = self.tables();
+        rotate(x, RotaryTables { cosines, sines, positions })
     }
 
     fn rotary(&self) -> Option<&RotaryEmbedding> {

@@ -6,7 +6,9 @@ use crate::{
     Result,
     cache::{Entries, Tracks},
     check,
-    ops::{EmaInput, MergeInput, Nearest, NearestInput, Split},
+    ops::{
+        EmaInput, EmaOutput, MergeInput, NearestInput, NearestOutput, Split, select_entries,
+    },
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
@@ -41,20 +43,21 @@ impl Reducer for EmaMerge {
         let counts = kept.counts.clone();
         let width = kept.width();
         let ReduceInput { entries, ops, .. } = input;
-        let gone = Entries { tracks: Tracks::default(), ..entries.clone() }.select(&evicted, ops);
-        let mut entries = entries.select(&kept, ops);
+        let gone = Entries { tracks: Tracks::default(), ..entries.clone() };
+        let gone = select_entries(gone, &evicted, ops)?;
+        let mut entries = select_entries(entries, &kept, ops)?;
 
-        let Nearest { similarity, index } = ops.nearest(NearestInput {
+        let NearestOutput { similarity, index } = ops.nearest(NearestInput {
             pairs: vec![(gone.keys.clone(), entries.keys.clone())],
             fillers: counts.iter().map(|&count| width - count).collect(),
-        });
+        })?;
 
-        let (weights, threshold) = ops.ema_weights(EmaInput {
+        let EmaOutput { weights, threshold } = ops.ema_weights(EmaInput {
             similarity,
             counts: &evicted.counts,
             before: input.state.cloned(),
             beta: self.beta,
-        });
+        })?;
         let dims = entries.positions.dims();
         let own = Tensor::full(dims, std::f64::consts::E, (&device, DType::F32));
         (entries.keys, entries.values) = ops.merge(MergeInput {
@@ -66,7 +69,7 @@ impl Reducer for EmaMerge {
             weights,
             slot: index,
             directions: false,
-        });
+        })?;
         Ok(Reduced { entries, counts, state: Some(threshold) })
     }
 }

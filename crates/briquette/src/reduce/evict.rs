@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ReduceInput, Reduced, Reducer};
-use crate::Result;
+use crate::{Result, ops::select_entries};
 
 /// Drops the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ impl Reducer for Evict {
 
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
         let selection = input.select()?;
-        let entries = input.entries.select(&selection, input.ops);
+        let entries = select_entries(input.entries, &selection, input.ops)?;
         Ok(Reduced { entries, counts: selection.counts, state: None })
     }
 }

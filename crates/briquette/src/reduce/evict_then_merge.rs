@@ -4,14 +4,12 @@ use serde::{Deserialize, Serialize};
 use super::{ReduceInput, Reduced, Reducer};
 use crate::{
     Error, Result,
-    cache::{
-        Entries, Sharing, Track, Tracks,
-        sharing::{Table, aligned, aligned_rows, counted, moved},
-    },
+    cache::{Entries, Sharing, Track, Tracks},
     check,
     ops::{
-        ClassifyInput, Groups, MergeInput, MergedInput, Nearest, NearestInput, RegroupInput,
-        Regrouped, SelectInput, Selection, Split, WeightsInput, few_widths_from, norm, unit,
+        ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
+        RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table, aligned,
+        aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
     },
 };
 
@@ -89,7 +87,7 @@ impl Reducer for EvictThenMerge {
         if input.check {
             check_scores(&input)?;
         }
-        let table = Table::of(&input.entries, input.ops);
+        let table = Table::of(&input.entries, input.ops)?;
         let table = table.unwrap_or_else(|| Table::of_own(&input.entries, input.held));
         let counts = Counts::new(self, &input, &table.entries);
         let step = Step { tau: self.tau, input: &input, table: &table, counts: &counts };
@@ -191,7 +189,7 @@ struct Merged {
     /// Rows of the entries to be merged.
     rows: Selection,
     /// The center each is most redundant with.
-    nearest: Nearest,
+    nearest: NearestOutput,
     /// From what number on the centers of each head are counted there.
     first: Vec<usize>,
 }
@@ -203,7 +201,6 @@ impl Step<'_> {
         // Centers and the window.
         let scores = input.scores.clone().gather(2, table.centers.clone());
         let Split { kept, rest } = ops.split(SelectInput {
-            layer: input.layer,
             scores: &scores,
             held: &table.entries,
             keep: &counts.entries,
@@ -218,16 +215,16 @@ impl Step<'_> {
             keys: input.entries.keys.clone(),
             values: input.entries.values.clone(),
             positions: table.centers.clone(),
-            tracks: Tracks::default().with(Track::Scores, self.weights()),
+            tracks: Tracks::default().with(Track::Scores, self.weights()?),
             sharing: None,
         };
-        let left = all.clone().select(&kept, ops);
+        let left = select_entries(all.clone(), &kept, ops)?;
         let columns = left.positions.clone();
         let (keys, values, merged) = match merging {
             None => (unit(left.keys).cast(all.keys.dtype()), left.values, None),
             Some(rows) => {
-                let from = all.select(&rows, ops);
-                let (keys, values, merged) = self.merge(left, from, rows);
+                let from = select_entries(all, &rows, ops)?;
+                let (keys, values, merged) = self.merge(left, from, rows)?;
                 (keys, values, Some(merged))
             }
         };
@@ -244,7 +241,6 @@ impl Step<'_> {
             return Ok(Some(rest));
         }
         let best = input.ops.select(SelectInput {
-            layer: input.layer,
             scores: &scores.clone().gather(2, rest.indices.clone()),
             held: &rest.counts,
             keep: &counts.merging,
@@ -257,20 +253,20 @@ impl Step<'_> {
     }
 
     /// The weight of each row: the scores of its tokens, `[batch, kv_heads, rows]`.
-    fn weights(&self) -> Tensor<3> {
+    fn weights(&self) -> Result<Tensor<3>> {
         let Self { input, table, .. } = self;
         let positions = input.entries.positions.clone();
         if input.entries.sharing.is_none() {
             let scores = input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
-            return scores.mask_fill(positions.lower_scalar(0), 0.0);
+            return Ok(scores.mask_fill(positions.lower_scalar(0), 0.0));
         }
-        input.ops.row_weights(WeightsInput {
+        Ok(input.ops.row_weights(RowWeightsInput {
             rows: table.rows.clone(),
             positions,
             scores: input.scores.clone(),
             height: table.centers.dims()[2],
             bounds: WEIGHTS,
-        })
+        })?)
     }
 
     /// Keys and values of what is `left` when what is like its centers has been merged into them: all but the window.
@@ -279,7 +275,7 @@ impl Step<'_> {
         left: Entries,
         from: Entries,
         rows: Selection,
-    ) -> (Tensor<4>, Tensor<4>, Merged) {
+    ) -> Result<(Tensor<4>, Tensor<4>, Merged)> {
         let Self { input, counts, .. } = self;
         let ops = input.ops;
         let (entries, centers) = (left.positions.dims()[2], most(&counts.centers));
@@ -290,14 +286,14 @@ impl Step<'_> {
             .map(|&recent| (entries - recent) as i64 - centers as i64)
             .collect();
         let missing: Vec<usize> = counts.centers.iter().map(|&count| centers - count).collect();
-        let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), &first, centers, ops);
+        let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), &first, centers);
         let nearest = ops.nearest(NearestInput {
             pairs: vec![
                 (from.keys.clone(), to(&left.keys)),
                 (from.values.clone(), to(&left.values)),
             ],
             fillers: missing.clone(),
-        });
+        })?;
         // What is no more like a center than that goes nowhere, nor does what is NaN.
         let goes = nearest.similarity.clone().greater_scalar(self.tau);
         let stays = match rows.fillers() {
@@ -317,19 +313,19 @@ impl Step<'_> {
             other_values: from.values,
             slot: moved(nearest.index.clone(), &first),
             directions: true,
-        });
-        (keys, values, Merged { rows, nearest, first: missing })
+        })?;
+        Ok((keys, values, Merged { rows, nearest, first: missing }))
     }
 
     fn tokens(&self, classes: &Classes) -> Result<Tokens> {
         let Self { input, table, counts, .. } = self;
         let ops = input.ops;
-        let (of_columns, ranks) = ops.classify(ClassifyInput {
+        let ClassifyOutput { classes: of_columns, ranks } = ops.classify(ClassifyInput {
             rows: table.rows.clone(),
             height: table.centers.dims()[2],
             left: classes.left.clone(),
             entries: &counts.entries,
-            merged: classes.merged.as_ref().map(|merged| MergedInput {
+            merged: classes.merged.as_ref().map(|merged| MergedRows {
                 rows: merged.rows.indices.clone(),
                 counts: &merged.rows.counts,
                 nearest: merged.nearest.index.clone(),
@@ -340,7 +336,7 @@ impl Step<'_> {
             centers: classes.columns.clone(),
             positions: input.entries.positions.clone(),
             scores: input.scores.clone(),
-        });
+        })?;
 
         // The columns left, at most: those that hold nothing any more come first.
         let left = self.left(&ranks)?;
@@ -349,7 +345,7 @@ impl Step<'_> {
             of_left = of_left.mask_fill(fillers, -1);
         }
         let Groups { order, members, none } = ops.group(of_left.clone(), most(&counts.entries))?;
-        let Regrouped { positions, entry, centers, norms, tracks } = ops.regroup(RegroupInput {
+        let RegroupOutput { positions, entry, centers, norms, tracks } = ops.regroup(RegroupInput {
             columns: left.indices,
             classes: of_left,
             order,
@@ -361,7 +357,7 @@ impl Step<'_> {
             lengths: norm(input.entries.keys.clone()).squeeze_dim(3),
             positions: input.entries.positions.clone(),
             tracks: input.entries.tracks.clone(),
-        });
+        })?;
         Ok(Tokens {
             positions,
             tracks,
@@ -392,7 +388,6 @@ impl Step<'_> {
             return Ok(Selection { indices, counts: counts.tokens.clone() });
         }
         let left = input.ops.select(SelectInput {
-            layer: input.layer,
             scores: ranks,
             held: input.held,
             keep: &counts.tokens,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{ReduceInput, Reduced, Reducer, host};
 use crate::{
     Budget, Error, Result, check,
-    ops::{AccumulateInput, Ops, Selection, unit},
+    ops::{AccumulateInput, Ops, Selection, gather_rows, select_entries, unit},
     policy::{Protect, Recent},
 };
 
@@ -134,10 +134,10 @@ impl Reducer for GaussianMerge {
 
         let ReduceInput { entries, ops, .. } = input;
         let (keys, values) = (entries.keys.clone(), entries.values.clone());
-        let entries_of = |x: &Tensor<4>| ops.compact(x.clone(), &own).cast(DType::F32);
+        let entries_of = |x: &Tensor<4>| gather_rows(x.clone(), &own).cast(DType::F32);
         let (all_keys, all_values) = (entries_of(&keys), entries_of(&values));
-        let pivot_keys = ops.compact(keys, &pivot_of).cast(DType::F32);
-        let mut entries = entries.select(&pivots, ops);
+        let pivot_keys = gather_rows(keys, &pivot_of).cast(DType::F32);
+        let mut entries = select_entries(entries, &pivots, ops)?;
 
         let segments = Segments { ops, slot, slots: width };
         let squared = (all_keys.clone() - pivot_keys).square().sum_dim(3);
@@ -146,7 +146,7 @@ impl Reducer for GaussianMerge {
             Sigma::Adaptive => {
                 // With σ² half the square of the mean distance, 2σ² is that square.
                 let others = (members.clone() - 1.0).clamp_min(1.0);
-                let distance = segments.sum(squared.clone().sqrt(), present.clone()) / others;
+                let distance = segments.sum(squared.clone().sqrt(), present.clone())? / others;
                 let square = segments.of_entries(distance).square();
                 let zero = square.clone().equal_scalar(0.0);
                 (squared / square.mask_fill(zero.clone(), 1.0)).mask_fill(zero, 0.0)
@@ -154,21 +154,22 @@ impl Reducer for GaussianMerge {
         };
         let [batch, _, count, _] = exponent.dims();
         let weights = (-exponent).exp().reshape([batch, heads, count]) * present;
-        let total = segments.sum(Tensor::ones_like(&weights).unsqueeze_dim(3), weights.clone());
+        let ones = Tensor::ones_like(&weights).unsqueeze_dim(3);
+        let total = segments.sum(ones, weights.clone())?;
         let total = total.clamp_min(f32::MIN_POSITIVE);
         // A set of one stays as it is, to the bit.
         let alone = members.clone().lower_equal_scalar(1.0);
-        let merge = |x: Tensor<4>, kept: Tensor<4>, scale: Option<Tensor<4>>| {
+        let merge = |x: Tensor<4>, kept: Tensor<4>, scale: Option<Tensor<4>>| -> Result<Tensor<4>> {
             let dtype = kept.dtype();
-            let mut merged = segments.sum(x, weights.clone()) / total.clone();
+            let mut merged = segments.sum(x, weights.clone())? / total.clone();
             if let Some(scale) = scale {
                 merged = merged * scale;
             }
             let alone = alone.clone().expand(kept.dims());
-            merged.cast(dtype).mask_where(alone, kept)
+            Ok(merged.cast(dtype).mask_where(alone, kept))
         };
-        entries.keys = merge(all_keys, entries.keys, None);
-        entries.values = merge(all_values, entries.values, self.scale_values.then_some(members));
+        entries.keys = merge(all_keys, entries.keys, None)?;
+        entries.values = merge(all_values, entries.values, self.scale_values.then_some(members))?;
         Ok(Reduced { entries, counts: pivots.counts, state: None })
     }
 }
@@ -298,14 +299,14 @@ struct Segments<'a> {
 
 impl Segments<'_> {
     /// `[batch, kv_heads, entries, channels]` becomes `[batch, kv_heads, slots, channels]`.
-    fn sum(&self, x: Tensor<4>, weights: Tensor<3>) -> Tensor<4> {
-        self.ops.accumulate(AccumulateInput {
+    fn sum(&self, x: Tensor<4>, weights: Tensor<3>) -> Result<Tensor<4>> {
+        Ok(self.ops.accumulate(AccumulateInput {
             x,
             weights,
             slot: self.slot.clone(),
             span: 1,
             slots: self.slots,
-        })
+        })?)
     }
 
     /// What each entry's set has, `[batch, kv_heads, slots, 1]` becomes `[batch, kv_heads, entries, 1]`.

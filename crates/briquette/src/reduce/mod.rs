@@ -20,9 +20,9 @@ pub use gaussian_merge::{GaussianMerge, Sigma};
 pub use value_merge::ValueMerge;
 
 use crate::{
-    Budget, CacheShape, Result,
+    Budget, CacheShape, Error, Result,
     cache::Entries,
-    ops::{Ops, SelectInput, Selection, Split},
+    ops::{OpError, Ops, SelectInput, Selection, Split},
     policy::Protect,
     score::Observes,
 };
@@ -151,18 +151,21 @@ impl ReduceInput<'_> {
         self.with_selection(|selection| self.ops.split(selection))
     }
 
-    fn with_selection<T>(&self, run: impl FnOnce(SelectInput<'_>) -> Result<T>) -> Result<T> {
+    fn with_selection<T>(
+        &self,
+        run: impl FnOnce(SelectInput<'_>) -> std::result::Result<T, OpError>,
+    ) -> Result<T> {
         let recent: Vec<usize> =
             self.keep.iter().map(|&keep| self.protect.recent.tokens(keep)).collect();
-        run(SelectInput {
-            layer: self.layer,
+        let selected = run(SelectInput {
             scores: self.scores,
             held: self.held,
             keep: self.keep,
             sinks: self.protect.sinks,
             recent: &recent,
             check: self.check,
-        })
+        });
+        selected.map_err(|error| Error::of_layer(error, self.layer))
     }
 }
 

@@ -9,8 +9,11 @@ use crate::{
     Error, Result,
     cache::{Entries, Track},
     check,
-    ops::{AccumulateInput, Ops, Split},
-    score::{Observes, group_mean},
+    ops::{
+        AccumulateInput, Split, gather_positions, gather_rows, gather_scalars, group_mean,
+        select_entries,
+    },
+    score::Observes,
 };
 
 /// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al., 2024).
@@ -52,7 +55,7 @@ impl Reducer for ValueMerge {
     fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
         if input.prompt && !self.prompts {
             let kept = input.select()?;
-            let entries = input.entries.select(&kept, input.ops);
+            let entries = select_entries(input.entries, &kept, input.ops)?;
             return Ok(Reduced { entries, counts: kept.counts, state: None });
         }
         let Some(attention) = input.entries.tracks.get(Track::Sums).cloned() else {
@@ -65,17 +68,17 @@ impl Reducer for ValueMerge {
         let attention = group_mean(attention, input.shape.kv_heads);
         let split = split(&input)?;
         let ReduceInput { layer, entries, ops, .. } = input;
-        let Shares { start, share } = self.shares(layer, &entries, attention, &split, ops);
+        let Shares { start, share } = self.shares(layer, &entries, attention, &split);
         let Split { kept, rest: evicted } = split;
-        let values = ops.compact(entries.values.clone(), &evicted);
-        let mut entries = entries.select(&kept, ops);
+        let values = gather_rows(entries.values.clone(), &evicted);
+        let mut entries = select_entries(entries, &kept, ops)?;
         let added = ops.accumulate(AccumulateInput {
             x: values,
             weights: share,
             slot: start,
             span: self.window,
             slots: kept.width(),
-        });
+        })?;
         let dtype = entries.values.dtype();
         entries.values = (entries.values.cast(DType::F32) + added).cast(dtype);
         Ok(Reduced { entries, counts: kept.counts, state: None })
@@ -98,7 +101,6 @@ impl ValueMerge {
         entries: &Entries,
         attention: Tensor<3>,
         split: &Split,
-        ops: &dyn Ops,
     ) -> Shares {
         let Split { kept, rest: evicted } = split;
         let device = attention.device();
@@ -118,13 +120,13 @@ impl ValueMerge {
             + start.clone().unsqueeze_dim::<4>(3).expand(window);
         let none = behind.clone().greater_equal_scalar(width as i64);
         let column = behind.clamp_max(width as i64 - 1).reshape([batch, heads, most * self.window]);
-        let of_kept = ops.compact_scalars(attention.clone(), kept).gather(2, column);
+        let of_kept = gather_scalars(attention.clone(), kept).gather(2, column);
         let sum = of_kept.reshape(window).mask_fill(none, 0.0).sum_dim(3).squeeze_dim::<3>(3);
 
         // drawn < attention / (sum / number), where nothing over nothing is nothing and something over nothing certain.
-        let drawn = self.draw(layer, ops.compact_positions(entries.positions.clone(), evicted));
+        let drawn = self.draw(layer, gather_positions(entries.positions.clone(), evicted));
         let number = number.float().cast(DType::F32);
-        let own = ops.compact_scalars(attention, evicted);
+        let own = gather_scalars(attention, evicted);
         let merged = (drawn * sum).lower(own * number.clone());
         let share = number.clamp_min(1.0).recip() * present(evicted);
         Shares { start, share: share.mask_fill(merged.bool_not(), 0.0) }

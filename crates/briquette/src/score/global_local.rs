@@ -34,7 +34,7 @@ impl Scorer for GlobalLocal {
 
     fn check(&self) -> Result<()> {
         check::count("score.window", self.window)?;
-        self.pool.map_or(Ok(()), |pool| pool.check())
+        check::pool(self.pool)
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
@@ -46,6 +46,6 @@ impl Scorer for GlobalLocal {
             kv_heads: input.shape.kv_heads,
             window: self.window,
             pool: self.pool,
-        }))
+        })?)
     }
 }

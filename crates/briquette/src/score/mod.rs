@@ -6,7 +6,6 @@
 mod accumulated;
 mod global_local;
 mod moments;
-mod pool;
 mod recency;
 mod retrieval;
 mod robust;
@@ -21,18 +20,17 @@ use serde::{Deserialize, Serialize};
 pub use accumulated::{AccumulatedAttention, Normalize};
 pub use global_local::GlobalLocal;
 pub use moments::{Wanted, WindowMoments};
-pub use pool::{Pool, PoolKind};
+pub use crate::ops::{Pool, PoolKind};
 pub use recency::Recency;
 pub use retrieval::{Pick, RetrievalHeads};
 pub use robust::RobustAttention;
 pub use variance::WindowVariance;
-pub(crate) use window::outside_window;
 pub use window::{HeadMean, WindowAttention};
 
 use crate::{
     CacheShape, Error, Profile, Result,
     cache::{Entries, LastQueries, Track, Tracks},
-    ops::Ops,
+    ops::{Ops, group_mean, laid_out},
 };
 
 /// Scores the entries of a layer; the highest are kept longest.
@@ -174,13 +172,19 @@ pub struct ScoreInput<'a> {
 
 impl ScoreInput<'_> {
     /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
-    pub fn keys(&self) -> Tensor<4> {
-        self.entries.clone().laid_out(self.ops).keys
+    ///
+    /// # Errors
+    /// [`Error::Operation`] if an operation refused its input.
+    pub fn keys(&self) -> Result<Tensor<4>> {
+        Ok(laid_out(self.entries.clone(), self.ops)?.keys)
     }
 
     /// Values, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
-    pub fn values(&self) -> Tensor<4> {
-        self.entries.clone().laid_out(self.ops).values
+    ///
+    /// # Errors
+    /// [`Error::Operation`] if an operation refused its input.
+    pub fn values(&self) -> Result<Tensor<4>> {
+        Ok(laid_out(self.entries.clone(), self.ops)?.values)
     }
 
     /// What has been counted, `[batch, heads, entries]`, f32.
@@ -200,7 +204,7 @@ impl ScoreInput<'_> {
     /// [`Error::Stage`] if the stage did not say that it observes a window.
     pub fn last_queries(&self, queries: usize, stage: &str) -> Result<(Tensor<4>, Vec<usize>)> {
         let window = self.window.ok_or_else(|| missing_observation(stage, "window"))?;
-        let weights = window.weights();
+        let weights = window.weights()?;
         let all = weights.dims()[2];
         let kept = queries.min(all);
         let own = self.window_queries.iter().map(|&own| own.min(kept)).collect();
@@ -213,7 +217,7 @@ impl ScoreInput<'_> {
     /// [`Error::Stage`] if the stage did not say that it observes a window.
     pub fn moments(&self, queries: usize, wanted: Wanted, stage: &str) -> Result<WindowMoments> {
         let window = self.window.ok_or_else(|| missing_observation(stage, "window"))?;
-        Ok(window.moments(queries, self.window_queries, wanted))
+        window.moments(queries, self.window_queries, wanted)
     }
 
     /// The mean over the query heads that share a kv head: `[batch, query_heads, entries]` becomes
@@ -262,17 +266,6 @@ impl ScoreInput<'_> {
     pub fn profile(&self, stage: &str) -> Result<&Profile> {
         self.profile.ok_or_else(|| missing_observation(stage, "profile"))
     }
-}
-
-/// The mean over the query heads that share a kv head; one head a kv head is left alone.
-pub(crate) fn group_mean(scores: Tensor<3>, kv_heads: usize) -> Tensor<3> {
-    let [batch, heads, entries] = scores.dims();
-    let group = heads / kv_heads;
-    if group == 1 {
-        return scores;
-    }
-    let scores = scores.reshape([batch, kv_heads, group, entries]).mean_dim(2);
-    scores.reshape([batch, kv_heads, entries])
 }
 
 /// The scorers that have a file form.

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::ops::Moments;
+use crate::ops::MomentsOutput;
 
 /// Which sums are wanted besides those of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Wanted {
 /// Sums over the last queries of what their attention weights are, one number an entry and query head.
 #[derive(Clone, Debug)]
 pub struct WindowMoments {
-    pub(crate) sums: Moments,
+    pub(crate) sums: MomentsOutput,
     /// Queries, padding counted.
     pub(crate) queries: usize,
     /// How many of them are a row's own.

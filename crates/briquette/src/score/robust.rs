@@ -60,7 +60,6 @@ impl Scorer for RobustAttention {
             return Ok(mean);
         }
         let selection = input.ops.select(SelectInput {
-            layer: input.layer,
             scores: &deviation,
             held: input.held,
             keep: &keep,

@@ -1,8 +1,8 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Pool, ScoreInput, Scorer, Wanted, window::outside_window};
-use crate::{Result, check};
+use super::{Observes, Pool, ScoreInput, Scorer, Wanted};
+use crate::{Result, check, ops::outside_window};
 
 /// The mean of the attention weight a token receives from the last `window` queries, plus `gamma` times its
 /// variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
@@ -36,7 +36,7 @@ impl Scorer for WindowVariance {
         if !(self.gamma.is_finite() && self.gamma >= 0.0) {
             return check::refuse("score.gamma", self.gamma, "0 or more");
         }
-        self.pool.map_or(Ok(()), |pool| pool.check())
+        check::pool(self.pool)
     }
 
     fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {

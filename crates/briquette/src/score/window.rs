@@ -1,8 +1,8 @@
-use burn::tensor::{Tensor, s};
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Pool, RetrievalHeads, ScoreInput, Scorer, Wanted};
-use crate::{Result, check};
+use crate::{Result, check, ops::outside_window};
 
 /// The attention weight a token receives from the last `window` queries, pooled along the tokens.
 ///
@@ -58,7 +58,7 @@ impl Scorer for WindowAttention {
         if let HeadMean::Retrieval(heads) = &self.heads {
             heads.check()?;
         }
-        self.pool.map_or(Ok(()), |pool| pool.check())
+        check::pool(self.pool)
     }
 
     fn reads_profile(&self) -> bool {
@@ -77,11 +77,4 @@ impl Scorer for WindowAttention {
             HeadMean::Retrieval(heads) => heads.mean(scores, input),
         }
     }
-}
-
-/// Zeros for the entries of the last `window` tokens: they are kept anyway, and in their place zeros pool like the
-/// padding beyond an end.
-pub(crate) fn outside_window(scores: Tensor<3>, window: usize) -> Tensor<3> {
-    let outside = scores.dims()[2].saturating_sub(window);
-    scores.slice_fill(s![.., .., outside..], 0.0)
 }

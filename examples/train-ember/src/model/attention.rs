@@ -16,10 +16,18 @@ pub(super) fn attention(
 ) -> anyhow::Result<Tensor<4>> {
     #[cfg(feature = "kernels")]
     if briquette_kernels::supports(&queries.device().without_autodiff()) {
-        use briquette_kernels::{Attention, Visibility};
+        use briquette_ops::{AttentionInput, Visibility};
         let scale = 1.0 / (queries.dims()[3] as f64).sqrt();
-        let input = Attention { queries, keys, values, visibility: Visibility::Causal, scale };
-        return Ok(briquette_kernels::attention(input)?.output);
+        let input = AttentionInput {
+            queries,
+            keys,
+            values,
+            visibility: Visibility::Causal,
+            scale,
+            column_sums: false,
+            column_squares: false,
+        };
+        return Ok(briquette_kernels::attention(&input)?.output);
     }
     Ok(plain(queries, keys, values))
 }

@@ -3,8 +3,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
-    cache::{Entries, Tracks},
-    ops::{AttentionInput, AttentionOutput, DecodeInput, Ops},
+    Result,
+    cache::{Entries, Tracks, tracks},
+    ops::{AttentionInput, AttentionOutput, DenseKv, KvLayout, Ops, laid_out},
 };
 
 /// One buffer for keys, one for values, every head of one length.
@@ -43,9 +44,30 @@ impl DenseStore {
             keys: Tensor::zeros(rows, (device, dtype)),
             values: Tensor::zeros(rows, (device, dtype)),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
-            tracks: Tracks::zeros(observes, shape, batch, columns, device),
+            tracks: tracks::zeros(observes, shape, batch, columns, device),
             sharing: None,
         }
+    }
+
+    /// The entries held.
+    pub(super) fn held(&self) -> Entries {
+        match &self.buffers {
+            Some(buffers) => first(buffers, self.columns),
+            None => self.empty(0),
+        }
+    }
+
+    /// Makes these the entries held, with room for at most `capacity` columns.
+    pub(super) fn hold(&mut self, entries: Entries, capacity: usize) {
+        let columns = entries.columns();
+        // Buffers that are large enough and not too large are kept.
+        let capacity = capacity.max(columns);
+        if !(columns..=capacity).contains(&self.capacity()) {
+            self.buffers = None;
+            self.columns = 0;
+            self.reserve(capacity);
+        }
+        self.write(entries, 0);
     }
 
     /// Keys and values with all the room there is, `[batch, kv_heads, capacity, head_dim]`.
@@ -55,21 +77,14 @@ impl DenseStore {
 
     /// Attention over the buffers as they are, where there is a kernel for it. Keys that are encoded in every call are
     /// taken out for it.
-    fn attend_in_place(&self, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
-        if input.encode.is_some() {
-            return None;
-        }
-        let buffers = self.buffers.as_ref()?;
-        input.ops.decode_attention(&DecodeInput {
-            queries: input.queries.clone(),
+    fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
+        let (None, Some(buffers)) = (&input.encode, &self.buffers) else { return Ok(None) };
+        input.decode(KvLayout::Dense(DenseKv {
             keys: buffers.keys.clone(),
             values: buffers.values.clone(),
             entries: self.columns,
             visibility: input.visibility.clone(),
-            scale: input.scale,
-            column_sums: input.column_sums,
-            column_squares: input.column_squares,
-        })
+        }))
     }
 
     /// Writes `entries` at `start`; there must be room.
@@ -140,7 +155,7 @@ impl Store for DenseStore {
         if capacity <= self.capacity() {
             return;
         }
-        let held = (self.columns > 0).then(|| self.entries());
+        let held = (self.columns > 0).then(|| self.held());
         self.buffers = Some(self.empty(capacity));
         if let Some(held) = held {
             self.write(held, 0);
@@ -156,11 +171,8 @@ impl Store for DenseStore {
         self.columns = self.columns.min(columns);
     }
 
-    fn entries(&self) -> Entries {
-        match &self.buffers {
-            Some(buffers) => first(buffers, self.columns),
-            None => self.empty(0),
-        }
+    fn entries(&self) -> Result<Entries> {
+        Ok(self.held())
     }
 
     fn positions(&self) -> Tensor<3, Int> {
@@ -177,8 +189,11 @@ impl Store for DenseStore {
         }
     }
 
-    fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
-        self.attend_in_place(&input).unwrap_or_else(|| attend_entries(self.entries(), input))
+    fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
+        match self.attend_in_place(&input)? {
+            Some(output) => Ok(output),
+            None => attend_entries(self.held(), input),
+        }
     }
 
     fn set_tracks(&mut self, tracks: Tracks) {
@@ -187,16 +202,9 @@ impl Store for DenseStore {
         }
     }
 
-    fn replace(&mut self, entries: Entries, _counts: &[usize], capacity: usize) {
-        let columns = entries.columns();
-        // Buffers that are large enough and not too large are kept.
-        let capacity = capacity.max(columns);
-        if !(columns..=capacity).contains(&self.capacity()) {
-            self.buffers = None;
-            self.columns = 0;
-            self.reserve(capacity);
-        }
-        self.write(entries, 0);
+    fn replace(&mut self, entries: Entries, _: &[usize], capacity: usize) -> Result<()> {
+        self.hold(entries, capacity);
+        Ok(())
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {
@@ -205,16 +213,16 @@ impl Store for DenseStore {
 }
 
 /// Attention over entries that lie as they are, in a store or on their way into one.
-pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> AttentionOutput {
+pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<AttentionOutput> {
     let ops: &dyn Ops = input.ops;
-    let entries = entries.laid_out(ops);
-    ops.attention(AttentionInput {
+    let entries = laid_out(entries, ops)?;
+    Ok(ops.attention(AttentionInput {
         queries: input.queries,
-        keys: Encode::keys(input.encode.as_ref(), entries.keys, input.ops),
+        keys: Encode::keys(input.encode.as_ref(), entries.keys, input.ops)?,
         values: entries.values,
         visibility: input.visibility,
         scale: input.scale,
         column_sums: input.column_sums,
         column_squares: input.column_squares,
-    })
+    })?)
 }

@@ -1,9 +1,9 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::segmented::Tail;
 use crate::{
     device::{Rows, buffer_bytes},
-    ops::{LayOutInput, Ops, PackInput, few_widths},
+    Result,
+    ops::{Ops, PackInput, PadInput, Tail, few_widths},
 };
 
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
@@ -78,39 +78,36 @@ impl Layout {
     }
 
     /// Keys and values in rectangles, `[batch, heads, columns, head_dim]`, of which each head has its last, in lists.
-    pub(super) fn pack(&self, [keys, values]: [Tensor<4>; 2], ops: &dyn Ops) -> [Tensor<2>; 2] {
+    pub(super) fn pack(
+        &self,
+        [keys, values]: [Tensor<4>; 2],
+        ops: &dyn Ops,
+    ) -> Result<[Tensor<2>; 2]> {
         let [batch, heads, columns, channels] = keys.dims();
         let (counts, rows) = (&self.counts[..], batch * heads * columns);
         if counts.iter().all(|&count| count == columns) {
-            return [keys, values].map(|x| x.reshape([rows, channels]));
+            return Ok([keys, values].map(|x| x.reshape([rows, channels])));
         }
-        ops.pack(PackInput { keys, values, counts, offsets: self.offsets() })
+        Ok(ops.pack(PackInput { keys, values, counts, offsets: self.offsets() })?)
     }
 
     /// Lists of keys and values in rectangles, `[batch, heads, width, head_dim]`, with a tail behind them; what stands at
     /// fillers does not matter.
-    pub(super) fn lay_out(
+    pub(super) fn pad(
         &self,
         [keys, values]: [Tensor<2>; 2],
         tail: Tail,
         ops: &dyn Ops,
-    ) -> [Tensor<4>; 2] {
+    ) -> Result<[Tensor<4>; 2]> {
         let Self { batch, heads, width, .. } = *self;
-        if self.is_rectangle() && tail.columns == 0 {
-            return [keys, values].map(|x| {
+        if self.is_rectangle() && tail.entries == 0 {
+            return Ok([keys, values].map(|x| {
                 let channels = x.dims()[1];
                 x.reshape([batch, heads, width, channels])
-            });
+            }));
         }
-        ops.lay_out(LayOutInput {
-            keys,
-            values,
-            offsets: (!self.is_rectangle()).then(|| self.offsets()),
-            width,
-            tail_keys: tail.keys,
-            tail_values: tail.values,
-            tail: tail.columns,
-        })
+        let offsets = (!self.is_rectangle()).then(|| self.offsets());
+        Ok(ops.pad(PadInput { keys, values, offsets, width, tail })?)
     }
 }
 
@@ -133,12 +130,12 @@ mod tests {
         let device = Device::flex();
         let layout = Layout::new(1, 3, &[2, 0, 3], None, &device);
         let x = rectangle([1, 3, 3, 2], &device);
-        let [list, twice] = layout.pack([x.clone(), x * 2.0], &Reference);
+        let [list, twice] = layout.pack([x.clone(), x * 2.0], &Reference).unwrap();
         let kept = [2.0, 3.0, 4.0, 5.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0];
         assert_eq!(numbers(list.clone()), kept);
         let behind = rectangle([1, 3, 2, 2], &device);
-        let tail = Tail { keys: behind.clone(), values: behind, columns: 1 };
-        let [back, values] = layout.lay_out([list, twice], tail, &Reference);
+        let tail = Tail { keys: behind.clone(), values: behind, entries: 1 };
+        let [back, values] = layout.pad([list, twice], tail, &Reference).unwrap();
         assert_eq!(back.dims(), [1, 3, 4, 2]);
         let (back, values) = (numbers(back), numbers(values));
         assert_eq!(back[2..8], [2.0, 3.0, 4.0, 5.0, 0.0, 1.0]);
@@ -161,10 +158,10 @@ mod tests {
         assert_eq!(width(&[17, 1]), 18);
         let layout = Layout::new(1, 2, &[17, 1], None, &device);
         let x = rectangle([1, 2, 17, 1], &device);
-        let list = layout.pack([x.clone(), x], &Reference);
+        let list = layout.pack([x.clone(), x], &Reference).unwrap();
         let nothing = rectangle([1, 2, 1, 1], &device);
-        let tail = Tail { keys: nothing.clone(), values: nothing, columns: 0 };
-        let [back, _] = layout.lay_out(list, tail, &Reference);
+        let tail = Tail { keys: nothing.clone(), values: nothing, entries: 0 };
+        let [back, _] = layout.pad(list, tail, &Reference).unwrap();
         let back = numbers(back);
         assert_eq!(back[1..18], (0..17).map(|number| number as f32).collect::<Vec<_>>());
         assert_eq!(back[35], 33.0);

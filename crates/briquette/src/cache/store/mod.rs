@@ -18,11 +18,11 @@ pub use quantized::Quantized;
 pub use ragged::Ragged;
 pub use shared::Shared;
 
-use super::{Entries, Tracks};
+use super::{Entries, Tracks, tracks};
 use crate::{
     CacheShape, Result,
     device::Rows,
-    ops::{AttentionOutput, Ops, RotaryInput, Visibility},
+    ops::{AttentionOutput, DecodeInput, KvLayout, Ops, RotaryTables, Visibility},
     position::{self, PositionEncoding},
     score::Observes,
 };
@@ -115,13 +115,13 @@ impl StoreOptions {
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
         let tracks =
-            Tracks::rows(self.observes, self.shape) * self.rows.bytes(columns, DType::F32.size());
+            tracks::rows(self.observes, self.shape) * self.rows.bytes(columns, DType::F32.size());
         self.batch * (positions + tracks)
     }
 
     /// The most by which scalars in rectangles are padded.
     pub(crate) fn most_padding(&self) -> usize {
-        let rows = self.shape.kv_heads + Tracks::rows(self.observes, self.shape);
+        let rows = self.shape.kv_heads + tracks::rows(self.observes, self.shape);
         self.batch * rows * self.rows.most_padding()
     }
 }
@@ -163,22 +163,24 @@ pub trait Store: Debug + Send + Sync {
     fn truncate(&mut self, columns: usize);
 
     /// The entries held. Stores that hold them in another form lay them out for it.
-    fn entries(&self) -> Entries;
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
+    fn entries(&self) -> Result<Entries>;
 
     /// The entries held with their positions, which are known, and without what is counted of them.
-    fn entries_at(&self, positions: Tensor<3, Int>) -> Entries {
-        Entries { positions, tracks: Tracks::default(), ..self.entries() }
+    ///
+    /// # Errors
+    /// As [`entries`](Self::entries).
+    fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
+        Ok(Entries { positions, tracks: Tracks::default(), ..self.entries()? })
     }
 
     /// The positions of the entries held, `[batch, kv_heads, columns]`, −1 at padding, without laying out the rest.
-    fn positions(&self) -> Tensor<3, Int> {
-        self.entries().positions
-    }
+    fn positions(&self) -> Tensor<3, Int>;
 
     /// What is counted of the entries held, without laying out the rest.
-    fn tracks(&self) -> Tracks {
-        self.entries().tracks
-    }
+    fn tracks(&self) -> Tracks;
 
     /// Both at once.
     fn scalars(&self) -> (Tensor<3, Int>, Tracks) {
@@ -186,14 +188,20 @@ pub trait Store: Debug + Send + Sync {
     }
 
     /// Attention of new queries over the entries held. The last columns are the queries' own.
-    fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput;
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
+    fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput>;
 
     /// Replaces what is counted of each entry.
     fn set_tracks(&mut self, tracks: Tracks);
 
     /// Replaces all entries, with room for at most `capacity` columns. `counts` says how many of them each batch
     /// row and kv head holds: the last ones; before them stand fillers.
-    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize);
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; it then holds what it held.
+    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()>;
 
     /// Called when a call has succeeded and no columns of a prompt are missing: the time to move entries into
     /// another form.
@@ -230,14 +238,15 @@ pub struct StoreQuery<'a> {
 }
 
 impl StoreQuery<'_> {
-    /// What is wanted of the output of one query a head and its weights, which are their own sums.
-    fn output(&self, output: Tensor<4>, weights: Option<Tensor<3>>) -> AttentionOutput {
-        let squares = weights.clone().filter(|_| self.column_squares);
-        AttentionOutput {
-            output,
-            column_sums: weights.filter(|_| self.column_sums),
-            column_squares: squares.map(|weights| weights.square()),
-        }
+    /// Attention over keys and values as they lie; `None` if there is no way.
+    fn decode(&self, kv: KvLayout) -> Result<Option<AttentionOutput>> {
+        let found = self.ops.decode(&DecodeInput {
+            queries: self.queries.clone(),
+            kv,
+            scale: self.scale,
+            weights: self.column_sums || self.column_squares,
+        })?;
+        Ok(found.map(|found| found.with_column_sums(self.column_sums, self.column_squares)))
     }
 }
 
@@ -252,15 +261,15 @@ pub struct Encode<'a> {
 
 impl Encode<'_> {
     /// What a kernel needs to encode keys of this type as it reads them; `None` if it cannot.
-    pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryInput> {
+    pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryTables> {
         let (cosines, sines) = self.encoding.rotary()?.tables_for(keys);
-        Some(RotaryInput { cosines, sines, positions: self.positions.clone() })
+        Some(RotaryTables { cosines, sines, positions: self.positions.clone() })
     }
 
     /// The keys, encoded if they are held as they came.
-    pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Tensor<4> {
+    pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
         match encode {
-            None => keys,
+            None => Ok(keys),
             Some(Self { encoding, positions }) => {
                 position::encode(*encoding, keys, positions.clone(), ops)
             }

@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::{DenseStore, Store, StoreBuilder, StoreOptions, StoreQuery, dense::attend_entries};
 use crate::{
     CacheShape, Result,
-    cache::{Entries, Tracks},
+    cache::{Entries, Tracks, tracks},
     check,
     device::{Rows, buffer_bytes},
-    ops::{AttentionOutput, Ops, PackedInput, QuantizedInput, Reference, Selection, fillers},
+    ops::{
+        AttentionOutput, KvLayout, PackedGroups, QuantizedKv, Selection, Tail, fillers, gather_entries,
+        gather_positions, gather_rows, gather_scalars,
+    },
 };
 
 /// Entries quantized to 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
@@ -241,9 +244,9 @@ impl Packed {
         }
     }
 
-    fn input(&self) -> PackedInput {
+    fn input(&self) -> PackedGroups {
         let Self { words, scale, min } = self.clone();
-        PackedInput { words, scale, min }
+        PackedGroups { words, scale, min }
     }
 
     fn bytes(&self, rows: Rows) -> usize {
@@ -359,17 +362,18 @@ impl QuantizedStore {
 
     /// Attention of one query a head over pages as they are packed; `None` if there is no way. Keys that are encoded
     /// in every call are laid out for it.
-    fn attend_packed(&self, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+    fn attend_packed(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let most_pages = self.most_pages();
         let counts = self.before_append.iter().zip(&self.tail_counts);
         let one = input.queries.dims()[2] == 1 && counts.clone().all(|(old, new)| old + 1 == *new);
         if !one || most_pages == 0 || input.encode.is_some() {
-            return None;
+            return Ok(None);
         }
-        let (pages, (tail_keys, tail_values)) = (self.pages.as_ref()?, self.tail.buffers()?);
+        let (Some(pages), Some((keys, values))) = (&self.pages, self.tail.buffers()) else {
+            return Ok(None);
+        };
         let Places { pages: list, offsets, tail_fillers } = self.places().clone();
-        let found = input.ops.quantized_attention(&QuantizedInput {
-            queries: input.queries.clone(),
+        input.decode(KvLayout::Quantized(QuantizedKv {
             keys: pages.keys.input(),
             values: pages.values.input(),
             bits: usize::from(self.codec.bits),
@@ -377,15 +381,10 @@ impl QuantizedStore {
             pages: list,
             offsets,
             most_pages,
-            tail_keys,
-            tail_values,
-            tail: self.tail.columns(),
+            tail: Tail { keys, values, entries: self.tail.columns() },
             tail_fillers,
             columns: self.columns(),
-            scale: input.scale,
-            weights: input.column_sums || input.column_squares,
-        })?;
-        Some(input.output(found.output, found.weights))
+        }))
     }
 
     /// The pages of every head side by side, heads that have fewer filled up at the left with any:
@@ -463,7 +462,7 @@ impl QuantizedStore {
             left.push(full);
         }
         if rows.is_empty() {
-            self.tail.replace(entries, counts, capacity);
+            self.tail.hold(entries, capacity);
         } else {
             let new = Pages::of(&entries, &rows, self.codec, self.options.dtype);
             self.pages = Some(match self.pages.take() {
@@ -476,10 +475,10 @@ impl QuantizedStore {
             let entries = if selection.width() == 0 {
                 None
             } else {
-                Some(entries.select(&selection, &Reference))
+                Some(gather_entries(entries, &selection))
             };
             match entries {
-                Some(entries) => self.tail.replace(entries, &left, capacity),
+                Some(entries) => self.tail.hold(entries, capacity),
                 None => {
                     self.tail = DenseStore::new(self.options.clone());
                     self.tail.reserve(capacity);
@@ -561,7 +560,7 @@ impl Store for QuantizedStore {
         let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual);
         let positions = rows.bytes(group, self.options.int_bytes());
-        let tracks = Tracks::rows(self.options.observes, shape) / shape.kv_heads
+        let tracks = tracks::rows(self.options.observes, shape) / shape.kv_heads
             * rows.bytes(group, DType::F32.size());
         let page = keys + values + positions + tracks;
         let places = heads * (quantized / group + 2) + 1;
@@ -596,9 +595,9 @@ impl Store for QuantizedStore {
             })
             .collect();
         let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
-        let entries = self.tail.entries().followed_by(entries).select(&selection, &Reference);
+        let entries = gather_entries(self.tail.held().followed_by(entries), &selection);
         let capacity = self.tail.capacity().max(entries.columns());
-        self.tail.replace(entries, &self.tail_counts, capacity);
+        self.tail.hold(entries, capacity);
     }
 
     fn moves_padding(&self) -> bool {
@@ -614,25 +613,25 @@ impl Store for QuantizedStore {
         }
     }
 
-    fn entries(&self) -> Entries {
+    fn entries(&self) -> Result<Entries> {
         let Some(pages) = &self.pages else { return self.tail.entries() };
-        let tail = (self.tail.columns() > 0).then(|| self.tail.entries());
+        let tail = (self.tail.columns() > 0).then(|| self.tail.held());
         let (tail_keys, tail_values) = tail.map(|tail| (tail.keys, tail.values)).unzip();
         let [keys, values] = self.page_rows(pages);
         let rows = |held: Tensor<4>, tail: Option<Tensor<4>>| {
             let all = followed_by(held, tail.map(|tail| tail.cast(DType::F32)));
             match self.selection() {
                 None => all,
-                Some(selection) => Reference.compact(all, &selection),
+                Some(selection) => gather_rows(all, &selection),
             }
         };
-        Entries {
+        Ok(Entries {
             keys: rows(keys, tail_keys),
             values: rows(values, tail_values),
             positions: self.positions(),
             tracks: self.tracks(),
             sharing: None,
-        }
+        })
     }
 
     fn positions(&self) -> Tensor<3, Int> {
@@ -641,7 +640,7 @@ impl Store for QuantizedStore {
         let all = followed_by(self.page_positions(pages), tail);
         match self.selection() {
             None => all,
-            Some(selection) => Reference.compact_positions(all, &selection),
+            Some(selection) => gather_positions(all, &selection),
         }
     }
 
@@ -655,14 +654,14 @@ impl Store for QuantizedStore {
         };
         match self.selection() {
             None => all,
-            Some(selection) => all.map(|track| Reference.compact_scalars(track, &selection)),
+            Some(selection) => all.map(|track| gather_scalars(track, &selection)),
         }
     }
 
-    fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
-        match self.attend_packed(&input) {
-            Some(output) => output,
-            None => attend_entries(self.entries(), input),
+    fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
+        match self.attend_packed(&input)? {
+            Some(output) => Ok(output),
+            None => attend_entries(self.entries()?, input),
         }
     }
 
@@ -677,7 +676,7 @@ impl Store for QuantizedStore {
                 return tracks.clone().map(|track| track.narrow(2, narrow.0, narrow.1));
             }
             let selection = Selection::of_heads(&lists, heads, &device);
-            tracks.clone().map(|track| Reference.compact_scalars(track, &selection))
+            tracks.clone().map(|track| gather_scalars(track, &selection))
         };
         let counts: Vec<usize> = (0..self.table.len()).map(|head| self.count(head)).collect();
         let old = counts.iter().zip(&self.tail_counts);
@@ -725,14 +724,15 @@ impl Store for QuantizedStore {
     }
 
     /// As they are, until they [`settle`](Store::settle).
-    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
+    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()> {
         self.pages = None;
         self.places = OnceLock::new();
         self.table.iter_mut().for_each(Vec::clear);
         let most = entries.columns() + self.room();
-        self.tail.replace(entries, counts, capacity.min(most));
+        self.tail.hold(entries, capacity.min(most));
         self.tail_counts = counts.to_vec();
         self.before_append = counts.to_vec();
+        Ok(())
     }
 
     fn settle(&mut self) {
@@ -740,7 +740,7 @@ impl Store for QuantizedStore {
         if !self.tail_counts.iter().any(due) {
             return;
         }
-        let entries = self.tail.entries();
+        let entries = self.tail.held();
         let counts = self.tail_counts.clone();
         let capacity = self.room().min(self.tail.capacity());
         self.quantize(entries, &counts, capacity);

@@ -4,12 +4,13 @@ use serde::{Deserialize, Serialize};
 use super::{
     Store, StoreBuilder, StoreOptions, StoreQuery,
     layout::Layout,
-    segmented::{Body, Segmented, Tail},
+    segmented::{Body, Packing, Segmented},
     tokens::Tokens,
 };
 use crate::{
+    Result,
     cache::{Entries, Tracks},
-    ops::{AttentionOutput, RaggedInput},
+    ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
 };
 
 /// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
@@ -55,46 +56,40 @@ impl Body for RaggedBody {
         counts: &[usize],
         before: Option<Layout>,
         options: &StoreOptions,
-    ) -> Result<Self, Box<Entries>> {
+    ) -> Result<Packing<Self>> {
         if counts.iter().all(|&count| count == entries.columns()) {
-            return Err(Box::new(entries));
+            return Ok(Packing::AsTheyAre(Box::new(entries)));
         }
         let StoreOptions { shape, batch, dtype, ref ops, .. } = *options;
         let tokens = Tokens::pack(entries.positions, entries.tracks, counts, before, options);
         let row = options.pair_bytes() / (batch * shape.kv_heads);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
-        let [keys, values] = tokens.layout.pack(both, ops.as_ref());
+        let [keys, values] = tokens.layout.pack(both, ops.as_ref())?;
         let bytes = tokens.layout.total() * row + tokens.bytes(options.rows);
-        Ok(Self { keys, values, bytes, tokens })
+        Ok(Packing::Packed(Self { keys, values, bytes, tokens }))
     }
 
     fn layout(&self) -> &Layout {
         &self.tokens.layout
     }
 
-    fn lay_out(&self, tail: Tail, options: &StoreOptions) -> [Tensor<4>; 2] {
+    fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]> {
         let both = [self.keys.clone(), self.values.clone()];
-        self.tokens.layout.lay_out(both, tail, options.ops.as_ref())
+        self.tokens.layout.pad(both, tail, options.ops.as_ref())
     }
 
     /// Keys that are encoded in every call are laid out for it. The weights of one query are its sums.
-    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         if input.encode.is_some() {
-            return None;
+            return Ok(None);
         }
-        let found = input.ops.ragged_attention(&RaggedInput {
-            queries: input.queries.clone(),
+        input.decode(KvLayout::Ragged(RaggedKv {
             keys: self.keys.clone(),
             values: self.values.clone(),
             offsets: self.tokens.layout.offsets(),
             width: self.tokens.layout.width(),
-            tail_keys: tail.keys,
-            tail_values: tail.values,
-            tail: tail.columns,
-            scale: input.scale,
-            weights: input.column_sums || input.column_squares,
-        })?;
-        Some(input.output(found.output, found.weights))
+            tail,
+        }))
     }
 
     fn positions(&self) -> Tensor<3, Int> {

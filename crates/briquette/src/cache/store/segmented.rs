@@ -2,8 +2,9 @@ use burn::tensor::{Int, Tensor};
 
 use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout};
 use crate::{
+    Result,
     cache::{Entries, Sharing, Tracks},
-    ops::AttentionOutput,
+    ops::{AttentionOutput, Tail},
 };
 
 /// Entries in a form of their own, which change only when all of them are replaced.
@@ -13,19 +14,22 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// Takes entries of which each batch row and head holds the last `counts`; gives them back if it gains nothing by
     /// holding them, and they are to be held as they are. `before` is where rows lay the last time.
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation).
     fn pack(
         entries: Entries,
         counts: &[usize],
         before: Option<Layout>,
         options: &StoreOptions,
-    ) -> Result<Self, Box<Entries>>;
+    ) -> Result<Packing<Self>>;
 
     /// Where its rows lie.
     fn layout(&self) -> &Layout;
 
     /// Keys and values of all of them and of a tail, heads that hold fewer filled up at the left. Those of tokens that
     /// share are there once.
-    fn lay_out(&self, tail: Tail, options: &StoreOptions) -> [Tensor<4>; 2];
+    fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
 
     /// Which tokens share, if any do.
     fn sharing(&self) -> Option<Sharing> {
@@ -43,9 +47,9 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// Attention of one query a head over these entries and a tail of which all rows are entries, without laying them
     /// out side by side; `None` if there is no way.
-    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let _ = (tail, input);
-        None
+        Ok(None)
     }
 
     /// Replaces what is counted of them.
@@ -58,12 +62,12 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
 }
 
-/// Keys and values behind a body, in buffers with room for more: `[batch, kv_heads, capacity, head_dim]`.
-pub(super) struct Tail {
-    pub(super) keys: Tensor<4>,
-    pub(super) values: Tensor<4>,
-    /// Rows of the buffers that are entries.
-    pub(super) columns: usize,
+/// Entries taken in, or given back.
+pub(super) enum Packing<B> {
+    /// In a form of their own.
+    Packed(B),
+    /// The body gains nothing by holding them.
+    AsTheyAre(Box<Entries>),
 }
 
 /// A body, and behind it the entries that have come since, in buffers that are written in place.
@@ -89,7 +93,7 @@ impl<B: Body> Segmented<B> {
             let nothing = Tensor::empty(row, (device, dtype));
             (nothing.clone(), nothing)
         });
-        Tail { keys, values, columns }
+        Tail { keys, values, entries: columns }
     }
 
     fn body_columns(&self) -> usize {
@@ -132,19 +136,20 @@ impl<B: Body> Store for Segmented<B> {
         self.tail.truncate(columns.saturating_sub(self.body_columns()));
     }
 
-    fn entries(&self) -> Entries {
-        Entries { tracks: self.tracks(), ..self.entries_at(self.positions()) }
+    fn entries(&self) -> Result<Entries> {
+        let (positions, tracks) = self.scalars();
+        Ok(Entries { tracks, ..self.entries_at(positions)? })
     }
 
-    fn entries_at(&self, positions: Tensor<3, Int>) -> Entries {
+    fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
         let tracks = Tracks::default();
         let Some(body) = &self.body else {
-            return Entries { positions, tracks, ..self.tail.entries() };
+            return Ok(Entries { positions, tracks, ..self.tail.held() });
         };
         let tail = self.tail();
-        let sharing = body.sharing().map(|sharing| sharing.followed_by(tail.columns));
-        let [keys, values] = body.lay_out(tail, &self.options);
-        Entries { keys, values, positions, tracks, sharing }
+        let sharing = body.sharing().map(|sharing| sharing.followed_by(tail.entries));
+        let [keys, values] = body.pad(tail, &self.options)?;
+        Ok(Entries { keys, values, positions, tracks, sharing })
     }
 
     fn positions(&self) -> Tensor<3, Int> {
@@ -161,18 +166,19 @@ impl<B: Body> Store for Segmented<B> {
             return (body.positions(), body.tracks());
         }
         let (positions, tracks) = self.tail.scalars();
-        self.options.ops.join([body.positions(), positions], body.tracks(), tracks)
+        let tracks = body.tracks().zip(tracks, |track, more| Tensor::cat(vec![track, more], 2));
+        (Tensor::cat(vec![body.positions(), positions], 2), tracks)
     }
 
-    fn attend(&self, input: StoreQuery<'_>) -> AttentionOutput {
+    fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
         let one = input.queries.dims()[2] == 1 && !self.padded;
         if let (true, Some(body), Some((keys, values))) = (one, &self.body, self.tail.buffers()) {
-            let tail = Tail { keys, values, columns: self.tail.columns() };
-            if let Some(output) = body.attend(tail, &input) {
-                return output;
+            let tail = Tail { keys, values, entries: self.tail.columns() };
+            if let Some(output) = body.attend(tail, &input)? {
+                return Ok(output);
             }
         }
-        attend_entries(self.entries(), input)
+        attend_entries(self.entries()?, input)
     }
 
     fn set_tracks(&mut self, tracks: Tracks) {
@@ -186,16 +192,17 @@ impl<B: Body> Store for Segmented<B> {
         }
     }
 
-    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
+    fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()> {
         let columns = entries.columns();
+        let before = self.body.as_ref().map(|body| body.layout().clone());
+        let packed = B::pack(entries, counts, before, &self.options)?;
         self.padded = false;
-        // The old body goes before the new one comes.
-        let before = self.body.take().map(|body| body.layout().clone());
-        match B::pack(entries, counts, before, &self.options) {
-            Ok(body) => self.body = Some(body),
-            Err(entries) => {
-                self.tail.replace(*entries, counts, capacity);
-                return;
+        match packed {
+            Packing::Packed(body) => self.body = Some(body),
+            Packing::AsTheyAre(entries) => {
+                self.body = None;
+                self.tail.hold(*entries, capacity);
+                return Ok(());
             }
         }
         let room = capacity.saturating_sub(columns);
@@ -204,6 +211,7 @@ impl<B: Body> Store for Segmented<B> {
             self.tail = DenseStore::new(self.options.clone());
         }
         self.tail.reserve(room);
+        Ok(())
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {

@@ -5,12 +5,13 @@ use super::{
     Store, StoreBuilder, StoreOptions, StoreQuery,
     dense::write_tracks,
     layout::Layout,
-    segmented::{Body, Segmented, Tail},
+    segmented::{Body, Packing, Segmented},
 };
 use crate::{
+    Result,
     cache::{Entries, Sharing, Tracks},
     device::buffer_bytes,
-    ops::{AttentionOutput, SharedInput},
+    ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
 };
 
 /// Entries that tokens share (EMS): each entry is a row of keys and one of values, held once; each token is a column
@@ -81,12 +82,14 @@ impl Body for SharedBody {
         _: &[usize],
         before: Option<Layout>,
         options: &StoreOptions,
-    ) -> Result<Self, Box<Entries>> {
-        let Some(sharing) = entries.sharing.take() else { return Err(Box::new(entries)) };
+    ) -> Result<Packing<Self>> {
+        let Some(sharing) = entries.sharing.take() else {
+            return Ok(Packing::AsTheyAre(Box::new(entries)));
+        };
         let StoreOptions { shape, batch, dtype, ref device, ref ops, .. } = *options;
         let rows = Layout::new(batch, shape.kv_heads, &sharing.entries, before, device);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
-        let [keys, values] = rows.pack(both, ops.as_ref());
+        let [keys, values] = rows.pack(both, ops.as_ref())?;
         let body = Self {
             keys,
             values,
@@ -96,15 +99,15 @@ impl Body for SharedBody {
             sharing,
             bytes: 0,
         };
-        Ok(Self { bytes: body.bytes_held(options), ..body })
+        Ok(Packing::Packed(Self { bytes: body.bytes_held(options), ..body }))
     }
 
     fn layout(&self) -> &Layout {
         &self.rows
     }
 
-    fn lay_out(&self, tail: Tail, options: &StoreOptions) -> [Tensor<4>; 2] {
-        self.rows.lay_out([self.keys.clone(), self.values.clone()], tail, options.ops.as_ref())
+    fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]> {
+        self.rows.pad([self.keys.clone(), self.values.clone()], tail, options.ops.as_ref())
     }
 
     fn sharing(&self) -> Option<Sharing> {
@@ -112,13 +115,15 @@ impl Body for SharedBody {
     }
 
     /// Directions and values are read once an entry; keys that are held as they came are encoded on the way.
-    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Option<AttentionOutput> {
+    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let rotary = match &input.encode {
             None => None,
-            Some(encode) => Some(encode.rotary(self.keys.dtype())?),
+            Some(encode) => match encode.rotary(self.keys.dtype()) {
+                None => return Ok(None),
+                rotary => rotary,
+            },
         };
-        let found = input.ops.shared_attention(&SharedInput {
-            queries: input.queries.clone(),
+        input.decode(KvLayout::Clustered(ClusteredKv {
             directions: self.keys.clone(),
             values: self.values.clone(),
             members: self.sharing.members.clone(),
@@ -127,13 +132,8 @@ impl Body for SharedBody {
             fillers: self.sharing.none.clone().flatten(0, 1),
             offsets: self.rows.offsets(),
             rotary,
-            tail_keys: tail.keys,
-            tail_values: tail.values,
-            tail: tail.columns,
-            scale: input.scale,
-            weights: input.column_sums || input.column_squares,
-        })?;
-        Some(input.output(found.output, found.weights))
+            tail,
+        }))
     }
 
     fn positions(&self) -> Tensor<3, Int> {

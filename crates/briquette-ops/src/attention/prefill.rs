@@ -1,0 +1,112 @@
+use burn::tensor::{DType, Tensor};
+
+use super::{visibility::Visibility, weights::block_weights};
+use crate::product::{Precision, product};
+
+/// Attention of new queries over the entries of a layer. The queries belong to the last `new` of the entries.
+#[derive(Clone, Debug)]
+pub struct AttentionInput {
+    /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
+    pub queries: Tensor<4>,
+    /// Keys, positions encoded, `[batch, kv_heads, entries, head_dim]`.
+    pub keys: Tensor<4>,
+    /// Values, `[batch, kv_heads, entries, head_dim]`.
+    pub values: Tensor<4>,
+    /// Which entry each query may see.
+    pub visibility: Visibility,
+    /// What query-key products are multiplied by before the softmax.
+    pub scale: f64,
+    /// Whether [`AttentionOutput::column_sums`] is wanted.
+    pub column_sums: bool,
+    /// Whether [`AttentionOutput::column_squares`] is wanted.
+    pub column_squares: bool,
+}
+
+/// Attention, and what each entry received of it.
+#[derive(Clone, Debug)]
+pub struct AttentionOutput {
+    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is padding.
+    pub output: Tensor<4>,
+    /// For each entry the sum of its weights over the queries, `[batch, query_heads, entries]`, f32.
+    pub column_sums: Option<Tensor<3>>,
+    /// For each entry the sum of the squares of its weights, `[batch, query_heads, entries]`, f32.
+    pub column_squares: Option<Tensor<3>>,
+}
+
+/// Numbers of one block of weights: 4 Mi, so 16 MiB, however long the prompt.
+const BLOCK_NUMBERS: usize = 1 << 22;
+
+/// Causal attention in blocks of queries: no more than [`BLOCK_NUMBERS`] weights exist at a time.
+///
+/// Grouped queries are folded into the rows of one product a kv head, so keys are never expanded. Everything
+/// is computed in f32. A block reads only the columns its last query can see.
+pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
+    let AttentionInput { queries, keys, values, visibility, scale, .. } = input;
+    let [batch, heads, new, head_dim] = queries.dims();
+    let [_, kv_heads, entries, _] = keys.dims();
+    let group = heads / kv_heads;
+    let dtype = queries.dtype();
+    let precision = Precision::of(&[dtype, keys.dtype()], &queries.device());
+    let old = entries - new;
+    let keys = keys.cast(DType::F32).swap_dims(2, 3);
+    let values = values.cast(DType::F32);
+    let queries = queries.cast(DType::F32) * scale;
+
+    let block = (BLOCK_NUMBERS / (batch * heads * entries)).clamp(16, 512).min(new);
+    let mut outputs = Vec::with_capacity(new.div_ceil(block));
+    let (mut sums, mut squares): (Option<Tensor<3>>, Option<Tensor<3>>) = (None, None);
+    for start in (0..new).step_by(block) {
+        let rows = block.min(new - start);
+        // Where columns tell who sees what, nothing behind the block's last query matters.
+        let columns = match visibility {
+            Visibility::Positions { .. } => entries,
+            Visibility::Causal => old + start + rows,
+        };
+        let weights = block_weights(
+            queries.clone().narrow(2, start, rows),
+            keys.clone().narrow(3, 0, columns),
+            &visibility,
+            start..start + rows,
+            old,
+            precision,
+        );
+        let add = |total: &mut Option<Tensor<3>>, numbers: Tensor<4>| {
+            let sum = numbers.sum_dim(2).reshape([batch, heads, columns]);
+            *total = Some(match total.take() {
+                None => widen(sum, entries),
+                Some(total) => add_columns(total, sum),
+            });
+        };
+        if input.column_sums {
+            add(&mut sums, weights.clone());
+        }
+        if input.column_squares {
+            add(&mut squares, weights.clone().square());
+        }
+        let weights = weights.reshape([batch, kv_heads, group * rows, columns]);
+        let output = product(weights, values.clone().narrow(2, 0, columns), precision);
+        outputs.push(output.reshape([batch, heads, rows, head_dim]));
+    }
+    let output = if outputs.len() == 1 { outputs.remove(0) } else { Tensor::cat(outputs, 2) };
+    AttentionOutput { output: output.cast(dtype), column_sums: sums, column_squares: squares }
+}
+
+/// Zeros behind the columns of `sum`.
+fn widen(sum: Tensor<3>, entries: usize) -> Tensor<3> {
+    let [batch, heads, columns] = sum.dims();
+    if columns == entries {
+        return sum;
+    }
+    let rest = Tensor::zeros([batch, heads, entries - columns], (&sum.device(), DType::F32));
+    Tensor::cat(vec![sum, rest], 2)
+}
+
+/// Adds `sum` to the first columns of `sums`.
+fn add_columns(sums: Tensor<3>, sum: Tensor<3>) -> Tensor<3> {
+    let [batch, heads, columns] = sum.dims();
+    if columns == sums.dims()[2] {
+        return sums + sum;
+    }
+    let first = sums.clone().narrow(2, 0, columns) + sum;
+    sums.slice_assign([0..batch, 0..heads, 0..columns], first)
+}

@@ -1,0 +1,61 @@
+use burn::tensor::{DType, Device, Int, Tensor, activation::softmax};
+
+use super::visibility::Visibility;
+use crate::product::{Precision, product};
+
+/// What is added to the score of an invisible entry: its weight underflows to an exact zero.
+const INVISIBLE: f64 = -1e30;
+
+/// The weights of one block of queries, `[batch, query_heads, rows, columns]`.
+///
+/// `queries` are scaled, `[batch, query_heads, rows, head_dim]`; `keys` transposed,
+/// `[batch, kv_heads, head_dim, columns]`. `range` says which of the queries of `visibility` they are, `old`
+/// how many entries stand before the first of them.
+pub(super) fn block_weights(
+    queries: Tensor<4>,
+    keys: Tensor<4>,
+    visibility: &Visibility,
+    range: std::ops::Range<usize>,
+    old: usize,
+    precision: Precision,
+) -> Tensor<4> {
+    let [batch, heads, rows, head_dim] = queries.dims();
+    let [_, kv_heads, _, columns] = keys.dims();
+    let group = heads / kv_heads;
+    let queries = queries.reshape([batch, kv_heads, group * rows, head_dim]);
+    let scores = product(queries, keys, precision).reshape([batch, heads, rows, columns]);
+    let Visibility::Positions { queries: of_queries, entries } = visibility else {
+        if rows == 1 {
+            // One query, and columns end with its own entry.
+            return softmax(scores, 3);
+        }
+        let device = scores.device();
+        let bias = causal_bias(rows, columns, old + range.start, &device);
+        return softmax(scores + bias, 3);
+    };
+    let query_positions = of_queries.clone().narrow(2, range.start, rows).unsqueeze_dim::<4>(3);
+    let entry_positions = entries.clone().narrow(2, 0, columns).unsqueeze_dim::<4>(2);
+    let shape = [batch, kv_heads, rows, columns];
+    let seen_by =
+        entry_positions.clone().expand(shape).lower_equal(query_positions.clone().expand(shape));
+    let written = entry_positions.greater_equal_scalar(0).expand(shape);
+    let bias = (seen_by.bool_and(written).float().cast(DType::F32) - 1.0) * -INVISIBLE;
+    let bias = bias
+        .reshape([batch, kv_heads, 1, rows, columns])
+        .expand([batch, kv_heads, group, rows, columns])
+        .reshape([batch, heads, rows, columns]);
+    // A query that is padding sees nothing, and its softmax is uniform: it must not be scored.
+    let counted = query_positions.greater_equal_scalar(0).float().cast(DType::F32);
+    softmax(scores + bias, 3) * counted
+}
+
+/// `[1, 1, rows, columns]`: zero where column ≤ row + `offset`, [`INVISIBLE`] elsewhere.
+fn causal_bias(rows: usize, columns: usize, offset: usize, device: &Device) -> Tensor<4> {
+    let row = Tensor::<1, Int>::arange(offset as i64..(offset + rows) as i64, device);
+    let column = Tensor::<1, Int>::arange(0..columns as i64, device);
+    let beyond = column
+        .reshape([1, columns])
+        .expand([rows, columns])
+        .greater(row.reshape([rows, 1]).expand([rows, columns]));
+    (beyond.float().cast(DType::F32) * INVISIBLE).reshape([1, 1, rows, columns])
+}

@@ -1,0 +1,94 @@
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::{visibility::Visibility, weights::block_weights};
+use crate::product::Precision;
+
+/// A window of queries over the entries of a layer.
+#[derive(Clone, Debug)]
+pub struct WindowInput {
+    /// Queries, positions encoded, `[batch, query_heads, queries, head_dim]`.
+    pub queries: Tensor<4>,
+    /// Keys, positions encoded, `[batch, kv_heads, entries, head_dim]`.
+    pub keys: Tensor<4>,
+    /// Which entry each query may see.
+    pub visibility: Visibility,
+    /// What query-key products are multiplied by before the softmax.
+    pub scale: f64,
+}
+
+/// A window of queries whose weights are added up.
+#[derive(Clone, Debug)]
+pub struct MomentsInput {
+    /// Queries and keys.
+    pub window: WindowInput,
+    /// How many of the queries are a row's own, the last, one number a batch row; the others are not counted.
+    pub own: Vec<usize>,
+    /// Whether [`MomentsOutput::deviations`] are wanted.
+    pub deviations: bool,
+    /// Whether [`MomentsOutput::entropies`] are wanted.
+    pub entropies: bool,
+}
+
+/// Sums over the queries of a window, `[batch, query_heads, entries]`, f32.
+#[derive(Clone, Debug)]
+pub struct MomentsOutput {
+    /// Of the weights.
+    pub sums: Tensor<3>,
+    /// Of the squares of what the weights of a row's own queries deviate from their mean.
+    pub deviations: Option<Tensor<3>>,
+    /// Of −w · ln(w + 10⁻¹⁰).
+    pub entropies: Option<Tensor<3>>,
+}
+
+/// A window is one block of queries.
+pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
+    let WindowInput { queries, keys, visibility, scale } = input;
+    let rows = queries.dims()[2];
+    let entries = keys.dims()[2];
+    let precision = Precision::of(&[queries.dtype(), keys.dtype()], &queries.device());
+    block_weights(
+        queries.cast(DType::F32) * scale,
+        keys.cast(DType::F32).swap_dims(2, 3),
+        &visibility,
+        0..rows,
+        entries.saturating_sub(rows),
+        precision,
+    )
+}
+
+/// Sums over the queries of `weights`, `[batch, query_heads, queries, entries]`, of which the last `own` count.
+pub(super) fn moments(
+    weights: Tensor<4>,
+    own: &[usize],
+    deviations: bool,
+    entropies: bool,
+) -> MomentsOutput {
+    let [batch, heads, _, entries] = weights.dims();
+    let device = weights.device();
+    let weights = of_own_queries(weights, own);
+    let sum = |x: Tensor<4>| x.sum_dim(2).reshape([batch, heads, entries]);
+    let sums = sum(weights.clone());
+    let deviations = deviations.then(|| {
+        let counts: Vec<f32> = own.iter().map(|&own| own.max(1) as f32).collect();
+        let data = TensorData::new(counts, [batch, 1, 1, 1]);
+        let counts = Tensor::<4>::from_data(data, (&device, DType::F32));
+        let mean = weights.clone().sum_dim(2) / counts;
+        sum(of_own_queries((weights.clone() - mean).square(), own))
+    });
+    let entropies = entropies.then(|| sum(-(weights.clone() * (weights + 1e-10).log())));
+    MomentsOutput { sums, deviations, entropies }
+}
+
+/// Numbers of queries, `[batch, heads, queries, entries]`, zero but for the last `own` queries of each row.
+fn of_own_queries(numbers: Tensor<4>, own: &[usize]) -> Tensor<4> {
+    let [batch, _, queries, _] = numbers.dims();
+    if own.iter().all(|&own| own == queries) {
+        return numbers;
+    }
+    let mask = own.iter().flat_map(|&own| {
+        (0..queries).map(move |query| if query + own >= queries { 1.0 } else { 0.0 })
+    });
+    let data = TensorData::new(mask.collect::<Vec<f32>>(), [batch, 1, queries, 1]);
+    let device = numbers.device();
+    numbers * Tensor::from_data(data, (&device, DType::F32))
+}

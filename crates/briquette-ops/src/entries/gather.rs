@@ -1,0 +1,80 @@
+use burn::tensor::{Int, Tensor};
+
+use super::{
+    columns::{places, same},
+    layer::Entries,
+    selection::Selection,
+};
+
+/// The selected rows of `x`: `[batch, kv_heads, entries, channels]` becomes `[batch, kv_heads, kept, channels]`.
+///
+/// Whole rows are picked from one long list of them. A `gather` would want an index for every number: on a CPU
+/// making those took most of a decoded token's time.
+pub fn gather_rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
+    let [batch, heads, entries, channels] = x.dims();
+    let kept = selection.width();
+    let device = x.device();
+    let starts =
+        Tensor::<1, Int>::arange_step(0..(batch * heads * entries) as i64, entries, &device);
+    let starts = starts.reshape([batch, heads, 1]).expand([batch, heads, kept]);
+    let rows = (selection.indices.clone() + starts).reshape([batch * heads * kept]);
+    x.reshape([batch * heads * entries, channels])
+        .select(0, rows)
+        .reshape([batch, heads, kept, channels])
+}
+
+/// The selected numbers of `x`, `[batch, heads, entries]`, where `heads` is a multiple of the kv heads: query heads follow
+/// the kv head they share. Returns `[batch, heads, kept]`, zero at padding.
+pub fn gather_scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
+    let [batch, kv_heads, kept] = selection.indices.dims();
+    let heads = x.dims()[1];
+    let of_heads = |tensor: Tensor<4, Int>| {
+        tensor.expand([batch, kv_heads, heads / kv_heads, kept]).reshape([batch, heads, kept])
+    };
+    let indices = of_heads(selection.indices.clone().unsqueeze_dim::<4>(2));
+    let picked = x.gather(2, indices);
+    match selection.fillers() {
+        None => picked,
+        // Scorers pool over neighbours: a filler counts nothing.
+        Some(fillers) => {
+            let fillers = of_heads(fillers.int().unsqueeze_dim::<4>(2)).bool();
+            picked.mask_fill(fillers, 0.0)
+        }
+    }
+}
+
+/// The positions of the selected entries, −1 where a row keeps fewer than the widest: `[batch, kv_heads, entries]` becomes
+/// `[batch, kv_heads, kept]`.
+pub fn gather_positions(positions: Tensor<3, Int>, selection: &Selection) -> Tensor<3, Int> {
+    let kept = positions.gather(2, selection.indices.clone());
+    match selection.fillers() {
+        None => kept,
+        Some(fillers) => kept.mask_fill(fillers, -1),
+    }
+}
+
+/// `width` rows of each head from one on that is its own, rows of the batch first: of `[batch, kv_heads, rows, channels]`. What
+/// is read before or behind those there are does not matter.
+pub fn aligned_rows(x: Tensor<4>, from: &[i64], width: usize) -> Tensor<4> {
+    let [batch, heads, rows, _] = x.dims();
+    match same(from, width, rows) {
+        Some(0) if width == rows => x,
+        Some(first) => x.narrow(2, first, width),
+        None => {
+            let indices = places([batch, heads, width], from, rows, &x.device());
+            gather_rows(x, &Selection { indices, counts: vec![width; batch * heads] })
+        }
+    }
+}
+
+/// The selected entries with all that is known of them: entries of which each token has a row. The reference of
+/// [`SelectOps::compact`](crate::SelectOps::compact).
+pub fn gather_entries(entries: Entries, selection: &Selection) -> Entries {
+    Entries {
+        keys: gather_rows(entries.keys, selection),
+        values: gather_rows(entries.values, selection),
+        positions: gather_positions(entries.positions, selection),
+        tracks: entries.tracks.map(|track| gather_scalars(track, selection)),
+        sharing: None,
+    }
+}

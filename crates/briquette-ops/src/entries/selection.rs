@@ -1,0 +1,113 @@
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+
+use super::columns::counted;
+
+/// The entries of a layer to keep, in the order of their positions.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// `[batch, kv_heads, kept]`. A head that keeps fewer than the widest begins with as many fillers, which
+    /// point at the first entry and become padding.
+    pub indices: Tensor<3, Int>,
+    /// Entries kept, one number a batch row and kv head, rows first.
+    pub counts: Vec<usize>,
+}
+
+/// The entries of a layer in two.
+#[derive(Clone, Debug)]
+pub struct Split {
+    /// The entries to keep.
+    pub kept: Selection,
+    /// The others.
+    pub rest: Selection,
+}
+
+impl Selection {
+    /// One ascending list a batch row and head, rows first.
+    pub fn of_heads(lists: &[impl AsRef<[usize]>], heads: usize, device: &Device) -> Self {
+        let width = lists.iter().map(|list| list.as_ref().len()).max().unwrap_or(0);
+        let lists = || lists.iter().map(AsRef::as_ref);
+        let counts: Vec<usize> = lists().map(<[usize]>::len).collect();
+        let mut indices = Vec::with_capacity(counts.len() * width);
+        for list in lists() {
+            indices.extend(std::iter::repeat_n(0, width - list.len()));
+            indices.extend(list.iter().map(|&entry| entry as i64));
+        }
+        let data = TensorData::new(indices, [counts.len() / heads, heads, width]);
+        Self { indices: Tensor::from_data(data, device), counts }
+    }
+
+    /// The same entries for every one of `heads` heads: one ascending list a batch row.
+    pub fn of_rows(rows: &[Vec<usize>], heads: usize, device: &Device) -> Self {
+        let lists: Vec<&[usize]> =
+            rows.iter().flat_map(|row| std::iter::repeat_n(&row[..], heads)).collect();
+        Self::of_heads(&lists, heads, device)
+    }
+
+    /// With more fillers, if heads differ: in [one of few widths](few_widths).
+    pub fn rounded(self) -> Self {
+        let width = few_widths(&self.counts);
+        self.widened(width)
+    }
+
+    /// With more fillers, in so many columns if that is more than it has.
+    pub fn widened(self, columns: usize) -> Self {
+        let [batch, heads, width] = self.indices.dims();
+        let missing = columns.saturating_sub(width);
+        if missing == 0 {
+            return self;
+        }
+        let fillers = Tensor::zeros([batch, heads, missing], &self.indices.device());
+        Self { indices: Tensor::cat(vec![fillers, self.indices], 2), counts: self.counts }
+    }
+
+    /// Whether no head keeps fewer than the widest.
+    pub fn is_full(&self) -> bool {
+        let width = self.width();
+        self.counts.iter().all(|&count| count == width)
+    }
+
+    /// Columns of the result.
+    pub fn width(&self) -> usize {
+        self.indices.dims()[2]
+    }
+
+    /// True where a column of the result is a filler, `[batch, kv_heads, kept]`; `None` if none is.
+    pub fn fillers(&self) -> Option<Tensor<3, Bool>> {
+        if self.is_full() {
+            return None;
+        }
+        let width = self.width();
+        let missing = self.counts.iter().map(|count| width - count);
+        Some(fillers(missing, self.indices.dims(), &self.indices.device()))
+    }
+}
+
+/// Columns for heads of so many entries where fillers cost next to nothing: as many as the longest has, and if they differ
+/// up to an eighth more, one of eight widths between a power of two and the next. A backend may keep what it sends along with
+/// a launch by its shapes (CubeCL's CUDA does, for 4 096 of them); layers and steps whose longest heads differ by a few are
+/// to share it.
+pub fn few_widths(counts: &[usize]) -> usize {
+    let longest = counts.iter().copied().max().unwrap_or(0);
+    if counts.iter().all(|&count| count == longest) {
+        return longest;
+    }
+    few_widths_from(longest)
+}
+
+/// The first of the [few widths](few_widths) that is at least so many columns, for what changes from step to step.
+pub fn few_widths_from(columns: usize) -> usize {
+    columns.next_multiple_of(1 << (columns / 8).max(1).ilog2())
+}
+
+/// Which columns of `[batch, kv_heads, columns]` are fillers: of each head as many of the first as `missing` says.
+pub fn fillers(
+    missing: impl Iterator<Item = usize>,
+    dims: [usize; 3],
+    device: &Device,
+) -> Tensor<3, Bool> {
+    let [batch, heads, _] = dims;
+    let missing: Vec<i64> = missing.map(|missing| missing as i64).collect();
+    // One number a head goes to the device, not one a column.
+    let missing = Tensor::<3, Int>::from_data(TensorData::new(missing, [batch, heads, 1]), device);
+    counted(dims, device).lower(missing.expand(dims))
+}

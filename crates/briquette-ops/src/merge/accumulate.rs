@@ -1,0 +1,50 @@
+use burn::tensor::{DType, Int, Tensor};
+
+use crate::product::{Precision, product};
+
+/// Rows, each to be added to the slots it is sent to.
+#[derive(Clone, Debug)]
+pub struct AccumulateInput {
+    /// `[batch, kv_heads, rows, channels]`
+    pub x: Tensor<4>,
+    /// What each row is multiplied by, `[batch, kv_heads, rows]`, f32; zero drops it.
+    pub weights: Tensor<3>,
+    /// The first slot each row is added to, `[batch, kv_heads, rows]`.
+    pub slot: Tensor<3, Int>,
+    /// How many slots from there on it is added to.
+    pub span: usize,
+    /// Slots of the result, `[batch, kv_heads, slots, channels]`, f32; what falls behind them is dropped.
+    pub slots: usize,
+}
+
+/// Numbers of one block of the matrix that sends rows to slots.
+const BLOCK_NUMBERS: usize = 1 << 22;
+
+/// A product with a matrix that has a row's weight where the row is sent, in blocks of rows. Sums come in the
+/// same order every time, which a scatter with atomics would not promise.
+pub(super) fn accumulate(input: AccumulateInput) -> Tensor<4> {
+    let AccumulateInput { x, weights, slot, span, slots } = input;
+    let [batch, heads, rows, channels] = x.dims();
+    let device = x.device();
+    let precision = Precision::of(&[DType::F32], &device);
+    let x = x.cast(DType::F32);
+    let place = Tensor::<1, Int>::arange(0..slots as i64, &device).reshape([1, 1, slots, 1]);
+    let block = (BLOCK_NUMBERS / (batch * heads * slots)).clamp(16, 4096).min(rows);
+    let mut total: Option<Tensor<4>> = None;
+    for start in (0..rows).step_by(block) {
+        let rows = block.min(rows - start);
+        let shape = [batch, heads, slots, rows];
+        let slot = slot.clone().narrow(2, start, rows).unsqueeze_dim::<4>(2).expand(shape);
+        let place = place.clone().expand(shape);
+        let sent =
+            place.clone().greater_equal(slot.clone()).bool_and(place.lower(slot + span as i64));
+        let weights = weights.clone().narrow(2, start, rows).unsqueeze_dim::<4>(2).expand(shape);
+        let matrix = weights.mask_fill(sent.bool_not(), 0.0);
+        let sum = product(matrix, x.clone().narrow(2, start, rows), precision);
+        total = Some(match total {
+            None => sum,
+            Some(total) => total + sum,
+        });
+    }
+    total.unwrap_or_else(|| Tensor::zeros([batch, heads, slots, channels], (&device, DType::F32)))
+}

@@ -1,0 +1,57 @@
+use burn::tensor::{DType, Int, Tensor};
+
+use super::accumulate::AccumulateInput;
+use crate::{error::Result, unit::unit};
+
+/// Rows, and others that are merged into them.
+#[derive(Clone, Debug)]
+pub struct MergeInput {
+    /// Keys of the rows that are merged into, `[batch, kv_heads, rows, head_dim]`.
+    pub keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, rows, head_dim]`.
+    pub values: Tensor<4>,
+    /// What each of them weighs itself, `[batch, kv_heads, rows]`, f32, not below zero.
+    pub own: Tensor<3>,
+    /// Keys of those that are merged, `[batch, kv_heads, others, head_dim]`, of the type of the keys above.
+    pub other_keys: Tensor<4>,
+    /// Their values, `[batch, kv_heads, others, head_dim]`, of the type of the values above.
+    pub other_values: Tensor<4>,
+    /// What each of them weighs, `[batch, kv_heads, others]`, f32, not below zero; zero drops it.
+    pub weights: Tensor<3>,
+    /// The row each goes to, `[batch, kv_heads, others]`.
+    pub slot: Tensor<3, Int>,
+    /// Whether keys are merged as directions: each made unit length before, and so is what comes out.
+    pub directions: bool,
+}
+
+/// The reference of [`MergeOps::merge`](crate::MergeOps::merge) over any sums into slots: each row's own share is added.
+///
+/// # Errors
+/// As `accumulate`.
+pub fn merge(
+    input: MergeInput,
+    accumulate: impl Fn(AccumulateInput) -> Result<Tensor<4>>,
+) -> Result<(Tensor<4>, Tensor<4>)> {
+    let MergeInput { keys, values, own, other_keys, other_values, weights, slot, directions } =
+        input;
+    let (key_type, value_type) = (keys.dtype(), values.dtype());
+    let [batch, heads, slots, _] = keys.dims();
+    let others = weights.dims()[2];
+    let own = own.unsqueeze_dim::<4>(3);
+    let sum = |x: Tensor<4>| {
+        let (weights, slot) = (weights.clone(), slot.clone());
+        accumulate(AccumulateInput { x, weights, slot, span: 1, slots })
+    };
+    let ones = Tensor::ones([batch, heads, others, 1], (&keys.device(), DType::F32));
+    // A row that weighs nothing becomes zero.
+    let all = (sum(ones)? + own.clone()).clamp_min(f32::MIN_POSITIVE);
+    let of = |own_rows: Tensor<4>, others: Tensor<4>| {
+        Ok(sum(others)? + own_rows.cast(DType::F32) * own.clone())
+    };
+    let values = of(values, other_values)? / all.clone();
+    let keys = match directions {
+        true => unit(of(unit(keys), unit(other_keys))?),
+        false => of(keys, other_keys)? / all,
+    };
+    Ok((keys.cast(key_type), values.cast(value_type)))
+}

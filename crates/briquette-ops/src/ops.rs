@@ -1,0 +1,20 @@
+use crate::{attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, merge::MergeOps, select::SelectOps};
+
+/// All operations a cache uses.
+pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps {
+    /// How often tensor operations answered for a kernel, by operation; nothing where there are no kernels to fall back
+    /// from.
+    fn fallbacks(&self) -> Vec<Fallback> {
+        Vec::new()
+    }
+}
+
+/// Burn's tensor operations, on any device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reference;
+
+impl AttentionOps for Reference {}
+impl SelectOps for Reference {}
+impl MergeOps for Reference {}
+impl ClusterOps for Reference {}
+impl Ops for Reference {}

@@ -1,0 +1,25 @@
+use briquette_ops::{DecodeInput, DecodeOutput, KvLayout, Result};
+
+use crate::{
+    decode_attention::{dense, ragged},
+    quantized_attention::quantized,
+    shared_attention::clustered,
+};
+
+/// Queries a head that [`decode`] takes: it keeps the products of a few in registers and reads keys once for them. More
+/// share keys in tiles, in [`attention`](crate::attention()).
+pub const FEW_QUERIES: usize = 8;
+
+/// Attention of one query a head, or of a few over a dense layout, over keys and values read as they lie.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend to, or the device has no
+/// kernels or cannot launch so much.
+pub fn decode(input: &DecodeInput) -> Result<DecodeOutput> {
+    match &input.kv {
+        KvLayout::Dense(kv) => dense(input, kv),
+        KvLayout::Ragged(kv) => ragged(input, kv),
+        KvLayout::Clustered(kv) => clustered(input, kv),
+        KvLayout::Quantized(kv) => quantized(input, kv),
+    }
+}

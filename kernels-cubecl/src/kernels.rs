@@ -1,0 +1,225 @@
+use std::sync::Arc;
+
+use briquette_ops::{
+    AccumulateInput, AttentionInput, AttentionOps, AttentionOutput, ClassifyInput, ClassifyOutput,
+    ClusterOps, DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, ExtendInput,
+    ExtendOutput, Fallback, Fallbacks, GlobalLocalInput, Groups, KvLayout, MergeInput, MergeOps,
+    MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput,
+    Reference, RegroupInput, RegroupOutput, Result, RotaryTables, RowWeightsInput, SelectInput,
+    SelectOps, Selection, Split, WindowInput,
+};
+use burn::tensor::{Int, Tensor};
+
+use crate::{
+    accumulate::accumulate,
+    attention::attention,
+    classify::classify,
+    column_scores::column_scores,
+    compact::compact,
+    decode::{decode, FEW_QUERIES},
+    ema::ema_weights,
+    extend::extend,
+    global_local::global_local,
+    group::group,
+    merge::merge,
+    nearest::nearest,
+    pack::pack,
+    pad::pad,
+    regroup::regroup,
+    rotary::rotate,
+    row_weights::row_weights,
+    select::{SelectOutput, select},
+    window::{window_moments, window_weights},
+};
+
+/// Kernels where the device runs them and can launch so much at once, tensor operations elsewhere. Calls of the latter kind
+/// are counted: see [`Ops::fallbacks`]. A copy counts with the one it was made of.
+#[derive(Clone, Debug, Default)]
+pub struct Kernels {
+    fallbacks: Arc<Fallbacks>,
+}
+
+impl Ops for Kernels {
+    fn fallbacks(&self) -> Vec<Fallback> {
+        self.fallbacks.list()
+    }
+}
+
+impl AttentionOps for Kernels {
+    fn attention(&self, input: AttentionInput) -> Result<AttentionOutput> {
+        let found = match input.queries.dims()[2] <= FEW_QUERIES {
+            true => attention_of_few(&input),
+            false => attention_of_prompt(&input),
+        };
+        self.fallbacks.or(found, || Reference.attention(input))
+    }
+
+    fn decode(&self, input: &DecodeInput) -> Result<Option<DecodeOutput>> {
+        let few = input.queries.dims()[2] <= FEW_QUERIES;
+        if matches!(input.kv, KvLayout::Dense(_)) && !few {
+            return Ok(None);
+        }
+        self.fallbacks.or(decode(input).map(Some), || Ok(None))
+    }
+
+    fn rotate(&self, x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
+        self.fallbacks.or(rotate(x.clone(), rotary.clone()), || Reference.rotate(x, rotary))
+    }
+
+    fn window_weights(&self, input: WindowInput) -> Result<Tensor<4>> {
+        self.fallbacks.or(window_weights(input.clone()), || Reference.window_weights(input))
+    }
+
+    fn window_moments(&self, input: MomentsInput) -> Result<MomentsOutput> {
+        self.fallbacks.or(window_moments(input.clone()), || Reference.window_moments(input))
+    }
+}
+
+impl SelectOps for Kernels {
+    /// On the device, with nothing read back but the counts of NaN that are asked for.
+    fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
+        let found = if keeps_nothing(&input) { None } else { Some(select(&input, false)) };
+        let Some(found) = found else { return Reference.select(input) };
+        let found = found.and_then(|found| {
+            check_nan(&found, &input)?;
+            Ok(Selection { indices: found.indices, counts: found.counts })
+        });
+        self.fallbacks.or(found, || Reference.select(input))
+    }
+
+    fn split(&self, input: SelectInput<'_>) -> Result<Split> {
+        if keeps_nothing(&input) {
+            return Reference.split(input);
+        }
+        let found = select(&input, true).and_then(|found| {
+            check_nan(&found, &input)?;
+            Ok(in_two(found))
+        });
+        self.fallbacks.or(found, || Reference.split(input))
+    }
+
+    fn compact(&self, entries: Entries, selection: &Selection) -> Result<Entries> {
+        if selection.width() == 0 {
+            return Reference.compact(entries, selection);
+        }
+        let found = compact(entries.clone(), selection);
+        self.fallbacks.or(found, || Reference.compact(entries, selection))
+    }
+
+    fn pad(&self, input: PadInput) -> Result<[Tensor<4>; 2]> {
+        self.fallbacks.or(pad(input.clone()), || Reference.pad(input))
+    }
+
+    fn pack(&self, input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
+        self.fallbacks.or(pack(input.clone()), || Reference.pack(input))
+    }
+}
+
+impl MergeOps for Kernels {
+    fn nearest(&self, input: NearestInput) -> Result<NearestOutput> {
+        self.fallbacks.or(nearest(input.clone()), || Reference.nearest(input))
+    }
+
+    fn accumulate(&self, input: AccumulateInput) -> Result<Tensor<4>> {
+        self.fallbacks.or(accumulate(input.clone()), || Reference.accumulate(input))
+    }
+
+    /// Every row looks through all others: of many they are sorted first, by [`accumulate`](MergeOps::accumulate).
+    fn merge(&self, input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
+        const MOST_OTHERS: usize = 1024;
+        if !(1..=MOST_OTHERS).contains(&input.weights.dims()[2]) {
+            return briquette_ops::merge(input, |input| self.accumulate(input));
+        }
+        self.fallbacks.or(merge(input.clone()), || Reference.merge(input))
+    }
+
+    fn ema_weights(&self, input: EmaInput<'_>) -> Result<EmaOutput> {
+        self.fallbacks.or(ema_weights(input.clone()), || Reference.ema_weights(input))
+    }
+}
+
+impl ClusterOps for Kernels {
+    fn group(&self, classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
+        self.fallbacks.or(group(classes.clone(), number), || Reference.group(classes, number))
+    }
+
+    fn extend(&self, input: ExtendInput<'_>) -> Result<ExtendOutput> {
+        self.fallbacks.or(extend(input.clone()), || Reference.extend(input))
+    }
+
+    fn classify(&self, input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
+        self.fallbacks.or(classify(input.clone()), || Reference.classify(input))
+    }
+
+    fn regroup(&self, input: RegroupInput<'_>) -> Result<RegroupOutput> {
+        self.fallbacks.or(regroup(input.clone()), || Reference.regroup(input))
+    }
+
+    fn row_weights(&self, input: RowWeightsInput) -> Result<Tensor<3>> {
+        let found = row_weights(input.clone());
+        self.fallbacks
+            .or(found, || briquette_ops::row_weights(input, |input| self.accumulate(input)))
+    }
+
+    fn global_local(&self, input: GlobalLocalInput) -> Result<Tensor<3>> {
+        self.fallbacks.or(global_local(input.clone()), || Reference.global_local(input))
+    }
+}
+
+/// The weights of a few queries are few enough to be written, and the columns are their sums.
+fn attention_of_few(input: &AttentionInput) -> Result<AttentionOutput> {
+    let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
+    let entries = keys.dims()[2];
+    let found = decode(&DecodeInput {
+        queries,
+        kv: KvLayout::Dense(DenseKv { keys, values, entries, visibility }),
+        scale,
+        weights: input.column_sums || input.column_squares,
+    })?;
+    Ok(found.with_column_sums(input.column_sums, input.column_squares))
+}
+
+/// What is wanted of the columns comes from the log-sum-exp.
+fn attention_of_prompt(input: &AttentionInput) -> Result<AttentionOutput> {
+    let found = attention(input)?;
+    if !input.column_sums && !input.column_squares {
+        let output = found.output;
+        return Ok(AttentionOutput { output, column_sums: None, column_squares: None });
+    }
+    let columns = column_scores(input, found.log_sum_exp, 0)?;
+    Ok(AttentionOutput {
+        output: found.output,
+        column_sums: input.column_sums.then_some(columns.sums),
+        column_squares: columns.squares,
+    })
+}
+
+fn keeps_nothing(input: &SelectInput<'_>) -> bool {
+    input.held.iter().zip(input.keep).all(|(&held, &keep)| held.min(keep) == 0)
+}
+
+/// Reads the counts of NaN, if they are to be looked at.
+fn check_nan(found: &SelectOutput, input: &SelectInput<'_>) -> Result<()> {
+    if !input.check {
+        return Ok(());
+    }
+    let counts = found.nan.clone().try_into_vec_as::<i64>();
+    let counts = counts.map_err(|error| OpError::failed("select", error))?;
+    match counts.iter().find(|&&count| count > 0) {
+        Some(&count) => Err(OpError::NotANumber { operation: "select", count: count as usize }),
+        None => Ok(()),
+    }
+}
+
+fn in_two(found: SelectOutput) -> Split {
+    let [batch, heads, _] = found.indices.dims();
+    let device = found.indices.device();
+    let rest = match found.rest {
+        Some((indices, counts)) => Selection { indices, counts },
+        None => Selection {
+            indices: Tensor::empty([batch, heads, 0], &device),
+            counts: vec![0; batch * heads],
+        },
+    };
+    Split { kept: Selection { indices: found.indices, counts: found.counts }, rest }
+}
