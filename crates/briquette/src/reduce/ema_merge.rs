@@ -1,9 +1,9 @@
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer, split::split};
+use super::{Reduced, Reducer, split::split};
 use crate::{
-    Result,
+    LayerView, Result,
     cache::{Entries, Tracks},
     check,
     ops::{EmaInput, MergeInput, Nearest, NearestInput, Split},
@@ -35,14 +35,14 @@ impl Reducer for EmaMerge {
         check::share("reduce.beta", self.beta)
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        let device = input.entries.keys.device();
-        let Split { kept, rest: evicted } = split(&input)?;
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
+        let device = view.entries.keys.device();
+        let Split { kept, rest: evicted } = split(view, keep)?;
         let counts = kept.counts.clone();
         let width = kept.width();
-        let ReduceInput { entries, ops, .. } = input;
+        let LayerView { entries, ops, .. } = *view;
         let gone = Entries { tracks: Tracks::default(), ..entries.clone() }.select(&evicted, ops);
-        let mut entries = entries.select(&kept, ops);
+        let mut entries = entries.clone().select(&kept, ops);
 
         let Nearest { similarity, index } = ops.nearest(NearestInput {
             pairs: vec![(gone.keys.clone(), entries.keys.clone())],
@@ -52,7 +52,7 @@ impl Reducer for EmaMerge {
         let (weights, threshold) = ops.ema_weights(EmaInput {
             similarity,
             counts: &evicted.counts,
-            before: input.state.cloned(),
+            before: view.state.cloned(),
             beta: self.beta,
         });
         let dims = entries.positions.dims();

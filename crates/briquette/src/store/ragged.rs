@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use super::{
     Store, StoreBuilder, StoreOptions, StoreQuery,
     layout::Layout,
-    segmented::{Body, Segmented, Tail},
+    segmented::{Body, Segmented},
+    tail::Tail,
     tokens::Tokens,
 };
 use crate::{

@@ -5,7 +5,8 @@ use super::{
     Store, StoreBuilder, StoreOptions, StoreQuery,
     dense::write_tracks,
     layout::Layout,
-    segmented::{Body, Segmented, Tail},
+    segmented::{Body, Segmented},
+    tail::Tail,
 };
 use crate::{
     cache::{Entries, Sharing, Tracks},

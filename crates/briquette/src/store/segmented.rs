@@ -1,6 +1,8 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout};
+use super::{
+    DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout, tail::Tail,
+};
 use crate::{
     cache::{Entries, Sharing, Tracks},
     ops::AttentionOutput,
@@ -56,14 +58,6 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// The most bytes of a body and a tail that hold so many entries and columns together.
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
-}
-
-/// Keys and values behind a body, in buffers with room for more: `[batch, kv_heads, capacity, head_dim]`.
-pub(super) struct Tail {
-    pub(super) keys: Tensor<4>,
-    pub(super) values: Tensor<4>,
-    /// Rows of the buffers that are entries.
-    pub(super) columns: usize,
 }
 
 /// A body, and behind it the entries that have come since, in buffers that are written in place.

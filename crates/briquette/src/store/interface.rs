@@ -1,34 +1,18 @@
-//! Stage four: how the entries of a layer lie in memory.
-
-pub(crate) mod dense;
-mod layout;
-mod quantized;
-mod ragged;
-mod segmented;
-mod shared;
-mod tokens;
-
-use std::{fmt::Debug, sync::Arc};
+use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::{DType, Device, Int, Tensor};
-use serde::{Deserialize, Serialize};
 
-pub use dense::{Dense, DenseStore};
-pub use quantized::Quantized;
-pub use ragged::Ragged;
-pub use shared::Shared;
-
-use super::{Entries, Tracks};
 use crate::{
     CacheShape, Result,
+    cache::{Entries, Tracks},
     device::Rows,
-    ops::{AttentionOutput, Ops, RotaryInput, Visibility},
-    position::{self, PositionEncoding},
-    score::Observes,
+    observes::Observes,
+    ops::{AttentionOutput, Ops, Visibility},
+    position::Encode,
 };
 
 /// Makes the store of a layer.
-pub trait StoreBuilder: Debug + Send + Sync {
+pub trait StoreBuilder: Any + Debug + Send + Sync {
     /// The name used in tables and errors.
     fn name(&self) -> &str;
 
@@ -231,7 +215,7 @@ pub struct StoreQuery<'a> {
 
 impl StoreQuery<'_> {
     /// What is wanted of the output of one query a head and its weights, which are their own sums.
-    fn output(&self, output: Tensor<4>, weights: Option<Tensor<3>>) -> AttentionOutput {
+    pub(super) fn output(&self, output: Tensor<4>, weights: Option<Tensor<3>>) -> AttentionOutput {
         let squares = weights.clone().filter(|_| self.column_squares);
         AttentionOutput {
             output,
@@ -240,107 +224,3 @@ impl StoreQuery<'_> {
         }
     }
 }
-
-/// The encoding of keys that are held as they came.
-#[derive(Clone, Debug)]
-pub struct Encode<'a> {
-    /// The encoding.
-    pub encoding: &'a dyn PositionEncoding,
-    /// At which position each entry is encoded, `[batch, kv_heads or 1, entries]`.
-    pub positions: Tensor<3, Int>,
-}
-
-impl Encode<'_> {
-    /// What a kernel needs to encode keys of this type as it reads them; `None` if it cannot.
-    pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryInput> {
-        let (cosines, sines) = self.encoding.rotary()?.tables_for(keys);
-        Some(RotaryInput { cosines, sines, positions: self.positions.clone() })
-    }
-
-    /// The keys, encoded if they are held as they came.
-    pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Tensor<4> {
-        match encode {
-            None => keys,
-            Some(Self { encoding, positions }) => {
-                position::encode(*encoding, keys, positions.clone(), ops)
-            }
-        }
-    }
-}
-
-/// The stores that have a file form.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum StoreSpec {
-    /// [`Dense`]
-    Dense(Dense),
-    /// [`Ragged`]
-    Ragged(Ragged),
-    /// [`Shared`]
-    Shared(Shared),
-    /// [`Quantized`]
-    Quantized(Quantized),
-}
-
-impl Default for StoreSpec {
-    fn default() -> Self {
-        Self::Dense(Dense {})
-    }
-}
-
-impl StoreSpec {
-    fn builder(&self) -> &dyn StoreBuilder {
-        match self {
-            Self::Dense(builder) => builder,
-            Self::Ragged(builder) => builder,
-            Self::Shared(builder) => builder,
-            Self::Quantized(builder) => builder,
-        }
-    }
-}
-
-impl StoreBuilder for StoreSpec {
-    fn name(&self) -> &str {
-        self.builder().name()
-    }
-
-    fn summary(&self) -> String {
-        self.builder().summary()
-    }
-
-    fn check(&self) -> Result<()> {
-        self.builder().check()
-    }
-
-    fn check_shape(&self, shape: CacheShape) -> Result<()> {
-        self.builder().check_shape(shape)
-    }
-
-    fn holds_ragged_heads(&self) -> bool {
-        self.builder().holds_ragged_heads()
-    }
-
-    fn packs_heads(&self) -> bool {
-        self.builder().packs_heads()
-    }
-
-    fn holds_shared_entries(&self) -> bool {
-        self.builder().holds_shared_entries()
-    }
-
-    fn build(&self, options: StoreOptions) -> Box<dyn Store> {
-        self.builder().build(options)
-    }
-}
-
-macro_rules! specs {
-    ($($store:ident),*) => {$(
-        impl From<$store> for StoreSpec {
-            fn from(store: $store) -> Self {
-                Self::$store(store)
-            }
-        }
-    )*};
-}
-specs!(Dense, Ragged, Shared, Quantized);

@@ -1,6 +1,6 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::segmented::Tail;
+use super::tail::Tail;
 use crate::{
     device::{Rows, buffer_bytes},
     ops::{LayOutInput, Ops, PackInput, few_widths},
