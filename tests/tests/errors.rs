@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, Policy, Profile, Prompt, Schedule,
-    Scorer,
+    Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, LayerView, Policy, Profile,
+    Prompt, Schedule, Scorer,
     allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
     cache::store::{Dense, Quantized, Ragged, Shared},
     policy::Recent,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
     score::{
-        GlobalLocal, HeadMean, Pick, Pool, RetrievalHeads, RobustAttention, ScoreInput,
+        GlobalLocal, HeadMean, Normalize, Pick, Pool, RetrievalHeads, RobustAttention,
         WindowAttention, WindowVariance,
     },
 };
@@ -771,9 +771,9 @@ impl Scorer for Broken {
         "broken"
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> briquette::Result<Tensor<3>> {
-        let [rows, heads, entries] = input.positions.dims();
-        let device = input.positions.device();
+    fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {
+        let [rows, heads, entries] = view.positions().dims();
+        let device = view.positions().device();
         match self {
             Self::Shape => Ok(Tensor::zeros([rows, heads + 1, entries], &device)),
             Self::NaN => Ok(Tensor::full([rows, heads, entries], f32::NAN, &device)),
@@ -840,6 +840,62 @@ fn broken_scorers() {
         let error = refused(&mut cache, 1, |cache| give(cache, 1, tokens(ROWS, 5, &device)));
         assert_error!(error, Error::Stage { .. } | Error::NotFinite { .. }, [part]);
     }
+}
+
+/// A setter that a policy has no use for is an error that says what the policy has, wherever it is checked.
+#[test]
+fn setters_that_do_not_apply() {
+    let (device, budget) = (host(), Budget::Tokens(64));
+    let wrong = [
+        (Policy::h2o(budget).with_window(8), "with_window", "accumulated-attention"),
+        (Policy::streaming_llm(budget).with_window(8), "with_window", "recency"),
+        (Policy::full().with_window(8), "with_window", "recency"),
+        (Policy::roco(budget).with_pool(Pool::avg(3)), "with_pool", "robust-attention, 25%"),
+        (Policy::d2o(budget).with_pool(Pool::avg(3)), "with_pool", "variance-share"),
+        (Policy::ems(budget).with_normalize(Normalize::Mean), "with_normalize", "global-local 32"),
+        (Policy::custom("mine", budget, Broken::NaN).with_window(8), "with_window", "broken"),
+        // A mistake stays one, whatever is set after it.
+        (
+            Policy::h2o(budget)
+                .with_pool(Pool::avg(3))
+                .with_score(GlobalLocal { window: 4, pool: None }),
+            "with_pool",
+            "accumulated-attention",
+        ),
+    ];
+    for (policy, setter, has) in wrong {
+        let error = KvCache::new(SHAPE, policy.clone(), &device).unwrap_err();
+        assert_error!(error, Error::SetterMismatch { .. }, [setter, has, policy.name()]);
+        assert_error!(policy.check().unwrap_err(), Error::SetterMismatch { .. }, [setter]);
+    }
+}
+
+/// What has a window, a pooling or a normalisation is set to another, wherever it stands.
+#[test]
+fn setters_reach_every_stage_that_has_the_parameter() {
+    let budget = Budget::Tokens(64);
+    let pool = Pool::max(3);
+    let windows = [
+        (Policy::tova(budget), 1, 1),
+        (Policy::snapkv(budget), 1, 1),
+        (Policy::cake(budget), 2, 1),
+        (Policy::ems(budget), 1, 1),
+        (Policy::compresskv(budget), 1, 1),
+        (Policy::compresskv_adakv(budget), 2, 2),
+    ];
+    for (policy, expected, pools) in windows {
+        let name = policy.name().to_owned();
+        let changed = policy.clone().with_window(17);
+        assert_eq!(changed.protect().recent, Recent::Tokens(17), "{name}");
+        let file = changed.to_toml().unwrap();
+        assert_eq!(file.matches("window = 17").count(), expected, "{name}: {file}");
+        assert_eq!(file.matches("window = ").count(), expected, "{name}: {file}");
+        let file = policy.with_pool(pool).to_toml().unwrap();
+        assert_eq!(file.matches("kernel = 3").count(), pools, "{name}: {file}");
+        assert_eq!(file.matches("kernel = ").count(), pools, "{name}: {file}");
+    }
+    let mean = Policy::cam(budget).with_normalize(Normalize::Mean).to_toml().unwrap();
+    assert!(mean.contains("normalize = \"mean\""), "{mean}");
 }
 
 /// Scores are checked when inputs are; a device that selects by itself is not asked otherwise.

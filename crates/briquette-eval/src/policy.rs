@@ -140,6 +140,7 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
         _ => key.split('.').map(str::to_owned).collect(),
     };
     let Some((last, steps)) = path.split_last() else { return Err("there is no key".into()) };
+    let old = table.clone();
     let mut place = &mut table;
     for step in steps {
         place = place
@@ -149,7 +150,13 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
             .ok_or(format!("`{step}` in `{key}` holds no other keys"))?;
     }
     place.insert(last.clone(), value);
-    Policy::from_toml(&table.to_string()).map_err(|error| error.to_string())
+    Policy::from_toml(&table.to_string()).map_err(|error| {
+        if key.contains('.') || !leaves(&old, key).is_empty() {
+            return error.to_string();
+        }
+        let keys: Vec<String> = all_leaves(&old).iter().map(|path| path.join(".")).collect();
+        format!("policy `{}` has no `{key}`, it has {} ({error})", policy.name(), keys.join(", "))
+    })
 }
 
 /// The policy with `key=value` written to every place of its file form that has this key; `None` if there is none.
@@ -183,17 +190,22 @@ fn table(policy: &Policy) -> std::result::Result<Table, String> {
 
 /// The paths of all keys called `name` that hold a value.
 fn leaves(table: &Table, name: &str) -> Vec<Vec<String>> {
+    let mut paths = all_leaves(table);
+    paths.retain(|path| path.last().is_some_and(|last| last == name));
+    paths
+}
+
+/// The paths of all keys that hold a value.
+fn all_leaves(table: &Table) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for (key, value) in table {
-        match value {
-            Value::Table(inner) => {
-                for mut path in leaves(inner, name) {
-                    path.insert(0, key.clone());
-                    found.push(path);
-                }
-            }
-            _ if key == name => found.push(vec![key.clone()]),
-            _ => {}
+        let Value::Table(inner) = value else {
+            found.push(vec![key.clone()]);
+            continue;
+        };
+        for mut path in all_leaves(inner) {
+            path.insert(0, key.clone());
+            found.push(path);
         }
     }
     found
@@ -244,6 +256,10 @@ mod tests {
             ("snapkv:kernel", "key=value"),
             ("snapkv:kernal=15", "kernal"),
             ("snapkv:=15", "unknown field"),
+            // A parameter that the method does not have: the error says which it has.
+            ("h2o:window=8", "score.normalize, "),
+            ("h2o:score.window=8", "unknown field `window`, expected `normalize`"),
+            ("tova:normalize=mean", "score.window"),
             // Four stages have a kind.
             ("snapkv:kind=max", "unknown field `kind`"),
             ("snapkv:name.first=1", "name"),

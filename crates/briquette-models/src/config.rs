@@ -8,6 +8,7 @@ use crate::{
     Error, Result,
     json::{parse, read_text},
     rope::{RopeConfig, RopeParameters},
+    setting::{invalid, unsupported},
 };
 
 /// The dimensions and settings of a Llama model: what `config.json` says, with defaults filled in and
@@ -227,20 +228,4 @@ impl TokenIds {
 /// Older files write −1 where there is no such token.
 fn token(id: i64) -> Option<u32> {
     u32::try_from(id).ok()
-}
-
-pub(crate) fn unsupported(
-    key: &'static str,
-    found: impl ToString,
-    supported: &'static str,
-) -> Error {
-    Error::UnsupportedSetting { key, found: found.to_string(), supported }
-}
-
-pub(crate) fn invalid(
-    key: &'static str,
-    found: impl ToString,
-    must_be: impl Into<String>,
-) -> Error {
-    Error::InvalidSetting { key, found: found.to_string(), must_be: must_be.into() }
 }

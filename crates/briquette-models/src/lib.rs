@@ -38,6 +38,7 @@ mod load;
 mod rms_norm;
 mod rope;
 mod sample;
+mod setting;
 mod tokenizer;
 
 pub use attend::Attend;

@@ -7,7 +7,7 @@ use briquette::position::RotaryEmbedding;
 
 use crate::{
     Result,
-    config::{invalid, unsupported},
+    setting::{invalid, unsupported},
 };
 
 /// The rotary position embedding of a configuration.

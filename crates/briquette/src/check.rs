@@ -1,6 +1,6 @@
-//! Checks of parameters, named as in the policy file.
+//! Checks of shapes, and of parameters, named as in the policy file.
 
-use crate::{Error, Result, ops::Pool};
+use crate::{CacheShape, Error, Result, ops::Pool};
 
 /// Refuses a parameter, with its value and what it must be.
 pub(crate) fn refuse(
@@ -39,5 +39,23 @@ pub(crate) fn pool(pool: Option<Pool>) -> Result<()> {
     match pool {
         Some(pool) if pool.kernel % 2 == 0 => refuse("pool.kernel", pool.kernel, "odd"),
         _ => Ok(()),
+    }
+}
+
+impl CacheShape {
+    /// Checks that no dimension is zero and that the query heads divide into the kv heads.
+    ///
+    /// # Errors
+    /// [`Error::InvalidShape`].
+    pub fn check(&self) -> Result<()> {
+        let Self { layers, query_heads, kv_heads, head_dim } = *self;
+        let reason = if layers == 0 || query_heads == 0 || kv_heads == 0 || head_dim == 0 {
+            "every dimension must be at least 1"
+        } else if query_heads % kv_heads != 0 {
+            "query_heads must be a multiple of kv_heads"
+        } else {
+            return Ok(());
+        };
+        Err(Error::InvalidShape { shape: *self, reason })
     }
 }

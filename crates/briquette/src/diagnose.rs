@@ -5,7 +5,7 @@ use burn::tensor::{DType, Int, Tensor};
 
 use crate::{
     Result,
-    cache::{Entries, Track},
+    ops::{Entries, Track},
     ops::unit,
 };
 
@@ -89,7 +89,7 @@ mod tests {
     use burn::tensor::{Device, Tensor};
 
     use super::*;
-    use crate::cache::Tracks;
+    use crate::ops::Tracks;
 
     fn entries(keys: [[f32; 2]; 4], values: [[f32; 2]; 4], sums: [f32; 4]) -> Entries {
         let device = Device::flex();

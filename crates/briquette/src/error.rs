@@ -1,6 +1,6 @@
 use burn::tensor::DType;
 
-use crate::{CacheShape, ops::OpError, policy::Budget};
+use crate::{CacheShape, budget::Budget, ops::OpError};
 
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -259,6 +259,16 @@ pub enum Error {
         needs: &'static str,
         /// The store.
         store: String,
+    },
+    /// A setter of [`Policy`](crate::Policy) was called on a policy that has no such thing.
+    #[error("`{setter}` does not apply to policy `{policy}`, which has {has}")]
+    SetterMismatch {
+        /// The policy.
+        policy: String,
+        /// The setter.
+        setter: &'static str,
+        /// The stages it has, with their parameters.
+        has: String,
     },
     /// A policy that reads a profile has none.
     #[error(

@@ -39,16 +39,18 @@
 //! - [`score`]: the importance of each held entry, `[batch, kv_heads, entries]`;
 //! - [`allocate`]: how many entries a layer may keep;
 //! - [`reduce`]: what becomes of the rest;
-//! - [`cache::store`]: how the kept entries lie in memory.
+//! - [`store`]: how the kept entries lie in memory.
 //!
-//! A [`Policy`] composes them. [`ops`] holds the hot operations they share, behind one trait.
+//! All of them are lent the same [`LayerView`]. A [`Policy`] composes them. [`ops`] holds the hot operations they share, behind one trait.
 
 pub mod allocate;
+mod budget;
 pub mod cache;
 mod check;
 pub mod device;
 pub mod diagnose;
 mod error;
+mod observes;
 pub mod ops;
 pub mod policy;
 pub mod position;
@@ -56,10 +58,16 @@ mod profile;
 pub mod reduce;
 pub mod score;
 mod shape;
+mod spec;
+pub mod store;
+mod tracks;
+mod view;
 
+pub use budget::Budget;
 pub use cache::{CacheConfig, InputCheck, KvCache, Prompt};
 pub use error::{Error, Result};
-pub use policy::{Budget, Policy, PrefillCompression, Schedule, methods};
+pub use policy::{Policy, PrefillCompression, Schedule, methods};
 pub use profile::{HeadScoreKind, HeadScores, Profile};
 pub use score::Scorer;
 pub use shape::CacheShape;
+pub use view::LayerView;

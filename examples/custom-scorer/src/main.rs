@@ -1,8 +1,8 @@
 //! A scorer of one's own: the lower the L2 norm of its key, the longer a token is kept
 //! (Devoto et al., 2024).
 
-use briquette::{Budget, CacheShape, KvCache, Policy, Result, position::NoPositionEncoding};
-use briquette::{Scorer, policy::Recent, score::ScoreInput};
+use briquette::{Budget, CacheShape, KvCache, LayerView, Policy, Result, Scorer};
+use briquette::{policy::Recent, position::NoPositionEncoding};
 use burn::tensor::{DType, Distribution, Tensor};
 
 #[derive(Debug)]
@@ -13,9 +13,9 @@ impl Scorer for KeyNorm {
         "key-norm"
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         // Keys are held with their positions encoded. RoPE is a rotation and changes no norm.
-        let squares = input.keys().cast(DType::F32).square();
+        let squares = view.keys().cast(DType::F32).square();
         Ok(squares.sum_dim(3).sqrt().neg().squeeze_dim(3))
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use briquette::{
-    Budget, CacheShape, KvCache, Policy, Schedule, Scorer,
-    cache::Track,
+    Budget, CacheShape, KvCache, LayerView, Policy, Schedule, Scorer,
+    cache::{Entries, Track},
     policy::Recent,
     position::NoPositionEncoding,
-    reduce::{ReduceInput, Reduced, Reducer, ValueMerge},
-    score::{HeadMean, Observes, Recency, ScoreInput, WindowAttention},
+    reduce::{Reduced, Reducer, ValueMerge},
+    score::{HeadMean, Observes, Recency, WindowAttention},
 };
 use briquette_models::prefill;
 use briquette_tests::backends::host;
@@ -91,12 +91,12 @@ impl Scorer for OneSet {
         }
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> briquette::Result<Tensor<3>> {
+    fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {
         match self.0 {
-            Evicts::Recency => Recency {}.score(input),
-            Evicts::LastQuery => LAST_QUERY.score(input),
+            Evicts::Recency => Recency {}.score(view),
+            Evicts::LastQuery => LAST_QUERY.score(view),
             Evicts::Accumulated => {
-                let sums = input.track(Track::Sums, self.name())?.clone();
+                let sums = view.track(Track::Sums, self.name())?.clone();
                 let heads = sums.dims();
                 Ok(sums.mean_dim(1).expand(heads))
             }
@@ -169,9 +169,9 @@ impl Reducer for Recording {
         self.merge.observes()
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> briquette::Result<Reduced> {
-        let (layer, before) = (input.layer, input.entries.clone());
-        let reduced = self.merge.reduce(input)?;
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> briquette::Result<Reduced> {
+        let before = view.entries;
+        let reduced = self.merge.reduce(view, keep)?;
         let after = &reduced.entries;
         let eviction = Eviction {
             before: one_set(&before.positions),
@@ -180,7 +180,7 @@ impl Reducer for Recording {
             values_before: heads(&before.values),
             values_after: heads(&after.values),
         };
-        self.evictions.lock().unwrap()[layer].push(eviction);
+        self.evictions.lock().unwrap()[view.layer].push(eviction);
         Ok(reduced)
     }
 }
@@ -224,7 +224,7 @@ fn decode(case: &Case) -> Decoded {
     let policy = Policy::custom("cam", Budget::Tokens(target_size), OneSet(evicts))
         .with_sinks(n_sink)
         .with_recent(recent)
-        .with_reducer(Recording { merge, evictions: Arc::clone(&evictions) })
+        .with_reduce(Recording { merge, evictions: Arc::clone(&evictions) })
         .with_schedule(Schedule::decode_only(case.params.compression_interval));
     let mut cache = model.cache(policy).unwrap();
     let (prompt, decoded) = case.tokens.split_at(case.n_prompt);
@@ -336,9 +336,8 @@ impl Reducer for Elsewhere {
         Self::MERGE.observes()
     }
 
-    fn reduce(&self, mut input: ReduceInput<'_>) -> briquette::Result<Reduced> {
-        input.layer = self.layer;
-        let entries = &mut input.entries;
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> briquette::Result<Reduced> {
+        let mut entries = Entries::clone(view.entries);
         entries.positions = entries.positions.clone().add_scalar(self.position);
         entries.tracks = std::mem::take(&mut entries.tracks).map(|track| {
             let [batch, heads, columns] = track.dims();
@@ -348,7 +347,9 @@ impl Reducer for Elsewhere {
                 2,
             )
         });
-        Self::MERGE.reduce(input)
+        let mut view = *view;
+        (view.layer, view.entries) = (self.layer, &entries);
+        Self::MERGE.reduce(&view, keep)
     }
 }
 
@@ -360,7 +361,7 @@ fn draws_of_cam() {
         for (off, merged) in [(-0.5, false), (0.5, true)] {
             let attention = ((f64::from(number) + off) / f64::from(cam.modulus)) as f32;
             let policy = Policy::custom("draw", Budget::Tokens(2), OneSet(Evicts::Recency))
-                .with_reducer(Elsewhere { layer, position, attention });
+                .with_reduce(Elsewhere { layer, position, attention });
             let heads_of_cache = 8;
             let shape = CacheShape {
                 layers: 1,

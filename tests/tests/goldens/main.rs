@@ -16,9 +16,7 @@ use std::{
 };
 
 use briquette::{
-    CacheShape, KvCache, Policy, Scorer,
-    position::NoPositionEncoding,
-    score::{Observes, ScoreInput},
+    CacheShape, KvCache, LayerView, Policy, Scorer, position::NoPositionEncoding, score::Observes,
 };
 use briquette_models::{Llama, prefill};
 use briquette_tests::backends::host;
@@ -101,8 +99,8 @@ impl Scorer for Recording {
         self.policy.scorer().observes()
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> briquette::Result<Tensor<3>> {
-        let scores = self.policy.scorer().score(input)?;
+    fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {
+        let scores = self.policy.scorer().score(view)?;
         self.scores.lock().unwrap().push(scores.clone());
         Ok(scores)
     }
@@ -120,7 +118,7 @@ impl Compressed {
     fn new(policy: &Policy, tokens: &[u32]) -> Self {
         let scores = Arc::default();
         let recording = Recording { policy: policy.clone(), scores: Arc::clone(&scores) };
-        let mut cache = model().cache(policy.clone().with_scorer(recording)).unwrap();
+        let mut cache = model().cache(policy.clone().with_score(recording)).unwrap();
         prefill(model(), &[tokens], &mut cache, None).unwrap();
         let scores = scores.lock().unwrap().clone();
         Self { cache, scores, tokens: tokens.len() }

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use super::{AllocateInput, Allocation, Allocator};
-use crate::{Result, check};
+use super::{Allocation, Allocator};
+use crate::{LayerView, Result, check};
 
 /// Layer budgets by how much each layer's output suffers from a small cache: CompressKV, Algorithm 1, from the
 /// errors of the model's profile.
@@ -34,11 +34,11 @@ impl Allocator for ErrorAware {
         true
     }
 
-    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
-        let errors = &input.profile(self.name())?.layer_errors;
-        let rows = input.budget.iter().zip(input.seen);
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        let errors = &view.profile(self.name())?.layer_errors;
+        let rows = view.budget.iter().zip(view.seen);
         let of_row =
-            |(&budget, &seen): (&usize, &usize)| self.budgets(budget, seen, errors)[input.layer];
+            |(&budget, &seen): (&usize, &usize)| self.budgets(budget, seen, errors)[view.layer];
         Ok(Allocation::Rows(rows.map(of_row).collect()))
     }
 }

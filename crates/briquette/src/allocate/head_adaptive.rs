@@ -1,8 +1,8 @@
 use serde::{Deserialize, Serialize};
 
-use super::{AllocateInput, Allocation, Allocator};
+use super::{Allocation, Allocator};
 use crate::{
-    Result, check,
+    LayerView, Result, check,
     score::{Observes, Scorer, WindowAttention},
 };
 
@@ -43,30 +43,34 @@ impl Allocator for HeadAdaptive {
         self.by.is_some_and(|by| by.reads_profile())
     }
 
+    fn reads_scores(&self) -> bool {
+        self.by.is_none()
+    }
+
     fn allocates_heads(&self) -> bool {
         true
     }
 
-    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
-        let heads = input.shape.kv_heads;
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        let heads = view.shape.kv_heads;
         let scores = match &self.by {
-            None => input.scores()?,
-            Some(by) => input.scores_by(by)?,
+            None => view.scores(self.name())?.clone(),
+            Some(by) => by.score(view)?,
         };
         let columns = scores.dims()[2];
         let scores = scores.try_into_vec_as::<f32>()?;
-        let mut keep = Vec::with_capacity(input.held.len());
-        for (row, &budget) in input.budget.iter().enumerate() {
-            let protected = input.protected(budget);
+        let mut keep = Vec::with_capacity(view.held.len());
+        for (row, &budget) in view.budget.iter().enumerate() {
+            let protected = view.protected(budget);
             let floor = ((budget as f64 * self.floor) as usize).saturating_sub(protected);
             let mut left = heads * budget.saturating_sub(protected);
             let mut of_heads = vec![protected; heads];
             let mut pool: Vec<(f32, usize, usize)> = Vec::new();
             for (head, sure) in of_heads.iter_mut().enumerate() {
                 let index = row * heads + head;
-                let held = input.held[index];
-                let first = (columns - held + input.protect.sinks).min(columns);
-                let last = columns.saturating_sub(input.protect.recent.tokens(budget)).max(first);
+                let held = view.held[index];
+                let first = (columns - held + view.protect.sinks).min(columns);
+                let last = columns.saturating_sub(view.protect.recent.tokens(budget)).max(first);
                 let scores = &scores[index * columns..][..columns];
                 let mut own: Vec<(f32, usize, usize)> =
                     (first..last).map(|entry| (scores[entry], head, entry)).collect();

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
-use crate::{CacheShape, HeadScoreKind, Profile, Result, check};
+use super::{Allocation, Allocator, apportion::apportion};
+use crate::{CacheShape, HeadScoreKind, LayerView, Profile, Result, check};
 
 /// Head budgets from the model's profile: HeadKV (Fu et al., 2024, section 3.3).
 ///
@@ -38,21 +38,21 @@ impl Allocator for HeadProfile {
         true
     }
 
-    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
-        let CacheShape { layers, kv_heads, .. } = input.shape;
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        let CacheShape { layers, kv_heads, .. } = view.shape;
         let all = layers * kv_heads;
-        let importance = self.importance(input.profile(self.name())?, input.shape);
-        let mut keep = Vec::with_capacity(input.held.len());
-        for (row, &budget) in input.budget.iter().enumerate() {
-            let protected = input.protected(budget);
+        let importance = self.importance(view.profile(self.name())?, view.shape);
+        let mut keep = Vec::with_capacity(view.held.len());
+        for (row, &budget) in view.budget.iter().enumerate() {
+            let protected = view.protected(budget);
             let even = budget.saturating_sub(protected);
-            let most = input.seen[row].saturating_sub(protected);
+            let most = view.seen[row].saturating_sub(protected);
             let pooled = even as f64 / self.beta;
             let own = even as f64 - pooled;
             let shares: Vec<f64> =
                 importance.iter().map(|share| own + share * pooled * all as f64).collect();
             let shares = apportion(all * even, &shares, &vec![0; all], &vec![most; all]);
-            let of_layer = &shares[input.layer * kv_heads..][..kv_heads];
+            let of_layer = &shares[view.layer * kv_heads..][..kv_heads];
             keep.extend(of_layer.iter().map(|share| protected + share));
         }
         Ok(Allocation::Heads(keep))

@@ -1,10 +1,10 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
+use super::{Allocation, Allocator, apportion::apportion};
 use crate::{
-    Result, check,
-    score::{Observes, ScoreInput, Wanted},
+    LayerView, Result, check,
+    score::{Observes, Wanted},
 };
 
 /// Budgets by what the layers' attention looks like: CAKE (Qin et al., 2025, Eq. 5 to 7).
@@ -47,11 +47,11 @@ impl Allocator for Preference {
         true
     }
 
-    fn measure(&self, input: &ScoreInput<'_>) -> Result<Vec<f64>> {
-        let rows = input.seen.len();
-        let before = input.positions.dims()[2].saturating_sub(self.window);
+    fn measure(&self, view: &LayerView<'_>) -> Result<Vec<f64>> {
+        let rows = view.seen.len();
+        let before = view.positions().dims()[2].saturating_sub(self.window);
         let wanted = Wanted { variance: true, entropy: true };
-        let moments = input.moments(self.window, wanted, self.name())?;
+        let moments = view.moments(self.window, wanted, self.name())?;
         let (Some(entropy), Some(variance)) = (moments.entropy(), moments.variance()) else {
             return Ok(vec![0.0; rows]);
         };
@@ -70,18 +70,18 @@ impl Allocator for Preference {
         Ok(both.chunks(2).map(preference).collect())
     }
 
-    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let of_row = |row: usize| {
-            let protected = input.protected(input.budget[row]);
-            let even = input.budget[row].saturating_sub(protected);
-            let most = input.seen[row].saturating_sub(protected);
-            let (place, preferences) = input.measures_of(row, self.name())?;
+            let protected = view.protected(view.budget[row]);
+            let even = view.budget[row].saturating_sub(protected);
+            let most = view.seen[row].saturating_sub(protected);
+            let (place, preferences) = view.measures_of(row, self.name())?;
             let layers = preferences.len();
-            let total = input.shape.layers * even;
+            let total = view.shape.layers * even;
             let shares = apportion(total, &preferences, &vec![0; layers], &vec![most; layers]);
             Ok(protected + shares[place])
         };
-        let rows: Result<_> = (0..input.budget.len()).map(of_row).collect();
+        let rows: Result<_> = (0..view.budget.len()).map(of_row).collect();
         Ok(Allocation::Rows(rows?))
     }
 }

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
-use crate::{Result, check};
+use super::{Allocation, Allocator, apportion::apportion};
+use crate::{LayerView, Result, check};
 
 /// Budgets that fall from the first layer to the last by the same step, with the total of equal ones: PyramidKV
 /// (Cai et al., 2024, section 4.2).
@@ -29,12 +29,12 @@ impl Allocator for Pyramid {
         check::factor("allocate.beta", self.beta)
     }
 
-    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
-        let layers = input.shape.layers;
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        let layers = view.shape.layers;
         let of_row = |row: usize| {
-            let protected = input.protected(input.budget[row]);
-            let even = input.budget[row].saturating_sub(protected);
-            let most = input.seen[row].saturating_sub(protected);
+            let protected = view.protected(view.budget[row]);
+            let even = view.budget[row].saturating_sub(protected);
+            let most = view.seen[row].saturating_sub(protected);
             let share = even as f64;
             let mut last = share / self.beta;
             let mut first = 2.0 * share - last;
@@ -46,8 +46,8 @@ impl Allocator for Pyramid {
             let start = if layers > 1 { first } else { share };
             let weights: Vec<f64> = (0..layers).map(|layer| start - layer as f64 * step).collect();
             let shares = apportion(layers * even, &weights, &vec![0; layers], &vec![most; layers]);
-            protected + shares[input.layer]
+            protected + shares[view.layer]
         };
-        Ok(Allocation::Rows((0..input.budget.len()).map(of_row).collect()))
+        Ok(Allocation::Rows((0..view.budget.len()).map(of_row).collect()))
     }
 }

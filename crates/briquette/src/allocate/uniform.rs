@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use super::{AllocateInput, Allocation, Allocator};
-use crate::Result;
+use super::{Allocation, Allocator};
+use crate::{LayerView, Result};
 
 /// The same number of entries for every layer and head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +13,7 @@ impl Allocator for Uniform {
         "uniform"
     }
 
-    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
-        Ok(Allocation::Rows(input.budget.to_vec()))
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        Ok(Allocation::Rows(view.budget.to_vec()))
     }
 }

@@ -1,12 +1,8 @@
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
-use super::{AllocateInput, Allocation, Allocator, apportion::apportion};
-use crate::{
-    Result,
-    cache::Track,
-    score::{Observes, ScoreInput},
-};
+use super::{Allocation, Allocator, apportion::apportion};
+use crate::{LayerView, Result, ops::Track, score::Observes};
 
 /// Larger budgets for layers whose attention is spread evenly: D2O (Wan et al., 2024, section 3.2).
 ///
@@ -61,17 +57,17 @@ impl Allocator for VarianceShare {
         true
     }
 
-    fn measure(&self, input: &ScoreInput<'_>) -> Result<Vec<f64>> {
-        let sums = input.track(Track::Sums, self.name())?.clone();
+    fn measure(&self, view: &LayerView<'_>) -> Result<Vec<f64>> {
+        let sums = view.track(Track::Sums, self.name())?.clone();
         let [rows, heads, columns] = sums.dims();
-        let (kv_heads, group) = (input.shape.kv_heads, heads / input.shape.kv_heads);
+        let (kv_heads, group) = (view.shape.kv_heads, heads / view.shape.kv_heads);
         let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;
         let density = |(row, sums): (usize, &[f32])| {
             let variances: Vec<f64> = sums
                 .chunks(columns)
                 .enumerate()
                 .map(|(head, sums)| {
-                    let held = input.held[row * kv_heads + head / group];
+                    let held = view.held[row * kv_heads + head / group];
                     let head = &sums[columns - held..];
                     // A row that has received nothing but padding has no variance.
                     let own = held.max(1) as f64;
@@ -84,20 +80,20 @@ impl Allocator for VarianceShare {
         Ok(sums.chunks(heads * columns).enumerate().take(rows).map(density).collect())
     }
 
-    fn allocate(&self, input: &AllocateInput<'_>) -> Result<Allocation> {
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let of_row = |row: usize| {
-            let (budget, seen) = (input.budget[row], input.seen[row]);
-            let (place, densities) = input.measures_of(row, self.name())?;
+            let (budget, seen) = (view.budget[row], view.seen[row]);
+            let (place, densities) = view.measures_of(row, self.name())?;
             let layers = densities.len();
             let weights: Vec<f64> =
                 densities.iter().enumerate().map(|(layer, &f)| self.weight(layer, f)).collect();
-            let least = ((LEAST * seen as f64).ceil() as usize).max(input.protect.sinks + 1);
+            let least = ((LEAST * seen as f64).ceil() as usize).max(view.protect.sinks + 1);
             let least = least.min(budget);
             let most = seen.max(least);
-            let total = input.shape.layers * budget;
+            let total = view.shape.layers * budget;
             Ok(apportion(total, &weights, &vec![least; layers], &vec![most; layers])[place])
         };
-        let rows: Result<_> = (0..input.budget.len()).map(of_row).collect();
+        let rows: Result<_> = (0..view.budget.len()).map(of_row).collect();
         Ok(Allocation::Rows(rows?))
     }
 }

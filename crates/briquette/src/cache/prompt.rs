@@ -3,8 +3,8 @@ use crate::{Error, Result};
 /// A prompt that arrives in one or more calls of [`KvCache::attend`](crate::KvCache::attend).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    columns: usize,
-    left_padding: Option<Vec<usize>>,
+    pub(super) columns: usize,
+    pub(super) left_padding: Option<Vec<usize>>,
 }
 
 impl Prompt {
@@ -38,126 +38,5 @@ impl Prompt {
             }
             _ => Ok(()),
         }
-    }
-}
-
-/// How far a layer has come: what it has seen, and what is still to arrive of a prompt. All of it is known on
-/// the host.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Progress {
-    /// Tokens seen, one number a batch row, padding not counted.
-    seen: Vec<usize>,
-    /// The prompt that is arriving, and how many of its columns have.
-    prompt: Option<(Prompt, usize)>,
-    /// Tokens decoded since the last prompt or compression.
-    decoded: usize,
-}
-
-/// One call of `attend`, placed in time.
-#[derive(Clone, Debug)]
-pub(crate) struct Arrival {
-    /// The position of each new column, row by row, −1 for padding.
-    pub(crate) positions: Vec<i64>,
-    /// Tokens seen before, one number a batch row.
-    pub(crate) seen_before: Vec<usize>,
-    /// Tokens of the prompt that have arrived with this call, one number a batch row; 0 in decoding.
-    pub(crate) of_prompt: Vec<usize>,
-    /// Whether a column of this call is padding.
-    pub(crate) padded: bool,
-    /// What the columns are part of.
-    pub(crate) phase: Phase,
-    after: Progress,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// A prompt of so many columns, of which so many will still be missing.
-    Prompt { missing: usize },
-    /// The n-th token decoded since the last prompt or compression.
-    Decode { decoded: usize },
-}
-
-impl Arrival {
-    /// Tokens seen after it, one number a batch row.
-    pub(crate) fn seen(&self) -> &[usize] {
-        &self.after.seen
-    }
-
-    /// How far the layer has come after it.
-    pub(crate) fn into_progress(self, compressed: bool) -> Progress {
-        let mut after = self.after;
-        if compressed {
-            after.decoded = 0;
-        }
-        after
-    }
-}
-
-impl Progress {
-    pub(crate) fn seen(&self) -> &[usize] {
-        &self.seen
-    }
-
-    /// The prompt that has not arrived whole, as (arrived, declared).
-    pub(crate) fn unfinished(&self) -> Option<(usize, usize)> {
-        self.prompt.as_ref().map(|(prompt, arrived)| (*arrived, prompt.columns))
-    }
-
-    pub(crate) fn begin(&mut self, prompt: Prompt) {
-        self.prompt = Some((prompt, 0));
-    }
-
-    /// Places `new` columns of `batch` rows that arrive now. Changes nothing yet.
-    pub(crate) fn arrive(&self, layer: usize, batch: usize, new: usize) -> Result<Arrival> {
-        let mut after = self.clone();
-        if after.seen.is_empty() {
-            after.seen = vec![0; batch];
-        }
-        let seen_before = after.seen.clone();
-        // Several columns, or the first ever, are a prompt even if nobody declared one.
-        let first = seen_before.iter().all(|&seen| seen == 0);
-        if after.prompt.is_none() && (new > 1 || first) {
-            after.begin(Prompt::new(new));
-        }
-        let (padding, arrived, phase) = match after.prompt.take() {
-            None => {
-                after.decoded += 1;
-                (vec![0; batch], 0, Phase::Decode { decoded: after.decoded })
-            }
-            Some((prompt, arrived)) => {
-                prompt.check_rows(batch)?;
-                let declared = prompt.columns;
-                if arrived + new > declared {
-                    return Err(Error::PromptOverrun { layer, declared, arrived, new });
-                }
-                let padding = prompt.left_padding.clone().unwrap_or_else(|| vec![0; batch]);
-                let missing = declared - arrived - new;
-                after.decoded = 0;
-                if missing > 0 {
-                    after.prompt = Some((prompt, arrived + new));
-                }
-                (padding, arrived, Phase::Prompt { missing })
-            }
-        };
-        let of_prompt = padding
-            .iter()
-            .map(|padding| match phase {
-                Phase::Prompt { .. } => (arrived + new).saturating_sub(*padding),
-                Phase::Decode { .. } => 0,
-            })
-            .collect();
-        let mut positions = Vec::with_capacity(batch * new);
-        for (seen, padding) in after.seen.iter_mut().zip(padding) {
-            for column in arrived..arrived + new {
-                if column < padding {
-                    positions.push(-1);
-                } else {
-                    positions.push(*seen as i64);
-                    *seen += 1;
-                }
-            }
-        }
-        let padded = positions.contains(&-1);
-        Ok(Arrival { positions, seen_before, of_prompt, padded, phase, after })
     }
 }

@@ -1,11 +1,7 @@
 use burn::tensor::DType;
 
-use super::{
-    layer::Context,
-    prompt::{Arrival, Phase},
-    store::Store,
-};
-use crate::{Policy, PrefillCompression, Result};
+use super::{context::Context, place::Placed, progress::Phase};
+use crate::{Policy, PrefillCompression, Result, store::Store};
 
 /// The room a layer needs: enough that decoding does not reallocate, not more than its budget implies.
 pub(super) struct Room {
@@ -23,21 +19,21 @@ impl Room {
     /// The most columns made room for ahead of their need.
     const AHEAD: usize = 256;
 
-    /// The budget of a call, and the room it needs.
+    /// The budget of a call, and the room it needs. `window` queries are held between calls.
     pub(super) fn new(
         context: Context<'_>,
-        arrival: &Arrival,
+        placed: &Placed,
         store: &dyn Store,
-        query_bytes: usize,
         window: usize,
     ) -> Result<Self> {
         let Context { shape, policy, config, observes, .. } = context;
+        let Placed { arrival, query_bytes, .. } = placed;
         let rows = arrival.seen().len();
         // A policy that compresses prompts only holds no window between them.
         let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
         let queries = if in_decoding { window } else { 0 };
         let position_bytes = DType::from(context.device.settings().int_dtype).size();
-        let query = shape.query_heads * context.rows.bytes(shape.head_dim, query_bytes);
+        let query = shape.query_heads * context.rows.bytes(shape.head_dim, *query_bytes);
         let fixed = rows * (queries * query + context.rows.bytes(queries, position_bytes));
         let bytes_of = |entries, columns| store.bytes_of(entries, columns).saturating_add(fixed);
         let budget = policy.resolve(shape, arrival.seen(), &bytes_of)?;

@@ -8,14 +8,18 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, Policy, PositionMode, Protect, Schedule, Stage};
+use super::{Policy, PositionMode, Schedule};
 use crate::{
-    Error, Profile, Result, allocate::AllocatorSpec, cache::store::StoreSpec, reduce::ReducerSpec,
+    Error, Profile, Result,
+    allocate::AllocatorSpec,
+    budget::{Budget, Protect},
+    reduce::ReducerSpec,
     score::ScorerSpec,
+    store::StoreSpec,
 };
 
 #[derive(Clone, Copy)]
-pub(super) enum Format {
+enum Format {
     Toml,
     Json,
 }
@@ -51,7 +55,49 @@ enum ProfileForm {
     Whole(Box<Profile>),
 }
 
-pub(super) fn read(path: &Path) -> Result<Policy> {
+impl Policy {
+    /// Reads a policy file, TOML or JSON by its ending.
+    ///
+    /// # Errors
+    /// [`Error::PolicyFile`] with what is wrong and where, or the check of a parameter.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        read(path.as_ref())
+    }
+
+    /// Reads a policy from TOML. See [`from_file`](Self::from_file).
+    ///
+    /// # Errors
+    /// [`Error::PolicyFile`], or the check of a parameter.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        parse(text, Format::Toml, "TOML")
+    }
+
+    /// Reads a policy from JSON. See [`from_file`](Self::from_file).
+    ///
+    /// # Errors
+    /// [`Error::PolicyFile`], or the check of a parameter.
+    pub fn from_json(text: &str) -> Result<Self> {
+        parse(text, Format::Json, "JSON")
+    }
+
+    /// The policy as TOML.
+    ///
+    /// # Errors
+    /// [`Error::NotSerializable`] if a stage is custom, or [`Error::SetterMismatch`].
+    pub fn to_toml(&self) -> Result<String> {
+        write(self, Format::Toml)
+    }
+
+    /// The policy as JSON.
+    ///
+    /// # Errors
+    /// [`Error::NotSerializable`] if a stage is custom, or [`Error::SetterMismatch`].
+    pub fn to_json(&self) -> Result<String> {
+        write(self, Format::Json)
+    }
+}
+
+fn read(path: &Path) -> Result<Policy> {
     let origin = path.display().to_string();
     let fail = |message: String| Error::PolicyFile { origin: origin.clone(), message };
     let format = match path.extension().and_then(|ending| ending.to_str()) {
@@ -63,7 +109,7 @@ pub(super) fn read(path: &Path) -> Result<Policy> {
     parse_at(&text, format, &origin, path.parent())
 }
 
-pub(super) fn parse(text: &str, format: Format, origin: &str) -> Result<Policy> {
+fn parse(text: &str, format: Format, origin: &str) -> Result<Policy> {
     parse_at(text, format, origin, None)
 }
 
@@ -89,19 +135,21 @@ fn parse_at(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> 
         profile,
         name: file.name,
         budget: file.budget,
-        score: Stage::Named(file.score),
+        score: file.score.stage(),
         protect: file.protect,
-        allocate: Stage::Named(file.allocate),
-        reduce: Stage::Named(file.reduce),
-        store: Stage::Named(file.store),
+        allocate: file.allocate.stage(),
+        reduce: file.reduce.stage(),
+        store: file.store.stage(),
         schedule: file.schedule,
         positions: file.positions,
+        mismatch: None,
     };
     policy.check()?;
     Ok(policy)
 }
 
-pub(super) fn write(policy: &Policy, format: Format) -> Result<String> {
+fn write(policy: &Policy, format: Format) -> Result<String> {
+    policy.check_setters()?;
     let custom = |stage, name: &str| Error::NotSerializable {
         policy: policy.name.clone(),
         stage,
@@ -111,12 +159,15 @@ pub(super) fn write(policy: &Policy, format: Format) -> Result<String> {
         name: policy.name.clone(),
         budget: policy.budget,
         positions: policy.positions,
-        score: named(&policy.score).ok_or_else(|| custom("scorer", policy.scorer().name()))?,
+        score: ScorerSpec::of(policy.scorer())
+            .ok_or_else(|| custom("scorer", policy.scorer().name()))?,
         protect: policy.protect,
-        allocate: named(&policy.allocate)
+        allocate: AllocatorSpec::of(policy.allocator())
             .ok_or_else(|| custom("allocator", policy.allocator().name()))?,
-        reduce: named(&policy.reduce).ok_or_else(|| custom("reducer", policy.reducer().name()))?,
-        store: named(&policy.store).ok_or_else(|| custom("store", policy.store().name()))?,
+        reduce: ReducerSpec::of(policy.reducer())
+            .ok_or_else(|| custom("reducer", policy.reducer().name()))?,
+        store: StoreSpec::of(policy.store())
+            .ok_or_else(|| custom("store", policy.store().name()))?,
         schedule: policy.schedule,
         profile: policy
             .profile
@@ -129,13 +180,6 @@ pub(super) fn write(policy: &Policy, format: Format) -> Result<String> {
         Format::Json => {
             serde_json::to_string_pretty(&file).map_err(|error| fail(error.to_string()))
         }
-    }
-}
-
-fn named<S: Clone, T: ?Sized>(stage: &Stage<S, T>) -> Option<S> {
-    match stage {
-        Stage::Named(spec) => Some(spec.clone()),
-        Stage::Custom(_) => None,
     }
 }
 
@@ -190,5 +234,21 @@ mod tests {
         assert!(small.contains('8') && small.contains("32"), "{small}");
         let even = Policy::snapkv(Budget::Tokens(64)).with_pool(crate::score::Pool::avg(4));
         assert!(even.check().unwrap_err().to_string().contains("pool.kernel is 4"));
+    }
+
+    #[test]
+    fn a_parameter_that_a_stage_does_not_have_is_refused_with_those_it_has() {
+        let toml = Policy::h2o(Budget::Tokens(64)).to_toml().unwrap();
+        let with_window = toml.replace("[score]", "[score]\nwindow = 32");
+        let error = Policy::from_toml(&with_window).unwrap_err().to_string();
+        assert!(error.contains("`window`") && error.contains("`normalize`"), "{error}");
+    }
+
+    #[test]
+    fn a_setter_called_in_vain_is_not_written_away() {
+        let policy = Policy::streaming_llm(Budget::Tokens(64)).with_window(8);
+        for error in [policy.to_toml().unwrap_err(), policy.to_json().unwrap_err()] {
+            assert!(matches!(error, Error::SetterMismatch { .. }), "{error}");
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! The named methods: one table, readable as the papers' table.
 
-use super::{
-    AccumulatedAttention, Budget, Policy, Pool, PositionMode, PrefillCompression, Protect, Recent,
-    Schedule, ScorerSpec, Stage, WindowAttention,
-};
+use super::{Policy, PositionMode, PrefillCompression, Schedule};
 use crate::{
     Error, HeadScoreKind, Result,
     allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
-    cache::store::Quantized,
+    budget::{Budget, Protect, Recent},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
-    score::{GlobalLocal, HeadMean, Recency, RetrievalHeads, RobustAttention, WindowVariance},
+    score::{
+        AccumulatedAttention, GlobalLocal, HeadMean, Pool, Recency, RetrievalHeads,
+        RobustAttention, WindowAttention, WindowVariance,
+    },
+    store::Quantized,
 };
 
 struct Method {
@@ -91,6 +92,16 @@ const METHODS: &[Method] = &[
 ];
 
 impl Policy {
+    /// The named method with this budget.
+    ///
+    /// # Errors
+    /// [`Error::UnknownMethod`], which lists the names; or the method's own check of the budget.
+    pub fn named(name: &str, budget: Budget) -> Result<Self> {
+        let policy = build(name, budget)?;
+        policy.check()?;
+        Ok(policy)
+    }
+
     /// Keeps everything.
     pub fn full() -> Self {
         let mut policy = Self::local_window(Budget::Ratio(1.0)).with_name("full");
@@ -101,8 +112,7 @@ impl Policy {
 
     /// Local window: the last tokens of the budget.
     pub fn local_window(budget: Budget) -> Self {
-        let score = Stage::Named(ScorerSpec::Recency(Recency {}));
-        Self::evicting("local-window", budget, score)
+        Self::custom("local-window", budget, Recency {})
     }
 
     /// StreamingLLM (Xiao et al., 2023): the first 4 tokens and the last ones; positions are re-counted inside
@@ -117,16 +127,14 @@ impl Policy {
     /// H2O (Zhang et al., 2023): half of the budget for the tokens with the most accumulated attention, half
     /// for the last ones.
     pub fn h2o(budget: Budget) -> Self {
-        let score = ScorerSpec::AccumulatedAttention(AccumulatedAttention::default());
-        Self::evicting("h2o", budget, Stage::Named(score)).with_recent(Recent::Share(0.5))
+        Self::custom("h2o", budget, AccumulatedAttention::default()).with_recent(Recent::Share(0.5))
     }
 
     /// TOVA (Oren et al., 2024): the tokens the last query attends to, the mean over all heads, one set a
     /// layer. The last token itself is always kept.
     pub fn tova(budget: Budget) -> Self {
         let score = WindowAttention { window: 1, pool: None, heads: HeadMean::Layer };
-        Self::evicting("tova", budget, Stage::Named(ScorerSpec::WindowAttention(score)))
-            .with_recent(Recent::Tokens(1))
+        Self::custom("tova", budget, score).with_recent(Recent::Tokens(1))
     }
 
     /// SnapKV (Li et al., 2024): the prompt's tokens that its last 32 queries attend to, mean-pooled over 5
@@ -134,7 +142,7 @@ impl Policy {
     pub fn snapkv(budget: Budget) -> Self {
         let score =
             WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
-        Self::evicting("snapkv", budget, Stage::Named(ScorerSpec::WindowAttention(score)))
+        Self::custom("snapkv", budget, score)
             .with_recent(Recent::Tokens(32))
             .with_schedule(Schedule::prefill_only())
     }
@@ -142,8 +150,7 @@ impl Policy {
     /// RoCo (Ren and Zhu, 2024): the highest mean attention, a quarter of the budget for the tokens whose attention
     /// varies most, the first 4 tokens and the last 10.
     pub fn roco(budget: Budget) -> Self {
-        let score = ScorerSpec::RobustAttention(RobustAttention { std_share: 0.25 });
-        Self::evicting("roco", budget, Stage::Named(score))
+        Self::custom("roco", budget, RobustAttention { std_share: 0.25 })
             .with_sinks(4)
             .with_recent(Recent::Tokens(10))
     }
@@ -225,7 +232,7 @@ impl Policy {
     /// τ = 0.6, on keys without positions; tokens share the entries.
     pub fn ems(budget: Budget) -> Self {
         let score = GlobalLocal { window: 32, pool: Some(Pool::avg(7)) };
-        Self::evicting("ems", budget, Stage::Named(ScorerSpec::GlobalLocal(score)))
+        Self::custom("ems", budget, score)
             .with_recent(Recent::Tokens(32))
             .with_reduce(EvictThenMerge { gamma: 4.0, tau: 0.6, rotate: Rotate::Own })
             .with_positions(PositionMode::Deferred)
@@ -300,7 +307,7 @@ pub fn methods() -> Vec<MethodInfo> {
     METHODS.iter().map(describe).collect()
 }
 
-pub(super) fn build(name: &str, budget: Budget) -> Result<Policy> {
+fn build(name: &str, budget: Budget) -> Result<Policy> {
     match METHODS.iter().find(|method| method.name == name) {
         Some(method) => Ok((method.build)(budget)),
         None => Err(Error::UnknownMethod {

@@ -1,12 +1,8 @@
 use std::sync::{Arc, OnceLock};
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::PositionEncoding;
-use crate::{
-    Error, Result,
-    ops::{RotaryTables, rotate},
-};
+use crate::{Error, Result};
 
 /// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel `i`
 /// is paired with channel `i + head_dim / 2`.
@@ -22,7 +18,7 @@ pub struct RotaryEmbedding {
     /// Both in half precision, once they are asked for.
     half: Arc<OnceLock<(Tensor<2>, Tensor<2>)>>,
     head_dim: usize,
-    max_positions: usize,
+    pub(super) max_positions: usize,
 }
 
 impl RotaryEmbedding {
@@ -132,40 +128,6 @@ impl RotaryEmbedding {
     /// Channels a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
-    }
-}
-
-impl PositionEncoding for RotaryEmbedding {
-    fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
-        let (cosines, sines) = self.tables();
-        rotate(x, RotaryTables { cosines, sines, positions })
-    }
-
-    fn rotary(&self) -> Option<&RotaryEmbedding> {
-        Some(self)
-    }
-
-    fn max_positions(&self) -> Option<usize> {
-        Some(self.max_positions)
-    }
-
-    fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
-        if self.head_dim != head_dim {
-            return Err(Error::InvalidParameter {
-                parameter: "head_dim of the rotary embedding",
-                value: self.head_dim.to_string(),
-                must_be: format!("{head_dim}, as in the cache"),
-            });
-        }
-        let found = self.cos.device();
-        if found != *device {
-            return Err(Error::WrongDevice {
-                tensor: "the rotary embedding",
-                expected: format!("{device:?}"),
-                found: format!("{found:?}"),
-            });
-        }
-        Ok(())
     }
 }
 

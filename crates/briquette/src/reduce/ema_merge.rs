@@ -1,10 +1,10 @@
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer, split::split};
+use super::{Reduced, Reducer, split::split};
 use crate::{
-    Result,
-    cache::{Entries, Tracks},
+    LayerView, Result,
+    ops::{Entries, Tracks},
     check,
     ops::{
         EmaInput, EmaOutput, MergeInput, NearestInput, NearestOutput, Split, select_entries,
@@ -37,15 +37,15 @@ impl Reducer for EmaMerge {
         check::share("reduce.beta", self.beta)
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        let device = input.entries.keys.device();
-        let Split { kept, rest: evicted } = split(&input)?;
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
+        let device = view.entries.keys.device();
+        let Split { kept, rest: evicted } = split(view, keep)?;
         let counts = kept.counts.clone();
         let width = kept.width();
-        let ReduceInput { entries, ops, .. } = input;
+        let LayerView { entries, ops, .. } = *view;
         let gone = Entries { tracks: Tracks::default(), ..entries.clone() };
         let gone = select_entries(gone, &evicted, ops)?;
-        let mut entries = select_entries(entries, &kept, ops)?;
+        let mut entries = select_entries(entries.clone(), &kept, ops)?;
 
         let NearestOutput { similarity, index } = ops.nearest(NearestInput {
             pairs: vec![(gone.keys.clone(), entries.keys.clone())],
@@ -55,7 +55,7 @@ impl Reducer for EmaMerge {
         let EmaOutput { weights, threshold } = ops.ema_weights(EmaInput {
             similarity,
             counts: &evicted.counts,
-            before: input.state.cloned(),
+            before: view.state.cloned(),
             beta: self.beta,
         })?;
         let dims = entries.positions.dims();

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer};
-use crate::{Result, ops::select_entries};
+use super::{Reduced, Reducer};
+use crate::{LayerView, Result, ops::select_entries};
 
 /// Drops the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,9 +17,9 @@ impl Reducer for Evict {
         true
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        let selection = input.select()?;
-        let entries = select_entries(input.entries, &selection, input.ops)?;
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
+        let selection = view.select(keep)?;
+        let entries = select_entries(view.entries.clone(), &selection, view.ops)?;
         Ok(Reduced { entries, counts: selection.counts, state: None })
     }
 }

@@ -1,10 +1,10 @@
 use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer};
+use super::{Reduced, Reducer};
 use crate::{
-    Error, Result,
-    cache::{Entries, Sharing, Track, Tracks},
+    Error, LayerView, Result,
+    ops::{Entries, Sharing, Track, Tracks},
     check,
     ops::{
         ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
@@ -83,14 +83,15 @@ impl Reducer for EvictThenMerge {
         self.rotate == Rotate::Center
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        if input.check {
-            check_scores(&input)?;
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
+        let scores = view.scores(self.name())?;
+        if view.check {
+            check_scores(view, scores)?;
         }
-        let table = Table::of(&input.entries, input.ops)?;
-        let table = table.unwrap_or_else(|| Table::of_own(&input.entries, input.held));
-        let counts = Counts::new(self, &input, &table.entries);
-        let step = Step { tau: self.tau, input: &input, table: &table, counts: &counts };
+        let table = Table::of(view.entries, view.ops)?;
+        let table = table.unwrap_or_else(|| Table::of_own(view.entries, view.held));
+        let counts = Counts::new(self, view, keep, &table.entries);
+        let step = Step { tau: self.tau, view, scores, table: &table, counts: &counts };
         let classes = step.classes()?;
         let tokens = step.tokens(&classes)?;
         let Classes { keys, values, .. } = classes;
@@ -101,12 +102,12 @@ impl Reducer for EvictThenMerge {
 }
 
 /// Refuses scores that cannot be ordered.
-fn check_scores(input: &ReduceInput<'_>) -> Result<()> {
-    let nothing = input.entries.positions.clone().lower_scalar(0);
-    let nan = input.scores.clone().is_nan().int().mask_fill(nothing, 0).sum();
+fn check_scores(view: &LayerView<'_>, scores: &Tensor<3>) -> Result<()> {
+    let nothing = view.entries.positions.clone().lower_scalar(0);
+    let nan = scores.clone().is_nan().int().mask_fill(nothing, 0).sum();
     match nan.try_into_vec_as::<i64>()?.first() {
         Some(&count) if count > 0 => {
-            let (layer, count) = (input.layer, count as usize);
+            let (layer, count) = (view.layer, count as usize);
             Err(Error::NotFinite { what: "scores", layer, count })
         }
         _ => Ok(()),
@@ -128,11 +129,15 @@ struct Counts {
 }
 
 impl Counts {
-    fn new(reducer: &EvictThenMerge, input: &ReduceInput<'_>, entries: &[usize]) -> Self {
+    fn new(
+        reducer: &EvictThenMerge,
+        view: &LayerView<'_>,
+        keep: &[usize],
+        entries: &[usize],
+    ) -> Self {
         let of_heads = |f: &dyn Fn(usize) -> usize| (0..entries.len()).map(f).collect::<Vec<_>>();
-        let keep = input.keep;
         let recent = of_heads(&|head| {
-            let recent = input.protect.recent.tokens(keep[head]);
+            let recent = view.protect.recent.tokens(keep[head]);
             recent.min(keep[head]).min(entries[head])
         });
         let older = of_heads(&|head| entries[head] - recent[head]);
@@ -143,7 +148,7 @@ impl Counts {
         });
         let entries = of_heads(&|head| centers[head] + recent[head]);
         let tokens =
-            of_heads(&|head| input.held[head].min(entries[head] + reducer.others(keep[head])));
+            of_heads(&|head| view.held[head].min(entries[head] + reducer.others(keep[head])));
         Self { recent, centers, merging, entries, tokens }
     }
 }
@@ -158,7 +163,8 @@ const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 /// One call, on the device.
 struct Step<'a> {
     tau: f64,
-    input: &'a ReduceInput<'a>,
+    view: &'a LayerView<'a>,
+    scores: &'a Tensor<3>,
     table: &'a Table,
     counts: &'a Counts,
 }
@@ -196,15 +202,15 @@ struct Merged {
 
 impl Step<'_> {
     fn classes(&self) -> Result<Classes> {
-        let Self { input, table, counts, .. } = self;
-        let ops = input.ops;
+        let Self { view, table, counts, .. } = self;
+        let ops = view.ops;
         // Centers and the window.
-        let scores = input.scores.clone().gather(2, table.centers.clone());
+        let scores = self.scores.clone().gather(2, table.centers.clone());
         let Split { kept, rest } = ops.split(SelectInput {
             scores: &scores,
             held: &table.entries,
             keep: &counts.entries,
-            sinks: input.protect.sinks,
+            sinks: view.protect.sinks,
             recent: &counts.recent,
             check: false,
         })?;
@@ -212,8 +218,8 @@ impl Step<'_> {
 
         // An entry is a key, a value, the column of its center, and the weight of its tokens.
         let all = Entries {
-            keys: input.entries.keys.clone(),
-            values: input.entries.values.clone(),
+            keys: view.entries.keys.clone(),
+            values: view.entries.values.clone(),
             positions: table.centers.clone(),
             tracks: Tracks::default().with(Track::Scores, self.weights()?),
             sharing: None,
@@ -233,14 +239,14 @@ impl Step<'_> {
 
     /// Of the rows that are not kept those to be merged; `None` if there are none.
     fn merging(&self, scores: &Tensor<3>, rest: Selection) -> Result<Option<Selection>> {
-        let Self { input, counts, .. } = self;
+        let Self { view, counts, .. } = self;
         if most(&counts.merging) == 0 {
             return Ok(None);
         }
         if counts.merging == rest.counts {
             return Ok(Some(rest));
         }
-        let best = input.ops.select(SelectInput {
+        let best = view.ops.select(SelectInput {
             scores: &scores.clone().gather(2, rest.indices.clone()),
             held: &rest.counts,
             keep: &counts.merging,
@@ -254,16 +260,16 @@ impl Step<'_> {
 
     /// The weight of each row: the scores of its tokens, `[batch, kv_heads, rows]`.
     fn weights(&self) -> Result<Tensor<3>> {
-        let Self { input, table, .. } = self;
-        let positions = input.entries.positions.clone();
-        if input.entries.sharing.is_none() {
-            let scores = input.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
+        let Self { view, table, .. } = self;
+        let positions = view.entries.positions.clone();
+        if view.entries.sharing.is_none() {
+            let scores = self.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
             return Ok(scores.mask_fill(positions.lower_scalar(0), 0.0));
         }
-        Ok(input.ops.row_weights(RowWeightsInput {
+        Ok(view.ops.row_weights(RowWeightsInput {
             rows: table.rows.clone(),
             positions,
-            scores: input.scores.clone(),
+            scores: self.scores.clone(),
             height: table.centers.dims()[2],
             bounds: WEIGHTS,
         })?)
@@ -276,8 +282,8 @@ impl Step<'_> {
         from: Entries,
         rows: Selection,
     ) -> Result<(Tensor<4>, Tensor<4>, Merged)> {
-        let Self { input, counts, .. } = self;
-        let ops = input.ops;
+        let Self { view, counts, .. } = self;
+        let ops = view.ops;
         let (entries, centers) = (left.positions.dims()[2], most(&counts.centers));
         // Centers end where the window of their head begins; as many columns before it as the most has are looked at.
         let first: Vec<i64> = counts
@@ -318,8 +324,8 @@ impl Step<'_> {
     }
 
     fn tokens(&self, classes: &Classes) -> Result<Tokens> {
-        let Self { input, table, counts, .. } = self;
-        let ops = input.ops;
+        let Self { view, table, counts, .. } = self;
+        let ops = view.ops;
         let ClassifyOutput { classes: of_columns, ranks } = ops.classify(ClassifyInput {
             rows: table.rows.clone(),
             height: table.centers.dims()[2],
@@ -334,8 +340,8 @@ impl Step<'_> {
                 threshold: self.tau,
             }),
             centers: classes.columns.clone(),
-            positions: input.entries.positions.clone(),
-            scores: input.scores.clone(),
+            positions: view.entries.positions.clone(),
+            scores: self.scores.clone(),
         })?;
 
         // The columns left, at most: those that hold nothing any more come first.
@@ -354,9 +360,9 @@ impl Step<'_> {
             entries: &counts.entries,
             rows: table.rows.clone(),
             norms: table.norms.clone(),
-            lengths: norm(input.entries.keys.clone()).squeeze_dim(3),
-            positions: input.entries.positions.clone(),
-            tracks: input.entries.tracks.clone(),
+            lengths: norm(view.entries.keys.clone()).squeeze_dim(3),
+            positions: view.entries.positions.clone(),
+            tracks: view.entries.tracks.clone(),
         })?;
         Ok(Tokens {
             positions,
@@ -376,20 +382,20 @@ impl Step<'_> {
 
     /// The columns that may stay: those with the highest ranks.
     fn left(&self, ranks: &Tensor<3>) -> Result<Selection> {
-        let Self { input, counts, .. } = self;
+        let Self { view, counts, .. } = self;
         let columns = ranks.dims()[2];
         // A head may hold one more in every step, until it holds as many as it may.
         let wanted = most(&counts.tokens);
-        let wanted = if input.rounds { few_widths_from(wanted) } else { wanted };
-        if counts.tokens == input.held {
+        let wanted = if view.packs_heads { few_widths_from(wanted) } else { wanted };
+        if counts.tokens == view.held {
             let first = vec![columns as i64 - wanted as i64; counts.tokens.len()];
             let places = counted(ranks.dims(), &ranks.device());
             let indices = aligned(places, &first, wanted);
             return Ok(Selection { indices, counts: counts.tokens.clone() });
         }
-        let left = input.ops.select(SelectInput {
+        let left = view.ops.select(SelectInput {
             scores: ranks,
-            held: input.held,
+            held: view.held,
             keep: &counts.tokens,
             sinks: 0,
             recent: &vec![0; counts.tokens.len()],

@@ -1,11 +1,12 @@
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ReduceInput, Reduced, Reducer, host};
+use super::{Reduced, Reducer, host};
 use crate::{
-    Budget, Error, Result, check,
+    Error, LayerView, Result,
+    budget::{Budget, Protect, Recent},
+    check,
     ops::{AccumulateInput, Ops, Selection, gather_rows, select_entries, unit},
-    policy::{Protect, Recent},
 };
 
 /// Merges neighbours with similar keys, weighted by a Gaussian around the most attended of them: KVMerger (Wang et
@@ -103,14 +104,14 @@ impl Reducer for GaussianMerge {
         true
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        let device = input.entries.keys.device();
-        let heads = input.shape.kv_heads;
-        let sets = self.sets(&input)?;
-        let of_sets = |lists: &[Vec<usize>]| host::columns(lists, &input);
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
+        let device = view.entries.keys.device();
+        let heads = view.shape.kv_heads;
+        let sets = self.sets(view, keep)?;
+        let of_sets = |lists: &[Vec<usize>]| host::columns(lists, view);
         let pivots = Selection::of_heads(&of_sets(&sets.pivot), heads, &device);
         // For each entry: its own column, the column of its pivot, and the slot of its set.
-        let all: Vec<Vec<usize>> = input.held.iter().map(|&held| (0..held).collect()).collect();
+        let all: Vec<Vec<usize>> = view.held.iter().map(|&held| (0..held).collect()).collect();
         let own = Selection::of_heads(&of_sets(&all), heads, &device);
         let pivot_of: Vec<Vec<usize>> = sets
             .set_of
@@ -127,17 +128,17 @@ impl Reducer for GaussianMerge {
             .map(|(set_of, pivot)| set_of.iter().map(|&set| width - pivot.len() + set).collect())
             .collect();
         let slot = Selection::of_heads(&slots, heads, &device).indices;
-        let present: Vec<Vec<f32>> = input.held.iter().map(|&held| vec![1.0; held]).collect();
+        let present: Vec<Vec<f32>> = view.held.iter().map(|&held| vec![1.0; held]).collect();
         let present = host::scalars(&present, heads, &device);
         let members: Vec<Vec<f32>> = sets.sizes();
         let members = host::scalars(&members, heads, &device).unsqueeze_dim::<4>(3);
 
-        let ReduceInput { entries, ops, .. } = input;
+        let LayerView { entries, ops, .. } = *view;
         let (keys, values) = (entries.keys.clone(), entries.values.clone());
         let entries_of = |x: &Tensor<4>| gather_rows(x.clone(), &own).cast(DType::F32);
         let (all_keys, all_values) = (entries_of(&keys), entries_of(&values));
         let pivot_keys = gather_rows(keys, &pivot_of).cast(DType::F32);
-        let mut entries = select_entries(entries, &pivots, ops)?;
+        let mut entries = select_entries(entries.clone(), &pivots, ops)?;
 
         let segments = Segments { ops, slot, slots: width };
         let squared = (all_keys.clone() - pivot_keys).square().sum_dim(3);
@@ -196,25 +197,25 @@ impl Sets {
 
 impl GaussianMerge {
     /// Cuts the entries of each head into sets.
-    fn sets(&self, input: &ReduceInput<'_>) -> Result<Sets> {
-        let heads = input.shape.kv_heads;
-        let scores = host::Columns::read(input.scores.clone())?;
-        host::check_scores(&scores, input)?;
-        let links = host::Columns::read(neighbours(input.entries.keys.clone()))?;
+    fn sets(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Sets> {
+        let heads = view.shape.kv_heads;
+        let scores = host::Columns::read(view.scores(self.name())?.clone())?;
+        host::check_scores(&scores, view)?;
+        let links = host::Columns::read(neighbours(view.entries.keys.clone()))?;
 
         let mut joined: Vec<Vec<bool>> = Vec::new();
         let mut candidates: Vec<Vec<(f32, usize, usize)>> =
-            vec![Vec::new(); input.held.len() / heads];
-        for (head, &held) in input.held.iter().enumerate() {
-            let keep = input.keep[head];
-            let recent = input.protect.recent.tokens(keep).min(held);
+            vec![Vec::new(); view.held.len() / heads];
+        for (head, &held) in view.held.iter().enumerate() {
+            let kept = keep[head];
+            let recent = view.protect.recent.tokens(kept).min(held);
             let scores = scores.of(head, held);
             let mut order: Vec<usize> = (0..held - recent).collect();
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
             let mut is_protected = vec![false; held];
-            let heavy = order.into_iter().take(self.heavy(keep));
+            let heavy = order.into_iter().take(self.heavy(kept));
             heavy.chain(held - recent..held).for_each(|entry| is_protected[entry] = true);
-            is_protected.iter_mut().take(input.protect.sinks).for_each(|x| *x = true);
+            is_protected.iter_mut().take(view.protect.sinks).for_each(|x| *x = true);
             // The link at an entry leads to the one before it.
             let links = links.of(head, held);
             for entry in 1..held {
@@ -226,8 +227,8 @@ impl GaussianMerge {
         }
         for (row, mut candidates) in candidates.into_iter().enumerate() {
             let range = row * heads..(row + 1) * heads;
-            let target: usize = input.keep[range.clone()].iter().sum();
-            let held: usize = input.held[range].iter().sum();
+            let target: usize = keep[range.clone()].iter().sum();
+            let held: usize = view.held[range].iter().sum();
             let count = match self.threshold {
                 // A row within its budget is left alone, whatever the others of its batch hold.
                 _ if held <= target => 0,
@@ -238,13 +239,13 @@ impl GaussianMerge {
                 None => held - target,
             };
             if count > candidates.len() {
-                let keep = target / heads;
+                let kept = target / heads;
                 return Err(Error::MergeBudget {
-                    budget: Budget::Tokens(keep),
+                    budget: Budget::Tokens(kept),
                     target,
-                    sinks: input.protect.sinks,
-                    recent: input.protect.recent.tokens(keep),
-                    heavy: self.heavy(keep),
+                    sinks: view.protect.sinks,
+                    recent: view.protect.recent.tokens(kept),
+                    heavy: self.heavy(kept),
                     reachable: held - candidates.len(),
                 });
             }

@@ -2,8 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::ReduceInput;
-use crate::{Error, Result};
+use crate::{Error, LayerView, Result};
 
 /// Numbers of the entries of a layer on the host, one a column.
 pub(super) struct Columns {
@@ -26,23 +25,23 @@ impl Columns {
 }
 
 /// Refuses scores that cannot be ordered.
-pub(super) fn check_scores(scores: &Columns, input: &ReduceInput<'_>) -> Result<()> {
-    for (head, &held) in input.held.iter().enumerate() {
+pub(super) fn check_scores(scores: &Columns, view: &LayerView<'_>) -> Result<()> {
+    for (head, &held) in view.held.iter().enumerate() {
         let count = scores.of(head, held).iter().filter(|score| score.is_nan()).count();
         if count > 0 {
-            return Err(Error::NotFinite { what: "scores", layer: input.layer, count });
+            return Err(Error::NotFinite { what: "scores", layer: view.layer, count });
         }
     }
     Ok(())
 }
 
 /// The entries of each head, as indices that count from its first entry, turned into columns.
-pub(super) fn columns(lists: &[Vec<usize>], input: &ReduceInput<'_>) -> Vec<Vec<usize>> {
-    let width = input.entries.columns();
+pub(super) fn columns(lists: &[Vec<usize>], view: &LayerView<'_>) -> Vec<Vec<usize>> {
+    let width = view.entries.columns();
     let place = |(list, &held): (&Vec<usize>, &usize)| {
         list.iter().map(|&entry| width - held + entry).collect()
     };
-    lists.iter().zip(input.held).map(place).collect()
+    lists.iter().zip(view.held).map(place).collect()
 }
 
 /// One number a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.

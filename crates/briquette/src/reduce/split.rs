@@ -1,15 +1,14 @@
 use burn::tensor::{DType, Tensor};
 
-use super::ReduceInput;
 use crate::{
-    Result,
+    LayerView, Result,
     ops::{Selection, Split},
 };
 
 /// Splits the entries as eviction would: the protected, then the highest scores, are kept.
-pub(super) fn split(input: &ReduceInput<'_>) -> Result<Split> {
-    let mut split = input.split()?;
-    if input.rounds {
+pub(super) fn split(view: &LayerView<'_>, keep: &[usize]) -> Result<Split> {
+    let mut split = view.split(keep)?;
+    if view.packs_heads {
         split.kept = split.kept.rounded();
     }
     Ok(split)

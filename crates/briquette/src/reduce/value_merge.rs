@@ -2,18 +2,17 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ReduceInput, Reduced, Reducer,
+    Reduced, Reducer,
     split::{present, split},
 };
 use crate::{
-    Error, Result,
-    cache::{Entries, Track},
+    LayerView, Result,
+    ops::{Entries, Track},
     check,
+    observes::Observes,
     ops::{
-        AccumulateInput, Split, gather_positions, gather_rows, gather_scalars, group_mean,
-        select_entries,
+        AccumulateInput, Split, gather_positions, gather_rows, gather_scalars, select_entries,
     },
-    score::Observes,
 };
 
 /// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al., 2024).
@@ -52,26 +51,19 @@ impl Reducer for ValueMerge {
         Observes::column_sums()
     }
 
-    fn reduce(&self, input: ReduceInput<'_>) -> Result<Reduced> {
-        if input.prompt && !self.prompts {
-            let kept = input.select()?;
-            let entries = select_entries(input.entries, &kept, input.ops)?;
+    fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
+        let LayerView { layer, entries, ops, .. } = *view;
+        if view.prompt && !self.prompts {
+            let kept = view.select(keep)?;
+            let entries = select_entries(entries.clone(), &kept, ops)?;
             return Ok(Reduced { entries, counts: kept.counts, state: None });
         }
-        let Some(attention) = input.entries.tracks.get(Track::Sums).cloned() else {
-            return Err(Error::Stage {
-                stage: "reducer",
-                name: self.name().to_owned(),
-                reason: "was called without its column sums".into(),
-            });
-        };
-        let attention = group_mean(attention, input.shape.kv_heads);
-        let split = split(&input)?;
-        let ReduceInput { layer, entries, ops, .. } = input;
-        let Shares { start, share } = self.shares(layer, &entries, attention, &split);
+        let attention = view.group_mean(view.track(Track::Sums, self.name())?.clone());
+        let split = split(view, keep)?;
+        let Shares { start, share } = self.shares(layer, entries, attention, &split);
         let Split { kept, rest: evicted } = split;
         let values = gather_rows(entries.values.clone(), &evicted);
-        let mut entries = select_entries(entries, &kept, ops)?;
+        let mut entries = select_entries(entries.clone(), &kept, ops)?;
         let added = ops.accumulate(AccumulateInput {
             x: values,
             weights: share,

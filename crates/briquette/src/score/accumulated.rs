@@ -1,8 +1,8 @@
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, ScoreInput, Scorer};
-use crate::{Result, cache::Track};
+use super::{Observes, Scorer};
+use crate::{LayerView, Result, ops::Track};
 
 /// The attention weight a token has received from all queries since it was written, prompt and decoding
 /// together: H2O (Zhang et al., 2023), `F_score`.
@@ -34,12 +34,12 @@ impl Scorer for AccumulatedAttention {
         Observes::column_sums()
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let sums = input.group_mean(input.track(Track::Sums, self.name())?.clone());
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let sums = view.group_mean(view.track(Track::Sums, self.name())?.clone());
         Ok(match self.normalize {
             Normalize::Sum => sums,
             Normalize::Mean => {
-                let queries = queries_seen(input, &sums.device());
+                let queries = queries_seen(view, &sums.device());
                 sums / queries
             }
         })
@@ -48,9 +48,9 @@ impl Scorer for AccumulatedAttention {
 
 /// The queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees itself, so the last one
 /// was seen once.
-pub(super) fn queries_seen(input: &ScoreInput<'_>, device: &Device) -> Tensor<3> {
-    let seen: Vec<f32> = input.seen.iter().map(|&seen| seen as f32).collect();
-    let data = TensorData::new(seen, [input.seen.len(), 1, 1]);
+pub(super) fn queries_seen(view: &LayerView<'_>, device: &Device) -> Tensor<3> {
+    let seen: Vec<f32> = view.seen.iter().map(|&seen| seen as f32).collect();
+    let data = TensorData::new(seen, [view.seen.len(), 1, 1]);
     let seen = Tensor::<3>::from_data(data, (device, DType::F32));
-    seen - input.positions.clone().float().cast(DType::F32)
+    seen - view.positions().clone().float().cast(DType::F32)
 }

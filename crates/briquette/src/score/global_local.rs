@@ -1,8 +1,8 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Pool, ScoreInput, Scorer};
-use crate::{Result, cache::Track, check, ops::GlobalLocalInput};
+use super::{Observes, Pool, Scorer};
+use crate::{LayerView, Result, ops::Track, check, ops::GlobalLocalInput};
 
 /// The attention weight a token has received from all queries, scaled to the level of what it received from the
 /// last ones, or the latter if it is more; pooled along the tokens: the Global-Local score of EMS.
@@ -37,13 +37,13 @@ impl Scorer for GlobalLocal {
         check::pool(self.pool)
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let track = |track| input.track(track, self.name()).cloned();
-        Ok(input.ops.global_local(GlobalLocalInput {
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let track = |track| view.track(track, self.name()).cloned();
+        Ok(view.ops.global_local(GlobalLocalInput {
             sums: track(Track::Sums)?,
             past: track(Track::LocalPast)?,
             current: track(Track::LocalCurrent)?,
-            kv_heads: input.shape.kv_heads,
+            kv_heads: view.shape.kv_heads,
             window: self.window,
             pool: self.pool,
         })?)

@@ -1,8 +1,8 @@
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{ScoreInput, Scorer};
-use crate::Result;
+use super::Scorer;
+use crate::{LayerView, Result};
 
 /// The later a token was written, the higher its score. With sinks protected this is StreamingLLM (Xiao et
 /// al., 2023), without them a local window.
@@ -15,7 +15,7 @@ impl Scorer for Recency {
         "recency"
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        Ok(input.positions.clone().float().cast(DType::F32))
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        Ok(view.positions().clone().float().cast(DType::F32))
     }
 }

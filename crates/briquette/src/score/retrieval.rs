@@ -1,8 +1,7 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::ScoreInput;
-use crate::{HeadScoreKind, Result, check};
+use crate::{HeadScoreKind, LayerView, Result, check};
 
 /// The query heads of a layer that retrieve, by the model's [`Profile`](crate::Profile) (CompressKV).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,10 +76,10 @@ impl RetrievalHeads {
 
     /// The mean over the heads picked, the same for every kv head: `[batch, query_heads, entries]` becomes
     /// `[batch, kv_heads, entries]`.
-    pub(super) fn mean(&self, scores: Tensor<3>, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let profile = input.profile("window-attention")?;
-        let heads = self.heads(&profile.heads.get(self.by)[input.layer]);
-        Ok(input.mean_of(scores, &heads))
+    pub(super) fn mean(&self, scores: Tensor<3>, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let profile = view.profile("window-attention")?;
+        let heads = self.heads(&profile.heads.get(self.by)[view.layer]);
+        Ok(view.mean_of(scores, &heads))
     }
 }
 

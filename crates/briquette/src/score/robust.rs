@@ -1,8 +1,8 @@
 use burn::tensor::{DType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, ScoreInput, Scorer, accumulated::queries_seen};
-use crate::{Result, cache::Track, check, ops::SelectInput};
+use super::{Observes, Scorer, accumulated::queries_seen};
+use crate::{LayerView, Result, ops::Track, check, ops::SelectInput};
 
 /// The mean attention weight a token received from the queries that could see it; tokens whose weights vary most
 /// are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
@@ -35,23 +35,23 @@ impl Scorer for RobustAttention {
         check::share("score.std-share", self.std_share)
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let sums = input.track(Track::Sums, self.name())?.clone();
-        let squares = input.track(Track::Squares, self.name())?.clone();
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let sums = view.track(Track::Sums, self.name())?.clone();
+        let squares = view.track(Track::Squares, self.name())?.clone();
         let [batch, query_heads, entries] = sums.dims();
-        let (heads, group) = (input.shape.kv_heads, input.shape.group());
-        let queries = queries_seen(input, &sums.device())
+        let (heads, group) = (view.shape.kv_heads, view.shape.group());
+        let queries = queries_seen(view, &sums.device())
             .clamp_min(1.0)
             .reshape([batch, heads, 1, entries])
             .expand([batch, heads, group, entries])
             .reshape([batch, query_heads, entries]);
         let mean = sums / queries.clone();
         let variance = squares / queries - mean.clone().square();
-        let deviation = input.group_mean(variance.clamp_min(0.0).sqrt());
-        let mean = input.group_mean(mean);
+        let deviation = view.group_mean(variance.clamp_min(0.0).sqrt());
+        let mean = view.group_mean(mean);
 
         let share = |&budget: &usize| (budget as f64 * self.std_share) as usize;
-        let keep: Vec<usize> = input
+        let keep: Vec<usize> = view
             .budget
             .iter()
             .flat_map(|budget| std::iter::repeat_n(share(budget), heads))
@@ -59,9 +59,9 @@ impl Scorer for RobustAttention {
         if keep.iter().all(|&keep| keep == 0) {
             return Ok(mean);
         }
-        let selection = input.ops.select(SelectInput {
+        let selection = view.ops.select(SelectInput {
             scores: &deviation,
-            held: input.held,
+            held: view.held,
             keep: &keep,
             sinks: 0,
             recent: &vec![0; keep.len()],

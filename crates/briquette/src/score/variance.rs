@@ -1,8 +1,8 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Pool, ScoreInput, Scorer, Wanted};
-use crate::{Result, check, ops::outside_window};
+use super::{Observes, Pool, Scorer, Wanted};
+use crate::{LayerView, Result, check, ops::outside_window};
 
 /// The mean of the attention weight a token receives from the last `window` queries, plus `gamma` times its
 /// variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
@@ -39,9 +39,9 @@ impl Scorer for WindowVariance {
         check::pool(self.pool)
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let wanted = Wanted { variance: true, ..Wanted::default() };
-        let moments = input.moments(self.window, wanted, self.name())?;
+        let moments = view.moments(self.window, wanted, self.name())?;
         let scores = match moments.variance() {
             Some(variance) => moments.own_mean() + variance * self.gamma,
             None => moments.own_mean(),
@@ -50,6 +50,6 @@ impl Scorer for WindowVariance {
             None => scores,
             Some(pool) => pool.apply(outside_window(scores, self.window)),
         };
-        Ok(input.group_mean(scores))
+        Ok(view.group_mean(scores))
     }
 }

@@ -1,8 +1,8 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Pool, RetrievalHeads, ScoreInput, Scorer, Wanted};
-use crate::{Result, check, ops::outside_window};
+use super::{Observes, Pool, RetrievalHeads, Scorer, Wanted};
+use crate::{LayerView, Result, check, ops::outside_window};
 
 /// The attention weight a token receives from the last `window` queries, pooled along the tokens.
 ///
@@ -65,16 +65,16 @@ impl Scorer for WindowAttention {
         matches!(self.heads, HeadMean::Retrieval(_))
     }
 
-    fn score(&self, input: &ScoreInput<'_>) -> Result<Tensor<3>> {
-        let scores = input.moments(self.window, Wanted::default(), self.name())?.mean();
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let scores = view.moments(self.window, Wanted::default(), self.name())?.mean();
         let scores = match self.pool {
             None => scores,
             Some(pool) => pool.apply(outside_window(scores, self.window)),
         };
         match self.heads {
-            HeadMean::Group => Ok(input.group_mean(scores)),
-            HeadMean::Layer => Ok(input.layer_mean(scores)),
-            HeadMean::Retrieval(heads) => heads.mean(scores, input),
+            HeadMean::Group => Ok(view.group_mean(scores)),
+            HeadMean::Layer => Ok(view.layer_mean(scores)),
+            HeadMean::Retrieval(heads) => heads.mean(scores, view),
         }
     }
 }

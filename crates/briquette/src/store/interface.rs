@@ -1,34 +1,19 @@
-//! Stage four: how the entries of a layer lie in memory.
-
-pub(crate) mod dense;
-mod layout;
-mod quantized;
-mod ragged;
-mod segmented;
-mod shared;
-mod tokens;
-
-use std::{fmt::Debug, sync::Arc};
+use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::{DType, Device, Int, Tensor};
-use serde::{Deserialize, Serialize};
 
-pub use dense::{Dense, DenseStore};
-pub use quantized::Quantized;
-pub use ragged::Ragged;
-pub use shared::Shared;
-
-use super::{Entries, Tracks, tracks};
 use crate::{
     CacheShape, Result,
+    ops::{Entries, Tracks},
     device::Rows,
-    ops::{AttentionOutput, DecodeInput, KvLayout, Ops, RotaryTables, Visibility},
-    position::{self, PositionEncoding},
-    score::Observes,
+    observes::Observes,
+    ops::{AttentionOutput, DecodeInput, KvLayout, Ops, Visibility},
+    position::Encode,
+    tracks,
 };
 
 /// Makes the store of a layer.
-pub trait StoreBuilder: Debug + Send + Sync {
+pub trait StoreBuilder: Any + Debug + Send + Sync {
     /// The name used in tables and errors.
     fn name(&self) -> &str;
 
@@ -239,7 +224,7 @@ pub struct StoreQuery<'a> {
 
 impl StoreQuery<'_> {
     /// Attention over keys and values as they lie; `None` if there is no way.
-    fn decode(&self, kv: KvLayout) -> Result<Option<AttentionOutput>> {
+    pub(super) fn decode(&self, kv: KvLayout) -> Result<Option<AttentionOutput>> {
         let found = self.ops.decode(&DecodeInput {
             queries: self.queries.clone(),
             kv,
@@ -249,107 +234,3 @@ impl StoreQuery<'_> {
         Ok(found.map(|found| found.with_column_sums(self.column_sums, self.column_squares)))
     }
 }
-
-/// The encoding of keys that are held as they came.
-#[derive(Clone, Debug)]
-pub struct Encode<'a> {
-    /// The encoding.
-    pub encoding: &'a dyn PositionEncoding,
-    /// At which position each entry is encoded, `[batch, kv_heads or 1, entries]`.
-    pub positions: Tensor<3, Int>,
-}
-
-impl Encode<'_> {
-    /// What a kernel needs to encode keys of this type as it reads them; `None` if it cannot.
-    pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryTables> {
-        let (cosines, sines) = self.encoding.rotary()?.tables_for(keys);
-        Some(RotaryTables { cosines, sines, positions: self.positions.clone() })
-    }
-
-    /// The keys, encoded if they are held as they came.
-    pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
-        match encode {
-            None => Ok(keys),
-            Some(Self { encoding, positions }) => {
-                position::encode(*encoding, keys, positions.clone(), ops)
-            }
-        }
-    }
-}
-
-/// The stores that have a file form.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum StoreSpec {
-    /// [`Dense`]
-    Dense(Dense),
-    /// [`Ragged`]
-    Ragged(Ragged),
-    /// [`Shared`]
-    Shared(Shared),
-    /// [`Quantized`]
-    Quantized(Quantized),
-}
-
-impl Default for StoreSpec {
-    fn default() -> Self {
-        Self::Dense(Dense {})
-    }
-}
-
-impl StoreSpec {
-    fn builder(&self) -> &dyn StoreBuilder {
-        match self {
-            Self::Dense(builder) => builder,
-            Self::Ragged(builder) => builder,
-            Self::Shared(builder) => builder,
-            Self::Quantized(builder) => builder,
-        }
-    }
-}
-
-impl StoreBuilder for StoreSpec {
-    fn name(&self) -> &str {
-        self.builder().name()
-    }
-
-    fn summary(&self) -> String {
-        self.builder().summary()
-    }
-
-    fn check(&self) -> Result<()> {
-        self.builder().check()
-    }
-
-    fn check_shape(&self, shape: CacheShape) -> Result<()> {
-        self.builder().check_shape(shape)
-    }
-
-    fn holds_ragged_heads(&self) -> bool {
-        self.builder().holds_ragged_heads()
-    }
-
-    fn packs_heads(&self) -> bool {
-        self.builder().packs_heads()
-    }
-
-    fn holds_shared_entries(&self) -> bool {
-        self.builder().holds_shared_entries()
-    }
-
-    fn build(&self, options: StoreOptions) -> Box<dyn Store> {
-        self.builder().build(options)
-    }
-}
-
-macro_rules! specs {
-    ($($store:ident),*) => {$(
-        impl From<$store> for StoreSpec {
-            fn from(store: $store) -> Self {
-                Self::$store(store)
-            }
-        }
-    )*};
-}
-specs!(Dense, Ragged, Shared, Quantized);

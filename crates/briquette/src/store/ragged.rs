@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Result,
-    cache::{Entries, Tracks},
+    ops::{Entries, Tracks},
     ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
 };
 

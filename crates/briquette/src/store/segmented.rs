@@ -1,9 +1,11 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout};
+use super::{
+    DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout,
+};
 use crate::{
     Result,
-    cache::{Entries, Sharing, Tracks},
+    ops::{Entries, Sharing, Tracks},
     ops::{AttentionOutput, Tail},
 };
 

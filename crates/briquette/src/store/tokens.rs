@@ -2,7 +2,7 @@ use burn::tensor::{Int, Tensor};
 
 use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
-    cache::Tracks,
+    ops::Tracks,
     device::{Rows, buffer_bytes},
 };
 

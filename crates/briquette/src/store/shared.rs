@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Result,
-    cache::{Entries, Sharing, Tracks},
+    ops::{Entries, Sharing, Tracks},
     device::buffer_bytes,
     ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
 };

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::{DenseStore, Store, StoreBuilder, StoreOptions, StoreQuery, dense::attend_entries};
 use crate::{
     CacheShape, Result,
-    cache::{Entries, Tracks, tracks},
+    tracks,
     check,
     device::{Rows, buffer_bytes},
     ops::{
-        AttentionOutput, KvLayout, PackedGroups, QuantizedKv, Selection, Tail, fillers, gather_entries,
+        Entries, Tracks, AttentionOutput, KvLayout, PackedGroups, QuantizedKv, Selection, Tail, fillers, gather_entries,
         gather_positions, gather_rows, gather_scalars,
     },
 };

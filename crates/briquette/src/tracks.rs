@@ -4,8 +4,8 @@ use burn::tensor::Device;
 
 use crate::{
     CacheShape,
+    observes::{ObservedHeads, Observes},
     ops::{Track, Tracks},
-    score::{ObservedHeads, Observes},
 };
 
 /// The tracks a policy that observes this keeps.

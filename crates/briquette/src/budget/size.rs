@@ -1,0 +1,30 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How much of what it has seen a cache may keep.
+///
+/// As text ([`FromStr`](std::str::FromStr), [`Display`](fmt::Display)): `256`, `25%` or `0.25`, `512KiB`. In a policy file:
+/// `{ tokens = 256 }`, `{ ratio = 0.25 }`, `{ bytes = 524288 }`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Budget {
+    /// So many tokens a layer and batch row, sinks and window included.
+    Tokens(usize),
+    /// So large a share of the tokens a row has seen, rounded down.
+    Ratio(f64),
+    /// So many bytes on the device, for all layers and rows together: keys, values, their bookkeeping and
+    /// the slack decoding needs. [`KvCache::bytes_held`](crate::KvCache::bytes_held) stays below it once
+    /// compressed.
+    Bytes(u64),
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tokens(tokens) => write!(f, "{tokens}"),
+            Self::Ratio(ratio) => write!(f, "{}%", ratio * 100.0),
+            Self::Bytes(bytes) => write!(f, "{bytes}B"),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+use burn::tensor::Device;
+
+use super::CacheConfig;
+use crate::{
+    CacheShape, LayerView, Policy, cache::Entries, device::Rows, observes::Observes,
+    position::PositionEncoding,
+};
+
+/// What the layers of a cache share in one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context<'a> {
+    pub(super) layer: usize,
+    pub(super) shape: CacheShape,
+    pub(super) policy: &'a Policy,
+    pub(super) config: &'a CacheConfig,
+    pub(super) device: &'a Device,
+    /// How rows lie there.
+    pub(super) rows: Rows,
+    pub(super) encoding: &'a dyn PositionEncoding,
+    /// What scorer and allocator want to know.
+    pub(super) observes: Observes,
+    /// What was measured of each layer at the last prompt.
+    pub(super) measures: &'a [Option<Vec<f64>>],
+}
+
+impl<'a> Context<'a> {
+    /// What query-key products are multiplied by.
+    pub(super) fn scale(&self) -> f64 {
+        self.config.softmax_scale.unwrap_or(1.0 / (self.shape.head_dim as f64).sqrt())
+    }
+
+    /// What the stages see of a layer, without its window, scores and state.
+    pub(super) fn view(
+        &self,
+        entries: &'a Entries,
+        held: &'a [usize],
+        seen: &'a [usize],
+        budget: &'a [usize],
+        prompt: bool,
+    ) -> LayerView<'a> {
+        let Self { layer, shape, policy, config, measures, .. } = *self;
+        LayerView {
+            layer,
+            shape,
+            entries,
+            held,
+            seen,
+            budget,
+            protect: policy.protect(),
+            prompt,
+            check: config.input_check.applies(prompt),
+            heads_differ: policy.makes_ragged_heads(),
+            packs_heads: policy.store().packs_heads(),
+            window_queries: &[],
+            window: None,
+            profile: policy.profile(),
+            measures,
+            scores: None,
+            state: None,
+            ops: config.ops.as_ref(),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What can be seen of a cache.
+
+use burn::tensor::{Device, Tensor};
+
+use super::{CacheConfig, Entries, KvCache, compress::distinct, layer::LayerCache};
+use crate::{
+    CacheShape, Error, Policy, Result,
+    ops::{Fallback, laid_out},
+};
+
+impl KvCache {
+    /// Tokens seen by every layer, one number a batch row, padding not counted; empty before the first.
+    pub fn tokens_seen(&self) -> Vec<usize> {
+        let seen = self.layers.iter().map(|layer| layer.progress().seen());
+        seen.min_by_key(|seen| seen.iter().sum::<usize>()).unwrap_or_default().to_vec()
+    }
+
+    /// Tokens a layer keeps, one number a batch row, those of its longest head; empty before the first. See
+    /// [`kept_by_head`](Self::kept_by_head).
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
+    pub fn tokens_kept(&self, layer: usize) -> Result<Vec<usize>> {
+        let longest = |heads: Vec<usize>| heads.into_iter().max().unwrap_or(0);
+        Ok(self.kept_by_head(layer)?.into_iter().map(longest).collect())
+    }
+
+    /// Tokens each head of a layer keeps, `[batch][kv_head]`; empty before the first. Where tokens share (EMS) only the
+    /// device knows, and it is read.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
+    pub fn kept_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
+        if self.policy.reducer().makes_shared_entries() {
+            let positions = self.kept_positions(layer)?;
+            return Ok(positions.iter().map(|row| row.iter().map(Vec::len).collect()).collect());
+        }
+        let held = self.layer(layer)?.held();
+        Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
+    }
+
+    /// Entries each head of a layer holds, `[batch][kv_head]`: fewer than tokens where tokens share (EMS).
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn entries_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
+        let cache = self.layer(layer)?;
+        let held = match cache.entries()? {
+            Some(entries) => distinct(&entries, cache.held()),
+            None => cache.held().to_vec(),
+        };
+        Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
+    }
+
+    /// What the allocator measured of a layer at the last prompt, one number a batch row (CAKE: the preference;
+    /// D2O: the density); `None` if it measures nothing.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn layer_measure(&self, layer: usize) -> Result<Option<Vec<f64>>> {
+        Ok(self.layer(layer)?.measure().cloned())
+    }
+
+    /// What the reducer of a layer remembers, `[batch, numbers]` (D2O: the threshold of each row); `None` if it
+    /// remembers nothing.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn reducer_state(&self, layer: usize) -> Result<Option<Tensor<2>>> {
+        Ok(self.layer(layer)?.state().cloned())
+    }
+
+    /// The positions a layer keeps, ascending: `[batch][kv_head][entry]`. Reads from the device.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
+    pub fn kept_positions(&self, layer: usize) -> Result<Vec<Vec<Vec<usize>>>> {
+        let Some(positions) = self.layer(layer)?.positions() else { return Ok(Vec::new()) };
+        let [_, heads, columns] = positions.dims();
+        let positions = positions.try_into_vec_as::<i64>()?;
+        let heads_of_rows = positions.chunks(heads * columns).map(|row| {
+            let heads = row.chunks(columns);
+            heads
+                .map(|head| head.iter().filter_map(|&p| usize::try_from(p).ok()).collect())
+                .collect()
+        });
+        Ok(heads_of_rows.collect())
+    }
+
+    /// The entries of a layer, a row a token, or `None` before the first.
+    ///
+    /// # Errors
+    /// [`Error::LayerOutOfRange`].
+    pub fn entries(&self, layer: usize) -> Result<Option<Entries>> {
+        let Some(entries) = self.layer(layer)?.entries()? else { return Ok(None) };
+        Ok(Some(laid_out(entries, self.config.ops.as_ref())?))
+    }
+
+    /// Bytes the buffers of all layers take on the device now: keys, values, positions, what scorers
+    /// accumulate, and the room made for tokens to come. What a device pads rows by is counted (CUDA pads those of scalars).
+    pub fn bytes_held(&self) -> usize {
+        let rows = self.rows.unwrap_or_default();
+        self.layers.iter().map(|layer| layer.bytes(rows)).sum()
+    }
+
+    /// Bytes the keys and values of all tokens seen would take.
+    pub fn bytes_full(&self) -> usize {
+        let CacheShape { layers, kv_heads, head_dim, .. } = self.shape;
+        let token = 2 * layers * kv_heads * head_dim * self.config.dtype.size();
+        token * self.tokens_seen().iter().sum::<usize>()
+    }
+
+    /// How often tensor operations answered for a kernel, by operation, and why: there is no such device, or the call was
+    /// too large for it. A copy of the cache counts with the one it was made of.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        self.config.ops.fallbacks()
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The dimensions.
+    pub fn shape(&self) -> CacheShape {
+        self.shape
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &CacheConfig {
+        &self.config
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn layer(&self, layer: usize) -> Result<&LayerCache> {
+        let layers = self.layers.len();
+        self.layers.get(layer).ok_or(Error::LayerOutOfRange { layer, layers })
+    }
+}

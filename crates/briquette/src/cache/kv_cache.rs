@@ -1,0 +1,181 @@
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use super::{
+    CacheConfig, Prompt,
+    among_layers::{commit, replacements},
+    context::Context,
+    input::{check, check_finite},
+    layer::LayerCache,
+    place::{Projections, place},
+    progress::Arrival,
+};
+use crate::{CacheShape, Error, Policy, Result, device::Rows, position::PositionEncoding};
+
+/// The key-value cache of a model: what every layer has kept of the tokens it has seen.
+///
+/// Cloning is cheap: both copies share their tensors until one of them is written to.
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    pub(super) shape: CacheShape,
+    pub(super) policy: Policy,
+    pub(super) config: CacheConfig,
+    pub(super) device: Device,
+    /// How rows lie there, once something does.
+    pub(super) rows: Option<Rows>,
+    pub(super) layers: Vec<LayerCache>,
+    batch: Option<usize>,
+    /// The positions of the last call: the layers of one step share them.
+    positions: Option<(Vec<i64>, Tensor<3, Int>)>,
+}
+
+impl KvCache {
+    /// An empty cache that holds keys and values in f32.
+    ///
+    /// # Errors
+    /// [`Error::InvalidShape`], or what [`Policy::check`] and [`Policy::check_shape`] return.
+    pub fn new(shape: CacheShape, policy: Policy, device: &Device) -> Result<Self> {
+        Self::with_config(shape, policy, CacheConfig::default(), device)
+    }
+
+    /// An empty cache. Nothing is allocated on the device before the first token.
+    ///
+    /// # Errors
+    /// [`Error::InvalidShape`], [`Error::DataType`] if the device cannot hold the type, or what
+    /// [`Policy::check`] and [`Policy::check_shape`] return.
+    pub fn with_config(
+        shape: CacheShape,
+        policy: Policy,
+        config: CacheConfig,
+        device: &Device,
+    ) -> Result<Self> {
+        shape.check()?;
+        policy.check()?;
+        policy.check_shape(shape)?;
+        config.check()?;
+        if !device.supports_dtype(config.dtype) {
+            return Err(Error::DataType {
+                what: "the cache",
+                dtype: config.dtype,
+                expected: format!("a type that {device:?} supports"),
+            });
+        }
+        let observes = policy.observes();
+        let layers = (0..shape.layers).map(|_| LayerCache::new(observes)).collect();
+        let device = device.clone();
+        Ok(Self { shape, policy, config, device, rows: None, layers, batch: None, positions: None })
+    }
+
+    /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer: needed if it
+    /// comes in chunks or is padded. A prompt that is compressed at its end is compressed when its last column
+    /// has arrived.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`], [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not
+    /// arrived whole.
+    pub fn begin_prompt(&mut self, prompt: Prompt) -> Result<()> {
+        prompt.check()?;
+        if let Some(batch) = self.batch {
+            prompt.check_rows(batch)?;
+        }
+        for (layer, cache) in self.layers.iter().enumerate() {
+            if let Some((arrived, declared)) = cache.progress().unfinished() {
+                return Err(Error::PromptUnfinished { layer, arrived, declared });
+            }
+        }
+        for layer in &mut self.layers {
+            layer.begin(prompt.clone());
+        }
+        Ok(())
+    }
+
+    /// Attention of new tokens over all the layer holds and over themselves, causal; the new tokens are taken
+    /// in, and the layer is compressed if its policy says so, after the attention.
+    ///
+    /// One call appends, masks, attends, observes and compresses. Without a declared
+    /// [prompt](Self::begin_prompt), several tokens are a whole unpadded prompt, and one token is a prompt if
+    /// the layer is empty, else a decoded token.
+    ///
+    /// # Shapes
+    /// - `queries`: `[batch, query_heads, new, head_dim]`
+    /// - `keys`, `values`: `[batch, kv_heads, new, head_dim]`
+    /// - returns `[batch, query_heads, new, head_dim]`, of the type of the queries; zero at padding
+    ///
+    /// Queries and keys come before their positions are encoded; `encoding` encodes them.
+    ///
+    /// # Errors
+    /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was before.
+    ///
+    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O): those of a prompt
+    /// must come from the first to the last.
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        let new = Projections { queries, keys, values };
+        check(layer, &new, self.shape, &self.device, self.batch)?;
+        encoding.check(self.shape.head_dim, &self.device)?;
+        let [batch, _, columns, _] = new.queries.dims();
+        let arrival = self.layers[layer].progress().arrive(layer, batch, columns)?;
+        let positions = self.positions(&arrival, batch);
+        let new = if arrival.padded { new.without_padding(&positions) } else { new };
+        check_finite(layer, &new, &self.config, arrival.phase)?;
+
+        let Self { shape, policy, config, device, rows, layers, .. } = self;
+        let measures: Vec<Option<Vec<f64>>> =
+            layers.iter().map(|layer| layer.measure().cloned()).collect();
+        let context = Context {
+            layer,
+            shape: *shape,
+            observes: policy.observes(),
+            policy,
+            config,
+            device,
+            rows: *rows.get_or_insert_with(|| Rows::of(device)),
+            encoding,
+            measures: &measures,
+        };
+        let (placed, arriving) = place(context, arrival, new, positions, layers[layer].held())?;
+        let mut step = layers[layer].step(context, batch);
+        let computed = layers[layer].compute(context, &placed, arriving, &mut step);
+        let computed = computed.and_then(|mut outcome| {
+            let others = replacements(layers, context, &mut outcome)?;
+            Ok((outcome, others))
+        });
+        let (outcome, others) = match computed {
+            Ok(computed) => computed,
+            Err(error) => {
+                layers[layer].abort(step);
+                return Err(error);
+            }
+        };
+        let output = commit(layers, context, (placed, outcome, step), others)?;
+        self.batch = Some(batch);
+        Ok(output)
+    }
+
+    /// Forgets everything; the next batch may have another size.
+    pub fn reset(&mut self) {
+        let observes = self.policy.observes();
+        self.layers.fill_with(|| LayerCache::new(observes));
+        self.batch = None;
+    }
+
+    /// The positions of an arrival, `[batch, 1, new]`.
+    fn positions(&mut self, arrival: &Arrival, batch: usize) -> Tensor<3, Int> {
+        if let Some((host, tensor)) = &self.positions
+            && *host == arrival.positions
+            && tensor.dims()[0] == batch
+        {
+            return tensor.clone();
+        }
+        let new = arrival.positions.len() / batch;
+        let data = TensorData::new(arrival.positions.clone(), [batch, 1, new]);
+        let tensor = Tensor::from_data(data, &self.device);
+        self.positions = Some((arrival.positions.clone(), tensor.clone()));
+        tensor
+    }
+}

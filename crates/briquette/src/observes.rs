@@ -1,0 +1,71 @@
+//! What stages want to know of the attention.
+
+/// What a stage wants the attention pass to report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Observes {
+    /// For each entry, the sum of its attention weights over all queries since it was written.
+    pub column_sums: bool,
+    /// For each entry, the sum of their squares.
+    pub column_squares: bool,
+    /// The attention weights of the last so many queries.
+    pub window: usize,
+    /// For each entry, the sum of its weights over the window of so many queries before this one, and over this
+    /// one so far; at the end of a prompt over its last so many queries. Brings the column sums with it.
+    pub local: usize,
+    /// Whether sums are held for each query head or for each kv head, where they are the mean of its group.
+    pub heads: ObservedHeads,
+}
+
+/// The heads sums are held for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObservedHeads {
+    /// The mean over the query heads that share a kv head.
+    #[default]
+    Kv,
+    /// Each query head.
+    Query,
+}
+
+impl Observes {
+    /// Nothing: the stage looks at keys, values or positions only.
+    pub fn nothing() -> Self {
+        Self::default()
+    }
+
+    /// Sums over all queries, the mean of a group.
+    pub fn column_sums() -> Self {
+        Self { column_sums: true, ..Self::default() }
+    }
+
+    /// Sums over all queries, each query head.
+    pub fn column_sums_of_query_heads() -> Self {
+        Self { heads: ObservedHeads::Query, ..Self::column_sums() }
+    }
+
+    /// Sums and sums of squares over all queries, each query head.
+    pub fn moments() -> Self {
+        Self { column_squares: true, ..Self::column_sums_of_query_heads() }
+    }
+
+    /// The weights of the last `queries` queries.
+    pub fn window(queries: usize) -> Self {
+        Self { window: queries, ..Self::default() }
+    }
+
+    /// Sums over all queries and over a moving window of so many, the mean of a group.
+    pub fn local(queries: usize) -> Self {
+        Self { local: queries, ..Self::default() }
+    }
+
+    /// What two stages want.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            column_sums: self.column_sums || other.column_sums,
+            column_squares: self.column_squares || other.column_squares,
+            window: self.window.max(other.window),
+            local: self.local.max(other.local),
+            heads: self.heads.max(other.heads),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+use std::sync::Arc;
+
+use super::{PositionMode, Schedule};
+use crate::{
+    Profile,
+    allocate::{Allocator, AllocatorSpec},
+    budget::{Budget, Protect},
+    observes::Observes,
+    reduce::{Reducer, ReducerSpec},
+    score::Scorer,
+    store::{StoreBuilder, StoreSpec},
+};
+
+/// What a cache keeps: score, allocate, reduce and store, composed.
+///
+/// ```
+/// use briquette::{Budget, Policy, Schedule, score::Pool};
+///
+/// // A named method, changed where the paper leaves a choice open.
+/// let policy = Policy::snapkv(Budget::Tokens(256))
+///     .with_pool(Pool::max(7))
+///     .with_schedule(Schedule::always(32));
+/// // The same as a file.
+/// let text = policy.to_toml().unwrap();
+/// assert_eq!(Policy::from_toml(&text).unwrap().to_toml().unwrap(), text);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Policy {
+    pub(super) name: String,
+    pub(super) budget: Option<Budget>,
+    pub(super) score: Arc<dyn Scorer>,
+    pub(super) protect: Protect,
+    pub(super) allocate: Arc<dyn Allocator>,
+    pub(super) reduce: Arc<dyn Reducer>,
+    pub(super) store: Arc<dyn StoreBuilder>,
+    pub(super) schedule: Schedule,
+    pub(super) positions: PositionMode,
+    pub(super) profile: Option<Arc<Profile>>,
+    /// The first setter that was called in vain.
+    pub(super) mismatch: Option<Mismatch>,
+}
+
+/// A setter of a parameter that the policy did not have.
+#[derive(Clone, Debug)]
+pub(super) struct Mismatch {
+    pub(super) setter: &'static str,
+    /// What it had.
+    pub(super) has: String,
+}
+
+impl Policy {
+    /// A policy that keeps the highest `score`s of every kv head: uniform allocation, eviction, a dense
+    /// store, compression after the prompt and after every decoded token. The start of a custom policy.
+    pub fn custom(name: &str, budget: Budget, score: impl Scorer) -> Self {
+        Self {
+            name: name.to_owned(),
+            budget: Some(budget),
+            score: Arc::new(score),
+            protect: Protect::default(),
+            allocate: AllocatorSpec::default().stage(),
+            reduce: ReducerSpec::default().stage(),
+            store: StoreSpec::default().stage(),
+            schedule: Schedule::always(1),
+            positions: PositionMode::Written,
+            profile: None,
+            mismatch: None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its budget; `None` keeps everything.
+    pub fn budget(&self) -> Option<Budget> {
+        self.budget
+    }
+
+    /// What it keeps whatever the scores.
+    pub fn protect(&self) -> Protect {
+        self.protect
+    }
+
+    /// When it compresses.
+    pub fn schedule(&self) -> Schedule {
+        self.schedule
+    }
+
+    /// At which positions entries are encoded.
+    pub fn positions(&self) -> PositionMode {
+        self.positions
+    }
+
+    /// What was measured of the model, if it was given.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_deref()
+    }
+
+    /// Whether a stage reads a profile of the model.
+    pub fn reads_profile(&self) -> bool {
+        self.scorer().reads_profile() || self.allocator().reads_profile()
+    }
+
+    /// What its stages want to know of the attention.
+    pub fn observes(&self) -> Observes {
+        let scorer = self.scorer().observes();
+        scorer.and(self.allocator().observes()).and(self.reducer().observes())
+    }
+
+    /// Its first stage.
+    pub fn scorer(&self) -> &dyn Scorer {
+        self.score.as_ref()
+    }
+
+    /// Its second stage.
+    pub fn allocator(&self) -> &dyn Allocator {
+        self.allocate.as_ref()
+    }
+
+    /// Its third stage.
+    pub fn reducer(&self) -> &dyn Reducer {
+        self.reduce.as_ref()
+    }
+
+    /// Its fourth stage.
+    pub fn store(&self) -> &dyn StoreBuilder {
+        self.store.as_ref()
+    }
+
+    /// Whether heads of a layer may hold different numbers of entries.
+    pub fn makes_ragged_heads(&self) -> bool {
+        self.allocator().allocates_heads() || self.reducer().makes_ragged_heads()
+    }
+}

@@ -1,0 +1,129 @@
+use std::fmt::Debug;
+
+use burn::tensor::{DType, Device, Int, Tensor};
+
+use super::RotaryEmbedding;
+use crate::{
+    Error, Result,
+    ops::{Ops, RotaryTables, rotate},
+};
+
+/// Encodes positions into queries and keys.
+pub trait PositionEncoding: Debug + Send + Sync {
+    /// Encodes `positions` into `x`.
+    ///
+    /// # Shapes
+    /// - `x`: `[batch, heads, tokens, head_dim]`
+    /// - `positions`: `[batch, heads or 1, tokens]`, within `-1..max_positions`; at −1 stands padding,
+    ///   whose result does not matter as long as it is finite
+    /// - returns `[batch, heads, tokens, head_dim]`, of the type of `x`
+    fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4>;
+
+    /// The rotary embedding this is, if it is one, so that kernels can encode rows, or keys as they read them. Others
+    /// are encoded by [`encode`](Self::encode).
+    fn rotary(&self) -> Option<&RotaryEmbedding> {
+        None
+    }
+
+    /// One more than the highest position that can be encoded, or `None` if there is no end.
+    fn max_positions(&self) -> Option<usize>;
+
+    /// Checks that heads of `head_dim` channels on `device` can be encoded. A cache asks before every call.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) or
+    /// [`Error::WrongDevice`](crate::Error::WrongDevice).
+    fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
+        let _ = (head_dim, device);
+        Ok(())
+    }
+}
+
+/// What `encoding` makes of rows, by these operations where it is a rotary embedding.
+pub(crate) fn encode(
+    encoding: &dyn PositionEncoding,
+    x: Tensor<4>,
+    positions: Tensor<3, Int>,
+    ops: &dyn Ops,
+) -> Result<Tensor<4>> {
+    match encoding.rotary() {
+        Some(rotary) => {
+            let (cosines, sines) = rotary.tables();
+            Ok(ops.rotate(x, RotaryTables { cosines, sines, positions })?)
+        }
+        None => Ok(encoding.encode(x, positions)),
+    }
+}
+
+/// For models that encode positions elsewhere, or not at all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPositionEncoding;
+
+impl PositionEncoding for NoPositionEncoding {
+    fn encode(&self, x: Tensor<4>, _positions: Tensor<3, Int>) -> Tensor<4> {
+        x
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl PositionEncoding for RotaryEmbedding {
+    fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
+        let (cosines, sines) = self.tables();
+        rotate(x, RotaryTables { cosines, sines, positions })
+    }
+
+    fn rotary(&self) -> Option<&RotaryEmbedding> {
+        Some(self)
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        Some(self.max_positions)
+    }
+
+    fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
+        if self.head_dim() != head_dim {
+            return Err(Error::InvalidParameter {
+                parameter: "head_dim of the rotary embedding",
+                value: self.head_dim().to_string(),
+                must_be: format!("{head_dim}, as in the cache"),
+            });
+        }
+        let found = self.tables().0.device();
+        if found != *device {
+            return Err(Error::WrongDevice {
+                tensor: "the rotary embedding",
+                expected: format!("{device:?}"),
+                found: format!("{found:?}"),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The encoding of keys that are held as they came.
+#[derive(Clone, Debug)]
+pub struct Encode<'a> {
+    /// The encoding.
+    pub encoding: &'a dyn PositionEncoding,
+    /// At which position each entry is encoded, `[batch, kv_heads or 1, entries]`.
+    pub positions: Tensor<3, Int>,
+}
+
+impl Encode<'_> {
+    /// What a kernel needs to encode keys of this type as it reads them; `None` if it cannot.
+    pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryTables> {
+        let (cosines, sines) = self.encoding.rotary()?.tables_for(keys);
+        Some(RotaryTables { cosines, sines, positions: self.positions.clone() })
+    }
+
+    /// The keys, encoded if they are held as they came.
+    pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
+        match encode {
+            None => Ok(keys),
+            Some(Self { encoding, positions }) => self::encode(*encoding, keys, positions.clone(), ops),
+        }
+    }
+}

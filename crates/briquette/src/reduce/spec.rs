@@ -1,0 +1,19 @@
+use super::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Reducer, ValueMerge};
+use crate::spec::built_in;
+
+built_in! {
+    /// The reducers that have a file form.
+    ReducerSpec: Reducer {
+        Evict,
+        ValueMerge,
+        GaussianMerge,
+        EmaMerge,
+        EvictThenMerge,
+    }
+}
+
+impl Default for ReducerSpec {
+    fn default() -> Self {
+        Self::Evict(Evict {})
+    }
+}

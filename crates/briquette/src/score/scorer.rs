@@ -1,0 +1,40 @@
+use std::{any::Any, fmt::Debug};
+
+use burn::tensor::Tensor;
+
+use crate::{LayerView, Result, observes::Observes};
+
+/// Scores the entries of a layer; the highest are kept longest.
+pub trait Scorer: Any + Debug + Send + Sync {
+    /// The name used in tables and errors.
+    fn name(&self) -> &str;
+
+    /// The name and the parameters that matter, for tables.
+    fn summary(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// What the attention pass must report for [`score`](Self::score).
+    fn observes(&self) -> Observes {
+        Observes::nothing()
+    }
+
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] with the parameter's name and value.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether it reads a [`Profile`](crate::Profile) of the model.
+    fn reads_profile(&self) -> bool {
+        false
+    }
+
+    /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not matter.
+    ///
+    /// # Errors
+    /// Whatever keeps the scorer from scoring; the cache is then left as it was.
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>>;
+}

@@ -1,0 +1,33 @@
+//! The built-in stages of a kind, and their file form.
+
+/// Defines an enum of built-in stages: what a policy file says of a stage, `kind` and parameters.
+macro_rules! built_in {
+    ($(#[$meta:meta])* $spec:ident: $stage:ident { $($kind:ident),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(tag = "kind", rename_all = "kebab-case")]
+        pub(crate) enum $spec {
+            $($kind($kind)),*
+        }
+
+        impl $spec {
+            /// The built-in stage that `stage` is; `None` for one of a user's own, which has no file form.
+            pub(crate) fn of(stage: &dyn $stage) -> Option<Self> {
+                let stage: &dyn ::std::any::Any = stage;
+                $(if let Some(stage) = stage.downcast_ref::<$kind>() {
+                    return Some(Self::$kind(*stage));
+                })*
+                None
+            }
+
+            /// The stage it describes.
+            pub(crate) fn stage(self) -> ::std::sync::Arc<dyn $stage> {
+                match self {
+                    $(Self::$kind(stage) => ::std::sync::Arc::new(stage)),*
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use built_in;

@@ -1,0 +1,235 @@
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
+
+use super::{Wanted, Window, WindowMoments};
+use crate::{
+    CacheShape, Error, Profile, Result,
+    budget::Protect,
+    ops::{
+        Entries, OpError, Ops, SelectInput, Selection, Split, Track, group_mean, laid_out,
+    },
+};
+
+/// What the stages see of a layer: one is lent to the scorer, the allocator and the reducer in turn.
+///
+/// Lists with a number for each head have one for each batch row and kv head, rows first.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LayerView<'a> {
+    /// The layer.
+    pub layer: usize,
+    /// The dimensions of the cache.
+    pub shape: CacheShape,
+    /// The entries as they are held.
+    pub entries: &'a Entries,
+    /// Entries held, one number a head: the last columns.
+    pub held: &'a [usize],
+    /// Tokens seen, one number a batch row, padding not counted.
+    pub seen: &'a [usize],
+    /// The policy's budget in tokens a layer, one number a batch row.
+    pub budget: &'a [usize],
+    /// What is kept whatever the scores.
+    pub protect: Protect,
+    /// Whether tokens of a prompt have just arrived; false in decoding.
+    pub prompt: bool,
+    /// Whether NaN is looked for among the scores, see [`SelectInput::check`].
+    pub check: bool,
+    /// Whether heads of the layer may hold different tokens in the same column.
+    pub heads_differ: bool,
+    /// Whether what is left may begin with more fillers than its longest head needs: the store packs heads.
+    pub packs_heads: bool,
+    /// How many of the last queries are a row's own, one number a batch row.
+    pub window_queries: &'a [usize],
+    /// With [`Observes::window`](crate::score::Observes::window): the last queries.
+    pub(crate) window: Option<&'a Window<'a>>,
+    /// The profile of the model, if the policy has one.
+    pub profile: Option<&'a Profile>,
+    /// What the allocator has [measured](crate::allocate::Allocator::measure) of each layer, `[layers][batch]`; `None`
+    /// for layers of a prompt that have not arrived yet.
+    pub measures: &'a [Option<Vec<f64>>],
+    /// The scores, once there are some.
+    pub(crate) scores: Option<&'a Tensor<3>>,
+    /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.
+    pub state: Option<&'a Tensor<2>>,
+    /// The hot operations.
+    pub ops: &'a dyn Ops,
+}
+
+impl<'a> LayerView<'a> {
+    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
+    ///
+    /// # Errors
+    /// [`Error::Operation`] if an operation refused its input.
+    pub fn keys(&self) -> Result<Tensor<4>> {
+        Ok(laid_out(self.entries.clone(), self.ops)?.keys)
+    }
+
+    /// Values, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
+    ///
+    /// # Errors
+    /// [`Error::Operation`] if an operation refused its input.
+    pub fn values(&self) -> Result<Tensor<4>> {
+        Ok(laid_out(self.entries.clone(), self.ops)?.values)
+    }
+
+    /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is padding.
+    pub fn positions(&self) -> &'a Tensor<3, Int> {
+        &self.entries.positions
+    }
+
+    /// What has been counted, `[batch, heads, entries]`, f32.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it observes it.
+    pub fn track(&self, track: Track, stage: &str) -> Result<&'a Tensor<3>> {
+        self.entries.tracks.get(track).ok_or_else(|| without(stage, &format!("{track:?}")))
+    }
+
+    /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, f32, the last query last,
+    /// and how many of them are a row's own. Fewer queries if fewer have been seen, zero where a query was padding.
+    ///
+    /// They are computed in this call: where sums over the queries do, [`moments`](Self::moments) is faster.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it observes a window.
+    pub fn last_queries(&self, queries: usize, stage: &str) -> Result<(Tensor<4>, Vec<usize>)> {
+        let window = self.window.ok_or_else(|| without(stage, "window"))?;
+        let weights = window.weights()?;
+        let all = weights.dims()[2];
+        let kept = queries.min(all);
+        let own = self.window_queries.iter().map(|&own| own.min(kept)).collect();
+        Ok((weights.narrow(2, all - kept, kept), own))
+    }
+
+    /// Sums over the last `queries` queries of what their weights are; fewer queries if fewer have been seen.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it observes a window.
+    pub fn moments(&self, queries: usize, wanted: Wanted, stage: &str) -> Result<WindowMoments> {
+        let window = self.window.ok_or_else(|| without(stage, "window"))?;
+        window.moments(queries, self.window_queries, wanted)
+    }
+
+    /// The policy's scores, `[batch, kv_heads, entries]`, f32. A reducer has them; an allocator if it
+    /// [asks for them](crate::allocate::Allocator::reads_scores).
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if there are none.
+    pub fn scores(&self, stage: &str) -> Result<&'a Tensor<3>> {
+        self.scores.ok_or_else(|| without(stage, "scores"))
+    }
+
+    /// The mean over the query heads that share a kv head: `[batch, query_heads, entries]` becomes
+    /// `[batch, kv_heads, entries]`. What is counted for kv heads already is unchanged.
+    pub fn group_mean(&self, scores: Tensor<3>) -> Tensor<3> {
+        group_mean(scores, self.shape.kv_heads)
+    }
+
+    /// The mean over all heads of `scores`, query heads or kv heads, the same for every kv head:
+    /// `[batch, heads, entries]` becomes `[batch, kv_heads, entries]`. Where kv heads hold different tokens it is taken
+    /// token by token, and a head gives nothing to a token it does not hold.
+    pub fn layer_mean(&self, scores: Tensor<3>) -> Tensor<3> {
+        let all: Vec<usize> = (0..scores.dims()[1]).collect();
+        self.mean_of(scores, &all)
+    }
+
+    /// The same over some of the heads of `scores`.
+    pub fn mean_of(&self, scores: Tensor<3>, heads: &[usize]) -> Tensor<3> {
+        let [batch, all, entries] = scores.dims();
+        let CacheShape { kv_heads, .. } = self.shape;
+        let device = scores.device();
+        let pick = |list: Vec<usize>| {
+            let list: Vec<i64> = list.into_iter().map(|index| index as i64).collect();
+            let length = list.len();
+            Tensor::<1, Int>::from_data(TensorData::new(list, [length]), &device)
+        };
+        let scores = scores.select(1, pick(heads.to_vec()));
+        if !self.heads_differ {
+            return scores.mean_dim(1).expand([batch, kv_heads, entries]);
+        }
+        let kv_head = pick(heads.iter().map(|head| head * kv_heads / all).collect());
+        let written = self.positions().clone().greater_equal_scalar(0);
+        let positions = self.positions().clone().clamp_min(0);
+        let scores = scores.mask_fill(written.select(1, kv_head.clone()).bool_not(), 0.0);
+        let seen = self.seen.iter().copied().max().unwrap_or(0);
+        let none = Tensor::zeros([batch, heads.len(), seen], (&device, DType::F32));
+        let tokens = positions.clone().select(1, kv_head);
+        let of_tokens = none.scatter(2, tokens, scores, IndexingUpdateOp::Add);
+        of_tokens.mean_dim(1).expand([batch, kv_heads, seen]).gather(2, positions)
+    }
+
+    /// The policy's profile.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if there is none.
+    pub fn profile(&self, stage: &str) -> Result<&'a Profile> {
+        self.profile.ok_or_else(|| without(stage, "profile"))
+    }
+
+    /// Tokens that are kept whatever their scores under a budget of `budget`, at most all of it.
+    pub fn protected(&self, budget: usize) -> usize {
+        let recent = self.protect.recent.tokens(budget);
+        self.protect.sinks.saturating_add(recent).min(budget)
+    }
+
+    /// The measures of a batch row in the layers that have one, in order, and the place of this layer among them.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if nothing was measured of this layer.
+    pub fn measures_of(&self, row: usize, stage: &str) -> Result<(usize, Vec<f64>)> {
+        let known = |layer: usize| {
+            self.measures
+                .get(layer)
+                .and_then(Option::as_ref)
+                .and_then(|rows| rows.get(row))
+                .copied()
+        };
+        if known(self.layer).is_none() {
+            return Err(without(stage, &format!("measure of layer {}", self.layer)));
+        }
+        let place = (0..self.layer).filter(|&layer| known(layer).is_some()).count();
+        Ok((place, (0..self.shape.layers).filter_map(known).collect()))
+    }
+
+    /// The entries to keep, `keep` of each head: the protected ones, then the highest scores.
+    ///
+    /// # Errors
+    /// What [`Ops::select`] returns, or [`Error::Stage`] if there are no scores.
+    pub fn select(&self, keep: &[usize]) -> Result<Selection> {
+        self.with_selection(keep, |selection| self.ops.select(selection))
+    }
+
+    /// [`select`](Self::select), and the entries that are not kept.
+    ///
+    /// # Errors
+    /// As [`select`](Self::select).
+    pub fn split(&self, keep: &[usize]) -> Result<Split> {
+        self.with_selection(keep, |selection| self.ops.split(selection))
+    }
+
+    fn with_selection<T>(
+        &self,
+        keep: &[usize],
+        run: impl FnOnce(SelectInput<'_>) -> std::result::Result<T, OpError>,
+    ) -> Result<T> {
+        let recent: Vec<usize> =
+            keep.iter().map(|&keep| self.protect.recent.tokens(keep)).collect();
+        let selected = run(SelectInput {
+            scores: self.scores("selection")?,
+            held: self.held,
+            keep,
+            sinks: self.protect.sinks,
+            recent: &recent,
+            check: self.check,
+        });
+        selected.map_err(|error| Error::of_layer(error, self.layer))
+    }
+}
+
+/// The error of a stage called without what it asked for.
+fn without(stage: &str, what: &str) -> Error {
+    Error::Stage {
+        stage: "stage",
+        name: stage.to_owned(),
+        reason: format!("was called without its {what}"),
+    }
+}

@@ -1,0 +1,9 @@
+//! What the stages see of a layer.
+
+mod layer_view;
+mod moments;
+mod window;
+
+pub use layer_view::LayerView;
+pub use moments::{Wanted, WindowMoments};
+pub(crate) use window::Window;

@@ -1,0 +1,91 @@
+use std::cell::RefCell;
+
+use burn::tensor::Tensor;
+
+use super::{Wanted, WindowMoments};
+use crate::{
+    Result,
+    ops::{Entries, MomentsInput, Ops, Visibility, WindowInput, laid_out},
+    position::Encode,
+};
+
+/// The last queries of a layer and the entries they see. Their weights are computed when a stage asks for them.
+#[derive(Debug)]
+pub(crate) struct Window<'a> {
+    /// Positions encoded, `[batch, query_heads, queries, head_dim]`.
+    pub(crate) queries: Tensor<4>,
+    pub(crate) entries: Entries,
+    /// How their keys are to be encoded, if they are held as they came.
+    pub(crate) encode: Option<Encode<'a>>,
+    pub(crate) visibility: Visibility,
+    /// What query-key products are multiplied by.
+    pub(crate) scale: f64,
+    pub(crate) ops: &'a dyn Ops,
+    pub(crate) known: RefCell<Known>,
+}
+
+/// What has been computed for one stage: another one often asks for the same.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// The keys, encoded.
+    keys: Option<Tensor<4>>,
+    moments: Vec<WindowMoments>,
+}
+
+impl Window<'_> {
+    /// The attention weights, `[batch, query_heads, queries, entries]`, f32.
+    pub(crate) fn weights(&self) -> Result<Tensor<4>> {
+        Ok(self.ops.window_weights(self.last(self.queries.dims()[2])?)?)
+    }
+
+    /// Sums over the last `queries` queries, of which as many of the last as `own` says count, one number a batch row.
+    pub(crate) fn moments(
+        &self,
+        queries: usize,
+        own: &[usize],
+        wanted: Wanted,
+    ) -> Result<WindowMoments> {
+        let queries = queries.min(self.queries.dims()[2]);
+        let own: Vec<usize> = own.iter().map(|&own| own.min(queries)).collect();
+        let is_it = |known: &&WindowMoments| {
+            known.queries == queries
+                && known.own == own
+                && (known.sums.deviations.is_some() || !wanted.variance)
+                && (known.sums.entropies.is_some() || !wanted.entropy)
+        };
+        if let Some(known) = self.known.borrow().moments.iter().find(is_it) {
+            return Ok(known.clone());
+        }
+        let sums = self.ops.window_moments(MomentsInput {
+            window: self.last(queries)?,
+            own: own.clone(),
+            deviations: wanted.variance,
+            entropies: wanted.entropy,
+        })?;
+        let found = WindowMoments { sums, queries, own };
+        self.known.borrow_mut().moments.push(found.clone());
+        Ok(found)
+    }
+
+    /// The last `queries` queries and the keys.
+    fn last(&self, queries: usize) -> Result<WindowInput> {
+        let first = self.queries.dims()[2] - queries;
+        Ok(WindowInput {
+            queries: self.queries.clone().narrow(2, first, queries),
+            keys: self.keys()?,
+            visibility: self.visibility.clone().of_last(queries),
+            scale: self.scale,
+        })
+    }
+
+    fn keys(&self) -> Result<Tensor<4>> {
+        let mut known = self.known.borrow_mut();
+        if let Some(keys) = &known.keys {
+            return Ok(keys.clone());
+        }
+        let keys = laid_out(self.entries.clone(), self.ops)?.keys;
+        let keys = Encode::keys(self.encode.as_ref(), keys, self.ops)?;
+        known.keys = Some(keys.clone());
+        Ok(keys)
+    }
+}
