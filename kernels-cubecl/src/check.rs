@@ -74,12 +74,7 @@ impl Check {
         if fits {
             return Ok(());
         }
-        Err(OpError::Value {
-            operation: self.operation,
-            what,
-            found,
-            expected: expected.into(),
-        })
+        Err(OpError::Value { operation: self.operation, what, found, expected: expected.into() })
     }
 
     /// Refuses more than the device takes.

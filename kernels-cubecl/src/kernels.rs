@@ -16,7 +16,7 @@ use crate::{
     classify::classify,
     column_scores::column_scores,
     compact::compact,
-    decode::{decode, FEW_QUERIES},
+    decode::{FEW_QUERIES, decode},
     ema::ema_weights,
     extend::extend,
     global_local::global_local,

@@ -21,15 +21,11 @@ use syn::{
 };
 
 /// The crates that hold to it, folders of `crates`.
-const CRATES: [&str; 2] = ["briquette", "briquette-models"];
+const CRATES: [&str; 3] = ["briquette", "briquette-models", "briquette-ops"];
 
 /// The modules of `briquette` from the lowest: none imports one behind it.
 const ORDER: [&str; 8] =
     ["budget", "view", "score", "allocate", "reduce", "store", "policy", "cache"];
-
-/// What is on its way into a crate of its own: the operations, and the entries they work on.
-const LEAVING: [&str; 5] =
-    ["ops/", "cache/entries.rs", "cache/sharing.rs", "cache/tracks.rs", "score/pool.rs"];
 
 /// Files by their path below `src`, and those they stand on.
 type Graph = BTreeMap<String, BTreeSet<String>>;
@@ -162,11 +158,7 @@ impl Crate {
                 Target::Item(of) => Some(self.modules[of].file.clone()),
                 Target::Module(_) => None,
             });
-            let files: BTreeSet<String> =
-                files.filter(|file| *file != module.file && !is_leaving(file)).collect();
-            if is_leaving(&module.file) {
-                continue;
-            }
+            let files: BTreeSet<String> = files.filter(|file| *file != module.file).collect();
             graph.entry(module.file.clone()).or_default().extend(files);
         }
         graph
@@ -292,10 +284,6 @@ fn is_test(attribute: &Attribute) -> bool {
     };
     attribute.path().is_ident("cfg")
         && attribute.meta.require_list().is_ok_and(|list| names_test(&list.tokens))
-}
-
-fn is_leaving(file: &str) -> bool {
-    LEAVING.iter().any(|start| file.starts_with(start))
 }
 
 /// The files that can be reached from one.

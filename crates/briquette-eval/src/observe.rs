@@ -9,8 +9,8 @@ use std::sync::{
 use briquette::{
     CacheConfig, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, MergeOps, Ops, OpError, SelectOps,
-        WindowInput,
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, MergeOps, OpError, Ops,
+        SelectOps, WindowInput,
     },
     position::NoPositionEncoding,
 };

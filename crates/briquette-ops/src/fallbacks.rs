@@ -58,7 +58,12 @@ mod tests {
         let fallbacks = Fallbacks::default();
         let device = OpError::Device { operation: "nearest" };
         let large = OpError::TooLarge { operation: "merge", what: "rows", found: 2, max: 1 };
-        let shape = OpError::Shape { operation: "merge", tensor: "keys", found: vec![1], expected: vec![2] };
+        let shape = OpError::Shape {
+            operation: "merge",
+            tensor: "keys",
+            found: vec![1],
+            expected: vec![2],
+        };
         assert_eq!(fallbacks.or(Ok(1), || Ok(2)), Ok(1));
         assert_eq!(fallbacks.or(Err(device.clone()), || Ok(2)), Ok(2));
         assert_eq!(fallbacks.or(Err(device.clone()), || Ok(2)), Ok(2));

@@ -26,24 +26,25 @@ mod unit;
 
 pub use attention::{
     AttentionInput, AttentionOps, AttentionOutput, ClusteredKv, DecodeInput, DecodeOutput, DenseKv,
-    KvLayout, MomentsInput, MomentsOutput, PackedGroups, QuantizedKv, RaggedKv, RotaryTables, Tail, rotate,
-    Visibility, WindowInput,
+    KvLayout, MomentsInput, MomentsOutput, PackedGroups, QuantizedKv, RaggedKv, RotaryTables, Tail,
+    Visibility, WindowInput, rotate,
 };
 pub use cluster::{
     ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, ExtendOutput, GlobalLocalInput, Groups,
     MergedRows, Pool, PoolKind, RegroupInput, RegroupOutput, RowWeightsInput, row_weights,
 };
 pub use entries::{
-    Entries, Selection, Sharing, Split, Track, Tracks, aligned, aligned_rows, counted, few_widths, few_widths_from, fillers, gather_entries, gather_positions, gather_rows, gather_scalars, group_mean,
-    moved, outside_window,
+    Entries, Selection, Sharing, Split, Track, Tracks, aligned, aligned_rows, counted, few_widths,
+    few_widths_from, fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
+    group_mean, moved, outside_window,
 };
 pub use error::{OpError, Result};
 pub use fallbacks::{Fallback, Fallbacks};
+pub use laid_out::{laid_out, select_entries};
 pub use merge::{
     AccumulateInput, EmaInput, EmaOutput, MergeInput, MergeOps, NearestInput, NearestOutput, merge,
 };
 pub use ops::{Ops, Reference};
 pub use select::{PackInput, PadInput, SelectInput, SelectOps};
-pub use laid_out::{laid_out, select_entries};
 pub use table::Table;
 pub use unit::{norm, unit};

@@ -1,4 +1,7 @@
-use crate::{attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, merge::MergeOps, select::SelectOps};
+use crate::{
+    attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, merge::MergeOps,
+    select::SelectOps,
+};
 
 /// All operations a cache uses.
 pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps {

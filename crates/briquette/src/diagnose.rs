@@ -5,8 +5,8 @@ use burn::tensor::{DType, Int, Tensor};
 
 use crate::{
     Result,
-    ops::{Entries, Track},
     ops::unit,
+    ops::{Entries, Track},
 };
 
 /// The share of a head's tokens that it takes, the most attended first, to gather the share `zeta` of the weight

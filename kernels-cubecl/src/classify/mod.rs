@@ -23,7 +23,8 @@ use crate::{check::Check, missing::Missing};
 /// kernels or cannot launch so much.
 pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
     let check = Check::new("classify", &input.rows.device())?;
-    let ClassifyInput { rows, left, entries: counts, merged, centers, positions, scores, .. } = input;
+    let ClassifyInput { rows, left, entries: counts, merged, centers, positions, scores, .. } =
+        input;
     let dims @ [batch, heads, columns] = rows.dims();
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;

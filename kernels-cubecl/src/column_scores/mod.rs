@@ -47,7 +47,8 @@ pub fn column_scores(
     local: usize,
 ) -> Result<ColumnScoresOutput> {
     check(input, &log_sum_exp, local)?;
-    let AttentionInput { queries, keys, visibility, scale, column_squares: squares, .. } = input.clone();
+    let AttentionInput { queries, keys, visibility, scale, column_squares: squares, .. } =
+        input.clone();
     let [queries, keys] = [queries, keys].map(Tensor::into_dispatch);
     let log_sum_exp = log_sum_exp.into_dispatch();
     let scale = scale as f32;
@@ -80,12 +81,7 @@ fn check(input: &AttentionInput, log_sum_exp: &Tensor<3>, local: usize) -> Resul
     check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
     let [batch, heads, new, _] = input.queries.dims();
     check.shape("log_sum_exp", log_sum_exp.dims(), [batch, heads, new])?;
-    check.value(
-        "local",
-        local,
-        local <= new,
-        format!("at most {new}, the queries"),
-    )?;
+    check.value("local", local, local <= new, format!("at most {new}, the queries"))?;
     let entries = input.keys.dims()[2];
     check.countable("the sums", &[batch, heads, entries])?;
     check.tensors(8)?;

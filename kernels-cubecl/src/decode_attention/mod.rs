@@ -54,7 +54,10 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             let expected = format!("at least {entries}, the entries");
             check.value("the positions of entries", columns, fits, expected)?;
             check.same_type("the entries' positions", of_entries.dtype(), queries.dtype())?;
-            Seen::Positions { queries: queries.into_dispatch(), entries: of_entries.into_dispatch() }
+            Seen::Positions {
+                queries: queries.into_dispatch(),
+                entries: of_entries.into_dispatch(),
+            }
         }
     };
     check_cubes(&check, &input.queries, &keys, entries)?;
@@ -142,12 +145,7 @@ fn check_buffers(
 }
 
 /// `columns` are those of the weights.
-fn check_cubes(
-    check: &Check,
-    queries: &Tensor<4>,
-    keys: &Tensor<4>,
-    columns: usize,
-) -> Result<()> {
+fn check_cubes(check: &Check, queries: &Tensor<4>, keys: &Tensor<4>, columns: usize) -> Result<()> {
     let [batch, query_heads, new, _] = queries.dims();
     let kv_heads = keys.dims()[1];
     check.countable("weights", &[batch, query_heads, new, columns])?;

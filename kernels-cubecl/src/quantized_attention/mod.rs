@@ -132,7 +132,12 @@ fn check(input: &DecodeInput, kv: &QuantizedKv) -> Result<()> {
     check.shape("tail_keys", kv.tail.keys.dims(), tail)?;
     check.shape("tail_values", kv.tail.values.dims(), tail)?;
     check.value("capacity", capacity, capacity > 0, "at least 1")?;
-    check.value("tail", kv.tail.entries, kv.tail.entries <= capacity, format!("at most {capacity}"))?;
+    check.value(
+        "tail",
+        kv.tail.entries,
+        kv.tail.entries <= capacity,
+        format!("at most {capacity}"),
+    )?;
     let (least, most) = (kv.most_pages * group, kv.most_pages * group + kv.tail.entries);
     let held = (least..=most).contains(&kv.columns);
     check.value("columns", kv.columns, held, format!("{least} to {most}"))?;

@@ -6,7 +6,7 @@ mod kernel;
 use briquette_ops::{Result, RotaryTables};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{Tensor},
+    tensor::Tensor,
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};

@@ -105,7 +105,12 @@ fn check(input: &DecodeInput, kv: &ClusteredKv) -> Result<()> {
     let columns = batch * kv_heads * width;
     check.value("entries", entries, (1..=columns).contains(&entries), "1 to a column")?;
     check.value("capacity", capacity, capacity > 0, "at least 1")?;
-    check.value("tail", kv.tail.entries, kv.tail.entries <= capacity, format!("at most {capacity}"))?;
+    check.value(
+        "tail",
+        kv.tail.entries,
+        kv.tail.entries <= capacity,
+        format!("at most {capacity}"),
+    )?;
     heads.check(&check)?;
     let columns = width + kv.tail.entries;
     if let Some(rotary) = &kv.rotary {

@@ -42,6 +42,11 @@ pub(super) fn same(from: &[i64], width: usize, columns: usize) -> Option<usize> 
 }
 
 /// The columns of each head from its own first on, within those there are.
-pub(super) fn places(dims: [usize; 3], from: &[i64], columns: usize, device: &Device) -> Tensor<3, Int> {
+pub(super) fn places(
+    dims: [usize; 3],
+    from: &[i64],
+    columns: usize,
+    device: &Device,
+) -> Tensor<3, Int> {
     moved(counted(dims, device), from).clamp(0, columns as i64 - 1)
 }

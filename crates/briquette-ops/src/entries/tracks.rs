@@ -66,11 +66,7 @@ impl Tracks {
     }
 
     /// Each of them with its counterpart.
-    pub fn zip(
-        self,
-        other: Self,
-        mut f: impl FnMut(Tensor<3>, Tensor<3>) -> Tensor<3>,
-    ) -> Self {
+    pub fn zip(self, other: Self, mut f: impl FnMut(Tensor<3>, Tensor<3>) -> Tensor<3>) -> Self {
         let pairs = self.0.into_iter().zip(other.0);
         Self(pairs.map(|((kind, a), (_, b))| (kind, f(a, b))).collect())
     }

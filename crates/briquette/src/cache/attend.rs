@@ -2,9 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 
-use super::{
-    Entries, append::Appended, context::Context, place::Placed, ranks::Ranks,
-};
+use super::{Entries, append::Appended, context::Context, place::Placed, ranks::Ranks};
 use crate::{
     Result,
     ops::{AttentionOutput, Ops, Table, Visibility},

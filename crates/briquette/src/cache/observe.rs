@@ -47,10 +47,9 @@ pub(super) fn window<'a>(
         // Entries between the window's own may have been evicted since.
         visibility: match all.padded || size > 1 {
             false => Visibility::Causal,
-            true => Visibility::Positions {
-                queries: last.positions,
-                entries: all.positions.clone(),
-            },
+            true => {
+                Visibility::Positions { queries: last.positions, entries: all.positions.clone() }
+            }
         },
         scale: context.scale(),
         ops,

@@ -173,12 +173,7 @@ impl Ring {
 
     /// Of all that is held and new queries behind it, each row's last `size` that are not padding; padding fills
     /// up in front of the rows that have fewer.
-    fn without_padding(
-        &self,
-        joined: Queries,
-        positions: &[i64],
-        size: usize,
-    ) -> Queries {
+    fn without_padding(&self, joined: Queries, positions: &[i64], size: usize) -> Queries {
         let [batch, heads, total, _] = joined.queries.dims();
         let columns = positions.len() / batch;
         let held = total - columns;

@@ -123,7 +123,9 @@ impl Encode<'_> {
     pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
         match encode {
             None => Ok(keys),
-            Some(Self { encoding, positions }) => self::encode(*encoding, keys, positions.clone(), ops),
+            Some(Self { encoding, positions }) => {
+                self::encode(*encoding, keys, positions.clone(), ops)
+            }
         }
     }
 }

@@ -3,12 +3,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Reduced, Reducer, split::split};
 use crate::{
-    LayerView, Result,
+    LayerView, Result, check,
+    ops::{EmaInput, EmaOutput, MergeInput, NearestInput, NearestOutput, Split, select_entries},
     ops::{Entries, Tracks},
-    check,
-    ops::{
-        EmaInput, EmaOutput, MergeInput, NearestInput, NearestOutput, Split, select_entries,
-    },
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et

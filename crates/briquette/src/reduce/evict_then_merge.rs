@@ -3,14 +3,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Reduced, Reducer};
 use crate::{
-    Error, LayerView, Result,
-    ops::{Entries, Sharing, Track, Tracks},
-    check,
+    Error, LayerView, Result, check,
     ops::{
         ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
-        RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table, aligned,
-        aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
+        RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table,
+        aligned, aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
     },
+    ops::{Entries, Sharing, Track, Tracks},
 };
 
 /// Evicts what matters least and merges what matters a little into what matters most: EMS.
@@ -351,19 +350,20 @@ impl Step<'_> {
             of_left = of_left.mask_fill(fillers, -1);
         }
         let Groups { order, members, none } = ops.group(of_left.clone(), most(&counts.entries))?;
-        let RegroupOutput { positions, entry, centers, norms, tracks } = ops.regroup(RegroupInput {
-            columns: left.indices,
-            classes: of_left,
-            order,
-            counts: &counts.tokens,
-            centers: classes.columns.clone(),
-            entries: &counts.entries,
-            rows: table.rows.clone(),
-            norms: table.norms.clone(),
-            lengths: norm(view.entries.keys.clone()).squeeze_dim(3),
-            positions: view.entries.positions.clone(),
-            tracks: view.entries.tracks.clone(),
-        })?;
+        let RegroupOutput { positions, entry, centers, norms, tracks } =
+            ops.regroup(RegroupInput {
+                columns: left.indices,
+                classes: of_left,
+                order,
+                counts: &counts.tokens,
+                centers: classes.columns.clone(),
+                entries: &counts.entries,
+                rows: table.rows.clone(),
+                norms: table.norms.clone(),
+                lengths: norm(view.entries.keys.clone()).squeeze_dim(3),
+                positions: view.entries.positions.clone(),
+                tracks: view.entries.tracks.clone(),
+            })?;
         Ok(Tokens {
             positions,
             tracks,

@@ -160,15 +160,16 @@ impl Reducer for GaussianMerge {
         let total = total.clamp_min(f32::MIN_POSITIVE);
         // A set of one stays as it is, to the bit.
         let alone = members.clone().lower_equal_scalar(1.0);
-        let merge = |x: Tensor<4>, kept: Tensor<4>, scale: Option<Tensor<4>>| -> Result<Tensor<4>> {
-            let dtype = kept.dtype();
-            let mut merged = segments.sum(x, weights.clone())? / total.clone();
-            if let Some(scale) = scale {
-                merged = merged * scale;
-            }
-            let alone = alone.clone().expand(kept.dims());
-            Ok(merged.cast(dtype).mask_where(alone, kept))
-        };
+        let merge =
+            |x: Tensor<4>, kept: Tensor<4>, scale: Option<Tensor<4>>| -> Result<Tensor<4>> {
+                let dtype = kept.dtype();
+                let mut merged = segments.sum(x, weights.clone())? / total.clone();
+                if let Some(scale) = scale {
+                    merged = merged * scale;
+                }
+                let alone = alone.clone().expand(kept.dims());
+                Ok(merged.cast(dtype).mask_where(alone, kept))
+            };
         entries.keys = merge(all_keys, entries.keys, None)?;
         entries.values = merge(all_values, entries.values, self.scale_values.then_some(members))?;
         Ok(Reduced { entries, counts: pivots.counts, state: None })

@@ -5,8 +5,8 @@ use burn::tensor::Tensor;
 use crate::{
     LayerView, Result,
     budget::{Budget, Protect},
-    ops::Entries,
     observes::Observes,
+    ops::Entries,
 };
 
 /// Reduces the entries of a layer to the ones that may stay, evicting or merging the rest.

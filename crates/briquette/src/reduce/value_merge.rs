@@ -6,13 +6,10 @@ use super::{
     split::{present, split},
 };
 use crate::{
-    LayerView, Result,
-    ops::{Entries, Track},
-    check,
+    LayerView, Result, check,
     observes::Observes,
-    ops::{
-        AccumulateInput, Split, gather_positions, gather_rows, gather_scalars, select_entries,
-    },
+    ops::{AccumulateInput, Split, gather_positions, gather_rows, gather_scalars, select_entries},
+    ops::{Entries, Track},
 };
 
 /// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al., 2024).

@@ -2,7 +2,7 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Pool, Scorer};
-use crate::{LayerView, Result, ops::Track, check, ops::GlobalLocalInput};
+use crate::{LayerView, Result, check, ops::GlobalLocalInput, ops::Track};
 
 /// The attention weight a token has received from all queries, scaled to the level of what it received from the
 /// last ones, or the latter if it is more; pooled along the tokens: the Global-Local score of EMS.

@@ -2,7 +2,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Scorer, accumulated::queries_seen};
-use crate::{LayerView, Result, ops::Track, check, ops::SelectInput};
+use crate::{LayerView, Result, check, ops::SelectInput, ops::Track};
 
 /// The mean attention weight a token received from the queries that could see it; tokens whose weights vary most
 /// are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     Result,
+    ops::{AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, Tracks, laid_out},
     tracks,
-    ops::{Entries, Tracks, AttentionInput, AttentionOutput, DenseKv, KvLayout, Ops, laid_out},
 };
 
 /// One buffer for keys, one for values, every head of one length.

@@ -4,10 +4,10 @@ use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::{
     CacheShape, Result,
-    ops::{Entries, Tracks},
     device::Rows,
     observes::Observes,
     ops::{AttentionOutput, DecodeInput, KvLayout, Ops, Visibility},
+    ops::{Entries, Tracks},
     position::Encode,
     tracks,
 };

@@ -1,8 +1,8 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::{
-    device::{Rows, buffer_bytes},
     Result,
+    device::{Rows, buffer_bytes},
     ops::{Ops, PackInput, PadInput, Tail, few_widths},
 };
 

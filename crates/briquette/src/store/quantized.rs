@@ -5,14 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{DenseStore, Store, StoreBuilder, StoreOptions, StoreQuery, dense::attend_entries};
 use crate::{
-    CacheShape, Result,
-    tracks,
-    check,
+    CacheShape, Result, check,
     device::{Rows, buffer_bytes},
     ops::{
-        Entries, Tracks, AttentionOutput, KvLayout, PackedGroups, QuantizedKv, Selection, Tail, fillers, gather_entries,
-        gather_positions, gather_rows, gather_scalars,
+        AttentionOutput, Entries, KvLayout, PackedGroups, QuantizedKv, Selection, Tail, Tracks,
+        fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
     },
+    tracks,
 };
 
 /// Entries quantized to 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).

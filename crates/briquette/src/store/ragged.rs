@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     Result,
-    ops::{Entries, Tracks},
     ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
+    ops::{Entries, Tracks},
 };
 
 /// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.

@@ -1,12 +1,10 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{
-    DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout,
-};
+use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout};
 use crate::{
     Result,
-    ops::{Entries, Sharing, Tracks},
     ops::{AttentionOutput, Tail},
+    ops::{Entries, Sharing, Tracks},
 };
 
 /// Entries in a form of their own, which change only when all of them are replaced.

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::{
     Result,
-    ops::{Entries, Sharing, Tracks},
     device::buffer_bytes,
     ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
+    ops::{Entries, Sharing, Tracks},
 };
 
 /// Entries that tokens share (EMS): each entry is a row of keys and one of values, held once; each token is a column

@@ -2,8 +2,8 @@ use burn::tensor::{Int, Tensor};
 
 use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
-    ops::Tracks,
     device::{Rows, buffer_bytes},
+    ops::Tracks,
 };
 
 /// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong in them.
