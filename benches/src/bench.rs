@@ -1,9 +1,15 @@
 //! What the rows of `bench-kernels` share.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
-use anyhow::{Result, anyhow};
-use briquette::ops::Visibility;
+use anyhow::{Result, anyhow, bail};
+use briquette::{
+    device::bytes_in_use,
+    ops::{Fallback, Ops},
+};
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
 use crate::{
@@ -43,6 +49,9 @@ pub struct Case {
 pub struct Bench {
     /// The device.
     pub device: Device,
+    /// What policies use: kernels where there are some. A row that they fell back from on a device that has kernels is an
+    /// error.
+    pub ops: Arc<dyn Ops>,
     /// Its name, for people.
     pub name: String,
     /// The type of queries, keys and values.
@@ -88,7 +97,7 @@ impl Bench {
     }
 
     /// Times one way to compute a row and writes the result. `check`, if there is something to compare with, computes it
-    /// once beside the reference. A failure is written too, and stops nothing.
+    /// once beside the reference. A failure is written too, and stops nothing; a fallback where there are kernels is one.
     pub fn run(
         &mut self,
         case: &Case,
@@ -98,8 +107,10 @@ impl Bench {
         call: &Call<'_>,
     ) {
         let mut record = self.record(case, variant);
+        let before = self.ops.fallbacks();
         let timed = self.guard(|bench| {
             let timing = time(&bench.device, bench.effort, sets, call)?;
+            bench.refuse_fallbacks(&before)?;
             Ok((timing, check.map(|check| check()).transpose()))
         });
         self.fill(&mut record, timed);
@@ -124,8 +135,10 @@ impl Bench {
         without: &Call<'_>,
     ) {
         let mut record = self.record(case, variant);
+        let before = self.ops.fallbacks();
         let timed = self.guard(|bench| {
             let (timing, about) = time_difference(&bench.device, bench.effort, with, without)?;
+            bench.refuse_fallbacks(&before)?;
             Ok((about, (timing, check.map(|check| check()).transpose())))
         });
         let about = timed.as_ref().map_or(f64::INFINITY, |(about, _)| *about);
@@ -157,6 +170,20 @@ impl Bench {
                 }
             }
             Err(error) => record.error = Some(format!("{error:#}")),
+        }
+    }
+
+    /// Fails if tensor operations have answered for a kernel since then, but for devices that have none.
+    fn refuse_fallbacks(&self, before: &[Fallback]) -> Result<()> {
+        // What only CubeCL can tell.
+        if bytes_in_use(&self.device).is_none() {
+            return Ok(());
+        }
+        match self.ops.fallbacks().into_iter().find(|fallback| !before.contains(fallback)) {
+            None => Ok(()),
+            Some(Fallback { operation, reason, .. }) => {
+                bail!("tensor operations were timed, not the kernel of {operation}: {reason}")
+            }
         }
     }
 
@@ -220,26 +247,6 @@ pub fn indices_differ<const D: usize>(
     let (found, expected) = (found?, expected?);
     let differ = found.iter().zip(&expected).filter(|(a, b)| a != b).count();
     Ok(((differ + found.len().abs_diff(expected.len())) as f64, expected.len() as f64))
-}
-
-/// Every query sees its own entry and those before it; nothing is padding.
-pub fn causal(
-    batch: usize,
-    kv_heads: usize,
-    queries: usize,
-    entries: usize,
-    device: &Device,
-) -> Visibility {
-    let range = |from: usize, heads: usize| {
-        Tensor::<1, Int>::arange(from as i64..entries as i64, device)
-            .reshape([1, 1, entries - from])
-            .repeat(&[batch, heads, 1])
-    };
-    Visibility {
-        queries: range(entries - queries, 1),
-        entries: range(0, kv_heads),
-        by_position: false,
-    }
 }
 
 fn versions() -> String {

@@ -64,6 +64,7 @@ fn main() -> Result<()> {
     eprintln!("{}{}", args.device, identity.unwrap_or_default());
     let mut bench = Bench {
         device,
+        ops: briquette::ops::best(),
         name: args.device,
         dtype,
         quick: args.quick,

@@ -1,11 +1,13 @@
 //! Attention: prompts, and one query over a cache.
 
 use anyhow::Result;
-use briquette::ops::{AttentionInput, Ops, RaggedInput, Reference, best};
+use briquette::ops::{
+    AttentionInput, AttentionOps, DecodeInput, KvLayout, Ops, RaggedKv, Reference, Tail, Visibility,
+};
 use burn::tensor::{Int, Tensor, TensorData, module, ops::AttentionModuleOptions};
 
 use crate::{
-    bench::{Bench, Case, Variant, causal, difference},
+    bench::{Bench, Case, Variant, difference},
     measure::keep,
 };
 
@@ -42,32 +44,31 @@ fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, 
         bytes: (2 * (heads + kv_heads) * tokens * HEAD_DIM) as f64 * bench.number(),
         operations: 4.0 * heads as f64 * (tokens * tokens) as f64 / 2.0 * HEAD_DIM as f64,
     };
-    let visibility = causal(1, kv_heads, tokens, tokens, &bench.device);
     let attend = |ops: &dyn Ops| {
         let input = AttentionInput {
             queries: q.clone(),
             keys: k.clone(),
             values: v.clone(),
-            visibility: visibility.clone(),
+            visibility: Visibility::Causal,
             scale: (HEAD_DIM as f64).powf(-0.5),
             column_sums: false,
             column_squares: false,
         };
-        ops.attention(input).output
+        anyhow::Ok(ops.attention(input)?.output)
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(attend(ops.as_ref()), attend(&Reference));
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend(ops.as_ref())));
+        let check = || difference(attend(ops.as_ref())?, attend(&Reference)?);
+        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend(ops.as_ref())?));
     }
     if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(attend(&Reference)));
+        bench.run(&case, "reference", 1, None, &|_| keep(attend(&Reference)?));
     }
     if bench.variants.contains(&Variant::Burn) {
         // Burn's attention knows no grouped queries: keys are expanded for it, outside of what is timed.
         let [k, v] = [&k, &v].map(|x| expand(x, heads));
         let burn = || burn_attention(&q, &k, &v, true);
-        let check = || difference(burn(), attend(&Reference));
+        let check = || difference(burn(), attend(&Reference)?);
         bench.run(&case, "burn", 1, Some(&check), &|_| keep(burn()));
     }
 }
@@ -112,23 +113,22 @@ fn decode(bench: &mut Bench, decode: Decode) {
         bytes: cache + (2 * batch * heads * HEAD_DIM) as f64 * bench.number() + of_weights,
         operations: 4.0 * (batch * heads * entries * HEAD_DIM) as f64,
     };
-    let visibility = causal(batch, kv_heads, 1, entries, &bench.device);
     let attend = |ops: &dyn Ops, set: usize| {
         let [keys, values] = inputs[set].clone();
-        ops.attention(AttentionInput {
+        anyhow::Ok(ops.attention(AttentionInput {
             queries: q.clone(),
             keys,
             values,
-            visibility: visibility.clone(),
+            visibility: Visibility::Causal,
             scale: (HEAD_DIM as f64).powf(-0.5),
             column_sums: weights,
             column_squares: false,
-        })
+        })?)
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
         let check = || {
-            let (found, expected) = (attend(ops.as_ref(), 0), attend(&Reference, 0));
+            let (found, expected) = (attend(ops.as_ref(), 0)?, attend(&Reference, 0)?);
             let output = difference(found.output, expected.output)?;
             match (found.column_sums, expected.column_sums) {
                 (Some(found), Some(expected)) => {
@@ -139,13 +139,13 @@ fn decode(bench: &mut Bench, decode: Decode) {
             }
         };
         bench.run(&case, "briquette", sets, Some(&check), &|set| {
-            let found = attend(ops.as_ref(), set);
+            let found = attend(ops.as_ref(), set)?;
             keep((found.output, found.column_sums))
         });
     }
     if bench.variants.contains(&Variant::Reference) {
         bench.run(&case, "reference", sets, None, &|set| {
-            let found = attend(&Reference, set);
+            let found = attend(&Reference, set)?;
             keep((found.output, found.column_sums))
         });
     }
@@ -157,7 +157,7 @@ fn decode(bench: &mut Bench, decode: Decode) {
             let [k, v] = &expanded[set];
             burn_attention(&q, k, v, false)
         };
-        let check = || difference(burn(0), attend(&Reference, 0).output);
+        let check = || difference(burn(0), attend(&Reference, 0)?.output);
         bench.run(&case, "burn", sets, Some(&check), &|set| keep(burn(set)));
     }
 }
@@ -185,15 +185,16 @@ fn ragged(bench: &mut Bench) {
     let [tail_keys, tail_values] =
         [(); 2].map(|()| bench.noise([batch, kv_heads, capacity, HEAD_DIM], bench.dtype));
     let offsets = TensorData::new(offsets, [of_heads + 1]);
-    let input = RaggedInput {
+    let tail = Tail { keys: tail_keys, values: tail_values, entries: capacity / 2 };
+    let input = DecodeInput {
         queries: bench.noise([batch, heads, 1, HEAD_DIM], bench.dtype),
-        keys,
-        values,
-        offsets: Tensor::<1, Int>::from_data(offsets, &bench.device),
-        width: length(7),
-        tail_keys,
-        tail_values,
-        tail: capacity / 2,
+        kv: KvLayout::Ragged(RaggedKv {
+            keys: keys.clone(),
+            values: values.clone(),
+            offsets: Tensor::<1, Int>::from_data(offsets, &bench.device),
+            width: length(7),
+            tail: tail.clone(),
+        }),
         scale: (HEAD_DIM as f64).powf(-0.5),
         weights: false,
     };
@@ -207,9 +208,9 @@ fn ragged(bench: &mut Bench) {
         bytes: cache + (2 * of_heads * (capacity / 2) * HEAD_DIM) as f64 * bench.number(),
         operations: 4.0 * (total * heads / kv_heads * HEAD_DIM) as f64,
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     let attend = |ops: &dyn Ops| {
-        let found = ops.ragged_attention(&input);
+        let found = ops.decode(&input)?;
         found.map(|found| found.output).ok_or_else(|| anyhow::anyhow!("no kernel on this device"))
     };
     // The first kv head of the first row, dense.
@@ -221,16 +222,15 @@ fn ragged(bench: &mut Bench) {
             Tensor::cat(vec![body, tail], 2)
         };
         let group = |x: Tensor<4>| x.narrow(0, 0, 1).narrow(1, 0, heads / kv_heads);
-        let entries = first + capacity / 2;
         let expected = Reference.attention(AttentionInput {
             queries: group(input.queries.clone()),
-            keys: join(&input.keys, &input.tail_keys),
-            values: join(&input.values, &input.tail_values),
-            visibility: causal(1, 1, 1, entries, &bench.device),
+            keys: join(&keys, &tail.keys),
+            values: join(&values, &tail.values),
+            visibility: Visibility::Causal,
             scale: input.scale,
             column_sums: false,
             column_squares: false,
-        });
+        })?;
         difference(group(attend(ops.as_ref())?), expected.output)
     };
     // The check borrows the device of the bench, and timing the bench.

@@ -1,12 +1,7 @@
 //! The kept entries: keys, values and positions.
 
-use anyhow::{Context, Result};
-use briquette::{
-    CacheShape, KvCache, Policy,
-    cache::Entries,
-    ops::{Ops, Reference, Selection, best},
-    position::NoPositionEncoding,
-};
+use anyhow::Result;
+use briquette::ops::{Entries, Ops, Reference, Selection, Tracks};
 use burn::tensor::{Int, Tensor};
 
 use crate::{
@@ -29,8 +24,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
 
 fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Result<()> {
     let sets = bench.sets((2 * HEADS * entries * HEAD_DIM) as f64 * bench.number());
-    let inputs: Vec<Entries> =
-        (0..sets).map(|_| random_entries(bench, entries)).collect::<Result<_>>()?;
+    let inputs: Vec<Entries> = (0..sets).map(|_| random_entries(bench, entries)).collect();
     // Evenly spread, each head shifted by one.
     let step = entries / kept;
     let lists: Vec<Vec<usize>> =
@@ -45,21 +39,22 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
         bytes: (4 * HEADS * kept * HEAD_DIM) as f64 * bench.number() + (HEADS * kept * 12) as f64,
         operations: 0.0,
     };
-    let compact = |ops: &dyn Ops, set: usize| ops.compact_entries(inputs[set].clone(), &selection);
-    let ops = best();
+    let compact =
+        |ops: &dyn Ops, set: usize| anyhow::Ok(ops.compact(inputs[set].clone(), &selection)?);
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
         let check = || {
-            let (found, expected) = (compact(ops.as_ref(), 0), compact(&Reference, 0));
+            let (found, expected) = (compact(ops.as_ref(), 0)?, compact(&Reference, 0)?);
             let (moved, _) = indices_differ(found.positions, expected.positions)?;
             let both = |keys, values| Tensor::cat(vec![keys, values], 0);
             let (off, of) =
                 difference(both(found.keys, found.values), both(expected.keys, expected.values))?;
             Ok((off + moved, of))
         };
-        bench.run(&case, "briquette", sets, Some(&check), &|set| keep(compact(ops.as_ref(), set)));
+        bench.run(&case, "briquette", sets, Some(&check), &|set| keep(compact(ops.as_ref(), set)?));
     }
     if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", sets, None, &|set| keep(compact(&Reference, set)));
+        bench.run(&case, "reference", sets, None, &|set| keep(compact(&Reference, set)?));
     }
     if bench.variants.contains(&Variant::Burn) {
         let indices = selection.indices.clone().unsqueeze_dim::<4>(3).repeat_dim(3, HEAD_DIM);
@@ -69,24 +64,22 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
         };
         let check = || {
             let [keys, _] = gather(0);
-            difference(keys, compact(&Reference, 0).keys)
+            difference(keys, compact(&Reference, 0)?.keys)
         };
         bench.run(&case, "burn", sets, Some(&check), &|set| keep(gather(set)));
     }
     Ok(())
 }
 
-/// Entries as a cache hands them out, of noise.
-fn random_entries(bench: &Bench, count: usize) -> Result<Entries> {
-    let shape = CacheShape { layers: 1, query_heads: HEADS, kv_heads: HEADS, head_dim: HEAD_DIM };
-    let mut cache = KvCache::new(shape, Policy::full(), &bench.device)?;
-    let one = Tensor::<4>::ones([1, HEADS, 1, HEAD_DIM], &bench.device);
-    cache.attend(0, one.clone(), one.clone(), one, &NoPositionEncoding)?;
-    let mut entries = cache.entries(0)?.context("a cache that has seen a token holds entries")?;
-    let dims = [1, HEADS, count, HEAD_DIM];
-    entries.keys = bench.noise(dims, bench.dtype);
-    entries.values = bench.noise(dims, bench.dtype);
+/// Entries of noise.
+fn random_entries(bench: &Bench, count: usize) -> Entries {
+    let noise = || bench.noise([1, HEADS, count, HEAD_DIM], bench.dtype);
     let positions = Tensor::<1, Int>::arange(0..count as i64, &bench.device);
-    entries.positions = positions.reshape([1, 1, count]).repeat(&[1, HEADS, 1]);
-    Ok(entries)
+    Entries {
+        keys: noise(),
+        values: noise(),
+        positions: positions.reshape([1, 1, count]).repeat(&[1, HEADS, 1]),
+        tracks: Tracks::default(),
+        sharing: None,
+    }
 }

@@ -2,19 +2,20 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOutput, DecodeOutput, Ops, PackedInput, QuantizedInput, Reference,
-        RotaryInput, SharedInput, best,
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, ClusteredKv, DecodeInput,
+        DecodeOutput, KvLayout, MergeOps, Ops, PackedGroups, QuantizedKv, Reference, RotaryTables,
+        SelectOps, Tail, Visibility,
     },
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
 };
 use burn::tensor::{DType, Distribution, Int, Tensor, TensorData};
 
 use crate::{
-    bench::{Bench, Case, Variant, causal, difference},
+    bench::{Bench, Case, Variant, difference},
     measure::keep,
 };
 
@@ -40,19 +41,27 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
 }
 
 /// Notes what a store asks for, and leaves it to lay its entries out.
-#[derive(Debug, Default)]
-struct Notes(Mutex<Option<QuantizedInput>>);
+#[derive(Debug)]
+struct Notes {
+    ops: Arc<dyn Ops>,
+    step: Mutex<Option<DecodeInput>>,
+}
 
-impl Ops for Notes {
-    fn attention(&self, input: AttentionInput) -> AttentionOutput {
-        best().attention(input)
+impl AttentionOps for Notes {
+    fn attention(&self, input: AttentionInput) -> briquette::ops::Result<AttentionOutput> {
+        self.ops.attention(input)
     }
 
-    fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(input.clone());
-        None
+    fn decode(&self, input: &DecodeInput) -> briquette::ops::Result<Option<DecodeOutput>> {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(input.clone());
+        Ok(None)
     }
 }
+
+impl SelectOps for Notes {}
+impl MergeOps for Notes {}
+impl ClusterOps for Notes {}
+impl Ops for Notes {}
 
 /// A cache quantized as KIVI does: beside `decode/32768`, the dense decode over as many tokens.
 fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
@@ -66,7 +75,7 @@ fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
     let tokens = bench.size(32_768, 256);
     let noise = |heads, count| bench.noise([1, heads, count, HEAD_DIM], bench.dtype);
     // A cache packs its entries as it does; the kernel then gets what the cache would give it.
-    let notes = Arc::new(Notes::default());
+    let notes = Arc::new(Notes { ops: bench.ops.clone(), step: Mutex::default() });
     let config = CacheConfig::default()
         .with_dtype(bench.dtype)
         .with_input_check(InputCheck::Never)
@@ -78,18 +87,21 @@ fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
     };
     attend(tokens)?;
     let expected = attend(1)?;
-    let input = notes.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let input = input.context("the store did not ask for quantized attention")?;
+    let step = notes.step.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let step = step.context("the store did not ask for attention of its own")?;
+    let KvLayout::Quantized(input) = step.kv.clone() else {
+        bail!("the store asked for another attention than that of quantized entries")
+    };
     drop(cache);
 
     let size =
         |dims: [usize; 2], dtype: DType| (dims.iter().product::<usize>() * dtype.size()) as f64;
-    let packed = |x: &PackedInput| {
+    let packed = |x: &PackedGroups| {
         size(x.words.dims(), x.words.dtype())
             + size(x.scale.dims(), x.scale.dtype())
             + size(x.min.dims(), x.min.dtype())
     };
-    let tail = (2 * kv_heads * input.tail * HEAD_DIM) as f64 * bench.number();
+    let tail = (2 * kv_heads * input.tail.entries * HEAD_DIM) as f64 * bench.number();
     let case = Case {
         row,
         shape: format!(
@@ -102,22 +114,22 @@ fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
         operations: 4.0 * (query_heads * tokens * HEAD_DIM) as f64,
     };
     // Other buffers of the same numbers.
-    let copy = |x: &PackedInput| PackedInput {
+    let copy = |x: &PackedGroups| PackedGroups {
         words: x.words.clone().add_scalar(0),
         scale: x.scale.clone().mul_scalar(1.0),
         min: x.min.clone().mul_scalar(1.0),
     };
     let sets = bench.sets(case.bytes);
-    let inputs: Vec<QuantizedInput> = (0..sets)
-        .map(|_| QuantizedInput {
-            keys: copy(&input.keys),
-            values: copy(&input.values),
-            ..input.clone()
+    let inputs: Vec<DecodeInput> = (0..sets)
+        .map(|_| {
+            let (keys, values) = (copy(&input.keys), copy(&input.values));
+            let kv = KvLayout::Quantized(QuantizedKv { keys, values, ..input.clone() });
+            DecodeInput { kv, ..step.clone() }
         })
         .collect();
-    let ops = best();
+    let ops = bench.ops.clone();
     let attend = |set: usize| {
-        let found = ops.quantized_attention(&inputs[set]);
+        let found = ops.decode(&inputs[set])?;
         found.map(|found| found.output).ok_or_else(|| anyhow!("no kernel on this device"))
     };
     let check = || difference(attend(0)?, expected.clone());
@@ -154,19 +166,20 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     let positions = positions.repeat(&[batch, kv_heads, 1]);
     let rotary = encoded.then(|| {
         let (cosines, sines) = rope.tables_for(bench.dtype);
-        RotaryInput { cosines, sines, positions: positions.clone() }
+        RotaryTables { cosines, sines, positions: positions.clone() }
     });
 
     let of_entries = (2 * of_heads * entries * HEAD_DIM) as f64 * bench.number();
     let sets = bench.sets(of_entries);
-    let inputs: Vec<SharedInput> = (0..sets)
+    let scale = (HEAD_DIM as f64).powf(-0.5);
+    let inputs: Vec<(Tensor<4>, ClusteredKv)> = (0..sets)
         .map(|_| {
             let directions = bench.noise([of_heads * entries, HEAD_DIM], DType::F32);
             let length = directions.clone().square().sum_dim(1).sqrt();
             let around_ten = Distribution::Uniform(5.0, 15.0);
             let tail = || bench.noise([batch, kv_heads, 1, HEAD_DIM], bench.dtype);
-            SharedInput {
-                queries: bench.noise([batch, heads, 1, HEAD_DIM], bench.dtype),
+            let queries = bench.noise([batch, heads, 1, HEAD_DIM], bench.dtype);
+            let kv = ClusteredKv {
                 directions: (directions / length).cast(bench.dtype),
                 values: bench.noise([of_heads * entries, HEAD_DIM], bench.dtype),
                 members: members.clone(),
@@ -175,12 +188,9 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
                 fillers: fillers.clone(),
                 offsets: offsets.clone(),
                 rotary: rotary.clone(),
-                tail_keys: tail(),
-                tail_values: tail(),
-                tail: 0,
-                scale: (HEAD_DIM as f64).powf(-0.5),
-                weights: false,
-            }
+                tail: Tail { keys: tail(), values: tail(), entries: 0 },
+            };
+            (queries, kv)
         })
         .collect();
     let turned = if encoded { 3.0 * (of_heads * tokens * HEAD_DIM) as f64 } else { 0.0 };
@@ -196,14 +206,24 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
             + (2 * batch * heads * HEAD_DIM) as f64 * bench.number(),
         operations: turned + 2.0 * (batch * heads * HEAD_DIM) as f64 * (tokens + entries) as f64,
     };
-    let ops = best();
+    let ops = bench.ops.clone();
+    let calls: Vec<DecodeInput> = inputs
+        .iter()
+        .cloned()
+        .map(|(queries, kv)| DecodeInput {
+            queries,
+            kv: KvLayout::Clustered(kv),
+            scale,
+            weights: false,
+        })
+        .collect();
     let attend = |ops: &dyn Ops, set: usize| {
-        let found = ops.shared_attention(&inputs[set]);
+        let found = ops.decode(&calls[set])?;
         found.map(|found| found.output).ok_or_else(|| anyhow!("no kernel on this device"))
     };
     // The first batch row, laid out.
     let check = || {
-        let input = &inputs[0];
+        let (queries, input) = &inputs[0];
         let shape = [1, kv_heads, tokens, HEAD_DIM];
         let entry = input.entry.clone().narrow(0, 0, 1).unsqueeze_dim::<4>(3).expand(shape);
         let lay_out = |x: &Tensor<2>| {
@@ -216,14 +236,14 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
             keys = rope.encode(keys, positions.clone().narrow(0, 0, 1));
         }
         let expected = Reference.attention(AttentionInput {
-            queries: input.queries.clone().narrow(0, 0, 1),
+            queries: queries.clone().narrow(0, 0, 1),
             keys,
             values: lay_out(&input.values),
-            visibility: causal(1, kv_heads, 1, tokens, &device),
-            scale: input.scale,
+            visibility: Visibility::Causal,
+            scale,
             column_sums: false,
             column_squares: false,
-        });
+        })?;
         difference(attend(ops.as_ref(), 0)?.narrow(0, 0, 1), expected.output)
     };
     bench.run(&case, "briquette", sets, Some(&check), &|set| keep(attend(ops.as_ref(), set)?));

@@ -1,7 +1,7 @@
 //! Columns sorted by class.
 
 use anyhow::Result;
-use briquette::ops::{Ops, Reference, best};
+use briquette::ops::{Ops, Reference};
 use burn::tensor::{Distribution, Int, Tensor};
 
 use crate::{
@@ -37,7 +37,7 @@ fn one(bench: &mut Bench, row: &'static str, dims: [usize; 3], classes: usize) -
         operations: 0.0,
     };
     let group = |ops: &dyn Ops| anyhow::Ok(ops.group(drawn.clone(), classes)?.members);
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
         let check = || indices_differ(group(ops.as_ref())?, group(&Reference)?);
         bench.run(&case, "briquette", 1, Some(&check), &|_| keep(group(ops.as_ref())?));

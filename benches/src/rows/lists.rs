@@ -1,8 +1,8 @@
-//! What a decode step does with heads of different lengths: their lists are laid out with the token that has come, packed
-//! again, and what is known of their entries is joined. What D2O merges by stands here, too.
+//! What a decode step does with heads of different lengths: their lists are padded to a rectangle with the token that has
+//! come, and packed again. What D2O merges by stands here, too.
 
 use anyhow::Result;
-use briquette::ops::{EmaInput, LayOutInput, PackInput};
+use briquette::ops::{EmaInput, PackInput, PadInput, Tail};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::tokens::one;
@@ -11,7 +11,7 @@ use crate::bench::{Bench, Case};
 const HEAD_DIM: usize = 128;
 
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
-    let rows = ["lay-out/step", "pack/step", "join/step", "ema-weights/step"];
+    let rows = ["lay-out/step", "pack/step", "ema-weights/step"];
     if !rows.iter().any(|row| bench.wants(row)) {
         return Ok(());
     }
@@ -27,14 +27,12 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let offsets = Tensor::<1, Int>::from_data(offsets, &bench.device);
     let list = || bench.noise([total, HEAD_DIM], bench.dtype);
     let tail = || bench.noise([batch, heads, 16, HEAD_DIM], bench.dtype);
-    let input = LayOutInput {
+    let input = PadInput {
         keys: list(),
         values: list(),
         offsets: Some(offsets.clone()),
         width,
-        tail_keys: tail(),
-        tail_values: tail(),
-        tail: 1,
+        tail: Tail { keys: tail(), values: tail(), entries: 1 },
     };
     let row = HEAD_DIM as f64 * bench.number();
     let case = |row, rows: f64| Case {
@@ -45,41 +43,31 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     };
     // Keys and values, read and written.
     let moved = 4.0 * (total + lists) as f64 * row;
-    one(bench, case("lay-out/step", moved), &|ops| ops.lay_out(input.clone()).to_vec())?;
+    one(bench, case("lay-out/step", moved), &|ops| Ok(ops.pad(input.clone())?.to_vec()))?;
     let rectangle = || bench.noise([batch, heads, width + 1, HEAD_DIM], bench.dtype);
     let (keys, values) = (rectangle(), rectangle());
     one(bench, case("pack/step", 4.0 * total as f64 * row), &|ops| {
         let (keys, values) = (keys.clone(), values.clone());
-        ops.pack(PackInput { keys, values, counts: &counts, offsets: offsets.clone() }).to_vec()
+        let offsets = offsets.clone();
+        Ok(ops.pack(PackInput { keys, values, counts: &counts, offsets })?.to_vec())
     })?;
 
-    let positions = |width: usize| {
-        let list = Tensor::<1, Int>::arange(0..width as i64, &bench.device);
-        list.reshape([1, 1, width]).repeat(&[batch, heads, 1])
-    };
-    let (before, behind) = (positions(width), positions(1));
-    let case = |row, numbers: usize| Case {
-        row,
+    let case = Case {
+        row: "ema-weights/step",
         shape: format!("{lists} heads of {width}"),
-        bytes: 4.0 * (lists * numbers) as f64,
+        bytes: 4.0 * (lists * 3 * width) as f64,
         operations: 0.0,
     };
-    one(bench, case("join/step", 2 * (width + 1)), &|ops| {
-        let both = [before.clone(), behind.clone()];
-        let (positions, _) = ops.join(both, Default::default(), Default::default());
-        vec![positions.float()]
-    })?;
-
     let similarity = bench.noise([batch, heads, width, 1], DType::F32).tanh().squeeze_dim::<3>(3);
     let limit = Tensor::<2>::full([batch, 1], 0.5, (&bench.device, DType::F32));
     let all = vec![width; lists];
-    one(bench, case("ema-weights/step", 3 * width), &|ops| {
-        let (weights, _) = ops.ema_weights(EmaInput {
+    one(bench, case, &|ops| {
+        let found = ops.ema_weights(EmaInput {
             similarity: similarity.clone(),
             counts: &all,
             before: Some(limit.clone()),
             beta: 0.7,
-        });
-        vec![weights]
+        })?;
+        Ok(vec![found.weights])
     })
 }

@@ -1,7 +1,7 @@
 //! Who is merged with whom, and the merging.
 
 use anyhow::Result;
-use briquette::ops::{AccumulateInput, MergeInput, NearestInput, Ops, Reference, best};
+use briquette::ops::{AccumulateInput, MergeInput, NearestInput, Ops, Reference};
 use burn::tensor::{DType, Distribution, Tensor};
 
 use crate::{
@@ -58,16 +58,16 @@ fn merge(bench: &mut Bench, row: &'static str, heads: usize, others: usize, rows
         bytes: of_set + (heads * (rows * 4 + others * 8)) as f64,
         operations: 0.0,
     };
-    let of = |ops: &dyn Ops, set: usize| ops.merge(inputs[set].clone());
-    let ops = best();
+    let of = |ops: &dyn Ops, set: usize| anyhow::Ok(ops.merge(inputs[set].clone())?);
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(of(ops.as_ref(), 0).1, of(&Reference, 0).1);
+        let check = || difference(of(ops.as_ref(), 0)?.1, of(&Reference, 0)?.1);
         bench.run(&case, "briquette", inputs.len(), Some(&check), &|set| {
-            keep(of(ops.as_ref(), set))
+            keep(of(ops.as_ref(), set)?)
         });
     }
     if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", inputs.len(), None, &|set| keep(of(&Reference, set)));
+        bench.run(&case, "reference", inputs.len(), None, &|set| keep(of(&Reference, set)?));
     }
 }
 
@@ -89,20 +89,21 @@ fn nearest(bench: &mut Bench, row: &'static str, from: usize, to: usize, pairs: 
         operations: 2.0 * (pairs * HEADS * from * HEAD_DIM) as f64 * to as f64,
     };
     let find = |ops: &dyn Ops| {
-        ops.nearest(NearestInput { pairs: tensors.clone(), fillers: vec![0; HEADS] })
+        let input = NearestInput { pairs: tensors.clone(), fillers: vec![0; HEADS] };
+        anyhow::Ok(ops.nearest(input)?)
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
         // Of nearly equal neighbours either may win in another order of summing: similarities are compared.
-        let check = || difference(find(ops.as_ref()).similarity, find(&Reference).similarity);
+        let check = || difference(find(ops.as_ref())?.similarity, find(&Reference)?.similarity);
         bench.run(&case, "briquette", 1, Some(&check), &|_| {
-            let found = find(ops.as_ref());
+            let found = find(ops.as_ref())?;
             keep((found.similarity, found.index))
         });
     }
     if bench.variants.contains(&Variant::Reference) {
         bench.run(&case, "reference", 1, None, &|_| {
-            let found = find(&Reference);
+            let found = find(&Reference)?;
             keep((found.similarity, found.index))
         });
     }
@@ -127,21 +128,16 @@ fn accumulate(bench: &mut Bench, row: &'static str, rows: usize, slots: usize) {
         operations: 0.0,
     };
     let add = |ops: &dyn Ops| {
-        ops.accumulate(AccumulateInput {
-            x: x.clone(),
-            weights: weights.clone(),
-            slot: slot.clone(),
-            span: 1,
-            slots,
-        })
+        let (x, weights, slot) = (x.clone(), weights.clone(), slot.clone());
+        anyhow::Ok(ops.accumulate(AccumulateInput { x, weights, slot, span: 1, slots })?)
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(add(ops.as_ref()), add(&Reference));
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(add(ops.as_ref())));
+        let check = || difference(add(ops.as_ref())?, add(&Reference)?);
+        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(add(ops.as_ref())?));
     }
     if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(add(&Reference)));
+        bench.run(&case, "reference", 1, None, &|_| keep(add(&Reference)?));
     }
     if bench.variants.contains(&Variant::Burn) {
         let slots_of = slot.clone().unsqueeze_dim::<4>(3).repeat_dim(3, HEAD_DIM);
@@ -152,7 +148,7 @@ fn accumulate(bench: &mut Bench, row: &'static str, rows: usize, slots: usize) {
             let add = burn::tensor::IndexingUpdateOp::Add;
             empty.clone().scatter(2, slots_of.clone(), rows, add)
         };
-        let check = || difference(scatter(), add(&Reference));
+        let check = || difference(scatter(), add(&Reference)?);
         bench.run(&case, "burn", 1, Some(&check), &|_| keep(scatter()));
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use briquette::{
-    ops::{Ops, Reference, RotaryInput, best},
+    ops::{Ops, Reference, RotaryTables},
     position::RotaryEmbedding,
 };
 use burn::tensor::{Int, Tensor};
@@ -45,17 +45,18 @@ fn one(bench: &mut Bench, row: &'static str, dims: [usize; 4]) -> Result<()> {
     };
     let turn = |ops: &dyn Ops, set: usize| {
         let (cosines, sines, positions) = (cosines.clone(), sines.clone(), positions.clone());
-        ops.rotate(inputs[set].clone(), RotaryInput { cosines, sines, positions })
+        let tables = RotaryTables { cosines, sines, positions };
+        anyhow::Ok(ops.rotate(inputs[set].clone(), tables)?)
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(turn(ops.as_ref(), 0), turn(&Reference, 0));
+        let check = || difference(turn(ops.as_ref(), 0)?, turn(&Reference, 0)?);
         bench.run(&case, "briquette", inputs.len(), Some(&check), &|set| {
-            keep(turn(ops.as_ref(), set))
+            keep(turn(ops.as_ref(), set)?)
         });
     }
     if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", inputs.len(), None, &|set| keep(turn(&Reference, set)));
+        bench.run(&case, "reference", inputs.len(), None, &|set| keep(turn(&Reference, set)?));
     }
     Ok(())
 }

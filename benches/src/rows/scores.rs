@@ -1,11 +1,11 @@
 //! Scores of entries: columns summed over every query, or over the last few.
 
 use anyhow::{Result, anyhow};
-use briquette::ops::{AttentionInput, MomentsInput, Ops, Reference, WindowInput, best};
+use briquette::ops::{AttentionInput, MomentsInput, Ops, Reference, Visibility, WindowInput};
 use burn::tensor::{Tensor, activation::softmax, module::avg_pool1d, ops::AvgPoolOptions};
 
 use crate::{
-    bench::{Bench, Case, Variant, causal, difference},
+    bench::{Bench, Case, Variant, difference},
     measure::keep,
 };
 
@@ -38,32 +38,31 @@ fn columns(bench: &mut Bench) {
     let on_top = of("column-scores", 1.0, 2.0);
     // Attention, and the product of queries and keys once more.
     let with_attention = of("column-scores/with-attention", 3.0, 4.0);
-    let visibility = causal(1, heads, tokens, tokens, &bench.device);
     let scale = (HEAD_DIM as f64).powf(-0.5);
     let attention = |ops: &dyn Ops, column_sums| {
-        ops.attention(AttentionInput {
+        anyhow::Ok(ops.attention(AttentionInput {
             queries: q.clone(),
             keys: k.clone(),
             values: v.clone(),
-            visibility: visibility.clone(),
+            visibility: Visibility::Causal,
             scale,
             column_sums,
             column_squares: false,
-        })
+        })?)
     };
     let attend = |ops: &dyn Ops| attention(ops, true);
     let sums = |ops: &dyn Ops| {
-        attend(ops).column_sums.ok_or_else(|| anyhow!("column sums were asked for and are absent"))
+        attend(ops)?.column_sums.ok_or_else(|| anyhow!("column sums were asked for and are absent"))
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
         let check = || difference(sums(ops.as_ref())?, sums(&Reference)?);
         bench.run(&with_attention, "briquette", 1, Some(&check), &|_| {
-            let found = attend(ops.as_ref());
+            let found = attend(ops.as_ref())?;
             keep((found.output, found.column_sums))
         });
         let both = |column_sums| {
-            let found = attention(ops.as_ref(), column_sums);
+            let found = attention(ops.as_ref(), column_sums)?;
             keep((found.output, found.column_sums))
         };
         let check: Option<&dyn Fn() -> Result<_>> = Some(&check);
@@ -100,29 +99,28 @@ fn window(bench: &mut Bench) {
             + (kv_heads * entries * 4) as f64,
         operations: 2.0 * (heads * window * entries * HEAD_DIM) as f64,
     };
-    let visibility = causal(1, kv_heads, window, entries, &bench.device);
     let score = |ops: &dyn Ops, set: usize| {
         let moments = ops.window_moments(MomentsInput {
             window: WindowInput {
                 queries: q.clone(),
                 keys: keys[set].clone(),
-                visibility: visibility.clone(),
+                visibility: Visibility::Causal,
                 scale: (HEAD_DIM as f64).powf(-0.5),
             },
             own: vec![window],
             deviations: false,
             entropies: false,
-        });
+        })?;
         let pool = AvgPoolOptions { stride: [1], padding: [(2, 2)], ..AvgPoolOptions::new([5]) };
         let pooled = avg_pool1d(moments.sums, pool);
-        pooled.reshape([1, kv_heads, heads / kv_heads, entries]).mean_dim(2)
+        anyhow::Ok(pooled.reshape([1, kv_heads, heads / kv_heads, entries]).mean_dim(2))
     };
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
-        let check = || difference(score(ops.as_ref(), 0), score(&Reference, 0));
-        bench.run(&case, "briquette", sets, Some(&check), &|set| keep(score(ops.as_ref(), set)));
+        let check = || difference(score(ops.as_ref(), 0)?, score(&Reference, 0)?);
+        bench.run(&case, "briquette", sets, Some(&check), &|set| keep(score(ops.as_ref(), set)?));
     }
     if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", sets, None, &|set| keep(score(&Reference, set)));
+        bench.run(&case, "reference", sets, None, &|set| keep(score(&Reference, set)?));
     }
 }

@@ -1,7 +1,7 @@
 //! The best entries of each row.
 
 use anyhow::Result;
-use briquette::ops::{Ops, Reference, SelectInput, best};
+use briquette::ops::{Ops, Reference, SelectInput};
 use burn::tensor::{DType, Tensor};
 
 use crate::{
@@ -39,7 +39,6 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
         let (held, keep_of_rows, recent) = (&held, &keep_of_rows, &recent);
         move |ops: &dyn Ops| {
             let selection = ops.select(SelectInput {
-                layer: 0,
                 scores: &scores,
                 held,
                 keep: keep_of_rows,
@@ -51,7 +50,7 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
         }
     };
     let select = input(&scores);
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
         let check = || indices_differ(select(ops.as_ref())?, select(&Reference)?);
         bench.run(&case, "briquette", 1, Some(&check), &|_| keep(select(ops.as_ref())?));

@@ -35,7 +35,10 @@ fn attention(bench: &mut Bench, shape: CacheShape, tokens: usize) -> Result<()> 
     let CacheShape { query_heads, kv_heads, head_dim, .. } = shape;
     let kept = bench.size(1024, 64);
     // Reading a number back to look for NaN is no part of the work.
-    let config = CacheConfig::default().with_dtype(bench.dtype).with_input_check(InputCheck::Never);
+    let config = CacheConfig::default()
+        .with_dtype(bench.dtype)
+        .with_input_check(InputCheck::Never)
+        .with_ops(bench.ops.clone());
     let queries = bench.noise([1, query_heads, tokens, head_dim], bench.dtype);
     let [keys, values] =
         [(); 2].map(|()| bench.noise([1, kv_heads, tokens, head_dim], bench.dtype));
@@ -101,8 +104,15 @@ fn whole(bench: &mut Bench, tokens: usize) -> Result<()> {
         bytes: (weights + (2 * tokens * dimensions.hidden) as f64) * bench.number(),
         operations: 4.0 * pairs * dimensions.head_dim as f64 + 2.0 * weights * tokens as f64,
     };
+    // As the model's own cache.
+    let config = CacheConfig::default()
+        .with_dtype(bench.dtype)
+        .with_input_check(InputCheck::Prompt)
+        .with_ops(bench.ops.clone());
+    let device = bench.device.clone();
     let prefill = || -> Result<Tensor<3>> {
-        let mut cache = model.cache(Policy::full())?;
+        let (shape, config) = (model.cache_shape(), config.clone());
+        let mut cache = KvCache::with_config(shape, Policy::full(), config, &device)?;
         Ok(model.hidden_states(ids.clone(), &mut cache)?)
     };
     bench.run(&case, "briquette", 1, None, &|_| keep(prefill()?));

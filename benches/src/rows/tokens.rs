@@ -2,12 +2,9 @@
 //! is in now, and what is known of it goes where it goes.
 
 use anyhow::Result;
-use briquette::{
-    ops::{
-        ClassifyInput, ExtendInput, GlobalLocalInput, MergedInput, Ops, Reference, RegroupInput,
-        Regrouped, WeightsInput, best,
-    },
-    score::Pool,
+use briquette::ops::{
+    ClassifyInput, ExtendInput, GlobalLocalInput, MergedRows, Ops, Pool, Reference, RegroupInput,
+    RowWeightsInput,
 };
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
@@ -86,7 +83,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("extend/step", 4 * tokens + 2 * entries);
-    one(bench, case, &|ops| vec![extend(ops).norms])?;
+    one(bench, case, &|ops| Ok(vec![extend(ops)?.norms]))?;
 
     let of_entries = vec![entries; table.heads];
     // One row is merged, the second.
@@ -102,7 +99,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
             height: entries,
             left: stay.clone(),
             entries: &fewer,
-            merged: Some(MergedInput {
+            merged: Some(MergedRows {
                 rows: merged.clone(),
                 counts: &one_row,
                 nearest: merged.clone(),
@@ -115,11 +112,12 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
             scores: table.scores.clone(),
         })
     };
-    one(bench, table.case("classify/step", 6 * tokens + entries), &|ops| vec![classify(ops).1])?;
+    let case = table.case("classify/step", 6 * tokens + entries);
+    one(bench, case, &|ops| Ok(vec![classify(ops)?.ranks]))?;
 
     let of_tokens = vec![tokens; table.heads];
     let lengths = table.scores.clone().narrow(2, 0, entries);
-    let regroup = |ops: &dyn Ops| -> Regrouped {
+    let regroup = |ops: &dyn Ops| {
         ops.regroup(RegroupInput {
             columns: table.positions.clone(),
             classes: table.entry.clone(),
@@ -135,7 +133,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("regroup/step", 11 * tokens + entries);
-    one(bench, case, &|ops| vec![regroup(ops).norms])?;
+    one(bench, case, &|ops| Ok(vec![regroup(ops)?.norms]))?;
     scores(bench, &table)
 }
 
@@ -143,48 +141,48 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
 fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
     let (tokens, entries) = (table.tokens(), table.entries);
     one(bench, table.case("row-weights/step", 3 * tokens + entries), &|ops| {
-        vec![ops.row_weights(WeightsInput {
+        Ok(vec![ops.row_weights(RowWeightsInput {
             rows: table.entry.clone(),
             positions: table.positions.clone(),
             scores: table.scores.clone(),
             height: entries,
             bounds: (1e-12, 1e30),
-        })]
+        })?])
     })?;
     // Read once for the level, once for the scores.
     one(bench, table.case("global-local/step", 7 * tokens), &|ops| {
-        vec![ops.global_local(GlobalLocalInput {
+        Ok(vec![ops.global_local(GlobalLocalInput {
             sums: table.scores.clone(),
             past: table.norms.clone(),
             current: table.scores.clone(),
             kv_heads: table.heads,
             window: 32,
             pool: Some(Pool::avg(7)),
-        })]
+        })?])
     })
 }
 
 /// What an operation returns, by kernels or by tensor operations.
-type Call<'a, const D: usize> = &'a (dyn Fn(&dyn Ops) -> Vec<Tensor<D>> + Sync);
+type Call<'a, const D: usize> = &'a (dyn Fn(&dyn Ops) -> Result<Vec<Tensor<D>>> + Sync);
 
 /// Times a call, and compares what it returns with what tensor operations do.
 pub(super) fn one<const D: usize>(bench: &mut Bench, case: Case, call: Call<'_, D>) -> Result<()> {
     if !bench.wants(case.row) {
         return Ok(());
     }
-    let ops = best();
+    let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
         let check = || {
-            let (found, expected) = (call(ops.as_ref()), call(&Reference));
+            let (found, expected) = (call(ops.as_ref())?, call(&Reference)?);
             found.into_iter().zip(expected).try_fold((0.0, 0.0), |(most, of), (found, expected)| {
                 let (off, largest) = difference(found, expected)?;
                 Ok((f64::max(most, off), f64::max(of, largest)))
             })
         };
-        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(call(ops.as_ref())));
+        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(call(ops.as_ref())?));
     }
     if bench.variants.contains(&Variant::Reference) {
-        bench.run(&case, "reference", 1, None, &|_| keep(call(&Reference)));
+        bench.run(&case, "reference", 1, None, &|_| keep(call(&Reference)?));
     }
     Ok(())
 }

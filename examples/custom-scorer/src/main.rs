@@ -15,7 +15,7 @@ impl Scorer for KeyNorm {
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         // Keys are held with their positions encoded. RoPE is a rotation and changes no norm.
-        let squares = view.keys().cast(DType::F32).square();
+        let squares = view.keys()?.cast(DType::F32).square();
         Ok(squares.sum_dim(3).sqrt().neg().squeeze_dim(3))
     }
 }

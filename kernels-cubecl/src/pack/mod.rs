@@ -13,7 +13,7 @@ use self::extension::PackBackend;
 use crate::{check::Check, copy};
 
 /// The last columns of each batch row and head in one list of all, keys and values, `[total, head_dim]` each: what
-/// [`lay_out`](crate::lay_out) lays out.
+/// [`pad`](crate::pad) lays out.
 ///
 /// Rows are copied by the widest vectors that device, alignment and strides allow, one a unit and tensor, in one launch.
 /// It reads and writes as many rows of keys and of values as the list has, and computes nothing.

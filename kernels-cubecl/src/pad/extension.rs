@@ -24,10 +24,10 @@ pub(super) enum Lists<B: Backend> {
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait LayOutBackend: Backend {
-    /// See [`super::lay_out`]: keys and values.
+pub(super) trait PadBackend: Backend {
+    /// See [`super::pad`]: keys and values.
     #[fusion(meta = outputs)]
-    fn lay_out(
+    fn pad_entries(
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         #[extension_type] lists: Lists<Self>,
@@ -38,7 +38,7 @@ pub(super) trait LayOutBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`LayOutBackend::lay_out`] will return, for a fusion that has not run it yet.
+/// What [`PadBackend::pad_entries`] will return, for a fusion that has not run it yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     keys: &TensorSpec,
@@ -53,8 +53,8 @@ fn outputs(
     (TensorSpec::new(shape.clone(), keys.dtype), TensorSpec::new(shape, values.dtype))
 }
 
-impl LayOutBackend for CubeBackend {
-    fn lay_out(
+impl PadBackend for CubeBackend {
+    fn pad_entries(
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         lists: Lists<Self>,

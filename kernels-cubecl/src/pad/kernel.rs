@@ -2,10 +2,10 @@ use cubecl::prelude::*;
 
 use crate::copy::{lanes, rows_of_cube};
 
-/// See [`super::lay_out`]. Cubes along x are batch rows and heads; those along y have so many columns each.
+/// See [`super::pad`]. Cubes along x are batch rows and heads; those along y have so many columns each.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
-pub(super) fn lay_out<E: Float, I: Int, N: Size>(
+pub(super) fn pad<E: Float, I: Int, N: Size>(
     keys: &Tensor<Vector<E, N>>,
     values: &Tensor<Vector<E, N>>,
     offsets: &Tensor<I>,

@@ -9,7 +9,7 @@ use burn::{
 use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
-use self::extension::{LayOutBackend, Lists};
+use self::extension::{PadBackend, Lists};
 use crate::{check::Check, copy};
 
 /// Keys and values of lists in rectangles, `[batch, heads, width + tail, head_dim]`, a tail behind them; at fillers stands
@@ -62,7 +62,7 @@ pub fn pad(input: PadInput) -> Result<[Tensor<4>; 2]> {
     let [keys, values] = [keys, values].map(Tensor::into_dispatch);
     let [tail_keys, tail_values] = [tail_keys, tail_values].map(Tensor::into_dispatch);
     let (keys, values) =
-        Dispatch::lay_out(keys, values, lists, tail_keys, tail_values, width, tail);
+        Dispatch::pad_entries(keys, values, lists, tail_keys, tail_values, width, tail);
     Ok([Tensor::from_dispatch(keys), Tensor::from_dispatch(values)])
 }
 
@@ -96,7 +96,7 @@ fn launch(
         Lists::Differ { offsets } => offsets.into_tensor_arg(),
     };
     let cubes = (width + tail).div_ceil(copy::rows_of_cube(vectors));
-    kernel::lay_out::launch(
+    kernel::pad::launch(
         &client,
         CubeCount::Static((shape[0] * shape[1]) as u32, cubes as u32, 1),
         CubeDim::new_1d(copy::UNITS as u32),

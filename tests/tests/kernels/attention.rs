@@ -1,16 +1,19 @@
 //! Attention of many queries, and the column scores that follow from its log-sum-exp: causal and by position, sizes
 //! that cross each tile, strided inputs.
 
-use briquette_kernels::{
-    Attention, AttentionOutput, ColumnScores, KernelError, Visibility, attention, column_scores,
+use briquette::ops::{
+    AttentionInput, AttentionOps, AttentionOutput, OpError, Reference, Visibility,
 };
+use briquette_kernels::{FEW_QUERIES, PromptAttention, attention, column_scores, supports};
 use briquette_tests::{
-    backends::{backends, host},
+    backends::{Backend, host},
     inputs::{Noise, round},
     reference::attention::{weighted_mean, weights},
     session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -155,8 +158,36 @@ impl Case {
         }
     }
 
-    fn check(&self, dtype: DType, device: &Device) {
+    /// What an output is, to the rounding of its type.
+    fn close_output(&self, found: &Tensor<4>, expected: &Expected, dtype: DType) {
+        let Self { batch, query_heads, head_dim, new, .. } = *self;
+        assert_eq!(found.dims(), [batch, query_heads, new, head_dim]);
+        assert_eq!(found.dtype(), dtype);
+        for (row, (found, expected)) in numbers(found).iter().zip(&expected.output).enumerate() {
+            for (found, expected) in found.iter().zip(expected) {
+                let off = (found - round(*expected, dtype)).abs();
+                let most = tolerance(dtype) * (1.0 + expected.abs());
+                assert!(
+                    off <= most,
+                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
+                );
+            }
+        }
+    }
+
+    fn close_columns(&self, what: &str, found: &Tensor<3>, expected: &[f64]) {
+        let found = found.clone().try_into_vec_as::<f32>().unwrap();
+        assert_eq!(found.len(), expected.len(), "{what}");
+        for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let off = (f64::from(*found) - expected).abs();
+            let most = 1e-4 * (1.0 + expected.abs());
+            assert!(off <= most, "{what}: {found}, expected {expected}, at {place}, {self:?}");
+        }
+    }
+
+    fn check(&self, dtype: DType, backend: &Backend) {
         let Self { batch, query_heads, kv_heads, head_dim, new, local, .. } = *self;
+        let device = &backend.device;
         let entries = self.entries();
         let host = host();
         let mut noise = Noise::new((head_dim + entries) as u64);
@@ -176,72 +207,55 @@ impl Case {
             Tensor::<4>::full([batch, query_heads, new, head_dim], f32::NAN, (device, dtype));
         drop(poison.clone().add_scalar(1.0));
         drop(poison);
-        let input = Attention {
-            queries: turned.clone(),
+        let input = AttentionInput {
+            queries: turned,
             keys: long(&keys),
             values: long(&values),
             visibility: self.visibility(device),
             scale: SCALE,
+            column_sums: true,
+            column_squares: true,
         };
-        let AttentionOutput { output, log_sum_exp } = attention(input.clone()).unwrap();
-        assert_eq!(output.dims(), [batch, query_heads, new, head_dim]);
-        assert_eq!(output.dtype(), dtype);
-        let again = attention(input).unwrap();
-        assert_eq!(output.to_data(), again.output.to_data(), "{self:?} twice");
-
-        for (row, (found, expected)) in numbers(&output).iter().zip(&expected.output).enumerate() {
-            for (found, expected) in found.iter().zip(expected) {
-                let off = (found - round(*expected, dtype)).abs();
-                let most = tolerance(dtype) * (1.0 + expected.abs());
-                assert!(
-                    off <= most,
-                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
-                );
-            }
+        let operation = if new <= FEW_QUERIES { "decode_attention" } else { "attention" };
+        let found = answer(backend, operation, |kernels| kernels.attention(input.clone()));
+        self.close_attention(found, &expected, dtype);
+        if !supports(device) {
+            return self.close_attention(Reference.attention(input).unwrap(), &expected, dtype);
         }
-        let close = |what: &str, found: &Tensor<3>, expected: &[f64]| {
-            let found = found.clone().try_into_vec_as::<f32>().unwrap();
-            assert_eq!(found.len(), expected.len(), "{what}");
-            for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
-                let off = (f64::from(*found) - expected).abs();
-                let most = 1e-4 * (1.0 + expected.abs());
-                assert!(
-                    off <= most,
-                    "{what}: {found}, expected {expected}, at {place}, {dtype:?}, {self:?}"
-                );
-            }
-        };
-        close("log-sum-exp", &log_sum_exp, &expected.log_sum_exp);
 
-        let input = ColumnScores {
-            queries: turned,
-            keys: long(&keys),
-            log_sum_exp,
-            visibility: self.visibility(device),
-            scale: SCALE,
-            local,
-            squares: true,
-        };
-        let found = column_scores(input.clone()).unwrap();
-        close("sums", &found.sums, &expected.sums);
-        close("squares", &found.squares.clone().unwrap(), &expected.squares);
+        let PromptAttention { output, log_sum_exp } = attention(&input).unwrap();
+        let again = attention(&input).unwrap();
+        assert_eq!(output.to_data(), again.output.to_data(), "{self:?} twice");
+        self.close_output(&output, &expected, dtype);
+        self.close_columns("log-sum-exp", &log_sum_exp, &expected.log_sum_exp);
+
+        let found = column_scores(&input, log_sum_exp.clone(), local).unwrap();
+        self.close_columns("sums", &found.sums, &expected.sums);
+        self.close_columns("squares", &found.squares.clone().unwrap(), &expected.squares);
         assert_eq!(found.local_sums.is_some(), local > 0);
         if let Some(sums) = &found.local_sums {
-            close("local sums", sums, &expected.local_sums);
+            self.close_columns("local sums", sums, &expected.local_sums);
         }
-        let less = column_scores(ColumnScores { local: 0, squares: false, ..input }).unwrap();
+        let input = AttentionInput { column_squares: false, ..input };
+        let less = column_scores(&input, log_sum_exp, 0).unwrap();
         assert_eq!(less.sums.to_data(), found.sums.to_data(), "{self:?} with less wanted");
         assert!(less.local_sums.is_none() && less.squares.is_none());
+    }
+
+    fn close_attention(&self, found: AttentionOutput, expected: &Expected, dtype: DType) {
+        self.close_output(&found.output, expected, dtype);
+        self.close_columns("sums", &found.column_sums.unwrap(), &expected.sums);
+        self.close_columns("squares", &found.column_squares.unwrap(), &expected.squares);
     }
 }
 
 #[test]
 fn attention_and_column_scores() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in all_backends() {
         for dtype in backend.dtypes() {
             for case in backend.some(cases(), dtype) {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
-                case.check(dtype, &backend.device);
+                case.check(dtype, &backend);
             }
         }
     }
@@ -250,62 +264,36 @@ fn attention_and_column_scores() {
 #[test]
 fn calls_that_do_not_fit_are_refused() {
     let zeros = |shape: [usize; 4], device: &Device| Tensor::<4>::zeros(shape, device);
-    let input = |queries, keys: [usize; 4], device: &Device| Attention {
+    let input = |queries, keys: [usize; 4], device: &Device| AttentionInput {
         queries: zeros(queries, device),
         keys: zeros(keys, device),
         values: zeros(keys, device),
         visibility: Visibility::Causal,
         scale: 1.0,
+        column_sums: true,
+        column_squares: false,
     };
-    let on_host = attention(input([1, 1, 1, 8], [1, 1, 1, 8], &host()));
-    assert_eq!(on_host.unwrap_err(), KernelError::Device { operation: "attention" });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    let operation = "attention";
+    let on_host = attention(&input([1, 1, 1, 8], [1, 1, 1, 8], &host()));
+    assert_eq!(on_host.unwrap_err(), OpError::Device { operation });
+    for backend in kernel_backends() {
         let device = &backend.device;
-        let refuse = |queries, keys| attention(input(queries, keys, device)).unwrap_err();
+        let refuse = |queries, keys| attention(&input(queries, keys, device)).unwrap_err();
         assert_eq!(
             refuse([1, 1, 2, 8], [1, 1, 2, 16]),
-            KernelError::Shape {
-                operation: "attention",
-                tensor: "keys",
-                found: vec![1, 1, 2, 16],
-                expected: vec![1, 1, 2, 8],
-            }
+            wrong_shape(operation, "keys", &[1, 1, 2, 16], &[1, 1, 2, 8])
         );
         assert_eq!(
             refuse([1, 3, 2, 8], [1, 2, 2, 8]),
-            KernelError::Value {
-                operation: "attention",
-                what: "query_heads",
-                found: 3,
-                expected: "a multiple of 2".into(),
-            }
+            wrong_value(operation, "query_heads", 3, "a multiple of 2")
         );
         assert_eq!(
             refuse([1, 1, 3, 8], [1, 1, 2, 8]),
-            KernelError::Value {
-                operation: "attention",
-                what: "the number of queries",
-                found: 3,
-                expected: "1 to 2, the entries".into(),
-            }
+            wrong_value(operation, "the number of queries", 3, "1 to 2, the entries")
         );
-        let local = column_scores(ColumnScores {
-            queries: zeros([1, 1, 2, 8], device),
-            keys: zeros([1, 1, 2, 8], device),
-            log_sum_exp: Tensor::zeros([1, 1, 2], device),
-            visibility: Visibility::Causal,
-            scale: 1.0,
-            local: 3,
-            squares: false,
-        });
-        assert_eq!(
-            local.unwrap_err(),
-            KernelError::Value {
-                operation: "column_scores",
-                what: "local",
-                found: 3,
-                expected: "at most 2, the queries".into(),
-            }
-        );
+        let log_sum_exp = Tensor::zeros([1, 1, 2], device);
+        let local = column_scores(&input([1, 1, 2, 8], [1, 1, 2, 8], device), log_sum_exp, 3);
+        let expected = wrong_value("column_scores", "local", 3, "at most 2, the queries");
+        assert_eq!(local.unwrap_err(), expected);
     }
 }

@@ -1,12 +1,12 @@
 //! The gradient that goes back through causal attention on a device, beside the one that Burn finds through the
 //! textbook's operations on the host.
 
-use briquette_kernels::{Attention, Visibility, attention};
-use briquette_tests::{
-    backends::{backends, host},
-    inputs::Noise,
-};
+use briquette::ops::{AttentionInput, OpError, Visibility};
+use briquette_kernels::attention;
+use briquette_tests::{backends::host, inputs::Noise};
 use burn::tensor::{DType, Device, Tensor, activation::softmax};
+
+use crate::common::kernel_backends;
 
 const SCALE: f64 = 0.3;
 
@@ -30,6 +30,18 @@ fn cases() -> Vec<Case> {
         Case { old: 5, new: 1, ..one },
         Case { head_dim: 32, heads: 2, new: 65, ..one },
     ]
+}
+
+fn input([queries, keys, values]: [Tensor<4>; 3], visibility: Visibility) -> AttentionInput {
+    AttentionInput {
+        queries,
+        keys,
+        values,
+        visibility,
+        scale: SCALE,
+        column_sums: false,
+        column_squares: false,
+    }
 }
 
 /// Of queries, keys and values.
@@ -71,9 +83,7 @@ impl Case {
 
         let there = |x: &Tensor<4>| x.clone().to_device(device).cast(dtype);
         let found = gradients(&inputs.each_ref().map(there), &there(&slope), |inputs| {
-            let [queries, keys, values] = inputs;
-            let visibility = Visibility::Causal;
-            attention(Attention { queries, keys, values, visibility, scale: SCALE }).unwrap().output
+            attention(&input(inputs, Visibility::Causal)).unwrap().output
         });
         // Of the largest number; 16-bit types round every weight and its slope before the products. The products are Burn's,
         // as those of a model's layers are: where tensor cores round f32 to the 11 bits of TF32, f16's.
@@ -110,7 +120,7 @@ fn rounds_f32(device: &Device) -> bool {
 
 #[test]
 fn the_gradient_is_that_of_the_textbook_on_every_device() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in kernel_backends() {
         for dtype in backend.dtypes() {
             // Those of the 16-bit types for all: a software device compiles each of the products for seconds, and how blocks
             // are put together is tested on the host, in `gradient.rs`.
@@ -124,21 +134,15 @@ fn the_gradient_is_that_of_the_textbook_on_every_device() {
 
 #[test]
 fn what_has_no_gradient_is_refused() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in kernel_backends() {
         let device = &backend.device;
         let x = Tensor::<4>::ones([1, 1, 2, 8], device).autodiff().require_grad();
         let positions = || {
             let list = burn::tensor::TensorData::from([[[0_i32, 1]]]);
             Tensor::from_data(list, (device, DType::I32))
         };
-        let input = Attention {
-            queries: x.clone(),
-            keys: x.clone(),
-            values: x,
-            visibility: Visibility::Positions { queries: positions(), entries: positions() },
-            scale: 1.0,
-        };
-        let error = attention(input).unwrap_err();
-        assert_eq!(error, briquette_kernels::KernelError::Device { operation: "attention" });
+        let visibility = Visibility::Positions { queries: positions(), entries: positions() };
+        let error = attention(&input([x.clone(), x.clone(), x], visibility)).unwrap_err();
+        assert_eq!(error, OpError::Device { operation: "attention" });
     }
 }

@@ -1,7 +1,82 @@
 //! What tests of several kernels share.
 
-use briquette_tests::inputs::round;
+use briquette::ops::{OpError, Ops, Result};
+use briquette_kernels::{Kernels, supports};
+use briquette_tests::{
+    backends::{Backend, DEVICES, backends},
+    inputs::round,
+};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+/// Whether some device of this build has kernels.
+const HAS_KERNELS: bool = cfg!(any(
+    feature = "wgpu",
+    feature = "vulkan",
+    feature = "metal",
+    feature = "cuda",
+    feature = "rocm",
+    feature = "cpu",
+));
+
+/// Every backend of this build: kernels are to answer on one at least, tensor operations on the others.
+pub(crate) fn all_backends() -> Vec<Backend> {
+    let backends = backends();
+    let names: Vec<&str> = backends.iter().map(|backend| &*backend.name).collect();
+    assert!(
+        !HAS_KERNELS || backends.iter().any(|backend| supports(&backend.device)),
+        "no kernel would be tested: of the devices {names:?} none has kernels, but this build does. Name one in \
+         {DEVICES}, or leave these tests out: -E 'not binary(kernels)'"
+    );
+    backends
+}
+
+/// Those of them that have kernels.
+pub(crate) fn kernel_backends() -> Vec<Backend> {
+    all_backends().into_iter().filter(|backend| supports(&backend.device)).collect()
+}
+
+/// What a call gives: from a kernel where the device has them. Elsewhere tensor operations answer, and this operation, and
+/// any other that they called, has been counted as one that the device lacks.
+pub(crate) fn answer<T>(
+    backend: &Backend,
+    operation: &str,
+    call: impl FnOnce(&Kernels) -> Result<T>,
+) -> T {
+    let kernels = Kernels::default();
+    let name = &backend.name;
+    let found = call(&kernels).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let fallbacks = kernels.fallbacks();
+    if supports(&backend.device) {
+        assert!(fallbacks.is_empty(), "tensor operations answered on {name}: {fallbacks:?}");
+        return found;
+    }
+    let counted = fallbacks.iter().any(|fallback| fallback.operation == operation);
+    assert!(counted, "{name} has no kernels, but {operation} is not among {fallbacks:?}");
+    for fallback in fallbacks {
+        assert_eq!(fallback.reason, OpError::Device { operation: fallback.operation });
+    }
+    found
+}
+
+/// The refusal of a tensor of another shape.
+pub(crate) fn wrong_shape(
+    operation: &'static str,
+    tensor: &'static str,
+    found: &[usize],
+    expected: &[usize],
+) -> OpError {
+    OpError::Shape { operation, tensor, found: found.to_vec(), expected: expected.to_vec() }
+}
+
+/// The refusal of a number.
+pub(crate) fn wrong_value(
+    operation: &'static str,
+    what: &'static str,
+    found: usize,
+    expected: &str,
+) -> OpError {
+    OpError::Value { operation, what, found, expected: expected.to_owned() }
+}
 
 /// Leaves numbers that show in buffers a result may be written to.
 pub(crate) fn poison(device: &Device, sizes: &[usize]) {

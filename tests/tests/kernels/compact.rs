@@ -1,17 +1,25 @@
 //! Rows and numbers end where the selection says, whatever they lie in; fillers are marked.
 
-use briquette::ops::{Selection, best};
-use briquette_kernels::{CompactEntries, KernelError, MOST_TRACKS, compact};
+use briquette::ops::{Entries, OpError, Reference, SelectOps, Selection, Track, Tracks};
+use briquette_kernels::{MOST_TRACKS, compact};
 use briquette_tests::{
-    backends::{Backend, backends, host},
+    backends::{Backend, host},
     inputs::Noise,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::index::sample};
 use rand_chacha::ChaCha8Rng;
 
-fn devices() -> impl Iterator<Item = Backend> {
-    backends().into_iter().filter(|backend| backend.name != "flex")
+use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
+
+/// One more than a kernel takes.
+const KINDS: [Track; MOST_TRACKS + 1] =
+    [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent, Track::Scores];
+
+/// Tracks of different kinds.
+fn tracks(tensors: impl IntoIterator<Item = Tensor<3>>) -> Tracks {
+    let pairs = KINDS.into_iter().zip(tensors);
+    pairs.fold(Tracks::default(), |tracks, (kind, tensor)| tracks.with(kind, tensor))
 }
 
 /// Numbers on the host, and the lists that are kept.
@@ -58,30 +66,31 @@ impl Case {
         (0..rows * self.columns).map(|place| 3 * place as i64 + 1).collect()
     }
 
-    fn entries(&self, device: &Device) -> CompactEntries {
+    fn entries(&self, device: &Device) -> Entries {
         let shape = [self.batch, self.kv_heads, self.columns];
         let positions = TensorData::new(self.positions(), shape);
-        CompactEntries {
+        Entries {
             keys: self.keys.clone().to_device(device),
             values: self.values.clone().to_device(device),
             positions: Tensor::from_data(positions, device),
-            tracks: self
-                .of_tracks
-                .iter()
-                .map(|track| track.clone().to_device(device).squeeze_dim::<3>(3))
-                .collect(),
+            tracks: tracks(
+                self.of_tracks
+                    .iter()
+                    .map(|track| track.clone().to_device(device).squeeze_dim::<3>(3)),
+            ),
+            sharing: None,
         }
     }
 
-    /// Every number of what the kernel returns, each at the place that a loop puts it.
-    fn check(&self, entries: CompactEntries) {
+    /// Every number of what the operation returns, each at the place that a loop puts it.
+    fn check(&self, backend: &Backend, entries: Entries) {
         let Self { batch, kv_heads, columns, head_dim, .. } = *self;
         let device = entries.keys.device();
         let selection = Selection::of_heads(&self.lists, kv_heads, &device);
         let width = selection.width();
         poison([batch, kv_heads, width, head_dim], entries.keys.dtype(), &device);
         let dtypes = [entries.keys.dtype(), entries.values.dtype()];
-        let found = compact(entries, selection.indices, &selection.counts).unwrap();
+        let found = answer(backend, "compact", |kernels| kernels.compact(entries, &selection));
         assert_eq!([found.keys.dtype(), found.values.dtype()], dtypes);
 
         // The entry that stands in each column, and whether it is a filler.
@@ -143,8 +152,8 @@ fn turned(x: Tensor<4>) -> Tensor<4> {
 
 #[test]
 fn compact_moves_all_there_is() {
-    for backend in devices() {
-        let check = |case: Case| case.check(case.entries(&backend.device));
+    for backend in all_backends() {
+        let check = |case: Case| case.check(&backend, case.entries(&backend.device));
         for dtype in backend.dtypes() {
             let dtypes = [dtype; 2];
             check(Case::new([1, 1, 1, 1], &[], &[1], dtypes));
@@ -164,51 +173,54 @@ fn compact_moves_all_there_is() {
 
 #[test]
 fn compact_takes_entries_as_they_lie() {
-    for Backend { device, .. } in devices() {
+    for backend in all_backends() {
+        let device = backend.device.clone();
         let case = Case::new([2, 2, 64, 32], &[4, 2], &[30, 31, 1, 33], [DType::F32; 2]);
         // A part of buffers with room for more, as a store hands it out.
-        let CompactEntries { keys, values, positions, tracks } = case.entries(&device);
+        let Entries { keys, values, positions, tracks, .. } = case.entries(&device);
         let wide = |x: Tensor<4>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
         let wide_scalars =
             |x: Tensor<3>| Tensor::cat(vec![x.clone(), x.zeros_like()], 2).narrow(2, 0, 64);
-        let of_buffers = CompactEntries {
+        let of_buffers = Entries {
             keys: wide(keys.clone()),
             values: wide(values.clone()),
             positions: Tensor::cat(vec![positions.clone(), positions.zeros_like()], 2)
                 .narrow(2, 0, 64),
-            tracks: tracks.iter().cloned().map(wide_scalars).collect(),
+            tracks: tracks.clone().map(wide_scalars),
+            sharing: None,
         };
-        case.check(of_buffers);
-        let of_turned = CompactEntries {
+        case.check(&backend, of_buffers);
+        let of_turned = Entries {
             keys: turned(keys.clone()),
             values: values.clone(),
             positions: positions.clone(),
             tracks: tracks.clone(),
+            sharing: None,
         };
-        case.check(of_turned);
-        case.check(CompactEntries {
+        case.check(&backend, of_turned);
+        let all_turned = Entries {
             keys,
             values: turned(values),
             positions: positions.permute([2, 0, 1]).add_scalar(0).permute([1, 2, 0]),
-            tracks: tracks
-                .into_iter()
-                .map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0]))
-                .collect(),
-        });
+            tracks: tracks.map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0])),
+            sharing: None,
+        };
+        case.check(&backend, all_turned);
     }
 }
 
 /// Positions of new entries are the same for all heads, and lie in memory once.
 #[test]
 fn compact_takes_expanded_positions() {
-    for Backend { device, .. } in devices() {
+    for backend in all_backends() {
+        let device = backend.device.clone();
         let case = Case::new([1, 3, 20, 8], &[], &[5, 6, 4], [DType::F32; 2]);
-        let CompactEntries { keys, values, .. } = case.entries(&device);
+        let entries = case.entries(&device);
         let positions = Tensor::<1, Int>::arange(5..25, &device).reshape([1, 1, 20]);
         let positions = positions.expand([1, 3, 20]);
         let selection = Selection::of_heads(&case.lists, 3, &device);
-        let entries = CompactEntries { keys, values, positions, tracks: Vec::new() };
-        let found = compact(entries, selection.indices, &selection.counts).unwrap();
+        let entries = Entries { positions, ..entries };
+        let found = answer(&backend, "compact", |kernels| kernels.compact(entries, &selection));
         let expected = case.lists.iter().flat_map(|list| {
             let fillers = std::iter::repeat_n(-1, 6 - list.len());
             fillers.chain(list.iter().map(|&entry| entry as i64 + 5))
@@ -221,48 +233,43 @@ fn compact_takes_expanded_positions() {
 /// What reaches a policy: the same bits every time, and as tensor operations move them.
 #[test]
 fn compact_is_the_same_every_time() {
-    for Backend { device, .. } in devices() {
+    for backend in all_backends() {
+        let device = backend.device.clone();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let kept = rng.random_range(100..200);
         let case = Case::new([2, 2, 300, 64], &[2], &[kept, 50], [DType::F32; 2]);
         let selection = Selection::of_heads(&case.lists, 2, &device);
         let run = || {
             let entries = case.entries(&device);
-            compact(entries, selection.indices.clone(), &selection.counts).unwrap()
+            answer(&backend, "compact", |kernels| kernels.compact(entries, &selection))
         };
         let (first, second) = (run(), run());
-        let reference = best().compact(case.entries(&device).keys, &selection);
+        let reference = Reference.compact(case.entries(&device), &selection).unwrap();
         assert_eq!(first.keys.clone().into_data(), second.keys.into_data());
-        assert_eq!(first.keys.into_data(), reference.into_data());
-        assert_eq!(first.values.into_data(), second.values.into_data());
-        assert_eq!(first.positions.into_data(), second.positions.into_data());
+        assert_eq!(first.keys.into_data(), reference.keys.into_data());
+        assert_eq!(first.values.clone().into_data(), second.values.into_data());
+        assert_eq!(first.values.into_data(), reference.values.into_data());
+        assert_eq!(first.positions.clone().into_data(), second.positions.into_data());
+        assert_eq!(first.positions.into_data(), reference.positions.into_data());
     }
 }
 
 #[test]
 fn compact_refuses_what_does_not_fit() {
     let case = Case::new([2, 2, 6, 8], &[2], &[3], [DType::F32; 2]);
-    let call = |device: &Device, change: &dyn Fn(&mut CompactEntries), kept, counts: &[usize]| {
+    let call = |device: &Device, change: &dyn Fn(&mut Entries), kept, counts: &[usize]| {
         let mut entries = case.entries(device);
         change(&mut entries);
         let indices = Tensor::<3, Int>::ones([2, 2, kept], device);
-        compact(entries, indices, counts).unwrap_err()
+        compact(entries, &Selection { indices, counts: counts.to_vec() }).unwrap_err()
     };
-    let shape = |tensor, found: &[usize], expected: &[usize]| KernelError::Shape {
-        operation: "compact",
-        tensor,
-        found: found.to_vec(),
-        expected: expected.to_vec(),
+    let shape = |tensor, found: &[usize], expected: &[usize]| {
+        wrong_shape("compact", tensor, found, expected)
     };
-    let value = |what, found, expected: &str| KernelError::Value {
-        operation: "compact",
-        what,
-        found,
-        expected: expected.into(),
-    };
+    let value = |what, found, expected| wrong_value("compact", what, found, expected);
     let four = [3; 4];
-    for Backend { device, .. } in devices() {
-        let refused = |change: &dyn Fn(&mut CompactEntries)| call(&device, change, 3, &four);
+    for Backend { device, .. } in kernel_backends() {
+        let refused = |change: &dyn Fn(&mut Entries)| call(&device, change, 3, &four);
         let narrow = |x: &Tensor<4>| x.clone().narrow(2, 0, 5);
         assert_eq!(
             refused(&|it| it.values = narrow(&it.values)),
@@ -272,17 +279,20 @@ fn compact_refuses_what_does_not_fit() {
             refused(&|it| it.positions = it.positions.clone().narrow(2, 0, 4)),
             shape("positions", &[2, 2, 4], &[2, 2, 6])
         );
+        let track =
+            |heads, columns| tracks([Tensor::zeros([2, heads, columns], (&device, DType::F32))]);
         assert_eq!(
-            refused(&|it| it.tracks[0] = Tensor::zeros([2, 2, 5], (&device, DType::F32))),
+            refused(&|it| it.tracks = track(2, 5)),
             shape("a track", &[2, 2, 5], &[2, 2, 6])
         );
         assert_eq!(
-            refused(&|it| it.tracks[0] = Tensor::zeros([2, 3, 6], (&device, DType::F32))),
+            refused(&|it| it.tracks = track(3, 6)),
             value("the heads of a track", 3, "a multiple of 2")
         );
+        let many = vec![Tensor::zeros([2, 2, 6], (&device, DType::F32)); MOST_TRACKS + 1];
         assert_eq!(
-            refused(&|it| it.tracks = vec![it.tracks[0].clone(); MOST_TRACKS + 1]),
-            KernelError::TooLarge {
+            refused(&|it| it.tracks = tracks(many.clone())),
+            OpError::TooLarge {
                 operation: "compact",
                 what: "the number of tracks",
                 found: MOST_TRACKS + 1,
@@ -291,14 +301,14 @@ fn compact_refuses_what_does_not_fit() {
         );
         let nothing = Selection::of_heads(&[[0_usize; 0]; 4], 2, &device);
         assert_eq!(
-            compact(case.entries(&device), nothing.indices, &nothing.counts).unwrap_err(),
+            compact(case.entries(&device), &nothing).unwrap_err(),
             value("the most entries kept", 0, "at least 1")
         );
-        let plain = &|_: &mut CompactEntries| ();
+        let plain = &|_: &mut Entries| ();
         assert_eq!(call(&device, plain, 3, &[3; 3]), value("the length of counts", 3, "4"));
         assert_eq!(call(&device, plain, 3, &[3, 3, 4, 3]), value("counts", 4, "at most 3"));
     }
-    let plain = &|_: &mut CompactEntries| ();
+    let plain = &|_: &mut Entries| ();
     let error = call(&host(), plain, 3, &four);
-    assert_eq!(error, KernelError::Device { operation: "compact" });
+    assert_eq!(error, OpError::Device { operation: "compact" });
 }

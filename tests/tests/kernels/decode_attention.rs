@@ -1,17 +1,19 @@
 //! Decode attention over buffers with room for more, with padding and without, and over lists of which heads hold
 //! different numbers, empty ones among them: sizes that cross a chunk, a cube's share and a block of weights.
 
-use briquette::ops::{RaggedInput, best};
-use briquette_kernels::{
-    DecodeAttention, DecodeOutput, EntryList, KernelError, Visibility, decode_attention,
+use briquette::ops::{
+    AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, OpError, RaggedKv, Tail, Visibility,
 };
+use briquette_kernels::{decode, supports};
 use briquette_tests::{
-    backends::{backends, host},
+    backends::{Backend, host},
     inputs::{Noise, round},
     reference::attention::{weighted_mean, weights},
     session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
 
 const SCALE: f64 = 0.3;
 
@@ -168,7 +170,7 @@ impl Case {
         }
     }
 
-    fn input(&self, tensors: &Tensors, device: &Device) -> DecodeAttention {
+    fn input(&self, tensors: &Tensors, device: &Device) -> DecodeInput {
         let head_dim = self.head_dim;
         // Keys lie as they come; values of the list are a part of a wider tensor, and queries the transpose of another.
         let to = |x: &Tensor<4>| x.clone().to_device(device);
@@ -183,24 +185,33 @@ impl Case {
             }));
             Tensor::from_data(TensorData::new(offsets, [list.len() + 1]), device)
         };
-        DecodeAttention {
-            queries: to(&tensors.queries).swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3),
-            list: self.list.as_ref().map(|list| EntryList {
+        let (keys, values) = (to(&tensors.buffers[0]), to(&tensors.buffers[1]));
+        let entries = self.entries;
+        let kv = match &self.list {
+            None => KvLayout::Dense(DenseKv {
+                keys,
+                values,
+                entries,
+                visibility: self.visibility(device),
+            }),
+            Some(list) => KvLayout::Ragged(RaggedKv {
                 keys: flat(&tensors.list[0]),
                 values: wide.narrow(1, 0, head_dim),
                 offsets: offsets(list),
                 width: self.width(),
+                tail: Tail { keys, values, entries },
             }),
-            keys: to(&tensors.buffers[0]),
-            values: to(&tensors.buffers[1]),
-            entries: self.entries,
-            visibility: self.visibility(device),
+        };
+        DecodeInput {
+            queries: to(&tensors.queries).swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3),
+            kv,
             scale: SCALE,
             weights: true,
         }
     }
 
-    fn check(&self, dtype: DType, device: &Device) {
+    fn check(&self, dtype: DType, backend: &Backend) {
+        let device = &backend.device;
         let Self { batch, query_heads, head_dim, new, entries, .. } = *self;
         let tensors = self.tensors(dtype);
         let expected = self.expected(&tensors);
@@ -211,10 +222,18 @@ impl Case {
         drop(poison);
         let columns = self.width() + entries;
         crate::common::poison(device, &[batch * query_heads * new * columns]);
-        let DecodeOutput { output, weights } = decode_attention(input.clone()).unwrap();
+        let decode = |input: &DecodeInput| {
+            answer(backend, "decode_attention", |kernels| kernels.decode(input))
+        };
+        let Some(DecodeOutput { output, weights }) = decode(&input) else {
+            // Stores pad what they hold instead, and ask for attention over it.
+            assert!(!supports(device), "no kernel took {self:?}");
+            return;
+        };
+        assert!(supports(device), "no kernel is there to take {self:?}");
         assert_eq!(output.dims(), [batch, query_heads, new, head_dim]);
         assert_eq!(output.dtype(), dtype);
-        let without = decode_attention(DecodeAttention { weights: false, ..input }).unwrap();
+        let without = decode(&DecodeInput { weights: false, ..input }).unwrap();
         assert!(without.weights.is_none());
         assert_eq!(
             output.to_data(),
@@ -247,79 +266,67 @@ impl Case {
 }
 
 #[test]
-fn decode() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+fn decode_of_cases() {
+    for backend in all_backends() {
         for dtype in backend.dtypes() {
             for case in backend.some(cases(), dtype) {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
-                case.check(dtype, &backend.device);
+                case.check(dtype, &backend);
             }
         }
     }
 }
 
+/// A call over buffers, and those buffers.
+fn dense(case: &Case, device: &Device) -> (DecodeInput, DenseKv) {
+    let input = case.input(&case.tensors(DType::F32), device);
+    let KvLayout::Dense(kv) = input.kv.clone() else { panic!("{case:?} is ragged") };
+    (input, kv)
+}
+
 #[test]
 fn decode_calls_that_do_not_fit_are_refused() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
-        let case = &cases()[3];
-        let input = case.input(&case.tensors(DType::F32), &backend.device);
-        let refuse = |input: DecodeAttention| decode_attention(input).unwrap_err();
-        let value = |what, found, expected: &str| KernelError::Value {
-            operation: "decode_attention",
-            what,
-            found,
-            expected: expected.into(),
+    let operation = "decode_attention";
+    let (on_host, _) = dense(&cases()[3], &host());
+    assert_eq!(decode(&on_host).unwrap_err(), OpError::Device { operation });
+    for backend in kernel_backends() {
+        let (input, kv) = dense(&cases()[3], &backend.device);
+        let refuse = |kv: DenseKv| {
+            decode(&DecodeInput { kv: KvLayout::Dense(kv), ..input.clone() }).unwrap_err()
         };
         assert_eq!(
-            refuse(DecodeAttention { entries: 257, ..input.clone() }),
-            value("entries", 257, "at most 256, the capacity")
+            refuse(DenseKv { entries: 257, ..kv.clone() }),
+            wrong_value(operation, "entries", 257, "at most 256, the capacity")
         );
         assert_eq!(
-            refuse(DecodeAttention { entries: 2, ..input.clone() }),
-            value("the number of queries", 3, "at most 2, the entries")
+            refuse(DenseKv { entries: 2, ..kv.clone() }),
+            wrong_value(operation, "the number of queries", 3, "1 to 2, the entries")
         );
-        let values = input.values.clone().narrow(3, 0, 32);
+        let values = kv.values.clone().narrow(3, 0, 32);
         assert_eq!(
-            refuse(DecodeAttention { values, ..input.clone() }),
-            KernelError::Shape {
-                operation: "decode_attention",
-                tensor: "values",
-                found: vec![1, 2, 256, 32],
-                expected: vec![1, 2, 256, 64],
-            }
+            refuse(DenseKv { values, ..kv.clone() }),
+            wrong_shape(operation, "values", &[1, 2, 256, 32], &[1, 2, 256, 64])
         );
-        let values = input.values.clone().cast(DType::F16);
         if backend.device.supports_dtype(DType::F16) {
+            let values = kv.values.clone().cast(DType::F16);
             assert_eq!(
-                refuse(DecodeAttention { values, ..input }),
-                KernelError::DataType {
-                    operation: "decode_attention",
+                refuse(DenseKv { values, ..kv }),
+                OpError::DataType {
+                    operation,
                     tensor: "values",
                     found: DType::F16,
                     expected: DType::F32,
                 }
             );
         }
+        // A ragged layout takes one query a head.
+        let ragged = &cases()[8];
+        let mut input = ragged.input(&ragged.tensors(DType::F32), &backend.device);
+        input.queries = Tensor::cat(vec![input.queries.clone(), input.queries], 2);
+        let expected = "1 where heads are ragged";
+        assert_eq!(
+            decode(&input).unwrap_err(),
+            wrong_value(operation, "the number of queries", 2, expected)
+        );
     }
-}
-
-/// Where there are no kernels, the operations say so, and stores lay entries out instead.
-#[test]
-fn flex_has_no_kernels() {
-    let device = host();
-    let rows = || Tensor::zeros([1, 8], &device);
-    let tail = || Tensor::zeros([1, 1, 1, 8], &device);
-    let input = RaggedInput {
-        queries: tail(),
-        keys: rows(),
-        values: rows(),
-        offsets: Tensor::from_ints([0, 1], &device),
-        width: 1,
-        tail_keys: tail(),
-        tail_values: tail(),
-        tail: 0,
-        scale: 1.0,
-        weights: false,
-    };
-    assert!(best().ragged_attention(&input).is_none());
 }

@@ -1,13 +1,13 @@
 //! Any number of classes, columns of none, rows of every length around what one unit and one pass take.
 
-use briquette::ops::{Groups, Ops, Reference, best};
-use briquette_kernels::{KernelError, group};
-use briquette_tests::backends::{backends, host};
+use briquette::ops::{ClusterOps, Groups, OpError, Reference};
+use briquette_kernels::group;
+use briquette_tests::backends::host;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::poison;
+use crate::common::{all_backends, answer, kernel_backends, poison, wrong_value};
 
 /// Rows of classes, on the host.
 struct Case {
@@ -72,18 +72,17 @@ fn cases() -> Vec<Case> {
 
 #[test]
 fn groups_of_cases() {
-    for case in cases() {
-        case.check(Reference.group(case.tensor(&host()), case.number).unwrap());
-    }
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in all_backends() {
         let device = &backend.device;
         for case in cases() {
+            let group =
+                |classes| answer(&backend, "group", |kernels| kernels.group(classes, case.number));
             println!("{}, {:?} of {}", backend.name, case.dims, case.number);
             poison(device, &[case.classes.len(); 3]);
-            case.check(best().group(case.tensor(device), case.number).unwrap());
+            case.check(group(case.tensor(device)));
             // Columns that do not lie side by side.
             let turned = case.tensor(device).swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
-            case.check(best().group(turned, case.number).unwrap());
+            case.check(group(turned));
             case.check(Reference.group(case.tensor(device), case.number).unwrap());
         }
     }
@@ -94,11 +93,10 @@ fn group_refuses() {
     let operation = "group";
     let none = |device: &Device, dims: [usize; 3]| Tensor::<3, Int>::zeros(dims, device);
     let error = group(none(&host(), [1, 1, 4]), 2).unwrap_err();
-    assert_eq!(error, KernelError::Device { operation });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    assert_eq!(error, OpError::Device { operation });
+    for backend in kernel_backends() {
         let refused = |dims, number| group(none(&backend.device, dims), number).unwrap_err();
-        let value =
-            |what| KernelError::Value { operation, what, found: 0, expected: "1 or more".into() };
+        let value = |what| wrong_value(operation, what, 0, "1 or more");
         assert_eq!(refused([1, 1, 4], 0), value("number"));
         assert_eq!(refused([1, 1, 0], 2), value("columns"));
         assert_eq!(refused([1, 0, 4], 2), value("heads"));

@@ -1,18 +1,15 @@
 //! Heads of different lengths in one list, side by side, and with what has come behind them.
 
-use briquette::ops::{LayOutInput, Ops, PackInput, Reference, best};
-use briquette_kernels::{Columns, KernelError, LayOut, MOST_TRACKS, Pack, join, lay_out, pack};
-use briquette_tests::{
-    backends::{Backend, backends, host},
-    inputs::Noise,
+use briquette::ops::{
+    Entries, OpError, PackInput, PadInput, Reference, SelectOps, Tail, Track, Tracks,
 };
+use briquette_kernels::{pack, pad};
+use briquette_tests::{backends::host, inputs::Noise};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use crate::common::{integers, numbers, poison};
-
-fn devices() -> impl Iterator<Item = Backend> {
-    backends().into_iter().filter(|backend| backend.name != "flex")
-}
+use crate::common::{
+    all_backends, answer, integers, kernel_backends, numbers, poison, wrong_shape, wrong_value,
+};
 
 /// Lists of heads, and a tail.
 #[derive(Debug)]
@@ -63,30 +60,28 @@ impl Case {
         noise.tensor([batch, heads, rows, self.head_dim], &host()).cast(dtype)
     }
 
-    fn lay_out(&self, dtype: DType, device: &Device) -> LayOut {
+    fn pad(&self, dtype: DType, device: &Device) -> PadInput {
         let total = self.counts.iter().sum();
         let list =
             self.noise([1, 1, total], dtype).to_device(device).reshape([total, self.head_dim]);
         let tail = self.noise([self.batch, self.heads, self.capacity], dtype).to_device(device);
-        LayOut {
+        PadInput {
             values: list.clone() * 2.0,
             keys: list,
             offsets: (!self.alike()).then(|| integers(&self.offsets(), device)),
             width: self.width,
-            tail_values: tail.clone() * 2.0,
-            tail_keys: tail,
-            tail: self.tail,
+            tail: Tail { values: tail.clone() * 2.0, keys: tail, entries: self.tail },
         }
     }
 
     /// What is found in a rectangle is what the list and the tail held: the first number is at fillers.
-    fn check_rectangle(&self, call: &LayOut, [keys, values]: [Tensor<4>; 2]) {
+    fn check_rectangle(&self, call: &PadInput, [keys, values]: [Tensor<4>; 2]) {
         let Self { batch, heads, head_dim, width, capacity, tail, .. } = *self;
         assert_eq!(keys.dims(), [batch, heads, width + tail, head_dim]);
         assert_eq!(values.dims(), keys.dims());
         let offsets = self.offsets();
         let pairs =
-            [(keys, &call.keys, &call.tail_keys), (values, &call.values, &call.tail_values)];
+            [(keys, &call.keys, &call.tail.keys), (values, &call.values, &call.tail.values)];
         for (found, list, behind) in pairs {
             let (found, list) = (numbers(found), numbers(list.clone()));
             let behind = numbers(behind.clone());
@@ -114,25 +109,25 @@ fn turned<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 }
 
 #[test]
-fn lay_out_of_cases() {
-    for backend in devices() {
+fn pad_of_cases() {
+    for backend in all_backends() {
         for dtype in backend.dtypes() {
             for case in backend.some(cases(), dtype) {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
-                let call = case.lay_out(dtype, &backend.device);
+                let call = case.pad(dtype, &backend.device);
                 let size = case.batch * case.heads * (case.width + case.tail) * case.head_dim;
                 poison(&backend.device, &[size, size]);
-                let found = lay_out(call.clone()).unwrap();
+                let found = answer(&backend, "pad", |kernels| kernels.pad(call.clone()));
                 assert_eq!(found[0].dtype(), dtype);
                 case.check_rectangle(&call, found);
-                let elsewhere = LayOut {
+                let elsewhere = PadInput {
                     keys: turned(call.keys.clone()),
                     values: turned(call.values.clone()),
-                    tail_keys: turned(call.tail_keys.clone()),
-                    tail_values: call.tail_values.clone(),
+                    tail: Tail { keys: turned(call.tail.keys.clone()), ..call.tail.clone() },
                     ..call.clone()
                 };
-                case.check_rectangle(&call, lay_out(elsewhere).unwrap());
+                let found = answer(&backend, "pad", |kernels| kernels.pad(elsewhere));
+                case.check_rectangle(&call, found);
             }
         }
     }
@@ -140,17 +135,18 @@ fn lay_out_of_cases() {
 
 #[test]
 fn pack_of_cases() {
-    for backend in devices() {
+    for backend in all_backends() {
         for dtype in backend.dtypes() {
             for case in backend.some(cases(), dtype) {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
-                let call = case.lay_out(dtype, &backend.device);
-                let [keys, values] = lay_out(LayOut { tail: 0, ..call.clone() }).unwrap();
+                let call = case.pad(dtype, &backend.device);
+                let [keys, values] = Reference.pad(without_tail(&call)).unwrap();
                 let size = call.keys.dims().iter().product();
                 poison(&backend.device, &[size, size]);
                 let pack = |keys, values| {
                     let offsets = integers(&case.offsets(), &backend.device);
-                    pack(Pack { keys, values, counts: &case.counts, offsets }).unwrap()
+                    let input = PackInput { keys, values, counts: &case.counts, offsets };
+                    answer(&backend, "pack", |kernels| kernels.pack(input))
                 };
                 for (keys, values) in [(keys.clone(), values.clone()), (turned(keys), values)] {
                     let [keys, values] = pack(keys, values);
@@ -162,23 +158,23 @@ fn pack_of_cases() {
     }
 }
 
+fn without_tail(call: &PadInput) -> PadInput {
+    PadInput { tail: Tail { entries: 0, ..call.tail.clone() }, ..call.clone() }
+}
+
 #[test]
 fn lists_by_tensor_operations() {
-    for backend in backends() {
+    for backend in all_backends() {
         for case in cases() {
-            let call = case.lay_out(DType::F32, &backend.device);
-            let LayOut { keys, values, offsets, width, tail_keys, tail_values, tail } =
-                call.clone();
-            let input = LayOutInput { keys, values, offsets, width, tail_keys, tail_values, tail };
-            for ops in [&Reference as &dyn Ops, best().as_ref()] {
-                case.check_rectangle(&call, ops.lay_out(input.clone()));
-                let [keys, values] = ops.lay_out(LayOutInput { tail: 0, ..input.clone() });
-                let offsets = integers(&case.offsets(), &backend.device);
-                let counts = &case.counts;
-                let [keys, values] = ops.pack(PackInput { keys, values, counts, offsets });
-                assert_eq!(numbers(keys), numbers(call.keys.clone()), "{case:?}");
-                assert_eq!(numbers(values), numbers(call.values.clone()), "{case:?}");
-            }
+            let call = case.pad(DType::F32, &backend.device);
+            case.check_rectangle(&call, Reference.pad(call.clone()).unwrap());
+            let [keys, values] = Reference.pad(without_tail(&call)).unwrap();
+            let offsets = integers(&case.offsets(), &backend.device);
+            let counts = &case.counts;
+            let input = PackInput { keys, values, counts, offsets };
+            let [keys, values] = Reference.pack(input).unwrap();
+            assert_eq!(numbers(keys), numbers(call.keys.clone()), "{case:?}");
+            assert_eq!(numbers(values), numbers(call.values.clone()), "{case:?}");
         }
     }
 }
@@ -187,145 +183,95 @@ fn lists_by_tensor_operations() {
 fn lists_that_do_not_fit_are_refused() {
     let case = &cases()[2];
     let counts = &case.counts;
-    let on_host = case.lay_out(DType::F32, &host());
-    assert_eq!(lay_out(on_host).unwrap_err(), KernelError::Device { operation: "lay_out" });
-    for backend in devices() {
-        let good = case.lay_out(DType::F32, &backend.device);
-        let value = |operation, what, found, expected: &str| KernelError::Value {
-            operation,
-            what,
-            found,
-            expected: expected.into(),
-        };
-        assert_eq!(
-            lay_out(LayOut { tail: 4, ..good.clone() }).unwrap_err(),
-            value("lay_out", "tail", 4, "at most 3")
-        );
-        assert_eq!(
-            lay_out(LayOut { offsets: None, ..good.clone() }).unwrap_err(),
-            value("lay_out", "rows", 13, "44, 11 a head")
-        );
+    let on_host = case.pad(DType::F32, &host());
+    assert_eq!(pad(on_host).unwrap_err(), OpError::Device { operation: "pad" });
+    for backend in kernel_backends() {
+        let good = case.pad(DType::F32, &backend.device);
+        let long = PadInput { tail: Tail { entries: 4, ..good.tail.clone() }, ..good.clone() };
+        assert_eq!(pad(long).unwrap_err(), wrong_value("pad", "tail", 4, "at most 3"));
+        let alike = PadInput { offsets: None, ..good.clone() };
+        assert_eq!(pad(alike).unwrap_err(), wrong_value("pad", "rows", 13, "44, 11 a head"));
         let few = good.offsets.clone().map(|offsets| offsets.narrow(0, 0, 4));
-        assert_eq!(
-            lay_out(LayOut { offsets: few, ..good.clone() }).unwrap_err(),
-            KernelError::Shape {
-                operation: "lay_out",
-                tensor: "offsets",
-                found: vec![4],
-                expected: vec![5],
-            }
-        );
-        let rectangle = good.tail_keys;
-        let (keys, values) = (rectangle.clone(), rectangle);
+        let few = PadInput { offsets: few, ..good.clone() };
+        assert_eq!(pad(few).unwrap_err(), wrong_shape("pad", "offsets", &[4], &[5]));
+
+        let (keys, values) = (good.tail.keys.clone(), good.tail.keys);
         let offsets = integers(&case.offsets(), &backend.device);
-        let call = |counts| Pack {
-            keys: keys.clone(),
-            values: values.clone(),
-            counts,
-            offsets: offsets.clone(),
+        let refused = |counts| {
+            let (keys, values) = (keys.clone(), values.clone());
+            pack(PackInput { keys, values, counts, offsets: offsets.clone() }).unwrap_err()
         };
-        assert_eq!(
-            pack(call(&counts[..3])).unwrap_err(),
-            value("pack", "the length of counts", 3, "4")
-        );
-        assert_eq!(pack(call(counts)).unwrap_err(), value("pack", "counts", 9, "at most 3"));
-        assert_eq!(pack(call(&[0; 4])).unwrap_err(), value("pack", "rows", 0, "1 or more"));
+        let expected = wrong_value("pack", "the length of counts", 3, "4");
+        assert_eq!(refused(&counts[..3]), expected);
+        assert_eq!(refused(counts), wrong_value("pack", "counts", 9, "at most 3"));
+        assert_eq!(refused(&[0; 4]), wrong_value("pack", "rows", 0, "1 or more"));
     }
 }
 
-/// Positions and tracks of `[batch, heads, columns]`, all numbers different; tracks have so many heads for each.
-fn columns(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) -> Columns {
+/// Entries of `[batch, heads, columns]`, all numbers different; tracks have so many heads for each.
+fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) -> Entries {
     let [batch, heads, width] = dims;
     let count = |numbers: usize, from: usize| (0..numbers).map(move |number| from + number);
     let positions: Vec<i64> =
         count(batch * heads * width, first).map(|number| number as i64 - 1).collect();
-    let track = |(index, group): (usize, &usize)| {
-        let all: Vec<f32> = count(batch * heads * group * width, first * (index + 2))
-            .map(|number| number as f32)
-            .collect();
-        let data = TensorData::new(all, [batch, heads * group, width]);
+    let floats = |numbers: usize, from: usize, width: usize| {
+        let all: Vec<f32> = count(numbers * width, from).map(|number| number as f32).collect();
+        let data = TensorData::new(all, [batch, numbers / batch, width]);
         Tensor::<3>::from_data(data, (device, DType::F32))
     };
-    Columns {
+    let rows = |from| floats(batch * heads, from, 2 * width).reshape([batch, heads, width, 2]);
+    let kinds = [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent];
+    let mut tracks = Tracks::default();
+    for (index, (group, kind)) in groups.iter().zip(kinds).enumerate() {
+        let track = floats(batch * heads * group, first * (index + 2), width);
+        tracks = tracks.with(kind, track);
+    }
+    Entries {
+        keys: rows(first),
+        values: rows(3 * first),
         positions: Tensor::from_data(TensorData::new(positions, dims), device),
-        tracks: groups.iter().enumerate().map(track).collect(),
+        tracks,
+        sharing: None,
     }
 }
 
+/// What stores put behind what they hold: nothing has been counted of it yet.
 #[test]
-fn join_of_cases() {
+fn entries_followed_by_others() {
     let cases: [([usize; 4], &[usize]); 4] = [
         ([1, 1, 1, 1], &[]),
         ([2, 3, 5, 2], &[1]),
         ([1, 2, 300, 1], &[1, 4, 1]),
-        ([2, 1, 255, 257], &[2; MOST_TRACKS]),
+        ([2, 1, 255, 257], &[2; 4]),
     ];
     let integers = |x: Tensor<3, Int>| x.try_into_vec_as::<i64>().unwrap();
-    for backend in devices() {
+    for backend in all_backends() {
         for ([batch, heads, width, more], groups) in cases {
             let device = &backend.device;
-            let before = columns([batch, heads, width], 7, groups, device);
-            let behind = columns([batch, heads, more], 100_000, groups, device);
-            // A part of wider tensors.
-            let wide = columns([batch, heads, width + 3], 9, groups, device);
-            let part = |x: &Tensor<3>, like: &Tensor<3>| {
-                let wide = x
-                    .clone()
-                    .slice_assign([0..batch, 0..like.dims()[1], 2..width + 2], like.clone());
-                wide.narrow(2, 2, width)
-            };
-            let tracks = wide.tracks.iter().zip(&before.tracks);
-            let parts = Columns {
-                tracks: tracks.map(|(wide, track)| part(wide, track)).collect(),
-                ..before.clone()
-            };
+            let before = entries([batch, heads, width], 7, groups, device);
+            let behind = entries([batch, heads, more], 100_000, &[], device);
             poison(device, &[batch * heads * (width + more)]);
-            for from in [before.clone(), parts] {
-                let found = join(from, behind.clone()).unwrap();
-                let all = vec![before.positions.clone(), behind.positions.clone()];
-                assert_eq!(integers(found.positions), integers(Tensor::cat(all, 2)));
-                assert_eq!(found.tracks.len(), groups.len());
-                let both = before.tracks.iter().zip(&behind.tracks);
-                for (found, (track, more)) in found.tracks.into_iter().zip(both) {
-                    let all = Tensor::cat(vec![track.clone(), more.clone()], 2);
-                    assert_eq!(numbers(found), numbers(all));
-                }
+            let found = before.clone().followed_by(behind.clone());
+            assert_eq!(found.columns(), width + more);
+            let rows = |x: &Tensor<4>, columns: std::ops::Range<usize>| {
+                numbers(x.clone().slice([0..batch, 0..heads, columns, 0..2]))
+            };
+            for (found, before, behind) in [
+                (&found.keys, &before.keys, &behind.keys),
+                (&found.values, &before.values, &behind.values),
+            ] {
+                assert_eq!(rows(found, 0..width), numbers(before.clone()));
+                assert_eq!(rows(found, width..width + more), numbers(behind.clone()));
+            }
+            let positions = found.positions.clone();
+            assert_eq!(integers(positions.clone().narrow(2, 0, width)), integers(before.positions));
+            assert_eq!(integers(positions.narrow(2, width, more)), integers(behind.positions));
+            assert_eq!(found.tracks.len(), groups.len());
+            for (found, before) in found.tracks.into_iter().zip(before.tracks) {
+                let behind = numbers(found.clone().narrow(2, width, more));
+                assert!(behind.iter().all(|number| *number == 0.0), "{behind:?}");
+                assert_eq!(numbers(found.narrow(2, 0, width)), numbers(before));
             }
         }
-    }
-}
-
-#[test]
-fn join_refuses() {
-    let both = |device: &Device| {
-        (columns([1, 2, 3], 1, &[1, 2], device), columns([1, 2, 2], 1, &[1, 2], device))
-    };
-    let (before, behind) = both(&host());
-    assert_eq!(join(before, behind).unwrap_err(), KernelError::Device { operation: "join" });
-    for backend in devices() {
-        let (before, behind) = both(&backend.device);
-        let value = |what, found, expected: &str| KernelError::Value {
-            operation: "join",
-            what,
-            found,
-            expected: expected.into(),
-        };
-        let fewer = Columns { tracks: behind.tracks[..1].to_vec(), ..behind.clone() };
-        let error = join(before.clone(), fewer).unwrap_err();
-        assert_eq!(error, value("the tracks behind", 1, "2"));
-        let error = join(before.clone(), columns([1, 2, 2], 1, &[1, 1], &backend.device));
-        assert_eq!(
-            error.unwrap_err(),
-            KernelError::Shape {
-                operation: "join",
-                tensor: "a track behind",
-                found: vec![1, 2, 2],
-                expected: vec![1, 4, 2],
-            }
-        );
-        let tracks = vec![before.tracks[0].clone(); MOST_TRACKS + 1];
-        let error =
-            join(Columns { tracks: tracks.clone(), ..before }, Columns { tracks, ..behind });
-        assert!(matches!(error.unwrap_err(), KernelError::TooLarge { .. }));
     }
 }

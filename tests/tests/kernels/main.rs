@@ -6,6 +6,7 @@ mod attention_gradient;
 mod common;
 mod compact;
 mod decode_attention;
+mod fallbacks;
 mod group;
 mod lists;
 mod merge;

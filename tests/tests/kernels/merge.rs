@@ -1,17 +1,16 @@
 //! Few and many rows, none that go anywhere, rows of no length and no weight, as directions and as they are.
 
-use briquette::ops::{MergeInput, Ops, Reference, best};
-use briquette_kernels::{KernelError, Merge, merge};
-use briquette_tests::{
-    backends::{backends, host},
-    inputs::Noise,
-    session::tolerance,
-};
+use briquette::ops::{MergeInput, MergeOps, OpError, Reference};
+use briquette_kernels::{Kernels, merge};
+use briquette_tests::{backends::host, inputs::Noise, session::tolerance};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{close, integers, numbers, poison, rows};
+use crate::common::{
+    all_backends, answer, close, integers, kernel_backends, numbers, poison, rows, wrong_shape,
+    wrong_value,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -121,25 +120,35 @@ fn check(found: (Tensor<4>, Tensor<4>), drawn: &Drawn, dtype: DType) {
 
 #[test]
 fn merge_of_cases() {
-    for backend in backends() {
+    for backend in all_backends() {
         for dtype in backend.dtypes() {
             for case in CASES {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
                 let drawn = case.draw(dtype, &backend.device);
                 poison(&backend.device, &[drawn.keys.len(); 2]);
-                check(best().merge(drawn.input.clone()), &drawn, dtype);
-                if backend.name == "flex" {
-                    check(Reference.merge(drawn.input.clone()), &drawn, dtype);
-                    continue;
-                }
+                // Of many others rows are sorted first.
+                let operation = if case.others > 1024 { "accumulate" } else { "merge" };
+                let merge =
+                    |input| answer(&backend, operation, |kernels: &Kernels| kernels.merge(input));
+                check(merge(drawn.input.clone()), &drawn, dtype);
                 let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
                 let elsewhere = MergeInput {
                     keys: turned(drawn.input.keys.clone()),
                     other_values: turned(drawn.input.other_values.clone()),
                     ..drawn.input.clone()
                 };
-                check(best().merge(elsewhere), &drawn, dtype);
+                check(merge(elsewhere), &drawn, dtype);
             }
+        }
+    }
+}
+
+#[test]
+fn merge_by_tensor_operations() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for case in CASES {
+            let drawn = case.draw(dtype, &host());
+            check(Reference.merge(drawn.input.clone()).unwrap(), &drawn, dtype);
         }
     }
 }
@@ -147,26 +156,20 @@ fn merge_of_cases() {
 #[test]
 fn merge_refuses() {
     let operation = "merge";
-    let call = |device: &Device| {
-        let MergeInput { keys, values, own, other_keys, other_values, weights, slot, directions } =
-            CASES[1].draw(DType::F32, device).input;
-        Merge { keys, values, own, other_keys, other_values, weights, slot, directions }
-    };
-    assert_eq!(merge(call(&host())).unwrap_err(), KernelError::Device { operation });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    let call = |device: &Device| CASES[1].draw(DType::F32, device).input;
+    assert_eq!(merge(call(&host())).unwrap_err(), OpError::Device { operation });
+    for backend in kernel_backends() {
         let good = call(&backend.device);
-        let refused = |change: &dyn Fn(&mut Merge)| {
+        let refused = |change: &dyn Fn(&mut MergeInput)| {
             let mut input = good.clone();
             change(&mut input);
             merge(input).unwrap_err()
         };
         let error = refused(&|input| input.own = input.own.clone().narrow(2, 0, 4));
-        let (found, expected) = (vec![2, 3, 4], vec![2, 3, 5]);
-        assert_eq!(error, KernelError::Shape { operation, tensor: "own", found, expected });
+        assert_eq!(error, wrong_shape(operation, "own", &[2, 3, 4], &[2, 3, 5]));
         let error = refused(&|input| {
             input.other_keys = Tensor::zeros([2, 3, 0, 16], &backend.device);
         });
-        let expected = "1 or more".into();
-        assert_eq!(error, KernelError::Value { operation, what: "others", found: 0, expected });
+        assert_eq!(error, wrong_value(operation, "others", 0, "1 or more"));
     }
 }

@@ -1,10 +1,12 @@
 //! Every number of bits, groups of few and of many tokens, heads with different numbers of pages and of tokens behind
 //! them, sizes that cross a tile and a split.
 
-use briquette::ops::{DecodeOutput, PackedInput, QuantizedInput, best};
-use briquette_kernels::{KernelError, PackedGroups, QuantizedAttention, quantized_attention};
+use briquette::ops::{
+    AttentionOps, DecodeInput, DecodeOutput, KvLayout, OpError, PackedGroups, QuantizedKv, Tail,
+};
+use briquette_kernels::{decode, supports};
 use briquette_tests::{
-    backends::{backends, host},
+    backends::{Backend, host},
     inputs::{Noise, round},
     reference::attention::{weighted_mean, weights},
     session::tolerance,
@@ -13,7 +15,12 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{close, integers, numbers, poison, rows};
+use crate::common::{
+    all_backends, answer, close, integers, kernel_backends, numbers, poison, rows, wrong_shape,
+    wrong_value,
+};
+
+const SCALE: f64 = 0.3;
 
 struct Case {
     batch: usize,
@@ -65,13 +72,14 @@ fn cases() -> Vec<Case> {
 
 /// Levels in words, and the numbers they stand for.
 struct Packed {
-    input: PackedInput,
+    input: PackedGroups,
     /// `[pages][rows][numbers]`
     numbers: Vec<Vec<Vec<f64>>>,
 }
 
 struct Drawn {
-    input: QuantizedInput,
+    queries: Tensor<4>,
+    kv: QuantizedKv,
     output: Vec<f64>,
     weights: Vec<f64>,
 }
@@ -113,7 +121,7 @@ fn pack(
         Tensor::<2>::from_data(data, (device, DType::F32)).cast(dtype)
     };
     let words = TensorData::new(packed, [pages, rows * words]);
-    let input = PackedInput {
+    let input = PackedGroups {
         words: Tensor::from_data(words, (device, DType::I32)),
         scale: float(&scale),
         min: float(&min),
@@ -147,7 +155,6 @@ impl Case {
         }
         let columns = self.heads.iter().map(|(pages, own)| pages * group + own).max().unwrap();
 
-        let scale = 0.3;
         let (mut output, mut all_weights) = (Vec::new(), Vec::new());
         let tail_keys_held = rows(&tail_keys, head_dim);
         let tail_values_held = rows(&tail_values, head_dim);
@@ -164,13 +171,12 @@ impl Case {
             seen_keys.extend_from_slice(&tail_keys_held[own.clone()]);
             seen_values.extend_from_slice(&tail_values_held[own]);
             all_weights.extend(std::iter::repeat_n(0.0, columns - seen_keys.len()));
-            let weights = weights(query, &seen_keys, scale);
+            let weights = weights(query, &seen_keys, SCALE);
             output.extend(weighted_mean(&weights, &seen_values));
             all_weights.extend(weights);
         }
         let fillers: Vec<usize> = self.heads.iter().map(|(_, own)| tail - own).collect();
-        let input = QuantizedInput {
-            queries: queries.to_device(device),
+        let kv = QuantizedKv {
             keys: keys.input,
             values: values.input,
             bits,
@@ -178,46 +184,57 @@ impl Case {
             pages: integers(&list, device),
             offsets: integers(&offsets, device),
             most_pages: self.heads.iter().map(|(pages, _)| *pages).max().unwrap(),
-            tail_keys: tail_keys.to_device(device),
-            tail_values: tail_values.to_device(device),
-            tail,
+            tail: Tail {
+                keys: tail_keys.to_device(device),
+                values: tail_values.to_device(device),
+                entries: tail,
+            },
             tail_fillers: integers(&fillers, device),
             columns,
-            scale,
-            weights: true,
         };
-        Drawn { input, output, weights: all_weights }
+        Drawn { queries: queries.to_device(device), kv, output, weights: all_weights }
     }
 }
 
-/// The same numbers in tensors that are parts of wider ones, or turned.
-fn elsewhere(input: &QuantizedInput) -> QuantizedInput {
-    let input = input.clone();
-    let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
-    let packed = |packed: PackedInput| {
-        let words = packed.words.dims()[1];
-        PackedInput {
-            words: Tensor::cat(vec![packed.words.clone(), packed.words], 1).narrow(1, 0, words),
-            scale: packed.scale.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
-            min: packed.min,
-        }
-    };
-    QuantizedInput {
-        queries: turned(input.queries),
-        keys: packed(input.keys),
-        values: packed(input.values),
-        tail_keys: turned(input.tail_keys),
-        ..input
+impl Drawn {
+    fn input(&self) -> DecodeInput {
+        let (queries, kv) = (self.queries.clone(), KvLayout::Quantized(self.kv.clone()));
+        DecodeInput { queries, kv, scale: SCALE, weights: true }
+    }
+
+    /// The same numbers in tensors that are parts of wider ones, or turned.
+    fn elsewhere(&self) -> DecodeInput {
+        let kv = self.kv.clone();
+        let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+        let packed = |packed: PackedGroups| {
+            let words = packed.words.dims()[1];
+            PackedGroups {
+                words: Tensor::cat(vec![packed.words.clone(), packed.words], 1).narrow(1, 0, words),
+                scale: packed.scale.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
+                min: packed.min,
+            }
+        };
+        let kv = QuantizedKv {
+            keys: packed(kv.keys),
+            values: packed(kv.values),
+            tail: Tail { keys: turned(kv.tail.keys), ..kv.tail },
+            ..kv
+        };
+        let queries = turned(self.queries.clone());
+        DecodeInput { queries, kv: KvLayout::Quantized(kv), ..self.input() }
     }
 }
 
-fn attend(input: &QuantizedInput) -> DecodeOutput {
-    best().quantized_attention(input).expect("this device has kernels")
+/// `None` where there are no kernels: stores lay entries out instead.
+fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
+    let found = answer(backend, "quantized_attention", |kernels| kernels.decode(input));
+    assert_eq!(found.is_some(), supports(&backend.device), "{}", backend.name);
+    found
 }
 
 #[test]
 fn quantized_attention_of_cases() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in all_backends() {
         for dtype in backend.dtypes() {
             for (index, case) in cases().into_iter().enumerate() {
                 // A kernel's first launch takes seconds on a software device: half precision has a few of the cases,
@@ -230,16 +247,17 @@ fn quantized_attention_of_cases() {
                 // A head that sees nothing is asked for by no caller.
                 let drawn = case.draw(dtype, &backend.device);
                 poison(&backend.device, &[drawn.output.len(), drawn.weights.len()]);
-                let found = attend(&drawn.input);
+                let input = drawn.input();
+                let Some(found) = attend(&backend, &input) else { continue };
                 assert_eq!(found.output.dims(), [case.batch, case.query_heads, 1, case.head_dim]);
                 assert_eq!(found.output.dtype(), dtype);
-                let again = attend(&drawn.input);
+                let again = attend(&backend, &input).unwrap();
                 assert_eq!(found.output.to_data(), again.output.to_data());
                 close(&numbers(found.output), &drawn.output, dtype, tolerance(dtype));
                 let weights = found.weights.expect("they are wanted");
                 assert_eq!(
                     weights.dims(),
-                    [case.batch, case.query_heads, drawn.input.columns],
+                    [case.batch, case.query_heads, 1, drawn.kv.columns],
                     "one a column"
                 );
                 // Tensor cores take a key in the type of the cache.
@@ -248,7 +266,8 @@ fn quantized_attention_of_cases() {
                 close(&numbers(weights), &drawn.weights, DType::F32, off);
 
                 if index == 0 || of_planes {
-                    let without = attend(&QuantizedInput { weights: false, ..drawn.input.clone() });
+                    let without = DecodeInput { weights: false, ..input };
+                    let without = attend(&backend, &without).unwrap();
                     assert!(without.weights.is_none());
                     close(&numbers(without.output), &drawn.output, dtype, tolerance(dtype));
                 }
@@ -259,94 +278,53 @@ fn quantized_attention_of_cases() {
 
 #[test]
 fn quantized_attention_elsewhere() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in kernel_backends() {
         for case in &cases()[1..3] {
             println!("{}, {} bits, {:?}", backend.name, case.bits, case.heads);
             let drawn = case.draw(DType::F32, &backend.device);
-            let found = attend(&elsewhere(&drawn.input));
+            let found = attend(&backend, &drawn.elsewhere()).unwrap();
             close(&numbers(found.output), &drawn.output, DType::F32, 1e-4);
             close(&numbers(found.weights.unwrap()), &drawn.weights, DType::F32, 1e-4);
         }
     }
 }
 
-fn direct(input: QuantizedInput) -> QuantizedAttention {
-    let packed = |packed: PackedInput| PackedGroups {
-        words: packed.words,
-        scale: packed.scale,
-        min: packed.min,
-    };
-    QuantizedAttention {
-        queries: input.queries,
-        keys: packed(input.keys),
-        values: packed(input.values),
-        bits: input.bits,
-        group: input.group,
-        pages: input.pages,
-        offsets: input.offsets,
-        most_pages: input.most_pages,
-        tail_keys: input.tail_keys,
-        tail_values: input.tail_values,
-        tail: input.tail,
-        tail_fillers: input.tail_fillers,
-        columns: input.columns,
-        scale: input.scale,
-        weights: input.weights,
-    }
-}
-
 #[test]
 fn quantized_attention_refuses() {
     let operation = "quantized_attention";
-    let on_host = direct(cases()[2].draw(DType::F32, &host()).input);
-    assert_eq!(quantized_attention(on_host).unwrap_err(), KernelError::Device { operation });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    let on_host = cases()[2].draw(DType::F32, &host()).input();
+    assert_eq!(decode(&on_host).unwrap_err(), OpError::Device { operation });
+    for backend in kernel_backends() {
         // 6 query heads of one, 3 pages of 32 tokens, 66 behind them.
-        let good = direct(cases()[2].draw(DType::F32, &backend.device).input);
-        let refused = |change: &dyn Fn(&mut QuantizedAttention)| {
-            let mut input = good.clone();
-            change(&mut input);
-            quantized_attention(input).unwrap_err()
+        let good = cases()[2].draw(DType::F32, &backend.device);
+        let refused = |change: &dyn Fn(&mut QuantizedKv)| {
+            let mut kv = good.kv.clone();
+            change(&mut kv);
+            decode(&DecodeInput { kv: KvLayout::Quantized(kv), ..good.input() }).unwrap_err()
         };
-        let shape = |tensor, found: &[usize], expected: &[usize]| KernelError::Shape {
-            operation,
-            tensor,
-            found: found.to_vec(),
-            expected: expected.to_vec(),
+        let shape = |tensor, found: &[usize], expected: &[usize]| {
+            wrong_shape(operation, tensor, found, expected)
         };
-        let value = |what, found, expected: &str| KernelError::Value {
-            operation,
-            what,
-            found,
-            expected: expected.to_owned(),
-        };
-        assert_eq!(refused(&|input| input.bits = 3), value("bits", 3, "2, 4 or 8"));
-        let error = refused(&|input| input.bits = 8);
+        let value = |what, found, expected| wrong_value(operation, what, found, expected);
+        assert_eq!(refused(&|kv| kv.bits = 3), value("bits", 3, "2, 4 or 8"));
+        let error = refused(&|kv| kv.bits = 8);
         assert_eq!(error, shape("keys.words", &[5, 256], &[5, 512]));
-        let error = refused(&|input| input.keys.min = input.keys.min.clone().narrow(0, 0, 4));
+        let error = refused(&|kv| kv.keys.min = kv.keys.min.clone().narrow(0, 0, 4));
         assert_eq!(error, shape("keys.min", &[4, 64], &[5, 64]));
-        assert_eq!(refused(&|input| input.group = 12), value("group", 12, "a multiple of 8"));
-        let error = refused(&|input| input.group = 520);
+        assert_eq!(refused(&|kv| kv.group = 12), value("group", 12, "a multiple of 8"));
+        let error = refused(&|kv| kv.group = 520);
         let what = "group";
-        assert_eq!(error, KernelError::TooLarge { operation, what, found: 520, max: 512 });
-        let error = refused(&|input| {
-            let scale = input.values.scale.clone();
-            input.values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(1, 0, 32)], 1);
+        assert_eq!(error, OpError::TooLarge { operation, what, found: 520, max: 512 });
+        let error = refused(&|kv| {
+            let scale = kv.values.scale.clone();
+            kv.values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(1, 0, 32)], 1);
         });
         let expected = "1, or a divisor of 64 that leaves multiples of 8";
         assert_eq!(error, value("groups of a value", 3, expected));
-        assert_eq!(refused(&|input| input.most_pages = 4), value("most_pages", 4, "1 to 3"));
-        assert_eq!(refused(&|input| input.columns = 163), value("columns", 163, "96 to 162"));
-        assert_eq!(refused(&|input| input.tail = 71), value("tail", 71, "at most 70"));
-        let error =
-            refused(&|input| input.tail_fillers = integers(&[0, 0], &input.queries.device()));
+        assert_eq!(refused(&|kv| kv.most_pages = 4), value("most_pages", 4, "1 to 3"));
+        assert_eq!(refused(&|kv| kv.columns = 163), value("columns", 163, "96 to 162"));
+        assert_eq!(refused(&|kv| kv.tail.entries = 71), value("tail", 71, "at most 70"));
+        let error = refused(&|kv| kv.tail_fillers = integers(&[0, 0], &backend.device));
         assert_eq!(error, shape("tail_fillers", &[2], &[1]));
     }
-}
-
-/// Where there are no kernels, the operations say so, and stores lay entries out instead.
-#[test]
-fn flex_reads_no_pages() {
-    let input = cases()[2].draw(DType::F32, &host()).input;
-    assert!(best().quantized_attention(&input).is_none());
 }

@@ -1,16 +1,17 @@
 //! What becomes of the columns of an EMS table: heads of one length and of many, columns that hold nothing, tracks of
 //! query heads, more columns than a cube has units.
 
-use briquette::ops::{ClassifyInput, ExtendInput, MergedInput, Ops, Reference, RegroupInput, best};
-use briquette_kernels::{
-    Classify, Extend, KernelError, MergedRows, Regroup, classify, extend, regroup,
+use briquette::ops::{
+    ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, MergedRows, OpError, Reference,
+    RegroupInput, RegroupOutput, Track, Tracks,
 };
-use briquette_tests::backends::{backends, host};
+use briquette_kernels::{classify, extend, regroup};
+use briquette_tests::backends::host;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::poison;
+use crate::common::{all_backends, answer, kernel_backends, poison, wrong_value};
 
 /// What a row must be more like an entry than to be merged into it.
 const THRESHOLD: f64 = 0.5;
@@ -244,11 +245,12 @@ impl Case {
         entries: &'a [usize],
         [merging, first]: &'a [Vec<usize>; 2],
         device: &Device,
-    ) -> Classify<'a> {
-        Classify {
+    ) -> ClassifyInput<'a> {
+        ClassifyInput {
             rows: self.ints(&drawn.rows, device),
+            height: self.rows,
             left: self.ints(&drawn.stay, device),
-            counts: entries,
+            entries,
             merged: (self.merging_width() > 0).then(|| MergedRows {
                 rows: self.ints(&drawn.merged, device),
                 counts: merging,
@@ -268,10 +270,14 @@ impl Case {
         drawn: &Drawn,
         [counts, entries]: &'a [Vec<usize>; 2],
         device: &Device,
-    ) -> Regroup<'a> {
+    ) -> RegroupInput<'a> {
         let heads = self.lists[1];
-        let tracks = drawn.tracks.iter().zip(&self.groups);
-        Regroup {
+        let kinds = [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent];
+        let mut tracks = Tracks::default();
+        for ((track, group), kind) in drawn.tracks.iter().zip(&self.groups).zip(kinds) {
+            tracks = tracks.with(kind, self.floats(track, heads * group, device));
+        }
+        RegroupInput {
             columns: self.ints(&drawn.left, device),
             classes: self.ints(&drawn.of_left, device),
             order: self.ints(&drawn.order, device),
@@ -282,9 +288,7 @@ impl Case {
             norms: self.floats(&drawn.norms, heads, device),
             lengths: self.floats(&drawn.lengths, heads, device),
             positions: self.ints(&drawn.positions, device),
-            tracks: tracks
-                .map(|(track, group)| self.floats(track, heads * group, device))
-                .collect(),
+            tracks,
         }
     }
 }
@@ -304,9 +308,25 @@ fn turned<K: burn::tensor::kind::Basic>(x: Tensor<3, K>) -> Tensor<3, K> {
     twice.narrow(2, wide, wide)
 }
 
+impl Drawn {
+    fn check_classes(&self, ClassifyOutput { classes, ranks }: ClassifyOutput) {
+        assert_eq!(integers(classes), self.classes);
+        assert_eq!(numbers(ranks), self.ranks);
+    }
+
+    fn check_regrouped(&self, found: RegroupOutput) {
+        assert_eq!(integers(found.positions), self.new_positions);
+        assert_eq!(integers(found.entry), self.new_entry);
+        assert_eq!(integers(found.centers), self.new_centers);
+        assert_eq!(numbers(found.norms), self.new_norms);
+        let tracks: Vec<Vec<f32>> = found.tracks.into_iter().map(numbers).collect();
+        assert_eq!(tracks, self.new_tracks);
+    }
+}
+
 #[test]
 fn regroup_of_cases() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in all_backends() {
         for case in cases() {
             println!("{}, {case:?}", backend.name);
             let drawn = case.draw();
@@ -314,7 +334,7 @@ fn regroup_of_cases() {
             poison(&backend.device, &[drawn.classes.len(), drawn.new_entry.len()]);
             let merging = case.merging_counts();
             let call = case.classify(&drawn, &counts[1], &merging, &backend.device);
-            let elsewhere = Classify {
+            let elsewhere = ClassifyInput {
                 rows: turned(call.rows.clone()),
                 left: turned(call.left.clone()),
                 merged: call.merged.clone().map(|merged| MergedRows {
@@ -329,81 +349,37 @@ fn regroup_of_cases() {
                 ..call.clone()
             };
             for call in [call, elsewhere] {
-                let (classes, ranks) = classify(call).unwrap();
-                assert_eq!(integers(classes), drawn.classes);
-                assert_eq!(numbers(ranks), drawn.ranks);
+                let found = answer(&backend, "classify", |kernels| kernels.classify(call));
+                drawn.check_classes(found);
             }
             let call = case.regroup(&drawn, &counts, &backend.device);
-            let elsewhere = Regroup {
+            let elsewhere = RegroupInput {
                 columns: turned(call.columns.clone()),
                 order: turned(call.order.clone()),
                 centers: turned(call.centers.clone()),
                 norms: turned(call.norms.clone()),
-                tracks: call.tracks.iter().cloned().map(turned).collect(),
+                tracks: call.tracks.clone().map(turned),
                 ..call.clone()
             };
             for call in [call, elsewhere] {
-                let found = regroup(call).unwrap();
-                assert_eq!(integers(found.positions), drawn.new_positions);
-                assert_eq!(integers(found.entry), drawn.new_entry);
-                assert_eq!(integers(found.centers), drawn.new_centers);
-                assert_eq!(numbers(found.norms), drawn.new_norms);
-                let tracks: Vec<Vec<f32>> = found.tracks.into_iter().map(numbers).collect();
-                assert_eq!(tracks, drawn.new_tracks);
+                let found = answer(&backend, "regroup", |kernels| kernels.regroup(call));
+                drawn.check_regrouped(found);
             }
         }
     }
 }
 
-/// By tensor operations: tracks, which only a cache makes, are left to its tests.
 #[test]
 fn regroup_by_tensor_operations() {
-    for backend in backends() {
+    for backend in all_backends() {
         for case in cases() {
             let drawn = case.draw();
             let counts = case.counts();
             let merging = case.merging_counts();
-            let Classify { rows, left, merged, centers, positions, scores, .. } =
-                case.classify(&drawn, &counts[1], &merging, &backend.device);
-            let entries = &counts[1];
-            let call = ClassifyInput {
-                rows,
-                height: case.rows,
-                left,
-                entries,
-                merged: merged.map(|merged| {
-                    let MergedRows { rows, counts, nearest, first, similarity, threshold } = merged;
-                    MergedInput { rows, counts, nearest, first, similarity, threshold }
-                }),
-                centers,
-                positions,
-                scores,
-            };
-            for ops in [&Reference as &dyn Ops, best().as_ref()] {
-                let (classes, ranks) = ops.classify(call.clone());
-                assert_eq!(integers(classes), drawn.classes);
-                assert_eq!(numbers(ranks), drawn.ranks);
-            }
-            let Regroup {
-                columns, classes, order, centers, rows, norms, lengths, positions, ..
-            } = case.regroup(&drawn, &counts, &backend.device);
-            let found = Reference.regroup(RegroupInput {
-                columns,
-                classes,
-                order,
-                counts: &counts[0],
-                centers,
-                entries,
-                rows,
-                norms,
-                lengths,
-                positions,
-                tracks: Default::default(),
-            });
-            assert_eq!(integers(found.positions), drawn.new_positions);
-            assert_eq!(integers(found.entry), drawn.new_entry);
-            assert_eq!(integers(found.centers), drawn.new_centers);
-            assert_eq!(numbers(found.norms), drawn.new_norms);
+            let call = case.classify(&drawn, &counts[1], &merging, &backend.device);
+            drawn.check_classes(Reference.classify(call).unwrap());
+            let call = case.regroup(&drawn, &counts, &backend.device);
+            drawn.check_regrouped(Reference.regroup(call).unwrap());
         }
     }
 }
@@ -413,20 +389,14 @@ fn regroup_refuses() {
     let case = cases().swap_remove(2);
     let (drawn, counts, merging) = (case.draw(), case.counts(), case.merging_counts());
     let error = classify(case.classify(&drawn, &counts[1], &merging, &host())).unwrap_err();
-    assert_eq!(error, KernelError::Device { operation: "classify" });
+    assert_eq!(error, OpError::Device { operation: "classify" });
     let error = regroup(case.regroup(&drawn, &counts, &host())).unwrap_err();
-    assert_eq!(error, KernelError::Device { operation: "regroup" });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    assert_eq!(error, OpError::Device { operation: "regroup" });
+    for backend in kernel_backends() {
         let good = case.classify(&drawn, &counts[1], &merging, &backend.device);
-        let few = Classify { counts: &counts[1][1..], ..good.clone() };
-        let (what, expected) = ("the length of counts", "4".to_owned());
-        let value = |operation, found, what, expected| KernelError::Value {
-            operation,
-            what,
-            found,
-            expected,
-        };
-        assert_eq!(classify(few).unwrap_err(), value("classify", 3, what, expected));
+        let few = ClassifyInput { entries: &counts[1][1..], ..good.clone() };
+        let expected = wrong_value("classify", "the length of counts", 3, "4");
+        assert_eq!(classify(few).unwrap_err(), expected);
         let mut beyond = merging.clone();
         beyond[0][0] = 8;
         beyond[1][3] = 11;
@@ -436,22 +406,21 @@ fn regroup_refuses() {
             classify(call).unwrap_err()
         };
         let narrow = with(|merged| merged.nearest = merged.nearest.clone().narrow(2, 0, 6));
-        assert!(matches!(narrow, KernelError::Shape { tensor: "nearest", .. }));
+        assert!(matches!(narrow, OpError::Shape { tensor: "nearest", .. }));
         let int = with(|merged| merged.similarity = merged.similarity.clone().cast(DType::F16));
-        assert!(matches!(int, KernelError::Value { what: "similarity", .. }));
+        assert!(matches!(int, OpError::Value { what: "similarity", .. }));
         let call = case.classify(&drawn, &counts[1], &beyond, &backend.device);
-        let at_most = |most: usize| format!("at most {most}");
-        let refused = value("classify", 8, "counts", at_most(7));
+        let refused = wrong_value("classify", "counts", 8, "at most 7");
         assert_eq!(classify(call).unwrap_err(), refused);
         beyond[0][0] = 1;
         let call = case.classify(&drawn, &counts[1], &beyond, &backend.device);
-        assert_eq!(classify(call).unwrap_err(), value("classify", 11, "first", at_most(10)));
+        assert_eq!(classify(call).unwrap_err(), wrong_value("classify", "first", 11, "at most 10"));
 
         let mut many = counts.clone();
         many[0][0] = 31;
         let good = case.regroup(&drawn, &counts, &backend.device);
-        let error = regroup(Regroup { counts: &many[0], ..good }).unwrap_err();
-        assert_eq!(error, value("regroup", 31, "counts", "at most 30".to_owned()));
+        let error = regroup(RegroupInput { counts: &many[0], ..good }).unwrap_err();
+        assert_eq!(error, wrong_value("regroup", "counts", 31, "at most 30"));
     }
 }
 
@@ -513,14 +482,14 @@ impl Table {
         drawn
     }
 
-    fn call(&self, device: &Device) -> Extend<'_> {
+    fn call(&self, device: &Device) -> ExtendInput<'_> {
         let lists = self.counts.len();
         let dims = |numbers: usize| [lists / self.heads, self.heads, numbers / lists];
         let ints = |numbers: &[i64]| {
             Tensor::from_data(TensorData::new(numbers.to_vec(), dims(numbers.len())), device)
         };
         let norms = TensorData::new(self.norms.clone(), dims(self.norms.len()));
-        Extend {
+        ExtendInput {
             entry: ints(&self.entry),
             norms: Tensor::from_data(norms, (device, DType::F32)),
             centers: ints(&self.centers),
@@ -548,7 +517,7 @@ fn extend_of_cases() {
         (2, &[[300, 40, 1], [280, 64, 5], [1, 1, 0], [0, 0, 0]], 3),
         (1, &[[257, 257, 300]], 0),
     ];
-    for backend in backends() {
+    for backend in all_backends() {
         for (heads, counts, more) in cases {
             println!("{}, {counts:?}", backend.name);
             let table = Table::draw(heads, counts, more);
@@ -558,26 +527,15 @@ fn extend_of_cases() {
             };
             let lists = counts.len();
             poison(&backend.device, &[columns, rows]);
-            let Extend { entry, norms, centers, counts, .. } = table.call(&backend.device);
-            let call = ExtendInput {
-                entry,
-                norms,
-                centers,
-                counts,
-                columns: columns / lists,
-                rows: rows / lists,
-            };
+            let call = table.call(&backend.device);
             let elsewhere = ExtendInput {
                 entry: turned(call.entry.clone()),
                 norms: turned(call.norms.clone()),
                 centers: turned(call.centers.clone()),
                 ..call.clone()
             };
-            let found = [
-                best().extend(call.clone()),
-                best().extend(elsewhere),
-                Reference.extend(call.clone()),
-            ];
+            let extend = |call| answer(&backend, "extend", |kernels| kernels.extend(call));
+            let found = [extend(call.clone()), extend(elsewhere), Reference.extend(call).unwrap()];
             for found in found {
                 let row_of = integers(found.rows);
                 within(&row_of, rows / lists);
@@ -596,15 +554,14 @@ fn extend_refuses() {
     let operation = "extend";
     let table = Table::draw(2, &[[6, 3, 2], [5, 2, 2]], 0);
     let error = extend(table.call(&host())).unwrap_err();
-    assert_eq!(error, KernelError::Device { operation });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    assert_eq!(error, OpError::Device { operation });
+    for backend in kernel_backends() {
         let good = table.call(&backend.device);
         let counts = [[6, 3, 2], [5, 2, 4]];
-        let error = extend(Extend { counts: &counts, ..good.clone() }).unwrap_err();
-        let (what, expected) = ("tokens with those behind", "at most 8".to_owned());
-        assert_eq!(error, KernelError::Value { operation, what, found: 9, expected });
-        let error = extend(Extend { rows: 0, ..good }).unwrap_err();
-        let (what, expected) = ("rows", "1 or more".to_owned());
-        assert_eq!(error, KernelError::Value { operation, what, found: 0, expected });
+        let error = extend(ExtendInput { counts: &counts, ..good.clone() }).unwrap_err();
+        let expected = wrong_value(operation, "tokens with those behind", 9, "at most 8");
+        assert_eq!(error, expected);
+        let error = extend(ExtendInput { rows: 0, ..good }).unwrap_err();
+        assert_eq!(error, wrong_value(operation, "rows", 0, "1 or more"));
     }
 }

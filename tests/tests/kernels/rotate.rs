@@ -1,17 +1,15 @@
 //! One pair of channels and many, a row that no vector divides, positions of heads and of rows, padding.
 
-use briquette::ops::{Ops, Reference, RotaryInput, best};
-use briquette_kernels::{KernelError, RotaryTables, rotate};
-use briquette_tests::{
-    backends::{backends, host},
-    inputs::Noise,
-    session::tolerance,
-};
+use briquette::ops::{AttentionOps, OpError, Reference, RotaryTables};
+use briquette_kernels::rotate;
+use briquette_tests::{backends::host, inputs::Noise, session::tolerance};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{close, numbers, poison, rows};
+use crate::common::{
+    all_backends, answer, close, kernel_backends, numbers, poison, rows, wrong_shape, wrong_value,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -37,7 +35,7 @@ const POSITIONS: usize = 41;
 /// A call and what comes of it.
 struct Drawn {
     x: Tensor<4>,
-    rotary: RotaryInput,
+    rotary: RotaryTables,
     turned: Vec<f64>,
 }
 
@@ -77,7 +75,7 @@ impl Case {
             turned.extend((0..half).map(|i| row[i + half] * angle(i).0 + row[i] * angle(i).1));
         }
         let positions = TensorData::new(positions, [batch, of_heads, tokens]);
-        let rotary = RotaryInput {
+        let rotary = RotaryTables {
             cosines: cosines.to_device(device),
             sines: sines.to_device(device),
             positions: Tensor::<3, Int>::from_data(positions, device),
@@ -94,19 +92,23 @@ fn check(found: Tensor<4>, drawn: &Drawn, dtype: DType) {
 
 #[test]
 fn rotate_of_cases() {
-    for backend in backends() {
+    for backend in all_backends() {
+        let rotate = |x: &Tensor<4>, tables: &RotaryTables| {
+            answer(&backend, "rotate", |kernels| kernels.rotate(x.clone(), tables.clone()))
+        };
         for dtype in backend.dtypes() {
             for case in CASES {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
                 let drawn = case.draw(dtype, DType::F32, &backend.device);
                 poison(&backend.device, &[drawn.turned.len()]);
-                check(best().rotate(drawn.x.clone(), drawn.rotary.clone()), &drawn, dtype);
-                check(Reference.rotate(drawn.x.clone(), drawn.rotary.clone()), &drawn, dtype);
+                check(rotate(&drawn.x, &drawn.rotary), &drawn, dtype);
+                let expected = Reference.rotate(drawn.x.clone(), drawn.rotary.clone());
+                check(expected.unwrap(), &drawn, dtype);
                 let elsewhere = drawn.x.clone().swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
-                check(best().rotate(elsewhere, drawn.rotary.clone()), &drawn, dtype);
+                check(rotate(&elsewhere, &drawn.rotary), &drawn, dtype);
                 // Tables of another type.
                 let drawn = case.draw(dtype, dtype, &backend.device);
-                check(best().rotate(drawn.x.clone(), drawn.rotary.clone()), &drawn, dtype);
+                check(rotate(&drawn.x, &drawn.rotary), &drawn, dtype);
             }
         }
     }
@@ -117,20 +119,17 @@ fn rotate_refuses() {
     let operation = "rotate";
     let call = |device: &Device| {
         let Drawn { x, rotary, .. } = CASES[1].draw(DType::F32, DType::F32, device);
-        let RotaryInput { cosines, sines, positions } = rotary;
-        (x, RotaryTables { cosines, sines, positions })
+        (x, rotary)
     };
     let (x, tables) = call(&host());
-    assert_eq!(rotate(x, tables).unwrap_err(), KernelError::Device { operation });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    assert_eq!(rotate(x, tables).unwrap_err(), OpError::Device { operation });
+    for backend in kernel_backends() {
         let (x, tables) = call(&backend.device);
         let short = RotaryTables { sines: tables.sines.clone().narrow(1, 0, 2), ..tables.clone() };
-        let (found, expected) = (vec![POSITIONS, 2], vec![POSITIONS, 3]);
         let error = rotate(x.clone(), short).unwrap_err();
-        assert_eq!(error, KernelError::Shape { operation, tensor: "sines", found, expected });
+        assert_eq!(error, wrong_shape(operation, "sines", &[POSITIONS, 2], &[POSITIONS, 3]));
         let nothing = Tensor::zeros([2, 0, 5, 6], &backend.device);
         let error = rotate(nothing, tables).unwrap_err();
-        let expected = "1 or more".into();
-        assert_eq!(error, KernelError::Value { operation, what: "heads", found: 0, expected });
+        assert_eq!(error, wrong_value(operation, "heads", 0, "1 or more"));
     }
 }

@@ -1,22 +1,16 @@
 //! What EMS ranks and weighs by, and what D2O holds similarities against, beside plain loops in f64.
 
-use briquette::{
-    ops::{EmaInput, GlobalLocalInput, Ops, Reference, WeightsInput, best},
-    score::{Pool, PoolKind},
+use briquette::ops::{
+    ClusterOps, EmaInput, EmaOutput, GlobalLocalInput, MergeOps, OpError, Pool, PoolKind,
+    Reference, RowWeightsInput,
 };
-use briquette_kernels::{
-    EmaWeights, GlobalLocal, KernelError, RowWeights, ema_weights, global_local, row_weights,
-};
-use briquette_tests::backends::{Backend, backends, host};
+use briquette_kernels::{ema_weights, global_local, row_weights};
+use briquette_tests::backends::host;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{close, numbers, poison};
-
-fn devices() -> impl Iterator<Item = Backend> {
-    backends().into_iter().filter(|backend| backend.name != "flex")
-}
+use crate::common::{all_backends, answer, close, kernel_backends, numbers, poison, wrong_value};
 
 fn floats<const D: usize>(list: &[f32], dims: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(list.to_vec(), dims), (device, DType::F32))
@@ -38,7 +32,7 @@ const TABLES: [([usize; 3], usize); 4] =
     [([1, 1, 1], 1), ([2, 3, 40], 12), ([1, 2, 256], 257), ([2, 1, 700], 300)];
 
 /// What [`row_weights`] takes, and what it is.
-fn table(dims: [usize; 3], height: usize, device: &Device) -> (RowWeights, Vec<f64>) {
+fn table(dims: [usize; 3], height: usize, device: &Device) -> (RowWeightsInput, Vec<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(height as u64);
     let [batch, heads, columns] = dims;
     let count = batch * heads * columns;
@@ -60,31 +54,30 @@ fn table(dims: [usize; 3], height: usize, device: &Device) -> (RowWeights, Vec<f
             expected[row] += f64::from(scores[place].clamp(least, most));
         }
     }
-    let call = RowWeights {
+    let call = RowWeightsInput {
         rows: integers(&rows, dims, device),
         positions: integers(&positions, dims, device),
         scores: floats(&scores, dims, device),
         height,
-        least,
-        most,
+        bounds: (least, most),
     };
     (call, expected)
 }
 
 #[test]
 fn row_weights_of_cases() {
-    for backend in devices() {
+    for backend in all_backends() {
         for (dims, height) in TABLES {
             let (call, expected) = table(dims, height, &backend.device);
             poison(&backend.device, &[expected.len()]);
-            let elsewhere = RowWeights {
+            let elsewhere = RowWeightsInput {
                 rows: turned(call.rows.clone()),
                 positions: turned(call.positions.clone()),
                 scores: turned(call.scores.clone()),
                 ..call.clone()
             };
             for call in [call, elsewhere] {
-                let found = row_weights(call).unwrap();
+                let found = answer(&backend, "row_weights", |kernels| kernels.row_weights(call));
                 assert_eq!(found.dims(), [dims[0], dims[1], height]);
                 close(&numbers(found), &expected, DType::F32, 1e-6);
             }
@@ -94,15 +87,11 @@ fn row_weights_of_cases() {
 
 #[test]
 fn row_weights_by_tensor_operations() {
-    for backend in backends() {
+    for backend in all_backends() {
         for (dims, height) in TABLES {
             let (call, expected) = table(dims, height, &backend.device);
-            let RowWeights { rows, positions, scores, height, least, most } = call;
-            let bounds = (least, most);
-            let input = WeightsInput { rows, positions, scores, height, bounds };
-            for ops in [&Reference as &dyn Ops, best().as_ref()] {
-                close(&numbers(ops.row_weights(input.clone())), &expected, DType::F32, 1e-6);
-            }
+            let found = Reference.row_weights(call).unwrap();
+            close(&numbers(found), &expected, DType::F32, 1e-6);
         }
     }
 }
@@ -125,7 +114,7 @@ fn tracks(
     window: usize,
     pool: Option<Pool>,
     device: &Device,
-) -> (GlobalLocal, Vec<f64>) {
+) -> (GlobalLocalInput, Vec<f64>) {
     let [batch, heads, kv_heads, columns] = case;
     let mut rng = ChaCha8Rng::seed_from_u64(columns as u64);
     let group = heads / kv_heads;
@@ -162,33 +151,33 @@ fn tracks(
         }));
     }
     let dims = [batch, heads, columns];
-    let call = GlobalLocal {
+    let call = GlobalLocalInput {
         sums: floats(&sums, dims, device),
         past: floats(&past, dims, device),
         current: floats(&current, dims, device),
         kv_heads,
         window,
-        pool: kernel,
-        most,
+        pool,
     };
     (call, expected)
 }
 
 #[test]
 fn global_local_of_cases() {
-    for backend in devices() {
+    for backend in all_backends() {
         for (case, window, pool) in SCORES {
             let (call, expected) = tracks(case, window, pool, &backend.device);
             poison(&backend.device, &[expected.len()]);
-            let elsewhere = GlobalLocal {
+            let elsewhere = GlobalLocalInput {
                 sums: turned(call.sums.clone()),
                 past: turned(call.past.clone()),
                 ..call.clone()
             };
             for call in [call, elsewhere] {
-                let found = global_local(call.clone()).unwrap();
+                let run = |call| answer(&backend, "global_local", |it| it.global_local(call));
+                let found = run(call.clone());
                 assert_eq!(found.dims(), [case[0], case[2], case[3]]);
-                let again = global_local(call).unwrap();
+                let again = run(call);
                 assert_eq!(found.to_data(), again.to_data());
                 close(&numbers(found), &expected, DType::F32, 1e-5);
             }
@@ -198,14 +187,11 @@ fn global_local_of_cases() {
 
 #[test]
 fn global_local_by_tensor_operations() {
-    for backend in backends() {
+    for backend in all_backends() {
         for (case, window, pool) in SCORES {
             let (call, expected) = tracks(case, window, pool, &backend.device);
-            let GlobalLocal { sums, past, current, kv_heads, window, .. } = call;
-            let input = GlobalLocalInput { sums, past, current, kv_heads, window, pool };
-            for ops in [&Reference as &dyn Ops, best().as_ref()] {
-                close(&numbers(ops.global_local(input.clone())), &expected, DType::F32, 1e-5);
-            }
+            let found = Reference.global_local(call).unwrap();
+            close(&numbers(found), &expected, DType::F32, 1e-5);
         }
     }
 }
@@ -271,20 +257,21 @@ fn evicted(([batch, heads, columns], counts, before): Eviction) -> Evicted {
 
 #[test]
 fn ema_weights_of_cases() {
-    for backend in devices() {
+    for backend in kernel_backends() {
         for case in EVICTIONS {
             let (dims, drawn) = (case.0, evicted(case));
             poison(&backend.device, &[drawn.weights.len(), drawn.threshold.len()]);
             let similarity = floats(&drawn.similarity, dims, &backend.device);
             let before = |list: &Vec<f32>| floats(list, [dims[0], 1], &backend.device);
             for similarity in [similarity.clone(), turned(similarity)] {
-                let (weights, threshold) = ema_weights(EmaWeights {
+                let input = EmaInput {
                     similarity,
                     counts: &drawn.counts,
                     before: drawn.before.as_ref().map(before),
                     beta: BETA,
-                })
-                .unwrap();
+                };
+                let EmaOutput { weights, threshold } =
+                    answer(&backend, "ema_weights", |kernels| kernels.ema_weights(input));
                 close(&numbers(threshold), &drawn.threshold, DType::F32, 1e-6);
                 // A single one is as like as the mean is: the same sum, the same number.
                 close(&numbers(weights), &drawn.weights, DType::F32, 1e-6);
@@ -295,21 +282,23 @@ fn ema_weights_of_cases() {
 
 #[test]
 fn ema_weights_by_tensor_operations() {
-    for backend in backends() {
+    for backend in all_backends() {
         for case in EVICTIONS {
             let (dims, mut drawn) = (case.0, evicted(case));
             // Tensor operations multiply what is at fillers by zero.
             drawn.similarity.iter_mut().for_each(|x| *x = if x.is_nan() { 0.5 } else { *x });
             let before = |list: &Vec<f32>| floats(list, [dims[0], 1], &backend.device);
-            for ops in [&Reference as &dyn Ops, best().as_ref()] {
-                let (weights, threshold) = ops.ema_weights(EmaInput {
-                    similarity: floats(&drawn.similarity, dims, &backend.device),
-                    counts: &drawn.counts,
-                    before: drawn.before.as_ref().map(before),
-                    beta: BETA,
-                });
-                close(&numbers(threshold), &drawn.threshold, DType::F32, 1e-6);
-                close(&numbers(weights), &drawn.weights, DType::F32, 1e-6);
+            let input = EmaInput {
+                similarity: floats(&drawn.similarity, dims, &backend.device),
+                counts: &drawn.counts,
+                before: drawn.before.as_ref().map(before),
+                beta: BETA,
+            };
+            let counted =
+                answer(&backend, "ema_weights", |kernels| kernels.ema_weights(input.clone()));
+            for found in [counted, Reference.ema_weights(input).unwrap()] {
+                close(&numbers(found.threshold), &drawn.threshold, DType::F32, 1e-6);
+                close(&numbers(found.weights), &drawn.weights, DType::F32, 1e-6);
             }
         }
     }
@@ -319,27 +308,21 @@ fn ema_weights_by_tensor_operations() {
 fn scores_that_do_not_fit_are_refused() {
     let on_host = table([1, 1, 4], 2, &host()).0;
     let refused = row_weights(on_host).unwrap_err();
-    assert_eq!(refused, KernelError::Device { operation: "row_weights" });
-    for backend in devices() {
+    assert_eq!(refused, OpError::Device { operation: "row_weights" });
+    for backend in kernel_backends() {
         let device = &backend.device;
-        let value = |operation, what, found, expected: &str| KernelError::Value {
-            operation,
-            what,
-            found,
-            expected: expected.into(),
-        };
         let good = table([1, 1, 4], 2, device).0;
-        let none = RowWeights { height: 0, ..good.clone() };
-        let expected = value("row_weights", "rows", 0, "1 or more");
+        let none = RowWeightsInput { height: 0, ..good.clone() };
+        let expected = wrong_value("row_weights", "rows", 0, "1 or more");
         assert_eq!(row_weights(none).unwrap_err(), expected);
         let long = [1, 1, 8193];
-        let many = RowWeights {
+        let many = RowWeightsInput {
             rows: Tensor::zeros(long, device),
             positions: Tensor::zeros(long, device),
             scores: Tensor::zeros(long, (device, DType::F32)),
             ..good
         };
-        let expected = KernelError::TooLarge {
+        let expected = OpError::TooLarge {
             operation: "row_weights",
             what: "the number of columns",
             found: 8193,
@@ -348,22 +331,18 @@ fn scores_that_do_not_fit_are_refused() {
         assert_eq!(row_weights(many).unwrap_err(), expected);
 
         let good = tracks([1, 4, 2, 8], 2, None, device).0;
-        let even = GlobalLocal { pool: 4, ..good.clone() };
-        assert_eq!(global_local(even).unwrap_err(), value("global_local", "pool", 4, "odd"));
-        let heads = GlobalLocal { kv_heads: 3, ..good };
-        let expected = value("global_local", "heads", 4, "a multiple of 3");
+        let even = GlobalLocalInput { pool: Some(Pool::avg(4)), ..good.clone() };
+        assert_eq!(global_local(even).unwrap_err(), wrong_value("global_local", "pool", 4, "odd"));
+        let heads = GlobalLocalInput { kv_heads: 3, ..good };
+        let expected = wrong_value("global_local", "heads", 4, "a multiple of 3");
         assert_eq!(global_local(heads).unwrap_err(), expected);
 
         let similarity = Tensor::<3>::zeros([1, 2, 3], (device, DType::F32));
-        let call = |counts| EmaWeights {
-            similarity: similarity.clone(),
-            counts,
-            before: None,
-            beta: BETA,
-        };
-        let expected = value("ema_weights", "counts", 4, "at most 3");
+        let call =
+            |counts| EmaInput { similarity: similarity.clone(), counts, before: None, beta: BETA };
+        let expected = wrong_value("ema_weights", "counts", 4, "at most 3");
         assert_eq!(ema_weights(call(&[1, 4])).unwrap_err(), expected);
-        let expected = value("ema_weights", "the length of counts", 1, "2");
+        let expected = wrong_value("ema_weights", "the length of counts", 1, "2");
         assert_eq!(ema_weights(call(&[1])).unwrap_err(), expected);
     }
 }

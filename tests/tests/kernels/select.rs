@@ -2,19 +2,14 @@
 
 use std::cmp::Ordering;
 
-use briquette::{
-    Error,
-    ops::{Ops, Reference, SelectInput, best},
-};
-use briquette_kernels::{KernelError, Select, select};
-use briquette_tests::backends::{Backend, backends, host};
+use briquette::ops::{OpError, Ops, Reference, SelectInput, SelectOps, Selection, Split};
+use briquette_kernels::{Kernels, select, supports};
+use briquette_tests::backends::{Backend, host};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, f16};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-fn devices() -> impl Iterator<Item = Backend> {
-    backends().into_iter().filter(|backend| backend.name != "flex")
-}
+use crate::common::{all_backends, answer, kernel_backends, wrong_value};
 
 /// A call, on the host. Lists hold one number a batch row and head.
 #[derive(Clone, Debug)]
@@ -75,7 +70,6 @@ impl Case {
 
     fn input<'a>(&'a self, scores: &'a Tensor<3>, check: bool) -> SelectInput<'a> {
         SelectInput {
-            layer: 3,
             scores,
             held: &self.held,
             keep: &self.keep,
@@ -90,15 +84,7 @@ impl Case {
         let expected = self.expected();
         let width = expected.iter().map(Vec::len).max().unwrap();
         poison([self.batch, self.heads, width], &scores.device());
-        let found = select(Select {
-            scores: scores.clone(),
-            held: &self.held,
-            keep: &self.keep,
-            sinks: self.sinks,
-            recent: &self.recent,
-            splits: true,
-        })
-        .unwrap();
+        let found = select(&self.input(scores, false), true).unwrap();
         assert_eq!(found.indices.dims(), [self.batch, self.heads, width]);
         let columns = found.indices.try_into_vec_as::<i64>().unwrap();
         for (row, expected) in expected.iter().enumerate() {
@@ -134,6 +120,34 @@ impl Case {
             assert_eq!(found, padded);
         }
         self.check_nan(found.nan);
+    }
+
+    /// The operation where there are no kernels, and the reference, which take no NaN.
+    fn check_without_kernels(&self, backend: &Backend) {
+        let kept = self.expected();
+        let rest: Vec<Vec<usize>> = (self.held.iter().zip(&kept))
+            .map(|(held, kept)| {
+                (self.entries - held..self.entries)
+                    .filter(|column| kept.binary_search(column).is_err())
+                    .collect()
+            })
+            .collect();
+        let scores = self.tensor(&backend.device);
+        let held = self.scores.chunks(self.entries).zip(&self.held);
+        let mut held = held.flat_map(|(row, held)| &row[self.entries - held..]);
+        if held.any(|score| score.is_nan()) {
+            let error = Reference.split(self.input(&scores, true)).unwrap_err();
+            return assert!(matches!(error, OpError::NotANumber { operation: "select", .. }));
+        }
+        let input = || self.input(&scores, true);
+        let counted = answer(backend, "select", |kernels| kernels.split(input()));
+        for found in [counted, Reference.split(input()).unwrap()] {
+            for (found, lists) in [(found.kept, &kept), (found.rest, &rest)] {
+                let expected = Selection::of_heads(lists, self.heads, &backend.device);
+                assert_eq!(found.counts, expected.counts);
+                assert_eq!(found.indices.into_data(), expected.indices.into_data());
+            }
+        }
     }
 
     fn check_nan(&self, found: Tensor<1, Int>) {
@@ -214,9 +228,12 @@ fn select_keeps_the_best() {
         case.held[1] = 1234;
         cases.push(case);
     }
-    for backend in devices() {
+    for backend in all_backends() {
         for case in &cases {
-            case.check(&case.tensor(&backend.device));
+            match supports(&backend.device) {
+                true => case.check(&case.tensor(&backend.device)),
+                false => case.check_without_kernels(&backend),
+            }
         }
     }
 }
@@ -243,16 +260,19 @@ fn select_from_long_rows() {
     close.recent = vec![20_000, 5_000, 1];
     sprinkle(&mut close.scores, &[f32::NAN, 0.7, f32::INFINITY], 97);
     cases.push(close);
-    for backend in devices() {
+    for backend in all_backends() {
         for case in &cases {
-            case.check(&case.tensor(&backend.device));
+            match supports(&backend.device) {
+                true => case.check(&case.tensor(&backend.device)),
+                false => case.check_without_kernels(&backend),
+            }
         }
     }
 }
 
 #[test]
 fn select_takes_scores_as_they_lie() {
-    for Backend { device, .. } in devices() {
+    for Backend { device, .. } in kernel_backends() {
         let case = Case::new(2, 3, noise(1, 6 * 700), 99);
         let scores = case.tensor(&device);
         let wide = Tensor::cat(vec![scores.zeros_like(), scores.clone(), scores.ones_like()], 2);
@@ -279,24 +299,29 @@ fn select_takes_scores_as_they_lie() {
 
 #[test]
 fn select_is_the_same_every_time_and_everywhere() {
-    for Backend { device, .. } in devices() {
+    for backend in all_backends() {
+        let device = backend.device.clone();
         let mut case = Case::new(2, 4, noise(3, 8 * 5000), 611);
         sprinkle(&mut case.scores, &[0.5, 0.5, 1e-6], 4);
         case.held[3] = 77;
         let scores = case.tensor(&device);
-        let run = |ops: &dyn Ops| {
-            let found = ops.select(case.input(&scores, true)).unwrap();
-            (found.indices.try_into_vec_as::<i64>().unwrap(), found.counts)
-        };
-        let first = run(&*best());
-        assert_eq!(first, run(&*best()));
-        assert_eq!(first, run(&Reference));
+        let lists =
+            |found: Selection| (found.indices.try_into_vec_as::<i64>().unwrap(), found.counts);
+        let input = || case.input(&scores, true);
+        let run = || lists(answer(&backend, "select", |kernels| kernels.select(input())));
+        let first = run();
+        assert_eq!(first, run());
+        assert_eq!(first, lists(Reference.select(input()).unwrap()));
+        let both = |found: Split| (lists(found.kept), lists(found.rest));
+        let split = both(answer(&backend, "select", |kernels| kernels.split(input())));
+        assert_eq!(split.0, first);
+        assert_eq!(split, both(Reference.split(input()).unwrap()));
     }
 }
 
 #[test]
 fn select_finds_nan_when_asked() {
-    for Backend { device, .. } in devices() {
+    for Backend { device, .. } in kernel_backends() {
         let mut case = Case::new(1, 3, noise(5, 3 * 400), 20);
         case.held = vec![400, 300, 400];
         for place in [0, 399, 400, 480, 850, 851, 1199] {
@@ -306,11 +331,13 @@ fn select_finds_nan_when_asked() {
         case.scores[0] = 1.0;
         case.scores[399] = 1.0;
         let scores = case.tensor(&device);
-        let error = best().select(case.input(&scores, true)).unwrap_err();
-        let Error::NotFinite { what: "scores", layer: 3, count: 3 } = error else {
-            panic!("{error}")
-        };
-        let found = best().select(case.input(&scores, false)).unwrap();
+        let kernels = Kernels::default();
+        let error = OpError::NotANumber { operation: "select", count: 3 };
+        assert_eq!(kernels.select(case.input(&scores, true)).unwrap_err(), error);
+        assert_eq!(kernels.split(case.input(&scores, true)).unwrap_err(), error);
+        assert_eq!(Reference.select(case.input(&scores, true)).unwrap_err(), error);
+        let found = kernels.select(case.input(&scores, false)).unwrap();
+        assert_eq!(kernels.fallbacks(), Vec::new());
         let expected: Vec<i64> =
             case.expected().concat().into_iter().map(|column| column as i64).collect();
         assert_eq!(found.indices.try_into_vec_as::<i64>().unwrap(), expected);
@@ -320,13 +347,15 @@ fn select_finds_nan_when_asked() {
 /// Where nothing is to be kept there is no kernel to run, and the operation answers all the same.
 #[test]
 fn select_of_nothing() {
-    for Backend { device, .. } in devices() {
+    for Backend { device, .. } in all_backends() {
         let mut case = Case::new(2, 2, noise(1, 4 * 5), 0);
         let scores = case.tensor(&device);
         for keep in [0, 3] {
             case.keep = vec![keep; 4];
             case.held = vec![if keep == 0 { 5 } else { 0 }; 4];
-            let found = best().select(case.input(&scores, true)).unwrap();
+            let kernels = Kernels::default();
+            let found = kernels.select(case.input(&scores, true)).unwrap();
+            assert_eq!(kernels.fallbacks(), Vec::new());
             assert_eq!((found.indices.dims(), found.counts), ([2, 2, 0], vec![0; 4]));
         }
     }
@@ -335,17 +364,13 @@ fn select_of_nothing() {
 #[test]
 fn select_refuses_what_does_not_fit() {
     let four = [1_usize; 4];
-    for Backend { device, .. } in devices() {
+    for Backend { device, .. } in kernel_backends() {
         let scores = Tensor::<3>::zeros([2, 2, 8], (&device, DType::F32));
-        let value = |what, found, expected: &str| KernelError::Value {
-            operation: "select",
-            what,
-            found,
-            expected: expected.into(),
-        };
+        let value = |what, found, expected| wrong_value("select", what, found, expected);
         let call = |held, keep, recent| {
-            select(Select { scores: scores.clone(), held, keep, sinks: 0, recent, splits: false })
-                .unwrap_err()
+            let scores = &scores;
+            let input = SelectInput { scores, held, keep, sinks: 0, recent, check: false };
+            select(&input, false).unwrap_err()
         };
         assert_eq!(call(&four[..3], &four, &four), value("the length of held", 3, "4"));
         assert_eq!(call(&four, &four[..2], &four), value("the length of keep", 2, "4"));
@@ -355,6 +380,7 @@ fn select_refuses_what_does_not_fit() {
         assert_eq!(call(&[0; 4], &four, &four), value("the most entries kept", 0, "at least 1"));
     }
     let scores = Tensor::<3>::zeros([2, 2, 8], (&host(), DType::F32));
-    let call = Select { scores, held: &four, keep: &four, sinks: 0, recent: &four, splits: true };
-    assert_eq!(select(call).unwrap_err(), KernelError::Device { operation: "select" });
+    let (scores, held, keep, recent) = (&scores, &four, &four, &four);
+    let input = SelectInput { scores, held, keep, sinks: 0, recent, check: false };
+    assert_eq!(select(&input, true).unwrap_err(), OpError::Device { operation: "select" });
 }

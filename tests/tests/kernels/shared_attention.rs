@@ -1,9 +1,11 @@
 //! Entries of one member and of many, heads of different lengths, sizes that cross a tile and a split.
 
-use briquette::ops::{DecodeOutput, RotaryInput, SharedInput, best};
-use briquette_kernels::{KernelError, RotaryTables, SharedAttention, shared_attention};
+use briquette::ops::{
+    AttentionOps, ClusteredKv, DecodeInput, DecodeOutput, KvLayout, OpError, RotaryTables, Tail,
+};
+use briquette_kernels::{decode, supports};
 use briquette_tests::{
-    backends::{backends, host},
+    backends::{Backend, host},
     inputs::Noise,
     reference::attention::{weighted_mean, weights},
     session::tolerance,
@@ -12,7 +14,12 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::common::{close, integers, numbers, poison, rows};
+use crate::common::{
+    all_backends, answer, close, integers, kernel_backends, numbers, poison, rows, wrong_shape,
+    wrong_value,
+};
+
+const SCALE: f64 = 0.2;
 
 struct Case {
     batch: usize,
@@ -52,7 +59,8 @@ fn cases() -> Vec<Case> {
 
 /// All numbers of a case, rounded as the device will see them.
 struct Drawn {
-    input: SharedInput,
+    queries: Tensor<4>,
+    kv: ClusteredKv,
     output: Vec<f64>,
     weights: Vec<f64>,
 }
@@ -115,7 +123,6 @@ impl Case {
             turned
         };
 
-        let scale = 0.2;
         let group = query_heads / kv_heads;
         let (mut output, mut all_weights) = (Vec::new(), Vec::new());
         let of_rows = |x: &Tensor<4>| rows(x, head_dim);
@@ -149,7 +156,7 @@ impl Case {
                 output.extend(std::iter::repeat_n(0.0, head_dim));
                 continue;
             }
-            let weights = weights(query, &keys, scale);
+            let weights = weights(query, &keys, SCALE);
             output.extend(weighted_mean(&weights, &held));
             all_weights.extend(weights);
         }
@@ -180,14 +187,13 @@ impl Case {
                 let numbers = TensorData::new(numbers.to_vec(), [held, half]);
                 Tensor::<2>::from_data(numbers, (device, DType::F32)).cast(table_dtype)
             };
-            RotaryInput {
+            RotaryTables {
                 cosines: table(&cosines),
                 sines: table(&sines),
                 positions: integers(&positions, device).reshape([batch, of_heads, columns]),
             }
         });
-        let input = SharedInput {
-            queries: to(&queries),
+        let kv = ClusteredKv {
             directions: list(&directions),
             values: list(&values),
             members: integers(&members, device).reshape(rectangle),
@@ -196,53 +202,64 @@ impl Case {
             fillers: integers(&filler_counts, device),
             offsets: integers(&first_entries, device),
             rotary,
-            tail_keys: to(&tail_keys),
-            tail_values: to(&tail_values),
-            tail,
-            scale,
-            weights: true,
+            tail: Tail { keys: to(&tail_keys), values: to(&tail_values), entries: tail },
         };
-        Drawn { input, output, weights: all_weights }
+        Drawn { queries: to(&queries), kv, output, weights: all_weights }
     }
 }
 
-/// The same numbers in tensors that are parts of wider ones, or turned.
-fn elsewhere(input: &SharedInput) -> SharedInput {
-    let input = input.clone();
-    let wide = |x: Tensor<2>| {
-        let channels = x.dims()[1];
-        Tensor::cat(vec![x.clone(), x], 1).narrow(1, 0, channels)
-    };
-    let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
-    // A column of a wider tensor.
-    let apart = |x: Tensor<1, Int>| {
-        let wide: Tensor<2, Int> = Tensor::stack(vec![x.clone(), x], 1);
-        wide.narrow(1, 0, 1).squeeze_dim::<1>(1)
-    };
-    let columns_first = |x: Tensor<3, Int>| x.swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
-    SharedInput {
-        members: columns_first(input.members),
-        entry: columns_first(input.entry),
-        norms: input.norms.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
-        fillers: apart(input.fillers),
-        offsets: apart(input.offsets),
-        queries: turned(input.queries),
-        directions: input.directions.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
-        values: wide(input.values),
-        tail_keys: input.tail_keys.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
-        tail_values: turned(input.tail_values),
-        rotary: input.rotary.map(|rotary| RotaryInput { cosines: wide(rotary.cosines), ..rotary }),
-        ..input
+impl Drawn {
+    fn input(&self) -> DecodeInput {
+        let (queries, kv) = (self.queries.clone(), KvLayout::Clustered(self.kv.clone()));
+        DecodeInput { queries, kv, scale: SCALE, weights: true }
+    }
+
+    /// The same numbers in tensors that are parts of wider ones, or turned.
+    fn elsewhere(&self) -> DecodeInput {
+        let kv = self.kv.clone();
+        let wide = |x: Tensor<2>| {
+            let channels = x.dims()[1];
+            Tensor::cat(vec![x.clone(), x], 1).narrow(1, 0, channels)
+        };
+        let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
+        // A column of a wider tensor.
+        let apart = |x: Tensor<1, Int>| {
+            let wide: Tensor<2, Int> = Tensor::stack(vec![x.clone(), x], 1);
+            wide.narrow(1, 0, 1).squeeze_dim::<1>(1)
+        };
+        let columns_first = |x: Tensor<3, Int>| x.swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
+        let kv = ClusteredKv {
+            members: columns_first(kv.members),
+            entry: columns_first(kv.entry),
+            norms: kv.norms.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
+            fillers: apart(kv.fillers),
+            offsets: apart(kv.offsets),
+            directions: kv.directions.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
+            values: wide(kv.values),
+            tail: Tail {
+                keys: kv.tail.keys.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
+                values: turned(kv.tail.values),
+                ..kv.tail
+            },
+            rotary: kv
+                .rotary
+                .map(|rotary| RotaryTables { cosines: wide(rotary.cosines), ..rotary }),
+        };
+        let queries = turned(self.queries.clone());
+        DecodeInput { queries, kv: KvLayout::Clustered(kv), ..self.input() }
     }
 }
 
-fn attend(input: &SharedInput) -> DecodeOutput {
-    best().shared_attention(input).expect("this device has kernels")
+/// `None` where there are no kernels: stores lay tokens out instead.
+fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
+    let found = answer(backend, "shared_attention", |kernels| kernels.decode(input));
+    assert_eq!(found.is_some(), supports(&backend.device), "{}", backend.name);
+    found
 }
 
 #[test]
 fn shared_attention_of_cases() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in all_backends() {
         for dtype in backend.dtypes() {
             for (index, case) in cases().into_iter().enumerate() {
                 // A kernel's first launch takes seconds on a software device: half precision has a few of the cases,
@@ -254,22 +271,24 @@ fn shared_attention_of_cases() {
                 println!("{}, {dtype:?}, {:?}, tail {}", backend.name, case.tokens, case.tail);
                 let drawn = case.draw(dtype, &backend.device);
                 poison(&backend.device, &[drawn.output.len(), drawn.weights.len()]);
-                let found = attend(&drawn.input);
+                let input = drawn.input();
+                let Some(found) = attend(&backend, &input) else { continue };
                 assert_eq!(found.output.dims(), [case.batch, case.query_heads, 1, case.head_dim]);
                 assert_eq!(found.output.dtype(), dtype);
-                let again = attend(&drawn.input);
+                let again = attend(&backend, &input).unwrap();
                 assert_eq!(found.output.to_data(), again.output.to_data());
                 close(&numbers(found.output), &drawn.output, dtype, tolerance(dtype));
-                let columns = drawn.input.members.dims()[2] + drawn.input.tail;
+                let columns = drawn.kv.members.dims()[2] + drawn.kv.tail.entries;
                 let weights = found.weights.expect("they are wanted");
-                assert_eq!(weights.dims(), [case.batch, case.query_heads, columns]);
+                assert_eq!(weights.dims(), [case.batch, case.query_heads, 1, columns]);
                 // Tensor cores take a turned key in the type of the cache.
                 let rounded = dtype != DType::F32 && of_planes && case.encoded.is_some();
                 let off = if rounded { tolerance(dtype) / 4.0 } else { 1e-4 };
                 close(&numbers(weights), &drawn.weights, DType::F32, off);
 
                 if index == 0 || of_planes {
-                    let without = attend(&SharedInput { weights: false, ..drawn.input.clone() });
+                    let without = DecodeInput { weights: false, ..input };
+                    let without = attend(&backend, &without).unwrap();
                     assert!(without.weights.is_none());
                     close(&numbers(without.output), &drawn.output, dtype, tolerance(dtype));
                 }
@@ -280,89 +299,53 @@ fn shared_attention_of_cases() {
 
 #[test]
 fn shared_attention_elsewhere() {
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in kernel_backends() {
         for case in &cases()[2..4] {
             println!("{}, {:?}, tail {}", backend.name, case.tokens, case.tail);
             let drawn = case.draw(DType::F32, &backend.device);
-            let found = attend(&elsewhere(&drawn.input));
+            let found = attend(&backend, &drawn.elsewhere()).unwrap();
             close(&numbers(found.output), &drawn.output, DType::F32, 1e-4);
             close(&numbers(found.weights.unwrap()), &drawn.weights, DType::F32, 1e-4);
         }
     }
 }
 
-fn direct(input: SharedInput) -> SharedAttention {
-    SharedAttention {
-        queries: input.queries,
-        directions: input.directions,
-        values: input.values,
-        members: input.members,
-        entry: input.entry,
-        norms: input.norms,
-        fillers: input.fillers,
-        offsets: input.offsets,
-        rotary: input.rotary.map(|rotary| RotaryTables {
-            cosines: rotary.cosines,
-            sines: rotary.sines,
-            positions: rotary.positions,
-        }),
-        tail_keys: input.tail_keys,
-        tail_values: input.tail_values,
-        tail: input.tail,
-        scale: input.scale,
-        weights: input.weights,
-    }
-}
-
 #[test]
 fn shared_attention_refuses() {
     let operation = "shared_attention";
-    let on_host = direct(cases()[1].draw(DType::F32, &host()).input);
-    assert_eq!(shared_attention(on_host).unwrap_err(), KernelError::Device { operation });
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
-        let good = direct(cases()[1].draw(DType::F32, &backend.device).input);
-        let refused = |change: &dyn Fn(&mut SharedAttention)| {
-            let mut input = good.clone();
-            change(&mut input);
-            shared_attention(input).unwrap_err()
+    let on_host = cases()[1].draw(DType::F32, &host()).input();
+    assert_eq!(decode(&on_host).unwrap_err(), OpError::Device { operation });
+    for backend in kernel_backends() {
+        let good = cases()[1].draw(DType::F32, &backend.device);
+        let of_queries = |dims: [usize; 4]| {
+            let queries = Tensor::zeros(dims, &backend.device);
+            decode(&DecodeInput { queries, ..good.input() }).unwrap_err()
         };
-        let shape = |tensor, found: &[usize], expected: &[usize]| KernelError::Shape {
-            operation,
-            tensor,
-            found: found.to_vec(),
-            expected: expected.to_vec(),
+        let refused = |change: &dyn Fn(&mut ClusteredKv)| {
+            let mut kv = good.kv.clone();
+            change(&mut kv);
+            decode(&DecodeInput { kv: KvLayout::Clustered(kv), ..good.input() }).unwrap_err()
         };
-        let value = |what, found, expected: &str| KernelError::Value {
-            operation,
-            what,
-            found,
-            expected: expected.to_owned(),
+        let shape = |tensor, found: &[usize], expected: &[usize]| {
+            wrong_shape(operation, tensor, found, expected)
         };
-        let queries = Tensor::zeros([1, 2, 2, 16], &backend.device);
-        let error = refused(&|input| input.queries = queries.clone());
+        let value = |what, found, expected| wrong_value(operation, what, found, expected);
+        let error = of_queries([1, 2, 2, 16]);
         assert_eq!(error, shape("queries", &[1, 2, 2, 16], &[1, 2, 1, 16]));
-        let queries = Tensor::zeros([1, 3, 1, 16], &backend.device);
-        let error = refused(&|input| input.queries = queries.clone());
+        let error = of_queries([1, 3, 1, 16]);
         assert_eq!(error, value("query_heads", 3, "a multiple of 2"));
-        let width = good.members.dims()[2];
-        let error = refused(&|input| input.norms = input.norms.clone().narrow(2, 0, width - 1));
+        let width = good.kv.members.dims()[2];
+        let error = refused(&|kv| kv.norms = kv.norms.clone().narrow(2, 0, width - 1));
         assert_eq!(error, shape("norms", &[1, 2, width - 1], &[1, 2, width]));
-        let error = refused(&|input| input.fillers = input.fillers.clone().narrow(0, 0, 1));
+        let error = refused(&|kv| kv.fillers = kv.fillers.clone().narrow(0, 0, 1));
         assert_eq!(error, shape("fillers", &[1], &[2]));
-        assert_eq!(refused(&|input| input.tail = 5), value("tail", 5, "at most 4"));
-        let error = refused(&|input| input.tail = 2);
+        assert_eq!(refused(&|kv| kv.tail.entries = 5), value("tail", 5, "at most 4"));
+        let error = refused(&|kv| kv.tail.entries = 2);
         assert_eq!(error, shape("positions", &[1, 2, 6], &[1, 2, 7]));
-        let error = refused(&|input| {
-            let rotary = input.rotary.as_mut().unwrap();
+        let error = refused(&|kv| {
+            let rotary = kv.rotary.as_mut().unwrap();
             rotary.sines = rotary.sines.clone().narrow(0, 0, 19);
         });
         assert_eq!(error, shape("sines", &[19, 8], &[20, 8]));
     }
-}
-
-/// Where there are no kernels, the operations say so, and stores lay tokens out instead.
-#[test]
-fn flex_shares_nothing() {
-    let input = cases()[1].draw(DType::F32, &host()).input;
-    assert!(best().shared_attention(&input).is_none());
 }

@@ -7,34 +7,41 @@ use std::sync::{
 
 use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy,
-    ops::{DecodeOutput, Ops, QuantizedInput, SharedInput, best},
+    ops::{
+        AttentionOps, ClusterOps, DecodeInput, DecodeOutput, Fallback, MergeOps, Ops, Result,
+        SelectOps,
+    },
     position::RotaryEmbedding,
 };
-use briquette_tests::{backends::backends, inputs::Noise};
+use briquette_kernels::Kernels;
+use briquette_tests::inputs::Noise;
+
+use crate::common::kernel_backends;
 
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 64 };
 
 /// Tensor operations, but for attention over stores of their own; counts what was attended there.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 struct Counting {
-    best: Arc<dyn Ops>,
+    kernels: Kernels,
     attended: Arc<AtomicUsize>,
 }
 
-impl Counting {
-    fn count(&self, output: Option<DecodeOutput>) -> Option<DecodeOutput> {
+impl AttentionOps for Counting {
+    fn decode(&self, input: &DecodeInput) -> Result<Option<DecodeOutput>> {
+        let output = self.kernels.decode(input)?;
         self.attended.fetch_add(usize::from(output.is_some()), Ordering::Relaxed);
-        output
+        Ok(output)
     }
 }
 
-impl Ops for Counting {
-    fn shared_attention(&self, input: &SharedInput) -> Option<DecodeOutput> {
-        self.count(self.best.shared_attention(input))
-    }
+impl SelectOps for Counting {}
+impl MergeOps for Counting {}
+impl ClusterOps for Counting {}
 
-    fn quantized_attention(&self, input: &QuantizedInput) -> Option<DecodeOutput> {
-        self.count(self.best.quantized_attention(input))
+impl Ops for Counting {
+    fn fallbacks(&self) -> Vec<Fallback> {
+        self.kernels.fallbacks()
     }
 }
 
@@ -42,13 +49,12 @@ impl Ops for Counting {
 fn every_decode_step_is_one_of_a_kernel() {
     let prompt = 200;
     let steps = 3;
-    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+    for backend in kernel_backends() {
         let device = &backend.device;
         let rope = RotaryEmbedding::new(SHAPE.head_dim, 512, 10_000.0, device).unwrap();
         for method in ["ems", "kivi"] {
-            let attended = Arc::new(AtomicUsize::new(0));
-            let ops = Counting { best: best(), attended: attended.clone() };
-            let config = CacheConfig::default().with_ops(Arc::new(ops));
+            let ops = Counting::default();
+            let config = CacheConfig::default().with_ops(Arc::new(ops.clone()));
             let policy = Policy::named(method, Budget::Tokens(96)).unwrap();
             let mut cache = KvCache::with_config(SHAPE, policy, config, device).unwrap();
             let mut noise = Noise::new(3);
@@ -61,7 +67,8 @@ fn every_decode_step_is_one_of_a_kernel() {
                     cache.attend(layer, q, k, v, &rope).unwrap();
                 }
             }
-            let attended = attended.load(Ordering::Relaxed);
+            let attended = ops.attended.load(Ordering::Relaxed);
+            assert_eq!(ops.fallbacks(), Vec::new(), "{}, {method}", backend.name);
             assert_eq!(attended, steps * SHAPE.layers, "{}, {method}", backend.name);
         }
     }

@@ -29,7 +29,7 @@ pub(super) fn accumulate(input: AccumulateInput) -> Tensor<4> {
     let precision = Precision::of(&[DType::F32], &device);
     let x = x.cast(DType::F32);
     let place = Tensor::<1, Int>::arange(0..slots as i64, &device).reshape([1, 1, slots, 1]);
-    let block = (BLOCK_NUMBERS / (batch * heads * slots)).clamp(16, 4096).min(rows);
+    let block = (BLOCK_NUMBERS / (batch * heads * slots)).clamp(16, 4096).min(rows.max(1));
     let mut total: Option<Tensor<4>> = None;
     for start in (0..rows).step_by(block) {
         let rows = block.min(rows - start);

@@ -1,0 +1,150 @@
+//! What falls back and what does not: a device without kernels and a call too large for one do, and are counted; a caller's
+//! mistake is an error.
+
+use briquette::ops::{
+    AccumulateInput, AttentionInput, AttentionOps, ClusterOps, DecodeInput, DenseKv, Entries,
+    Fallback, KvLayout, MergeOps, NearestInput, OpError, Ops, Reference, RowWeightsInput,
+    SelectInput, SelectOps, Selection, Track, Tracks, Visibility,
+};
+use briquette_kernels::{Kernels, MOST_TRACKS};
+use briquette_tests::inputs::Noise;
+use burn::tensor::{DType, Device, Int, Tensor};
+
+use crate::common::{close, kernel_backends, numbers, wrong_shape, wrong_value};
+
+#[test]
+fn mistakes_are_errors_through_the_traits() {
+    for backend in kernel_backends() {
+        let device = &backend.device;
+        let zeros = |dims: [usize; 4]| Tensor::<4>::zeros(dims, (device, DType::F32));
+        let kernels = Kernels::default();
+
+        let pairs = vec![(zeros([1, 2, 3, 4]), zeros([1, 2, 5, 6]))];
+        let error = kernels.nearest(NearestInput { pairs, fillers: vec![0; 2] }).unwrap_err();
+        assert_eq!(error, wrong_shape("nearest", "to", &[1, 2, 5, 6], &[1, 2, 5, 4]));
+
+        let sums = AccumulateInput {
+            x: zeros([1, 2, 5, 4]),
+            weights: Tensor::zeros([1, 2, 6], (device, DType::F32)),
+            slot: Tensor::zeros([1, 2, 5], device),
+            span: 1,
+            slots: 3,
+        };
+        let error = kernels.accumulate(sums).unwrap_err();
+        assert_eq!(error, wrong_shape("accumulate", "weights", &[1, 2, 6], &[1, 2, 5]));
+
+        let prompt = |count, channels| AttentionInput {
+            queries: zeros([1, 2, count, 4]),
+            keys: zeros([1, 2, count, channels]),
+            values: zeros([1, 2, count, channels]),
+            visibility: Visibility::Causal,
+            scale: 1.0,
+            column_sums: true,
+            column_squares: false,
+        };
+        let error = kernels.attention(prompt(40, 5)).unwrap_err();
+        assert_eq!(error, wrong_shape("attention", "keys", &[1, 2, 40, 5], &[1, 2, 40, 4]));
+        let error = kernels.attention(prompt(1, 5)).unwrap_err();
+        assert_eq!(error, wrong_shape("decode_attention", "keys", &[1, 2, 1, 5], &[1, 2, 1, 4]));
+
+        let kv = KvLayout::Dense(DenseKv {
+            keys: zeros([1, 2, 8, 4]),
+            values: zeros([1, 2, 8, 4]),
+            entries: 9,
+            visibility: Visibility::Causal,
+        });
+        let step = DecodeInput { queries: zeros([1, 2, 1, 4]), kv, scale: 1.0, weights: false };
+        let expected = wrong_value("decode_attention", "entries", 9, "at most 8, the capacity");
+        assert_eq!(kernels.decode(&step).unwrap_err(), expected);
+
+        let scores = Tensor::<3>::zeros([1, 2, 8], (device, DType::F32));
+        let (held, keep, recent) = (&[8, 9], &[4, 4], &[0, 0]);
+        let select = SelectInput { scores: &scores, held, keep, sinks: 0, recent, check: false };
+        let expected = wrong_value("select", "held", 9, "at most 8");
+        assert_eq!(kernels.select(select.clone()).unwrap_err(), expected);
+        assert_eq!(kernels.split(select).unwrap_err(), expected);
+
+        let error = kernels.group(Tensor::zeros([1, 2, 3], device), 0).unwrap_err();
+        assert_eq!(error, wrong_value("group", "number", 0, "1 or more"));
+
+        assert_eq!(kernels.fallbacks(), Vec::new(), "{}", backend.name);
+    }
+}
+
+/// More columns than every row can look at.
+fn long_table(device: &Device) -> (RowWeightsInput, Vec<f64>) {
+    const COLUMNS: usize = (1 << 13) + 1;
+    let height = 3;
+    let place = Tensor::<1, Int>::arange(0..COLUMNS as i64, device).reshape([1, 1, COLUMNS]);
+    let scores = place.clone().remainder_scalar(5).float().cast(DType::F32);
+    let mut expected = vec![0.0; height];
+    (0..COLUMNS).for_each(|place| expected[place % height] += ((place % 5) as f64).max(0.5));
+    let input = RowWeightsInput {
+        rows: place.clone().remainder_scalar(height as i64),
+        positions: place,
+        scores,
+        height,
+        bounds: (0.5, 10.0),
+    };
+    (input, expected)
+}
+
+#[test]
+fn a_call_too_large_for_the_device_falls_back_and_is_counted() {
+    for backend in kernel_backends() {
+        let device = &backend.device;
+        let kernels = Kernels::default();
+        let weights = |reason: OpError, calls| Fallback { operation: "row_weights", calls, reason };
+        let too_large = OpError::TooLarge {
+            operation: "row_weights",
+            what: "the number of columns",
+            found: 8193,
+            max: 8192,
+        };
+        for calls in 1..=2 {
+            let (input, expected) = long_table(device);
+            let found = numbers(kernels.row_weights(input.clone()).unwrap());
+            close(&found, &expected, DType::F32, 1e-5);
+            let reference = numbers(Reference.row_weights(input).unwrap());
+            close(&reference, &expected, DType::F32, 1e-5);
+            assert_eq!(kernels.fallbacks(), [weights(too_large.clone(), calls)]);
+        }
+
+        // More tracks than a kernel takes.
+        let mut noise = Noise::new(3);
+        let mut random = |channels| noise.tensor([1, 2, 9, channels], device);
+        let kinds =
+            [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent, Track::Scores];
+        assert_eq!(kinds.len(), MOST_TRACKS + 1);
+        let tracks = kinds
+            .into_iter()
+            .fold(Tracks::default(), |all, kind| all.with(kind, random(1).squeeze_dim(3)));
+        let positions = Tensor::<1, Int>::arange(0..9, device).reshape([1, 1, 9]);
+        let entries = Entries {
+            keys: random(4),
+            values: random(4),
+            positions: positions.expand([1, 2, 9]),
+            tracks,
+            sharing: None,
+        };
+        let selection = Selection::of_heads(&[vec![0, 3, 8], vec![5]], 2, device);
+        let found = kernels.compact(entries.clone(), &selection).unwrap();
+        let expected = Reference.compact(entries, &selection).unwrap();
+        assert_eq!(found.keys.into_data(), expected.keys.into_data());
+        assert_eq!(found.values.into_data(), expected.values.into_data());
+        assert_eq!(found.positions.into_data(), expected.positions.into_data());
+        for (found, expected) in found.tracks.into_iter().zip(expected.tracks) {
+            assert_eq!(found.into_data(), expected.into_data());
+        }
+        let reason = OpError::TooLarge {
+            operation: "compact",
+            what: "the number of tracks",
+            found: MOST_TRACKS + 1,
+            max: MOST_TRACKS,
+        };
+        let compact = Fallback { operation: "compact", calls: 1, reason };
+        assert_eq!(kernels.fallbacks(), [compact, weights(too_large, 2)]);
+        // A copy counts with the one it was made of.
+        assert_eq!(kernels.clone().fallbacks(), kernels.fallbacks());
+    }
+}
