@@ -9,7 +9,7 @@ use burn::{
 use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
-use self::extension::{PadBackend, Lists};
+use self::extension::{Lists, PadBackend};
 use crate::{check::Check, copy};
 
 /// Keys and values of lists in rectangles, `[batch, heads, width + tail, head_dim]`, a tail behind them; at fillers stands

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Reduced, Reducer};
-use crate::{LayerView, Result, ops::select_entries};
+use crate::{LayerView, Result};
 
 /// Drops the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ impl Reducer for Evict {
 
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
         let selection = view.select(keep)?;
-        let entries = select_entries(view.entries.clone(), &selection, view.ops)?;
+        let entries = view.selected(&selection)?;
         Ok(Reduced { entries, counts: selection.counts, state: None })
     }
 }

@@ -188,6 +188,14 @@ impl<'a> LayerView<'a> {
         Ok((place, (0..self.shape.layers).filter_map(known).collect()))
     }
 
+    /// The selected entries with all that is known of them, a row a token.
+    ///
+    /// # Errors
+    /// [`Error::Operation`] if an operation refused its input.
+    pub fn selected(&self, selection: &Selection) -> Result<Entries> {
+        Ok(select_entries(self.entries.clone(), selection, self.ops)?)
+    }
+
     /// The entries to keep, `keep` of each head: the protected ones, then the highest scores.
     ///
     /// # Errors
