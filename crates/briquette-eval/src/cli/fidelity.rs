@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::Result;
 use briquette::Budget;
@@ -8,13 +8,14 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
     text::TextArgs,
 };
 use crate::{
     compare::Candidate,
     fidelity::{self, Plan},
+    files,
     grid::Entry,
     report::{Environment, FidelityReport, FidelityRow, FidelitySummary},
 };
@@ -62,16 +63,19 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let mut candidates = candidates(&args.policies, &args.budgets)?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
+    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
     for candidate in &mut candidates {
-        if let Ok(policy) = &candidate.policy {
-            let policy = attached(policy.clone(), profile.as_ref());
+        let policy = profiles.attached_or_reason(candidate.policy.clone())?;
+        candidate.policy = policy.and_then(|policy| {
             // A cache says what it lacks before anything runs.
             let refused = model.cache(policy.clone()).err();
-            candidate.policy = refused.map_or(Ok(policy), |error| Err(error.to_string()));
-        }
+            refused.map_or(Ok(policy), |error| Err(error.to_string()))
+        });
     }
     let text = args.text.read(&tokenizer)?;
     let Args { length, tokens, windows, stride, .. } = args;
@@ -109,7 +113,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         rows: candidates.into_iter().map(row).collect(),
     };
 
-    let mut human = args.output.human();
+    let mut human = String::new();
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -121,7 +125,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }
 
 /// Every policy at every budget; a file without a budget given has its own.

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result};
 
@@ -12,8 +12,8 @@ use super::{
     progress,
 };
 use crate::{
-    Error, mask,
-    report::{Environment, MaskReport},
+    Error, files, mask,
+    report::{Environment, MaskReport, weak},
     tasks::needle::{NeedleTask, Place},
 };
 
@@ -50,9 +50,13 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let haystack = args.haystack.read()?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?.with_context(|| {
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
+    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let profile = profiles.profile()?.with_context(|| {
         let dir = dir.display();
         format!("there is no profile.json in {dir}: make one with `briquette calibrate`, or name one with --profile")
     })?;
@@ -93,7 +97,11 @@ pub(super) fn run(args: Args) -> Result<()> {
         cells: cells?,
     };
 
-    let mut human = args.output.human();
+    let mut human = String::new();
+    let whole = report.cells.iter().find(|cell| cell.masked == 0);
+    if let Some(said) = whole.and_then(|cell| weak(cell.exact)) {
+        writeln!(human, "{said}\n")?;
+    }
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -107,5 +115,5 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::Result;
 use briquette::Budget;
@@ -9,12 +9,13 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
 };
 use crate::{
+    files,
     grid::{self, Axes},
-    report::{NeedleReport, Settings},
+    report::{NeedleReport, Settings, weak},
     tasks::needle::NeedleTask,
 };
 
@@ -75,12 +76,15 @@ pub(super) fn run(args: Args) -> Result<()> {
         entries: policy::entries(&args.policies, &args.budgets)?,
     };
     axes.check()?;
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let haystack = args.haystack.read()?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
     for entry in &mut axes.entries {
-        entry.policy = attached(entry.policy.clone(), profile.as_ref());
+        entry.policy = profiles.attached(entry.policy.clone())?;
     }
+    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
     let task = NeedleTask::new(&tokenizer, &haystack, axes.seed)?;
 
     let runs = axes.entries.iter().map(|entry| if entry.keeps_all() { 1 } else { 2 });
@@ -103,7 +107,10 @@ pub(super) fn run(args: Args) -> Result<()> {
     );
     let report = NeedleReport::new(settings, start.elapsed(), answers?);
 
-    let mut human = args.output.human();
+    let mut human = String::new();
+    if let Some(said) = weak(report.full()) {
+        writeln!(human, "{said}\n")?;
+    }
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -117,5 +124,5 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }

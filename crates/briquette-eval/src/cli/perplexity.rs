@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::Result;
 use briquette::Budget;
@@ -8,11 +8,12 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
     text::TextArgs,
 };
 use crate::{
+    files,
     perplexity::{self, Plan},
     report::{Environment, PerplexityReport},
 };
@@ -61,12 +62,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let mut entries = policy::entries(&args.policies, &args.budgets)?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
     for entry in &mut entries {
-        entry.policy = attached(entry.policy.clone(), profile.as_ref());
+        entry.policy = profiles.attached(entry.policy.clone())?;
     }
+    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
     let text = args.text.read(&tokenizer)?;
     let Args { prompt, tokens, windows, stride, .. } = args;
     let plan = Plan { prompt, tokens, windows, stride };
@@ -89,7 +93,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         &losses?,
     );
 
-    let mut human = args.output.human();
+    let mut human = String::new();
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -100,5 +104,5 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }
