@@ -56,7 +56,7 @@ fn read(path: &Path) -> String {
 }
 
 /// A copy of the embedded model, without its profile, under its name in the folder `dir`, with its weights changed.
-fn model(dir: &Path, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
+fn model(dir: &Path, change: impl FnOnce(&mut [u8])) -> PathBuf {
     let copy = dir.join("ember-7m");
     fs::create_dir_all(&copy).unwrap();
     for file in ["config.json", "tokenizer.json"] {
@@ -69,13 +69,13 @@ fn model(dir: &Path, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
 }
 
 /// The lowest bit of one weight, at a place that a sample of the file passes over.
-fn one_bit(weights: &mut Vec<u8>) {
+fn one_bit(weights: &mut [u8]) {
     let middle = weights.len() / 2 / 2 * 2 + 100_000;
     weights[middle] ^= 1;
 }
 
 /// The last tensor, the scale of the last norm, all of this number in bf16: what comes out is that number, or zero.
-fn last_norm(weights: &mut Vec<u8>, bits: u16) {
+fn last_norm(weights: &mut [u8], bits: u16) {
     let start = weights.len() - 512;
     for number in weights[start..].chunks_exact_mut(2) {
         number.copy_from_slice(&bits.to_le_bytes());
@@ -591,11 +591,51 @@ fn nothing_in_a_run_file_steers_the_terminal() {
         ("[[tasks.needle]]\nlengths = [1000000000000]\n", "1000000000000 tokens"),
         ("[[tasks.common-words]]\nlengths = [100000000]\n", "100000000 tokens"),
         ("[[tasks.needle]]\nask = []\n", "`ask` is empty"),
-        ("[[tasks.gsm8k]]\npath = \"x.jsonl\"\nask = []\n", "`ask` is empty"),
+        ("[[tasks.gsm8k]]\nfile = \"x.jsonl\"\nask = []\n", "`ask` is empty"),
     ] {
         write(rest);
         let error = refused(&["run", text(&file), "--dry-run"]);
         assert!(error.contains(part), "{rest}: {error}");
     }
     assert!(start.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn measurements_go_on_where_they_were_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    for (args, files) in commands(dir.path()) {
+        let journal = match args[0].as_str() {
+            "needle" => "needle/needle.jsonl",
+            "perplexity" => "nats/perplexity.jsonl",
+            "fidelity" => "near/fidelity.jsonl",
+            _ => continue,
+        };
+        let journal = dir.path().join(journal);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let table = files.iter().find(|file| file.extension().is_some_and(|end| end == "csv"));
+        let table = table.unwrap();
+        stdout(&args);
+        let (whole, expected) = (read(&journal), read(table));
+        let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+        assert!(lines.len() >= 3, "{whole}");
+        let kept = lines[..2].concat();
+        fs::write(&journal, format!("{kept}{}", &lines[2][..lines[2].len() / 2])).unwrap();
+        fs::remove_file(table).unwrap();
+        stdout(&args);
+        let again = read(&journal);
+        assert!(again.starts_with(&kept), "{again}");
+        let sorted = |text: &str| {
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(&again), sorted(&whole), "{args:?}");
+        // Numbers of 64 bits may come back from JSON with another last digit.
+        if args[0] != "fidelity" {
+            assert_eq!(read(table), expected, "{args:?}");
+        }
+        // Nothing is left to do.
+        stdout(&args);
+        assert_eq!(read(&journal), again, "{args:?}");
+    }
 }

@@ -10,14 +10,16 @@ use super::{
     policy,
     profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
     text::TextArgs,
 };
 use crate::{
     compare::Candidate,
-    fidelity::{self, Plan},
+    fidelity::{self, Kept, Plan},
     files,
     grid::Entry,
     report::{Environment, FidelityReport, FidelityRow, FidelitySummary},
+    settings,
 };
 
 #[derive(Debug, clap::Args)]
@@ -55,7 +57,10 @@ pub(super) struct Args {
     stride: Option<usize>,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Write fidelity.json, fidelity.csv (a row a layer) and a picture of the errors by layer into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write fidelity.json, fidelity.csv (a row a layer) and a picture of the errors by layer into this folder. What has
+    /// been measured is in its fidelity.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -68,7 +73,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut candidates = candidates(&args.policies, &args.budgets)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
-    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     for candidate in &mut candidates {
         let policy = profiles.attached_or_reason(candidate.policy.clone())?;
         candidate.policy = policy.and_then(|policy| {
@@ -86,10 +92,15 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
     let entries: Vec<Entry> = candidates.iter().filter_map(entry).collect();
 
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let settings = settings::of(named, None, std::slice::from_ref(&text), &plan);
+    let path = args.out.as_ref().map(|out| out.join("fidelity.jsonl"));
+    let mut kept = Kept::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
+
     let bar = progress::bar(entries.len() * windows.len());
     let start = Instant::now();
     let threads = args.jobs.threads(&device);
-    let measured = fidelity::run(&model, &entries, &windows, length, threads, |entry| {
+    let measured = fidelity::run(&model, &entries, &windows, length, threads, &mut kept, |entry| {
         bar.set_message(format!("{} {}", entry.label, entry.budget()));
         bar.inc(1);
     });

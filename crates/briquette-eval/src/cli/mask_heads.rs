@@ -10,10 +10,13 @@ use super::{
     output::OutputArgs,
     profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
 };
 use crate::{
-    Error, files, mask,
+    Error, files, fingerprint,
+    mask::{self, Right},
     report::{Environment, MaskReport, weak},
+    settings,
     tasks::needle::{NeedleTask, Place},
 };
 
@@ -42,7 +45,10 @@ pub(super) struct Args {
     haystack: HaystackArgs,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder. What has been measured is in its
+    /// mask-heads.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -55,7 +61,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let haystack = args.haystack.read()?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
-    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     let profile = profiles.profile()?.with_context(|| {
         let dir = dir.display();
         format!("there is no profile.json in {dir}: make one with `briquette calibrate`, or name one with --profile")
@@ -72,13 +79,27 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     }
 
+    let plan = serde_json::json!({
+        "length": args.length,
+        "depths": args.depths.0,
+        "samples": args.samples,
+        "seed": args.seed,
+        "profile": fingerprint::of(profile.to_json()?.as_bytes()),
+    });
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let settings = settings::of(named, Some(&haystack), &[], &plan);
+    let path = args.out.as_ref().map(|out| out.join("mask-heads.jsonl"));
+    let mut kept = Right::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
+
     let bar = progress::bar(mask::steps(&args.counts, prompts.len()));
     let start = Instant::now();
     let threads = args.jobs.threads(&device);
-    let cells = mask::run(&model, &profile, &prompts, &args.counts, args.seed, threads, |choice| {
+    let on_prompt = |choice: mask::Choice| {
         bar.set_message(choice.name());
         bar.inc(1);
-    });
+    };
+    let (counts, seed) = (&args.counts, args.seed);
+    let cells = mask::run(&model, &profile, &prompts, counts, seed, threads, &mut kept, on_prompt);
     bar.finish_and_clear();
     let report = MaskReport {
         environment: Environment::new(

@@ -26,12 +26,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
     let out = match (&args.out, args.paths.as_slice()) {
         (Some(out), _) => out.clone(),
         (None, [dir]) if dir.is_dir() => dir.clone(),
         _ => bail!("say with --out DIR where results.jsonl is to be written"),
     };
-    args.output.check()?;
     let merged = merge(&args.paths, &out, args.resume.accept(args.other_weights))?;
     let mut human = String::new();
     let Merged { file, from, records, duplicates, damaged, missing } = &merged;

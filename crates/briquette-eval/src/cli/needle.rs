@@ -11,11 +11,13 @@ use super::{
     policy,
     profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
 };
 use crate::{
     files,
-    grid::{self, Axes},
+    grid::{self, Answers, Axes},
     report::{NeedleReport, Settings, weak},
+    settings,
     tasks::needle::NeedleTask,
 };
 
@@ -59,7 +61,10 @@ pub(super) struct Args {
     batch: u32,
     #[command(flatten)]
     haystack: HaystackArgs,
-    /// Write needle.json, needle.csv (cells), answers.csv, heat maps and an overview as SVG and PNG into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write needle.json, needle.csv (cells), answers.csv, heat maps and an overview as SVG and PNG into this folder. What
+    /// has been measured is in its needle.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -84,14 +89,23 @@ pub(super) fn run(args: Args) -> Result<()> {
     for entry in &mut axes.entries {
         entry.policy = profiles.attached(entry.policy.clone())?;
     }
-    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     let task = NeedleTask::new(&tokenizer, &haystack, axes.seed)?;
+
+    let batch = args.batch as usize;
+    // Prompts have fingerprints of their own: lengths, depths and samples may be added.
+    let plan = serde_json::json!({ "batch": batch });
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let kept = settings::of(named, Some(&haystack), &[], &plan);
+    let path = args.out.as_ref().map(|out| out.join("needle.jsonl"));
+    let mut kept = Answers::open(path.as_deref(), &kept, args.resume.accept(other_weights))?;
 
     let runs = axes.entries.iter().map(|entry| if entry.keeps_all() { 1 } else { 2 });
     let bar = progress::bar(runs.sum::<usize>() * axes.prompts());
     let start = Instant::now();
     let answers =
-        grid::run(&model, &tokenizer, &task, &axes, args.batch as usize, |entry, prompts| {
+        grid::run(&model, &tokenizer, &task, &axes, batch, &mut kept, |entry, prompts| {
             bar.set_message(format!("{} {}", entry.label, entry.budget()));
             bar.inc(prompts as u64);
         });
@@ -102,7 +116,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         dtype,
         device,
         haystack.name().to_owned(),
-        args.batch as usize,
+        batch,
         &axes,
     );
     let report = NeedleReport::new(settings, start.elapsed(), answers?);

@@ -10,12 +10,14 @@ use super::{
     policy,
     profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
     text::TextArgs,
 };
 use crate::{
     files,
-    perplexity::{self, Plan},
+    perplexity::{self, Losses, Plan},
     report::{Environment, PerplexityReport},
+    settings,
 };
 
 #[derive(Debug, clap::Args)]
@@ -54,7 +56,10 @@ pub(super) struct Args {
     stride: Option<usize>,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder. What has been measured is in its
+    /// perplexity.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -70,19 +75,26 @@ pub(super) fn run(args: Args) -> Result<()> {
     for entry in &mut entries {
         entry.policy = profiles.attached(entry.policy.clone())?;
     }
-    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     let text = args.text.read(&tokenizer)?;
     let Args { prompt, tokens, windows, stride, .. } = args;
     let plan = Plan { prompt, tokens, windows, stride };
     let windows = plan.windows(&text, &model)?;
 
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let settings = settings::of(named, None, std::slice::from_ref(&text), &plan);
+    let path = args.out.as_ref().map(|out| out.join("perplexity.jsonl"));
+    let mut losses = Losses::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
+
     let bar = progress::bar(entries.len() * windows.len());
     let start = Instant::now();
     let threads = args.jobs.threads(&device);
-    let losses = perplexity::run(&model, &entries, &windows, prompt, threads, |entry| {
-        bar.set_message(format!("{} {}", entry.label, entry.budget()));
-        bar.inc(1);
-    });
+    let losses =
+        perplexity::run(&model, &entries, &windows, prompt, threads, &mut losses, |entry| {
+            bar.set_message(format!("{} {}", entry.label, entry.budget()));
+            bar.inc(1);
+        });
     bar.finish_and_clear();
     let report = PerplexityReport::new(
         Environment::new(dir.display().to_string(), model.cache_shape(), dtype, device),

@@ -2,6 +2,7 @@
 
 use briquette::{KvCache, Policy};
 use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::{
     capture::Capture,
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// What was found of one policy in one window. The definitions stand at [the module](super).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens of the prompt.
     pub prompt: usize,

@@ -1,6 +1,7 @@
 //! Results kept as they come, so that a run that was killed continues where it was.
 
 mod difference;
+mod steps;
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -13,6 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 pub(crate) use difference::same;
+pub use steps::Steps;
 
 use crate::{Error, Result, files};
 

@@ -110,9 +110,10 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
     order.extend(plan.iter().flatten().filter(|key| found.contains_key(key)));
     order.extend(found.keys().filter(|key| !key.task.is_empty() && !planned.contains(key)));
 
-    let mut text = serde_json::to_string(&header)
-        .map_err(|error| Error::Write { path: file.clone(), message: error.to_string() })?
-        + "\n";
+    // As a journal writes it.
+    let header = serde_json::to_value(&header)
+        .map_err(|error| Error::Write { path: file.clone(), message: error.to_string() })?;
+    let mut text = format!("{header}\n");
     for found in order.iter().filter_map(|key| found.get(key)) {
         text += &found.line.text;
         text += "\n";
