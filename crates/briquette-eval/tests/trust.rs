@@ -562,7 +562,8 @@ fn a_prompt_beyond_the_context_is_refused_with_what_helps() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("long.txt");
     let prose = include_str!("../assets/haystack.txt").replace('\n', " ");
-    fs::write(&file, prose.repeat(2)).unwrap();
+    // Some 4,500 tokens.
+    fs::write(&file, &prose[..prose.len() * 2 / 3]).unwrap();
     let args = ["generate", "--file", text(&file), "--max-new-tokens", "1", "--policy"];
     for policy in ["streaming-llm", "snapkv"] {
         let error = refused(&[&args[..], &[policy]].concat());
@@ -570,7 +571,7 @@ fn a_prompt_beyond_the_context_is_refused_with_what_helps() {
         assert!(error.contains("schedule.prefill=every-chunk"), "{error}");
     }
     let helps = "streaming-llm:schedule.prefill=every-chunk";
-    stdout(&[&args[..], &[helps, "--budget", "64"]].concat());
+    stdout(&[&args[..], &[helps, "--budget", "64", "--chunk", "512"]].concat());
 }
 
 #[test]
