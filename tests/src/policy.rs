@@ -62,6 +62,7 @@ pub fn profile(profile: &reference::Profile, shape: CacheShape) -> Profile {
     Profile {
         model: "drawn".to_owned(),
         made: "by a seed".to_owned(),
+        weights: None,
         shape,
         heads: HeadScores {
             semantic: profile.semantic.clone(),

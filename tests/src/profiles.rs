@@ -15,6 +15,7 @@ pub fn profile(shape: CacheShape) -> Arc<Profile> {
     Arc::new(Profile {
         model: "a test".into(),
         made: "by hand".into(),
+        weights: None,
         shape,
         heads: HeadScores { semantic: scores(3), copy_paste: scores(5), headkv: scores(4) },
         layer_errors: (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect(),

@@ -10,15 +10,15 @@ use briquette_models::{Llama, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
+    Error, Result, fingerprint,
     grid::{Answer, Axes, Entry, Question, Runner, Summary},
     jobs,
-    journal::Journal,
+    journal::{Accept, Journal},
     perplexity::{self, Loss},
+    settings,
     tasks::{
         haystack::Haystack,
         needle::{NeedlePrompt, NeedleTask, Place},
-        seed,
         text::{Text, Window},
     },
 };
@@ -68,6 +68,10 @@ pub struct Comparison<'a> {
     pub candidates: Vec<Candidate>,
     /// The name of the model: results of another one are not continued.
     pub name: String,
+    /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
+    pub weights: String,
+    /// What is taken of results that are there.
+    pub accept: Accept,
     /// Prompts that run at a time.
     pub threads: usize,
 }
@@ -108,7 +112,7 @@ enum Task {
     Text { window: usize },
 }
 
-/// One line of the journal. `policy` is the [`fingerprint`] of the policy.
+/// One line of the journal. `policy` is the [fingerprint](fingerprint::of_policy) of the policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "kebab-case")]
 enum Line {
@@ -144,12 +148,12 @@ impl Comparison<'_> {
             .iter()
             .map(|Candidate { label, policy, .. }| {
                 let policy = policy.as_ref().ok()?.clone();
-                let fingerprint = fingerprint(&policy);
+                let fingerprint = fingerprint::of_policy(&policy);
                 Some((Entry { label: label.clone(), policy }, fingerprint))
             })
             .collect();
 
-        let (mut journal, found) = Journal::open::<Line>(path, &self.settings())?;
+        let (mut journal, found) = Journal::open::<Line>(path, &self.settings(), self.accept)?;
         let mut lines: Lines = found.into_iter().map(|line| (line.key(), line)).collect();
         let mut todo = Vec::new();
         let mut steps = 0;
@@ -175,6 +179,7 @@ impl Comparison<'_> {
             on_steps(done, steps, &format!("{} {}", entry.label, entry.budget()));
             Ok(())
         })?;
+        journal.finish()?;
 
         let rows = self.candidates.iter().zip(&entries).map(|(candidate, entry)| Row {
             policy: candidate.label.clone(),
@@ -217,16 +222,9 @@ impl Comparison<'_> {
     }
 
     fn settings(&self) -> serde_json::Value {
-        serde_json::json!({
-            "briquette": env!("CARGO_PKG_VERSION"),
-            "model": self.name,
-            "shape": self.model.cache_shape(),
-            "dtype": format!("{:?}", self.model.dtype()),
-            "device": format!("{:?}", self.model.device()),
-            "haystack": self.haystack.name(),
-            "text": [self.text.name(), &self.text.fingerprint()],
-            "plan": self.plan,
-        })
+        let named = (self.model, self.name.as_str(), self.weights.as_str());
+        let texts = std::slice::from_ref(self.text);
+        settings::of(named, Some(self.haystack), texts, &self.plan)
     }
 
     fn measure(
@@ -272,11 +270,6 @@ impl Line {
             Self::Text { policy, window, .. } => (policy.clone(), Task::Text { window: *window }),
         }
     }
-}
-
-/// A number that differs between policies, in anything that is a part of them.
-pub(crate) fn fingerprint(policy: &Policy) -> String {
-    format!("{:016x}", seed::hash(format!("{policy:?}").into_bytes()))
 }
 
 /// What is measured of a policy.

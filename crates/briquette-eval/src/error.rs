@@ -185,13 +185,43 @@ pub enum Error {
         /// Query heads of all layers.
         heads: usize,
     },
-    /// Results of a run with other settings stand where this run would keep its own.
-    #[error(
-        "{path} holds results of a run with other settings; continue that run, delete the file, or write elsewhere"
-    )]
-    JournalSettings {
+    /// A file that no run of ours wrote stands where results are to be kept.
+    #[error("{path} was not written by briquette and is left as it is: name another place")]
+    NoJournal {
         /// The file.
         path: PathBuf,
+    },
+    /// Results were deleted, moved or replaced while a run wrote to them.
+    #[error("{path} was deleted or replaced while results were written to it; they are lost")]
+    JournalGone {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Results or a profile that were made with other weights, another tokenizer or another configuration.
+    #[error(
+        "{what} was made with other weights: theirs have the fingerprint {found}, those of this model have {given}; take \
+         what belongs to the model or write elsewhere, or accept it with --other-weights"
+    )]
+    OtherWeights {
+        /// The results or the profile.
+        what: String,
+        /// The fingerprint they name.
+        found: String,
+        /// The fingerprint of the model.
+        given: String,
+    },
+    /// A model that answers too few prompts for a profile to mean anything.
+    #[error(
+        "the model answers {right} of {prompts} prompts right, so its heads say little of retrieval: at least {least} \
+         are asked for (--min-right)"
+    )]
+    TooFewRight {
+        /// Prompts answered right.
+        right: usize,
+        /// Prompts.
+        prompts: usize,
+        /// Prompts that must be.
+        least: usize,
     },
     /// Another run keeps its results in the same file.
     #[error("{path} is in use by another run")]
@@ -199,8 +229,10 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A file of results that something else has written to.
-    #[error("{path}, line {line}: {message}; delete the file to begin anew")]
+    /// A damaged line of results.
+    #[error(
+        "{path}, line {line} is damaged: {message}; --repair sets such lines aside, and they are measured again"
+    )]
     JournalLine {
         /// The file.
         path: PathBuf,

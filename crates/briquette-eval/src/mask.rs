@@ -11,7 +11,9 @@ use rand::seq::SliceRandom;
 use serde::Serialize;
 
 use crate::{
-    Error, Result, jobs, observe,
+    Error, Result, jobs,
+    journal::Steps,
+    observe,
     stats::Proportion,
     tasks::{needle::NeedlePrompt, seed},
 };
@@ -69,12 +71,16 @@ pub struct Cell {
     pub per_token: Proportion,
 }
 
-/// Asks every prompt once for each choice and number of heads. `on_prompt` hears of each answer:
-/// [`steps`] in all.
+/// Right tokens by the name of the choice, the number of heads, and the number of the prompt.
+pub type Right = Steps<(String, usize, usize), usize>;
+
+/// Asks every prompt once for each choice and number of heads, save those whose answers are in `kept`. `on_prompt` hears of
+/// each answer: [`steps`] in all.
 ///
 /// # Errors
 /// [`Error::Grid`] without a prompt or a number of heads, [`Error::TooManyHeads`], [`Error::Cache`] for a broken
 /// profile or that of another model, and failures of the model.
+#[expect(clippy::too_many_arguments, reason = "one caller, and each is its own")]
 pub fn run(
     model: &Llama,
     profile: &Profile,
@@ -82,6 +88,7 @@ pub fn run(
     counts: &[usize],
     seed: u64,
     threads: usize,
+    kept: &mut Right,
     mut on_prompt: impl FnMut(Choice),
 ) -> Result<Vec<Cell>> {
     let shape = model.cache_shape();
@@ -92,8 +99,11 @@ pub fn run(
         return Err(Error::Grid { axis: "samples", reason: "no prompt to ask".into() });
     }
     let steps = plan(counts, prompts.len());
-    let mut right = vec![0; steps.len()];
-    let work = |step: &Step| {
+    let key = |step: &Step| (step.choice.name().to_owned(), step.count, step.prompt);
+    let (found, todo): (Vec<&Step>, Vec<&Step>) =
+        steps.iter().partition(|step| kept.get(&key(step)).is_some());
+    found.iter().for_each(|step| on_prompt(step.choice));
+    let work = |step: &&Step| {
         let mut heads = match step.choice.kind() {
             Some(kind) => ranked(profile, kind),
             None => shuffled(shape, &[seed, step.prompt as u64]),
@@ -101,19 +111,21 @@ pub fn run(
         heads.truncate(step.count);
         ask(model, &heads, &prompts[step.prompt])
     };
-    jobs::run(&steps, threads, work, |step, tokens| {
-        right[step.number] = tokens;
+    jobs::run(&todo, threads, work, |step, tokens| {
+        kept.push(key(step), tokens)?;
         on_prompt(step.choice);
         Ok(())
     })?;
+    kept.finish()?;
 
     let mut cells = Vec::new();
     for choice in Choice::ALL {
         for &count in counts {
             // With no head masked all choices are one.
             let of = |step: &&Step| step.count == count && (step.choice == choice || count == 0);
-            let answers = steps.iter().zip(&right).filter(|(step, _)| of(step));
-            let answers = answers.map(|(step, right)| (*right, &prompts[step.prompt]));
+            let answers = steps.iter().filter(of);
+            let answers =
+                answers.filter_map(|step| Some((*kept.get(&key(step))?, &prompts[step.prompt])));
             let mut heads = choice.kind().map_or_else(Vec::new, |kind| ranked(profile, kind));
             heads.truncate(count);
             cells.push(Cell::new(choice, count, heads, answers));
@@ -129,8 +141,6 @@ pub fn steps(counts: &[usize], prompts: usize) -> usize {
 
 /// One answer.
 struct Step {
-    /// Its own number.
-    number: usize,
     choice: Choice,
     /// Heads silenced.
     count: usize,
@@ -143,7 +153,7 @@ fn plan(counts: &[usize], prompts: usize) -> Vec<Step> {
         let choices = if count == 0 { &Choice::ALL[..1] } else { &Choice::ALL };
         for &choice in choices {
             for prompt in 0..prompts {
-                steps.push(Step { number: steps.len(), choice, count, prompt });
+                steps.push(Step { choice, count, prompt });
             }
         }
     }
@@ -231,6 +241,7 @@ mod tests {
         Profile {
             model: "m".into(),
             made: "by hand".into(),
+            weights: None,
             shape: CacheShape { layers: 2, query_heads: 2, kv_heads: 1, head_dim: 2 },
             heads: HeadScores { semantic: table.clone(), copy_paste: table.clone(), headkv: table },
             layer_errors: vec![0.5, 0.5],

@@ -10,9 +10,10 @@ use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Result,
+    Result, fingerprint,
     grid::Entry,
     jobs,
+    journal::Steps,
     tasks::text::{Text, Window, check_windows},
 };
 
@@ -62,31 +63,45 @@ impl Plan {
     }
 }
 
-/// The losses of every entry in every window, `[entry][window]`. `on_window` hears of each.
+/// Losses by the fingerprint of the policy and the start of the window.
+pub type Losses = Steps<(String, usize), Loss>;
+
+/// The losses of every entry in every window, `[entry][window]`, those that are not in `losses` yet being measured.
+/// `on_window` hears of each.
 ///
 /// # Errors
-/// Failures of the model or of a cache.
+/// Failures of the model or of a cache, and of the journal.
 pub fn run(
     model: &Llama,
     entries: &[Entry],
     windows: &[Window],
     prompt: usize,
     threads: usize,
+    losses: &mut Losses,
     mut on_window: impl FnMut(&Entry),
 ) -> Result<Vec<Vec<Loss>>> {
+    let key = |entry: usize, window: usize| {
+        (fingerprint::of_policy(&entries[entry].policy), windows[window].start)
+    };
     let steps: Vec<(usize, usize)> = (0..entries.len())
         .flat_map(|entry| (0..windows.len()).map(move |window| (entry, window)))
         .collect();
-    let mut losses: Vec<Vec<Option<Loss>>> = vec![vec![None; windows.len()]; entries.len()];
+    let (found, todo): (Vec<_>, Vec<_>) =
+        steps.into_iter().partition(|&(entry, window)| losses.get(&key(entry, window)).is_some());
+    found.iter().for_each(|(entry, _)| on_window(&entries[*entry]));
     let work = |&(entry, window): &(usize, usize)| {
         loss(model, &entries[entry].policy, &windows[window].tokens, prompt)
     };
-    jobs::run(&steps, threads, work, |&(entry, window), loss| {
-        losses[entry][window] = Some(loss);
+    jobs::run(&todo, threads, work, |&(entry, window), loss| {
+        losses.push(key(entry, window), loss)?;
         on_window(&entries[entry]);
         Ok(())
     })?;
-    Ok(losses.into_iter().map(|losses| losses.into_iter().flatten().collect()).collect())
+    losses.finish()?;
+    let of_entry = |entry| {
+        (0..windows.len()).filter_map(|window| losses.get(&key(entry, window)).cloned()).collect()
+    };
+    Ok((0..entries.len()).map(of_entry).collect())
 }
 
 /// The losses of the tokens of a window behind its first `prompt` ones and the next.

@@ -1,8 +1,8 @@
 //! Policies as they are written on a command line or in a run file: a name with changes, or a policy file.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-use briquette::{Budget, Policy, Profile};
+use briquette::{Budget, Policy};
 use toml::{Table, Value};
 
 use crate::{Error, Result, compare::Candidate, grid::Entry};
@@ -110,19 +110,6 @@ pub(crate) fn candidates(
             Err(Error::Grid { axis: "change", reason })
         }
         None => Ok(candidates),
-    }
-}
-
-/// The profile in a model's folder that is read without being named.
-pub(crate) const PROFILE: &str = "profile.json";
-
-/// The policy with this profile, if it reads one and has none.
-pub(crate) fn attached(policy: Policy, profile: Option<&Arc<Profile>>) -> Policy {
-    match profile {
-        Some(profile) if policy.reads_profile() && policy.profile().is_none() => {
-            policy.with_profile(profile.clone())
-        }
-        _ => policy,
     }
 }
 

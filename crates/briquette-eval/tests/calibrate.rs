@@ -69,7 +69,10 @@ fn a_killed_calibration_goes_on_and_ends_with_the_same_bytes() {
         let other = [&calibrate(text(&killed))[..], &["--seed", "1"]].concat();
         let refused = command(&other).output().unwrap();
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && error.contains("other settings"), "{error}");
+        assert!(
+            !refused.status.success() && error.contains("its plan.seed is 0, here it is 1"),
+            "{error}"
+        );
     }
     briquette(&[&calibrate(text(&killed))[..], &["--jobs", "1"]].concat());
     assert_eq!(read(&whole), read(&killed));

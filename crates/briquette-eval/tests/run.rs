@@ -162,11 +162,12 @@ fn shards_joined_are_the_whole() {
         place.run("parts", &["--shard", shard]);
     }
     let parts = place.path("parts");
-    let early = stdout(&["merge", &parts, "--out", &place.path("early")]);
+    let early = stdout(&["merge", &parts, "--partial", "--out", &place.path("early")]);
     assert!(early.contains("units are missing"), "{early}");
     // What is missing is counted.
     let early = records(&place.results("early")).len();
-    let json = stdout(&["merge", &parts, "--out", &place.path("early"), "--json", "-"]);
+    let args = ["merge", &parts, "--partial", "--out", &place.path("early"), "--json", "-"];
+    let json = stdout(&args);
     let merged: Value = serde_json::from_str(&json).unwrap();
     let missing = merged["missing"].as_array().unwrap().iter();
     let missing: u64 = missing.map(|row| row["units"].as_u64().unwrap()).sum();
@@ -267,8 +268,14 @@ fn a_run_grows_but_does_not_change() {
             "task `perplexity`",
         ),
         // Another model.
-        (format!("label = \"m\"\n{window}{task}1\n"), "its models is ember-7m, here it is m"),
-        (format!("chunk = 32\n{window}{task}1\n"), "model ember-7m"),
+        (
+            format!("label = \"m\"\n{window}{task}1\n"),
+            "its models.ember-7m is context, dtype, shape, weights, here it is absent",
+        ),
+        (
+            format!("chunk = 32\n{window}{task}1\n"),
+            "models.ember-7m.chunk is absent, here it is 32",
+        ),
     ] {
         place.write(&rest);
         let error = place.refused("out", &[]);

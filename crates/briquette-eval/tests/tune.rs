@@ -9,6 +9,7 @@ use std::{
 use briquette::{Budget, Policy};
 use briquette_eval::{
     Error,
+    journal::Accept,
     tasks::text::Text,
     tune::{Candidate, Plan, Tuned, Tuning, Unit},
 };
@@ -139,6 +140,8 @@ fn a_search_that_was_cut_off_ends_with_the_same_ranking() {
             Candidate { label: "absent".into(), policy: Err("it is not there".into()) },
         ],
         name: "ember".into(),
+        weights: "as they are".into(),
+        accept: Accept::default(),
         threads,
     };
     let ranking = |tuned: &Tuned| serde_json::to_value(&tuned.ranked).unwrap();
@@ -181,7 +184,7 @@ fn a_search_that_was_cut_off_ends_with_the_same_ranking() {
         again.journal.remove().unwrap();
     }
     let other = tuning(1, 2, 0.65).run(&whole, |_, _, _| {}).unwrap_err();
-    assert!(matches!(other, Error::JournalSettings { .. }), "{other}");
+    assert!(matches!(other, Error::RunSettings { .. }), "{other}");
     let outside = tuning(1, 1, 1.5).run(&whole, |_, _, _| {}).unwrap_err().to_string();
     assert!(outside.contains("1.5 is not a share"), "{outside}");
 }

@@ -181,6 +181,32 @@ pub enum Error {
         /// `max_position_embeddings` of the model.
         context: usize,
     },
+    /// A prompt beyond the positions of the model, under a policy that counts positions inside the cache but compresses a
+    /// prompt at its end only.
+    #[error(
+        "{tokens} tokens do not fit into the model's context of {context}: under a schedule that compresses after every \
+         chunk (schedule.prefill=every-chunk) this policy takes them in parts"
+    )]
+    PromptNotInParts {
+        /// Tokens of the prompt, and those held before it.
+        tokens: usize,
+        /// `max_position_embeddings` of the model.
+        context: usize,
+    },
+    /// A prompt beyond the positions of the model, on a cache that could take it in parts, given in parts too large for
+    /// that.
+    #[error(
+        "a chunk of {chunk} tokens and what the cache holds are more than the {context} positions of the model: give \
+         the prompt in chunks of at most {most}"
+    )]
+    ChunkTooLong {
+        /// Columns of a chunk.
+        chunk: usize,
+        /// Columns that a chunk may have.
+        most: usize,
+        /// `max_position_embeddings` of the model.
+        context: usize,
+    },
     /// A token the model has no embedding for.
     #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
     TokenOutOfRange {

@@ -5,7 +5,10 @@ use std::{
 
 use burn::tensor::{Int, Tensor, TensorData};
 
-use briquette::{KvCache, Prompt};
+use briquette::{
+    KvCache, Prompt,
+    policy::{PositionMode, PrefillCompression},
+};
 
 use crate::{Error, Llama, Result, sample::Sampler};
 
@@ -14,7 +17,8 @@ use crate::{Error, Llama, Result, sample::Sampler};
 pub struct GenerateOptions {
     /// Tokens generated at most, each row.
     pub max_new_tokens: usize,
-    /// Columns of the prompt given to the model at a time; `None` gives it whole.
+    /// Columns of the prompt given to the model at a time; `None` gives it whole, or, where it is longer than the model's
+    /// positions and the policy compresses behind each chunk and counts positions inside the cache, as many as fit.
     pub chunk: Option<usize>,
     /// 0 takes the most likely token; higher draws from a flatter distribution.
     pub temperature: f64,
@@ -194,8 +198,8 @@ fn rows<P: AsRef<[u32]>>(
 /// - returns `[prompts, vocab_size]`
 ///
 /// # Errors
-/// [`Error::CacheShape`], [`Error::EmptyPrompt`], [`Error::PromptTooLong`], [`Error::TokenOutOfRange`],
-/// [`Error::InvalidOption`] for a chunk of 0, and [`Error::Cache`] for what the cache refuses.
+/// [`Error::CacheShape`], [`Error::EmptyPrompt`], [`Error::PromptTooLong`], [`Error::PromptNotInParts`],
+/// [`Error::ChunkTooLong`], [`Error::TokenOutOfRange`], [`Error::InvalidOption`] for a chunk of 0, and [`Error::Cache`] for what the cache refuses.
 pub fn prefill<P: AsRef<[u32]>>(
     model: &Llama,
     prompts: &[P],
@@ -212,6 +216,7 @@ pub fn prefill<P: AsRef<[u32]>>(
         return Err(Error::EmptyPrompt { row: 0, rows });
     };
     let context = model.context(cache.policy()).unwrap_or(usize::MAX);
+    let chunk = fitting(model, cache, width, chunk)?;
     let seen = cache.tokens_seen();
     for (row, tokens) in lengths().enumerate() {
         let tokens = tokens + seen.get(row).copied().unwrap_or(0);
@@ -250,6 +255,39 @@ pub fn prefill<P: AsRef<[u32]>>(
         if start == width {
             return Ok(model.last_logits(hidden));
         }
+    }
+}
+
+/// The columns given at a time to a cache that counts positions inside itself: as asked for where the prompt fits behind
+/// what is held, else as many as fit beside what is left of the columns before.
+fn fitting(
+    model: &Llama,
+    cache: &KvCache,
+    width: usize,
+    chunk: Option<usize>,
+) -> Result<Option<usize>> {
+    let (policy, context) = (cache.policy(), model.config().max_position_embeddings);
+    if policy.positions() != PositionMode::InCache {
+        return Ok(chunk);
+    }
+    let held: usize = (0..cache.shape().layers)
+        .map(|layer| Ok(cache.tokens_kept(layer)?.into_iter().max().unwrap_or(0)))
+        .collect::<Result<Vec<usize>>>()?
+        .into_iter()
+        .max()
+        .unwrap_or(0);
+    let tokens = held.saturating_add(width);
+    if tokens <= context {
+        return Ok(chunk);
+    }
+    let in_parts = policy.schedule().prefill == PrefillCompression::EveryChunk;
+    let seen = cache.tokens_seen().iter().max().copied().unwrap_or(0).saturating_add(width);
+    let most = context.saturating_sub(held.max(model.most_held(policy, seen)));
+    match chunk {
+        _ if !in_parts => Err(Error::PromptNotInParts { tokens, context }),
+        _ if most == 0 => Err(Error::PromptTooLong { tokens, context }),
+        Some(chunk) if chunk > most => Err(Error::ChunkTooLong { chunk, most, context }),
+        chunk => Ok(chunk.or(Some(most))),
     }
 }
 

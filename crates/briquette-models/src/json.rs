@@ -4,7 +4,17 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Result};
 
+/// Refuses what is no regular file: a named pipe would be waited for.
+pub(crate) fn check_regular(path: &Path) -> Result<()> {
+    let failed = |source| Error::Read { path: path.into(), source };
+    match fs::metadata(path).map_err(failed)?.is_file() {
+        true => Ok(()),
+        false => Err(failed(std::io::Error::other("it is no regular file"))),
+    }
+}
+
 pub(crate) fn read_text(path: &Path) -> Result<String> {
+    check_regular(path)?;
     fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })
 }
 

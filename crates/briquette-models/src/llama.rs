@@ -5,7 +5,7 @@ use burn::{
 };
 
 use briquette::{
-    CacheConfig, CacheShape, InputCheck, KvCache, Policy,
+    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     policy::PositionMode,
     position::{PositionEncoding, RotaryEmbedding},
 };
@@ -69,13 +69,34 @@ impl Llama {
     }
 
     /// The most tokens a sequence may have on a cache of this policy: the positions the model knows, or no end
-    /// (`None`) where positions are counted inside the cache, as StreamingLLM does.
+    /// (`None`) where positions are counted inside the cache and the policy holds fewer tokens, as StreamingLLM does.
     pub fn context(&self, policy: &Policy) -> Option<usize> {
+        let context = self.config.max_position_embeddings;
         match policy.positions() {
-            PositionMode::Written | PositionMode::Deferred => {
-                Some(self.config.max_position_embeddings)
+            PositionMode::Written | PositionMode::Deferred => Some(context),
+            PositionMode::InCache => {
+                let Some(slack) = policy.schedule().decode_every else { return Some(context) };
+                if let Some(Budget::Ratio(ratio)) = policy.budget() {
+                    return Some((context.saturating_sub(slack) as f64 / ratio) as usize);
+                }
+                let held = self.most_held(policy, usize::MAX).saturating_add(slack);
+                (held > context).then_some(context)
             }
-            PositionMode::InCache => None,
+        }
+    }
+
+    /// Tokens a compressed layer holds at most, of a row that has seen so many.
+    pub(crate) fn most_held(&self, policy: &Policy, seen: usize) -> usize {
+        match policy.budget() {
+            Some(Budget::Tokens(tokens)) => tokens.min(seen),
+            Some(Budget::Ratio(ratio)) => (ratio * seen as f64) as usize,
+            // A budget in bytes is for all layers; an entry takes its keys and values at least.
+            Some(Budget::Bytes(bytes)) => {
+                let CacheShape { layers, kv_heads, head_dim, .. } = self.cache_shape();
+                let entry = 2 * layers * kv_heads * head_dim * self.dtype().size();
+                usize::try_from(bytes).unwrap_or(usize::MAX) / entry.max(1)
+            }
+            None => seen,
         }
     }
 

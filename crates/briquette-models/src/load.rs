@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use crate::{
     Error, Llama, LlamaConfig, Result,
-    json::{parse, read_text},
+    json::{check_regular, parse, read_text},
 };
 
 /// The format's own limit, which keeps a damaged length from allocating the memory it claims.
@@ -224,6 +224,7 @@ impl Checkpoint {
 /// truncated file lacks, where opening the container only tells that the length is wrong.
 fn read_header(path: &Path) -> Result<BTreeMap<String, TensorInfo>> {
     let io = |source| Error::Read { path: path.into(), source };
+    check_regular(path)?;
     let mut file = File::open(path).map_err(io)?;
     let found = file.metadata().map_err(io)?.len();
     if found < 8 {

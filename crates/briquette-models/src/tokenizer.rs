@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use crate::{Error, Result};
+use crate::{Error, Result, json::check_regular};
 
 /// The tokenizer of a Hugging Face folder: text to token ids and back.
 #[derive(Clone, Debug)]
@@ -12,9 +12,12 @@ impl Tokenizer {
     /// Reads `tokenizer.json` in `dir`.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the file is absent or not understood.
+    /// [`Error::Tokenizer`] if the file is absent or not understood, [`Error::Read`] if it is no regular file.
     pub fn load(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref().join("tokenizer.json");
+        if path.exists() {
+            check_regular(&path)?;
+        }
         let mut inner = tokenizers::Tokenizer::from_file(&path)
             .map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))?;
         // Some files carry the settings of their training run, which would cut or pad every text.

@@ -200,3 +200,51 @@ fn positions_counted_in_the_cache_have_no_end() {
     assert_eq!(cache.tokens_seen(), [307]);
     assert_eq!(cache.tokens_kept(0).unwrap(), [32]);
 }
+
+#[test]
+fn prompts_beyond_the_context_come_in_parts_or_are_refused_at_once() {
+    let model = Tiny::new().load();
+    let in_parts = Schedule { prefill: PrefillCompression::EveryChunk, decode_every: Some(1) };
+    let policy = |budget| Policy::streaming_llm(budget).with_schedule(in_parts);
+    let run = |policy: Policy, tokens: usize, chunk| {
+        let mut cache = model.cache(policy).unwrap();
+        let options = GenerateOptions { chunk, ..options(3) };
+        let done = generate(&model, &prompt(1, tokens), &mut cache, &options, |_| {});
+        done.map(|(generation, _)| (generation.tokens, cache.tokens_seen()[0]))
+    };
+    // 96 columns fit beside 32 that are left: by default as many as fit.
+    let budget = Budget::Tokens(32);
+    let (said, seen) = run(policy(budget), 300, None).unwrap();
+    assert_eq!((said.len(), seen), (3, 302));
+    assert_eq!(run(policy(budget), 300, Some(96)).unwrap().0, said);
+    let error = run(policy(budget), 300, Some(97)).unwrap_err();
+    assert!(matches!(error, Error::ChunkTooLong { chunk: 97, most: 96, context: 128 }), "{error}");
+    // A prompt that fits stays whole.
+    run(policy(budget), 128, Some(128)).unwrap();
+    run(policy(Budget::Ratio(0.25)), 300, None).unwrap();
+    let error = run(policy(Budget::Tokens(128)), 300, None).unwrap_err();
+    assert!(matches!(error, Error::PromptTooLong { tokens: 300, context: 128 }), "{error}");
+    let error = run(Policy::streaming_llm(budget), 300, None).unwrap_err();
+    assert!(matches!(error, Error::PromptNotInParts { tokens: 300, context: 128 }), "{error}");
+    assert!(error.to_string().contains("schedule.prefill=every-chunk"), "{error}");
+
+    // What is held behind the last decoded token has a position, too.
+    let context = |budget| model.context(&policy(budget));
+    assert_eq!(context(Budget::Tokens(127)), None);
+    assert_eq!(context(Budget::Tokens(128)), Some(128));
+    assert_eq!(context(Budget::Ratio(0.5)), Some(254));
+    assert_eq!(context(Budget::Bytes(1 << 20)), Some(128));
+    assert_eq!(context(Budget::Bytes(1 << 10)), None);
+}
+
+#[cfg(unix)]
+#[test]
+fn weights_that_are_no_file_are_refused() {
+    let dir = Tiny::new().folder();
+    let weights = dir.path().join("model.safetensors");
+    std::fs::remove_file(&weights).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&weights).status().unwrap().success());
+    let error =
+        Llama::load(dir.path(), &device(), burn::tensor::DType::F32).unwrap_err().to_string();
+    assert!(error.contains("model.safetensors: it is no regular file"), "{error}");
+}

@@ -16,6 +16,10 @@ pub struct Profile {
     pub model: String,
     /// How it was made, for people: prompts, lengths, seed, date.
     pub made: String,
+    /// The fingerprint of the checkpoint it was made from: of configuration, tokenizer and all weights. What it is
+    /// compared with is the caller's; absent where nobody said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
     /// The shape of the model's cache. A cache of another shape refuses the profile.
     pub shape: CacheShape,
     /// How much each query head retrieves.

@@ -127,6 +127,7 @@ fn profile(shape: CacheShape, table: &[Vec<f64>]) -> Arc<Profile> {
     Arc::new(Profile {
         model: "any".into(),
         made: "of a fixture".into(),
+        weights: None,
         shape,
         heads: HeadScores {
             semantic: none(),

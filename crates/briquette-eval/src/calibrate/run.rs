@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     Error, Result, jobs,
-    journal::Journal,
-    observe,
+    journal::{Accept, Journal},
+    observe, settings,
     tasks::{
         haystack::Haystack,
         needle::{NeedlePrompt, NeedleTask, Place},
@@ -54,6 +54,13 @@ pub struct Calibration<'a> {
     pub plan: Plan,
     /// What the profile calls the model.
     pub name: String,
+    /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
+    pub weights: String,
+    /// What is taken of results that are there.
+    pub accept: Accept,
+    /// The share of retrieval prompts that the model must answer right, in 0..=1: the heads of a model that finds nothing
+    /// say nothing of retrieval.
+    pub min_right: f64,
     /// Prompts that run at a time.
     pub threads: usize,
 }
@@ -107,7 +114,7 @@ impl Calibration<'_> {
     ///
     /// # Errors
     /// [`Error::Grid`] for a plan without prompts, [`Error::ContextTooShort`], [`Error::TextTooShort`],
-    /// [`Error::AnswerNotFound`], what [`NeedleTask::prompt`] and [`Journal::open`] refuse, and failures of the model.
+    /// [`Error::AnswerNotFound`], [`Error::TooFewRight`], [`Error::NotFinite`] for a model that overflows, what [`NeedleTask::prompt`] and [`Journal::open`] refuse, and failures of the model.
     pub fn run(&self, partial: &Path, mut on_steps: impl FnMut(usize)) -> Result<Calibrated> {
         self.check()?;
         let prompts = self.prompts()?;
@@ -116,7 +123,7 @@ impl Calibration<'_> {
             sets.push(self.chunks(text)?);
         }
 
-        let (mut journal, found) = Journal::open::<Step>(partial, &self.settings())?;
+        let (mut journal, found) = Journal::open::<Step>(partial, &self.settings(), self.accept)?;
         on_steps(found.len());
         let mut results = Results::new(prompts.len(), sets.len());
         for step in found {
@@ -136,6 +143,10 @@ impl Calibration<'_> {
             results.heads.iter().flatten().map(|(_, sample)| sample).collect();
         let scores = heads::mean(&samples);
         let right = results.heads.iter().flatten().filter(|(right, _)| *right).count();
+        let least = (self.min_right * prompts.len() as f64).ceil() as usize;
+        if right < least {
+            return Err(Error::TooFewRight { right, prompts: prompts.len(), least });
+        }
 
         let policy = self.small_cache(&scores);
         let todo: Vec<(usize, usize)> = (0..sets.len())
@@ -162,6 +173,7 @@ impl Calibration<'_> {
         let profile = Profile {
             model: self.name.clone(),
             made: self.made(right, prompts.len()),
+            weights: Some(self.weights.clone()),
             shape,
             heads: scores,
             layer_errors: errors::combine(&errors, shape.layers),
@@ -176,6 +188,9 @@ impl Calibration<'_> {
         if *prompts == 0 {
             return fail("prompts", "at least 1 is needed");
         }
+        if !(0.0..=1.0).contains(&self.min_right) {
+            return fail("min-right", "a share from 0 to 1 is needed");
+        }
         if lengths.is_empty() {
             return fail("tokens", "no value given");
         }
@@ -184,7 +199,11 @@ impl Calibration<'_> {
         }
         let context = self.model.config().max_position_embeddings;
         let following = if self.texts.is_empty() { 0 } else { FOLLOWING };
-        match lengths.iter().map(|length| length + following).find(|length| *length > context) {
+        match lengths
+            .iter()
+            .map(|length| length.saturating_add(following))
+            .find(|length| *length > context)
+        {
             Some(length) => Err(Error::ContextTooShort { length, context }),
             None => Ok(()),
         }
@@ -196,18 +215,8 @@ impl Calibration<'_> {
     }
 
     fn settings(&self) -> serde_json::Value {
-        let texts: Vec<(&str, String)> =
-            self.texts.iter().map(|text| (text.name(), text.fingerprint())).collect();
-        serde_json::json!({
-            "briquette": env!("CARGO_PKG_VERSION"),
-            "model": self.name,
-            "shape": self.model.cache_shape(),
-            "dtype": format!("{:?}", self.model.dtype()),
-            "device": format!("{:?}", self.model.device()),
-            "haystack": self.haystack.name(),
-            "texts": texts,
-            "plan": self.plan,
-        })
+        let named = (self.model, self.name.as_str(), self.weights.as_str());
+        settings::of(named, Some(self.haystack), self.texts, &self.plan)
     }
 
     fn made(&self, right: usize, prompts: usize) -> String {
@@ -265,8 +274,10 @@ impl Calibration<'_> {
         prefill(self.model, &[&prompt], &mut cache, None)?;
         weights.watch();
         let logits = self.model.forward(row(&fed, self.model), &mut cache)?;
-        let said = logits.argmax(2).try_into_vec_as::<i64>().map_err(briquette::Error::from)?;
-        let right = said.iter().zip(&answer).all(|(said, token)| *said == i64::from(*token));
+        let logits = logits.try_into_vec_as::<f32>().map_err(briquette::Error::from)?;
+        finite(&logits, "a logit")?;
+        let mut rows = logits.chunks(self.model.config().vocab_size).zip(&answer);
+        let right = rows.all(|(row, token)| most_likely(row) == Some(*token));
         let heads = self.model.cache_shape().query_heads;
         let sample = HeadSample::of(&weights.take()?, heads, context, &span);
         Ok(Step::Heads { number, right, sample })
@@ -278,6 +289,7 @@ impl Calibration<'_> {
         let profile = Profile {
             model: self.name.clone(),
             made: String::new(),
+            weights: None,
             shape,
             heads: scores.clone(),
             layer_errors: vec![1.0; shape.layers],
@@ -294,12 +306,27 @@ impl Calibration<'_> {
         compared.watch();
         // The small cache is compressed after a prompt only: the tokens may as well come at once.
         self.model.hidden_states(row(&forced.following, self.model), &mut cache)?;
-        let layers = compared.take()?;
-        Ok(layers
+        let layers: Vec<f32> = compared
+            .take()?
             .iter()
             .map(|[differences, norms]| errors::relative(differences, norms) as f32)
-            .collect())
+            .collect();
+        finite(&layers, "the error of a layer's attention output")?;
+        Ok(layers)
     }
+}
+
+fn finite(numbers: &[f32], what: &'static str) -> Result<()> {
+    match numbers.iter().all(|number| number.is_finite()) {
+        true => Ok(()),
+        false => Err(Error::NotFinite { what }),
+    }
+}
+
+/// The token of the highest logit, the first of equal ones.
+fn most_likely(logits: &[f32]) -> Option<u32> {
+    let best = logits.iter().copied().enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a });
+    best.and_then(|(token, _)| u32::try_from(token).ok())
 }
 
 fn whole(prompt: &NeedlePrompt) -> Forced {

@@ -1,19 +1,21 @@
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::ProgressBar;
 
 use super::{
     haystack::HaystackArgs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
+    output::OutputArgs,
     progress,
+    resume::ResumeArgs,
 };
 use crate::{
     calibrate::{Calibrated, Calibration, Plan},
+    files, fingerprint,
+    report::weak,
+    stats::Proportion,
     tasks::text::Text,
 };
 
@@ -36,17 +38,27 @@ pub(super) struct Args {
     /// Further texts to measure the layers on, beside the retrieval prompts
     #[arg(long, value_name = "FILE", num_args = 1..)]
     text: Vec<PathBuf>,
+    /// The share of the retrieval prompts that the model must answer right: the heads of one that finds nothing say nothing
+    /// of retrieval
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    min_right: f64,
     #[command(flatten)]
     haystack: HaystackArgs,
     #[command(flatten)]
     jobs: JobsArgs,
+    #[command(flatten)]
+    resume: ResumeArgs,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    files::check_new(&args.out)?;
     let haystack = args.haystack.read()?;
     let loaded = args.model.load()?;
     let name = loaded.name();
-    let Loaded { model, tokenizer, device, .. } = loaded;
+    let Loaded { model, tokenizer, device, dir, other_weights, .. } = loaded;
     let texts = args
         .text
         .iter()
@@ -59,6 +71,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         texts: &texts,
         plan: Plan { prompts: args.prompts, lengths: args.tokens, seed: args.seed },
         name,
+        weights: fingerprint::of_model(&dir)?,
+        accept: args.resume.accept(other_weights),
+        min_right: args.min_right,
         threads: args.jobs.threads(&device),
     };
 
@@ -68,13 +83,19 @@ pub(super) fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     let Calibrated { profile, right, prompts, journal } = calibrated?;
     let text = profile.to_json()? + "\n";
-    fs::write(&args.out, text).with_context(|| format!("cannot write {}", args.out.display()))?;
+    files::write(&args.out, text)?;
     journal.remove()?;
 
-    println!("{}: the model answers {right} of {prompts} prompts right", args.out.display());
-    let shares = profile.layer_errors.iter().map(|error| format!("{error:.3}"));
-    println!("layer errors {}", shares.collect::<Vec<_>>().join(" "));
-    Ok(())
+    let shares: Vec<String> =
+        profile.layer_errors.iter().map(|error| format!("{error:.3}")).collect();
+    let said = weak(Proportion::wilson(right as f64, prompts))
+        .map_or_else(String::new, |said| said + "\n\n");
+    let human = format!(
+        "{said}{}: the model answers {right} of {prompts} prompts right\nlayer errors {}\n",
+        args.out.display(),
+        shares.join(" ")
+    );
+    args.output.write(&human, &profile)
 }
 
 /// Steps of an earlier run come at once, and say nothing of the time left.

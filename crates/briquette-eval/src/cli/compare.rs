@@ -10,12 +10,14 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
     text::TextArgs,
 };
 use crate::{
     compare::{Comparison, Plan},
+    files,
     report::{CompareReport, Environment},
 };
 
@@ -70,6 +72,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     #[command(flatten)]
+    resume: ResumeArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -80,17 +84,17 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         policies => policies,
     };
+    args.output.check()?;
+    files::check_dir(&args.out)?;
     let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;
     let haystack = args.haystack.read()?;
     let loaded = args.model.load()?;
     let name = loaded.name();
-    let Loaded { model, tokenizer, dir, device, dtype } = loaded;
-    let profile = args.profile.read(&dir)?;
+    let profiles = args.profile.of(&loaded)?;
     for candidate in &mut candidates {
-        if let Ok(policy) = &candidate.policy {
-            candidate.policy = Ok(attached(policy.clone(), profile.as_ref()));
-        }
+        candidate.policy = profiles.attached_or_reason(candidate.policy.clone())?;
     }
+    let Loaded { model, tokenizer, device, dtype, other_weights, .. } = loaded;
     let text = args.text.read(&tokenizer)?;
     let mut comparison = Comparison {
         model: &model,
@@ -107,6 +111,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         },
         candidates,
         name: name.clone(),
+        weights: profiles.weights()?.to_owned(),
+        accept: args.resume.accept(other_weights),
         threads: args.jobs.threads(&device),
     };
 
@@ -127,9 +133,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         plan: comparison.plan,
         rows: rows?,
     };
-    let mut human = args.output.human();
-    write!(human, "{}", report.markdown())?;
     let files = report.write(&args.out)?;
-    writeln!(human, "\n{} files in {}", files.len(), args.out.display())?;
-    args.output.write_json(&report)
+    let human = format!("{}\n{} files in {}\n", report.markdown(), files.len(), args.out.display());
+    args.output.write(&human, &report)
 }

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::Result;
 use briquette::Budget;
@@ -8,15 +8,18 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
     text::TextArgs,
 };
 use crate::{
     compare::Candidate,
-    fidelity::{self, Plan},
+    fidelity::{self, Kept, Plan},
+    files,
     grid::Entry,
     report::{Environment, FidelityReport, FidelityRow, FidelitySummary},
+    settings,
 };
 
 #[derive(Debug, clap::Args)]
@@ -54,7 +57,10 @@ pub(super) struct Args {
     stride: Option<usize>,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Write fidelity.json, fidelity.csv (a row a layer) and a picture of the errors by layer into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write fidelity.json, fidelity.csv (a row a layer) and a picture of the errors by layer into this folder. What has
+    /// been measured is in its fidelity.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -62,16 +68,20 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let mut candidates = candidates(&args.policies, &args.budgets)?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     for candidate in &mut candidates {
-        if let Ok(policy) = &candidate.policy {
-            let policy = attached(policy.clone(), profile.as_ref());
+        let policy = profiles.attached_or_reason(candidate.policy.clone())?;
+        candidate.policy = policy.and_then(|policy| {
             // A cache says what it lacks before anything runs.
             let refused = model.cache(policy.clone()).err();
-            candidate.policy = refused.map_or(Ok(policy), |error| Err(error.to_string()));
-        }
+            refused.map_or(Ok(policy), |error| Err(error.to_string()))
+        });
     }
     let text = args.text.read(&tokenizer)?;
     let Args { length, tokens, windows, stride, .. } = args;
@@ -82,10 +92,15 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
     let entries: Vec<Entry> = candidates.iter().filter_map(entry).collect();
 
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let settings = settings::of(named, None, std::slice::from_ref(&text), &plan);
+    let path = args.out.as_ref().map(|out| out.join("fidelity.jsonl"));
+    let mut kept = Kept::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
+
     let bar = progress::bar(entries.len() * windows.len());
     let start = Instant::now();
     let threads = args.jobs.threads(&device);
-    let measured = fidelity::run(&model, &entries, &windows, length, threads, |entry| {
+    let measured = fidelity::run(&model, &entries, &windows, length, threads, &mut kept, |entry| {
         bar.set_message(format!("{} {}", entry.label, entry.budget()));
         bar.inc(1);
     });
@@ -109,7 +124,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         rows: candidates.into_iter().map(row).collect(),
     };
 
-    let mut human = args.output.human();
+    let mut human = String::new();
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -121,7 +136,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }
 
 /// Every policy at every budget; a file without a budget given has its own.

@@ -1,19 +1,20 @@
 use std::{
     fs,
-    io::{self, Read, Write},
+    io::{self, Read},
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
 use briquette::Budget;
-use briquette_models::{Error as ModelError, GenerateOptions, Timing, generate};
+use briquette_models::{Error as ModelError, GenerateOptions, Timing, generate_until};
 use serde::Serialize;
 
 use super::{
     model::{Loaded, ModelArgs},
-    output::{OutputArgs, bytes},
+    output::{OutputArgs, Stream, bytes, note},
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
 };
 
@@ -98,17 +99,22 @@ struct CacheReport {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    entry.policy = attached(entry.policy, args.profile.read(&dir)?.as_ref());
+    let loaded = args.model.load()?;
+    entry.policy = args.profile.of(&loaded)?.attached(entry.policy)?;
+    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
     let prompt = tokenizer.encode(&text, true)?;
     let context = model.context(&entry.policy);
     let room = match context {
         // The first new token comes out of the prompt, each further one needs a position.
         Some(context) => {
             let room = (context + 1).checked_sub(prompt.len()).filter(|room| *room > 0);
-            room.ok_or(ModelError::PromptTooLong { tokens: prompt.len(), context })?
+            room.ok_or(ModelError::PromptTooLong { tokens: prompt.len(), context }).context(
+                "the prompt is too long; a policy that counts positions in the cache and compresses after every chunk \
+                 takes longer ones: --policy streaming-llm:schedule.prefill=every-chunk",
+            )?
         }
         None => usize::MAX,
     };
@@ -122,28 +128,24 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
 
     let mut cache = model.cache(entry.policy.clone())?;
-    let mut human = args.output.human();
+    let mut human = args.output.stream();
     let mut stream = tokenizer.stream();
     let mut shown = String::new();
-    // The model's loop does not stop for a failure here, so the first one waits for its end.
-    let mut failure: Result<()> = Ok(());
+    let mut shown_all: Result<()> = Ok(());
     let spinner = progress::spinner(format!("reading {} tokens", prompt.len()));
-    let result = generate(&model, &prompt, &mut cache, &options, |token| {
+    let result = generate_until(&model, &prompt, &mut cache, &options, |token| {
         spinner.clear();
-        if failure.is_ok() {
-            failure = stream
-                .push(token)
-                .map_err(Into::into)
-                .and_then(|piece| show(&mut human, &mut shown, &piece));
-        }
+        let piece = stream.push(token).map_err(Into::into);
+        shown_all = piece.and_then(|piece| show(&mut human, &mut shown, &piece));
+        // Who reads no more needs no more.
+        if shown_all.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     drop(spinner);
     let (generation, timing) = result?;
-    failure?;
+    shown_all?;
     let rest = stream.finish()?;
     show(&mut human, &mut shown, &rest)?;
-    writeln!(human)?;
-    human.flush()?;
+    human.show("\n")?;
 
     let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
     let (held, full) = (cache.bytes_held(), cache.bytes_full());
@@ -176,20 +178,20 @@ pub(super) fn run(args: Args) -> Result<()> {
             held_of_full: held as f64 / full.max(1) as f64,
         },
     };
-    eprint!("{}", report.human());
+    note(&report.human());
     if let Some(context) = context
         && options.max_new_tokens < args.max_new_tokens
         && !generation.stopped
     {
-        eprintln!("note     the context of the model, {context} tokens, is full");
+        note(&format!("note     the context of the model, {context} tokens, is full"));
     }
-    args.output.write_json(&report)
+    // What was generated has been shown.
+    args.output.write("", &report)
 }
 
-fn show(human: &mut impl Write, shown: &mut String, piece: &str) -> Result<()> {
+fn show(human: &mut Stream, shown: &mut String, piece: &str) -> Result<()> {
     shown.push_str(piece);
-    human.write_all(piece.as_bytes())?;
-    Ok(human.flush()?)
+    human.show(piece)
 }
 
 impl Report {

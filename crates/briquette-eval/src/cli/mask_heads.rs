@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result};
 
@@ -10,10 +10,13 @@ use super::{
     output::OutputArgs,
     profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
 };
 use crate::{
-    Error, mask,
-    report::{Environment, MaskReport},
+    Error, files, fingerprint,
+    mask::{self, Right},
+    report::{Environment, MaskReport, weak},
+    settings,
     tasks::needle::{NeedleTask, Place},
 };
 
@@ -42,7 +45,10 @@ pub(super) struct Args {
     haystack: HaystackArgs,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder. What has been measured is in its
+    /// mask-heads.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -50,9 +56,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let haystack = args.haystack.read()?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?.with_context(|| {
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
+    let profile = profiles.profile()?.with_context(|| {
         let dir = dir.display();
         format!("there is no profile.json in {dir}: make one with `briquette calibrate`, or name one with --profile")
     })?;
@@ -68,13 +79,27 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     }
 
+    let plan = serde_json::json!({
+        "length": args.length,
+        "depths": args.depths.0,
+        "samples": args.samples,
+        "seed": args.seed,
+        "profile": fingerprint::of(profile.to_json()?.as_bytes()),
+    });
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let settings = settings::of(named, Some(&haystack), &[], &plan);
+    let path = args.out.as_ref().map(|out| out.join("mask-heads.jsonl"));
+    let mut kept = Right::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
+
     let bar = progress::bar(mask::steps(&args.counts, prompts.len()));
     let start = Instant::now();
     let threads = args.jobs.threads(&device);
-    let cells = mask::run(&model, &profile, &prompts, &args.counts, args.seed, threads, |choice| {
+    let on_prompt = |choice: mask::Choice| {
         bar.set_message(choice.name());
         bar.inc(1);
-    });
+    };
+    let (counts, seed) = (&args.counts, args.seed);
+    let cells = mask::run(&model, &profile, &prompts, counts, seed, threads, &mut kept, on_prompt);
     bar.finish_and_clear();
     let report = MaskReport {
         environment: Environment::new(
@@ -93,7 +118,11 @@ pub(super) fn run(args: Args) -> Result<()> {
         cells: cells?,
     };
 
-    let mut human = args.output.human();
+    let mut human = String::new();
+    let whole = report.cells.iter().find(|cell| cell.masked == 0);
+    if let Some(said) = whole.and_then(|cell| weak(cell.exact)) {
+        writeln!(human, "{said}\n")?;
+    }
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -107,5 +136,5 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }

@@ -17,11 +17,12 @@ mod policies;
 mod profile;
 mod progress;
 mod report;
+mod resume;
 mod run;
 mod text;
 mod tune;
 
-use std::{io, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -71,7 +72,15 @@ enum Command {
 
 /// Reads the command line, does what it says, and reports a failure on stderr.
 pub fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to stdout, which may be closed.
+            let failed = error.print().is_err() || error.use_stderr();
+            return if failed { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    let done = match cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Needle(args) => needle::run(args),
         Command::Perplexity(args) => perplexity::run(args),
@@ -87,18 +96,11 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of a pipe has seen enough, as with `| head`.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", with_causes(&error));
+            output::note(&format!("error: {}", with_causes(&error)));
             ExitCode::FAILURE
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let broken = |io: &io::Error| io.kind() == io::ErrorKind::BrokenPipe;
-    error.chain().any(|cause| cause.downcast_ref().is_some_and(broken))
 }
 
 /// The message and its causes, save those it already ends with.
@@ -117,6 +119,8 @@ fn with_causes(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    use std::io;
 
     use super::*;
 

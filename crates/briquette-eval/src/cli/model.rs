@@ -25,6 +25,9 @@ pub(super) struct ModelArgs {
     /// Data type of weights, activations and cache
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
+    /// Take a profile and results of other weights, another tokenizer or another configuration
+    #[arg(long)]
+    other_weights: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -65,6 +68,8 @@ pub(super) struct Loaded {
     pub(super) dir: PathBuf,
     pub(super) device: String,
     pub(super) dtype: String,
+    /// Whether a profile and results of other weights are taken.
+    pub(super) other_weights: bool,
 }
 
 impl Loaded {
@@ -85,7 +90,8 @@ impl ModelArgs {
         let model = Llama::load(&dir, &device, dtype.burn()).with_context(failed)?;
         let tokenizer = Tokenizer::load(&dir).with_context(failed)?;
         let dtype = dtype.name().to_owned();
-        Ok(Loaded { model, tokenizer, dir, device: name, dtype })
+        let other_weights = self.other_weights;
+        Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })
     }
 
     fn dir(&self) -> Result<PathBuf> {

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::Result;
 use briquette::Budget;
@@ -9,12 +9,15 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
 };
 use crate::{
-    grid::{self, Axes},
-    report::{NeedleReport, Settings},
+    files,
+    grid::{self, Answers, Axes},
+    report::{NeedleReport, Settings, weak},
+    settings,
     tasks::needle::NeedleTask,
 };
 
@@ -58,7 +61,10 @@ pub(super) struct Args {
     batch: u32,
     #[command(flatten)]
     haystack: HaystackArgs,
-    /// Write needle.json, needle.csv (cells), answers.csv, heat maps and an overview as SVG and PNG into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write needle.json, needle.csv (cells), answers.csv, heat maps and an overview as SVG and PNG into this folder. What
+    /// has been measured is in its needle.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -75,19 +81,31 @@ pub(super) fn run(args: Args) -> Result<()> {
         entries: policy::entries(&args.policies, &args.budgets)?,
     };
     axes.check()?;
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let haystack = args.haystack.read()?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
     for entry in &mut axes.entries {
-        entry.policy = attached(entry.policy.clone(), profile.as_ref());
+        entry.policy = profiles.attached(entry.policy.clone())?;
     }
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     let task = NeedleTask::new(&tokenizer, &haystack, axes.seed)?;
+
+    let batch = args.batch as usize;
+    // Prompts have fingerprints of their own: lengths, depths and samples may be added.
+    let plan = serde_json::json!({ "batch": batch });
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let kept = settings::of(named, Some(&haystack), &[], &plan);
+    let path = args.out.as_ref().map(|out| out.join("needle.jsonl"));
+    let mut kept = Answers::open(path.as_deref(), &kept, args.resume.accept(other_weights))?;
 
     let runs = axes.entries.iter().map(|entry| if entry.keeps_all() { 1 } else { 2 });
     let bar = progress::bar(runs.sum::<usize>() * axes.prompts());
     let start = Instant::now();
     let answers =
-        grid::run(&model, &tokenizer, &task, &axes, args.batch as usize, |entry, prompts| {
+        grid::run(&model, &tokenizer, &task, &axes, batch, &mut kept, |entry, prompts| {
             bar.set_message(format!("{} {}", entry.label, entry.budget()));
             bar.inc(prompts as u64);
         });
@@ -98,12 +116,15 @@ pub(super) fn run(args: Args) -> Result<()> {
         dtype,
         device,
         haystack.name().to_owned(),
-        args.batch as usize,
+        batch,
         &axes,
     );
     let report = NeedleReport::new(settings, start.elapsed(), answers?);
 
-    let mut human = args.output.human();
+    let mut human = String::new();
+    if let Some(said) = weak(report.full()) {
+        writeln!(human, "{said}\n")?;
+    }
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -117,5 +138,5 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }

@@ -1,11 +1,13 @@
 use std::{
-    fs,
-    io::{self, Write},
+    borrow::Cow,
+    io::{self, IsTerminal, Write},
     path::PathBuf,
 };
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+
+use crate::files;
 
 /// Where results go.
 #[derive(Debug, clap::Args)]
@@ -20,21 +22,82 @@ impl OutputArgs {
         self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The stream for people.
-    pub(super) fn human(&self) -> Box<dyn Write> {
-        if self.json_on_stdout() { Box::new(io::stderr()) } else { Box::new(io::stdout()) }
+    /// Whether all of it can be written, before there is anything to write.
+    pub(super) fn check(&self) -> Result<()> {
+        match &self.json {
+            Some(path) if !self.json_on_stdout() => Ok(files::check(path)?),
+            _ => Ok(()),
+        }
     }
 
-    /// Writes `value`, if it was asked for.
-    pub(super) fn write_json(&self, value: &impl Serialize) -> Result<()> {
-        let Some(path) = &self.json else { return Ok(()) };
-        let text = serde_json::to_string_pretty(value)? + "\n";
-        if self.json_on_stdout() {
-            io::stdout().write_all(text.as_bytes())?;
-            return Ok(());
+    /// Writes `value` as JSON, if it was asked for, and the text for people: files first, so that they are there also when
+    /// nobody reads the text.
+    pub(super) fn write(&self, human: &str, value: &impl Serialize) -> Result<()> {
+        let json = || Ok::<_, serde_json::Error>(serde_json::to_string_pretty(value)? + "\n");
+        match &self.json {
+            Some(_) if self.json_on_stdout() => {
+                if !human.is_empty() {
+                    note(human);
+                }
+                stdout(&json()?)
+            }
+            path => {
+                if let Some(path) = path {
+                    files::write(path, json()?)?;
+                }
+                stdout(&plain(human))
+            }
         }
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
+
+    /// The stream for people, for text that comes bit by bit.
+    pub(super) fn stream(&self) -> Stream {
+        match self.json_on_stdout() {
+            true => Stream { to: Box::new(io::stderr()), terminal: io::stderr().is_terminal() },
+            false => Stream { to: Box::new(io::stdout()), terminal: io::stdout().is_terminal() },
+        }
+    }
+}
+
+/// A stream for people. On a terminal it shows control characters rather than sending them.
+pub(super) struct Stream {
+    to: Box<dyn Write>,
+    terminal: bool,
+}
+
+impl Stream {
+    pub(super) fn show(&mut self, text: &str) -> Result<()> {
+        let text = if self.terminal { plain(text) } else { text.into() };
+        let written = self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush());
+        written.context("cannot write what was generated")
+    }
+}
+
+/// Writes text to stdout. A reader who has gone is an error as any other.
+fn stdout(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.context("cannot write to stdout")
+}
+
+/// Writes a line to stderr, if anybody listens.
+pub(super) fn note(text: &str) {
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    let _ = io::stderr().write_all(format!("{}{end}", plain(text)).as_bytes());
+}
+
+/// The text with its control characters written out, but for the ends of lines and tabs: what comes from data must not
+/// steer a terminal.
+pub(super) fn plain(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let shown = |c: char| match steers(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect::<String>().into()
 }
 
 /// Bytes in the largest binary unit they fill.
@@ -53,5 +116,11 @@ mod tests {
     fn bytes_take_the_largest_unit() {
         let texts = [0, 1023, 1024, 1 << 20, 5 << 29].map(super::bytes);
         assert_eq!(texts, ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "2.5 GiB"]);
+    }
+
+    #[test]
+    fn nothing_steers_a_terminal() {
+        assert_eq!(super::plain("a\tb\nµ"), "a\tb\nµ");
+        assert_eq!(super::plain("\u{1b}[2J\r\u{9b}x"), "\\u{1b}[2J\\r\\u{9b}x");
     }
 }

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{fmt::Write, path::PathBuf, time::Instant};
 
 use anyhow::Result;
 use briquette::Budget;
@@ -8,13 +8,16 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
     text::TextArgs,
 };
 use crate::{
-    perplexity::{self, Plan},
+    files,
+    perplexity::{self, Losses, Plan},
     report::{Environment, PerplexityReport},
+    settings,
 };
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +56,10 @@ pub(super) struct Args {
     stride: Option<usize>,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder
+    #[command(flatten)]
+    resume: ResumeArgs,
+    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder. What has been measured is in its
+    /// perplexity.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -61,24 +67,34 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
     let mut entries = policy::entries(&args.policies, &args.budgets)?;
-    let Loaded { model, tokenizer, dir, device, dtype } = args.model.load()?;
-    let profile = args.profile.read(&dir)?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
     for entry in &mut entries {
-        entry.policy = attached(entry.policy.clone(), profile.as_ref());
+        entry.policy = profiles.attached(entry.policy.clone())?;
     }
+    let name = loaded.name();
+    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     let text = args.text.read(&tokenizer)?;
     let Args { prompt, tokens, windows, stride, .. } = args;
     let plan = Plan { prompt, tokens, windows, stride };
     let windows = plan.windows(&text, &model)?;
 
+    let named = (&model, name.as_str(), profiles.weights()?);
+    let settings = settings::of(named, None, std::slice::from_ref(&text), &plan);
+    let path = args.out.as_ref().map(|out| out.join("perplexity.jsonl"));
+    let mut losses = Losses::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
+
     let bar = progress::bar(entries.len() * windows.len());
     let start = Instant::now();
     let threads = args.jobs.threads(&device);
-    let losses = perplexity::run(&model, &entries, &windows, prompt, threads, |entry| {
-        bar.set_message(format!("{} {}", entry.label, entry.budget()));
-        bar.inc(1);
-    });
+    let losses =
+        perplexity::run(&model, &entries, &windows, prompt, threads, &mut losses, |entry| {
+            bar.set_message(format!("{} {}", entry.label, entry.budget()));
+            bar.inc(1);
+        });
     bar.finish_and_clear();
     let report = PerplexityReport::new(
         Environment::new(dir.display().to_string(), model.cache_shape(), dtype, device),
@@ -89,7 +105,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         &losses?,
     );
 
-    let mut human = args.output.human();
+    let mut human = String::new();
     writeln!(human, "{}", report.table())?;
     writeln!(
         human,
@@ -100,5 +116,5 @@ pub(super) fn run(args: Args) -> Result<()> {
         let files = report.write(out)?;
         writeln!(human, "{} files in {}", files.len(), out.display())?;
     }
-    args.output.write_json(&report)
+    args.output.write(&human, &report)
 }

@@ -17,13 +17,12 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let mut human = args.output.human();
+    args.output.check()?;
     let Some(text) = &args.policy else {
         let methods = methods();
-        writeln!(human, "{}", report::methods(&methods))?;
-        return args.output.write_json(&methods);
+        return args.output.write(&format!("{}\n", report::methods(&methods)), &methods);
     };
     let policy = policy::read(text, None, BUDGET)?.policy;
-    write!(human, "{}", policy.to_toml()?)?;
-    args.output.write_json(&serde_json::from_str::<serde_json::Value>(&policy.to_json()?)?)
+    let json: serde_json::Value = serde_json::from_str(&policy.to_json()?)?;
+    args.output.write(&policy.to_toml()?, &json)
 }

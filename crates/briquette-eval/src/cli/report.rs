@@ -3,9 +3,10 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::report::html;
+use super::output::{note, plain};
+use crate::{files, report::html};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -22,17 +23,17 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.out.as_deref().map_or(Ok(()), files::check)?;
     let written = html::write(&args.dir, args.out.as_deref(), args.title.as_deref())?;
     for warning in &written.warnings {
-        eprintln!("warning: {warning}");
+        note(&format!("warning: {warning}"));
     }
-    writeln!(
-        io::stdout(),
+    let said = format!(
         "{}: {} records; report.csv, tables.md and {} pictures in {}",
         written.page.display(),
         written.records,
         written.pictures.len(),
         args.dir.join("report").display()
-    )?;
-    Ok(())
+    );
+    writeln!(io::stdout(), "{}", plain(&said)).context("cannot write to stdout")
 }

@@ -1,4 +1,5 @@
 use std::{
+    fmt::Write,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -9,10 +10,12 @@ use serde::Serialize;
 use super::{
     jobs::JobsArgs,
     model::{Dtype, open_device},
-    output::OutputArgs,
+    output::{OutputArgs, note, plain},
     progress,
+    resume::ResumeArgs,
 };
 use crate::{
+    files,
     record::Key,
     report::{html, table},
     run::{
@@ -47,6 +50,11 @@ pub(super) struct Args {
     /// Go on when a unit fails. It is left out of the results, and tried again by the next run
     #[arg(long)]
     keep_going: bool,
+    /// Take a profile and results of other weights, another tokenizer or another configuration
+    #[arg(long)]
+    other_weights: bool,
+    #[command(flatten)]
+    resume: ResumeArgs,
     /// Write no page. Without a shard a run ends as `briquette report` does, with DIR/report.html
     #[arg(long)]
     no_report: bool,
@@ -70,6 +78,7 @@ struct Report {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
     let mut file = RunFile::read(&args.file)?;
     if let Some(dtype) = args.dtype {
         file.models.iter_mut().for_each(|model| model.dtype = dtype.into());
@@ -77,18 +86,20 @@ pub(super) fn run(args: Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| {
         Path::new("out").join(args.file.file_stem().unwrap_or_else(|| file.name.as_ref()))
     });
+    files::check_dir(&out)?;
     let spinner = progress::spinner("making samples");
-    let plan = Plan::new(&file)?;
+    let plan = Plan::new(&file, args.other_weights)?;
     drop(spinner);
     for skipped in plan.skipped.iter().take(LEFT_OUT) {
-        eprintln!("left out: {skipped}");
+        note(&format!("left out: {skipped}"));
     }
     if args.dry_run {
         return dry_run(&args, &plan, &out);
     }
 
     let (name, device) = open_device(args.device.as_deref())?;
-    let mut results = begin(&out, &file, &plan, &name, args.shard)?;
+    let accept = args.resume.accept(args.other_weights);
+    let mut results = begin(&out, &file, &plan, &name, args.shard, accept)?;
     let (threads, shard) = (args.jobs.threads(&name), args.shard);
     let runner = Runner { device, threads, shard, keep_going: args.keep_going };
     let bar = progress::units(0);
@@ -103,7 +114,8 @@ pub(super) fn run(args: Args) -> Result<()> {
                 bar.set_message(count);
             }
             Some(Key { policy, budget, task, .. }) => {
-                bar.set_message(format!("{count}, {task}, {policy} {budget}"));
+                let at_work = format!("{count}, {task}, {policy} {budget}");
+                bar.set_message(plain(&at_work).into_owned());
             }
         }
     });
@@ -118,7 +130,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         left_out: plan.skipped.clone(),
         summary: Summary::new(&plan, &results),
     };
-    let mut human = args.output.human();
+    let mut human = String::new();
     writeln!(human, "{}", report.summary.table())?;
     for Unavailable { model, policy, budget, reason } in &report.summary.unavailable {
         writeln!(human, "{model}, {policy} at {budget}: {reason}")?;
@@ -132,17 +144,17 @@ pub(super) fn run(args: Args) -> Result<()> {
         report.seconds,
         report.results.display()
     )?;
-    args.output.write_json(&report)?;
     if args.shard.is_none() && !args.no_report {
         let written = html::write(&out, None, None)?;
         for warning in &written.warnings {
-            eprintln!("warning: {warning}");
+            note(&format!("warning: {warning}"));
         }
         writeln!(human, "a page of it all: {}", written.page.display())?;
     }
+    args.output.write(&human, &report)?;
     if !failures.is_empty() {
         for failure in &report.failed {
-            eprintln!("failed: {failure}");
+            note(&format!("failed: {failure}"));
         }
         bail!("{} units failed; the next run tries them again", failures.len());
     }
@@ -161,8 +173,8 @@ fn dry_run(args: &Args, plan: &Plan, out: &Path) -> Result<()> {
     for name in own.iter().map(String::as_str).chain(["results.jsonl"]) {
         let path = out.join(name);
         if path.is_file() {
-            let lines = read_results(&path)?.lines.into_iter();
-            done.extend(lines.map(|(_, line)| line.record.key));
+            let lines = read_results(&path, args.resume.accept(false).damaged)?.lines.into_iter();
+            done.extend(lines.map(|one| one.line.record.key));
         }
     }
     let here = |key: &Key| args.shard.is_none_or(|shard| shard.holds(key));
@@ -183,10 +195,10 @@ fn dry_run(args: &Args, plan: &Plan, out: &Path) -> Result<()> {
         let numbers = numbers.map(table::right);
         table.add_row(texts.into_iter().chain([table::right(budget)]).chain(numbers));
     }
-    let mut human = args.output.human();
+    let mut human = String::new();
     writeln!(human, "{table}")?;
     for (key, reason) in plan.unavailable() {
         writeln!(human, "{}, {} at {}: {reason}", key.model, key.policy, key.budget)?;
     }
-    args.output.write_json(&shares)
+    args.output.write(&human, &shares)
 }

@@ -1,10 +1,10 @@
 use std::{
-    fs,
+    fmt::Write,
     path::{Path, PathBuf},
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use briquette::{Budget, methods};
 use clap::ValueEnum;
 
@@ -13,11 +13,13 @@ use super::{
     model::{Loaded, ModelArgs},
     output::OutputArgs,
     policy,
-    profile::{ProfileArgs, attached},
+    profile::ProfileArgs,
     progress,
+    resume::ResumeArgs,
     text::TextArgs,
 };
 use crate::{
+    files,
     report::{Environment, TuneReport},
     tune::{Candidate, Plan, Tuned, Tuning, Unit, variants},
 };
@@ -63,6 +65,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]
+    resume: ResumeArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -76,16 +80,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.out.extension().is_none_or(|ending| ending != "toml") {
         bail!("{}: the name of a policy file must end in .toml", args.out.display());
     }
+    args.output.check()?;
+    files::check_new(&args.out)?;
     let mut candidates = candidates(&args.policies)?;
     let loaded = args.model.load()?;
     let name = loaded.name();
-    let Loaded { model, tokenizer, dir, device, dtype } = loaded;
-    let profile = args.profile.read(&dir)?;
+    let profiles = args.profile.of(&loaded)?;
     for candidate in &mut candidates {
-        if let Ok(policy) = &candidate.policy {
-            candidate.policy = Ok(attached(policy.clone(), profile.as_ref()));
-        }
+        candidate.policy = profiles.attached_or_reason(candidate.policy.clone())?;
     }
+    let Loaded { model, tokenizer, device, dtype, other_weights, .. } = loaded;
     let text = args.text.read(&tokenizer)?;
     let tuning = Tuning {
         model: &model,
@@ -103,6 +107,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         },
         candidates,
         name: name.clone(),
+        weights: profiles.weights()?.to_owned(),
+        accept: args.resume.accept(other_weights),
         threads: args.jobs.threads(&device),
     };
 
@@ -128,7 +134,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         refused,
     };
 
-    let mut human = args.output.human();
+    let mut human = String::new();
     if !report.ranked.is_empty() {
         writeln!(human, "{}", report.table())?;
         writeln!(
@@ -148,18 +154,18 @@ pub(super) fn run(args: Args) -> Result<()> {
         )?;
         refusals.iter().try_for_each(|line| writeln!(human, "  {line}"))?;
     }
-    args.output.write_json(&report)?;
     let Some(best) = report.ranked.first() else {
         journal.remove()?;
+        args.output.write(&human, &report)?;
         bail!("no policy holds {target} % of the full cache at {} tokens", report.plan.prompt);
     };
     let file = format!("{}\n{}", report.comment(), best.policy.to_toml()?);
-    fs::write(&args.out, file).with_context(|| format!("cannot write {}", args.out.display()))?;
+    files::write(&args.out, file)?;
     journal.remove()?;
     writeln!(human)?;
     report.verdict().iter().try_for_each(|line| writeln!(human, "{line}"))?;
     writeln!(human, "The policy is in {}", args.out.display())?;
-    Ok(())
+    args.output.write(&human, &report)
 }
 
 /// The policies to try, each once. A bare name of a method stands for its variants.

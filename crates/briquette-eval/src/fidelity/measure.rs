@@ -2,6 +2,7 @@
 
 use briquette::{KvCache, Policy};
 use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use super::{
     capture::Capture,
@@ -11,13 +12,13 @@ use super::{
     reference::{Reference, attend, continued_logits, held},
 };
 use crate::{
-    Result,
+    Error, Result,
     calibrate::errors,
     record::{Held, Kept, Outcome},
 };
 
 /// What was found of one policy in one window. The definitions stand at [the module](super).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens of the prompt.
     pub prompt: usize,
@@ -44,7 +45,7 @@ impl Reference<'_> {
     /// Measures a policy on this window.
     ///
     /// # Errors
-    /// What the policy or its cache refuses, and failures of the model.
+    /// What the policy or its cache refuses, failures of the model, and [`Error::NotFinite`].
     pub fn measure(&self, policy: Policy) -> Result<Measured> {
         let cache = self.filled(policy)?;
         let cache_after_prompt = held(&cache);
@@ -64,7 +65,7 @@ impl Reference<'_> {
 
         let pairs = || self.logits.iter().zip(&logits);
         let agreed = pairs().filter(|(full, compressed)| agreement(full, compressed)).count();
-        Ok(Measured {
+        let measured = Measured {
             prompt: self.prompt,
             output_error,
             end_to_end_error,
@@ -74,7 +75,11 @@ impl Reference<'_> {
             kept,
             cache_after_prompt,
             cache: held(&run.cache),
-        })
+        };
+        match not_finite(&measured.output_error, &measured.end_to_end_error, &measured.kl) {
+            Some(what) => Err(Error::NotFinite { what }),
+            None => Ok(measured),
+        }
     }
 
     /// The output error of each layer of a filled cache, on the queries, keys and values of the full run.
@@ -103,6 +108,15 @@ impl Reference<'_> {
         };
         kept.iter().zip(&self.attention).map(of_layer).collect()
     }
+}
+
+/// What in it is not a finite number, if anything.
+fn not_finite(isolated: &[f64], end_to_end: &[f64], kl: &[f32]) -> Option<&'static str> {
+    if !kl.iter().all(|kl| kl.is_finite()) {
+        return Some("the divergence of a next-token distribution");
+    }
+    let mut errors = isolated.iter().chain(end_to_end);
+    (!errors.all(|error| error.is_finite())).then_some("the error of an attention output")
 }
 
 impl Measured {

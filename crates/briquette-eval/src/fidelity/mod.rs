@@ -42,4 +42,4 @@ pub use kept::{share_of_heads, token_texts};
 pub use measure::Measured;
 pub use oracle::overlap;
 pub use reference::Reference;
-pub use run::{Plan, run};
+pub use run::{Kept, Plan, run};

@@ -5,9 +5,10 @@ use serde::Serialize;
 
 use super::{Measured, Reference};
 use crate::{
-    Result,
+    Result, fingerprint,
     grid::Entry,
     jobs,
+    journal::Steps,
     tasks::text::{Text, Window, check_windows},
 };
 
@@ -38,28 +39,43 @@ impl Plan {
     }
 }
 
-/// Every policy in every window, `[entry][window]`. The full cache runs once a window. `on_measured` hears of each.
+/// What was measured, by the fingerprint of the policy and the start of the window.
+pub type Kept = Steps<(String, usize), Measured>;
+
+/// Every policy in every window, `[entry][window]`, what is not in `kept` yet being measured. The full cache runs once a
+/// window. `on_measured` hears of each.
 ///
 /// # Errors
-/// As [`Reference::new`] and [`Reference::measure`].
+/// As [`Reference::new`] and [`Reference::measure`], and of the journal.
 pub fn run(
     model: &Llama,
     entries: &[Entry],
     windows: &[Window],
     prompt: usize,
     threads: usize,
+    kept: &mut Kept,
     mut on_measured: impl FnMut(&Entry),
 ) -> Result<Vec<Vec<Measured>>> {
-    let mut all: Vec<Vec<Measured>> = vec![Vec::with_capacity(windows.len()); entries.len()];
-    let indices: Vec<usize> = (0..entries.len()).collect();
+    let key =
+        |entry: &Entry, window: &Window| (fingerprint::of_policy(&entry.policy), window.start);
     for window in windows {
+        let (found, todo): (Vec<&Entry>, Vec<&Entry>) =
+            entries.iter().partition(|entry| kept.get(&key(entry, window)).is_some());
+        found.into_iter().for_each(&mut on_measured);
+        if todo.is_empty() {
+            continue;
+        }
         let reference = Reference::new(model, &window.tokens, prompt)?;
-        let work = |entry: &usize| reference.measure(entries[*entry].policy.clone());
-        jobs::run(&indices, threads, work, |entry, measured| {
-            all[*entry].push(measured);
-            on_measured(&entries[*entry]);
+        let work = |entry: &&Entry| reference.measure(entry.policy.clone());
+        jobs::run(&todo, threads, work, |entry, measured| {
+            kept.push(key(entry, window), measured)?;
+            on_measured(entry);
             Ok(())
         })?;
     }
-    Ok(all)
+    kept.finish()?;
+    let of_entry = |entry: &Entry| {
+        windows.iter().filter_map(|window| kept.get(&key(entry, window)).cloned()).collect()
+    };
+    Ok(entries.iter().map(of_entry).collect())
 }

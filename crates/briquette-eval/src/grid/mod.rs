@@ -8,5 +8,5 @@ mod summary;
 pub use answer::{Answer, Question};
 pub use axes::{Axes, Entry};
 pub(crate) use run::Runner;
-pub use run::run;
+pub use run::{Answers, run};
 pub use summary::{Accuracy, Summary, summarize};

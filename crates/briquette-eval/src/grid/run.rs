@@ -2,12 +2,16 @@ use briquette::KvCache;
 use briquette_models::{GenerateOptions, Llama, Tokenizer, generate_batch, prefill};
 
 use crate::{
-    Error, Result,
+    Error, Result, fingerprint,
     grid::{Answer, Axes, Entry, Question},
+    journal::Steps,
     tasks::needle::{NeedlePrompt, NeedleTask},
 };
 
-/// Measures every entry of the grid on the same prompts.
+/// Answers by the fingerprint of the policy and that of the prompt.
+pub type Answers = Steps<(String, String, Question), Answer>;
+
+/// Measures every entry of the grid on the same prompts, save for answers that `kept` holds.
 ///
 /// `batch` prompts run at once. `on_answers` hears after each batch of the entry that ran, and of how many
 /// prompts it answered: [`Axes::prompts`] in all, twice that (question before and after) for entries that
@@ -22,6 +26,7 @@ pub fn run(
     task: &NeedleTask<'_>,
     axes: &Axes,
     batch: usize,
+    kept: &mut Answers,
     mut on_answers: impl FnMut(&Entry, usize),
 ) -> Result<Vec<Answer>> {
     axes.check()?;
@@ -42,25 +47,58 @@ pub fn run(
     let mut answers = Vec::new();
     for prompts in &groups {
         for entry in &axes.entries {
+            let policy = fingerprint::of_policy(&entry.policy);
+            let key =
+                |prompt: &NeedlePrompt, question| (policy.clone(), of_prompt(prompt), question);
+            let questions: &[Question] = match entry.keeps_all() {
+                true => &[Question::After],
+                false => &[Question::Before, Question::After],
+            };
             let first = answers.len();
             let rows = if entry.rows_share_budget() { 1 } else { batch.max(1) };
             // Rows of one length need no padding, and are attended faster for it.
             let equal = prompts.chunk_by(|a, b| a.context.len() == b.context.len());
             for prompts in equal.flat_map(|prompts| prompts.chunks(rows)) {
-                let after = runner.after(entry, prompts)?;
-                on_answers(entry, prompts.len());
-                if entry.keeps_all() {
-                    answers.extend(after.iter().map(Answer::asked_before));
-                } else {
-                    answers.extend(runner.before(entry, prompts)?);
+                for &question in questions {
+                    let there = |prompt| kept.get(&key(prompt, question)).is_some();
+                    if !prompts.iter().all(there) {
+                        let made = match question {
+                            Question::Before => runner.before(entry, prompts)?,
+                            Question::After => runner.after(entry, prompts)?,
+                        };
+                        for (prompt, answer) in prompts.iter().zip(made) {
+                            kept.push(key(prompt, question), answer)?;
+                        }
+                    }
                     on_answers(entry, prompts.len());
+                    let found =
+                        prompts.iter().filter_map(|prompt| kept.get(&key(prompt, question)));
+                    // A policy may have been measured under another label.
+                    let (label, budget) = (&entry.label, entry.budget());
+                    let found = found.map(|answer| Answer {
+                        policy: label.clone(),
+                        budget: budget.clone(),
+                        ..answer.clone()
+                    });
+                    answers.extend(found);
                 }
-                answers.extend(after);
+                if entry.keeps_all() {
+                    let from = answers.len() - prompts.len();
+                    let before: Vec<Answer> =
+                        answers[from..].iter().map(Answer::asked_before).collect();
+                    answers.extend(before);
+                }
             }
             answers[first..].sort_by_key(|answer| (answer.sample, answer.depth, answer.question));
         }
     }
+    kept.finish()?;
     Ok(answers)
+}
+
+fn of_prompt(prompt: &NeedlePrompt) -> String {
+    let tokens = [&prompt.context[..], &prompt.question, &prompt.answer];
+    fingerprint::of(format!("{:?} {tokens:?}", prompt.place).as_bytes())
 }
 
 /// Asks a model.

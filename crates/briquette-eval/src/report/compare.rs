@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{
     Environment,
     files::{create_dir, write_csv, write_json, write_text},
-    markdown, plural,
+    markdown, plural, weak,
 };
 use crate::{
     Result,
@@ -48,7 +48,13 @@ impl CompareReport {
             (middle.low, middle.high)
         };
         let mut notes = Notes::default();
-        let mut text = format!(
+        let weak = self.row("full", "-").and_then(|row| match &row.found {
+            Found::Measured { needles, .. } => weak(needles.after.exact),
+            Found::Unavailable(_) => None,
+        });
+        let mut text = weak.map_or_else(String::new, |said| said + "\n\n");
+        let _ = write!(
+            text,
             "{model}, {dtype}, {device}; briquette {briquette}, burn {burn}, {date}, seed {seed}.\n\n\
              Needles: {length} tokens, {} a cell, depths {depths:?} %, haystack {}. Shares of exact answers / of right \
              tokens. The 95 % interval of a share of 0.50 is {low:.2} to {high:.2}; the others are in `compare.csv`.\n\n\

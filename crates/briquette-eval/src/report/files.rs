@@ -2,7 +2,7 @@ use std::{fs, path::Path};
 
 use serde::Serialize;
 
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// Creates a folder, if it is not there.
 pub(super) fn create_dir(dir: &Path) -> Result<()> {
@@ -10,7 +10,7 @@ pub(super) fn create_dir(dir: &Path) -> Result<()> {
 }
 
 pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|error| failed(path, error))
+    files::write(path, text)
 }
 
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
@@ -20,12 +20,11 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 
 /// A header, and a line a row.
 pub(super) fn write_csv<T: Serialize>(path: &Path, rows: impl Iterator<Item = T>) -> Result<()> {
-    let failed = |error: csv::Error| failed(path, error);
-    let mut writer = csv::Writer::from_path(path).map_err(failed)?;
+    let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
-        writer.serialize(row).map_err(failed)?;
+        writer.serialize(row).map_err(|error| failed(path, error))?;
     }
-    writer.flush().map_err(|error| failed(error.into()))
+    files::write(path, writer.into_inner().map_err(|error| failed(path, error))?)
 }
 
 fn failed(path: &Path, error: impl ToString) -> Error {

@@ -14,6 +14,7 @@ mod perplexity;
 pub mod plot;
 pub(crate) mod table;
 mod tune;
+mod weak;
 
 pub use compare::CompareReport;
 pub use environment::Environment;
@@ -23,6 +24,7 @@ pub(crate) use methods::methods;
 pub use needle::{Cell, Entry, NeedleReport, Settings};
 pub use perplexity::{PerplexityReport, PerplexityRow};
 pub use tune::TuneReport;
+pub(crate) use weak::weak;
 
 fn plural(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })

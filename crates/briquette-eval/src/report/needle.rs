@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     Result,
-    grid::{Accuracy, Answer, Axes, Summary, summarize},
+    grid::{Accuracy, Answer, Axes, Question, Summary, summarize},
     report::{
         environment::Environment,
         files::{create_dir, write_csv, write_json},
@@ -16,6 +16,7 @@ use crate::{
         plot::{HeatMap, Overview, Panel, Point, Series},
         plural, table,
     },
+    stats::Proportion,
 };
 
 /// The result of a needle grid.
@@ -161,6 +162,15 @@ impl NeedleReport {
         &self.answers
     }
 
+    /// Exact answers with everything kept.
+    pub fn full(&self) -> Proportion {
+        let of_full = |answer: &&Answer| answer.policy == "full" && answer.budget == "-";
+        let after = |answer: &&Answer| answer.question == Question::After;
+        let answers: Vec<&Answer> = self.answers.iter().filter(of_full).filter(after).collect();
+        let right = answers.iter().filter(|answer| answer.exact).count();
+        Proportion::wilson(right as f64, answers.len())
+    }
+
     /// The table for people: one row a policy, budget, number of needles and length; depths together.
     pub fn table(&self) -> String {
         let key = |answer: &Answer| {
@@ -268,9 +278,7 @@ impl NeedleReport {
         let key = |answer: &Answer| (answer.policy.clone(), answer.budget.clone());
         let summaries = summarize(&self.answers, key);
         let panels = |Summary { before, after, .. }: &Summary| {
-            let row = |share: fn(&Accuracy) -> crate::stats::Proportion| {
-                vec![share(before), share(after)]
-            };
+            let row = |share: fn(&Accuracy) -> Proportion| vec![share(before), share(after)];
             vec![row(|accuracy| accuracy.exact), row(|accuracy| accuracy.per_token)]
         };
         let of = |policy: &str, budget: &str| {
@@ -389,10 +397,7 @@ mod tests {
     use rand::RngExt;
 
     use super::*;
-    use crate::{
-        grid::{self, Question},
-        tasks::seed,
-    };
+    use crate::{grid, tasks::seed};
 
     /// Answers drawn by chance, to see every part of a report without a model.
     fn report(lengths: &[usize], needles: &[usize], samples: usize) -> NeedleReport {

@@ -64,7 +64,7 @@ type Item<'a> = Vec<&'a Unit>;
 /// there. Returns the units that failed, with [`Runner::keep_going`].
 ///
 /// # Errors
-/// [`Error::UnitChanged`] before anything runs, [`Error::Write`], [`Error::Model`] for weights that cannot be read, and
+/// [`Error::UnitChanged`] before anything runs, [`Error::JournalGone`], [`Error::Write`], [`Error::Model`] for weights that cannot be read, and
 /// without [`Runner::keep_going`] [`Error::Unit`] for the first unit that fails.
 pub fn execute(
     plan: &Plan,
@@ -75,7 +75,7 @@ pub fn execute(
     let here = |key: &Key| runner.shard.is_none_or(|shard| shard.holds(key));
     let mut so_far = Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, key: None };
     for unit in plan.units().filter(|unit| here(&unit.key)) {
-        results.check(unit)?;
+        results.check(&unit.key, &unit.of)?;
         so_far.all += 1;
         so_far.tokens += unit.tokens;
         if results.contains(&unit.key) {
@@ -129,6 +129,7 @@ pub fn execute(
             })?;
         }
     }
+    results.finish()?;
     Ok(failures)
 }
 
@@ -264,6 +265,7 @@ mod tests {
     use super::*;
     use crate::{
         grid::Question,
+        journal::Accept,
         metrics::Metric,
         run::{RunFile, begin},
         tasks::{Sample, Task, Turn},
@@ -308,8 +310,12 @@ mod tests {
             label: "some".into(),
             work: Work::Ask { task: Box::new(Asking { questions }), ask },
         };
-        let plan = Plan::of(&file, vec![task]).unwrap();
+        let plan = Plan::of(&file, vec![task], false).unwrap();
         (file, plan)
+    }
+
+    fn begun(dir: &Path, file: &RunFile, plan: &Plan) -> Results {
+        begin(dir, file, plan, "flex", None, Accept::default()).unwrap()
     }
 
     fn runner(keep_going: bool) -> Runner {
@@ -322,14 +328,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let broken = || plan(["a", "", "b"], vec![Question::After]);
         let (file, first) = broken();
-        let mut results = begin(dir.path(), &file, &first, "flex", None).unwrap();
+        let mut results = begun(dir.path(), &file, &first);
         let error = execute(&first, &mut results, &runner(false), |_| {}).unwrap_err();
         assert!(matches!(&error, Error::Unit { unit, .. } if unit.ends_with("some, 1")), "{error}");
         drop(results);
 
         for _ in 0..2 {
             let (file, again) = broken();
-            let mut results = begin(dir.path(), &file, &again, "flex", None).unwrap();
+            let mut results = begun(dir.path(), &file, &again);
             let mut heard = Vec::new();
             let failures = execute(&again, &mut results, &runner(true), |progress| {
                 heard.push((progress.done, progress.all));
@@ -352,12 +358,12 @@ mod tests {
     fn what_keeps_everything_answers_once_for_both_questions() {
         let dir = tempfile::tempdir().unwrap();
         let (file, plan) = plan(["a", "b", "c"], vec![Question::After, Question::Before]);
-        let mut results = begin(dir.path(), &file, &plan, "flex", None).unwrap();
+        let mut results = begun(dir.path(), &file, &plan);
         execute(&plan, &mut results, &runner(false), |_| {}).unwrap();
-        let lines = crate::run::read_results(results.path()).unwrap().lines;
+        let lines = crate::run::read_results(results.path(), false).unwrap().lines;
         let full: Vec<&Record> = lines
             .iter()
-            .map(|(_, line)| &line.record)
+            .map(|one| &one.line.record)
             .filter(|one| one.key.policy == "full")
             .collect();
         // Three samples, and the last again under the second seed.

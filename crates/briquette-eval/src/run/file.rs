@@ -10,7 +10,8 @@ use super::{
     budget::BudgetText,
     model::ModelSpec,
     policies::PolicySpec,
-    tasks::{Planned, Tasks},
+    tasks::{Planned, Tasks, Work},
+    twice::twice,
 };
 use crate::{Error, Result};
 
@@ -96,6 +97,12 @@ impl RunFile {
             return Err(fail("there is no task: add one, as [[tasks.needle]]".into()));
         }
         twice(&labels).map_or(Ok(()), |label| fail_twice(&fail, "task", label))?;
+        for task in file.planned() {
+            if matches!(&task.work, Work::Ask { ask, .. } if ask.is_empty()) {
+                let reason = "`ask` is empty: write \"before\", \"after\" or both";
+                return Err(fail(format!("task `{}`: {reason}", task.label)));
+            }
+        }
         Ok(file)
     }
 
@@ -113,15 +120,6 @@ impl RunFile {
     pub fn text(&self) -> &str {
         &self.text
     }
-}
-
-/// The first that occurs a second time.
-pub(super) fn twice<T: PartialEq>(values: &[T]) -> Option<&T> {
-    values
-        .iter()
-        .enumerate()
-        .find(|(i, value)| values[..*i].contains(value))
-        .map(|(_, value)| value)
 }
 
 fn fail_twice(

@@ -7,9 +7,14 @@ use std::{
 
 use serde::Serialize;
 
-use super::results::{self, Header, Line, PLAN, RESULTS, read_results, replace, shards};
+use super::{
+    folder::{PLAN, RESULTS, read_plan, shards},
+    header::Header,
+    results::{Line, Numbered, read_results, same_run},
+};
 use crate::{
-    Error, Result,
+    Error, Result, files,
+    journal::{Accept, damaged_path},
     record::{Key, Outcome},
 };
 
@@ -24,6 +29,8 @@ pub struct Merged {
     pub records: usize,
     /// Results that were there more than once, and equal.
     pub duplicates: usize,
+    /// Damaged lines left out, a file and a number each. Those lines are in `results.jsonl.damaged`.
+    pub damaged: Vec<String>,
     /// Units of the plan without a result; `None` where no plan stands beside the results.
     pub missing: Option<Vec<Missing>>,
 }
@@ -44,40 +51,49 @@ pub struct Missing {
 }
 
 /// Joins results into `results.jsonl` in the folder `out`: each of `paths` is a file, or the folder of a run with all the
-/// files of its shards. Results are ordered as the plan is that stands beside them, or else by key.
+/// files of its shards. Results are ordered as the plan is that stands beside them, or else by key, and stay as they are
+/// written, digit by digit. What `results.jsonl` holds already is joined with them.
 ///
 /// # Errors
-/// [`Error::RunSettings`] for results of different runs, [`Error::MergeConflict`] for results of one unit that differ in
-/// more than seconds, [`Error::NoResults`], and what cannot be read or written.
-pub fn merge(paths: &[PathBuf], out: &Path) -> Result<Merged> {
+/// [`Error::RunSettings`] and [`Error::OtherWeights`] for results of different runs, [`Error::MergeConflict`] for results of
+/// one unit that differ in more than seconds, [`Error::NoResults`], [`Error::JournalLine`] for damaged lines that are not
+/// accepted, and what cannot be read or written.
+pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
     let file = out.join(RESULTS);
     let _held = held(&file)?;
-    let files = files(paths)?;
+    let mut files = sources(paths)?;
+    if file.exists()
+        && !files.iter().any(|path| same_file::is_same_file(path, &file).unwrap_or(false))
+    {
+        files.push(file.clone());
+    }
     let mut header: Option<Header> = None;
     let mut found: BTreeMap<Key, Found> = BTreeMap::new();
-    let mut duplicates = 0;
+    let (mut duplicates, mut damaged, mut aside) = (0, Vec::new(), Vec::new());
     for path in &files {
-        let read = read_results(path)?;
+        let read = read_results(path, accept.damaged)?;
         header = Some(match header {
             None => read.header,
             Some(first) => {
-                if let Some((field, found, given)) = read.header.difference(&first) {
-                    return Err(Error::RunSettings { path: path.clone(), field, found, given });
-                }
+                same_run(path, &read.header, &first, accept.other_weights)?;
                 let date = first.date.clone().min(read.header.date);
                 Header { date, ..first }
             }
         });
-        for (number, line) in read.lines {
-            let new = Found { path: path.clone(), number, line };
-            match found.get(&new.line.record.key) {
+        for (number, line) in read.damaged {
+            damaged.push(format!("{}, line {number}", path.display()));
+            aside.extend(line);
+        }
+        for line in read.lines {
+            let new = Found { path: path.clone(), line };
+            match found.get(&new.line.line.record.key) {
                 None => {
-                    found.insert(new.line.record.key.clone(), new);
+                    found.insert(new.line.line.record.key.clone(), new);
                 }
                 Some(old) => {
                     old.check(&new)?;
                     // That a policy cannot hold, every shard says.
-                    duplicates += usize::from(!new.line.record.key.task.is_empty());
+                    duplicates += usize::from(!new.line.line.record.key.task.is_empty());
                 }
             }
         }
@@ -94,19 +110,22 @@ pub fn merge(paths: &[PathBuf], out: &Path) -> Result<Merged> {
     order.extend(plan.iter().flatten().filter(|key| found.contains_key(key)));
     order.extend(found.keys().filter(|key| !key.task.is_empty() && !planned.contains(key)));
 
-    let json = |value: serde_json::Result<String>| {
-        value.map_err(|error| Error::Write { path: file.clone(), message: error.to_string() })
-    };
-    let mut text = json(serde_json::to_string(&header))? + "\n";
-    for key in &order {
-        if let Some(found) = found.get(key) {
-            text += &json(serde_json::to_string(&found.line))?;
-            text += "\n";
-        }
+    // As a journal writes it.
+    let header = serde_json::to_value(&header)
+        .map_err(|error| Error::Write { path: file.clone(), message: error.to_string() })?;
+    let mut text = format!("{header}\n");
+    for found in order.iter().filter_map(|key| found.get(key)) {
+        text += &found.line.text;
+        text += "\n";
     }
-    replace(&file, "merge", text.as_bytes())?;
+    fs::create_dir_all(out)
+        .map_err(|error| Error::Write { path: out.into(), message: error.to_string() })?;
+    if !aside.is_empty() {
+        files::write(&damaged_path(&file), aside)?;
+    }
+    files::write(&file, text)?;
     let missing = plan.as_ref().map(|plan| missing(plan, &found));
-    Ok(Merged { records: order.len(), from: files, duplicates, missing, file })
+    Ok(Merged { records: order.len(), from: files, duplicates, damaged, missing, file })
 }
 
 /// The results that are to be replaced, which no run may be writing: it would go on in the file that is no longer there.
@@ -130,21 +149,19 @@ fn held(path: &Path) -> Result<Option<File>> {
 /// A line with its place.
 struct Found {
     path: PathBuf,
-    number: usize,
-    line: Line,
+    line: Numbered,
 }
 
 impl Found {
     /// That another result of this unit is the same but for seconds.
     fn check(&self, other: &Self) -> Result<()> {
-        if timeless(&self.line) == timeless(&other.line) {
+        if timeless(&self.line.line) == timeless(&other.line.line) {
             return Ok(());
         }
-        let text = |found: &Self| {
-            let line = serde_json::to_string(&found.line).unwrap_or_default();
-            format!("{}, line {}: {line}", found.path.display(), found.number)
+        let text = |Self { path, line: Numbered { number, text, .. } }: &Self| {
+            format!("{}, line {number}: {text}", path.display())
         };
-        let Key { model, policy, budget, task, sample, .. } = &self.line.record.key;
+        let Key { model, policy, budget, task, sample, .. } = &self.line.line.record.key;
         let what = format!("{model}, {policy} at {budget}, {task}, {sample}: the results");
         Err(Error::MergeConflict { what, first: text(self), second: text(other) })
     }
@@ -167,7 +184,7 @@ fn drop_void(found: &mut BTreeMap<Key, Found>) {
     found.retain(|key, _| !key.task.is_empty() || !held.contains(&name(key)));
 }
 
-fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+fn sources(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -193,18 +210,7 @@ fn plan(files: &[PathBuf]) -> Result<Option<Vec<Key>>> {
     let (mut keys, mut known, mut any) = (Vec::new(), BTreeSet::new(), false);
     for path in beside.into_iter().filter(|path| path.is_file()) {
         any = true;
-        let text = fs::read_to_string(&path)
-            .map_err(|source| Error::Read { path: path.clone(), source })?;
-        for (number, line) in text.lines().enumerate() {
-            let key: Key = serde_json::from_str(line).map_err(|error| Error::JournalLine {
-                path: path.clone(),
-                line: number + 1,
-                message: error.to_string(),
-            })?;
-            if known.insert(key.clone()) {
-                keys.push(key);
-            }
-        }
+        keys.extend(read_plan(&path)?.into_iter().filter(|key| known.insert(key.clone())));
     }
     Ok(any.then_some(keys))
 }
@@ -231,20 +237,4 @@ fn missing(plan: &[Key], found: &BTreeMap<Key, Found>) -> Vec<Missing> {
             units,
         })
         .collect()
-}
-
-/// Writes the keys of a plan beside its results, for [`merge`].
-pub(super) fn write_plan<'a>(
-    dir: &Path,
-    part: &str,
-    keys: impl Iterator<Item = &'a Key>,
-) -> Result<()> {
-    let path = dir.join(PLAN);
-    let mut text = String::new();
-    for key in keys {
-        text += &serde_json::to_string(key)
-            .map_err(|error| Error::Write { path: path.clone(), message: error.to_string() })?;
-        text.push('\n');
-    }
-    results::replace(&path, part, text.as_bytes())
 }

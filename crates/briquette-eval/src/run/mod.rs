@@ -9,15 +9,19 @@
 //! - [`RunFile`] is what the user writes;
 //! - [`Plan`] is every unit it asks for, each with its [`Key`](crate::record::Key);
 //! - [`execute()`] runs the units that the results do not hold yet;
-//! - [`Results`] is the file they are kept in;
+//! - [`Results`] is the file they are kept in, [`begin()`] opens it;
 //! - [`Shard`] is the part of a plan that one of several machines runs, [`merge()`] joins the parts;
 //! - [`Summary`] is the table at the end.
 
 mod ask;
+mod begin;
 mod budget;
 mod execute;
 mod fidelity;
 mod file;
+mod folder;
+mod found;
+mod header;
 mod merge;
 mod model;
 mod plan;
@@ -28,16 +32,20 @@ mod shared;
 mod summary;
 mod tasks;
 mod text;
+mod twice;
 
+pub use begin::begin;
 pub use execute::{Failure, Progress, Runner, execute};
 pub use fidelity::FidelityTask;
 pub use file::RunFile;
+pub use found::Measure;
+pub use header::{Header, ModelHeader};
 pub use merge::{Merged, Missing, merge};
 pub use model::{Dtype, ModelSpec, OpenModel};
 pub use plan::{ModelPlan, Plan, Share, Unit};
 pub use policies::PolicySpec;
-pub use results::{Header, Line, ModelHeader, Read, Results, begin, read_results};
+pub use results::{Line, Numbered, Read, Results, read_results};
 pub use shard::Shard;
-pub use summary::{Measure, Row, Summary, Unavailable};
+pub use summary::{Row, Summary, Unavailable};
 pub use tasks::{Planned, Tasks, Work};
 pub use text::{Protocol, TextTask};

@@ -1,17 +1,11 @@
-use std::{
-    fs::{self, File},
-    io::{Read, Seek, SeekFrom},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
-use briquette::Profile;
 use briquette_models::{Llama, LlamaConfig, Tokenizer};
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
-use super::results::ModelHeader;
-use crate::{Error, Result, policy::PROFILE, tasks::seed};
+use super::header::ModelHeader;
+use crate::{Error, Result, profiles::Profiles};
 
 /// A model in a run file.
 #[derive(Clone, Debug, Deserialize)]
@@ -78,12 +72,12 @@ impl ModelSpec {
         })
     }
 
-    /// Reads what a plan needs of it, which is all but the weights.
+    /// Reads what a plan needs of it; of the weights only the fingerprint. `other_weights` says that a profile of other
+    /// weights is taken.
     ///
     /// # Errors
-    /// [`Error::Model`], [`Error::Read`], [`Error::Cache`] for a profile that is damaged, and [`Error::Grid`] for a
-    /// chunk of 0.
-    pub fn open(&self) -> Result<OpenModel> {
+    /// [`Error::Model`], [`Error::Read`], [`Error::Grid`] for a chunk of 0, and what [`Profiles::of`] refuses.
+    pub fn open(&self, other_weights: bool) -> Result<OpenModel> {
         if self.chunk == Some(0) {
             return Err(Error::Grid { axis: "chunk", reason: "at least 1 is needed".into() });
         }
@@ -92,11 +86,7 @@ impl ModelSpec {
             return Err(Error::Read { path: self.dir.clone(), source });
         }
         let config = LlamaConfig::from_file(self.dir.join("config.json"))?;
-        let beside = Some(self.dir.join(PROFILE)).filter(|path| path.is_file());
-        let profile = match self.profile.clone().or(beside) {
-            Some(path) => Some(Arc::new(Profile::from_file(path)?)),
-            None => None,
-        };
+        let profiles = Profiles::of(&self.dir, self.profile.as_deref(), other_weights)?;
         Ok(OpenModel {
             label: self.label(),
             tokenizer: Tokenizer::load(&self.dir)?,
@@ -105,10 +95,10 @@ impl ModelSpec {
                 shape: config.cache_shape(),
                 context: config.max_position_embeddings,
                 chunk: self.chunk,
-                fingerprint: fingerprint(&self.dir)?,
+                weights: profiles.weights()?.to_owned(),
             },
             config,
-            profile,
+            profiles,
             spec: self.clone(),
         })
     }
@@ -124,7 +114,7 @@ pub struct OpenModel {
     /// Its configuration.
     pub config: LlamaConfig,
     /// What was measured of it, for policies that ask.
-    pub profile: Option<Arc<Profile>>,
+    pub profiles: Profiles,
     /// What stands of it in the results.
     pub header: ModelHeader,
     /// As the run file has it.
@@ -139,45 +129,4 @@ impl OpenModel {
     pub fn load(&self, device: &Device) -> Result<Llama> {
         Ok(Llama::load(&self.spec.dir, device, self.spec.dtype.burn())?)
     }
-}
-
-/// Blocks read of each file of weights, spread over it, and their bytes: another checkpoint of one shape differs in
-/// all of them, and a large model is told from another in a second.
-const BLOCKS: u64 = 64;
-const BLOCK: u64 = 64 << 10;
-
-/// A number that differs between models: of their configuration, their tokenizer, and samples of their weights.
-fn fingerprint(dir: &Path) -> Result<String> {
-    let failed = |path: &Path, source| Error::Read { path: path.into(), source };
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir).map_err(|source| failed(dir, source))? {
-        let path = entry.map_err(|source| failed(dir, source))?.path();
-        let weights = path.extension().is_some_and(|ending| ending == "safetensors");
-        let name = path.file_name().unwrap_or_default();
-        if weights || name == "config.json" || name == "tokenizer.json" {
-            files.push((path, weights));
-        }
-    }
-    files.sort();
-    let mut bytes = Vec::new();
-    for (path, weights) in files {
-        if weights {
-            samples(&path, &mut bytes).map_err(|source| failed(&path, source))?;
-        } else {
-            bytes.extend(fs::read(&path).map_err(|source| failed(&path, source))?);
-        }
-    }
-    Ok(format!("{:016x}", seed::hash(bytes)))
-}
-
-fn samples(path: &Path, bytes: &mut Vec<u8>) -> std::io::Result<()> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    bytes.extend(length.to_le_bytes());
-    let last = length.saturating_sub(BLOCK);
-    for block in 0..BLOCKS {
-        file.seek(SeekFrom::Start(last * block / (BLOCKS - 1)))?;
-        file.by_ref().take(BLOCK).read_to_end(bytes)?;
-    }
-    Ok(())
 }

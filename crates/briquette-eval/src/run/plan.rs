@@ -1,24 +1,19 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
-
-use briquette::Profile;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     file::RunFile,
+    header::{Header, ModelHeader},
     model::OpenModel,
     policies,
-    results::{Header, ModelHeader},
     tasks::{Planned, Work},
 };
 use crate::{
     Error, Result,
     compare::Candidate,
+    fingerprint,
     grid::{Entry, Question},
-    policy::attached,
     record::Key,
-    tasks::{Sample, seed, text::Window},
+    tasks::{Sample, text::Window},
 };
 
 /// Everything a run file asks for.
@@ -104,23 +99,24 @@ pub struct Share {
 
 impl Plan {
     /// Expands a run file: reads tokenizers and data, makes all samples, and checks that each fits the context of its
-    /// model. Weights are not read.
+    /// model. Of the weights only the fingerprint is taken; `other_weights` says that profiles of others are.
     ///
     /// # Errors
     /// What models, policies and tasks cannot be made from, [`Error::SampleTooLong`], [`Error::SampleTwice`].
-    pub fn new(file: &RunFile) -> Result<Self> {
-        Self::of(file, file.planned())
+    pub fn new(file: &RunFile, other_weights: bool) -> Result<Self> {
+        Self::of(file, file.planned(), other_weights)
     }
 
     /// With other tasks than those of the file.
-    pub(super) fn of(file: &RunFile, tasks: Vec<Planned>) -> Result<Self> {
+    pub(super) fn of(file: &RunFile, tasks: Vec<Planned>, other_weights: bool) -> Result<Self> {
         let candidates = policies::candidates(&file.policies, &file.budgets(), file.full)?;
         let mut skipped = Vec::new();
         let models = file
             .models
             .iter()
             .map(|model| {
-                ModelPlan::new(model.open()?, &candidates, &tasks, &file.seeds, &mut skipped)
+                let model = model.open(other_weights)?;
+                ModelPlan::new(model, &candidates, &tasks, &file.seeds, &mut skipped)
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(Self { name: file.name.clone(), models, tasks, skipped })
@@ -185,7 +181,7 @@ impl ModelPlan {
         seeds: &[u64],
         skipped: &mut Vec<String>,
     ) -> Result<Self> {
-        let (entries, unavailable) = available(&model, candidates, seeds);
+        let (entries, unavailable) = available(&model, candidates, seeds)?;
         let mut groups = Vec::new();
         let mut units = Vec::new();
         // A sample that another seed does not change runs once.
@@ -222,22 +218,19 @@ impl ModelPlan {
     }
 }
 
-fn available(
-    model: &OpenModel,
-    candidates: &[Candidate],
-    seeds: &[u64],
-) -> (Vec<PlannedPolicy>, Vec<(Key, String)>) {
+/// The policies that can hold, and the others with their reasons.
+type Available = (Vec<PlannedPolicy>, Vec<(Key, String)>);
+
+fn available(model: &OpenModel, candidates: &[Candidate], seeds: &[u64]) -> Result<Available> {
     let (mut entries, mut unavailable) = (Vec::new(), Vec::new());
     for Candidate { label, budget, policy } in candidates {
-        let profile: Option<&Arc<Profile>> = model.profile.as_ref();
-        let policy = policy.clone().map(|policy| attached(policy, profile)).and_then(|policy| {
+        let policy = model.profiles.attached_or_reason(policy.clone())?.and_then(|policy| {
             let checked = policy.check_shape(model.header.shape);
             checked.map(|()| policy).map_err(|error| error.to_string())
         });
         match policy {
             Ok(policy) => {
-                let fingerprint =
-                    format!("{:016x}", seed::hash(format!("{policy:?}").into_bytes()));
+                let fingerprint = fingerprint::of_policy(&policy);
                 let entry = Entry { label: label.clone(), policy };
                 entries.push(PlannedPolicy { entry, budget: budget.clone(), fingerprint });
             }
@@ -247,7 +240,7 @@ fn available(
             }
         }
     }
-    (entries, unavailable)
+    Ok((entries, unavailable))
 }
 
 /// The key of a policy as such, with an empty task and sample.
@@ -272,6 +265,16 @@ fn material(
     let context = model.config.max_position_embeddings;
     Ok(match &task.work {
         Work::Ask { task: maker, .. } => {
+            // Samples of lengths that no model has would be made for hours before they are refused.
+            if let Some(tokens) = maker.longest().filter(|tokens| *tokens > context) {
+                return Err(Error::SampleTooLong {
+                    task: task.label.clone(),
+                    sample: format!("length={tokens}"),
+                    tokens,
+                    model: model.label.clone(),
+                    context,
+                });
+            }
             let loaded = maker.load(&model.tokenizer, seed)?;
             for text in loaded.skipped {
                 let text = format!("{}: {text}", task.label);
@@ -354,7 +357,7 @@ impl Piece {
         }
         Ok(Self {
             id: sample.id.clone(),
-            fingerprint: format!("{:016x}", seed::hash(bytes)),
+            fingerprint: fingerprint::of(&bytes),
             tokens,
             asks: asks.to_vec(),
         })
@@ -365,7 +368,7 @@ impl Piece {
         bytes.extend(settings.bytes());
         Self {
             id: format!("start={}", window.start),
-            fingerprint: format!("{:016x}", seed::hash(bytes)),
+            fingerprint: fingerprint::of(&bytes),
             tokens: window.tokens.len(),
             asks: vec![None],
         }

@@ -6,7 +6,7 @@ use serde::{
     de::{Error as _, Visitor},
 };
 
-use super::{budget::BudgetText, file::twice};
+use super::{budget::BudgetText, twice::twice};
 use crate::{Error, Result, compare::Candidate, policy::changed};
 
 /// A policy in a run file: a method by its name, or a policy file.

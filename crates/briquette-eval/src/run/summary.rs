@@ -1,9 +1,13 @@
 use serde::Serialize;
 
-use super::{plan::Plan, results::Results};
+use super::{
+    found::{Found, Measure},
+    plan::{Plan, PlannedPolicy},
+    results::Results,
+};
 use crate::{
     grid::Question,
-    record::{Held, Key, Outcome, Record},
+    record::{Held, Key},
     report::table,
     stats::{Mean, Proportion},
 };
@@ -43,18 +47,6 @@ impl Unavailable {
 /// What was averaged of a sample: the number, the cache, and seconds.
 type Value = (f64, Held, f64);
 
-/// What is averaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Measure {
-    /// The score of answers, in 0..=1. The answers of a sample are one number, their mean.
-    Score,
-    /// The loss of tokens, in nats. A window is one number.
-    Nats,
-    /// KL(full ‖ compressed) of next-token distributions, in nats. A window is one number.
-    Kl,
-}
-
 /// A task under a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
@@ -78,31 +70,6 @@ pub struct Row {
     pub held_of_full: f64,
     /// Wall-clock seconds of all samples.
     pub seconds: f64,
-}
-
-/// A result, reduced to what is averaged.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Found {
-    Number { measure: Measure, value: f64, held: Held, seconds: f64 },
-    Unavailable { reason: String },
-}
-
-impl Found {
-    pub(super) fn of(record: &Record) -> Self {
-        let mean = |numbers: Vec<f64>| Mean::of(&numbers).mean;
-        let nats = |nats: &[f32]| mean(nats.iter().map(|nats| f64::from(*nats)).collect());
-        let (measure, value, held) = match &record.outcome {
-            Outcome::Answers { answers, cache, .. } => {
-                (Measure::Score, mean(answers.iter().map(|answer| answer.score).collect()), *cache)
-            }
-            Outcome::Text { nats: losses, cache, .. } => (Measure::Nats, nats(losses), *cache),
-            Outcome::Fidelity { kl, cache, .. } => (Measure::Kl, nats(kl), *cache),
-            Outcome::Unavailable { reason } => {
-                return Self::Unavailable { reason: reason.clone() };
-            }
-        };
-        Self::Number { measure, value, held, seconds: record.seconds }
-    }
 }
 
 impl Summary {
@@ -134,7 +101,7 @@ impl Summary {
         for (key, reason) in results.unavailable() {
             let row = Unavailable::new(key, reason);
             let planned = plan.models.iter().any(|model| {
-                let name = |entry: &super::plan::PlannedPolicy| {
+                let name = |entry: &PlannedPolicy| {
                     (&model.model.label, &entry.entry.label, &entry.budget)
                         == (&key.model, &key.policy, &key.budget)
                 };

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use rand::{RngExt, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{Error, Result};
+use crate::{Error, Result, fingerprint};
 
 /// Sentences written for this project, one a line, in the manner of the books the embedded model was
 /// trained on. None holds a digit or a needle's word.
@@ -86,6 +86,11 @@ impl Haystack {
     /// `built-in`, `noise`, or the folder.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Differs between texts.
+    pub(crate) fn fingerprint(&self) -> String {
+        fingerprint::of(format!("{:?} {:?}", self.order, self.sentences).as_bytes())
     }
 
     /// Sentences it has. As many of the first [`Self::pieces`] hold each of them once.

@@ -14,6 +14,11 @@ pub trait Task: Debug + Send + Sync {
     /// What a task cannot be built from: lengths that hold nothing, files that cannot be read.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>>;
 
+    /// The most tokens that a sample is to have, where that is known before any is made.
+    fn longest(&self) -> Option<usize> {
+        None
+    }
+
     /// The samples, and what had to be left out of them. Whoever shows results shows this beside them.
     ///
     /// # Errors

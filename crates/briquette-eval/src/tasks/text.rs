@@ -4,10 +4,7 @@ use std::{fs, path::Path};
 
 use briquette_models::Tokenizer;
 
-use crate::{
-    Error, Result,
-    tasks::{haystack, seed},
-};
+use crate::{Error, Result, fingerprint, tasks::haystack};
 
 /// A text in tokens.
 #[derive(Clone, Debug)]
@@ -73,10 +70,11 @@ impl Text {
         &self.name
     }
 
-    /// A number that differs between texts and tokenizers.
+    /// Differs between texts and tokenizers.
     pub(crate) fn fingerprint(&self) -> String {
         let tokens = self.opening.iter().chain(&self.tokens);
-        format!("{:016x}", seed::hash(tokens.flat_map(|token| token.to_le_bytes())))
+        let bytes: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()).collect();
+        fingerprint::of(&bytes)
     }
 
     /// `count` windows of `length` tokens each, the opening counted. They begin `stride` tokens apart, or as far

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::{Largest, Probe, Round, largest, rounds};
 use crate::{
     Error, Result,
-    compare::fingerprint,
     fidelity::{self, Measured, Reference},
-    jobs,
-    journal::Journal,
+    fingerprint, jobs,
+    journal::{Accept, Journal},
     record::Held,
+    settings,
     stats::Mean,
     tasks::{
         seed,
@@ -71,6 +71,10 @@ pub struct Tuning<'a> {
     pub candidates: Vec<Candidate>,
     /// The name of the model: results of another one are not continued.
     pub name: String,
+    /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
+    pub weights: String,
+    /// What is taken of results that are there.
+    pub accept: Accept,
     /// Policies measured at a time.
     pub threads: usize,
 }
@@ -184,7 +188,7 @@ impl Tuning<'_> {
         mut on_step: impl FnMut(usize, usize, &str),
     ) -> Result<Tuned> {
         let windows = self.windows()?;
-        let (mut journal, lines) = Journal::open::<Line>(partial, &self.settings())?;
+        let (mut journal, lines) = Journal::open::<Line>(partial, &self.settings(), self.accept)?;
         let mut done = Done::default();
         lines.into_iter().for_each(|line| done.add(line));
 
@@ -268,15 +272,8 @@ impl Tuning<'_> {
     }
 
     fn settings(&self) -> serde_json::Value {
-        serde_json::json!({
-            "briquette": env!("CARGO_PKG_VERSION"),
-            "model": self.name,
-            "shape": self.model.cache_shape(),
-            "dtype": format!("{:?}", self.model.dtype()),
-            "device": format!("{:?}", self.model.device()),
-            "text": [self.text.name(), &self.text.fingerprint()],
-            "plan": self.plan,
-        })
+        let named = (self.model, self.name.as_str(), self.weights.as_str());
+        settings::of(named, None, std::slice::from_ref(self.text), &self.plan)
     }
 
     /// The candidates with the largest budgets that hold the target in every window, and those that have none.
@@ -304,7 +301,7 @@ impl Tuning<'_> {
             };
             match policy {
                 Ok(policy) => {
-                    let key = fingerprint(&policy);
+                    let key = fingerprint::of_policy(&policy);
                     open.push((candidate, policy, key));
                 }
                 Err(reason) => refused.push(Refused { label: label.clone(), reason }),
@@ -344,7 +341,11 @@ impl Tuning<'_> {
                 Some(size) => policy.with_budget(self.budget(size)),
                 None => policy,
             };
-            fitted.push(Fitted { label: label.clone(), key: fingerprint(&policy), policy });
+            fitted.push(Fitted {
+                label: label.clone(),
+                key: fingerprint::of_policy(&policy),
+                policy,
+            });
         }
         Ok((fitted, refused))
     }

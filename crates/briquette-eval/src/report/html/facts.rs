@@ -108,6 +108,11 @@ fn warnings(source: &Source, collected: &Collected, plan: Option<&[Key]>) -> Vec
             "The last line of {file} is cut short and left out: the run was writing it."
         ));
     }
+    for line in &source.damaged {
+        warnings.push(format!(
+            "{line}. The line is damaged and left out; `briquette run` with --repair measures it again."
+        ));
+    }
     if let Some(plan) = plan {
         let missing = collected.missing(plan);
         if missing > 0 {

@@ -47,8 +47,8 @@ pub struct Written {
 /// the difference on the same sample.
 ///
 /// # Errors
-/// [`Error::NoResults`](crate::Error::NoResults), [`Error::ResultLine`](crate::Error::ResultLine) for a line that is no
-/// record, [`Error::ResultSettings`](crate::Error::ResultSettings) for shards of different runs,
+/// [`Error::NoResults`](crate::Error::NoResults), [`Error::ResultLine`](crate::Error::ResultLine) for a first line that says
+/// nothing of a run, [`Error::ResultSettings`](crate::Error::ResultSettings) for shards of different runs,
 /// [`Error::Page`](crate::Error::Page), [`Error::Read`](crate::Error::Read) and [`Error::Write`](crate::Error::Write).
 pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Written> {
     let mut collected = Collected::default();

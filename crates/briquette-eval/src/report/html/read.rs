@@ -20,17 +20,20 @@ pub(super) struct Source {
     pub(super) files: Vec<String>,
     /// Files whose last line is cut short, as while a run goes on.
     pub(super) cut: Vec<String>,
+    /// Lines that are no record: the file, the number, and what is wrong.
+    pub(super) damaged: Vec<String>,
 }
 
 /// Reads the results in a folder, a record at a time: `results.jsonl`, or where there is none the shards
 /// `results-I-of-N.jsonl`.
 ///
 /// # Errors
-/// [`Error::NoResults`], [`Error::Read`], [`Error::ResultLine`] for a line that is no record, [`Error::ResultSettings`]
-/// for shards of different runs, and those of `each`.
+/// [`Error::NoResults`], [`Error::Read`], [`Error::ResultLine`] for a first line that says nothing of a run,
+/// [`Error::ResultSettings`] for shards of different runs, and those of `each`.
 pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) -> Result<Source> {
     let paths = files(dir)?;
-    let mut source = Source { settings: Value::Null, files: Vec::new(), cut: Vec::new() };
+    let mut source =
+        Source { settings: Value::Null, files: Vec::new(), cut: Vec::new(), damaged: Vec::new() };
     for path in &paths {
         let failed = |source| Error::Read { path: path.clone(), source };
         let line_error = |line, message| Error::ResultLine { path: path.clone(), line, message };
@@ -55,7 +58,10 @@ pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) ->
             };
             let json = |error: serde_json::Error| line_error(number, error.to_string());
             if number > 1 {
-                each(serde_json::from_slice(line).map_err(json)?)?;
+                match serde_json::from_slice(line) {
+                    Ok(record) => each(record)?,
+                    Err(error) => source.damaged.push(format!("{name}, line {number}: {error}")),
+                }
                 continue;
             }
             let settings: Value = serde_json::from_slice(line).map_err(json)?;
@@ -163,8 +169,10 @@ mod tests {
     fn what_is_no_result_is_named_by_its_line() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
-        write("results.jsonl", format!("{{}}\n{RECORD}\n{{\"model\":1}}\n"));
-        assert!(matches!(count(dir.path()), Err(Error::ResultLine { line: 3, .. })));
+        write("results.jsonl", format!("{{}}\n{RECORD}\n{{\"model\":1}}\n{RECORD}\n"));
+        let (records, source) = count(dir.path()).unwrap();
+        assert_eq!((records, source.damaged.len()), (2, 1));
+        assert!(source.damaged[0].starts_with("results.jsonl, line 3: "), "{source:?}");
         for text in ["", "{\"a\"", "no\n"] {
             write("results.jsonl", text.into());
             assert!(

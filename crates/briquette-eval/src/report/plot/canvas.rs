@@ -10,7 +10,7 @@ use plotters::{
 };
 
 use super::color::PAPER;
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// The name a viewer of an SVG understands; in a PNG it is the font registered under it.
 const FONT: &str = "sans-serif";
@@ -37,14 +37,14 @@ pub fn save(picture: &impl Picture, dir: &Path, stem: &str) -> Result<[PathBuf; 
     let svg = dir.join(format!("{stem}.svg"));
     let png = dir.join(format!("{stem}.png"));
     let (width, height) = picture.size();
-    let (scale, failed) =
-        (PNG_SCALE as u32, |path: &Path, message| Error::Write { path: path.into(), message });
-    register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
-        .map_err(|_| failed(&png, "the built-in font cannot be read".into()))?;
-    render(picture, SVGBackend::new(&svg, (width, height)), 1)
-        .map_err(|message| failed(&svg, message))?;
-    render(picture, BitMapBackend::new(&png, (width * scale, height * scale)), PNG_SCALE)
-        .map_err(|message| failed(&png, message))?;
+    let scale = PNG_SCALE as u32;
+    register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).map_err(|_| {
+        Error::Write { path: png.clone(), message: "the built-in font cannot be read".into() }
+    })?;
+    files::write_by(&svg, |path| render(picture, SVGBackend::new(path, (width, height)), 1))?;
+    files::write_by(&png, |path| {
+        render(picture, BitMapBackend::new(path, (width * scale, height * scale)), PNG_SCALE)
+    })?;
     Ok([svg, png])
 }
 

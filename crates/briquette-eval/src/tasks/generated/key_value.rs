@@ -94,6 +94,10 @@ impl Family for KeyValue {
 }
 
 impl Task for KeyValue {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length that cannot hold two pairs,
     /// [`Error::TooManyWords`] if more than 4032 lines fit and `pairs` does not stop them, and [`Error::Model`] if the

@@ -84,6 +84,10 @@ impl Family for MultiTurn {
 }
 
 impl Task for MultiTurn {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// As [`Needle`](super::Needle).
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {

@@ -115,6 +115,10 @@ impl Family for Needle {
 }
 
 impl Task for Needle {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032 words, what
     /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.

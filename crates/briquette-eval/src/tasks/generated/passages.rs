@@ -82,6 +82,10 @@ impl Family for PassageRetrieval {
 }
 
 impl Task for PassageRetrieval {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what [`Haystack::from_dir`]
     /// refuses, and [`Error::Model`] if the tokenizer fails.
@@ -215,6 +219,10 @@ impl Family for PassageCount {
 }
 
 impl Task for PassageCount {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what [`Haystack::from_dir`]
     /// refuses, and [`Error::Model`] if the tokenizer fails.

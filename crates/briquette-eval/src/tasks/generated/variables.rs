@@ -106,6 +106,10 @@ impl Family for VariableTracking {
 }
 
 impl Task for VariableTracking {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032 variables that are
     /// words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.

@@ -83,6 +83,10 @@ impl Family for CommonWords {
 }
 
 impl Task for CommonWords {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length without room for one seldom word,
     /// [`Error::TooManyWords`] if the list needs more than 4032 different words, and [`Error::Model`] if the tokenizer
@@ -277,6 +281,10 @@ const ASKED: std::ops::Range<usize> = 1..4;
 const LETTERS: usize = 6;
 
 impl Task for FrequentWords {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length at which the third word does not come more
     /// often than the fourth, and [`Error::Model`] if the tokenizer fails.

@@ -1,0 +1,178 @@
+//! Files that are written whole or not at all.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use tempfile::{Builder, NamedTempFile};
+
+use crate::{Error, Result};
+
+/// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its place. Who reads it finds
+/// the old one or the new one. What is there and is no regular file (`/dev/stdout`, a named pipe) is written to as it is.
+///
+/// # Errors
+/// [`Error::Write`].
+pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    let bytes = bytes.as_ref();
+    let written = match fs::metadata(path) {
+        Ok(found) if !found.is_file() => fs::write(path, bytes),
+        _ => replace(path, |file| file.write_all(bytes)),
+    };
+    written.map_err(|error| failed(path, error))
+}
+
+/// As [`write`], of a file that `fill` writes under the name it is given, which has the same ending.
+///
+/// # Errors
+/// [`Error::Write`].
+pub(crate) fn write_by(
+    path: &Path,
+    fill: impl FnOnce(&Path) -> std::result::Result<(), String>,
+) -> Result<()> {
+    replace(path, |file| fill(file.path()).map_err(io::Error::other))
+        .map_err(|error| failed(path, error))
+}
+
+fn replace(path: &Path, fill: impl FnOnce(&mut NamedTempFile) -> io::Result<()>) -> io::Result<()> {
+    let before = fs::metadata(path).ok();
+    // A link stays a link.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let dir = folder(&path);
+    let mut file = beside(&path)?;
+    if let Some(before) = before {
+        file.as_file().set_permissions(before.permissions())?;
+    }
+    fill(&mut file)?;
+    file.as_file().sync_all()?;
+    file.persist(&path)?;
+    // The name lives in the folder, which not every system can sync.
+    let _ = fs::File::open(dir).and_then(|dir| dir.sync_all());
+    Ok(())
+}
+
+/// Whether a file can be written, before the work for it begins. Nothing is left behind.
+///
+/// # Errors
+/// [`Error::Write`].
+pub(crate) fn check(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(failed(path, "it is a folder")),
+        Ok(found) if found.is_file() && found.permissions().readonly() => {
+            Err(failed(path, "it is read-only"))
+        }
+        Ok(found) if !found.is_file() => Ok(()),
+        _ => beside(path).map(|_| ()).map_err(|error| failed(path, error)),
+    }
+}
+
+/// Whether files can be written into a folder, which need not be there yet. Nothing is left behind.
+///
+/// # Errors
+/// [`Error::Write`].
+pub(crate) fn check_dir(dir: &Path) -> Result<()> {
+    let there = dir.ancestors().map(or_here).find(|dir| dir.exists());
+    match there {
+        Some(there) if there.is_dir() => {
+            beside(&there.join("file")).map(|_| ()).map_err(|error| failed(dir, error))
+        }
+        Some(there) => Err(failed(dir, format!("{} is no folder", there.display()))),
+        None => Err(failed(dir, "there is no folder above it")),
+    }
+}
+
+/// As [`check`], of a file whose folder is made when it is written.
+///
+/// # Errors
+/// [`Error::Write`].
+pub(crate) fn check_new(path: &Path) -> Result<()> {
+    if path.exists() { check(path) } else { check_dir(&folder(path)) }
+}
+
+/// The folder a file lies in.
+fn folder(path: &Path) -> PathBuf {
+    or_here(path.parent().unwrap_or(path))
+}
+
+fn or_here(dir: &Path) -> PathBuf {
+    if dir.as_os_str().is_empty() { ".".into() } else { dir.into() }
+}
+
+/// A file in the folder of `path` that is gone when dropped, with the ending of `path` and the permissions of any other
+/// new file.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy()));
+    let mut builder = Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    builder.prefix(".briquette-").suffix(&ending.unwrap_or_default()).tempfile_in(folder(path))
+}
+
+fn failed(path: &Path, error: impl ToString) -> Error {
+    Error::Write { path: path.into(), message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_nothing_else_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        for text in ["first, and longer", "second"] {
+            check(&path).unwrap();
+            write(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        assert_eq!(names(dir.path()), ["a.json"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_and_permissions_stay() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let [file, link] = ["a.json", "link.json"].map(|name| dir.path().join(name));
+        let mode = || fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+        write(&file, "1").unwrap();
+        // As another program would have made it.
+        let plain = dir.path().join("plain");
+        fs::write(&plain, "").unwrap();
+        assert_eq!(mode(), fs::metadata(&plain).unwrap().permissions().mode() & 0o777);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&file, &link).unwrap();
+        write(&link, "2").unwrap();
+        assert_eq!((fs::read_to_string(&file).unwrap().as_str(), mode()), ("2", 0o640));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        write(Path::new("/dev/null"), "3").unwrap();
+        assert!(!Path::new("/dev/null").is_file());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        write(&file, "").unwrap();
+        assert!(check(dir.path()).unwrap_err().to_string().contains("folder"));
+        assert!(check(&dir.path().join("no/a.json")).is_err());
+        assert!(check(&file.join("a.json")).is_err());
+        assert!(check_dir(&file.join("deep")).unwrap_err().to_string().contains("no folder"));
+        check_dir(&dir.path().join("very/deep")).unwrap();
+        check_dir(Path::new("not/there/yet")).unwrap();
+        assert_eq!(names(dir.path()), ["file"]);
+    }
+}

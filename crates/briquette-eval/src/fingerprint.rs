@@ -1,0 +1,100 @@
+//! Fingerprints: what tells models, texts, samples and policies from others of the same name.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use blake3::Hasher;
+use briquette::Policy;
+
+use crate::{Error, Result};
+
+/// The first 128 bits of BLAKE3, in hexadecimal digits.
+pub(crate) fn of(bytes: &[u8]) -> String {
+    digits(Hasher::new().update(bytes))
+}
+
+/// Differs between policies, in anything that is a part of them.
+pub(crate) fn of_policy(policy: &Policy) -> String {
+    of(format!("{policy:?}").as_bytes())
+}
+
+/// The fingerprint of a model folder: of `config.json`, `tokenizer.json`, and every byte of the weights. Nothing is
+/// remembered between calls, since a file can change without its date.
+///
+/// # Errors
+/// [`Error::Read`], also for weights that are no regular file.
+pub fn of_model(dir: &Path) -> Result<String> {
+    let failed = |path: &Path, source| Error::Read { path: path.into(), source };
+    let mut files: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(dir).map_err(|source| failed(dir, source))? {
+        let path = entry.map_err(|source| failed(dir, source))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let weights = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+        if weights || name == "config.json" || name == "tokenizer.json" {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut hasher = Hasher::new();
+    for path in files {
+        add(&mut hasher, &path).map_err(|source| failed(&path, source))?;
+    }
+    Ok(digits(&hasher))
+}
+
+/// A file behind its name and length, so that no two run into each other.
+fn add(hasher: &mut Hasher, path: &Path) -> io::Result<()> {
+    let found = fs::metadata(path)?;
+    // A named pipe would be waited for.
+    if !found.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    hasher.update(&(name.len() as u64).to_le_bytes()).update(name);
+    hasher.update(&found.len().to_le_bytes());
+    hasher.update_reader(File::open(path)?)?;
+    Ok(())
+}
+
+fn digits(hasher: &Hasher) -> String {
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_a_model_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let mut weights = vec![0_u8; 20 << 20];
+        fs::write(&path, &weights).unwrap();
+        fs::write(dir.path().join("config.json"), "{}").unwrap();
+        let first = of_model(dir.path()).unwrap();
+        assert_eq!((first.len(), of_model(dir.path()).unwrap()), (32, first.clone()));
+        // One bit, at places that samples of the file would pass over.
+        for at in [1, 300_000, (10 << 20) + 77, (20 << 20) - 1] {
+            weights[at] ^= 1;
+            fs::write(&path, &weights).unwrap();
+            assert_ne!(of_model(dir.path()).unwrap(), first, "{at}");
+            weights[at] ^= 1;
+        }
+        fs::write(&path, &weights).unwrap();
+        fs::write(dir.path().join("README.md"), "nothing that is read").unwrap();
+        assert_eq!(of_model(dir.path()).unwrap(), first);
+        fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
+        assert_ne!(of_model(dir.path()).unwrap(), first);
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("model.safetensors")).unwrap();
+        let error = of_model(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("model.safetensors: it is no regular file"), "{error}");
+    }
+}

@@ -1,0 +1,84 @@
+//! The files in the folder of a run.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use super::shard::Shard;
+use crate::{Error, Result, files, record::Key};
+
+/// The name of the results in the folder of a run that is not cut into shards.
+pub(super) const RESULTS: &str = "results.jsonl";
+
+/// The keys of all units of a plan, a line each.
+pub(super) const PLAN: &str = "plan.jsonl";
+
+/// A copy of the run file.
+pub(super) const RUN_FILE: &str = "run.toml";
+
+/// The results of shards in a folder, in order.
+pub(super) fn shards(dir: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |source| Error::Read { path: dir.into(), source };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let shard = name.strip_prefix("results-").and_then(|name| name.strip_suffix(".jsonl"));
+        let shard = shard.and_then(|shard| shard.replacen("-of-", "/", 1).parse::<Shard>().ok());
+        if shard.is_some_and(|shard| shard.file_name() == name) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Refuses a folder that holds files under the names of a run's, but no results of one.
+pub(super) fn check_own(dir: &Path, run_file: &str) -> Result<()> {
+    if dir.join(RESULTS).exists() || !shards(dir)?.is_empty() {
+        return Ok(());
+    }
+    let copy = dir.join(RUN_FILE);
+    let foreign = |path: PathBuf| Err(Error::NoJournal { path });
+    match fs::read(&copy) {
+        Ok(found) if found != run_file.as_bytes() => foreign(copy),
+        _ if dir.join(PLAN).exists() => match read_plan(&dir.join(PLAN)) {
+            Ok(_) => Ok(()),
+            Err(_) => foreign(dir.join(PLAN)),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Writes the keys of a plan beside its results.
+pub(super) fn write_plan<'a>(dir: &Path, keys: impl Iterator<Item = &'a Key>) -> Result<()> {
+    let path = dir.join(PLAN);
+    let mut text = String::new();
+    for key in keys {
+        text += &serde_json::to_string(key)
+            .map_err(|error| Error::Write { path: path.clone(), message: error.to_string() })?;
+        text.push('\n');
+    }
+    files::write(&path, text)
+}
+
+/// The keys of a plan.
+pub(super) fn read_plan(path: &Path) -> Result<Vec<Key>> {
+    let text =
+        fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+    let key = |(line, text): (usize, &str)| {
+        serde_json::from_str(text).map_err(|error| Error::ResultLine {
+            path: path.into(),
+            line,
+            message: error.to_string(),
+        })
+    };
+    (1..).zip(text.lines()).map(key).collect()
+}

@@ -1,0 +1,30 @@
+//! The settings of a measurement: what its results depend on, beside the policies.
+
+use briquette_models::Llama;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::tasks::{haystack::Haystack, text::Text};
+
+/// The settings as the first line of a [journal](crate::journal). `weights` is the fingerprint of the model's folder, by
+/// [`of_model`](crate::fingerprint::of_model).
+pub(crate) fn of(
+    (model, name, weights): (&Llama, &str, &str),
+    haystack: Option<&Haystack>,
+    texts: &[Text],
+    plan: &impl Serialize,
+) -> Value {
+    let texts: Vec<[String; 2]> =
+        texts.iter().map(|text| [text.name().to_owned(), text.fingerprint()]).collect();
+    json!({
+        "briquette": env!("CARGO_PKG_VERSION"),
+        "model": name,
+        "weights": weights,
+        "shape": model.cache_shape(),
+        "dtype": format!("{:?}", model.dtype()),
+        "device": format!("{:?}", model.device()),
+        "haystack": haystack.map(|haystack| [haystack.name().to_owned(), haystack.fingerprint()]),
+        "texts": texts,
+        "plan": plan,
+    })
+}
