@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use briquette::{CacheShape, HeadScoreKind, Policy, Profile};
-use briquette_models::{GenerateOptions, Llama, generate};
+use briquette_models::{GenerateOptions, Model, generate};
 use rand::seq::SliceRandom;
 use serde::Serialize;
 
@@ -76,7 +76,7 @@ pub struct Cell {
 /// [`Error::Grid`] without a prompt or a number of heads, [`Error::TooManyHeads`], [`Error::Cache`] for a broken
 /// profile or that of another model, and failures of the model.
 pub fn run(
-    model: &Llama,
+    model: &Model,
     profile: &Profile,
     prompts: &[NeedlePrompt],
     counts: &[usize],
@@ -186,7 +186,7 @@ fn all(shape: CacheShape) -> Vec<(usize, usize)> {
 }
 
 /// Right tokens of the answer with these heads silent.
-fn ask(model: &Llama, silent: &[(usize, usize)], prompt: &NeedlePrompt) -> Result<usize> {
+fn ask(model: &Model, silent: &[(usize, usize)], prompt: &NeedlePrompt) -> Result<usize> {
     let ops = Arc::new(observe::Masked::new(model, silent));
     let mut cache = observe::cache(model, Policy::full(), ops)?;
     let whole = [&prompt.context[..], &prompt.question].concat();

@@ -30,11 +30,13 @@ pub enum Error {
         /// What is wrong, and where.
         source: serde_json::Error,
     },
-    /// The folder holds another family of models.
-    #[error("the model type is `{found}`, this loader reads `llama`")]
+    /// The folder holds a model of an architecture that is not known.
+    #[error("the model type is `{found}`, those read are {known}")]
     ModelType {
         /// `model_type` of the configuration.
         found: String,
+        /// Those that are read.
+        known: String,
     },
     /// A setting of the configuration that this implementation does not have.
     #[error("{key} = {found} is not supported, only {supported}")]

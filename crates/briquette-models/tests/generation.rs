@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 
 use briquette::{Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule};
 use briquette_models::{
-    Error, GenerateOptions, Llama, generate, generate_batch, generate_until, prefill,
+    Error, GenerateOptions, Model, generate, generate_batch, generate_until, prefill,
 };
 use burn::tensor::{Int, Tensor, TensorData};
 use serde_json::json;
 use tiny::{Tiny, device, prompt};
 
-fn cache(model: &Llama) -> KvCache {
+fn cache(model: &Model) -> KvCache {
     model.cache(Policy::full()).unwrap()
 }
 

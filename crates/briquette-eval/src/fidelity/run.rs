@@ -1,6 +1,6 @@
 //! Several policies over several windows.
 
-use briquette_models::Llama;
+use briquette_models::Model;
 use serde::Serialize;
 
 use super::{Measured, Reference};
@@ -30,7 +30,7 @@ impl Plan {
     /// # Errors
     /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
     /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`] refuses.
-    pub fn windows(&self, text: &Text, model: &Llama) -> Result<Vec<Window>> {
+    pub fn windows(&self, text: &Text, model: &Model) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
         let length = self.prompt.saturating_add(self.tokens);
         check_windows(&counts, length, model.config().max_position_embeddings)?;
@@ -43,7 +43,7 @@ impl Plan {
 /// # Errors
 /// As [`Reference::new`] and [`Reference::measure`].
 pub fn run(
-    model: &Llama,
+    model: &Model,
     entries: &[Entry],
     windows: &[Window],
     prompt: usize,

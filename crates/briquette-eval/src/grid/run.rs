@@ -1,5 +1,5 @@
 use briquette::KvCache;
-use briquette_models::{GenerateOptions, Llama, Tokenizer, generate_batch, prefill};
+use briquette_models::{GenerateOptions, Model, Tokenizer, generate_batch, prefill};
 
 use crate::{
     Error, Result,
@@ -17,7 +17,7 @@ use crate::{
 /// [`Error::Grid`] and [`Error::ContextTooShort`] before anything runs; what [`NeedleTask::prompt`] refuses;
 /// [`Error::Model`] if the model or a cache fails.
 pub fn run(
-    model: &Llama,
+    model: &Model,
     tokenizer: &Tokenizer,
     task: &NeedleTask<'_>,
     axes: &Axes,
@@ -65,7 +65,7 @@ pub fn run(
 
 /// Asks a model.
 pub(crate) struct Runner<'a> {
-    pub(crate) model: &'a Llama,
+    pub(crate) model: &'a Model,
     pub(crate) tokenizer: &'a Tokenizer,
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use briquette::Profile;
-use briquette_models::{Llama, LlamaConfig, Tokenizer};
+use briquette_models::{Model, ModelConfig, Tokenizer};
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ impl ModelSpec {
             let source = std::io::Error::other("there is no such model folder");
             return Err(Error::Read { path: self.dir.clone(), source });
         }
-        let config = LlamaConfig::from_file(self.dir.join("config.json"))?;
+        let config = ModelConfig::from_file(self.dir.join("config.json"))?;
         let beside = Some(self.dir.join(PROFILE)).filter(|path| path.is_file());
         let profile = match self.profile.clone().or(beside) {
             Some(path) => Some(Arc::new(Profile::from_file(path)?)),
@@ -122,7 +122,7 @@ pub struct OpenModel {
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its configuration.
-    pub config: LlamaConfig,
+    pub config: ModelConfig,
     /// What was measured of it, for policies that ask.
     pub profile: Option<Arc<Profile>>,
     /// What stands of it in the results.
@@ -136,8 +136,8 @@ impl OpenModel {
     ///
     /// # Errors
     /// [`Error::Model`].
-    pub fn load(&self, device: &Device) -> Result<Llama> {
-        Ok(Llama::load(&self.spec.dir, device, self.spec.dtype.burn())?)
+    pub fn load(&self, device: &Device) -> Result<Model> {
+        Ok(Model::load(&self.spec.dir, device, self.spec.dtype.burn())?)
     }
 }
 
