@@ -159,6 +159,9 @@ pub enum Error {
     /// The tokenizer failed.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
+    /// The chat template does not parse, or refuses a conversation.
+    #[error("chat template: {0}")]
+    ChatTemplate(String),
     /// The cache was built for another model.
     #[error("the cache was built for {found:?}, the model needs {expected:?}")]
     CacheShape {

@@ -31,6 +31,7 @@
 mod activation;
 mod architecture;
 mod attend;
+mod chat;
 mod config;
 mod decoder;
 mod error;
@@ -51,6 +52,7 @@ mod weights;
 pub use activation::Activation;
 pub use architecture::Architecture;
 pub use attend::Attend;
+pub use chat::{ChatMessage, ChatTemplate};
 pub use config::ModelConfig;
 pub use error::{Error, Result};
 pub use experts::ExpertsConfig;
