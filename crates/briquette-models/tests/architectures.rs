@@ -149,6 +149,24 @@ fn greedy_text_is_that_of_transformers() {
 }
 
 #[test]
+fn every_architecture_computes_in_half_precision() {
+    let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
+    for name in CHECKPOINTS {
+        let expected = Expected::read(name, "");
+        for (dtype, allowed) in [(DType::F16, 0.01), (DType::BF16, 0.08)] {
+            let model = Model::load(folder(name), &device(), dtype).unwrap();
+            let logits = model.forward(row(&expected.tokens), &mut cache(&model)).unwrap();
+            assert_eq!(logits.dtype(), dtype, "{name}");
+            let logits = host(logits);
+            let pairs = logits.iter().zip(&expected.logits);
+            let off = norm(&mut pairs.map(|(a, b)| a - b));
+            let off = off / norm(&mut expected.logits.iter().copied());
+            assert!(off <= allowed, "{name} in {dtype:?}: differs by {off} of the logits");
+        }
+    }
+}
+
+#[test]
 fn frequencies_of_a_longer_context_are_chosen_before_the_text() {
     for (name, greedy) in [("phi3", 16), ("llama-dynamic", 0)] {
         let expected = Expected::read(name, "long_");
