@@ -13,7 +13,7 @@ use briquette::{
     policy::{PrefillCompression, Schedule},
     position::RotaryEmbedding,
 };
-use briquette_models::Llama;
+use briquette_models::Model;
 use burn::{
     module::Module,
     nn::{Linear, LinearConfig},
@@ -139,7 +139,7 @@ pub struct Split {
 #[derive(Debug)]
 pub struct Runner {
     /// The model.
-    pub model: Llama,
+    pub model: Model,
     /// Its dimensions.
     pub dimensions: Dimensions,
     /// The device.

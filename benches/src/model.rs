@@ -1,7 +1,7 @@
 //! Models with random weights.
 
 use anyhow::Result;
-use briquette_models::{Llama, LlamaConfig};
+use briquette_models::{Model, ModelConfig};
 use burn::{
     module::{Module, ModuleMapper, Param},
     tensor::{DType, Device, Tensor},
@@ -60,7 +60,7 @@ impl Dimensions {
         self.layers * layer + 2 * self.vocabulary * self.hidden + self.hidden
     }
 
-    fn config(&self) -> Result<LlamaConfig> {
+    fn config(&self) -> Result<ModelConfig> {
         let text = serde_json::json!({
             "model_type": "llama",
             "vocab_size": self.vocabulary,
@@ -74,7 +74,7 @@ impl Dimensions {
             "rms_norm_eps": 1e-5,
             "rope_theta": 500_000.0,
         });
-        Ok(LlamaConfig::from_json(&text.to_string())?)
+        Ok(ModelConfig::from_json(&text.to_string())?)
     }
 }
 
@@ -83,8 +83,8 @@ impl Dimensions {
 ///
 /// # Errors
 /// If the dimensions do not fit together.
-pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Result<Llama> {
-    let model = Llama::new(dimensions.config()?, device)?;
+pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Result<Model> {
+    let model = Model::new(dimensions.config()?, device)?;
     let model = model.map(&mut Cast(dtype));
     // What was there in f32 goes.
     device.memory_cleanup();

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use briquette::Policy;
-use briquette_models::{Llama, Tokenizer};
+use briquette_models::{Model, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -55,7 +55,7 @@ pub struct Candidate {
 #[derive(Debug)]
 pub struct Comparison<'a> {
     /// The model.
-    pub model: &'a Llama,
+    pub model: &'a Model,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// What needles are hidden in.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use briquette::{CacheShape, HeadScoreKind, Policy, Profile};
-use briquette_models::{GenerateOptions, Llama, generate};
+use briquette_models::{GenerateOptions, Model, generate};
 use rand::seq::SliceRandom;
 use serde::Serialize;
 
@@ -82,7 +82,7 @@ pub type Right = Steps<(String, usize, usize), usize>;
 /// profile or that of another model, and failures of the model.
 #[expect(clippy::too_many_arguments, reason = "one caller, and each is its own")]
 pub fn run(
-    model: &Llama,
+    model: &Model,
     profile: &Profile,
     prompts: &[NeedlePrompt],
     counts: &[usize],
@@ -196,7 +196,7 @@ fn all(shape: CacheShape) -> Vec<(usize, usize)> {
 }
 
 /// Right tokens of the answer with these heads silent.
-fn ask(model: &Llama, silent: &[(usize, usize)], prompt: &NeedlePrompt) -> Result<usize> {
+fn ask(model: &Model, silent: &[(usize, usize)], prompt: &NeedlePrompt) -> Result<usize> {
     let ops = Arc::new(observe::Masked::new(model, silent));
     let mut cache = observe::cache(model, Policy::full(), ops)?;
     let whole = [&prompt.context[..], &prompt.question].concat();

@@ -14,18 +14,18 @@ use briquette::{
     },
     position::NoPositionEncoding,
 };
-use briquette_models::Llama;
+use briquette_models::Model;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::Result;
 
-/// An empty cache for the model, as [`Llama::cache`] makes it, with other operations.
-pub(crate) fn cache(model: &Llama, policy: Policy, ops: Arc<dyn Ops>) -> Result<KvCache> {
+/// An empty cache for the model, as [`Model::cache`] makes it, with other operations.
+pub(crate) fn cache(model: &Model, policy: Policy, ops: Arc<dyn Ops>) -> Result<KvCache> {
     let config = config(model).with_ops(ops);
     Ok(KvCache::with_config(model.cache_shape(), policy, config, &model.device())?)
 }
 
-fn config(model: &Llama) -> CacheConfig {
+fn config(model: &Model) -> CacheConfig {
     CacheConfig::default().with_dtype(model.dtype()).with_input_check(InputCheck::Prompt)
 }
 
@@ -108,7 +108,7 @@ struct State {
 }
 
 impl Compared {
-    pub(crate) fn new(model: &Llama, second: Policy) -> Result<Self> {
+    pub(crate) fn new(model: &Model, second: Policy) -> Result<Self> {
         let second =
             KvCache::with_config(model.cache_shape(), second, config(model), &model.device())?;
         let state = State { second, calls: 0, watched: None, failure: None };
@@ -182,7 +182,7 @@ pub(crate) struct Masked {
 
 impl Masked {
     /// `silent` are layers and query heads.
-    pub(crate) fn new(model: &Llama, silent: &[(usize, usize)]) -> Self {
+    pub(crate) fn new(model: &Model, silent: &[(usize, usize)]) -> Self {
         let shape = model.cache_shape();
         let mask = |layer| {
             let mut mask = vec![1.0_f32; shape.query_heads];

@@ -5,7 +5,7 @@
 //! The first token behind the prompt is fed but not scored: it is predicted before anything was compressed.
 
 use briquette::Policy;
-use briquette_models::{Error as ModelError, Llama, prefill};
+use briquette_models::{Error as ModelError, Model, prefill};
 use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ impl Plan {
     /// # Errors
     /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
     /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`] refuses.
-    pub fn windows(&self, text: &Text, model: &Llama) -> Result<Vec<Window>> {
+    pub fn windows(&self, text: &Text, model: &Model) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
         let length = self.prompt.saturating_add(self.tokens).saturating_add(1);
         check_windows(&counts, length, model.config().max_position_embeddings)?;
@@ -72,7 +72,7 @@ pub type Losses = Steps<(String, usize), Loss>;
 /// # Errors
 /// Failures of the model or of a cache, and of the journal.
 pub fn run(
-    model: &Llama,
+    model: &Model,
     entries: &[Entry],
     windows: &[Window],
     prompt: usize,
@@ -108,7 +108,7 @@ pub fn run(
 ///
 /// # Errors
 /// Failures of the model or of the cache; [`ModelError::NotFinite`] for logits that give no probabilities.
-pub fn loss(model: &Llama, policy: &Policy, window: &[u32], prompt: usize) -> Result<Loss> {
+pub fn loss(model: &Model, policy: &Policy, window: &[u32], prompt: usize) -> Result<Loss> {
     let (prompt, behind) = window.split_at(prompt.min(window.len()));
     let mut cache = model.cache(policy.clone())?;
     prefill(model, &[prompt], &mut cache, None)?;

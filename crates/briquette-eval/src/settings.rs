@@ -1,6 +1,6 @@
 //! The settings of a measurement: what its results depend on, beside the policies.
 
-use briquette_models::Llama;
+use briquette_models::Model;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::tasks::{haystack::Haystack, text::Text};
 /// The settings as the first line of a [journal](crate::journal). `weights` is the fingerprint of the model's folder, by
 /// [`of_model`](crate::fingerprint::of_model).
 pub(crate) fn of(
-    (model, name, weights): (&Llama, &str, &str),
+    (model, name, weights): (&Model, &str, &str),
     haystack: Option<&Haystack>,
     texts: &[Text],
     plan: &impl Serialize,

@@ -14,7 +14,7 @@ use briquette_eval::{
         needle::{NeedleTask, Place},
     },
 };
-use briquette_models::{GenerateOptions, Llama, Tokenizer, generate};
+use briquette_models::{GenerateOptions, Model, Tokenizer, generate};
 use burn::tensor::DType;
 use proptest::prelude::*;
 
@@ -566,7 +566,7 @@ fn prompts_are_the_committed_ones() {
 fn answered(task: &dyn Task) -> (f64, f64, usize) {
     let tokenizer = tokenizer();
     let model =
-        Llama::load(model_dir(), &briquette::device::open("flex").unwrap(), DType::F32).unwrap();
+        Model::load(model_dir(), &briquette::device::open("flex").unwrap(), DType::F32).unwrap();
     let (mut score, mut right, mut turns) = (0.0, 0.0, 0);
     for sample in task.samples(&tokenizer, 0).unwrap() {
         let mut cache = model.cache(Policy::full()).unwrap();

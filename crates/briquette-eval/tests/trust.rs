@@ -18,7 +18,7 @@ use briquette_eval::{
     tasks::{haystack::Haystack, text::Text},
     tune::{self, Tuning, Unit},
 };
-use briquette_models::{Llama, Tokenizer};
+use briquette_models::{Model, Tokenizer};
 use burn::tensor::DType;
 use serde_json::Value;
 
@@ -203,7 +203,7 @@ fn generation_ends_when_nobody_reads() {
 fn journals_and_profiles_know_the_weights() {
     let dir = tempfile::tempdir().unwrap();
     let device = briquette::device::open("flex").unwrap();
-    let model = Llama::load(MODEL, &device, DType::F32).unwrap();
+    let model = Model::load(MODEL, &device, DType::F32).unwrap();
     let tokenizer = Tokenizer::load(MODEL).unwrap();
     let (haystack, prose) = (Haystack::built_in(), Text::built_in(&tokenizer).unwrap());
     let policy = Policy::tova(Budget::Tokens(48));

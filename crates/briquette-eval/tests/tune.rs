@@ -13,7 +13,7 @@ use briquette_eval::{
     tasks::text::Text,
     tune::{Candidate, Plan, Tuned, Tuning, Unit},
 };
-use briquette_models::{Llama, Tokenizer};
+use briquette_models::{Model, Tokenizer};
 use burn::tensor::DType;
 use serde_json::Value;
 
@@ -120,7 +120,7 @@ fn tune_writes_a_policy_that_holds_the_target() {
 fn a_search_that_was_cut_off_ends_with_the_same_ranking() {
     let dir = tempfile::tempdir().unwrap();
     let device = briquette::device::open("flex").unwrap();
-    let model = Llama::load(MODEL, &device, DType::F32).unwrap();
+    let model = Model::load(MODEL, &device, DType::F32).unwrap();
     let tokenizer = Tokenizer::load(MODEL).unwrap();
     let text = Text::built_in(&tokenizer).unwrap();
     let ample = Budget::Tokens(1 << 20);

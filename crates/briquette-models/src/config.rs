@@ -1,20 +1,22 @@
-use std::path::Path;
-
-use serde::Deserialize;
+use std::{collections::BTreeSet, path::Path};
 
 use briquette::CacheShape;
 
 use crate::{
-    Error, Result,
+    Activation, Architecture, Error, ExpertsConfig, Result,
+    architecture::Defaults,
     json::{parse, read_text},
-    rope::{RopeConfig, RopeParameters},
+    keys::{Family, GenerationKeys, Keys, TokenIds, token},
+    rope::{RopeConfig, RopeKeys},
     setting::{invalid, unsupported},
 };
 
-/// The dimensions and settings of a Llama model: what `config.json` says, with defaults filled in and
-/// everything checked. Fields carry the names of the file.
+/// The dimensions and settings of a model: what `config.json` says, with the defaults of its architecture filled in
+/// and everything checked. Fields carry the names of the file where it has one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LlamaConfig {
+pub struct ModelConfig {
+    /// The architecture.
+    pub architecture: Architecture,
     /// Tokens of the vocabulary.
     pub vocab_size: usize,
     /// Channels of the residual stream.
@@ -29,18 +31,39 @@ pub struct LlamaConfig {
     pub num_key_value_heads: usize,
     /// Channels a head.
     pub head_dim: usize,
-    /// Added to the mean square in RMSNorm.
+    /// Added to the mean square in RMSNorm, to the variance in LayerNorm.
     pub rms_norm_eps: f64,
     /// Rotary position embedding.
     pub rope: RopeConfig,
-    /// Tokens of context.
+    /// The rotary position embedding of the layers in `local_layers` (Gemma 3).
+    pub local_rope: Option<RopeConfig>,
+    /// The layers that have the local embedding.
+    pub local_layers: BTreeSet<usize>,
+    /// The layers that do not encode positions (SmolLM3).
+    pub layers_without_rope: BTreeSet<usize>,
+    /// Tokens of context: that of the file, or its sliding window if that is shorter, or the context of the first
+    /// training where frequencies change beyond it. [`with_context`](Self::with_context) chooses another.
     pub max_position_embeddings: usize,
+    /// The tokens that a query of a windowed layer sees, itself included; `None` if no layer has a window.
+    pub sliding_window: Option<usize>,
     /// Whether the head is the transposed token embedding.
     pub tie_word_embeddings: bool,
-    /// Whether the query, key, value and output projections have a bias.
+    /// Whether the query, key and value projections have a bias.
     pub attention_bias: bool,
+    /// Whether the output projection of the attention has a bias.
+    pub output_bias: bool,
     /// Whether the projections of the feed-forward network have a bias.
     pub mlp_bias: bool,
+    /// Whether queries and keys are normalised, each head by itself, before positions are encoded.
+    pub qk_norm: bool,
+    /// The function inside the feed-forward network.
+    pub hidden_act: Activation,
+    /// The feed-forward networks of a mixture, if it is one.
+    pub experts: Option<ExpertsConfig>,
+    /// Scores are divided by the root of this; `None`: of `head_dim`.
+    pub query_pre_attn_scalar: Option<f64>,
+    /// `cap · tanh(logits / cap)` are the logits.
+    pub final_logit_softcapping: Option<f64>,
     /// The token a text begins with.
     pub bos_token_id: Option<u32>,
     /// The tokens that end a text.
@@ -49,7 +72,7 @@ pub struct LlamaConfig {
     pub pad_token_id: Option<u32>,
 }
 
-impl LlamaConfig {
+impl ModelConfig {
     /// Reads a `config.json`.
     ///
     /// # Errors
@@ -59,14 +82,48 @@ impl LlamaConfig {
         Self::parse(&read_text(path)?, &path.display().to_string())
     }
 
+    /// Reads `config.json` of a folder, and the tokens that end a text from `generation_config.json` if there is one that names
+    /// some: it is what `transformers` stops at, and often names more.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file).
+    pub fn from_folder(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        let mut config = Self::from_file(dir.join("config.json"))?;
+        let path = dir.join("generation_config.json");
+        if path.exists() {
+            let file: GenerationKeys = parse(&read_text(&path)?, &path.display().to_string())?;
+            if let Some(ids) = file.eos_token_id {
+                config.eos_token_ids = ids.tokens();
+            }
+        }
+        Ok(config)
+    }
+
     /// Reads the text of a `config.json`. Keys that do not change the computation are ignored.
     ///
     /// # Errors
-    /// [`Error::Json`] if the text is not JSON or lacks a key, [`Error::ModelType`] for another family,
-    /// [`Error::UnsupportedSetting`] and [`Error::InvalidSetting`] for values this implementation would
+    /// [`Error::Json`] if the text is not JSON or lacks a key, [`Error::ModelType`] for an architecture that is not
+    /// known, [`Error::UnsupportedSetting`] and [`Error::InvalidSetting`] for values this implementation would
     /// compute wrongly.
     pub fn from_json(text: &str) -> Result<Self> {
         Self::parse(text, "config.json")
+    }
+
+    /// The same for texts of up to `context` tokens. It is chosen before the first token because frequencies may hang
+    /// on it (dynamic scaling, LongRoPE), and keys in a cache are not rotated again: a text that ends within the
+    /// context of the first training is computed as `transformers` does with one choice, a longer one with the other.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for 0, or more than the model can have.
+    pub fn with_context(mut self, context: usize) -> Result<Self> {
+        let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
+        let longest = longest.min(self.sliding_window.unwrap_or(usize::MAX));
+        if !(1..=longest).contains(&context) {
+            return Err(invalid("context", context, format!("from 1 to {longest}")));
+        }
+        self.max_position_embeddings = context;
+        Ok(self)
     }
 
     /// What a cache for this model looks like.
@@ -80,30 +137,33 @@ impl LlamaConfig {
     }
 
     fn parse(text: &str, origin: &str) -> Result<Self> {
-        // The family comes first: another one need not have the keys read below.
+        // The architecture comes first: another one need not have the keys read below.
         let Family { model_type } = parse(text, origin)?;
-        if model_type != "llama" {
-            return Err(Error::ModelType { found: model_type });
-        }
-        let file: ConfigFile = parse(text, origin)?;
-        if file.hidden_act != "silu" {
-            return Err(unsupported("hidden_act", file.hidden_act, "silu"));
-        }
-        if let Some(quantization) = file.quantization_config {
-            return Err(unsupported(
-                "quantization_config",
-                quantization.to_string(),
-                "plain weights",
-            ));
+        let Some(architecture) = Architecture::named(&model_type) else {
+            return Err(Error::ModelType { found: model_type, known: Architecture::names() });
+        };
+        let config = architecture.read(&Keys::parse(text, origin)?)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What architectures share; each adds its own.
+    pub(crate) fn shared(
+        architecture: Architecture,
+        keys: &Keys,
+        defaults: Defaults,
+    ) -> Result<Self> {
+        let file = &keys.shared;
+        if let Some(quantization) = &file.quantization_config {
+            return Err(unsupported("quantization_config", quantization, "plain weights"));
         }
         let positive = [
             ("vocab_size", file.vocab_size),
             ("hidden_size", file.hidden_size),
-            ("intermediate_size", file.intermediate_size),
             ("num_hidden_layers", file.num_hidden_layers),
             ("num_attention_heads", file.num_attention_heads),
             ("num_key_value_heads", file.num_key_value_heads.unwrap_or(1)),
-            ("max_position_embeddings", file.max_position_embeddings),
+            ("max_position_embeddings", file.max_position_embeddings.unwrap_or(1)),
         ];
         for (key, value) in positive {
             if value == 0 {
@@ -112,11 +172,7 @@ impl LlamaConfig {
         }
         let heads = file.num_attention_heads;
         let kv_heads = file.num_key_value_heads.unwrap_or(heads);
-        if !heads.is_multiple_of(kv_heads) {
-            let must_be = format!("a multiple of num_key_value_heads = {kv_heads}");
-            return Err(invalid("num_attention_heads", heads, must_be));
-        }
-        let head_dim = match file.head_dim {
+        let head_dim = match file.head_dim.or(defaults.head_dim) {
             Some(head_dim) => head_dim,
             None if file.hidden_size.is_multiple_of(heads) => file.hidden_size / heads,
             None => {
@@ -125,107 +181,81 @@ impl LlamaConfig {
                 return Err(invalid("hidden_size", file.hidden_size, must_be));
             }
         };
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(invalid("head_dim", head_dim, "even and at least 2"));
-        }
-        if !(file.rms_norm_eps.is_finite() && file.rms_norm_eps > 0.0) {
-            return Err(invalid("rms_norm_eps", file.rms_norm_eps, "a positive number"));
-        }
-        let rope = RopeConfig::from_parameters(
-            file.rope_theta,
-            file.partial_rotary_factor,
-            file.rope_parameters.or(file.rope_scaling),
-        )?;
+        let context = file.max_position_embeddings.unwrap_or(defaults.context);
+        let rope = RopeConfig::from_keys(RopeKeys {
+            theta: file.rope_theta.unwrap_or(defaults.theta),
+            partial: file.partial_rotary_factor,
+            context,
+            original: file.original_max_position_embeddings,
+            parameters: file.rope_parameters.clone().or_else(|| file.rope_scaling.clone()),
+        })?;
+        let act = file.hidden_act.as_deref().or(file.hidden_activation.as_deref());
         Ok(Self {
+            architecture,
             vocab_size: file.vocab_size,
             hidden_size: file.hidden_size,
-            intermediate_size: file.intermediate_size,
+            intermediate_size: file.intermediate_size.unwrap_or(4 * file.hidden_size),
             num_hidden_layers: file.num_hidden_layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
-            rms_norm_eps: file.rms_norm_eps,
+            rms_norm_eps: file.rms_norm_eps.unwrap_or(defaults.epsilon),
+            max_position_embeddings: rope.scaling.context(context),
             rope,
-            max_position_embeddings: file.max_position_embeddings,
-            tie_word_embeddings: file.tie_word_embeddings,
-            attention_bias: file.attention_bias,
-            mlp_bias: file.mlp_bias,
+            local_rope: None,
+            local_layers: BTreeSet::new(),
+            layers_without_rope: BTreeSet::new(),
+            sliding_window: None,
+            tie_word_embeddings: file.tie_word_embeddings.unwrap_or(defaults.tied),
+            attention_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            hidden_act: act.map_or(Ok(defaults.activation), Activation::named)?,
+            experts: None,
+            query_pre_attn_scalar: None,
+            final_logit_softcapping: None,
             bos_token_id: file.bos_token_id.and_then(token),
-            eos_token_ids: file.eos_token_id.map_or_else(Vec::new, TokenIds::into_vec),
+            eos_token_ids: file.eos_token_id.as_ref().map_or_else(Vec::new, TokenIds::tokens),
             pad_token_id: file.pad_token_id.and_then(token),
         })
     }
-}
 
-/// The one key every family has.
-#[derive(Deserialize)]
-struct Family {
-    model_type: String,
-}
-
-/// The keys of `config.json` that matter here, with the defaults `transformers` gives them.
-#[derive(Deserialize)]
-struct ConfigFile {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    #[serde(default = "default_eps")]
-    rms_norm_eps: f64,
-    rope_theta: Option<f64>,
-    partial_rotary_factor: Option<f64>,
-    rope_scaling: Option<RopeParameters>,
-    rope_parameters: Option<RopeParameters>,
-    #[serde(default = "default_context")]
-    max_position_embeddings: usize,
-    #[serde(default)]
-    tie_word_embeddings: bool,
-    #[serde(default)]
-    attention_bias: bool,
-    #[serde(default)]
-    mlp_bias: bool,
-    #[serde(default = "default_activation")]
-    hidden_act: String,
-    quantization_config: Option<serde_json::Value>,
-    bos_token_id: Option<i64>,
-    eos_token_id: Option<TokenIds>,
-    pad_token_id: Option<i64>,
-}
-
-fn default_eps() -> f64 {
-    1e-6
-}
-
-fn default_context() -> usize {
-    2048
-}
-
-fn default_activation() -> String {
-    "silu".into()
-}
-
-/// `eos_token_id` is a number or a list of them.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TokenIds {
-    One(i64),
-    Many(Vec<i64>),
-}
-
-impl TokenIds {
-    fn into_vec(self) -> Vec<u32> {
-        let ids = match self {
-            Self::One(id) => vec![id],
-            Self::Many(ids) => ids,
-        };
-        ids.into_iter().filter_map(token).collect()
+    /// Gives layers a sliding window. Within it a windowed layer computes what a full one does, so texts end there: the
+    /// cache has no windows of layers.
+    pub(crate) fn with_window(mut self, window: Option<usize>) -> Result<Self> {
+        if window == Some(0) {
+            return Err(invalid("sliding_window", 0, "at least 1"));
+        }
+        self.sliding_window = window;
+        self.max_position_embeddings =
+            self.max_position_embeddings.min(window.unwrap_or(usize::MAX));
+        Ok(self)
     }
-}
 
-/// Older files write −1 where there is no such token.
-fn token(id: i64) -> Option<u32> {
-    u32::try_from(id).ok()
+    fn check(&self) -> Result<()> {
+        let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        if self.intermediate_size == 0 {
+            return Err(invalid("intermediate_size", 0, "at least 1"));
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            let must_be = format!("a multiple of num_key_value_heads = {kv_heads}");
+            return Err(invalid("num_attention_heads", heads, must_be));
+        }
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
+            return Err(invalid("head_dim", self.head_dim, "even and at least 2"));
+        }
+        let positive = [
+            ("rms_norm_eps", Some(self.rms_norm_eps)),
+            ("query_pre_attn_scalar", self.query_pre_attn_scalar),
+            ("final_logit_softcapping", self.final_logit_softcapping),
+        ];
+        for (key, value) in positive {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+                return Err(invalid(key, value, "a positive number"));
+            }
+        }
+        self.rope.check(self.head_dim)?;
+        self.local_rope.as_ref().map_or(Ok(()), |rope| rope.check(self.head_dim))
+    }
 }

@@ -1,31 +1,41 @@
 use burn::{
     module::Module,
-    nn::{Embedding, EmbeddingConfig, Linear, LinearConfig},
-    tensor::{Device, Int, Tensor, activation::silu},
+    nn::{Embedding, EmbeddingConfig, LayerNorm, Linear, LinearConfig},
+    tensor::{Device, Int, Tensor},
 };
 
 use briquette::position::PositionEncoding;
 
-use crate::{Attend, LlamaConfig, Result, rms_norm::RmsNorm};
+use crate::{
+    Activation, Architecture, Attend, ModelConfig, Result,
+    architecture::{FalconLayer, FusedAttention, FusedFeedForward, GemmaLayer, falcon_norm},
+    experts::Experts,
+    positions::Positions,
+    rms_norm::RmsNorm,
+};
 
-// Fields carry the names of the Hugging Face checkpoint, so a weight's path here is its name there.
+// Fields carry the names of the Hugging Face checkpoint, so a weight's path here is its name there. The variants of an
+// enum do not count in a path.
 
 /// The decoder without its head.
 #[derive(Module, Debug)]
 pub(crate) struct Decoder {
     pub(crate) embed_tokens: Embedding,
-    layers: Vec<DecoderLayer>,
-    norm: RmsNorm,
+    layers: Vec<Layer>,
+    norm: Norm,
+    /// What embeddings are multiplied by.
+    embedding_scale: Option<f64>,
 }
 
 impl Decoder {
-    pub(crate) fn new(config: &LlamaConfig, device: &Device) -> Self {
+    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+        let layer = |layer| Layer::new(config, layer, device);
+        let gemma = matches!(config.architecture, Architecture::Gemma2 | Architecture::Gemma3);
         Self {
             embed_tokens: EmbeddingConfig::new(config.vocab_size, config.hidden_size).init(device),
-            layers: (0..config.num_hidden_layers)
-                .map(|_| DecoderLayer::new(config, device))
-                .collect(),
-            norm: RmsNorm::new(config.hidden_size, config.rms_norm_eps, device),
+            layers: (0..config.num_hidden_layers).map(layer).collect(),
+            norm: Norm::new(config, device),
+            embedding_scale: gemma.then(|| (config.hidden_size as f64).sqrt()),
         }
     }
 
@@ -33,37 +43,97 @@ impl Decoder {
     pub(crate) fn forward(
         &self,
         tokens: Tensor<2, Int>,
-        positions: &dyn PositionEncoding,
+        positions: &Positions,
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
         let mut x = self.embed_tokens.forward(tokens);
+        if let Some(scale) = self.embedding_scale {
+            x = x * scale;
+        }
         for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(x, index, positions, attend)?;
+            x = layer.forward(x, index, positions.of(index), attend)?;
         }
         Ok(self.norm.forward(x))
     }
 }
 
+/// The norm after the last layer.
 #[derive(Module, Debug)]
-struct DecoderLayer {
-    input_layernorm: RmsNorm,
-    self_attn: Attention,
-    post_attention_layernorm: RmsNorm,
-    mlp: FeedForward,
+enum Norm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
 }
 
-impl DecoderLayer {
-    fn new(config: &LlamaConfig, device: &Device) -> Self {
-        let norm = || RmsNorm::new(config.hidden_size, config.rms_norm_eps, device);
-        Self {
-            input_layernorm: norm(),
-            self_attn: Attention::new(config, device),
-            post_attention_layernorm: norm(),
-            mlp: FeedForward::new(config, device),
+impl Norm {
+    fn new(config: &ModelConfig, device: &Device) -> Self {
+        match config.architecture {
+            Architecture::Falcon => Self::Layer(falcon_norm(config, device)),
+            _ => Self::Rms(RmsNorm::new(config.hidden_size, config, device)),
+        }
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        match self {
+            Self::Rms(norm) => norm.forward(x),
+            Self::Layer(norm) => norm.forward(x),
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+enum Layer {
+    PreNorm(PreNormLayer),
+    Falcon(FalconLayer),
+    Gemma(GemmaLayer),
+}
+
+impl Layer {
+    fn new(config: &ModelConfig, layer: usize, device: &Device) -> Self {
+        match config.architecture {
+            Architecture::Falcon => Self::Falcon(FalconLayer::new(config, device)),
+            Architecture::Gemma2 | Architecture::Gemma3 => {
+                Self::Gemma(GemmaLayer::new(config, device))
+            }
+            _ => Self::PreNorm(PreNormLayer::new(config, layer, device)),
         }
     }
 
     /// `[batch, tokens, hidden_size]` -> the same
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Tensor<3>> {
+        match self {
+            Self::PreNorm(inner) => inner.forward(x, layer, positions, attend),
+            Self::Falcon(inner) => inner.forward(x, layer, positions, attend),
+            Self::Gemma(inner) => inner.forward(x, layer, positions, attend),
+        }
+    }
+}
+
+/// Llama's layer: a norm before each of the two blocks.
+#[derive(Module, Debug)]
+struct PreNormLayer {
+    input_layernorm: RmsNorm,
+    self_attn: SelfAttention,
+    post_attention_layernorm: RmsNorm,
+    mlp: FeedForward,
+}
+
+impl PreNormLayer {
+    fn new(config: &ModelConfig, layer: usize, device: &Device) -> Self {
+        let norm = || RmsNorm::new(config.hidden_size, config, device);
+        Self {
+            input_layernorm: norm(),
+            self_attn: SelfAttention::new(config, device),
+            post_attention_layernorm: norm(),
+            mlp: FeedForward::new(config, layer, device),
+        }
+    }
+
     fn forward(
         &self,
         x: Tensor<3>,
@@ -74,35 +144,26 @@ impl DecoderLayer {
         let normal = self.input_layernorm.forward(x.clone());
         let x = x + self.self_attn.forward(normal, layer, positions, attend)?;
         let normal = self.post_attention_layernorm.forward(x.clone());
-        Ok(x + self.mlp.forward(normal))
+        Ok(x + self.mlp.forward(normal)?)
     }
 }
 
+// One a layer: what the smaller variant wastes is nothing beside the weights.
+#[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
-struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    head_dim: usize,
+enum SelfAttention {
+    Separate(Attention),
+    Fused(FusedAttention),
 }
 
-impl Attention {
-    fn new(config: &LlamaConfig, device: &Device) -> Self {
-        let hidden = config.hidden_size;
-        let queries = config.num_attention_heads * config.head_dim;
-        let keys = config.num_key_value_heads * config.head_dim;
-        let linear = |input, output| linear(input, output, config.attention_bias, device);
-        Self {
-            q_proj: linear(hidden, queries),
-            k_proj: linear(hidden, keys),
-            v_proj: linear(hidden, keys),
-            o_proj: linear(queries, hidden),
-            head_dim: config.head_dim,
+impl SelfAttention {
+    fn new(config: &ModelConfig, device: &Device) -> Self {
+        match config.architecture {
+            Architecture::Phi3 => Self::Fused(FusedAttention::new(config, device)),
+            _ => Self::Separate(Attention::new(config, device)),
         }
     }
 
-    /// `[batch, tokens, hidden_size]` -> the same
     fn forward(
         &self,
         x: Tensor<3>,
@@ -110,44 +171,139 @@ impl Attention {
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
-        let q = self.split_heads(self.q_proj.forward(x.clone()));
-        let k = self.split_heads(self.k_proj.forward(x.clone()));
-        let v = self.split_heads(self.v_proj.forward(x));
-        let out = attend.attend(layer, q, k, v, positions)?;
-        let [batch, heads, tokens, head_dim] = out.dims();
-        let out = out.swap_dims(1, 2).reshape([batch, tokens, heads * head_dim]);
-        Ok(self.o_proj.forward(out))
-    }
-
-    /// `[batch, tokens, heads * head_dim]` -> `[batch, heads, tokens, head_dim]`
-    fn split_heads(&self, x: Tensor<3>) -> Tensor<4> {
-        let [batch, tokens, channels] = x.dims();
-        x.reshape([batch, tokens, channels / self.head_dim, self.head_dim]).swap_dims(1, 2)
+        match self {
+            Self::Separate(attention) => attention.forward(x, layer, positions, attend),
+            Self::Fused(attention) => attention.forward(x, layer, positions, attend),
+        }
     }
 }
 
-/// SwiGLU (Shazeer, 2020).
+/// Attention of groups of query heads, with a matrix each for queries, keys and values.
 #[derive(Module, Debug)]
-struct FeedForward {
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
+pub(crate) struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: Option<RmsNorm>,
+    k_norm: Option<RmsNorm>,
+    head_dim: usize,
+    /// What queries are multiplied by where scores are not divided by the root of `head_dim`, which the cache does.
+    query_scale: Option<f64>,
+}
+
+impl Attention {
+    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+        let (hidden, head_dim) = (config.hidden_size, config.head_dim);
+        let queries = config.num_attention_heads * head_dim;
+        let keys = config.num_key_value_heads * head_dim;
+        let linear_in = |output| linear(hidden, output, config.attention_bias, device);
+        let norm = || config.qk_norm.then(|| RmsNorm::new(head_dim, config, device));
+        Self {
+            q_proj: linear_in(queries),
+            k_proj: linear_in(keys),
+            v_proj: linear_in(keys),
+            o_proj: linear(queries, hidden, config.output_bias, device),
+            q_norm: norm(),
+            k_norm: norm(),
+            head_dim,
+            query_scale: config
+                .query_pre_attn_scalar
+                .map(|scalar| (head_dim as f64 / scalar).sqrt()),
+        }
+    }
+
+    /// `[batch, tokens, hidden_size]` -> the same
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<3>,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Tensor<3>> {
+        let mut q = split_heads(self.q_proj.forward(x.clone()), self.head_dim);
+        let mut k = split_heads(self.k_proj.forward(x.clone()), self.head_dim);
+        let v = split_heads(self.v_proj.forward(x), self.head_dim);
+        if let Some(norm) = &self.q_norm {
+            q = norm.forward(q);
+        }
+        if let Some(norm) = &self.k_norm {
+            k = norm.forward(k);
+        }
+        if let Some(scale) = self.query_scale {
+            q = q * scale;
+        }
+        let out = attend.attend(layer, q, k, v, positions)?;
+        Ok(self.o_proj.forward(merge_heads(out)))
+    }
+}
+
+/// `[batch, tokens, heads * head_dim]` -> `[batch, heads, tokens, head_dim]`
+pub(crate) fn split_heads(x: Tensor<3>, head_dim: usize) -> Tensor<4> {
+    let [batch, tokens, channels] = x.dims();
+    x.reshape([batch, tokens, channels / head_dim, head_dim]).swap_dims(1, 2)
+}
+
+/// `[batch, heads, tokens, head_dim]` -> `[batch, tokens, heads * head_dim]`
+pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
+    let [batch, heads, tokens, head_dim] = x.dims();
+    x.swap_dims(1, 2).reshape([batch, tokens, heads * head_dim])
+}
+
+#[derive(Module, Debug)]
+enum FeedForward {
+    Gated(GatedFeedForward),
+    Fused(FusedFeedForward),
+    Experts(Experts),
 }
 
 impl FeedForward {
-    fn new(config: &LlamaConfig, device: &Device) -> Self {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    fn new(config: &ModelConfig, layer: usize, device: &Device) -> Self {
+        match &config.experts {
+            Some(experts) if !experts.dense_layers.contains(&layer) => {
+                Self::Experts(Experts::new(config, experts, device))
+            }
+            _ if config.architecture == Architecture::Phi3 => {
+                Self::Fused(FusedFeedForward::new(config, device))
+            }
+            _ => Self::Gated(GatedFeedForward::new(config, config.intermediate_size, device)),
+        }
+    }
+
+    /// `[batch, tokens, hidden_size]` -> the same
+    fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
+        match self {
+            Self::Gated(inner) => Ok(inner.forward(x)),
+            Self::Fused(inner) => Ok(inner.forward(x)),
+            Self::Experts(inner) => inner.forward(x),
+        }
+    }
+}
+
+/// A gated feed-forward network: SwiGLU or GeGLU (Shazeer, 2020).
+#[derive(Module, Debug)]
+pub(crate) struct GatedFeedForward {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl GatedFeedForward {
+    pub(crate) fn new(config: &ModelConfig, inner: usize, device: &Device) -> Self {
         let linear = |input, output| linear(input, output, config.mlp_bias, device);
         Self {
-            gate_proj: linear(hidden, inner),
-            up_proj: linear(hidden, inner),
-            down_proj: linear(inner, hidden),
+            gate_proj: linear(config.hidden_size, inner),
+            up_proj: linear(config.hidden_size, inner),
+            down_proj: linear(inner, config.hidden_size),
+            activation: config.hidden_act,
         }
     }
 
     /// `[.., hidden_size]` -> the same
-    fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let gate = silu(self.gate_proj.forward(x.clone()));
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let gate = self.activation.apply(self.gate_proj.forward(x.clone()));
         self.down_proj.forward(gate * self.up_proj.forward(x))
     }
 }

@@ -30,11 +30,13 @@ pub enum Error {
         /// What is wrong, and where.
         source: serde_json::Error,
     },
-    /// The folder holds another family of models.
-    #[error("the model type is `{found}`, this loader reads `llama`")]
+    /// The folder holds a model of an architecture that is not known.
+    #[error("the model type is `{found}`, those read are {known}")]
     ModelType {
         /// `model_type` of the configuration.
         found: String,
+        /// Those that are read.
+        known: String,
     },
     /// A setting of the configuration that this implementation does not have.
     #[error("{key} = {found} is not supported, only {supported}")]
@@ -157,6 +159,9 @@ pub enum Error {
     /// The tokenizer failed.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
+    /// The chat template does not parse, or refuses a conversation.
+    #[error("chat template: {0}")]
+    ChatTemplate(String),
     /// The cache was built for another model.
     #[error("the cache was built for {found:?}, the model needs {expected:?}")]
     CacheShape {

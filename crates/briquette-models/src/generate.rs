@@ -10,7 +10,7 @@ use briquette::{
     policy::{PositionMode, PrefillCompression},
 };
 
-use crate::{Error, Llama, Result, sample::Sampler};
+use crate::{Error, Model, Result, sample::Sampler};
 
 /// How [`generate`] and [`generate_batch`] go about it.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,8 +22,15 @@ pub struct GenerateOptions {
     pub chunk: Option<usize>,
     /// 0 takes the most likely token; higher draws from a flatter distribution.
     pub temperature: f64,
+    /// Draws from so many of the most likely tokens; `None` from all.
+    pub top_k: Option<usize>,
     /// Draws from the fewest tokens whose probabilities add up to this; 1 from all.
     pub top_p: f64,
+    /// Draws from tokens that are at least this times as likely as the most likely one; 0 from all.
+    pub min_p: f64,
+    /// Divides the logits of tokens of the prompt and of the text so far, and multiplies negative ones; 1 leaves them. A text
+    /// that a cache held before is not counted.
+    pub repetition_penalty: f64,
     /// Seeds the drawing: the same seed draws the same tokens.
     pub seed: u64,
     /// Tokens that end a row, usually `eos_token_ids` of the configuration.
@@ -37,7 +44,10 @@ impl Default for GenerateOptions {
             max_new_tokens: 256,
             chunk: None,
             temperature: 0.0,
+            top_k: None,
             top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
             seed: 0,
             stop: Vec::new(),
         }
@@ -89,7 +99,7 @@ fn rate(tokens: usize, time: Duration) -> f64 {
 /// # Errors
 /// As [`generate_batch`].
 pub fn generate(
-    model: &Llama,
+    model: &Model,
     prompt: &[u32],
     cache: &mut KvCache,
     options: &GenerateOptions,
@@ -108,7 +118,7 @@ pub fn generate(
 /// # Errors
 /// As [`generate_batch`].
 pub fn generate_until(
-    model: &Llama,
+    model: &Model,
     prompt: &[u32],
     cache: &mut KvCache,
     options: &GenerateOptions,
@@ -125,7 +135,7 @@ pub fn generate_until(
 /// [`Error::InvalidOption`], and as [`prefill`]. After an error the cache may hold a part of the prompts:
 /// reset it.
 pub fn generate_batch<P: AsRef<[u32]>>(
-    model: &Llama,
+    model: &Model,
     prompts: &[P],
     cache: &mut KvCache,
     options: &GenerateOptions,
@@ -139,14 +149,15 @@ pub fn generate_batch<P: AsRef<[u32]>>(
 
 /// Continues several prompts at once, each until `on_token` breaks.
 fn rows<P: AsRef<[u32]>>(
-    model: &Llama,
+    model: &Model,
     prompts: &[P],
     cache: &mut KvCache,
     options: &GenerateOptions,
     mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
 ) -> Result<(Vec<Generation>, Timing)> {
-    let mut samplers = (0..prompts.len())
-        .map(|row| Sampler::new(options.temperature, options.top_p, options.seed, row as u64))
+    let mut samplers = (0..)
+        .zip(prompts)
+        .map(|(row, prompt)| Sampler::new(options, prompt.as_ref(), row))
         .collect::<Result<Vec<_>>>()?;
     let device = cache.device().clone();
 
@@ -201,7 +212,7 @@ fn rows<P: AsRef<[u32]>>(
 /// [`Error::CacheShape`], [`Error::EmptyPrompt`], [`Error::PromptTooLong`], [`Error::PromptNotInParts`],
 /// [`Error::ChunkTooLong`], [`Error::TokenOutOfRange`], [`Error::InvalidOption`] for a chunk of 0, and [`Error::Cache`] for what the cache refuses.
 pub fn prefill<P: AsRef<[u32]>>(
-    model: &Llama,
+    model: &Model,
     prompts: &[P],
     cache: &mut KvCache,
     chunk: Option<usize>,
@@ -261,7 +272,7 @@ pub fn prefill<P: AsRef<[u32]>>(
 /// The columns given at a time to a cache that counts positions inside itself: as asked for where the prompt fits behind
 /// what is held, else as many as fit beside what is left of the columns before.
 fn fitting(
-    model: &Llama,
+    model: &Model,
     cache: &KvCache,
     width: usize,
     chunk: Option<usize>,
@@ -292,6 +303,6 @@ fn fitting(
 }
 
 /// Token ids, row by row, as a tensor of `shape` on the device of the model.
-fn columns(ids: Vec<u32>, shape: [usize; 2], model: &Llama) -> Tensor<2, Int> {
+fn columns(ids: Vec<u32>, shape: [usize; 2], model: &Model) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(ids, shape), &model.device())
 }

@@ -1,16 +1,16 @@
 //! Transformer families written in [Burn](https://burn.dev) that run on a Briquette cache.
 //!
-//! Today: Llama, read from a Hugging Face folder (`config.json`, `model.safetensors` or shards,
-//! `tokenizer.json`).
+//! Every [`Architecture`] is read from a Hugging Face folder (`config.json`, `model.safetensors` or
+//! shards, `tokenizer.json`).
 //!
 //! ```no_run
 //! use briquette::{Budget, Policy};
-//! use briquette_models::{GenerateOptions, Llama, Tokenizer, generate};
+//! use briquette_models::{GenerateOptions, Model, Tokenizer, generate};
 //! use burn::tensor::DType;
 //!
 //! # fn main() -> briquette_models::Result<()> {
 //! let device = briquette::device::open("flex")?;
-//! let model = Llama::load("models/ember-7m", &device, DType::F32)?;
+//! let model = Model::load("models/ember-7m", &device, DType::F32)?;
 //! let tokenizer = Tokenizer::load("models/ember-7m")?;
 //!
 //! let mut cache = model.cache(Policy::snapkv(Budget::Tokens(256)))?;
@@ -25,28 +25,42 @@
 //! ```
 //!
 //! The model hands queries and keys to the cache before their positions are encoded, in one call a
-//! layer; everything else is the decoder as its paper writes it.
+//! layer; everything else is the decoder as its paper writes it. An architecture is
+//! described by what it changes in Llama, and what it cannot be computed with here is refused by name.
 
+mod activation;
+mod architecture;
 mod attend;
+mod chat;
 mod config;
 mod decoder;
 mod error;
+mod experts;
 mod generate;
 mod json;
-mod llama;
+mod keys;
 mod load;
+mod model;
+mod positions;
 mod rms_norm;
 mod rope;
+mod rope_scaling;
 mod sample;
 mod setting;
 mod tokenizer;
+mod weights;
 
+pub use activation::Activation;
+pub use architecture::Architecture;
 pub use attend::Attend;
-pub use config::LlamaConfig;
+pub use chat::{ChatMessage, ChatTemplate};
+pub use config::ModelConfig;
 pub use error::{Error, Result};
+pub use experts::ExpertsConfig;
 pub use generate::{
     GenerateOptions, Generation, Timing, generate, generate_batch, generate_until, prefill,
 };
-pub use llama::Llama;
-pub use rope::{RopeConfig, RopeScaling};
+pub use model::Model;
+pub use rope::RopeConfig;
+pub use rope_scaling::RopeScaling;
 pub use tokenizer::{StreamDecoder, Tokenizer};

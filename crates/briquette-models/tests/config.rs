@@ -1,9 +1,9 @@
 //! What `config.json` may say.
 
-use briquette_models::{Error, LlamaConfig, RopeConfig, RopeScaling};
+use briquette_models::{Error, ModelConfig, RopeConfig, RopeScaling};
 use serde_json::{Value, json};
 
-fn read(keys: Value) -> Result<LlamaConfig, Error> {
+fn read(keys: Value) -> Result<ModelConfig, Error> {
     let mut config = json!({
         "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 40,
         "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -11,7 +11,7 @@ fn read(keys: Value) -> Result<LlamaConfig, Error> {
     for (key, value) in keys.as_object().unwrap() {
         config[key] = value.clone();
     }
-    LlamaConfig::from_json(&config.to_string())
+    ModelConfig::from_json(&config.to_string())
 }
 
 #[test]
@@ -61,6 +61,7 @@ fn frequencies_are_those_of_transformers() {
     // `ROPE_INIT_FUNCTIONS` of transformers 5.2.0, in f32: Llama 3.2 1B, and one with `linear`.
     let llama3 = RopeConfig {
         theta: 500_000.0,
+        partial_rotary_factor: 1.0,
         scaling: RopeScaling::Llama3 {
             factor: 32.0,
             low_freq_factor: 1.0,
@@ -102,9 +103,13 @@ fn frequencies_are_those_of_transformers() {
         1.419272e-07,
         9.4183065e-08,
     ];
-    assert_eq!(llama3.inverse_frequencies(64), expected);
+    assert_eq!(llama3.inverse_frequencies(64, 131_072), expected);
 
-    let linear = RopeConfig { theta: 10_000.0, scaling: RopeScaling::Linear { factor: 3.0 } };
+    let linear = RopeConfig {
+        theta: 10_000.0,
+        partial_rotary_factor: 1.0,
+        scaling: RopeScaling::Linear { factor: 3.0 },
+    };
     let expected = [
         0.33333334,
         0.10540926,
@@ -115,16 +120,14 @@ fn frequencies_are_those_of_transformers() {
         0.00033333336,
         0.000105409265,
     ];
-    assert_eq!(linear.inverse_frequencies(16), expected);
+    assert_eq!(linear.inverse_frequencies(16, 2048), expected);
 }
 
 #[test]
 fn what_would_be_computed_wrongly_is_refused() {
     let unsupported = [
-        (json!({ "hidden_act": "gelu" }), "hidden_act"),
-        (json!({ "rope_scaling": { "type": "dynamic", "factor": 2.0 } }), "rope_type"),
-        (json!({ "rope_scaling": { "rope_type": "yarn", "factor": 2.0 } }), "rope_type"),
-        (json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor"),
+        (json!({ "hidden_act": "relu" }), "hidden_act"),
+        (json!({ "rope_scaling": { "type": "ntk", "factor": 2.0 } }), "rope_type"),
         (json!({ "quantization_config": { "bits": 4 } }), "quantization_config"),
     ];
     for (keys, named) in unsupported {
@@ -142,6 +145,16 @@ fn what_would_be_computed_wrongly_is_refused() {
         (json!({ "rms_norm_eps": 0.0 }), "rms_norm_eps"),
         (json!({ "rope_theta": -1.0 }), "rope_theta"),
         (json!({ "rope_scaling": { "rope_type": "linear" } }), "factor"),
+        (json!({ "rope_scaling": { "type": "dynamic", "factor": 0.5 } }), "factor"),
+        (json!({ "partial_rotary_factor": 0.0 }), "partial_rotary_factor"),
+        (
+            json!({ "rope_scaling": { "rope_type": "longrope", "factor": 2.0 } }),
+            "original_max_position_embeddings",
+        ),
+        (
+            json!({ "rope_scaling": { "rope_type": "yarn", "factor": 2.0 } }),
+            "original_max_position_embeddings",
+        ),
         (json!({ "rope_scaling": { "rope_type": "llama3", "factor": 8.0 } }), "low_freq_factor"),
     ];
     for (keys, named) in invalid {
@@ -154,9 +167,9 @@ fn what_would_be_computed_wrongly_is_refused() {
 
 #[test]
 fn another_family_is_named_even_if_its_keys_differ() {
-    let error = LlamaConfig::from_json(r#"{ "model_type": "gpt2", "n_embd": 768 }"#);
-    assert!(matches!(error, Err(Error::ModelType { found }) if found == "gpt2"));
-    assert!(matches!(LlamaConfig::from_json("{"), Err(Error::Json { .. })));
-    let error = LlamaConfig::from_json(r#"{ "model_type": "llama" }"#).unwrap_err();
+    let error = ModelConfig::from_json(r#"{ "model_type": "gpt2", "n_embd": 768 }"#);
+    assert!(matches!(error, Err(Error::ModelType { found, .. }) if found == "gpt2"));
+    assert!(matches!(ModelConfig::from_json("{"), Err(Error::Json { .. })));
+    let error = ModelConfig::from_json(r#"{ "model_type": "llama" }"#).unwrap_err();
     assert_eq!(error.to_string(), "config.json: missing field `vocab_size` at line 1 column 25");
 }

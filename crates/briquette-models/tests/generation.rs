@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 
 use briquette::{Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule};
 use briquette_models::{
-    Error, GenerateOptions, Llama, generate, generate_batch, generate_until, prefill,
+    Error, GenerateOptions, Model, generate, generate_batch, generate_until, prefill,
 };
 use burn::tensor::{Int, Tensor, TensorData};
 use serde_json::json;
 use tiny::{Tiny, device, prompt};
 
-fn cache(model: &Llama) -> KvCache {
+fn cache(model: &Model) -> KvCache {
     model.cache(Policy::full()).unwrap()
 }
 
@@ -245,6 +245,6 @@ fn weights_that_are_no_file_are_refused() {
     std::fs::remove_file(&weights).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&weights).status().unwrap().success());
     let error =
-        Llama::load(dir.path(), &device(), burn::tensor::DType::F32).unwrap_err().to_string();
+        Model::load(dir.path(), &device(), burn::tensor::DType::F32).unwrap_err().to_string();
     assert!(error.contains("model.safetensors: it is no regular file"), "{error}");
 }

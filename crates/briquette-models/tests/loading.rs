@@ -5,18 +5,18 @@ mod tiny;
 use std::{fs, path::Path};
 
 use briquette::Policy;
-use briquette_models::{Error, Llama};
+use briquette_models::{Error, Model};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use safetensors::Dtype;
 use serde_json::json;
 use tiny::{Stored, Tiny, device, prompt};
 
-fn load(dir: &Path) -> Result<Llama, Error> {
-    Llama::load(dir, &device(), DType::F32)
+fn load(dir: &Path) -> Result<Model, Error> {
+    Model::load(dir, &device(), DType::F32)
 }
 
 /// Logits after each of 12 tokens.
-fn logits(model: &Llama) -> Vec<f32> {
+fn logits(model: &Model) -> Vec<f32> {
     let tokens = TensorData::new(prompt(5, 12), [1, 12]);
     let tokens = Tensor::<2, Int>::from_data(tokens, &model.device());
     let mut cache = model.cache(Policy::full()).unwrap();
@@ -69,11 +69,11 @@ fn weights_are_converted_to_the_type_asked_for() {
     let exact = logits(&tiny.load());
     let dir = tiny.folder();
     for dtype in [DType::F16, DType::BF16] {
-        let model = Llama::load(dir.path(), &device(), dtype).unwrap();
+        let model = Model::load(dir.path(), &device(), dtype).unwrap();
         assert_eq!(model.dtype(), dtype);
         assert_close(&logits(&model), &exact, 0.05);
     }
-    let refused = Llama::load(dir.path(), &device(), DType::I32);
+    let refused = Model::load(dir.path(), &device(), DType::I32);
     assert!(matches!(refused, Err(Error::UnsupportedType { dtype: DType::I32, .. })));
 }
 
@@ -222,4 +222,21 @@ fn an_incomplete_folder_is_refused() {
     assert!(matches!(load(dir.path()), Err(Error::Read { .. })));
     fs::write(dir.path().join("config.json"), Tiny::new().config.to_string()).unwrap();
     assert!(matches!(load(dir.path()), Err(Error::NoWeights { .. })));
+}
+
+#[test]
+fn stop_tokens_of_the_generation_configuration_come_first() {
+    let dir = Tiny::new().folder();
+    let stop = || load(dir.path()).unwrap().config().eos_token_ids.clone();
+    assert_eq!(stop(), [1]);
+    for (text, expected) in [
+        (r#"{ "eos_token_id": [7, 1], "top_p": 0.9 }"#, vec![7, 1]),
+        (r#"{ "eos_token_id": 5 }"#, vec![5]),
+        (r#"{ "do_sample": true }"#, vec![1]),
+    ] {
+        fs::write(dir.path().join("generation_config.json"), text).unwrap();
+        assert_eq!(stop(), expected, "{text}");
+    }
+    fs::write(dir.path().join("generation_config.json"), "[").unwrap();
+    assert!(matches!(load(dir.path()), Err(Error::Json { .. })));
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use briquette::{Budget, Policy, score::Pool};
-use briquette_models::{GenerateOptions, Llama, Result, Tokenizer, generate};
+use briquette_models::{GenerateOptions, Model, Result, Tokenizer, generate};
 use burn::tensor::DType;
 
 const WORD: &str = "antiquity";
@@ -14,7 +14,7 @@ const BUDGET: Budget = Budget::Tokens(256);
 fn main() -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
     let device = briquette::device::open("flex")?;
-    let model = Llama::load(&folder, &device, DType::F32)?;
+    let model = Model::load(&folder, &device, DType::F32)?;
     let tokenizer = Tokenizer::load(&folder)?;
     let prompt = tokenizer.encode(&prompt(), true)?;
     let options = GenerateOptions {

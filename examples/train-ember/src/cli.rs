@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use briquette_models::{Llama, LlamaConfig};
+use briquette_models::{Model, ModelConfig};
 use burn::tensor::{DType, Device};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -266,7 +266,7 @@ impl Train {
             (_, path) => plan(path.as_deref())?,
         };
         let tasks = tasks(&self.data)?;
-        let config = LlamaConfig::from_file(&self.config)?;
+        let config = ModelConfig::from_file(&self.config)?;
         let span = match (self.steps, self.minutes) {
             (Some(steps), _) => Span::Steps(steps),
             (None, minutes) => Span::Minutes(minutes.unwrap_or_default()),
@@ -331,7 +331,7 @@ impl Evaluate {
             |questions| evaluate::accuracy(&body, &weights, questions),
         )?;
         if let (true, Some(folder)) = (self.greedy, &self.model) {
-            let model = Llama::load(folder, &device, dtype)?;
+            let model = Model::load(folder, &device, dtype)?;
             println!("\nGreedy decoding with the full cache. Exact / exact and ended / digits.");
             self.table(&tasks, None, |questions| evaluate::greedy(&model, questions))?;
         }
@@ -373,7 +373,7 @@ impl Export {
     fn run(&self) -> Result<()> {
         let text = fs::read_to_string(&self.config)
             .with_context(|| format!("{} cannot be read", self.config.display()))?;
-        let layout = Layout::new(&LlamaConfig::from_json(&text)?)?;
+        let layout = Layout::new(&ModelConfig::from_json(&text)?)?;
         let device = briquette::device::open("flex")?;
         let (found, parameters) = trained(&self.out, &device)?;
         ensure!(
@@ -390,7 +390,7 @@ impl Bench {
         let (device, dtype) = self.compute.open()?;
         let plan = plan(self.plan.as_deref())?;
         let tasks = tasks(&self.data)?;
-        let layout = Layout::new(&LlamaConfig::from_file(&self.config)?)?;
+        let layout = Layout::new(&ModelConfig::from_file(&self.config)?)?;
         let parameters = Parameters::random(&layout, 0, &device);
         let longest = self.lengths.iter().copied().max().context("no length to time")?;
         let body = Body::new(&layout, longest, dtype, &device);

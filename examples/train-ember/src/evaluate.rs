@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result, ensure};
 use briquette::Policy;
-use briquette_models::{GenerateOptions, Llama, generate_batch};
+use briquette_models::{GenerateOptions, Model, generate_batch};
 use serde::Serialize;
 
 use crate::{
@@ -98,7 +98,7 @@ pub(crate) fn accuracy(body: &Body, weights: &Weights, questions: &[Drawn]) -> R
 ///
 /// # Errors
 /// What the model refuses.
-pub(crate) fn greedy(model: &Llama, questions: &[Drawn]) -> Result<Accuracy> {
+pub(crate) fn greedy(model: &Model, questions: &[Drawn]) -> Result<Accuracy> {
     let mut tally = Tally::default();
     for drawn in chunks(questions, PROMPT_TOKENS) {
         let prompts: Vec<&[u32]> =

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
-use briquette_models::LlamaConfig;
+use briquette_models::ModelConfig;
 use burn::tensor::{Device, Tensor};
 use half::bf16;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -63,7 +63,7 @@ pub fn export(
 /// If a file cannot be read, the architecture is not one that is trained here, or a tensor is missing or of another
 /// shape or type.
 pub fn import(model: &Path, device: &Device) -> Result<(Layout, Parameters)> {
-    let layout = Layout::new(&LlamaConfig::from_file(model.join("config.json"))?)?;
+    let layout = Layout::new(&ModelConfig::from_file(model.join("config.json"))?)?;
     let path = model.join(WEIGHTS);
     let bytes = fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
     let tensors = SafeTensors::deserialize(&bytes)
@@ -95,7 +95,7 @@ pub fn import(model: &Path, device: &Device) -> Result<(Layout, Parameters)> {
 #[cfg(test)]
 mod tests {
     use briquette::Policy;
-    use briquette_models::Llama;
+    use briquette_models::Model;
     use burn::tensor::{DType, Int, TensorData};
 
     use super::*;
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn what_is_exported_has_the_logits_of_what_was_trained() {
         let device = Device::flex();
-        let layout = Layout::new(&LlamaConfig::from_json(CONFIG).unwrap()).unwrap();
+        let layout = Layout::new(&ModelConfig::from_json(CONFIG).unwrap()).unwrap();
         let trained = parameters(&layout, &device);
         let dir = tempfile::tempdir().unwrap();
         export(CONFIG, &layout, &trained, dir.path(), dir.path()).unwrap();
@@ -146,7 +146,7 @@ mod tests {
         let expected = body.logits(&weights, &batch, &every).unwrap();
         let expected = expected.into_data().try_into_vec::<f32>().unwrap();
 
-        let llama = Llama::load(dir.path(), &device, DType::F32).unwrap();
+        let llama = Model::load(dir.path(), &device, DType::F32).unwrap();
         let mut cache = llama.cache(Policy::full()).unwrap();
         let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, 40]), &device);
         let logits = llama.forward(tokens, &mut cache).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_folder_of_another_shape_is_refused() {
         let device = Device::flex();
-        let layout = Layout::new(&LlamaConfig::from_json(CONFIG).unwrap()).unwrap();
+        let layout = Layout::new(&ModelConfig::from_json(CONFIG).unwrap()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         export(CONFIG, &layout, &parameters(&layout, &device), dir.path(), dir.path()).unwrap();
         let import = |config: String| {

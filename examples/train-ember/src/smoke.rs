@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
-use briquette_models::LlamaConfig;
+use briquette_models::ModelConfig;
 use burn::tensor::DType;
 
 use crate::{
@@ -40,14 +40,14 @@ fn smoke(model: &Path, dir: &Path) -> Result<()> {
     let [tokens, held_out] = prepare(&text, &data, model, &words, &["held-out".to_owned()], None)?;
     println!("{tokens} tokens to train on, {held_out} held out");
 
-    let config = LlamaConfig {
+    let config = ModelConfig {
         hidden_size: 64,
         intermediate_size: 128,
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: 2,
         head_dim: 16,
-        ..LlamaConfig::from_file(model.join("config.json"))?
+        ..ModelConfig::from_file(model.join("config.json"))?
     };
     let stage = |length, share| Stage {
         lengths: vec![length],

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use briquette_models::LlamaConfig;
+use briquette_models::ModelConfig;
 use burn::tensor::{DType, Device, Tensor};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -81,7 +81,7 @@ pub struct Outcome {
 /// If the plan or the configuration cannot be trained, a checkpoint is there and not asked for or the other way round,
 /// a file cannot be written, or the loss is not finite.
 pub fn train(
-    config: &LlamaConfig,
+    config: &ModelConfig,
     plan: &Plan,
     tasks: &Arc<Tasks>,
     device: &Device,
@@ -105,7 +105,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn start(
-        config: &LlamaConfig,
+        config: &ModelConfig,
         plan: &'a Plan,
         tasks: &'a Arc<Tasks>,
         device: &Device,

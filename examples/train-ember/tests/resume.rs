@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use briquette_models::{Llama, LlamaConfig};
+use briquette_models::{Model, ModelConfig};
 use burn::tensor::DType;
 use train_ember::{
     Line, Options, Outcome, Plan, Span, Stage,
@@ -15,7 +15,7 @@ use train_ember::{
 struct Setting {
     dir: tempfile::TempDir,
     tasks: Arc<Tasks>,
-    config: LlamaConfig,
+    config: ModelConfig,
     text: String,
     plan: Plan,
 }
@@ -41,7 +41,7 @@ fn setting() -> Setting {
         .replace(r#""num_attention_heads": 8"#, r#""num_attention_heads": 2"#)
         .replace(r#""num_key_value_heads": 2"#, r#""num_key_value_heads": 1"#)
         .replace(r#""head_dim": 32"#, r#""head_dim": 16"#);
-    let config = LlamaConfig::from_json(&text).unwrap();
+    let config = ModelConfig::from_json(&text).unwrap();
     let stage = |lengths: &[usize], share| Stage {
         lengths: lengths.into(),
         step_tokens: 512,
@@ -176,7 +176,7 @@ fn what_is_exported_is_a_model_with_the_trained_weights() {
     let layout = Layout::new(&setting.config).unwrap();
     export(&setting.text, &layout, &outcome.parameters, &data, &model).unwrap();
     let device = briquette::device::open("flex").unwrap();
-    let llama = Llama::load(&model, &device, DType::F32).unwrap();
+    let llama = Model::load(&model, &device, DType::F32).unwrap();
     assert_eq!(llama.config(), &setting.config);
     assert!(briquette_models::Tokenizer::load(&model).is_ok());
 }

@@ -18,7 +18,7 @@ use std::{
 use briquette::{
     CacheShape, KvCache, LayerView, Policy, Scorer, position::NoPositionEncoding, score::Observes,
 };
-use briquette_models::{Llama, prefill};
+use briquette_models::{Model, prefill};
 use briquette_tests::backends::host;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -56,10 +56,10 @@ fn fixture<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn model() -> &'static Llama {
-    static MODEL: OnceLock<Llama> = OnceLock::new();
+fn model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| {
-        Llama::load(repository().join("models/ember-7m"), &host(), DType::F32).unwrap()
+        Model::load(repository().join("models/ember-7m"), &host(), DType::F32).unwrap()
     })
 }
 

@@ -1,7 +1,7 @@
 use std::{path::Path, sync::Arc};
 
 use briquette::{Budget, HeadScores, Policy, Profile, allocate::Uniform};
-use briquette_models::{Llama, Tokenizer, prefill};
+use briquette_models::{Model, Tokenizer, prefill};
 use burn::tensor::{Int, Tensor, TensorData};
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,7 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Calibration<'a> {
     /// The model.
-    pub model: &'a Llama,
+    pub model: &'a Model,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// What needles are hidden in.
@@ -337,7 +337,7 @@ fn whole(prompt: &NeedlePrompt) -> Forced {
 }
 
 /// `[1, tokens]`
-fn row(tokens: &[u32], model: &Llama) -> Tensor<2, Int> {
+fn row(tokens: &[u32], model: &Model) -> Tensor<2, Int> {
     let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
     Tensor::from_data(data, &model.device())
 }

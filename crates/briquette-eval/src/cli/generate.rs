@@ -43,9 +43,19 @@ pub(super) struct Args {
     /// 0 takes the most likely token, higher draws from a flatter distribution
     #[arg(long, value_name = "T", allow_negative_numbers = true, default_value_t = 0.0)]
     temperature: f64,
+    /// Draw from so many of the most likely tokens
+    /// [default: all]
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
     /// Draw from the fewest tokens whose probabilities add up to this
     #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 1.0)]
     top_p: f64,
+    /// Draw from tokens at least this times as likely as the most likely one
+    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 0.0)]
+    min_p: f64,
+    /// Divide the logits of tokens that have occurred by this
+    #[arg(long, value_name = "F", allow_negative_numbers = true, default_value_t = 1.0)]
+    repetition_penalty: f64,
     /// Seed of the drawing
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -122,7 +132,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         max_new_tokens: args.max_new_tokens.min(room),
         chunk: args.chunk,
         temperature: args.temperature,
+        top_k: args.top_k,
         top_p: args.top_p,
+        min_p: args.min_p,
+        repetition_penalty: args.repetition_penalty,
         seed: args.seed,
         stop: model.config().eos_token_ids.clone(),
     };

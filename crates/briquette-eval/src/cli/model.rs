@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use briquette_models::{Llama, Tokenizer};
+use briquette_models::{Model, Tokenizer};
 use burn::tensor::Device;
 use clap::ValueEnum;
 
@@ -14,7 +14,7 @@ const EMBEDDED: &str = "models/ember-7m";
 /// Which model, and what it runs on.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face folder of a Llama model: config.json, safetensors, tokenizer.json
+    /// A Hugging Face folder of a model: config.json, safetensors, tokenizer.json
     /// [default: the embedded models/ember-7m]
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
@@ -62,7 +62,7 @@ pub(super) fn open_device(name: Option<&str>) -> Result<(String, Device)> {
 
 /// A model ready to run.
 pub(super) struct Loaded {
-    pub(super) model: Llama,
+    pub(super) model: Model,
     pub(super) tokenizer: Tokenizer,
     /// The folder, the device and the type as they were named.
     pub(super) dir: PathBuf,
@@ -87,7 +87,7 @@ impl ModelArgs {
         let dtype = run::Dtype::from(self.dtype);
         let _spinner = progress::spinner(format!("reading {}", dir.display()));
         let failed = || format!("cannot load the model in {}", dir.display());
-        let model = Llama::load(&dir, &device, dtype.burn()).with_context(failed)?;
+        let model = Model::load(&dir, &device, dtype.burn()).with_context(failed)?;
         let tokenizer = Tokenizer::load(&dir).with_context(failed)?;
         let dtype = dtype.name().to_owned();
         let other_weights = self.other_weights;

@@ -4,7 +4,7 @@ use briquette::{
     CacheConfig, KvCache, Policy,
     ops::{MomentsInput, Visibility, WindowInput},
 };
-use briquette_models::{Error as ModelError, Llama};
+use briquette_models::{Error as ModelError, Model};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::capture::{Capture, Passed, Projections};
@@ -17,7 +17,7 @@ use crate::{Error, Result, record::Held};
 /// of the continued tokens and the attention each token of the prompt receives from them.
 #[derive(Debug)]
 pub struct Reference<'a> {
-    pub(super) model: &'a Llama,
+    pub(super) model: &'a Model,
     /// The window: the prompt and the continued tokens.
     pub(super) tokens: Vec<u32>,
     /// Tokens of the prompt.
@@ -47,7 +47,7 @@ impl<'a> Reference<'a> {
     /// # Errors
     /// [`Error::Grid`] for a window without a prompt or without a token behind it, [`Error::ContextTooShort`], failures
     /// of the model, and [`ModelError::NotFinite`] for logits that give no probabilities.
-    pub fn new(model: &'a Llama, window: &[u32], prompt: usize) -> Result<Self> {
+    pub fn new(model: &'a Model, window: &[u32], prompt: usize) -> Result<Self> {
         let length = window.len();
         if prompt == 0 {
             return Err(Error::Grid { axis: "prompt", reason: "at least 1 is needed".into() });
@@ -68,7 +68,8 @@ impl<'a> Reference<'a> {
         let layers: Vec<Layer> = run.layers.into_iter().map(layer).collect::<Result<_>>()?;
         let attention = layers
             .iter()
-            .map(|layer| attention_received(model, layer, prompt))
+            .enumerate()
+            .map(|(index, layer)| attention_received(model, index, layer, prompt))
             .collect::<Result<_>>()?;
         Ok(Self { model, tokens: window.to_vec(), prompt, layers, logits, attention })
     }
@@ -107,15 +108,15 @@ pub(super) fn attend(
     cache: &mut KvCache,
     layer: usize,
     Projections { queries, keys, values }: &Projections,
-    model: &Llama,
+    model: &Model,
 ) -> Result<Tensor<4>> {
     let [queries, keys, values] = [queries, keys, values].map(Clone::clone);
-    Ok(cache.attend(layer, queries, keys, values, model.position_encoding())?)
+    Ok(cache.attend(layer, queries, keys, values, model.position_encoding(layer))?)
 }
 
 /// Feeds the tokens one at a time. Returns the logits after each.
 pub(super) fn continued_logits(
-    model: &Llama,
+    model: &Model,
     tokens: &[u32],
     run: &mut Capture,
 ) -> Result<Vec<Vec<f32>>> {
@@ -136,7 +137,7 @@ pub(super) fn held(cache: &KvCache) -> Held {
 }
 
 /// `[1, tokens]`
-fn row(tokens: &[u32], model: &Llama) -> Tensor<2, Int> {
+fn row(tokens: &[u32], model: &Model) -> Tensor<2, Int> {
     let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
     Tensor::from_data(data, &model.device())
 }
@@ -152,7 +153,12 @@ fn layer(Passed { inputs, outputs }: Passed) -> Result<Layer> {
 
 /// What each token of the prompt receives from the continued ones: weights of the softmax over all that a query sees,
 /// summed over the queries and over the query heads of each kv head. `[kv_head][token]`
-fn attention_received(model: &Llama, layer: &Layer, prompt: usize) -> Result<Vec<Vec<f32>>> {
+fn attention_received(
+    model: &Model,
+    index: usize,
+    layer: &Layer,
+    prompt: usize,
+) -> Result<Vec<Vec<f32>>> {
     let shape = model.cache_shape();
     let device = model.device();
     let following = layer.continued.len();
@@ -163,7 +169,7 @@ fn attention_received(model: &Llama, layer: &Layer, prompt: usize) -> Result<Vec
     let positions = |from: usize, to: usize| -> Tensor<3, Int> {
         Tensor::arange(from as i64..to as i64, &device).reshape([1, 1, to - from])
     };
-    let encoding = model.position_encoding();
+    let encoding = model.position_encoding(index);
     let (of_queries, of_keys) =
         (positions(prompt, prompt + following), positions(0, prompt + following));
     let window = WindowInput {

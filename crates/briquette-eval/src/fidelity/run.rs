@@ -1,6 +1,6 @@
 //! Several policies over several windows.
 
-use briquette_models::Llama;
+use briquette_models::Model;
 use serde::Serialize;
 
 use super::{Measured, Reference};
@@ -31,7 +31,7 @@ impl Plan {
     /// # Errors
     /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
     /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`] refuses.
-    pub fn windows(&self, text: &Text, model: &Llama) -> Result<Vec<Window>> {
+    pub fn windows(&self, text: &Text, model: &Model) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
         let length = self.prompt.saturating_add(self.tokens);
         check_windows(&counts, length, model.config().max_position_embeddings)?;
@@ -48,7 +48,7 @@ pub type Kept = Steps<(String, usize), Measured>;
 /// # Errors
 /// As [`Reference::new`] and [`Reference::measure`], and of the journal.
 pub fn run(
-    model: &Llama,
+    model: &Model,
     entries: &[Entry],
     windows: &[Window],
     prompt: usize,

@@ -1,5 +1,5 @@
 use briquette::KvCache;
-use briquette_models::{GenerateOptions, Llama, Tokenizer, generate_batch, prefill};
+use briquette_models::{GenerateOptions, Model, Tokenizer, generate_batch, prefill};
 
 use crate::{
     Error, Result, fingerprint,
@@ -21,7 +21,7 @@ pub type Answers = Steps<(String, String, Question), Answer>;
 /// [`Error::Grid`] and [`Error::ContextTooShort`] before anything runs; what [`NeedleTask::prompt`] refuses;
 /// [`Error::Model`] if the model or a cache fails.
 pub fn run(
-    model: &Llama,
+    model: &Model,
     tokenizer: &Tokenizer,
     task: &NeedleTask<'_>,
     axes: &Axes,
@@ -103,7 +103,7 @@ fn of_prompt(prompt: &NeedlePrompt) -> String {
 
 /// Asks a model.
 pub(crate) struct Runner<'a> {
-    pub(crate) model: &'a Llama,
+    pub(crate) model: &'a Model,
     pub(crate) tokenizer: &'a Tokenizer,
 }
 

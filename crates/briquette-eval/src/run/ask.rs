@@ -3,7 +3,7 @@
 use std::{ops::ControlFlow, time::Instant};
 
 use briquette::{KvCache, Policy};
-use briquette_models::{GenerateOptions, Llama, Tokenizer, generate_until, prefill};
+use briquette_models::{GenerateOptions, Model, Tokenizer, generate_until, prefill};
 
 use crate::{
     Error, Result,
@@ -15,7 +15,7 @@ use crate::{
 /// Who answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
-    pub(super) model: &'a Llama,
+    pub(super) model: &'a Model,
     pub(super) tokenizer: &'a Tokenizer,
     /// Tokens of a prompt given to the model at a time.
     pub(super) chunk: Option<usize>,
@@ -143,10 +143,10 @@ mod tests {
     use super::*;
     use crate::metrics::Metric;
 
-    fn model() -> (Llama, Tokenizer) {
+    fn model() -> (Model, Tokenizer) {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
         let device = briquette::device::open("flex").unwrap();
-        (Llama::load(&dir, &device, DType::F32).unwrap(), Tokenizer::load(&dir).unwrap())
+        (Model::load(&dir, &device, DType::F32).unwrap(), Tokenizer::load(&dir).unwrap())
     }
 
     fn turn(tokenizer: &Tokenizer, question: &str, answer: &str, stop: &[&str]) -> Turn {

@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use briquette::{Budget, Policy};
-use briquette_models::{Llama, prefill};
+use briquette_models::{Model, prefill};
 use burn::tensor::Device;
 
 use super::{
@@ -149,7 +149,7 @@ fn note_unavailable(results: &mut Results, key: Key, reason: &str) -> Result<()>
 }
 
 /// Policies whose budget turns out too small on this model only when a prompt comes: those in bytes.
-fn probe(model: &ModelPlan, llama: &Llama) -> Result<Vec<(usize, String)>> {
+fn probe(model: &ModelPlan, llama: &Model) -> Result<Vec<(usize, String)>> {
     let mut unavailable = Vec::new();
     for (number, planned) in model.entries.iter().enumerate() {
         let policy = &planned.entry.policy;
@@ -189,7 +189,7 @@ fn items<'a>(model: &ModelPlan, units: impl Iterator<Item = &'a Unit>) -> Vec<It
 /// What all units of a model share while they run.
 struct Workplace<'a> {
     model: &'a ModelPlan,
-    llama: &'a Llama,
+    llama: &'a Model,
     tasks: &'a [Planned],
     /// The runs on the full cache that fidelity compares with, by group and sample.
     references: Shared<(usize, usize), Reference<'a>>,
@@ -198,7 +198,7 @@ struct Workplace<'a> {
 impl<'a> Workplace<'a> {
     fn new(
         model: &'a ModelPlan,
-        llama: &'a Llama,
+        llama: &'a Model,
         tasks: &'a [Planned],
         items: &[Item<'_>],
     ) -> Self {

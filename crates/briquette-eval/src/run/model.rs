@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use briquette_models::{Llama, LlamaConfig, Tokenizer};
+use briquette_models::{Model, ModelConfig, Tokenizer};
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ impl ModelSpec {
             let source = std::io::Error::other("there is no such model folder");
             return Err(Error::Read { path: self.dir.clone(), source });
         }
-        let config = LlamaConfig::from_file(self.dir.join("config.json"))?;
+        let config = ModelConfig::from_file(self.dir.join("config.json"))?;
         let profiles = Profiles::of(&self.dir, self.profile.as_deref(), other_weights)?;
         Ok(OpenModel {
             label: self.label(),
@@ -112,7 +112,7 @@ pub struct OpenModel {
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// Its configuration.
-    pub config: LlamaConfig,
+    pub config: ModelConfig,
     /// What was measured of it, for policies that ask.
     pub profiles: Profiles,
     /// What stands of it in the results.
@@ -126,7 +126,7 @@ impl OpenModel {
     ///
     /// # Errors
     /// [`Error::Model`].
-    pub fn load(&self, device: &Device) -> Result<Llama> {
-        Ok(Llama::load(&self.spec.dir, device, self.spec.dtype.burn())?)
+    pub fn load(&self, device: &Device) -> Result<Model> {
+        Ok(Model::load(&self.spec.dir, device, self.spec.dtype.burn())?)
     }
 }

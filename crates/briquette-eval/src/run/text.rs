@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use briquette::{KvCache, Policy};
-use briquette_models::{Error as ModelError, Llama, Tokenizer, prefill};
+use briquette_models::{Error as ModelError, Model, Tokenizer, prefill};
 use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::Deserialize;
 
@@ -116,7 +116,7 @@ impl TextTask {
 
     pub(super) fn measure(
         &self,
-        model: &Llama,
+        model: &Model,
         policy: &Policy,
         window: &[u32],
     ) -> Result<Outcome> {
@@ -136,7 +136,7 @@ impl TextTask {
 }
 
 /// The losses of all tokens but the first, in nats: each is predicted, then fed, `chunk` at a time.
-fn stream(model: &Llama, cache: &mut KvCache, tokens: &[u32], chunk: usize) -> Result<Vec<f32>> {
+fn stream(model: &Model, cache: &mut KvCache, tokens: &[u32], chunk: usize) -> Result<Vec<f32>> {
     let device = model.device();
     let log_probabilities = |logits: Tensor<2>, right: &[u32]| {
         let right = TensorData::new(right.to_vec(), [right.len(), 1]);
@@ -171,10 +171,10 @@ mod tests {
 
     use super::*;
 
-    fn model() -> (Llama, Tokenizer) {
+    fn model() -> (Model, Tokenizer) {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
         let device = briquette::device::open("flex").unwrap();
-        (Llama::load(&dir, &device, DType::F32).unwrap(), Tokenizer::load(&dir).unwrap())
+        (Model::load(&dir, &device, DType::F32).unwrap(), Tokenizer::load(&dir).unwrap())
     }
 
     fn task(text: &str) -> TextTask {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// −ln of the probability of every token but the first, from one pass over all of them.
-    fn at_once(model: &Llama, tokens: &[u32]) -> Vec<f32> {
+    fn at_once(model: &Model, tokens: &[u32]) -> Vec<f32> {
         let mut cache = model.cache(Policy::full()).unwrap();
         let data = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
         let logits = model.forward(Tensor::from_data(data, &model.device()), &mut cache).unwrap();

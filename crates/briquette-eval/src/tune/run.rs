@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use briquette::{Budget, Error as Refusal, Policy};
-use briquette_models::Llama;
+use briquette_models::Model;
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ pub struct Candidate {
 #[derive(Debug)]
 pub struct Tuning<'a> {
     /// The model.
-    pub model: &'a Llama,
+    pub model: &'a Model,
     /// The text to continue.
     pub text: &'a Text,
     /// The target and the sizes.

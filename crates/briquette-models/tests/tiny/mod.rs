@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use briquette_models::Llama;
+use briquette_models::Model;
 use burn::tensor::{DType, Device};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -115,8 +115,8 @@ impl Tiny {
     }
 
     /// The model, loaded in f32 through a folder.
-    pub(crate) fn load(&self) -> Llama {
-        Llama::load(self.folder().path(), &device(), DType::F32).unwrap()
+    pub(crate) fn load(&self) -> Model {
+        Model::load(self.folder().path(), &device(), DType::F32).unwrap()
     }
 
     fn configured(&self) -> TempDir {

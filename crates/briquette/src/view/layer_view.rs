@@ -4,7 +4,10 @@ use super::{Wanted, Window, WindowMoments};
 use crate::{
     CacheShape, Error, Profile, Result,
     budget::Protect,
-    ops::{Entries, OpError, Ops, SelectInput, Selection, Split, Track, group_mean, laid_out},
+    ops::{
+        Entries, OpError, Ops, SelectInput, Selection, Split, Track, group_mean, laid_out,
+        select_entries,
+    },
 };
 
 /// What the stages see of a layer: one is lent to the scorer, the allocator and the reducer in turn.

@@ -59,7 +59,7 @@ fn what_is_right_with_the_answer_fed_is_what_greedy_decoding_writes() {
     // And how many at least are right.
     for (folder, parameters, least) in [(folder, whole, 0.75), (damaged_folder, damaged, 0.0)] {
         let weights = Weights::new(&layout, &parameters, DType::F32);
-        let model = Llama::load(&folder, &device, DType::F32).unwrap();
+        let model = Model::load(&folder, &device, DType::F32).unwrap();
         for question in [Question::Needle(1), Question::Variable] {
             let asked = questions(&tasks, question, 256, 8, 7).unwrap();
             let fed = accuracy(&body, &weights, &asked).unwrap();

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
-use briquette_models::{LlamaConfig, RopeScaling};
+use briquette_models::{Architecture, ModelConfig, RopeScaling};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
@@ -73,7 +73,12 @@ impl Layout {
     ///
     /// # Errors
     /// If the configuration has what this program does not train: biases, a head of its own, stretched positions.
-    pub fn new(config: &LlamaConfig) -> Result<Self> {
+    pub fn new(config: &ModelConfig) -> Result<Self> {
+        ensure!(
+            config.architecture == Architecture::Llama,
+            "only models of the llama architecture are trained here, not {:?}",
+            config.architecture
+        );
         ensure!(
             config.tie_word_embeddings && !config.attention_bias && !config.mlp_bias,
             "only models without biases and with a head tied to the embedding are trained here"

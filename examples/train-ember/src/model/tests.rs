@@ -1,6 +1,6 @@
 //! Loss and gradients beside those of `transformers` in f64 (`tests/golden.py`).
 
-use briquette_models::LlamaConfig;
+use briquette_models::ModelConfig;
 use burn::tensor::{DType, Device};
 use safetensors::{SafeTensors, tensor::TensorView};
 
@@ -21,7 +21,7 @@ fn f64s(view: &TensorView<'_>) -> Vec<f64> {
 }
 
 fn golden(device: &Device) -> (Layout, Parameters, Vec<Batch>, f64, SafeTensors<'static>) {
-    let layout = Layout::new(&LlamaConfig::from_json(CONFIG).unwrap()).unwrap();
+    let layout = Layout::new(&ModelConfig::from_json(CONFIG).unwrap()).unwrap();
     let tensors = SafeTensors::deserialize(GOLDEN).unwrap();
     let mut matrices = vec![f32::NAN; layout.matrices()];
     let mut norms = vec![f32::NAN; layout.norms()];

@@ -5,46 +5,46 @@ use burn::{
 };
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy,
-    policy::PositionMode,
-    position::{PositionEncoding, RotaryEmbedding},
+    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, policy::PositionMode,
+    position::PositionEncoding,
 };
 
-use crate::{Attend, Error, LlamaConfig, Result, decoder, decoder::Decoder};
+use crate::{Attend, Error, ModelConfig, Result, decoder, decoder::Decoder, positions::Positions};
 
-/// A Llama model: token embedding, decoder layers, and a head that may share the embedding.
+/// A causal language model: token embedding, decoder layers of its [`Architecture`](crate::Architecture), and a head that may share
+/// the embedding.
 ///
 /// It computes on the device and in the data type it was loaded with; keys and values live in the
 /// [`KvCache`] given to each call. Load it on the device it is to run on: moving the module moves the
 /// weights, but not the tables of its position encoding.
 #[derive(Module, Debug)]
-pub struct Llama {
+pub struct Model {
     model: Decoder,
     /// `None` when the head is tied to the token embedding.
     lm_head: Option<Linear>,
     #[module(skip)]
-    config: LlamaConfig,
+    config: ModelConfig,
     #[module(skip)]
-    rope: RotaryEmbedding,
+    positions: Positions,
 }
 
-impl Llama {
+impl Model {
     /// A model with random weights, to be trained or loaded into.
     ///
     /// # Errors
     /// [`Error::Cache`] if the position encoding cannot be built.
-    pub fn new(config: LlamaConfig, device: &Device) -> Result<Self> {
+    pub fn new(config: ModelConfig, device: &Device) -> Result<Self> {
         let head = || decoder::linear(config.hidden_size, config.vocab_size, false, device);
         Ok(Self {
             model: Decoder::new(&config, device),
             lm_head: (!config.tie_word_embeddings).then(head),
-            rope: config.rope.embedding(config.head_dim, config.max_position_embeddings, device)?,
+            positions: Positions::new(&config, device)?,
             config,
         })
     }
 
     /// The configuration it was built from.
-    pub fn config(&self) -> &LlamaConfig {
+    pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
@@ -58,9 +58,9 @@ impl Llama {
         self.model.embed_tokens.weight.val().dtype()
     }
 
-    /// How it encodes positions: what it hands to a cache with its queries and keys.
-    pub fn position_encoding(&self) -> &dyn PositionEncoding {
-        &self.rope
+    /// How a layer encodes positions: what it hands to a cache with its queries and keys.
+    pub fn position_encoding(&self, layer: usize) -> &dyn PositionEncoding {
+        self.positions.of(layer)
     }
 
     /// What a cache for this model looks like.
@@ -69,11 +69,13 @@ impl Llama {
     }
 
     /// The most tokens a sequence may have on a cache of this policy: the positions the model knows, or no end
-    /// (`None`) where positions are counted inside the cache and the policy holds fewer tokens, as StreamingLLM does.
+    /// (`None`) where positions are counted inside the cache and the policy holds fewer tokens, as StreamingLLM does, unless
+    /// layers have a sliding window: the cache does not hide what has left it.
     pub fn context(&self, policy: &Policy) -> Option<usize> {
         let context = self.config.max_position_embeddings;
         match policy.positions() {
             PositionMode::Written | PositionMode::Deferred => Some(context),
+            PositionMode::InCache if self.config.sliding_window.is_some() => Some(context),
             PositionMode::InCache => {
                 let Some(slack) = policy.schedule().decode_every else { return Some(context) };
                 if let Some(Budget::Ratio(ratio)) = policy.budget() {
@@ -151,7 +153,7 @@ impl Llama {
     ) -> Result<Tensor<2>> {
         self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
         Self::check_not_empty(&tokens)?;
-        Ok(self.last_logits(self.model.forward(tokens, &self.rope, attend)?))
+        Ok(self.last_logits(self.model.forward(tokens, &self.positions, attend)?))
     }
 
     /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary, as those are that
@@ -186,7 +188,7 @@ impl Llama {
     pub(crate) fn decode(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
-        self.model.forward(tokens, &self.rope, cache)
+        self.model.forward(tokens, &self.positions, cache)
     }
 
     fn check_not_empty(tokens: &Tensor<2, Int>) -> Result<()> {
@@ -220,6 +222,14 @@ impl Llama {
 
     /// `[batch, tokens, hidden_size]` -> `[batch, tokens, vocab_size]`
     fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
+        let logits = self.uncapped(hidden);
+        match self.config.final_logit_softcapping {
+            Some(cap) => (logits / cap).tanh() * cap,
+            None => logits,
+        }
+    }
+
+    fn uncapped(&self, hidden: Tensor<3>) -> Tensor<3> {
         match &self.lm_head {
             Some(head) => head.forward(hidden),
             None => {

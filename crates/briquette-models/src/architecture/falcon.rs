@@ -1,0 +1,157 @@
+use burn::{
+    module::Module,
+    nn::{LayerNorm, LayerNormConfig, Linear},
+    tensor::{Device, Tensor},
+};
+use serde::Deserialize;
+
+use briquette::position::PositionEncoding;
+
+use super::{Architecture, DEFAULTS, Defaults, Names};
+use crate::{
+    Activation, Attend, ModelConfig, Result,
+    decoder::{linear, merge_heads, split_heads},
+    keys::Keys,
+    setting::unsupported,
+};
+
+/// Falcon-7B (Almazrouei et al., 2023, [arXiv:2311.16867](https://arxiv.org/abs/2311.16867)): one key-value head for all queries
+/// (Shazeer, 2019), attention and feed-forward network side by side behind one LayerNorm, and no gate.
+pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
+    let own: OwnKeys = keys.own()?;
+    let flags = [
+        ("alibi", own.alibi, false, "false"),
+        ("new_decoder_architecture", own.new_decoder_architecture, false, "false"),
+        ("multi_query", own.multi_query, true, "true"),
+        ("parallel_attn", own.parallel_attn, true, "true"),
+    ];
+    for (key, found, here, supported) in flags {
+        if found.is_some_and(|found| found != here) {
+            return Err(unsupported(key, !here, supported));
+        }
+    }
+    let defaults = Defaults { epsilon: 1e-5, tied: true, activation: Activation::Gelu, ..DEFAULTS };
+    let config = ModelConfig::shared(Architecture::Falcon, keys, defaults)?;
+    Ok(ModelConfig {
+        num_key_value_heads: 1,
+        intermediate_size: own.ffn_hidden_size.unwrap_or(4 * config.hidden_size),
+        rms_norm_eps: own.layer_norm_epsilon.unwrap_or(config.rms_norm_eps),
+        hidden_act: own.activation.as_deref().map_or(Ok(config.hidden_act), Activation::named)?,
+        attention_bias: own.bias,
+        output_bias: own.bias,
+        mlp_bias: own.bias,
+        ..config
+    })
+}
+
+pub(super) const NAMES: Names = &[
+    ("model.embed_tokens.", "transformer.word_embeddings."),
+    ("model.layers.", "transformer.h."),
+    ("model.norm.", "transformer.ln_f."),
+];
+
+#[derive(Deserialize)]
+struct OwnKeys {
+    ffn_hidden_size: Option<usize>,
+    layer_norm_epsilon: Option<f64>,
+    activation: Option<String>,
+    alibi: Option<bool>,
+    new_decoder_architecture: Option<bool>,
+    multi_query: Option<bool>,
+    parallel_attn: Option<bool>,
+    #[serde(default)]
+    bias: bool,
+}
+
+#[derive(Module, Debug)]
+pub(crate) struct FalconLayer {
+    input_layernorm: LayerNorm,
+    self_attention: MultiQueryAttention,
+    mlp: FeedForward,
+}
+
+impl FalconLayer {
+    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+        Self {
+            input_layernorm: layer_norm(config, device),
+            self_attention: MultiQueryAttention::new(config, device),
+            mlp: FeedForward::new(config, device),
+        }
+    }
+
+    /// `[batch, tokens, hidden_size]` -> the same
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<3>,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Tensor<3>> {
+        let normal = self.input_layernorm.forward(x.clone());
+        let attention = self.self_attention.forward(normal.clone(), layer, positions, attend)?;
+        Ok(x + attention + self.mlp.forward(normal))
+    }
+}
+
+pub(crate) fn layer_norm(config: &ModelConfig, device: &Device) -> LayerNorm {
+    LayerNormConfig::new(config.hidden_size).with_epsilon(config.rms_norm_eps).init(device)
+}
+
+#[derive(Module, Debug)]
+struct MultiQueryAttention {
+    query_key_value: Linear,
+    dense: Linear,
+    query_heads: usize,
+    head_dim: usize,
+}
+
+impl MultiQueryAttention {
+    fn new(config: &ModelConfig, device: &Device) -> Self {
+        let (query_heads, head_dim) = (config.num_attention_heads, config.head_dim);
+        let (hidden, bias) = (config.hidden_size, config.attention_bias);
+        Self {
+            query_key_value: linear(hidden, (query_heads + 2) * head_dim, bias, device),
+            dense: linear(query_heads * head_dim, hidden, config.output_bias, device),
+            query_heads,
+            head_dim,
+        }
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Tensor<3>> {
+        let heads = split_heads(self.query_key_value.forward(x), self.head_dim);
+        let q = heads.clone().narrow(1, 0, self.query_heads);
+        let k = heads.clone().narrow(1, self.query_heads, 1);
+        let v = heads.narrow(1, self.query_heads + 1, 1);
+        let out = attend.attend(layer, q, k, v, positions)?;
+        Ok(self.dense.forward(merge_heads(out)))
+    }
+}
+
+#[derive(Module, Debug)]
+struct FeedForward {
+    dense_h_to_4h: Linear,
+    dense_4h_to_h: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl FeedForward {
+    fn new(config: &ModelConfig, device: &Device) -> Self {
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        Self {
+            dense_h_to_4h: linear(hidden, inner, config.mlp_bias, device),
+            dense_4h_to_h: linear(inner, hidden, config.mlp_bias, device),
+            activation: config.hidden_act,
+        }
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.dense_4h_to_h.forward(self.activation.apply(self.dense_h_to_4h.forward(x)))
+    }
+}

@@ -1,0 +1,36 @@
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::{Architecture, DEFAULTS, Defaults, Names};
+use crate::{ExpertsConfig, ModelConfig, Result, keys::Keys};
+
+/// Mixtral (Jiang et al., 2024, [arXiv:2401.04088](https://arxiv.org/abs/2401.04088)): Mistral with experts in place of the
+/// feed-forward network. The weights of a token's experts sum to 1.
+pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
+    let own: OwnKeys = keys.own()?;
+    let defaults = Defaults { epsilon: 1e-5, theta: 1e6, context: 4096 * 32, ..DEFAULTS };
+    let config = ModelConfig::shared(Architecture::Mixtral, keys, defaults)?;
+    let experts = ExpertsConfig {
+        experts: own.num_local_experts,
+        experts_per_token: own.num_experts_per_tok,
+        intermediate_size: config.intermediate_size,
+        norm_topk_prob: true,
+        dense_layers: BTreeSet::new(),
+    };
+    experts.check("num_local_experts", "intermediate_size")?;
+    ModelConfig { experts: Some(experts), ..config }.with_window(keys.shared.sliding_window)
+}
+
+pub(super) const NAMES: Names = &[
+    (".mlp.", ".block_sparse_moe."),
+    (".gate_proj.", ".w1."),
+    (".down_proj.", ".w2."),
+    (".up_proj.", ".w3."),
+];
+
+#[derive(Deserialize)]
+struct OwnKeys {
+    num_local_experts: usize,
+    num_experts_per_tok: usize,
+}

@@ -1,0 +1,47 @@
+use serde::Deserialize;
+
+use super::{Architecture, DEFAULTS, Defaults};
+use crate::{ModelConfig, Result, keys::Keys, setting::invalid};
+
+/// SmolLM3 (Bakouch et al., 2025, [model card](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)): Llama in which every fourth layer
+/// does not encode positions (Yang et al., 2025, [arXiv:2501.18795](https://arxiv.org/abs/2501.18795)).
+pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
+    let own: OwnKeys = keys.own()?;
+    let defaults = Defaults { theta: 2e6, context: 32_768, tied: true, ..DEFAULTS };
+    let config = ModelConfig::shared(Architecture::SmolLm3, keys, defaults)?;
+    let layers = config.num_hidden_layers;
+    let layers_without_rope = match own.no_rope_layers {
+        Some(rotated) if rotated.len() != layers => {
+            let must_be = format!("num_hidden_layers = {layers}");
+            return Err(invalid("the length of no_rope_layers", rotated.len(), must_be));
+        }
+        // The list says 1 where positions are encoded.
+        Some(rotated) => (0..layers).filter(|layer| rotated[*layer] == 0).collect(),
+        None if own.no_rope_layer_interval == 0 => {
+            return Err(invalid("no_rope_layer_interval", 0, "at least 1"));
+        }
+        None => {
+            let last = |layer: &usize| (layer + 1).is_multiple_of(own.no_rope_layer_interval);
+            (0..layers).filter(last).collect()
+        }
+    };
+    let config = ModelConfig {
+        layers_without_rope,
+        attention_bias: keys.shared.attention_bias,
+        output_bias: keys.shared.attention_bias,
+        mlp_bias: keys.shared.mlp_bias,
+        ..config
+    };
+    config.with_window(keys.shared.optional_window())
+}
+
+#[derive(Deserialize)]
+struct OwnKeys {
+    no_rope_layers: Option<Vec<u8>>,
+    #[serde(default = "fourth")]
+    no_rope_layer_interval: usize,
+}
+
+fn fourth() -> usize {
+    4
+}

@@ -1,0 +1,351 @@
+//! Every architecture beside `transformers`, on the tiny random checkpoints in `fixtures`, which
+//! `tests/goldens/architectures.py` makes.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use briquette::{Budget, CacheShape, HeadScores, KvCache, Policy, Profile, methods};
+use briquette_models::{
+    Architecture, Error, GenerateOptions, Model, ModelConfig, generate, generate_batch, prefill,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+const CHECKPOINTS: [&str; 15] = [
+    "llama",
+    "llama-linear",
+    "llama-dynamic",
+    "llama-yarn",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "phi3-partial",
+    "smollm3",
+    "falcon",
+    "qwen3-moe",
+    "mixtral",
+    "gemma2",
+    "gemma3",
+];
+const VOCABULARY: usize = 96;
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures")).join(name)
+}
+
+fn device() -> Device {
+    briquette::device::open("flex").unwrap()
+}
+
+fn load(name: &str) -> Model {
+    Model::load(folder(name), &device(), DType::F32).unwrap()
+}
+
+fn cache(model: &Model) -> KvCache {
+    model.cache(Policy::full()).unwrap()
+}
+
+/// What `transformers` computes.
+struct Expected {
+    tokens: Vec<u32>,
+    /// `[tokens, VOCABULARY]`, or of the last tokens.
+    logits: Vec<f32>,
+    greedy: Vec<u32>,
+}
+
+impl Expected {
+    fn read(name: &str, prefix: &str) -> Self {
+        let bytes = fs::read(folder(name).join("expected.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let data = |field| file.tensor(&format!("{prefix}{field}")).unwrap().data().to_vec();
+        let ids = |field| {
+            let numbers = data(field);
+            let ids = numbers.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()));
+            ids.map(|id| u32::try_from(id).unwrap()).collect()
+        };
+        let logits = data("logits");
+        let logits = logits.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        Self { tokens: ids("tokens"), logits: logits.collect(), greedy: ids("greedy") }
+    }
+
+    /// The logits after a token of the prompt.
+    fn after(&self, token: usize) -> &[f32] {
+        &self.logits[token * VOCABULARY..(token + 1) * VOCABULARY]
+    }
+}
+
+fn row(ids: &[u32]) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &device())
+}
+
+fn host<const D: usize>(logits: Tensor<D>) -> Vec<f32> {
+    logits.try_into_vec_as().unwrap()
+}
+
+fn assert_close(name: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    let worst = off.fold(0.0, |a: f32, b| if b.is_nan() { b } else { a.max(b) });
+    assert!(worst <= 1e-4, "{name}: differs by {worst}");
+}
+
+fn options(max_new_tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_new_tokens, ..Default::default() }
+}
+
+#[test]
+fn logits_of_a_prompt_are_those_of_transformers() {
+    for name in CHECKPOINTS {
+        let (model, expected) = (load(name), Expected::read(name, ""));
+        let logits = host(model.forward(row(&expected.tokens), &mut cache(&model)).unwrap());
+        assert_close(name, &logits, &expected.logits);
+    }
+}
+
+#[test]
+fn logits_are_the_same_token_by_token_and_in_chunks() {
+    for name in CHECKPOINTS {
+        let (model, expected) = (load(name), Expected::read(name, ""));
+        let mut one_by_one = cache(&model);
+        for (place, token) in expected.tokens.iter().enumerate() {
+            let logits = model.forward_last(row(&[*token]), &mut one_by_one).unwrap();
+            assert_close(name, &host(logits), expected.after(place));
+        }
+        for chunk in [5, 31] {
+            let prompts = [&expected.tokens];
+            let logits = prefill(&model, &prompts, &mut cache(&model), Some(chunk)).unwrap();
+            assert_close(name, &host(logits), expected.after(expected.tokens.len() - 1));
+        }
+    }
+}
+
+#[test]
+fn logits_are_the_same_in_a_batch_padded_on_the_left() {
+    for name in CHECKPOINTS {
+        let (model, expected) = (load(name), Expected::read(name, ""));
+        let lengths = [expected.tokens.len(), 17, 1];
+        let prompts = lengths.map(|length| &expected.tokens[..length]);
+        for chunk in [None, Some(7)] {
+            let logits = host(prefill(&model, &prompts, &mut cache(&model), chunk).unwrap());
+            for (logits, length) in logits.chunks(VOCABULARY).zip(lengths) {
+                assert_close(name, logits, expected.after(length - 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_text_is_that_of_transformers() {
+    for name in CHECKPOINTS {
+        let (model, expected) = (load(name), Expected::read(name, ""));
+        assert_eq!(expected.greedy.len(), 64);
+        // A second row of the batch comes along.
+        let prompts = [&expected.tokens[..], &expected.tokens[..9]];
+        let (rows, _) =
+            generate_batch(&model, &prompts, &mut cache(&model), &options(64), |_, _| {}).unwrap();
+        assert_eq!(rows[0].tokens, expected.greedy, "{name}");
+    }
+}
+
+#[test]
+fn every_architecture_computes_in_half_precision() {
+    let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| x * x).sum::<f32>().sqrt();
+    for name in CHECKPOINTS {
+        let expected = Expected::read(name, "");
+        for (dtype, allowed) in [(DType::F16, 0.01), (DType::BF16, 0.08)] {
+            let model = Model::load(folder(name), &device(), dtype).unwrap();
+            let logits = model.forward(row(&expected.tokens), &mut cache(&model)).unwrap();
+            assert_eq!(logits.dtype(), dtype, "{name}");
+            let logits = host(logits);
+            let pairs = logits.iter().zip(&expected.logits);
+            let off = norm(&mut pairs.map(|(a, b)| a - b));
+            let off = off / norm(&mut expected.logits.iter().copied());
+            assert!(off <= allowed, "{name} in {dtype:?}: differs by {off} of the logits");
+        }
+    }
+}
+
+#[test]
+fn frequencies_of_a_longer_context_are_chosen_before_the_text() {
+    for (name, greedy) in [("phi3", 16), ("llama-dynamic", 0)] {
+        let expected = Expected::read(name, "long_");
+        assert_eq!((expected.tokens.len(), expected.greedy.len()), (160, greedy));
+        let short = load(name);
+        assert_eq!(short.config().max_position_embeddings, 128);
+        let refused = prefill(&short, &[&expected.tokens], &mut cache(&short), None);
+        assert!(matches!(refused, Err(Error::PromptTooLong { tokens: 160, context: 128 })));
+
+        // Dynamic frequencies are those of the text's own length.
+        let context = if greedy == 0 { 160 } else { 256 };
+        let config = short.config().clone().with_context(context).unwrap();
+        let long = Model::load_as(config, folder(name), &device(), DType::F32).unwrap();
+        let logits = prefill(&long, &[&expected.tokens], &mut cache(&long), Some(50)).unwrap();
+        assert_close(name, &host(logits), &expected.logits);
+        let (text, _) =
+            generate(&long, &expected.tokens, &mut cache(&long), &options(greedy), |_| {}).unwrap();
+        assert_eq!(text.tokens, expected.greedy, "{name}");
+    }
+}
+
+#[test]
+fn a_context_beyond_the_model_is_refused() {
+    // `max_position_embeddings`, the longest that factors stretch to, a sliding window.
+    for (name, longest) in [("qwen2", 256), ("phi3", 256), ("llama-dynamic", 256), ("mistral", 128)]
+    {
+        let config = ModelConfig::from_file(folder(name).join("config.json")).unwrap();
+        assert_eq!(config.clone().with_context(longest).unwrap().max_position_embeddings, longest);
+        for context in [0, longest + 1] {
+            let error = config.clone().with_context(context).unwrap_err();
+            assert!(matches!(error, Error::InvalidSetting { key: "context", .. }), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_sliding_window_ends_the_context() {
+    let in_cache = Policy::streaming_llm(Budget::Tokens(16));
+    for name in ["mistral", "gemma2", "gemma3"] {
+        let model = load(name);
+        assert_eq!(model.config().sliding_window, Some(128), "{name}");
+        assert_eq!(model.context(&Policy::full()), Some(128), "{name}");
+        // Entries that have left the window would be seen.
+        assert_eq!(model.context(&in_cache), Some(128), "{name}");
+    }
+    assert_eq!(load("qwen2").context(&in_cache), None);
+}
+
+#[test]
+fn every_policy_runs_on_every_architecture() {
+    for name in CHECKPOINTS {
+        let (model, expected) = (load(name), Expected::read(name, ""));
+        let text = [&expected.tokens[..], &expected.greedy].concat();
+        let prompts = [&text[..60], &text[..45]];
+        for method in methods() {
+            let policy = Policy::named(&method.name, Budget::Tokens(40)).unwrap();
+            let reads = policy.reads_profile();
+            let policy =
+                if reads { policy.with_profile(profile(model.cache_shape())) } else { policy };
+            let mut cache = model.cache(policy).unwrap();
+            let (rows, _) = generate_batch(&model, &prompts, &mut cache, &options(6), |_, _| {})
+                .unwrap_or_else(|error| panic!("{name}, {}: {error}", method.name));
+            assert!(rows.iter().all(|row| row.tokens.len() == 6), "{name}, {}", method.name);
+            assert_eq!(cache.tokens_seen(), [65, 50], "{name}, {}", method.name);
+        }
+    }
+}
+
+/// A score for every head and an error for every layer.
+fn profile(shape: CacheShape) -> Arc<Profile> {
+    let scores: Vec<Vec<f64>> = (0..shape.layers)
+        .map(|layer| (0..shape.query_heads).map(|head| (1 + layer + head) as f64 / 10.0).collect())
+        .collect();
+    Arc::new(Profile {
+        model: "a test".into(),
+        weights: None,
+        made: "by hand".into(),
+        shape,
+        heads: HeadScores { semantic: scores.clone(), copy_paste: scores.clone(), headkv: scores },
+        layer_errors: (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect(),
+    })
+}
+
+/// The configuration of a checkpoint with other keys.
+fn with(name: &str, keys: Value) -> Result<ModelConfig, Error> {
+    let text = fs::read_to_string(folder(name).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    for (key, value) in keys.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    ModelConfig::from_json(&config.to_string())
+}
+
+#[test]
+fn what_an_architecture_has_and_this_has_not_is_refused_by_name() {
+    let unsupported = [
+        ("gemma2", json!({ "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping"),
+        ("gemma3", json!({ "use_bidirectional_attention": true }), "use_bidirectional_attention"),
+        ("falcon", json!({ "alibi": true }), "alibi"),
+        ("falcon", json!({ "new_decoder_architecture": true }), "new_decoder_architecture"),
+        ("falcon", json!({ "multi_query": false }), "multi_query"),
+        ("falcon", json!({ "parallel_attn": false }), "parallel_attn"),
+        ("falcon", json!({ "activation": "relu" }), "hidden_act"),
+        ("phi3", json!({ "rope_parameters": { "rope_type": "other" } }), "rope_type"),
+    ];
+    for (name, keys, named) in unsupported {
+        match with(name, keys) {
+            Err(Error::UnsupportedSetting { key, .. }) => assert_eq!(key, named),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let invalid = [
+        ("smollm3", json!({ "no_rope_layers": [1, 0] }), "the length of no_rope_layers"),
+        ("qwen3-moe", json!({ "decoder_sparse_step": 0 }), "decoder_sparse_step"),
+        ("qwen3-moe", json!({ "num_experts_per_tok": 5 }), "num_experts_per_tok"),
+        ("mixtral", json!({ "num_local_experts": 0 }), "num_local_experts"),
+        ("gemma3", json!({ "layer_types": ["full_attention"] }), "the length of layer_types"),
+        ("mistral", json!({ "sliding_window": 0 }), "sliding_window"),
+        (
+            "phi3-partial",
+            json!({ "rope_parameters": { "partial_rotary_factor": 0.2 } }),
+            "partial_rotary_factor",
+        ),
+        (
+            "phi3",
+            json!({ "rope_parameters": { "rope_type": "longrope",
+            "short_factor": [1.0], "long_factor": [1.0] } }),
+            "the length of short_factor",
+        ),
+    ];
+    for (name, keys, named) in invalid {
+        match with(name, keys) {
+            Err(Error::InvalidSetting { key, .. }) => assert_eq!(key, named),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn files_of_older_versions_mean_the_same() {
+    let longrope = |kind: &str| {
+        json!({ "rope_parameters": null, "rope_theta": 10000.0, "rope_scaling": {
+            "type": kind, "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8],
+        } })
+    };
+    // Phi-3 says `original_max_position_embeddings` outside.
+    assert_eq!(with("phi3", longrope("su")).unwrap(), with("phi3", longrope("longrope")).unwrap());
+
+    let old = with(
+        "gemma3",
+        json!({
+            "rope_parameters": null, "layer_types": null, "sliding_window_pattern": 2,
+            "rope_theta": 50000.0, "rope_scaling": { "rope_type": "linear", "factor": 8.0 },
+            "rope_local_base_freq": 10000.0,
+        }),
+    );
+    assert_eq!(old.unwrap(), load("gemma3").config().clone());
+
+    let no_list = json!({ "no_rope_layers": null, "no_rope_layer_interval": 3 });
+    let config = with("smollm3", no_list).unwrap();
+    assert_eq!(config.layers_without_rope.into_iter().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn the_architecture_is_picked_by_its_name() {
+    for (name, architecture) in [
+        ("llama", Architecture::Llama),
+        ("mistral", Architecture::Mistral),
+        ("qwen2", Architecture::Qwen2),
+        ("qwen3", Architecture::Qwen3),
+        ("phi3", Architecture::Phi3),
+        ("smollm3", Architecture::SmolLm3),
+        ("falcon", Architecture::Falcon),
+        ("qwen3-moe", Architecture::Qwen3Moe),
+        ("mixtral", Architecture::Mixtral),
+        ("gemma2", Architecture::Gemma2),
+        ("gemma3", Architecture::Gemma3),
+    ] {
+        let config = ModelConfig::from_file(folder(name).join("config.json")).unwrap();
+        assert_eq!(config.architecture, architecture);
+    }
+}

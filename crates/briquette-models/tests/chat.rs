@@ -1,0 +1,85 @@
+//! Chat templates beside `transformers`, on the conversations in `fixtures/chat.json`, which `tests/goldens/chat.py` makes.
+
+use std::{collections::BTreeMap, fs};
+
+use briquette_models::{ChatMessage, ChatTemplate, Error};
+use serde::Deserialize;
+use serde_json::json;
+
+#[derive(Deserialize)]
+struct Fixture {
+    templates: BTreeMap<String, String>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    template: String,
+    messages: Vec<BTreeMap<String, String>>,
+    generation_prompt: bool,
+    text: Option<String>,
+    refused: Option<String>,
+}
+
+#[test]
+fn conversations_are_rendered_as_transformers_does() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/chat.json");
+    let fixture: Fixture = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let token = |text: &str| Some(text.to_owned());
+    assert_eq!(fixture.cases.len(), 24);
+    for case in &fixture.cases {
+        let source = fixture.templates[&case.template].as_str();
+        let template = ChatTemplate::new(source, token("<s>"), token("</s>")).unwrap();
+        let messages: Vec<ChatMessage> = case
+            .messages
+            .iter()
+            .map(|message| ChatMessage::new(&message["role"], &message["content"]))
+            .collect();
+        match (template.render(&messages, case.generation_prompt), &case.text) {
+            (Ok(found), Some(text)) => assert_eq!(found, *text, "{}", case.template),
+            (Err(Error::ChatTemplate(found)), None) => {
+                let refused = case.refused.as_deref().unwrap();
+                assert!(found.contains(refused), "{}: {found}", case.template);
+            }
+            (found, _) => panic!("{}: {found:?}", case.template),
+        }
+    }
+}
+
+#[test]
+fn a_folder_says_its_template() {
+    let dir = tempfile::tempdir().unwrap();
+    let messages = [ChatMessage::new("user", "hello")];
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    let render = || {
+        let template = ChatTemplate::load(dir.path()).unwrap();
+        template.map(|template| template.render(&messages, true).unwrap())
+    };
+    assert_eq!(render(), None);
+    write("tokenizer_config.json", &json!({ "bos_token": "<s>" }).to_string());
+    assert_eq!(render(), None);
+
+    let template = "{{ bos_token }}{{ messages[0].content }}{{ pad_token }}";
+    let mut config =
+        json!({ "bos_token": { "content": "<s>", "lstrip": false }, "chat_template": template });
+    write("tokenizer_config.json", &config.to_string());
+    assert_eq!(render().unwrap(), "<s>hello");
+
+    config["pad_token"] = json!("<pad>");
+    config["chat_template"] = json!([
+        { "name": "tool_use", "template": "no" }, { "name": "default", "template": template },
+    ]);
+    write("tokenizer_config.json", &config.to_string());
+    assert_eq!(render().unwrap(), "<s>hello<pad>");
+
+    write("chat_template.jinja", "{{ eos_token }}|{{ messages[0].role }}");
+    assert_eq!(render().unwrap(), "|user");
+}
+
+#[test]
+fn a_broken_template_is_refused() {
+    let broken = ChatTemplate::new("{% for message in messages %}", None, None);
+    assert!(matches!(broken, Err(Error::ChatTemplate(_))));
+    let unknown = ChatTemplate::new("{{ strange(messages) }}", None, None).unwrap();
+    assert!(matches!(unknown.render(&[], false), Err(Error::ChatTemplate(_))));
+}
