@@ -1,12 +1,12 @@
 use burn::{
     module::Module,
-    nn::{Embedding, EmbeddingConfig, Linear, LinearConfig},
+    nn::{Embedding, EmbeddingConfig, LinearConfig},
     tensor::{Device, Int, Tensor, activation::silu},
 };
 
 use briquette::position::PositionEncoding;
 
-use crate::{Attend, LlamaConfig, Result, rms_norm::RmsNorm};
+use crate::{Attend, Linear, LlamaConfig, Result, rms_norm::RmsNorm};
 
 // Fields carry the names of the Hugging Face checkpoint, so a weight's path here is its name there.
 
@@ -153,5 +153,5 @@ impl FeedForward {
 }
 
 pub(crate) fn linear(input: usize, output: usize, bias: bool, device: &Device) -> Linear {
-    LinearConfig::new(input, output).with_bias(bias).init(device)
+    LinearConfig::new(input, output).with_bias(bias).init(device).into()
 }

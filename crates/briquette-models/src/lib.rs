@@ -33,6 +33,7 @@ mod decoder;
 mod error;
 mod generate;
 mod json;
+mod linear;
 mod llama;
 mod load;
 mod rms_norm;
@@ -46,6 +47,7 @@ pub use error::{Error, Result};
 pub use generate::{
     GenerateOptions, Generation, Timing, generate, generate_batch, generate_until, prefill,
 };
+pub use linear::Linear;
 pub use llama::Llama;
 pub use rope::{RopeConfig, RopeScaling};
 pub use tokenizer::{StreamDecoder, Tokenizer};

@@ -1,6 +1,5 @@
 use burn::{
     module::Module,
-    nn::Linear,
     tensor::{DType, Device, Int, Tensor},
 };
 
@@ -10,7 +9,7 @@ use briquette::{
     position::{PositionEncoding, RotaryEmbedding},
 };
 
-use crate::{Attend, Error, LlamaConfig, Result, decoder, decoder::Decoder};
+use crate::{Attend, Error, Linear, LlamaConfig, Result, decoder, decoder::Decoder};
 
 /// A Llama model: token embedding, decoder layers, and a head that may share the embedding.
 ///

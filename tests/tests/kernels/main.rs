@@ -7,6 +7,7 @@ mod common;
 mod compact;
 mod decode_attention;
 mod group;
+mod linear;
 mod lists;
 mod merge;
 mod nearest;

@@ -12,6 +12,7 @@ mod global_local;
 mod group;
 #[cfg(feature = "kernels")]
 mod kernels;
+mod linear;
 mod lists;
 mod merge;
 mod nearest;
@@ -75,6 +76,12 @@ pub trait Ops: Debug + Send + Sync {
     /// Turns rows to their positions, `[batch, heads, tokens, head_dim]`.
     fn rotate(&self, x: Tensor<4>, rotary: RotaryInput) -> Tensor<4> {
         rotate::rotate(x, rotary)
+    }
+
+    /// The product of rows with a matrix of weights, `[rows, outputs]`: `x` is `[rows, inputs]`, `weight`
+    /// `[inputs, outputs]`, and `bias`, `[outputs]`, is added to every row.
+    fn linear(&self, x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+        linear::linear(x, weight, bias)
     }
 
     /// The attention weights of a few queries over the entries of a layer:

@@ -3,6 +3,7 @@
 
 mod attention;
 mod compressed;
+mod linear;
 mod lists;
 mod merge;
 mod regroup;
@@ -52,6 +53,10 @@ impl Ops for Kernels {
 
     fn rotate(&self, x: Tensor<4>, rotary: RotaryInput) -> Tensor<4> {
         rotate::rotate(x.clone(), rotary.clone()).unwrap_or_else(|_| Reference.rotate(x, rotary))
+    }
+
+    fn linear(&self, x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+        linear::linear(&x, &weight, &bias).unwrap_or_else(|| Reference.linear(x, weight, bias))
     }
 
     fn window_weights(&self, input: WindowInput) -> Tensor<4> {
