@@ -453,6 +453,32 @@ def step(b):
         b.run("compress-step/snapkv", "eager", snapkv, shape=f"{shape}, {kept} kept")
 
 
+def linear(b):
+    layers, hidden, inner = b.size(32, 2), b.size(4096, 64), b.size(14336, 128)
+    sizes = {"qkv": (hidden, b.size(6144, 96)), "output": (hidden, hidden), "gate-up": (hidden, 2 * inner),
+             "down": (inner, hidden), "head": (hidden, b.size(128256, 256))}
+    counts = [count for count in [1, 16, 64, 256] if any(b.wants(f"linear/{count}/{name}") for name in [*sizes, "step"])]
+    if not counts:
+        return
+    # As PyTorch's Linear holds them.
+    weights = {name: [b.noise(o, i) * i**-0.5 for _ in range(1 if name == "head" else layers)]
+               for name, (i, o) in sizes.items()}
+    for count in counts:
+        x = {i: b.noise(count, i) for i in (hidden, inner)}
+        for name, (i, o) in sizes.items():
+            row = f"linear/{count}/{name}"
+            if b.wants(row):
+                bytes_ = 2.0 * (i * o + count * (i + o))
+                sets = min(b.sets(bytes_), len(weights[name]))
+                b.run(row, "linear", lambda n: F.linear(x[i], weights[name][n]), sets, bytes_=bytes_,
+                      operations=2.0 * count * i * o, shape=f"{count} × {i} to {o}")
+        row = f"linear/{count}/step"
+        if b.wants(row):
+            b.run(row, "linear", lambda _: [F.linear(x[w.shape[1]], w) for layer in zip(*(weights[name] for name in
+                  ["qkv", "output", "gate-up", "down"])) for w in layer] + [F.linear(x[hidden], weights["head"][0])],
+                  shape=f"{count} rows, {layers} layers and head")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -463,7 +489,7 @@ def main():
     parser.add_argument("--no-graph", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     b = Bench(parser.parse_args())
-    for rows in [ceilings, select, group, compact, rotate, column_scores, window_scores, prefill, decode, merge, step]:
+    for rows in [ceilings, select, group, compact, rotate, column_scores, window_scores, prefill, decode, merge, step, linear]:
         try:
             rows(b)
         except Exception:  # noqa: BLE001

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use briquette_ops::{
     AccumulateInput, AttentionInput, AttentionOps, AttentionOutput, ClassifyInput, ClassifyOutput,
     ClusterOps, DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, ExtendInput,
-    ExtendOutput, Fallback, Fallbacks, GlobalLocalInput, Groups, KvLayout, MergeInput, MergeOps,
-    MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput,
-    Reference, RegroupInput, RegroupOutput, Result, RotaryTables, RowWeightsInput, SelectInput,
-    SelectOps, Selection, Split, WindowInput,
+    ExtendOutput, Fallback, Fallbacks, GlobalLocalInput, Groups, KvLayout, LinearInput, LinearOps,
+    MergeInput, MergeOps, MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops,
+    PackInput, PadInput, Reference, RegroupInput, RegroupOutput, Result, RotaryTables,
+    RowWeightsInput, SelectInput, SelectOps, Selection, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -21,6 +21,7 @@ use crate::{
     extend::extend,
     global_local::global_local,
     group::group,
+    linear::{MOST_LINEAR_ROWS, is_worthwhile, linear},
     merge::merge,
     nearest::nearest,
     pack::pack,
@@ -135,6 +136,17 @@ impl MergeOps for Kernels {
 
     fn ema_weights(&self, input: EmaInput<'_>) -> Result<EmaOutput> {
         self.fallbacks.or(ema_weights(input.clone()), || Reference.ema_weights(input))
+    }
+}
+
+impl LinearOps for Kernels {
+    /// Burn's product where that is known to be the better way.
+    fn linear(&self, input: LinearInput) -> Result<Tensor<2>> {
+        let few = (1..=MOST_LINEAR_ROWS).contains(&input.x.dims()[0]);
+        if !few || !is_worthwhile(&input) {
+            return Reference.linear(input);
+        }
+        self.fallbacks.or(linear(input.clone()), || Reference.linear(input))
     }
 }
 

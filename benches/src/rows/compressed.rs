@@ -7,8 +7,8 @@ use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     ops::{
         AttentionInput, AttentionOps, AttentionOutput, ClusterOps, ClusteredKv, DecodeInput,
-        DecodeOutput, KvLayout, MergeOps, Ops, PackedGroups, QuantizedKv, Reference, RotaryTables,
-        SelectOps, Tail, Visibility,
+        DecodeOutput, KvLayout, LinearOps, MergeOps, Ops, PackedGroups, QuantizedKv, Reference,
+        RotaryTables, SelectOps, Tail, Visibility,
     },
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
 };
@@ -61,6 +61,7 @@ impl AttentionOps for Notes {
 impl SelectOps for Notes {}
 impl MergeOps for Notes {}
 impl ClusterOps for Notes {}
+impl LinearOps for Notes {}
 impl Ops for Notes {}
 
 /// A cache quantized as KIVI does: beside `decode/32768`, the dense decode over as many tokens.

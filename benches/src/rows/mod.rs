@@ -5,6 +5,7 @@ mod ceilings;
 mod compact;
 mod compressed;
 mod group;
+mod linear;
 mod lists;
 mod merge;
 mod rotate;
@@ -19,7 +20,7 @@ type Group = fn(&mut Bench) -> anyhow::Result<()>;
 
 /// Times every row that is wanted.
 pub fn run(bench: &mut Bench) {
-    let groups: [(&str, Group); 12] = [
+    let groups: [(&str, Group); 13] = [
         ("ceilings", ceilings::run),
         ("select", select::run),
         ("group", group::run),
@@ -32,6 +33,7 @@ pub fn run(bench: &mut Bench) {
         ("tokens", tokens::run),
         ("lists", lists::run),
         ("step", step::run),
+        ("linear", linear::run),
     ];
     for (name, group) in groups {
         // Inputs are made outside of what is guarded row by row.

@@ -59,6 +59,7 @@ const fn line(
 }
 
 const SDPA_DECODE: Target = Target::OfPeer { factor: 1.2, variant: "sdpa" };
+const OF_PRODUCTS: Target = Target::OfPeer { factor: 1.15, variant: "linear" };
 const OF_LAYER: &[Target] = &[
     Target::OfOwn { factor: 0.05, row: "layer-prefill/whole", variant: "briquette" },
     Target::OfOwn { factor: 0.05, row: "layer-prefill", variant: "briquette" },
@@ -156,6 +157,30 @@ pub(super) const LINES: &[Line] = &[
     line("compress-step/snapkv", &["eager"], OF_LAYER),
     line("compress-step/h2o", &[], OF_LAYER),
     line("compress-step/ems", &[], OF_LAYER),
+    line("linear/1/qkv", &["linear"], &[]),
+    line("linear/1/output", &["linear"], &[]),
+    line("linear/1/gate-up", &["linear"], &[]),
+    line("linear/1/down", &["linear"], &[]),
+    line("linear/1/head", &["linear"], &[]),
+    line("linear/1/step", &["linear"], &[]),
+    line("linear/16/qkv", &["linear"], &[]),
+    line("linear/16/output", &["linear"], &[]),
+    line("linear/16/gate-up", &["linear"], &[]),
+    line("linear/16/down", &["linear"], &[]),
+    line("linear/16/head", &["linear"], &[]),
+    line("linear/16/step", &["linear"], &[OF_PRODUCTS]),
+    line("linear/64/qkv", &["linear"], &[]),
+    line("linear/64/output", &["linear"], &[]),
+    line("linear/64/gate-up", &["linear"], &[]),
+    line("linear/64/down", &["linear"], &[]),
+    line("linear/64/head", &["linear"], &[]),
+    line("linear/64/step", &["linear"], &[]),
+    line("linear/256/qkv", &["linear"], &[]),
+    line("linear/256/output", &["linear"], &[]),
+    line("linear/256/gate-up", &["linear"], &[]),
+    line("linear/256/down", &["linear"], &[]),
+    line("linear/256/head", &["linear"], &[]),
+    line("linear/256/step", &["linear"], &[OF_PRODUCTS]),
     line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
     line("cold-start/second", &[], &[]),
 ];

@@ -9,8 +9,8 @@ use std::sync::{
 use briquette::{
     CacheConfig, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, MergeOps, OpError, Ops,
-        SelectOps, WindowInput,
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, LinearOps, MergeOps, OpError,
+        Ops, SelectOps, WindowInput,
     },
     position::NoPositionEncoding,
 };
@@ -71,6 +71,7 @@ macro_rules! wraps_attention {
         impl SelectOps for $wrapper {}
         impl MergeOps for $wrapper {}
         impl ClusterOps for $wrapper {}
+        impl LinearOps for $wrapper {}
         impl Ops for $wrapper {}
     )*};
 }

@@ -1,6 +1,6 @@
 use burn::{
     module::Module,
-    nn::{Embedding, EmbeddingConfig, LayerNorm, Linear, LinearConfig},
+    nn::{Embedding, EmbeddingConfig, LayerNorm, LinearConfig},
     tensor::{Device, Int, Tensor},
 };
 
@@ -10,6 +10,7 @@ use crate::{
     Activation, Architecture, Attend, ModelConfig, Result,
     architecture::{FalconLayer, FusedAttention, FusedFeedForward, GemmaLayer, falcon_norm},
     experts::Experts,
+    linear::Linear,
     positions::Positions,
     rms_norm::RmsNorm,
 };
@@ -309,5 +310,5 @@ impl GatedFeedForward {
 }
 
 pub(crate) fn linear(input: usize, output: usize, bias: bool, device: &Device) -> Linear {
-    LinearConfig::new(input, output).with_bias(bias).init(device)
+    LinearConfig::new(input, output).with_bias(bias).init(device).into()
 }

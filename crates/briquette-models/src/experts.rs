@@ -2,13 +2,13 @@ use std::collections::BTreeSet;
 
 use burn::{
     module::Module,
-    nn::Linear,
     tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData},
 };
 
 use crate::{
     ModelConfig, Result,
     decoder::{GatedFeedForward, linear},
+    linear::Linear,
     setting::invalid,
 };
 

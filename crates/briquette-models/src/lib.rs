@@ -39,6 +39,7 @@ mod experts;
 mod generate;
 mod json;
 mod keys;
+mod linear;
 mod load;
 mod model;
 mod positions;
@@ -60,6 +61,7 @@ pub use experts::ExpertsConfig;
 pub use generate::{
     GenerateOptions, Generation, Timing, generate, generate_batch, generate_until, prefill,
 };
+pub use linear::Linear;
 pub use model::Model;
 pub use rope::RopeConfig;
 pub use rope_scaling::RopeScaling;

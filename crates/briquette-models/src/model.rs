@@ -1,6 +1,5 @@
 use burn::{
     module::Module,
-    nn::Linear,
     tensor::{DType, Device, Int, Tensor},
 };
 
@@ -9,7 +8,9 @@ use briquette::{
     position::PositionEncoding,
 };
 
-use crate::{Attend, Error, ModelConfig, Result, decoder, decoder::Decoder, positions::Positions};
+use crate::{
+    Attend, Error, Linear, ModelConfig, Result, decoder, decoder::Decoder, positions::Positions,
+};
 
 /// A causal language model: token embedding, decoder layers of its [`Architecture`](crate::Architecture), and a head that may share
 /// the embedding.

@@ -1,15 +1,16 @@
 //! The operations that KV-cache compression is made of.
 //!
 //! Each operation is stated once: a file holds its input, its output and its reference, which is Burn's tensor operations
-//! and runs on any device. Four traits group them, and a crate of kernels implements the traits:
+//! and runs on any device. Traits group them, and a crate of kernels implements the traits:
 //!
 //! - [`AttentionOps`]: attention of a prompt, decode attention over every [`KvLayout`], the weights of a window of queries,
 //!   rotation;
 //! - [`SelectOps`]: which entries stay, and their move into less room, ragged or padded;
 //! - [`MergeOps`]: the nearest of some rows, weighted sums of rows, merged rows;
-//! - [`ClusterOps`]: entries that several tokens share (EMS).
+//! - [`ClusterOps`]: entries that several tokens share (EMS);
+//! - [`LinearOps`]: products with weights, for the model around a cache.
 //!
-//! [`Ops`] is all four. [`Reference`] answers with tensor operations.
+//! [`Ops`] is all of them. [`Reference`] answers with tensor operations.
 
 mod attention;
 mod cluster;
@@ -17,6 +18,7 @@ mod entries;
 mod error;
 mod fallbacks;
 mod laid_out;
+mod linear;
 mod merge;
 mod ops;
 mod product;
@@ -41,6 +43,7 @@ pub use entries::{
 pub use error::{OpError, Result};
 pub use fallbacks::{Fallback, Fallbacks};
 pub use laid_out::{laid_out, select_entries};
+pub use linear::{LinearInput, LinearOps};
 pub use merge::{
     AccumulateInput, EmaInput, EmaOutput, MergeInput, MergeOps, NearestInput, NearestOutput, merge,
 };

@@ -1,10 +1,10 @@
 use crate::{
-    attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, merge::MergeOps,
-    select::SelectOps,
+    attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, linear::LinearOps,
+    merge::MergeOps, select::SelectOps,
 };
 
-/// All operations a cache uses.
-pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps {
+/// All operations of a cache, and the products with weights of the model around it.
+pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + LinearOps {
     /// How often tensor operations answered for a kernel, by operation; nothing where there are no kernels to fall back
     /// from.
     fn fallbacks(&self) -> Vec<Fallback> {
@@ -20,4 +20,5 @@ impl AttentionOps for Reference {}
 impl SelectOps for Reference {}
 impl MergeOps for Reference {}
 impl ClusterOps for Reference {}
+impl LinearOps for Reference {}
 impl Ops for Reference {}

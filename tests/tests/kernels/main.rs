@@ -8,6 +8,7 @@ mod compact;
 mod decode_attention;
 mod fallbacks;
 mod group;
+mod linear;
 mod lists;
 mod merge;
 mod nearest;

@@ -1,6 +1,6 @@
 use burn::{
     module::Module,
-    nn::{LayerNorm, LayerNormConfig, Linear},
+    nn::{LayerNorm, LayerNormConfig},
     tensor::{Device, Tensor},
 };
 use serde::Deserialize;
@@ -12,6 +12,7 @@ use crate::{
     Activation, Attend, ModelConfig, Result,
     decoder::{linear, merge_heads, split_heads},
     keys::Keys,
+    linear::Linear,
     setting::unsupported,
 };
 

@@ -1,6 +1,5 @@
 use burn::{
     module::Module,
-    nn::Linear,
     tensor::{Device, Tensor},
 };
 
@@ -11,6 +10,7 @@ use crate::{
     Activation, Attend, ModelConfig, Result,
     decoder::{linear, merge_heads, split_heads},
     keys::Keys,
+    linear::Linear,
 };
 
 /// Phi-3 (Abdin et al., 2024, [arXiv:2404.14219](https://arxiv.org/abs/2404.14219)): Llama with one matrix for queries, keys and

@@ -1,0 +1,171 @@
+//! Products of few rows with weights: those of a decode step of Llama 3 8B, one by one and all in turn.
+
+use anyhow::Result;
+use briquette::ops::{LinearInput, Ops, Reference};
+use burn::tensor::{DType, Tensor};
+
+use crate::{
+    bench::{Bench, Case, Difference, Variant, difference},
+    measure::keep,
+    model::Dimensions,
+};
+
+/// Rows of a product, and the names of its matrices in the order of [`sizes`], then of all in turn.
+const ROWS: [(usize, [&str; 6]); 4] = [
+    (
+        1,
+        [
+            "linear/1/qkv",
+            "linear/1/output",
+            "linear/1/gate-up",
+            "linear/1/down",
+            "linear/1/head",
+            "linear/1/step",
+        ],
+    ),
+    (
+        16,
+        [
+            "linear/16/qkv",
+            "linear/16/output",
+            "linear/16/gate-up",
+            "linear/16/down",
+            "linear/16/head",
+            "linear/16/step",
+        ],
+    ),
+    (
+        64,
+        [
+            "linear/64/qkv",
+            "linear/64/output",
+            "linear/64/gate-up",
+            "linear/64/down",
+            "linear/64/head",
+            "linear/64/step",
+        ],
+    ),
+    (
+        256,
+        [
+            "linear/256/qkv",
+            "linear/256/output",
+            "linear/256/gate-up",
+            "linear/256/down",
+            "linear/256/head",
+            "linear/256/step",
+        ],
+    ),
+];
+/// Columns at either end of a product that are checked.
+const CHECKED: usize = 32;
+
+/// Inputs and outputs of the matrices of a layer, queries with keys and values and gate with up as one each, and of the head.
+fn sizes(of: Dimensions) -> [[usize; 2]; 5] {
+    let queries = of.query_heads * of.head_dim;
+    let all = queries + 2 * of.kv_heads * of.head_dim;
+    let Dimensions { hidden, inner, vocabulary, .. } = of;
+    [[hidden, all], [queries, hidden], [hidden, 2 * inner], [inner, hidden], [hidden, vocabulary]]
+}
+
+pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    if !ROWS.iter().flat_map(|(_, names)| names).any(|row| bench.wants(row)) {
+        return Ok(());
+    }
+    let dimensions = if bench.quick { Dimensions::TINY } else { Dimensions::LLAMA_3_8B };
+    let sizes = sizes(dimensions);
+    // One after another, and as they lie in a model.
+    let weights = sizes.map(|[inputs, outputs]| {
+        let head = outputs == dimensions.vocabulary;
+        let count = if head { 1 } else { dimensions.layers };
+        let matrix = |_| bench.noise([inputs, outputs], bench.dtype) * (inputs as f64).powf(-0.5);
+        (0..count).map(matrix).collect::<Vec<Tensor<2>>>()
+    });
+    for (rows, names) in ROWS {
+        let x = sizes.map(|[inputs, _]| bench.noise([rows, inputs], bench.dtype));
+        for (matrix, row) in names.into_iter().enumerate() {
+            if !bench.wants(row) {
+                continue;
+            }
+            if matrix == sizes.len() {
+                step(bench, row, &x, &weights);
+            } else {
+                one(bench, row, &x[matrix], &weights[matrix]);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a product reads and writes, and its operations.
+fn work(bench: &Bench, x: &Tensor<2>, weight: &Tensor<2>) -> (f64, f64) {
+    let ([rows, inputs], outputs) = (x.dims(), weight.dims()[1]);
+    let numbers = inputs * outputs + rows * (inputs + outputs);
+    (numbers as f64 * bench.number(), 2.0 * (rows * inputs * outputs) as f64)
+}
+
+fn one(bench: &mut Bench, row: &'static str, x: &Tensor<2>, weights: &[Tensor<2>]) {
+    let (bytes, operations) = work(bench, x, &weights[0]);
+    let ([rows, inputs], outputs) = (x.dims(), weights[0].dims()[1]);
+    let case = Case { row, shape: format!("{rows} × {inputs} to {outputs}"), bytes, operations };
+    let sets = bench.sets(bytes).min(weights.len());
+    each_variant(bench, |bench, name, ops| {
+        let product = |set: usize| product(ops, x, &weights[set]);
+        let check = || check(x, &weights[0], product(0)?);
+        bench.run(&case, name, sets, Some(&check), &|set| keep(product(set)?));
+    });
+}
+
+fn product(ops: &dyn Ops, x: &Tensor<2>, weight: &Tensor<2>) -> Result<Tensor<2>> {
+    Ok(ops.linear(LinearInput { x: x.clone(), weight: weight.clone(), bias: None })?)
+}
+
+/// The products of all layers in turn, then of the head.
+fn step(bench: &mut Bench, row: &'static str, x: &[Tensor<2>; 5], weights: &[Vec<Tensor<2>>; 5]) {
+    let [layers @ .., heads] = weights;
+    let all: Vec<(&Tensor<2>, &Tensor<2>)> = (0..layers[0].len())
+        .flat_map(|layer| x.iter().zip(layers).map(move |(x, weights)| (x, &weights[layer])))
+        .chain(heads.iter().map(|head| (&x[4], head)))
+        .collect();
+    let (mut bytes, mut operations) = (0.0, 0.0);
+    for (x, weight) in &all {
+        let work = work(bench, x, weight);
+        bytes += work.0;
+        operations += work.1;
+    }
+    let shape = format!("{} rows, {} layers and head", x[0].dims()[0], layers[0].len());
+    let case = Case { row, shape, bytes, operations };
+    each_variant(bench, |bench, name, ops| {
+        bench.run(&case, name, 1, None, &|_| {
+            let products = all.iter().map(|(x, weight)| product(ops, x, weight));
+            keep(products.collect::<Result<Vec<_>>>()?)
+        });
+    });
+}
+
+/// The tensor operation that stands in is Burn's own.
+fn each_variant(bench: &mut Bench, mut run: impl FnMut(&mut Bench, &str, &dyn Ops)) {
+    if bench.variants.contains(&Variant::Briquette) {
+        let ops = bench.ops.clone();
+        run(bench, "briquette", ops.as_ref());
+    }
+    if bench.variants.contains(&Variant::Burn) {
+        run(bench, "burn", &Reference);
+    }
+}
+
+/// A few columns, in f32 and without a product that would have to be trusted.
+fn check(x: &Tensor<2>, weight: &Tensor<2>, found: Tensor<2>) -> Result<Difference> {
+    let ([rows, inputs], outputs) = (x.dims(), weight.dims()[1]);
+    let count = CHECKED.min(outputs);
+    let mut most = (0.0, 0.0);
+    for first in [0, outputs - count] {
+        let wide = x.clone().cast(DType::F32).reshape([rows, 1, inputs]);
+        let columns = weight.clone().narrow(1, first, count).cast(DType::F32).transpose();
+        let expected = (wide * columns.reshape([1, count, inputs])).sum_dim(2);
+        let own = found.clone().narrow(1, first, count);
+        let (off, of) = difference(own, expected.reshape([rows, count]))?;
+        most = (f64::max(most.0, off), f64::max(most.1, of));
+    }
+    Ok(most)
+}

@@ -1,0 +1,42 @@
+use burn::backend::{Backend, ExtensionType, backend_extension, tensor::FloatTensor};
+#[cfg(feature = "fusion")]
+use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
+use burn_cubecl::CubeBackend;
+
+use super::launch::launch;
+
+/// What is added to every row of the product.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) enum Added<B: Backend> {
+    Nothing,
+    Bias { bias: FloatTensor<B> },
+}
+
+/// The kernels as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait LinearBackend: Backend {
+    /// See [`super::linear`].
+    #[fusion(meta = output)]
+    fn linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] added: Added<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// What will be returned, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn output(x: &TensorSpec, weight: &TensorSpec, _added: &AddedMetadata) -> TensorSpec {
+    TensorSpec::new(Shape::from([x.shape[0], weight.shape[1]]), x.dtype)
+}
+
+impl LinearBackend for CubeBackend {
+    fn linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        added: Added<Self>,
+    ) -> FloatTensor<Self> {
+        launch(x, weight, added)
+    }
+}

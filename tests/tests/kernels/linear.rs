@@ -1,0 +1,170 @@
+//! One number and many, sizes that no tile divides, ranges that end inside a tile, every arrangement of planes.
+
+use briquette::ops::{LinearInput, OpError};
+use briquette_kernels::{MOST_LINEAR_ROWS, linear};
+use briquette_tests::{
+    backends::{backends, host},
+    inputs::{Noise, round},
+};
+use burn::tensor::{DType, Device, Tensor};
+
+use crate::common::{numbers, poison};
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+    bias: bool,
+}
+
+fn cases() -> Vec<Case> {
+    let case = |rows, inputs, outputs, bias| Case { rows, inputs, outputs, bias };
+    vec![
+        case(1, 1, 1, false),
+        case(8, 16, 8, true),
+        case(3, 7, 5, true),
+        case(16, 1040, 200, false),
+        case(1, 4096, 72, true),
+        case(9, 48, 1000, false),
+        case(17, 272, 516, true),
+        case(40, 160, 136, true),
+        case(64, 96, 520, false),
+        case(65, 336, 64, true),
+        case(150, 64, 264, false),
+        case(MOST_LINEAR_ROWS, 32, 200, true),
+    ]
+}
+
+/// A call, and for each number of the result what it is and how large its terms are together.
+struct Drawn {
+    call: LinearInput,
+    expected: Vec<(f64, f64)>,
+}
+
+impl Case {
+    fn draw(self, dtype: DType, device: &Device) -> Drawn {
+        let Self { rows, inputs, outputs, bias } = self;
+        let mut noise = Noise::new((rows * 31 + inputs) as u64);
+        let mut tensor = |rows, columns| {
+            noise.tensor([1, 1, rows, columns], device).reshape([rows, columns]).cast(dtype)
+        };
+        let (x, weight) = (tensor(rows, inputs), tensor(inputs, outputs));
+        let bias = bias.then(|| tensor(1, outputs).reshape([outputs]));
+        let f64s = |list: Vec<f32>| list.into_iter().map(f64::from).collect::<Vec<f64>>();
+        let (of_x, of_weight) = (f64s(numbers(x.clone())), f64s(numbers(weight.clone())));
+        let of_bias = bias.clone().map_or(vec![0.0; outputs], |bias| f64s(numbers(bias)));
+        let expected = (0..rows * outputs).map(|place| {
+            let (row, output) = (place / outputs, place % outputs);
+            let terms = (0..inputs)
+                .map(|input| of_x[row * inputs + input] * of_weight[input * outputs + output]);
+            let terms = terms.chain([of_bias[output]]);
+            terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
+        });
+        Drawn { expected: expected.collect(), call: LinearInput { x, weight, bias } }
+    }
+}
+
+impl Drawn {
+    /// Sums are f32 and rounded once: to the next number, or the one beyond where the sum is off by its own rounding.
+    fn check(&self, call: LinearInput, dtype: DType, what: &str) -> Vec<f32> {
+        poison(&call.x.device(), &[self.expected.len(), self.expected.len() * 4]);
+        let dims = [call.x.dims()[0], call.weight.dims()[1]];
+        let found = linear(call).unwrap();
+        assert_eq!(found.dims(), dims, "{what}");
+        assert_eq!(found.dtype(), dtype, "{what}");
+        let found = numbers(found);
+        for (index, (found, (sum, size))) in found.iter().zip(&self.expected).enumerate() {
+            let slack = 2e-6 * size;
+            let low = round(sum - slack, dtype) - slack;
+            let high = round(sum + slack, dtype) + slack;
+            let own = f64::from(*found);
+            assert!(
+                (low..=high).contains(&own),
+                "{own} at {index}, expected {low} to {high}, {what}, {dtype:?}"
+            );
+        }
+        found
+    }
+}
+
+/// The same numbers, columns after columns.
+fn turned(x: &Tensor<2>) -> Tensor<2> {
+    x.clone().swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1)
+}
+
+/// The same numbers, between others.
+fn within(x: &Tensor<2>) -> Tensor<2> {
+    let around = || x.clone().mul_scalar(f32::NAN);
+    Tensor::cat(vec![around(), x.clone(), around()], 1).narrow(1, x.dims()[1], x.dims()[1])
+}
+
+#[test]
+fn linear_of_cases() {
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            for case in backend.some(cases(), dtype) {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                let drawn = case.draw(dtype, &backend.device);
+                let LinearInput { x, weight, bias } = drawn.call.clone();
+                let found = drawn.check(drawn.call.clone(), dtype, "as it is");
+                let again = drawn.check(drawn.call.clone(), dtype, "again");
+                assert_eq!(found, again, "two runs give the same bits");
+                let call = |x, weight| LinearInput { x, weight, bias: bias.clone() };
+                let x_turned = call(turned(&x), weight.clone());
+                assert_eq!(found, drawn.check(x_turned, dtype, "x turned"));
+                let x_within = call(within(&x), weight.clone());
+                assert_eq!(found, drawn.check(x_within, dtype, "x within"));
+                drawn.check(call(x.clone(), turned(&weight)), dtype, "weight turned");
+                drawn.check(call(x, within(&weight)), dtype, "weight within");
+            }
+        }
+    }
+}
+
+fn zeros(device: &Device) -> LinearInput {
+    LinearInput {
+        x: Tensor::zeros([3, 5], (device, DType::F32)),
+        weight: Tensor::zeros([5, 7], (device, DType::F32)),
+        bias: None,
+    }
+}
+
+#[test]
+fn linear_refuses_the_host() {
+    let error = linear(zeros(&host())).unwrap_err();
+    assert_eq!(error, OpError::Device { operation: "linear" });
+}
+
+#[test]
+fn linear_refuses() {
+    let operation = "linear";
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        let whole = || zeros(&backend.device);
+        let zeros = |rows, columns| Tensor::zeros([rows, columns], (&backend.device, DType::F32));
+        let error = linear(LinearInput { weight: zeros(4, 7), ..whole() }).unwrap_err();
+        let (found, expected) = (vec![4, 7], vec![5, 7]);
+        assert_eq!(error, OpError::Shape { operation, tensor: "weight", found, expected });
+        let bias = Tensor::zeros([5], (&backend.device, DType::F32));
+        let error = linear(LinearInput { bias: Some(bias), ..whole() }).unwrap_err();
+        let (found, expected) = (vec![5], vec![7]);
+        assert_eq!(error, OpError::Shape { operation, tensor: "bias", found, expected });
+        let error =
+            linear(LinearInput { x: zeros(MOST_LINEAR_ROWS + 1, 5), ..whole() }).unwrap_err();
+        let (found, max) = (MOST_LINEAR_ROWS + 1, MOST_LINEAR_ROWS);
+        assert_eq!(error, OpError::TooLarge { operation, what: "rows", found, max });
+        let error = linear(LinearInput { x: zeros(0, 5), ..whole() }).unwrap_err();
+        let expected = "1 or more".to_owned();
+        assert_eq!(error, OpError::Value { operation, what: "rows", found: 0, expected });
+        let error = linear(LinearInput { weight: zeros(5, 0), ..whole() }).unwrap_err();
+        let expected = "1 or more".to_owned();
+        assert_eq!(error, OpError::Value { operation, what: "outputs", found: 0, expected });
+        if backend.device.supports_dtype(DType::F16) {
+            let half = whole().weight.cast(DType::F16);
+            let error = linear(LinearInput { weight: half, ..whole() }).unwrap_err();
+            let (found, expected) = (DType::F16, DType::F32);
+            let tensor = "weight";
+            assert_eq!(error, OpError::DataType { operation, tensor, found, expected });
+        }
+    }
+}
