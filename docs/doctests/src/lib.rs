@@ -49,6 +49,7 @@ pages! {
     evaluate_tune: "evaluate/tune.md",
     train_ember: "train-ember.md",
     how_it_is_built: "how-it-is-built.md",
+    glossary: "glossary.md",
     test_it: "test-it.md",
     measured_results: "measured-results.md",
     what_does_not_work_yet: "what-does-not-work-yet.md",
