@@ -7,7 +7,8 @@ use crate::{
     architecture::Defaults,
     json::{parse, read_text},
     keys::{Family, GenerationKeys, Keys, TokenIds, token},
-    rope::{RopeConfig, RopeKeys},
+    rope::RopeConfig,
+    rope_keys::RopeKeys,
     setting::{invalid, unsupported},
 };
 

@@ -1,47 +1,13 @@
-use std::collections::BTreeSet;
-
 use burn::{
     module::Module,
     tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData},
 };
 
 use crate::{
-    ModelConfig, Result,
-    decoder::{GatedFeedForward, linear},
+    ExpertsConfig, ModelConfig, Result,
+    blocks::{GatedFeedForward, linear},
     linear::Linear,
-    setting::invalid,
 };
-
-/// The feed-forward networks of a mixture of experts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ExpertsConfig {
-    /// Experts a layer.
-    pub experts: usize,
-    /// Experts a token is given to.
-    pub experts_per_token: usize,
-    /// Channels inside an expert.
-    pub intermediate_size: usize,
-    /// Whether the weights of a token's experts are made to sum to 1.
-    pub norm_topk_prob: bool,
-    /// Layers that have one network, as wide as `intermediate_size` of the configuration, instead.
-    pub dense_layers: BTreeSet<usize>,
-}
-
-impl ExpertsConfig {
-    /// `experts` and `inner` are the keys of the file that say how many there are, and how wide.
-    pub(crate) fn check(&self, experts: &'static str, inner: &'static str) -> Result<()> {
-        for (key, value) in [(experts, self.experts), (inner, self.intermediate_size)] {
-            if value == 0 {
-                return Err(invalid(key, 0, "at least 1"));
-            }
-        }
-        if !(1..=self.experts).contains(&self.experts_per_token) {
-            let must_be = format!("from 1 to {experts} = {}", self.experts);
-            return Err(invalid("num_experts_per_tok", self.experts_per_token, must_be));
-        }
-        Ok(())
-    }
-}
 
 /// A mixture of experts (Shazeer et al., 2017, [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few
 /// networks whose gates are highest, and their outputs are added with the gates' softmax as weights.

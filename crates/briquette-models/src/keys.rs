@@ -1,6 +1,6 @@
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{Result, json::parse, rope::RopeParameters};
+use crate::{Result, json::parse, rope_keys::RopeParameters};
 
 /// The one key every architecture has.
 #[derive(Deserialize)]

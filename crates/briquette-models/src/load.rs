@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -8,7 +8,11 @@ use burn_store::{
     ApplyError, FloatCastAdapter, ModuleAdapter, ModuleSnapshot, PyTorchToBurnAdapter,
 };
 
-use crate::{Architecture, Error, Model, ModelConfig, Result, weights::Weights};
+use crate::{
+    Architecture, Error, Model, ModelConfig, Result,
+    expected::{Expected, Slot},
+    weights::Weights,
+};
 
 impl Model {
     /// Reads a model from a Hugging Face folder: `config.json`, `generation_config.json` if there is one, and
@@ -68,17 +72,6 @@ impl Model {
         }
         Ok(model)
     }
-}
-
-/// The tensors the model needs, by their names in a checkpoint.
-pub(crate) type Expected = BTreeMap<String, Slot>;
-
-/// Where a tensor goes.
-pub(crate) struct Slot {
-    /// The path of the parameter.
-    pub(crate) path: String,
-    /// The shape that a checkpoint stores.
-    pub(crate) shape: Vec<usize>,
 }
 
 fn expected_tensors(model: &Model) -> Expected {

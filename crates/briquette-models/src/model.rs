@@ -9,7 +9,8 @@ use briquette::{
 };
 
 use crate::{
-    Attend, Error, Linear, ModelConfig, Result, decoder, decoder::Decoder, positions::Positions,
+    Attend, Error, Linear, ModelConfig, Result, blocks::linear, decoder::Decoder,
+    positions::Positions,
 };
 
 /// A causal language model: token embedding, decoder layers of its [`Architecture`](crate::Architecture), and a head that may share
@@ -35,7 +36,7 @@ impl Model {
     /// # Errors
     /// [`Error::Cache`] if the position encoding cannot be built.
     pub fn new(config: ModelConfig, device: &Device) -> Result<Self> {
-        let head = || decoder::linear(config.hidden_size, config.vocab_size, false, device);
+        let head = || linear(config.hidden_size, config.vocab_size, false, device);
         Ok(Self {
             model: Decoder::new(&config, device),
             lm_head: (!config.tie_word_embeddings).then(head),

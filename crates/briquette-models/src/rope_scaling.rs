@@ -4,7 +4,7 @@ use briquette::position::RotaryEmbedding;
 
 use crate::{
     Result,
-    rope::RopeParameters,
+    rope_keys::RopeParameters,
     setting::{invalid, unsupported},
 };
 

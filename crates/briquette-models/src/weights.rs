@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use crate::{
     Error, Result,
+    expected::{Expected, Slot},
     json::{check_regular, parse, read_text},
-    load::{Expected, Slot},
 };
 
 /// The format's own limit, which keeps a damaged length from allocating the memory it claims.

@@ -10,7 +10,7 @@ use briquette::position::PositionEncoding;
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
     Activation, Attend, ModelConfig, Result,
-    decoder::{linear, merge_heads, split_heads},
+    blocks::{linear, merge_heads, split_heads},
     keys::Keys,
     linear::Linear,
     setting::unsupported,

@@ -11,10 +11,11 @@ use briquette::position::PositionEncoding;
 use super::{Architecture, DEFAULTS, Defaults};
 use crate::{
     Activation, Attend, ModelConfig, Result,
-    decoder::{Attention, GatedFeedForward},
+    blocks::{Attention, GatedFeedForward},
     keys::Keys,
     rms_norm::RmsNorm,
-    rope::{RopeConfig, RopeKeys, RopeParameters},
+    rope::RopeConfig,
+    rope_keys::{RopeKeys, RopeParameters},
     setting::{invalid, unsupported},
 };
 

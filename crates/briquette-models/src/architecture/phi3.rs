@@ -8,7 +8,7 @@ use briquette::position::PositionEncoding;
 use super::{Architecture, DEFAULTS, Defaults};
 use crate::{
     Activation, Attend, ModelConfig, Result,
-    decoder::{linear, merge_heads, split_heads},
+    blocks::{linear, merge_heads, split_heads},
     keys::Keys,
     linear::Linear,
 };

@@ -10,6 +10,7 @@
 //! base models, without a chat template.
 
 mod choose;
+mod common;
 mod coqa;
 mod gsm8k;
 mod infinite_bench;
@@ -21,7 +22,7 @@ mod read;
 mod truthful_qa;
 mod zero_scrolls;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -33,14 +34,11 @@ pub use long_bench_v2::LongBenchV2;
 pub use truthful_qa::TruthfulQa;
 pub use zero_scrolls::ZeroScrolls;
 
-use crate::{
-    Error, Result,
-    grid::Question,
-    metrics::Metric,
-    tasks::{
-        Labelled,
-        family::{labelled, resolve},
-    },
+use common::{before, checked, named_by, resolved, stem};
+
+use crate::tasks::{
+    Labelled,
+    family::{labelled, resolve},
 };
 
 /// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`, `[[tasks.zero-scrolls]]`,
@@ -98,41 +96,4 @@ impl Files {
         resolve(&mut self.coqa, base);
         resolve(&mut self.truthful_qa, base);
     }
-}
-
-/// As benchmarks ask: everything in one prompt.
-fn before() -> Vec<Question> {
-    vec![Question::Before]
-}
-
-fn resolved(path: &mut PathBuf, base: &Path) {
-    // An absolute path stays what it is.
-    *path = base.join(&path);
-}
-
-/// The name of a file without its ending.
-fn stem(file: &Path) -> String {
-    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The name of the data set that a file holds: its own if `known`, else that of its folder if that is known.
-fn named_by(file: &Path, known: impl Fn(&str) -> bool) -> String {
-    let folder = file.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    if !known(&stem(file)) && known(&folder) { folder.into_owned() } else { stem(file) }
-}
-
-/// The metric of a benchmark, which must be one of its own.
-fn checked(
-    task: &'static str,
-    metric: Option<Metric>,
-    default: Metric,
-    own: &[Metric],
-) -> Result<Metric> {
-    let metric = metric.unwrap_or(default);
-    if own.contains(&metric) {
-        return Ok(metric);
-    }
-    let known: Vec<&str> = own.iter().map(|metric| metric.name()).collect();
-    let reason = format!("`{}` does not score it; {} do", metric.name(), known.join(", "));
-    Err(Error::TaskParameter { task, parameter: "metric", reason })
 }

@@ -7,6 +7,7 @@
 //! place of what is asked for.
 
 mod cell;
+mod common;
 mod key_value;
 mod multi_turn;
 mod names;
@@ -30,10 +31,9 @@ pub use variables::{VariableForm, VariableTracking};
 pub use words::{CommonWords, FrequentWords};
 
 pub use crate::tasks::{Family, Labelled};
-use crate::{
-    grid::Question,
-    tasks::family::{labelled, resolve},
-};
+use common::{answer_room, both};
+
+use crate::tasks::family::{labelled, resolve};
 
 /// Generated tasks by family, as a run file lists them: `[[tasks.needle]]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -92,14 +92,4 @@ impl Generated {
         resolve(&mut self.key_value, base);
         resolve(&mut self.multi_turn, base);
     }
-}
-
-/// Both, before and after: what `ask` is if a run file does not say.
-fn both() -> Vec<Question> {
-    vec![Question::Before, Question::After]
-}
-
-/// Tokens an answer may take: `least`, or half as many again as the right answer.
-fn answer_room(least: usize, right: usize) -> usize {
-    least.max(right + right.div_ceil(2))
 }

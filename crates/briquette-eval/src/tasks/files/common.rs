@@ -1,0 +1,42 @@
+//! What tasks from files share.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result, grid::Question, metrics::Metric};
+
+/// As benchmarks ask: everything in one prompt.
+pub(super) fn before() -> Vec<Question> {
+    vec![Question::Before]
+}
+
+pub(super) fn resolved(path: &mut PathBuf, base: &Path) {
+    // An absolute path stays what it is.
+    *path = base.join(&path);
+}
+
+/// The name of a file without its ending.
+pub(super) fn stem(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The name of the data set that a file holds: its own if `known`, else that of its folder if that is known.
+pub(super) fn named_by(file: &Path, known: impl Fn(&str) -> bool) -> String {
+    let folder = file.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    if !known(&stem(file)) && known(&folder) { folder.into_owned() } else { stem(file) }
+}
+
+/// The metric of a benchmark, which must be one of its own.
+pub(super) fn checked(
+    task: &'static str,
+    metric: Option<Metric>,
+    default: Metric,
+    own: &[Metric],
+) -> Result<Metric> {
+    let metric = metric.unwrap_or(default);
+    if own.contains(&metric) {
+        return Ok(metric);
+    }
+    let known: Vec<&str> = own.iter().map(|metric| metric.name()).collect();
+    let reason = format!("`{}` does not score it; {} do", metric.name(), known.join(", "));
+    Err(Error::TaskParameter { task, parameter: "metric", reason })
+}

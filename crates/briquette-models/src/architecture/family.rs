@@ -1,0 +1,53 @@
+use crate::Activation;
+
+/// A family of models, by the `model_type` of its configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Architecture {
+    /// Llama 1 to 3.2, CodeLlama, LongChat, SmolLM 1 and 2.
+    Llama,
+    /// Mistral 7B, v0.1 to v0.3.
+    Mistral,
+    /// Qwen2 and Qwen2.5.
+    Qwen2,
+    /// Qwen3.
+    Qwen3,
+    /// Phi-3, Phi-3.5 and Phi-4.
+    Phi3,
+    /// SmolLM3.
+    SmolLm3,
+    /// Falcon-7B.
+    Falcon,
+    /// Qwen3 with a mixture of experts.
+    Qwen3Moe,
+    /// Mixtral.
+    Mixtral,
+    /// Gemma 2.
+    Gemma2,
+    /// Gemma 3, its text model.
+    Gemma3,
+}
+
+/// What `transformers` takes for keys that a file leaves out.
+pub(crate) struct Defaults {
+    pub(crate) epsilon: f64,
+    pub(crate) theta: f64,
+    pub(crate) context: usize,
+    pub(crate) tied: bool,
+    /// `None`: `hidden_size / num_attention_heads`.
+    pub(crate) head_dim: Option<usize>,
+    pub(crate) activation: Activation,
+}
+
+/// Llama's, which most share.
+pub(crate) const DEFAULTS: Defaults = Defaults {
+    epsilon: 1e-6,
+    theta: 10_000.0,
+    context: 2048,
+    tied: false,
+    head_dim: None,
+    activation: Activation::Silu,
+};
+
+/// Where the names of a checkpoint differ from the paths of the modules: ours, theirs.
+pub(crate) type Names = &'static [(&'static str, &'static str)];
