@@ -22,7 +22,7 @@ pub trait AttentionOps: Debug + Send + Sync {
     }
 
     /// Attention of one query a head, or a few, over keys and values read as they lie; `None` where there is no kernel
-    /// for it, and the entries are to be padded to a rectangle first. See [`KvLayout`] for shapes.
+    /// for it, and the entries are to be padded to a rectangle first. See [`KvLayout`](crate::KvLayout) for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.

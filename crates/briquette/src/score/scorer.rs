@@ -22,7 +22,7 @@ pub trait Scorer: Any + Debug + Send + Sync {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] with the parameter's name and value.
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) with the parameter's name and value.
     fn check(&self) -> Result<()> {
         Ok(())
     }
