@@ -215,11 +215,13 @@ impl Store for DenseStore {
 /// Attention over entries that lie as they are, in a store or on their way into one.
 pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<AttentionOutput> {
     let ops: &dyn Ops = input.ops;
-    let entries = laid_out(entries, ops)?;
+    let Entries { keys, values, .. } = laid_out(entries, ops)?;
+    // Keys that were laid out are f32, and attention takes keys of the values' type.
+    let keys = Encode::keys(input.encode.as_ref(), keys, input.ops)?.cast(values.dtype());
     Ok(ops.attention(AttentionInput {
         queries: input.queries,
-        keys: Encode::keys(input.encode.as_ref(), entries.keys, input.ops)?,
-        values: entries.values,
+        keys,
+        values,
         visibility: input.visibility,
         scale: input.scale,
         column_sums: input.column_sums,
