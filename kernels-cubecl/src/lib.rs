@@ -68,7 +68,6 @@ pub use regroup::regroup;
 pub use rotary::rotate;
 pub use row_weights::row_weights;
 pub use select::{SelectOutput, select};
-pub use tracks::MOST_TRACKS;
 pub use window::{window_moments, window_weights};
 
 /// Whether the kernels run on this device.

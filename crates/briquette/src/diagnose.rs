@@ -20,7 +20,7 @@ pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
     let Some(sums) = entries.tracks.get(Track::Sums) else { return Ok(None) };
     let [batch, heads, columns] = entries.positions.dims();
     let group = sums.dims()[1] / heads;
-    let sums = sums.clone().reshape([batch, heads, group, columns]).mean_dim(2);
+    let sums = sums.reshape([batch, heads, group, columns]).mean_dim(2);
     let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;
     let held = held(entries)?;
     let share = |(sums, &held): (&[f32], &usize)| {
@@ -99,7 +99,7 @@ mod tests {
             keys: rows(keys),
             values: rows(values),
             positions: Tensor::<1, Int>::from_data([-1, 0, 1, 2], &device).reshape([1, 1, 4]),
-            tracks: Tracks::default().with(Track::Sums, sums),
+            tracks: Tracks::new([(Track::Sums, sums)]),
             sharing: None,
         }
     }

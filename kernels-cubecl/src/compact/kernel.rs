@@ -3,23 +3,24 @@ use cubecl::prelude::*;
 use crate::copy::{UNITS, lanes, rows_of_cube};
 
 /// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first `row_cubes` copy keys and
-/// values, so many rows each; behind them `column_cubes` copy positions, `UNITS` each, and as many each head of a track
+/// values, so many rows each; behind them `column_cubes` copy positions, `UNITS` each, and as many each number of the tracks
 /// that belongs to the kv head.
 #[cube(launch)]
 pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
     keys: &Tensor<Vector<K, N>>,
     values: &Tensor<Vector<V, N>>,
     positions: &Tensor<I>,
-    tracks: &Sequence<OwnedTensor<f32>>,
+    tracks: &Tensor<f32>,
     indices: &Tensor<I>,
     fillers: &Tensor<I>,
     kept_keys: &mut Tensor<Vector<K, N>>,
     kept_values: &mut Tensor<Vector<V, N>>,
     kept_positions: &mut Tensor<I>,
-    kept_tracks: &mut Sequence<OwnedTensor<f32>>,
+    kept_tracks: &mut Tensor<f32>,
     row_cubes: usize,
     column_cubes: usize,
     #[comptime] vectors: usize,
+    #[comptime] counted: bool,
     #[comptime] filled: bool,
     #[define(K, V, I)] _types: [ElemType; 3],
 ) {
@@ -85,27 +86,24 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
                 }
                 kept_positions[to] = position;
             }
-            let mut first = 1usize;
-            #[unroll]
-            for track in 0..tracks.len() {
-                let track_in = &tracks[track];
-                let group = track_in.shape(1) / kv_heads;
-                if plane >= first && plane < first + group {
-                    let of_group = head * group + plane - first;
-                    let from = batch * track_in.stride(0)
-                        + of_group * track_in.stride(1)
-                        + entry * track_in.stride(2);
-                    let mut number = track_in[from];
+            if comptime!(counted) {
+                if plane > 0 {
+                    let group = tracks.shape(1) / kv_heads;
+                    let kind = (plane - 1) / group;
+                    let row = kind * indices.shape(0) + batch;
+                    let of_group = head * group + (plane - 1) % group;
+                    let from = row * tracks.stride(0)
+                        + of_group * tracks.stride(1)
+                        + entry * tracks.stride(2);
+                    let mut number = tracks[from];
                     if filler {
                         number = 0.0;
                     }
-                    let track_out = &mut kept_tracks[track];
-                    let to = batch * track_out.stride(0)
-                        + of_group * track_out.stride(1)
-                        + column * track_out.stride(2);
-                    track_out[to] = number;
+                    let to = row * kept_tracks.stride(0)
+                        + of_group * kept_tracks.stride(1)
+                        + column * kept_tracks.stride(2);
+                    kept_tracks[to] = number;
                 }
-                first += group;
             }
         }
     }

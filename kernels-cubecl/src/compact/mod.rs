@@ -13,7 +13,7 @@ use self::extension::CompactBackend;
 use crate::{
     check::Check,
     copy::{UNITS, rows_of_cube, vector_size},
-    tracks::MOST_TRACKS,
+    tracks,
 };
 
 /// The selected entries with all that is known of them, in one launch: the end of every eviction. Before those of a head that
@@ -49,32 +49,25 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
     };
     let indices = indices.into_dispatch();
     let keys = keys.into_dispatch();
-    let count = tracks.len();
-    let mut given = tracks.clone().into_iter();
-    // A tensor stands in for one that is not there.
-    let mut track = || given.next().map_or_else(|| keys.clone(), Tensor::into_dispatch);
-    let given: [_; MOST_TRACKS] = std::array::from_fn(|_| track());
-    let [track_0, track_1, track_2, track_3] = given;
-    let (keys, values, positions, track_0, track_1, track_2, track_3) = Dispatch::compact_entries(
+    // Another tensor stands in for tracks that are not there.
+    let counted = !tracks.is_empty();
+    let of_tracks =
+        tracks.stacked().map_or_else(|| keys.clone(), |tracks| tracks.clone().into_dispatch());
+    let (keys, values, positions, of_tracks) = Dispatch::compact_entries(
         keys,
         values.into_dispatch(),
         positions.into_dispatch(),
-        track_0,
-        track_1,
-        track_2,
-        track_3,
+        of_tracks,
         indices,
         fillers,
-        count,
+        counted,
         filled,
     );
-    let mut kept = [track_0, track_1, track_2, track_3].into_iter();
     Ok(Entries {
         keys: Tensor::from_dispatch(keys),
         values: Tensor::from_dispatch(values),
         positions: Tensor::from_dispatch(positions),
-        // As many come back as went in.
-        tracks: tracks.map(|track| kept.next().map_or(track, Tensor::from_dispatch)),
+        tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),
         sharing: None,
     })
 }
@@ -103,22 +96,7 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     for &count in counts {
         check.value("counts", count, count <= kept, format!("at most {kept}"))?;
     }
-    check.at_most("the number of tracks", tracks.len(), MOST_TRACKS)?;
-    let mut planes = 1;
-    for track in tracks.iter() {
-        let heads = track.dims()[1];
-        let grouped = kv_heads > 0 && heads.is_multiple_of(kv_heads);
-        check.value("the heads of a track", heads, grouped, format!("a multiple of {kv_heads}"))?;
-        check.shape("a track", track.dims(), [batch, heads, columns])?;
-        check.value(
-            "bytes of a track's number",
-            track.dtype().size(),
-            track.dtype() == DType::F32,
-            "4, f32",
-        )?;
-        check.countable("a track", &track.dims())?;
-        planes += heads / kv_heads;
-    }
+    let planes = 1 + tracks::check(&check, tracks, [batch, kv_heads, columns])?;
     check.countable("keys", &keys.dims())?;
     check.countable("the keys kept", &[rows, kept, head_dim])?;
     // What is copied a number at a time takes most cubes.
@@ -126,7 +104,8 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     check.cubes([rows, cubes, 1])?;
     let hardware = &check.client().properties().hardware;
     // With what the kernel is told of their shapes.
-    check.at_most("the number of buffers", 9 + 2 * tracks.len(), hardware.max_bindings as usize)?;
+    let buffers = if tracks.is_empty() { 9 } else { 11 };
+    check.at_most("the number of buffers", buffers, hardware.max_bindings as usize)?;
     check.at_most("units of a cube", UNITS, hardware.max_units_per_cube as usize)
 }
 
@@ -137,61 +116,58 @@ fn with_columns(shape: &Shape, columns: usize) -> Shape {
     shape
 }
 
-/// The shape of a track that is not there: a buffer of nothing is not one.
-fn no_track() -> Shape {
+/// The shape of tracks that are not there: a buffer of nothing is not one.
+fn no_tracks() -> Shape {
     Shape::from([1, 1, 1])
 }
 
-type Outputs = (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor);
-
-/// Returns keys, values, positions and as many tracks as can be.
+/// Returns keys, values, positions and tracks.
 fn launch(
     [keys, values]: [CubeTensor; 2],
     positions: CubeTensor,
-    tracks: Vec<CubeTensor>,
+    tracks: Option<CubeTensor>,
     indices: CubeTensor,
     fillers: Option<CubeTensor>,
-) -> Outputs {
+) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
     let (client, device) = (keys.client.clone(), keys.device.clone());
     let [rows, kept] = {
         let shape = indices.shape();
         [shape[0] * shape[1], shape[2]]
     };
-    let kv_heads = indices.shape()[1];
     let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
     let like = |x: &CubeTensor| empty(with_columns(&x.shape(), kept), x.dtype);
     let (kept_keys, kept_values, kept_positions) = (like(&keys), like(&values), like(&positions));
-    let kept_tracks: Vec<CubeTensor> = tracks.iter().map(like).collect();
+    let kept_tracks = tracks.as_ref().map_or_else(|| empty(no_tracks(), DType::F32), like);
 
     let vector = vector_size([&keys, &values, &kept_keys, &kept_values]);
     let vectors = keys.shape()[3] / vector;
     let row_cubes = kept.div_ceil(rows_of_cube(vectors));
     let column_cubes = kept.div_ceil(UNITS);
-    let planes = 1 + tracks.iter().map(|track| track.shape()[1] / kv_heads).sum::<usize>();
+    let numbers = |tracks: &CubeTensor| tracks.shape()[0] * tracks.shape()[1];
+    let planes = 1 + tracks.as_ref().map_or(0, |tracks| numbers(tracks) / rows);
     let types = [keys.dtype, values.dtype, indices.dtype].map(dtype_to_storage_type);
-    let filled = fillers.is_some();
+    let (counted, filled) = (tracks.is_some(), fillers.is_some());
     kernel::compact::launch(
         &client,
         CubeCount::Static(rows as u32, (row_cubes + planes * column_cubes) as u32, 1),
         CubeDim::new_1d(UNITS as u32),
         vector,
-        keys.into_tensor_arg(),
+        keys.clone().into_tensor_arg(),
         values.into_tensor_arg(),
         positions.into_tensor_arg(),
-        tracks.into_iter().map(CubeTensor::into_tensor_arg).collect(),
+        tracks.unwrap_or(keys).into_tensor_arg(),
         indices.clone().into_tensor_arg(),
         fillers.unwrap_or(indices).into_tensor_arg(),
         kept_keys.clone().into_tensor_arg(),
         kept_values.clone().into_tensor_arg(),
         kept_positions.clone().into_tensor_arg(),
-        kept_tracks.iter().cloned().map(CubeTensor::into_tensor_arg).collect(),
+        kept_tracks.clone().into_tensor_arg(),
         row_cubes,
         column_cubes,
         vectors,
+        counted,
         filled,
         types,
     );
-    let mut kept_tracks = kept_tracks.into_iter();
-    let mut track = || kept_tracks.next().unwrap_or_else(|| empty(no_track(), DType::F32));
-    (kept_keys, kept_values, kept_positions, track(), track(), track(), track())
+    (kept_keys, kept_values, kept_positions, kept_tracks)
 }

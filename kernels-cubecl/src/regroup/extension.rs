@@ -10,13 +10,11 @@ use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
 use super::launch;
-#[cfg(feature = "fusion")]
-use crate::tracks;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait RegroupBackend: Backend {
-    /// See [`super::regroup`]: positions, entries, centers, norms and tracks, of which the first `count` are ones.
+    /// See [`super::regroup`]: positions, entries, centers, norms, and tracks, which are only looked at if something was `counted`.
     /// Of each head `fillers` entries and `before` columns are missing, or as many as `missing` says where they `differ`.
     #[fusion(meta = outputs)]
     fn regroup(
@@ -29,24 +27,12 @@ pub(super) trait RegroupBackend: Backend {
         positions: IntTensor<Self>,
         norms: FloatTensor<Self>,
         lengths: FloatTensor<Self>,
-        track_0: FloatTensor<Self>,
-        track_1: FloatTensor<Self>,
-        track_2: FloatTensor<Self>,
-        track_3: FloatTensor<Self>,
-        count: usize,
+        tracks: FloatTensor<Self>,
+        counted: bool,
         fillers: usize,
         before: usize,
         differ: bool,
-    ) -> (
-        IntTensor<Self>,
-        IntTensor<Self>,
-        IntTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-    );
+    ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
 /// What [`RegroupBackend::regroup`] will return, for a fusion that has not run it yet.
@@ -61,30 +47,17 @@ fn outputs(
     _positions: &TensorSpec,
     _norms: &TensorSpec,
     _lengths: &TensorSpec,
-    track_0: &TensorSpec,
-    track_1: &TensorSpec,
-    track_2: &TensorSpec,
-    track_3: &TensorSpec,
-    count: &usize,
+    tracks: &TensorSpec,
+    counted: &bool,
     _fillers: &usize,
     _before: &usize,
     _differ: &bool,
-) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec)
-{
+) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let width = columns.shape[2];
     let f32 = |shape| TensorSpec::new(shape, DType::F32);
-    let track =
-        |index: usize, track: &TensorSpec| f32(tracks::shape(&track.shape, width, index < *count));
-    (
-        columns.clone(),
-        columns.clone(),
-        centers.clone(),
-        f32(columns.shape.clone()),
-        track(0, track_0),
-        track(1, track_1),
-        track(2, track_2),
-        track(3, track_3),
-    )
+    let of_tracks =
+        if *counted { super::of_width(&tracks.shape, width) } else { super::no_tracks() };
+    (columns.clone(), columns.clone(), centers.clone(), f32(columns.shape.clone()), f32(of_tracks))
 }
 
 impl RegroupBackend for CubeBackend {
@@ -98,25 +71,14 @@ impl RegroupBackend for CubeBackend {
         positions: IntTensor<Self>,
         norms: FloatTensor<Self>,
         lengths: FloatTensor<Self>,
-        track_0: FloatTensor<Self>,
-        track_1: FloatTensor<Self>,
-        track_2: FloatTensor<Self>,
-        track_3: FloatTensor<Self>,
-        count: usize,
+        tracks: FloatTensor<Self>,
+        counted: bool,
         fillers: usize,
         before: usize,
         differ: bool,
-    ) -> (
-        IntTensor<Self>,
-        IntTensor<Self>,
-        IntTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-    ) {
-        let tracks = [track_0, track_1, track_2, track_3].into_iter().take(count).collect();
+    ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>)
+    {
+        let tracks = counted.then_some(tracks);
         let ints = [columns, classes, order, rows, centers, missing, positions];
         launch(ints, [norms, lengths], tracks, [fillers, before], differ)
     }

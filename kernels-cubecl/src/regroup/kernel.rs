@@ -19,14 +19,15 @@ pub(super) fn regroup<I: Int>(
     positions: &Tensor<I>,
     norms: &Tensor<f32>,
     lengths: &Tensor<f32>,
-    tracks: &Sequence<OwnedTensor<f32>>,
+    tracks: &Tensor<f32>,
     new_positions: &mut Tensor<I>,
     new_entry: &mut Tensor<I>,
     new_centers: &mut Tensor<I>,
     new_norms: &mut Tensor<f32>,
-    new_tracks: &mut Sequence<OwnedTensor<f32>>,
+    new_tracks: &mut Tensor<f32>,
     fillers: usize,
     before: usize,
+    #[comptime] counted: bool,
     #[comptime] differ: bool,
     #[define(I)] _type: ElemType,
 ) {
@@ -66,23 +67,18 @@ pub(super) fn regroup<I: Int>(
         write::<I>(new_positions, batch, head, place, position);
         write::<I>(new_entry, batch, head, place, entry);
         write::<f32>(new_norms, batch, head, place, norm);
-        #[unroll]
-        for track in 0..tracks.len() {
-            let track_in = &tracks[track];
-            let group = track_in.shape(1) / heads;
-            for one in 0..group {
-                let of_group = head * group + one;
+        if comptime!(counted) {
+            let group = tracks.shape(1) / heads;
+            let batches = columns.shape(0);
+            let kinds = tracks.shape(0) / batches;
+            for one in 0..kinds * group {
+                let row = one / group * batches + batch;
+                let of_group = head * group + one % group;
                 let mut number = f32::new(0.0);
                 if holds {
-                    number = track_in[batch * track_in.stride(0)
-                        + of_group * track_in.stride(1)
-                        + column * track_in.stride(2)];
+                    number = tracks[at::<f32>(tracks, row, of_group, column)];
                 }
-                let track_out = &mut new_tracks[track];
-                let to = batch * track_out.stride(0)
-                    + of_group * track_out.stride(1)
-                    + place * track_out.stride(2);
-                track_out[to] = number;
+                write::<f32>(new_tracks, row, of_group, place, number);
             }
         }
     }

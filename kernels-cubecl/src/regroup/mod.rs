@@ -4,17 +4,13 @@ mod kernel;
 use briquette_ops::{RegroupInput, RegroupOutput, Result};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Tensor},
+    tensor::{DType, Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use self::extension::RegroupBackend;
-use crate::{
-    check::Check,
-    missing::Missing,
-    tracks::{self, MOST_TRACKS},
-};
+use crate::{check::Check, missing::Missing, tracks};
 
 /// What is known of columns, where they go: the end of a step of EMS, whose entries have become others.
 ///
@@ -47,19 +43,11 @@ pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
     check.shape("positions", positions.dims(), all)?;
     check.f32("norms", norms.dtype())?;
     check.f32("lengths", lengths.dtype())?;
-    check.at_most("the number of tracks", tracks.len(), MOST_TRACKS)?;
-    for track in tracks.iter() {
-        let of_heads = track.dims()[1];
-        let grouped = of_heads.is_multiple_of(heads);
-        check.value("the heads of a track", of_heads, grouped, format!("a multiple of {heads}"))?;
-        check.shape("a track", track.dims(), [batch, of_heads, before])?;
-        check.f32("a track", track.dtype())?;
-        check.countable("a track", &track.dims())?;
-    }
+    tracks::check(&check, &tracks, all)?;
     check.countable("columns", &dims)?;
     check.countable("rows", &all)?;
     check.cubes([width.max(most).div_ceil(kernel::UNITS), batch * heads, 1])?;
-    check.tensors(13 + 2 * tracks.len())?;
+    check.tensors(if tracks.is_empty() { 13 } else { 15 })?;
     let lists = batch * heads;
     let of_entries = Missing::new(&check, entries, lists, most)?;
     let of_columns = Missing::new(&check, counts, lists, width)?;
@@ -72,13 +60,12 @@ pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
         false => columns.clone().into_dispatch(),
     };
     let ints = columns.dtype();
-    let count = tracks.len();
     let norms = norms.into_dispatch();
-    let mut given = tracks.clone().into_iter();
-    let mut track = || given.next().map_or_else(|| norms.clone(), Tensor::into_dispatch);
-    let given: [_; MOST_TRACKS] = std::array::from_fn(|_| track());
-    let [track_0, track_1, track_2, track_3] = given;
-    let (positions, entry, centers, norms, track_0, track_1, track_2, track_3) = Dispatch::regroup(
+    // What is not looked at: another tensor stands in.
+    let counted = !tracks.is_empty();
+    let of_tracks =
+        tracks.stacked().map_or_else(|| norms.clone(), |tracks| tracks.clone().into_dispatch());
+    let (positions, entry, centers, norms, of_tracks) = Dispatch::regroup(
         columns.into_dispatch(),
         classes.cast(ints).into_dispatch(),
         order.cast(ints).into_dispatch(),
@@ -88,42 +75,38 @@ pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
         positions.cast(ints).into_dispatch(),
         norms,
         lengths.into_dispatch(),
-        track_0,
-        track_1,
-        track_2,
-        track_3,
-        count,
+        of_tracks,
+        counted,
         fillers,
         first,
         differ,
     );
-    let mut moved = [track_0, track_1, track_2, track_3].into_iter();
     Ok(RegroupOutput {
         positions: Tensor::from_dispatch(positions),
         entry: Tensor::from_dispatch(entry),
         centers: Tensor::from_dispatch(centers),
         norms: Tensor::from_dispatch(norms),
-        // As many come back as went in.
-        tracks: tracks.map(|track| moved.next().map_or(track, Tensor::from_dispatch)),
+        tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),
     })
 }
 
-type Outputs = (
-    CubeTensor,
-    CubeTensor,
-    CubeTensor,
-    CubeTensor,
-    CubeTensor,
-    CubeTensor,
-    CubeTensor,
-    CubeTensor,
-);
+type Outputs = (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor);
+
+/// This shape with so many columns.
+fn of_width(shape: &Shape, width: usize) -> Shape {
+    Shape::from([shape[0], shape[1], width])
+}
+
+/// The shape of tracks that are not there: a buffer of nothing is not one.
+fn no_tracks() -> Shape {
+    Shape::from([1, 1, 1])
+}
 
 /// Columns, classes, order, rows, centers, what is missing, positions; norms and lengths.
 fn launch(
     ints: [CubeTensor; 7],
     floats: [CubeTensor; 2],
-    tracks: Vec<CubeTensor>,
+    tracks: Option<CubeTensor>,
     [fillers, before]: [usize; 2],
     differ: bool,
 ) -> Outputs {
@@ -134,12 +117,11 @@ fn launch(
     let [positions, entry] = [(); 2].map(|()| empty(shape.clone(), dtype));
     let centers = empty(ints[4].shape(), dtype);
     let norms = empty(shape.clone(), DType::F32);
-    let track =
-        |track: &CubeTensor| empty(tracks::shape(&track.shape(), shape[2], true), DType::F32);
-    let new_tracks: Vec<CubeTensor> = tracks.iter().map(track).collect();
+    let like = |tracks: &CubeTensor| of_width(&tracks.shape(), shape[2]);
+    let new_tracks = empty(tracks.as_ref().map_or_else(no_tracks, like), DType::F32);
     let units = shape[2].max(centers.shape()[2]);
-    let of_tracks =
-        |tracks: &[CubeTensor]| tracks.iter().cloned().map(CubeTensor::into_tensor_arg).collect();
+    let counted = tracks.is_some();
+    let stand_in = floats[0].clone();
     let [columns, classes, order, rows, old_centers, missing, old_positions] =
         ints.map(CubeTensor::into_tensor_arg);
     let [old_norms, lengths] = floats.map(CubeTensor::into_tensor_arg);
@@ -156,18 +138,17 @@ fn launch(
         old_positions,
         old_norms,
         lengths,
-        of_tracks(&tracks),
+        tracks.unwrap_or(stand_in).into_tensor_arg(),
         positions.clone().into_tensor_arg(),
         entry.clone().into_tensor_arg(),
         centers.clone().into_tensor_arg(),
         norms.clone().into_tensor_arg(),
-        of_tracks(&new_tracks),
+        new_tracks.clone().into_tensor_arg(),
         fillers,
         before,
+        counted,
         differ,
         dtype_to_storage_type(dtype),
     );
-    let mut new_tracks = new_tracks.into_iter();
-    let mut track = || new_tracks.next().unwrap_or_else(|| empty([1, 1, 1].into(), DType::F32));
-    (positions, entry, centers, norms, track(), track(), track(), track())
+    (positions, entry, centers, norms, new_tracks)
 }

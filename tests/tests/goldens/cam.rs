@@ -176,7 +176,7 @@ impl Reducer for Recording {
         let eviction = Eviction {
             before: one_set(&before.positions),
             after: one_set(&after.positions),
-            attention: heads(before.tracks.get(Track::Sums).unwrap()),
+            attention: heads(&before.tracks.get(Track::Sums).unwrap()),
             values_before: heads(&before.values),
             values_after: heads(&after.values),
         };
@@ -230,7 +230,7 @@ fn decode(case: &Case) -> Decoded {
     let (prompt, decoded) = case.tokens.split_at(case.n_prompt);
     prefill(model, &[prompt], &mut cache, None).unwrap();
     let of_layer =
-        |layer| heads(cache.entries(layer).unwrap().unwrap().tracks.get(Track::Sums).unwrap());
+        |layer| heads(&cache.entries(layer).unwrap().unwrap().tracks.get(Track::Sums).unwrap());
     let of_prompt = (0..layers).map(of_layer).collect();
     for &token in decoded {
         feed(token, &mut cache);

@@ -2,11 +2,11 @@
 //! mistake is an error.
 
 use briquette::ops::{
-    AccumulateInput, AttentionInput, AttentionOps, ClusterOps, DecodeInput, DenseKv, Entries,
-    Fallback, KvLayout, MergeOps, NearestInput, OpError, Ops, Reference, RowWeightsInput,
-    SelectInput, SelectOps, Selection, Track, Tracks, Visibility,
+    AccumulateInput, AttentionInput, AttentionOps, ClusterOps, DecodeInput, DenseKv, Fallback,
+    KvLayout, MergeInput, MergeOps, NearestInput, OpError, Ops, Reference, RowWeightsInput,
+    SelectInput, SelectOps, Visibility,
 };
-use briquette_kernels::{Kernels, MOST_TRACKS};
+use briquette_kernels::Kernels;
 use briquette_tests::inputs::Noise;
 use burn::tensor::{DType, Device, Int, Tensor};
 
@@ -110,40 +110,28 @@ fn a_call_too_large_for_the_device_falls_back_and_is_counted() {
             assert_eq!(kernels.fallbacks(), [weights(too_large.clone(), calls)]);
         }
 
-        // More tracks than a kernel takes.
+        // Another operation is counted apart.
         let mut noise = Noise::new(3);
-        let mut random = |channels| noise.tensor([1, 2, 9, channels], device);
-        let kinds =
-            [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent, Track::Scores];
-        assert_eq!(kinds.len(), MOST_TRACKS + 1);
-        let tracks = kinds
-            .into_iter()
-            .fold(Tracks::default(), |all, kind| all.with(kind, random(1).squeeze_dim(3)));
-        let positions = Tensor::<1, Int>::arange(0..9, device).reshape([1, 1, 9]);
-        let entries = Entries {
-            keys: random(4),
-            values: random(4),
-            positions: positions.expand([1, 2, 9]),
-            tracks,
-            sharing: None,
+        let mut random = |rows, channels| noise.tensor([1, 2, rows, channels], device);
+        let weights_of = |rows| Tensor::<3>::ones([1, 2, rows], (device, DType::F32));
+        let input = MergeInput {
+            keys: random(2, 1025),
+            values: random(2, 1025),
+            own: weights_of(2),
+            other_keys: random(3, 1025),
+            other_values: random(3, 1025),
+            weights: weights_of(3),
+            slot: Tensor::zeros([1, 2, 3], device),
+            directions: false,
         };
-        let selection = Selection::of_heads(&[vec![0, 3, 8], vec![5]], 2, device);
-        let found = kernels.compact(entries.clone(), &selection).unwrap();
-        let expected = Reference.compact(entries, &selection).unwrap();
-        assert_eq!(found.keys.into_data(), expected.keys.into_data());
-        assert_eq!(found.values.into_data(), expected.values.into_data());
-        assert_eq!(found.positions.into_data(), expected.positions.into_data());
-        for (found, expected) in found.tracks.into_iter().zip(expected.tracks) {
-            assert_eq!(found.into_data(), expected.into_data());
-        }
-        let reason = OpError::TooLarge {
-            operation: "compact",
-            what: "the number of tracks",
-            found: MOST_TRACKS + 1,
-            max: MOST_TRACKS,
-        };
-        let compact = Fallback { operation: "compact", calls: 1, reason };
-        assert_eq!(kernels.fallbacks(), [compact, weights(too_large, 2)]);
+        let (keys, values) = kernels.merge(input.clone()).unwrap();
+        let expected = Reference.merge(input).unwrap();
+        assert_eq!(keys.into_data(), expected.0.into_data());
+        assert_eq!(values.into_data(), expected.1.into_data());
+        let reason =
+            OpError::TooLarge { operation: "merge", what: "channels", found: 1025, max: 1024 };
+        let merge = Fallback { operation: "merge", calls: 1, reason };
+        assert_eq!(kernels.fallbacks(), [merge, weights(too_large, 2)]);
         // A copy counts with the one it was made of.
         assert_eq!(kernels.clone().fallbacks(), kernels.fallbacks());
     }

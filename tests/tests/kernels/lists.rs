@@ -208,7 +208,7 @@ fn lists_that_do_not_fit_are_refused() {
     }
 }
 
-/// Entries of `[batch, heads, columns]`, all numbers different; tracks have so many heads for each.
+/// Entries of `[batch, heads, columns]`, all numbers different; so many tracks, of so many heads for each.
 fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) -> Entries {
     let [batch, heads, width] = dims;
     let count = |numbers: usize, from: usize| (0..numbers).map(move |number| from + number);
@@ -221,11 +221,10 @@ fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) ->
     };
     let rows = |from| floats(batch * heads, from, 2 * width).reshape([batch, heads, width, 2]);
     let kinds = [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent];
-    let mut tracks = Tracks::default();
-    for (index, (group, kind)) in groups.iter().zip(kinds).enumerate() {
-        let track = floats(batch * heads * group, first * (index + 2), width);
-        tracks = tracks.with(kind, track);
-    }
+    let track = |(index, (group, kind)): (usize, (&usize, Track))| {
+        (kind, floats(batch * heads * group, first * (index + 2), width))
+    };
+    let tracks = Tracks::new(groups.iter().zip(kinds).enumerate().map(track));
     Entries {
         keys: rows(first),
         values: rows(3 * first),
@@ -241,7 +240,7 @@ fn entries_followed_by_others() {
     let cases: [([usize; 4], &[usize]); 4] = [
         ([1, 1, 1, 1], &[]),
         ([2, 3, 5, 2], &[1]),
-        ([1, 2, 300, 1], &[1, 4, 1]),
+        ([1, 2, 300, 1], &[4, 4, 4]),
         ([2, 1, 255, 257], &[2; 4]),
     ];
     let integers = |x: Tensor<3, Int>| x.try_into_vec_as::<i64>().unwrap();
@@ -267,7 +266,7 @@ fn entries_followed_by_others() {
             assert_eq!(integers(positions.clone().narrow(2, 0, width)), integers(before.positions));
             assert_eq!(integers(positions.narrow(2, width, more)), integers(behind.positions));
             assert_eq!(found.tracks.len(), groups.len());
-            for (found, before) in found.tracks.into_iter().zip(before.tracks) {
+            for ((_, found), (_, before)) in found.tracks.iter().zip(before.tracks.iter()) {
                 let behind = numbers(found.clone().narrow(2, width, more));
                 assert!(behind.iter().all(|number| *number == 0.0), "{behind:?}");
                 assert_eq!(numbers(found.narrow(2, 0, width)), numbers(before));

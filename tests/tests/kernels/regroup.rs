@@ -24,7 +24,7 @@ struct Case {
     rows: usize,
     /// Columns that stay, and entries, of each head.
     counts: Vec<(usize, usize)>,
-    /// Heads a track has for each.
+    /// Heads each track has for each, as many of all.
     groups: Vec<usize>,
 }
 
@@ -36,7 +36,7 @@ fn cases() -> Vec<Case> {
     vec![
         case([1, 1], 1, 1, &[(1, 1)], &[]),
         case([1, 2], 9, 4, &[(7, 3), (7, 3)], &[1]),
-        case([2, 2], 40, 12, &[(30, 10), (5, 5), (1, 1), (17, 2)], &[1, 3, 2]),
+        case([2, 2], 40, 12, &[(30, 10), (5, 5), (1, 1), (17, 2)], &[3, 3, 3]),
         case([1, 3], 300, 70, &[(290, 64), (257, 60), (300, 1)], &[1, 1, 1, 1]),
     ]
 }
@@ -273,10 +273,11 @@ impl Case {
     ) -> RegroupInput<'a> {
         let heads = self.lists[1];
         let kinds = [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent];
-        let mut tracks = Tracks::default();
-        for ((track, group), kind) in drawn.tracks.iter().zip(&self.groups).zip(kinds) {
-            tracks = tracks.with(kind, self.floats(track, heads * group, device));
-        }
+        let all = drawn.tracks.iter().zip(&self.groups).zip(kinds);
+        let track = |((track, group), kind): ((&Vec<f32>, &usize), Track)| {
+            (kind, self.floats(track, heads * group, device))
+        };
+        let tracks = Tracks::new(all.map(track));
         RegroupInput {
             columns: self.ints(&drawn.left, device),
             classes: self.ints(&drawn.of_left, device),
@@ -319,7 +320,7 @@ impl Drawn {
         assert_eq!(integers(found.entry), self.new_entry);
         assert_eq!(integers(found.centers), self.new_centers);
         assert_eq!(numbers(found.norms), self.new_norms);
-        let tracks: Vec<Vec<f32>> = found.tracks.into_iter().map(numbers).collect();
+        let tracks: Vec<Vec<f32>> = found.tracks.iter().map(|(_, track)| numbers(track)).collect();
         assert_eq!(tracks, self.new_tracks);
     }
 }

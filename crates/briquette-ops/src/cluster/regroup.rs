@@ -156,12 +156,15 @@ pub(super) fn regroup(input: RegroupInput<'_>) -> RegroupOutput {
     let nothing = entry.clone().lower_scalar(0);
     let norms = norms * lengths.gather(2, rows.clone());
     let norms = norms.gather(2, columns.clone()).mask_fill(nothing.clone(), 0.0);
-    let tracks = tracks.map(|track| {
-        let of_heads = [batch, heads, track.dims()[1] / heads, width];
-        let all = [batch, track.dims()[1], width];
-        let columns = columns.clone().unsqueeze_dim::<4>(2).expand(of_heads).reshape(all);
-        let nothing = nothing.clone().unsqueeze_dim::<4>(2).expand(of_heads).reshape(all);
-        track.gather(2, columns).mask_fill(nothing, 0.0)
+    let tracks = tracks.map(|tracks| {
+        let [rows, of_heads, _] = tracks.dims();
+        let like = |x: Tensor<3, Int>| {
+            let x: Tensor<5, Int> = x.reshape([1, batch, heads, 1, width]);
+            let all = x.expand([rows / batch, batch, heads, of_heads / heads, width]);
+            all.reshape([rows, of_heads, width])
+        };
+        let nothing = like(nothing.clone().int()).bool();
+        tracks.gather(2, like(columns.clone())).mask_fill(nothing, 0.0)
     });
 
     // Where the columns of centers have gone.

@@ -23,21 +23,24 @@ pub fn gather_rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
         .reshape([batch, heads, kept, channels])
 }
 
-/// The selected numbers of `x`, `[batch, heads, entries]`, where `heads` is a multiple of the kv heads: query heads follow
-/// the kv head they share. Returns `[batch, heads, kept]`, zero at padding.
+/// The selected numbers of `x`, `[n · batch, heads, entries]`, where `heads` is a multiple of the kv heads: query heads follow
+/// the kv head they share, and each `batch` rows are selected alike, as [`Tracks`](super::Tracks) lie. Returns
+/// `[n · batch, heads, kept]`, zero at padding.
 pub fn gather_scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
     let [batch, kv_heads, kept] = selection.indices.dims();
-    let heads = x.dims()[1];
-    let of_heads = |tensor: Tensor<4, Int>| {
-        tensor.expand([batch, kv_heads, heads / kv_heads, kept]).reshape([batch, heads, kept])
+    let [rows, heads, _] = x.dims();
+    let (kinds, group) = (rows / batch, heads / kv_heads);
+    let of_heads = |tensor: Tensor<3, Int>| {
+        let tensor: Tensor<5, Int> = tensor.reshape([1, batch, kv_heads, 1, kept]);
+        tensor.expand([kinds, batch, kv_heads, group, kept]).reshape([rows, heads, kept])
     };
-    let indices = of_heads(selection.indices.clone().unsqueeze_dim::<4>(2));
+    let indices = of_heads(selection.indices.clone());
     let picked = x.gather(2, indices);
     match selection.fillers() {
         None => picked,
         // Scorers pool over neighbours: a filler counts nothing.
         Some(fillers) => {
-            let fillers = of_heads(fillers.int().unsqueeze_dim::<4>(2)).bool();
+            let fillers = of_heads(fillers.int()).bool();
             picked.mask_fill(fillers, 0.0)
         }
     }
@@ -74,7 +77,7 @@ pub fn gather_entries(entries: Entries, selection: &Selection) -> Entries {
         keys: gather_rows(entries.keys, selection),
         values: gather_rows(entries.values, selection),
         positions: gather_positions(entries.positions, selection),
-        tracks: entries.tracks.map(|track| gather_scalars(track, selection)),
+        tracks: entries.tracks.map(|tracks| gather_scalars(tracks, selection)),
         sharing: None,
     }
 }

@@ -1,41 +1,61 @@
-/// Shares out `total` tokens by `weights`, each share between `least` and `most`: in proportion where the bounds
-/// allow it, what a bound cuts off going to the others in proportion. Whole numbers whose sum is exactly
-/// `total`, unless the bounds forbid it; then all of `least` or all of `most`.
+use crate::view::Bounds;
+
+/// Shares out `bounds.total` tokens by `weights`, each share within the bounds: in proportion where they allow it, what a
+/// bound cuts off going to the others in proportion. Whole numbers whose sum is exactly the total, unless the bounds
+/// forbid it; then all get the least or all the most.
 ///
 /// Fractions go to the largest remainders, of equal ones the first.
-pub(super) fn apportion(
-    total: usize,
-    weights: &[f64],
-    least: &[usize],
-    most: &[usize],
-) -> Vec<usize> {
-    if total <= least.iter().sum() {
-        return least.to_vec();
+pub(super) fn apportion(weights: &[f64], bounds: Bounds) -> Vec<usize> {
+    let Bounds { total, least, most } = bounds;
+    if total <= least.saturating_mul(weights.len()) {
+        return vec![least; weights.len()];
     }
-    if total >= most.iter().sum() {
-        return most.to_vec();
+    if total >= most.saturating_mul(weights.len()) {
+        return vec![most; weights.len()];
     }
     let weights = positive(weights);
-    let shares = |factor: f64| -> Vec<f64> {
-        let share =
-            |index: usize| (weights[index] * factor).clamp(least[index] as f64, most[index] as f64);
-        (0..weights.len()).map(share).collect()
-    };
-    let sum = |factor: f64| shares(factor).iter().sum::<f64>();
-    // The factor that uses the total up: the sum grows with it, from all of `least` to all of `most`.
-    let (mut low, mut high) = (0.0, 1.0 / weights.iter().copied().fold(0.0, f64::max));
-    while sum(high) < total as f64 {
-        high *= 2.0;
+    let factor = factor(&weights, bounds);
+    let share = |weight: &f64| (weight * factor).clamp(least as f64, most as f64);
+    let shares: Vec<f64> = weights.iter().map(share).collect();
+    round(&shares, total, most)
+}
+
+/// The factor by which the weights become shares that use the total up.
+///
+/// The sum of the shares is piecewise linear in the factor: a weight's share grows with it from where it leaves the least to
+/// where it reaches the most. So the factor is found by walking over these breakpoints in order.
+fn factor(weights: &[f64], Bounds { total, least, most }: Bounds) -> f64 {
+    let (total, least, most) = (total as f64, least as f64, most as f64);
+    // The weights by size, the largest first: they leave the least, and reach the most, in this order.
+    let mut sorted = weights.to_vec();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    // How many have left the least and reached the most, and the weight of those in between.
+    let (mut left, mut reached, mut between) = (0, 0, 0.0_f64);
+    loop {
+        let leaves = sorted.get(left).map_or(f64::INFINITY, |weight| least / weight);
+        let reaches = sorted.get(reached).map_or(f64::INFINITY, |weight| most / weight);
+        let next = leaves.min(reaches);
+        let fixed = reached as f64 * most + (sorted.len() - left) as f64 * least;
+        if left > reached && (next.is_infinite() || fixed + between * next >= total) {
+            return (total - fixed) / between;
+        }
+        if next.is_infinite() {
+            // Nobody is between the bounds any more, as far as rounding can tell.
+            return total / sorted.iter().sum::<f64>();
+        }
+        if leaves <= reaches {
+            between += sorted[left];
+            left += 1;
+        } else {
+            reached += 1;
+            // Summed anew, so that what rounding leaves of large weights does not hide small ones.
+            between = sorted[reached..left].iter().sum();
+        }
     }
-    for _ in 0..200 {
-        let middle = (low + high) / 2.0;
-        if sum(middle) < total as f64 { low = middle } else { high = middle }
-    }
-    round(&shares(high), total, most)
 }
 
 /// Whole numbers for `shares` that add up to `total`, none above `most`.
-fn round(shares: &[f64], total: usize, most: &[usize]) -> Vec<usize> {
+fn round(shares: &[f64], total: usize, most: usize) -> Vec<usize> {
     // Sums of fractions are off by less than these.
     const SLACK: f64 = 1e-9;
     const STEPS: f64 = (1 << 20) as f64;
@@ -47,7 +67,7 @@ fn round(shares: &[f64], total: usize, most: &[usize]) -> Vec<usize> {
     while left > 0 {
         let before = left;
         for &index in &order {
-            if left > 0 && whole[index] < most[index] {
+            if left > 0 && whole[index] < most {
                 whole[index] += 1;
                 left -= 1;
             }
@@ -76,37 +96,65 @@ mod tests {
 
     #[test]
     fn shares_are_in_proportion() {
-        assert_eq!(apportion(10, &[1.0, 2.0, 2.0], &[0; 3], &[99; 3]), [2, 4, 4]);
+        assert_eq!(apportion(&[1.0, 2.0, 2.0], bounds(10, 0, 99)), [2, 4, 4]);
         // Two thirds each: the fractions go to the first.
-        assert_eq!(apportion(2, &[1.0; 3], &[0; 3], &[99; 3]), [1, 1, 0]);
+        assert_eq!(apportion(&[1.0; 3], bounds(2, 0, 99)), [1, 1, 0]);
         // What the first may not have goes to the others, two to one.
-        assert_eq!(apportion(10, &[7.0, 2.0, 1.0], &[0; 3], &[4, 99, 99]), [4, 4, 2]);
-        assert_eq!(apportion(10, &[8.0, 1.0, 1.0], &[0, 2, 2], &[99; 3]), [6, 2, 2]);
-        assert_eq!(apportion(9, &[0.0; 3], &[0; 3], &[99; 3]), [3, 3, 3]);
-        assert_eq!(apportion(4, &[1.0, 0.0], &[0; 2], &[3, 99]), [3, 1]);
+        assert_eq!(apportion(&[7.0, 2.0, 1.0], bounds(7, 0, 4)), [4, 2, 1]);
+        assert_eq!(apportion(&[8.0, 1.0, 1.0], bounds(10, 2, 99)), [6, 2, 2]);
+        assert_eq!(apportion(&[0.0; 3], bounds(9, 0, 99)), [3, 3, 3]);
+        assert_eq!(apportion(&[1.0, 0.0], bounds(4, 0, 3)), [3, 1]);
     }
 
     #[test]
     fn bounds_win() {
-        assert_eq!(apportion(3, &[1.0, 1.0], &[2, 3], &[9, 9]), [2, 3]);
-        assert_eq!(apportion(30, &[1.0, 1.0], &[2, 3], &[9, 8]), [9, 8]);
+        assert_eq!(apportion(&[1.0, 1.0], bounds(3, 2, 9)), [2, 2]);
+        assert_eq!(apportion(&[1.0, 1.0], bounds(30, 2, 9)), [9, 9]);
+    }
+
+    fn bounds(total: usize, least: usize, most: usize) -> Bounds {
+        Bounds { total, least, most }
+    }
+
+    /// The factor by bisection.
+    fn bisected(weights: &[f64], bounds: Bounds) -> f64 {
+        let share = |weight: f64, factor: f64| {
+            (weight * factor).clamp(bounds.least as f64, bounds.most as f64)
+        };
+        let sum = |factor: f64| weights.iter().map(|&weight| share(weight, factor)).sum::<f64>();
+        let (mut low, mut high) = (0.0, 1e30);
+        for _ in 0..300 {
+            let middle = (low + high) / 2.0;
+            if sum(middle) < bounds.total as f64 { low = middle } else { high = middle }
+        }
+        high
     }
 
     proptest! {
         #[test]
         fn the_sum_is_exact_and_the_bounds_hold(
-            entries in prop::collection::vec((0.0..1e6_f64, 0..20_usize, 0..500_usize), 1..40),
+            weights in prop::collection::vec(prop_oneof![0.0..1e6_f64, 0.0..1.0_f64], 1..40),
+            least in 0..20_usize,
+            spread in 1..500_usize,
             share in 0.0..1.0_f64,
         ) {
-            let weights: Vec<f64> = entries.iter().map(|entry| entry.0).collect();
-            let least: Vec<usize> = entries.iter().map(|entry| entry.1).collect();
-            let most: Vec<usize> = entries.iter().map(|entry| entry.1 + entry.2).collect();
-            let (low, high): (usize, usize) = (least.iter().sum(), most.iter().sum());
+            let (low, high) = (least * weights.len(), (least + spread) * weights.len());
             let total = low + ((high - low) as f64 * share) as usize;
-            let shares = apportion(total, &weights, &least, &most);
+            let bounds = bounds(total, least, least + spread);
+            let shares = apportion(&weights, bounds);
             prop_assert_eq!(shares.iter().sum::<usize>(), total);
-            for index in 0..shares.len() {
-                prop_assert!((least[index]..=most[index]).contains(&shares[index]));
+            for &share in &shares {
+                prop_assert!((bounds.least..=bounds.most).contains(&share));
+            }
+            if (low + 1..high).contains(&total) {
+                let weights = positive(&weights);
+                let (factor, expected) = (factor(&weights, bounds), bisected(&weights, bounds));
+                for weight in weights {
+                    let of = |factor: f64| {
+                        (weight * factor).clamp(bounds.least as f64, bounds.most as f64)
+                    };
+                    prop_assert!((of(factor) - of(expected)).abs() < 1e-6);
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Allocator, apportion::apportion};
-use crate::{CacheShape, HeadScoreKind, LayerView, Profile, Result, check};
+use crate::{CacheShape, HeadScoreKind, LayerView, Profile, Result, check, view::Bounds};
 
 /// Head budgets from the model's profile: HeadKV (Fu et al., 2024, section 3.3).
 ///
@@ -51,7 +51,7 @@ impl Allocator for HeadProfile {
             let own = even as f64 - pooled;
             let shares: Vec<f64> =
                 importance.iter().map(|share| own + share * pooled * all as f64).collect();
-            let shares = apportion(all * even, &shares, &vec![0; all], &vec![most; all]);
+            let shares = apportion(&shares, Bounds { total: all * even, least: 0, most });
             let of_layer = &shares[view.layer * kv_heads..][..kv_heads];
             keep.extend(of_layer.iter().map(|share| protected + share));
         }

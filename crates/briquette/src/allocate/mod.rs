@@ -20,3 +20,5 @@ pub use pyramid::Pyramid;
 pub(crate) use spec::AllocatorSpec;
 pub use uniform::Uniform;
 pub use variance_share::{Share, VarianceShare};
+
+pub use crate::view::{Bounds, Measures};

@@ -5,6 +5,7 @@ use super::{Allocation, Allocator, apportion::apportion};
 use crate::{
     LayerView, Result, check,
     score::{Observes, Wanted},
+    view::Bounds,
 };
 
 /// Budgets by what the layers' attention looks like: CAKE (Qin et al., 2025, Eq. 5 to 7).
@@ -75,11 +76,10 @@ impl Allocator for Preference {
             let protected = view.protected(view.budget[row]);
             let even = view.budget[row].saturating_sub(protected);
             let most = view.seen[row].saturating_sub(protected);
-            let (place, preferences) = view.measures_of(row, self.name())?;
-            let layers = preferences.len();
-            let total = view.shape.layers * even;
-            let shares = apportion(total, &preferences, &vec![0; layers], &vec![most; layers]);
-            Ok(protected + shares[place])
+            let bounds = Bounds { total: view.shape.layers * even, least: 0, most };
+            let share =
+                view.share(row, bounds, self.name(), |preferences| apportion(preferences, bounds))?;
+            Ok(protected + share)
         };
         let rows: Result<_> = (0..view.budget.len()).map(of_row).collect();
         Ok(Allocation::Rows(rows?))

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Allocator, apportion::apportion};
-use crate::{LayerView, Result, check};
+use crate::{LayerView, Result, check, view::Bounds};
 
 /// Budgets that fall from the first layer to the last by the same step, with the total of equal ones: PyramidKV
 /// (Cai et al., 2024, section 4.2).
@@ -45,7 +45,7 @@ impl Allocator for Pyramid {
             let step = if layers > 1 { (first - last) / (layers - 1) as f64 } else { 0.0 };
             let start = if layers > 1 { first } else { share };
             let weights: Vec<f64> = (0..layers).map(|layer| start - layer as f64 * step).collect();
-            let shares = apportion(layers * even, &weights, &vec![0; layers], &vec![most; layers]);
+            let shares = apportion(&weights, Bounds { total: layers * even, least: 0, most });
             protected + shares[view.layer]
         };
         Ok(Allocation::Rows((0..view.budget.len()).map(of_row).collect()))

@@ -2,7 +2,7 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Allocator, apportion::apportion};
-use crate::{LayerView, Result, ops::Track, score::Observes};
+use crate::{LayerView, Result, ops::Track, score::Observes, view::Bounds};
 
 /// Larger budgets for layers whose attention is spread evenly: D2O (Wan et al., 2024, section 3.2).
 ///
@@ -58,7 +58,7 @@ impl Allocator for VarianceShare {
     }
 
     fn measure(&self, view: &LayerView<'_>) -> Result<Vec<f64>> {
-        let sums = view.track(Track::Sums, self.name())?.clone();
+        let sums = view.track(Track::Sums, self.name())?;
         let [rows, heads, columns] = sums.dims();
         let (kv_heads, group) = (view.shape.kv_heads, heads / view.shape.kv_heads);
         let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;
@@ -83,15 +83,15 @@ impl Allocator for VarianceShare {
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let of_row = |row: usize| {
             let (budget, seen) = (view.budget[row], view.seen[row]);
-            let (place, densities) = view.measures_of(row, self.name())?;
-            let layers = densities.len();
-            let weights: Vec<f64> =
-                densities.iter().enumerate().map(|(layer, &f)| self.weight(layer, f)).collect();
             let least = ((LEAST * seen as f64).ceil() as usize).max(view.protect.sinks + 1);
             let least = least.min(budget);
             let most = seen.max(least);
-            let total = view.shape.layers * budget;
-            Ok(apportion(total, &weights, &vec![least; layers], &vec![most; layers])[place])
+            let bounds = Bounds { total: view.shape.layers * budget, least, most };
+            view.share(row, bounds, self.name(), |densities| {
+                let weight = |(layer, &density)| self.weight(layer, density);
+                let weights: Vec<f64> = densities.iter().enumerate().map(weight).collect();
+                apportion(&weights, bounds)
+            })
         };
         let rows: Result<_> = (0..view.budget.len()).map(of_row).collect();
         Ok(Allocation::Rows(rows?))

@@ -10,7 +10,7 @@ use super::{
     outcome::Outcome,
     place::Placed,
 };
-use crate::{Error, LayerView, Result};
+use crate::{Error, LayerView, Result, view::Measures};
 
 /// Where budgets depend on other layers of the prompt, compresses those that have arrived: at every layer if
 /// entries are dropped, at the last one if they are merged.
@@ -38,7 +38,7 @@ fn compress_layers(
         }
         false => None,
     };
-    let measures: Vec<Option<Vec<f64>>> = (0..context.shape.layers).map(measure).collect();
+    let measures = Measures::new((0..context.shape.layers).map(measure).collect());
     let mut all = Vec::new();
     for (layer, cache) in layers.iter().enumerate().take(context.layer + 1) {
         let held_entries;

@@ -125,9 +125,21 @@ pub(super) fn compress_among_layers(
     let mut entries = view.entries.clone();
     entries.tracks = entries.tracks.with(Track::Scores, scores.clone());
     let mut compressed = reduce(policy, &LayerView { entries: &entries, ..view }, &keep)?;
-    (compressed.entries.tracks, compressed.scores) =
-        compressed.entries.tracks.without(Track::Scores);
+    let (tracks, scores) = compressed.entries.tracks.without(Track::Scores);
+    compressed.entries.tracks = tracks;
+    // Tracks of query heads hold the scores of a kv head for each of its own.
+    compressed.scores = scores.map(|scores| first_of_groups(scores, view.shape.kv_heads));
     Ok(Some(compressed))
+}
+
+/// What the first query head of each kv head has, `[batch, kv_heads, entries]`.
+fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
+    let [batch, heads, entries] = x.dims();
+    if heads == kv_heads {
+        return x;
+    }
+    let groups: Tensor<4> = x.reshape([batch, kv_heads, heads / kv_heads, entries]);
+    groups.narrow(2, 0, 1).squeeze_dim(2)
 }
 
 /// The scores with zeros before them: a store may lay entries out with more fillers than it was given.

@@ -3,7 +3,7 @@ use burn::tensor::Device;
 use super::CacheConfig;
 use crate::{
     CacheShape, LayerView, Policy, cache::Entries, device::Rows, observes::Observes,
-    position::PositionEncoding,
+    position::PositionEncoding, view::Measures,
 };
 
 /// What the layers of a cache share in one call.
@@ -20,7 +20,7 @@ pub(super) struct Context<'a> {
     /// What scorer and allocator want to know.
     pub(super) observes: Observes,
     /// What was measured of each layer at the last prompt.
-    pub(super) measures: &'a [Option<Vec<f64>>],
+    pub(super) measures: &'a Measures,
 }
 
 impl<'a> Context<'a> {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::{
@@ -9,7 +11,9 @@ use super::{
     place::{Projections, place},
     progress::Arrival,
 };
-use crate::{CacheShape, Error, Policy, Result, device::Rows, position::PositionEncoding};
+use crate::{
+    CacheShape, Error, Policy, Result, device::Rows, position::PositionEncoding, view::Measures,
+};
 
 /// The key-value cache of a model: what every layer has kept of the tokens it has seen.
 ///
@@ -23,6 +27,8 @@ pub struct KvCache {
     /// How rows lie there, once something does.
     pub(super) rows: Option<Rows>,
     pub(super) layers: Vec<LayerCache>,
+    /// What was measured of the layers at the last prompt.
+    measures: Arc<Measures>,
     batch: Option<usize>,
     /// The positions of the last call: the layers of one step share them.
     positions: Option<(Vec<i64>, Tensor<3, Int>)>,
@@ -62,7 +68,17 @@ impl KvCache {
         let observes = policy.observes();
         let layers = (0..shape.layers).map(|_| LayerCache::new(observes)).collect();
         let device = device.clone();
-        Ok(Self { shape, policy, config, device, rows: None, layers, batch: None, positions: None })
+        Ok(Self {
+            shape,
+            policy,
+            config,
+            device,
+            rows: None,
+            layers,
+            measures: Arc::default(),
+            batch: None,
+            positions: None,
+        })
     }
 
     /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer: needed if it
@@ -124,9 +140,7 @@ impl KvCache {
         let new = if arrival.padded { new.without_padding(&positions) } else { new };
         check_finite(layer, &new, &self.config, arrival.phase)?;
 
-        let Self { shape, policy, config, device, rows, layers, .. } = self;
-        let measures: Vec<Option<Vec<f64>>> =
-            layers.iter().map(|layer| layer.measure().cloned()).collect();
+        let Self { shape, policy, config, device, rows, layers, measures, .. } = self;
         let context = Context {
             layer,
             shape: *shape,
@@ -136,7 +150,7 @@ impl KvCache {
             device,
             rows: *rows.get_or_insert_with(|| Rows::of(device)),
             encoding,
-            measures: &measures,
+            measures,
         };
         let (placed, arriving) = place(context, arrival, new, positions, layers[layer].held())?;
         let mut step = layers[layer].step(context, batch);
@@ -152,7 +166,11 @@ impl KvCache {
                 return Err(error);
             }
         };
+        let measured = outcome.measure.is_some();
         let output = commit(layers, context, (placed, outcome, step), others)?;
+        if measured {
+            *measures = measures_of(layers);
+        }
         self.batch = Some(batch);
         Ok(output)
     }
@@ -161,6 +179,7 @@ impl KvCache {
     pub fn reset(&mut self) {
         let observes = self.policy.observes();
         self.layers.fill_with(|| LayerCache::new(observes));
+        self.measures = Arc::default();
         self.batch = None;
     }
 
@@ -178,4 +197,8 @@ impl KvCache {
         self.positions = Some((arrival.positions.clone(), tensor.clone()));
         tensor
     }
+}
+
+fn measures_of(layers: &[LayerCache]) -> Arc<Measures> {
+    Arc::new(Measures::new(layers.iter().map(|layer| layer.measure().cloned()).collect()))
 }

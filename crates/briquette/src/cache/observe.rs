@@ -73,39 +73,33 @@ pub(super) fn count(
         ObservedHeads::Query => x,
     };
     let sums = sums.map(of_heads);
-    let add = |tracks: &mut Tracks, track, new: Option<Tensor<3>>| {
-        if let (Some(held), Some(new)) = (tracks.get_mut(track), new) {
-            held.inplace(|held| held + new);
-        }
-    };
-    add(tracks, Track::Sums, sums.clone());
-    add(tracks, Track::Squares, squares);
+    let decoded = observes.local > 0 && !matches!(arrival.phase, Phase::Prompt { .. });
+    let counted_now = decoded && window.is_none();
+    let new = [
+        (Track::Sums, sums.clone()),
+        (Track::Squares, squares),
+        (Track::LocalCurrent, sums.filter(|_| counted_now)),
+    ];
+    let new = new.into_iter().filter_map(|(track, new)| Some((track, new?)));
+    tracks.add(&new.collect::<Vec<_>>());
     if observes.local == 0 {
         return Ok(0);
     }
-    let set = |tracks: &mut Tracks, track, new: Tensor<3>| {
-        if let Some(held) = tracks.get_mut(track) {
-            *held = new;
-        }
-    };
     if let Some(window) = window {
         let last = window.moments(observes.local, &arrival.of_prompt, Wanted::default())?;
         let past = of_heads(last.sums.sums);
-        set(tracks, Track::LocalCurrent, past.zeros_like());
-        set(tracks, Track::LocalPast, past);
+        tracks.set(&[(Track::LocalCurrent, past.zeros_like()), (Track::LocalPast, past)]);
         return Ok(0);
     }
-    if let Phase::Prompt { .. } = arrival.phase {
+    if !counted_now {
         return Ok(local_queries);
     }
-    add(tracks, Track::LocalCurrent, sums);
     let queries = local_queries + 1;
     if queries < observes.local {
         return Ok(queries);
     }
-    if let Some(current) = tracks.get(Track::LocalCurrent).cloned() {
-        set(tracks, Track::LocalCurrent, current.zeros_like());
-        set(tracks, Track::LocalPast, current);
+    if let Some(current) = tracks.get(Track::LocalCurrent) {
+        tracks.set(&[(Track::LocalCurrent, current.zeros_like()), (Track::LocalPast, current)]);
     }
     Ok(0)
 }

@@ -220,7 +220,7 @@ impl Step<'_> {
             keys: view.entries.keys.clone(),
             values: view.entries.values.clone(),
             positions: table.centers.clone(),
-            tracks: Tracks::default().with(Track::Scores, self.weights()?),
+            tracks: Tracks::new([(Track::Scores, self.weights()?)]),
             sharing: None,
         };
         let left = select_entries(all.clone(), &kept, ops)?;
@@ -306,7 +306,7 @@ impl Step<'_> {
             Some(fillers) => goes.bool_not().bool_or(fillers),
         };
         let weight = |of: &Entries| {
-            let weight = of.tracks.get(Track::Scores).cloned();
+            let weight = of.tracks.get(Track::Scores);
             weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &of.positions.device()))
         };
         let (keys, values) = ops.merge(MergeInput {

@@ -55,7 +55,7 @@ impl Reducer for ValueMerge {
             let entries = select_entries(entries.clone(), &kept, ops)?;
             return Ok(Reduced { entries, counts: kept.counts, state: None });
         }
-        let attention = view.group_mean(view.track(Track::Sums, self.name())?.clone());
+        let attention = view.group_mean(view.track(Track::Sums, self.name())?);
         let split = split(view, keep)?;
         let Shares { start, share } = self.shares(layer, entries, attention, &split);
         let Split { kept, rest: evicted } = split;

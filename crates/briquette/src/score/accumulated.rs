@@ -35,7 +35,7 @@ impl Scorer for AccumulatedAttention {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let sums = view.group_mean(view.track(Track::Sums, self.name())?.clone());
+        let sums = view.group_mean(view.track(Track::Sums, self.name())?);
         Ok(match self.normalize {
             Normalize::Sum => sums,
             Normalize::Mean => {

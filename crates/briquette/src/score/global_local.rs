@@ -38,7 +38,7 @@ impl Scorer for GlobalLocal {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let track = |track| view.track(track, self.name()).cloned();
+        let track = |track| view.track(track, self.name());
         Ok(view.ops.global_local(GlobalLocalInput {
             sums: track(Track::Sums)?,
             past: track(Track::LocalPast)?,

@@ -36,8 +36,8 @@ impl Scorer for RobustAttention {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let sums = view.track(Track::Sums, self.name())?.clone();
-        let squares = view.track(Track::Squares, self.name())?.clone();
+        let sums = view.track(Track::Sums, self.name())?;
+        let squares = view.track(Track::Squares, self.name())?;
         let [batch, query_heads, entries] = sums.dims();
         let (heads, group) = (view.shape.kv_heads, view.shape.group());
         let queries = queries_seen(view, &sums.device())

@@ -95,10 +95,10 @@ impl DenseStore {
         write(&mut buffers.values, entries.values.cast(self.options.dtype), start);
         write(&mut buffers.positions, entries.positions, start);
         if entries.tracks.is_empty() {
-            for buffer in buffers.tracks.iter_mut() {
-                let [batch, heads, _] = buffer.dims();
-                buffer.inplace(|x| x.slice_fill([0..batch, 0..heads, start..end], 0.0));
-            }
+            buffers.tracks = std::mem::take(&mut buffers.tracks).map(|tracks| {
+                let [rows, heads, _] = tracks.dims();
+                tracks.slice_fill([0..rows, 0..heads, start..end], 0.0)
+            });
         } else {
             write_tracks(&mut buffers.tracks, entries.tracks, start);
         }

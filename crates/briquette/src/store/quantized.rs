@@ -151,8 +151,8 @@ struct Pages {
     values: Packed,
     /// `[pages, 1, group]`
     positions: Tensor<3, Int>,
-    /// Each `[pages, heads of the track a kv head, group]`.
-    tracks: Tracks,
+    /// `[pages, numbers, group]`, the [numbers](Tracks::by_head) of a kv head.
+    tracks: Option<Tensor<3>>,
 }
 
 /// Numbers of a few bits, in words, with the line each group of them lies on.
@@ -276,10 +276,10 @@ impl Pages {
                 dtype,
             ),
             positions: positions.select(0, index.clone()).reshape([pages, 1, group]),
-            tracks: entries.tracks.clone().map(|track| {
-                let per = track.dims()[1] / heads;
-                let list = track.reshape([batch, heads, per, width]).swap_dims(2, 3);
-                let list = list.reshape([batch * heads * width, per]).select(0, index.clone());
+            tracks: entries.tracks.by_head(heads).map(|numbers| {
+                let per = numbers.dims()[2];
+                let list = numbers.swap_dims(2, 3).reshape([batch * heads * width, per]);
+                let list = list.select(0, index.clone());
                 list.reshape([pages, group, per]).swap_dims(1, 2)
             }),
         }
@@ -290,7 +290,7 @@ impl Pages {
             keys: self.keys.followed_by(new.keys),
             values: self.values.followed_by(new.values),
             positions: Tensor::cat(vec![self.positions, new.positions], 0),
-            tracks: self.tracks.zip(new.tracks, |held, new| Tensor::cat(vec![held, new], 0)),
+            tracks: self.tracks.zip(new.tracks).map(|(held, new)| Tensor::cat(vec![held, new], 0)),
         }
     }
 
@@ -298,7 +298,7 @@ impl Pages {
         self.keys.bytes(rows)
             + self.values.bytes(rows)
             + buffer_bytes(&self.positions, rows)
-            + self.tracks.iter().map(|track| buffer_bytes(track, rows)).sum::<usize>()
+            + self.tracks.as_ref().map_or(0, |tracks| buffer_bytes(tracks, rows))
     }
 }
 
@@ -431,8 +431,12 @@ impl QuantizedStore {
     fn page_tracks(&self, pages: &Pages) -> Tracks {
         let StoreOptions { batch, shape, .. } = self.options;
         let index = self.page_index();
-        let of_heads = |track| side_by_side(track, &index, batch, shape.kv_heads);
-        pages.tracks.clone().map(of_heads)
+        let none = self.tail.tracks();
+        let Some(numbers) = pages.tracks.clone() else { return none };
+        let [_, per, _] = numbers.dims();
+        let all = side_by_side(numbers, &index, batch, shape.kv_heads);
+        let [_, _, columns] = all.dims();
+        none.of_by_head(all.reshape([batch, shape.kv_heads, per, columns]))
     }
 
     /// From the columns of pages and tail side by side to those of the entries; `None` if they are the same.
@@ -695,19 +699,17 @@ impl Store for QuantizedStore {
                 }
             }
             let place = upload(place, &device);
-            pages.tracks = tracks.map(|track| {
-                let [batch, all, _] = track.dims();
-                let per = all / heads;
-                track
-                    .reshape([batch * heads, per, most, group])
-                    .swap_dims(1, 2)
-                    .reshape([batch * heads * most, per, group])
-                    .select(0, place.clone())
+            pages.tracks = tracks.by_head(heads).map(|numbers| {
+                let [batch, _, per, _] = numbers.dims();
+                let numbers: Tensor<4> = numbers.reshape([batch * heads, per, most, group]);
+                let pages: Tensor<3> =
+                    numbers.swap_dims(1, 2).reshape([batch * heads * most, per, group]);
+                pages.select(0, place)
             });
         }
         if let Some(tracks) = of_tail {
             // Every head's tail is as wide as the widest, or the selection made it so.
-            let width = tracks.iter().next().map_or(tail, |track| track.dims()[2]);
+            let width = tracks.stacked().map_or(tail, |tracks| tracks.dims()[2]);
             let tracks = if width == tail {
                 tracks
             } else {

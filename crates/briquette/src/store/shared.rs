@@ -65,7 +65,7 @@ impl SharedBody {
         let of = |x: &Tensor<3, Int>| buffer_bytes(x, options.rows);
         buffer_bytes(&self.keys, options.rows)
             + buffer_bytes(&self.values, options.rows)
-            + self.tracks.iter().map(|track| buffer_bytes(track, options.rows)).sum::<usize>()
+            + self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, options.rows))
             + self.rows.bytes(options.rows)
             + [entry, centers, members, &self.positions].map(of).iter().sum::<usize>()
             + buffer_bytes(norms, options.rows)

@@ -69,7 +69,7 @@ impl Tokens {
 
     /// Bytes of what it holds on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
-        let tracks = self.tracks.iter().map(|track| buffer_bytes(track, rows)).sum::<usize>();
+        let tracks = self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, rows));
         self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + tracks
     }
 

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 
-use super::{Wanted, Window, WindowMoments};
+use super::{Bounds, Measures, Wanted, Window, WindowMoments};
 use crate::{
     CacheShape, Error, Profile, Result,
     budget::Protect,
@@ -44,9 +44,8 @@ pub struct LayerView<'a> {
     pub(crate) window: Option<&'a Window<'a>>,
     /// The profile of the model, if the policy has one.
     pub profile: Option<&'a Profile>,
-    /// What the allocator has [measured](crate::allocate::Allocator::measure) of each layer, `[layers][batch]`; `None`
-    /// for layers of a prompt that have not arrived yet.
-    pub measures: &'a [Option<Vec<f64>>],
+    /// What the allocator has [measured](crate::allocate::Allocator::measure) of the layers of the prompt so far.
+    pub measures: &'a Measures,
     /// The scores, once there are some.
     pub(crate) scores: Option<&'a Tensor<3>>,
     /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.
@@ -81,7 +80,7 @@ impl<'a> LayerView<'a> {
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes it.
-    pub fn track(&self, track: Track, stage: &str) -> Result<&'a Tensor<3>> {
+    pub fn track(&self, track: Track, stage: &str) -> Result<Tensor<3>> {
         self.entries.tracks.get(track).ok_or_else(|| without(stage, &format!("{track:?}")))
     }
 
@@ -172,23 +171,20 @@ impl<'a> LayerView<'a> {
         self.protect.sinks.saturating_add(recent).min(budget)
     }
 
-    /// The measures of a batch row in the layers that have one, in order, and the place of this layer among them.
+    /// This layer's share in a batch row of tokens that are shared out among all layers that were measured. `share_out` is
+    /// given their measures, in order, and returns as many shares; it is asked again only when `bounds` have changed.
     ///
     /// # Errors
     /// [`Error::Stage`] if nothing was measured of this layer.
-    pub fn measures_of(&self, row: usize, stage: &str) -> Result<(usize, Vec<f64>)> {
-        let known = |layer: usize| {
-            self.measures
-                .get(layer)
-                .and_then(Option::as_ref)
-                .and_then(|rows| rows.get(row))
-                .copied()
-        };
-        if known(self.layer).is_none() {
-            return Err(without(stage, &format!("measure of layer {}", self.layer)));
-        }
-        let place = (0..self.layer).filter(|&layer| known(layer).is_some()).count();
-        Ok((place, (0..self.shape.layers).filter_map(known).collect()))
+    pub fn share(
+        &self,
+        row: usize,
+        bounds: Bounds,
+        stage: &str,
+        share_out: impl FnOnce(&[f64]) -> Vec<usize>,
+    ) -> Result<usize> {
+        let share = self.measures.share(self.layer, row, bounds, share_out);
+        share.ok_or_else(|| without(stage, &format!("measure of layer {}", self.layer)))
     }
 
     /// The selected entries with all that is known of them, a row a token.
