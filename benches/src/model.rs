@@ -85,7 +85,7 @@ impl Dimensions {
 /// If the dimensions do not fit together.
 pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Result<Model> {
     let model = Model::new(dimensions.config()?, device)?;
-    let model = model.map(&mut Cast(dtype));
+    let model = model.map(&mut Cast(dtype)).merge_projections();
     // What was there in f32 goes.
     device.memory_cleanup();
     Ok(model)

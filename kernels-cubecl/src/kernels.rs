@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
 use briquette_ops::{
-    AccumulateInput, AttentionInput, AttentionOps, AttentionOutput, ClassifyInput, ClassifyOutput,
-    ClusterOps, DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, ExtendInput,
-    ExtendOutput, Fallback, Fallbacks, GlobalLocalInput, Groups, KvLayout, LinearInput, LinearOps,
-    MergeInput, MergeOps, MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops,
-    PackInput, PadInput, Reference, RegroupInput, RegroupOutput, Result, RotaryTables,
-    RowWeightsInput, SelectInput, SelectOps, Selection, Split, WindowInput,
+    AccumulateInput, AttentionInput, AttentionOps, AttentionOutput, BlockOps, ClassifyInput,
+    ClassifyOutput, ClusterOps, DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries,
+    ExtendInput, ExtendOutput, Fallback, Fallbacks, GatedInput, GlobalLocalInput, Groups, KvLayout,
+    LinearInput, LinearOps, MergeInput, MergeOps, MomentsInput, MomentsOutput, NearestInput,
+    NearestOutput, OpError, Ops, PackInput, PadInput, Reference, RegroupInput, RegroupOutput,
+    Result, RmsNormInput, RmsNormOutput, RotaryTables, RowWeightsInput, SelectInput, SelectOps,
+    Selection, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -19,6 +20,7 @@ use crate::{
     decode::{FEW_QUERIES, decode},
     ema::ema_weights,
     extend::extend,
+    gated::gated,
     global_local::global_local,
     group::group,
     linear::{MOST_LINEAR_ROWS, is_worthwhile, linear},
@@ -27,6 +29,7 @@ use crate::{
     pack::pack,
     pad::pad,
     regroup::regroup,
+    rms_norm::rms_norm,
     rotary::rotate,
     row_weights::row_weights,
     select::{SelectOutput, select},
@@ -147,6 +150,16 @@ impl LinearOps for Kernels {
             return Reference.linear(input);
         }
         self.fallbacks.or(linear(input.clone()), || Reference.linear(input))
+    }
+}
+
+impl BlockOps for Kernels {
+    fn rms_norm(&self, input: RmsNormInput) -> Result<RmsNormOutput> {
+        self.fallbacks.or(rms_norm(input.clone()), || Reference.rms_norm(input))
+    }
+
+    fn gated(&self, input: GatedInput) -> Result<Tensor<2>> {
+        self.fallbacks.or(gated(input.clone()), || Reference.gated(input))
     }
 }
 

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, ClusteredKv, DecodeInput,
-        DecodeOutput, KvLayout, LinearOps, MergeOps, Ops, PackedGroups, QuantizedKv, Reference,
-        RotaryTables, SelectOps, Tail, Visibility,
+        AttentionInput, AttentionOps, AttentionOutput, BlockOps, ClusterOps, ClusteredKv,
+        DecodeInput, DecodeOutput, KvLayout, LinearOps, MergeOps, Ops, PackedGroups, QuantizedKv,
+        Reference, RotaryTables, SelectOps, Tail, Visibility,
     },
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
 };
@@ -62,6 +62,7 @@ impl SelectOps for Notes {}
 impl MergeOps for Notes {}
 impl ClusterOps for Notes {}
 impl LinearOps for Notes {}
+impl BlockOps for Notes {}
 impl Ops for Notes {}
 
 /// A cache quantized as KIVI does: beside `decode/32768`, the dense decode over as many tokens.

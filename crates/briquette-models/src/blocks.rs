@@ -6,22 +6,25 @@ use burn::{
     tensor::{Device, Tensor},
 };
 
-use briquette::position::PositionEncoding;
+use briquette::{
+    ops::{GatedInput, best, gated},
+    position::PositionEncoding,
+};
 
 use crate::{Activation, Attend, ModelConfig, Result, linear::Linear, rms_norm::RmsNorm};
 
 /// Attention of groups of query heads, with a matrix each for queries, keys and values.
 #[derive(Module, Debug)]
 pub(crate) struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    q_norm: Option<RmsNorm>,
-    k_norm: Option<RmsNorm>,
-    head_dim: usize,
+    pub(crate) q_proj: Linear,
+    pub(crate) k_proj: Linear,
+    pub(crate) v_proj: Linear,
+    pub(crate) o_proj: Linear,
+    pub(crate) q_norm: Option<RmsNorm>,
+    pub(crate) k_norm: Option<RmsNorm>,
+    pub(crate) head_dim: usize,
     /// What queries are multiplied by where scores are not divided by the root of `head_dim`, which the cache does.
-    query_scale: Option<f64>,
+    pub(crate) query_scale: Option<f64>,
 }
 
 impl Attention {
@@ -85,11 +88,11 @@ pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
 /// A gated feed-forward network: SwiGLU or GeGLU (Shazeer, 2020).
 #[derive(Module, Debug)]
 pub(crate) struct GatedFeedForward {
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
+    pub(crate) gate_proj: Linear,
+    pub(crate) up_proj: Linear,
+    pub(crate) down_proj: Linear,
     #[module(skip)]
-    activation: Activation,
+    pub(crate) activation: Activation,
 }
 
 impl GatedFeedForward {
@@ -105,9 +108,23 @@ impl GatedFeedForward {
 
     /// `[.., hidden_size]` -> the same
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let gate = self.activation.apply(self.gate_proj.forward(x.clone()));
-        self.down_proj.forward(gate * self.up_proj.forward(x))
+        let gate = self.gate_proj.forward(x.clone());
+        self.down_proj.forward(times_active(gate, self.up_proj.forward(x), self.activation))
     }
+}
+
+/// `up` times the activation of `gate`, both `[.., channels]`.
+pub(crate) fn times_active<const D: usize>(
+    gate: Tensor<D>,
+    up: Tensor<D>,
+    activation: Activation,
+) -> Tensor<D> {
+    let dims = gate.dims();
+    let rows = dims[..D - 1].iter().product::<usize>();
+    let [gate, up] = [gate, up].map(|side| side.reshape([rows, dims[D - 1]]));
+    let input = GatedInput { gate, up, activation };
+    // What the operation refuses, tensor operations refuse in their own way.
+    best().gated(input.clone()).unwrap_or_else(|_| gated(input)).reshape(dims)
 }
 
 pub(crate) fn linear(input: usize, output: usize, bias: bool, device: &Device) -> Linear {

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, path::Path};
 use briquette::CacheShape;
 
 use crate::{
-    Activation, Architecture, Error, ExpertsConfig, Result,
+    Activation, Architecture, Error, ExpertsConfig, Result, activation,
     architecture::Defaults,
     json::{parse, read_text},
     keys::{Family, GenerationKeys, Keys, TokenIds, token},
@@ -212,7 +212,7 @@ impl ModelConfig {
             output_bias: false,
             mlp_bias: false,
             qk_norm: false,
-            hidden_act: act.map_or(Ok(defaults.activation), Activation::named)?,
+            hidden_act: act.map_or(Ok(defaults.activation), activation::named)?,
             experts: None,
             query_pre_attn_scalar: None,
             final_logit_softcapping: None,

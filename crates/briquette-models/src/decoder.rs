@@ -8,10 +8,12 @@ use briquette::position::PositionEncoding;
 
 use crate::{
     Architecture, Attend, ModelConfig, Result,
-    architecture::{FalconLayer, FusedAttention, FusedFeedForward, GemmaLayer, falcon_norm},
+    architecture::{FalconLayer, GemmaLayer, falcon_norm},
     blocks::{Attention, GatedFeedForward},
     experts::Experts,
+    merged::{MergedAttention, MergedFeedForward},
     positions::Positions,
+    residual::Residual,
     rms_norm::RmsNorm,
 };
 
@@ -51,10 +53,17 @@ impl Decoder {
         if let Some(scale) = self.embedding_scale {
             x = x * scale;
         }
+        let mut residual = Residual::new(x);
         for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(x, index, positions.of(index), attend)?;
+            residual = layer.forward(residual, index, positions.of(index), attend)?;
         }
-        Ok(self.norm.forward(x))
+        Ok(self.norm.forward(residual))
+    }
+
+    /// With one matrix for products of the same rows.
+    pub(crate) fn merge_projections(mut self) -> Self {
+        self.layers = self.layers.into_iter().map(Layer::merge_projections).collect();
+        self
     }
 }
 
@@ -73,10 +82,10 @@ impl Norm {
         }
     }
 
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    fn forward(&self, residual: Residual) -> Tensor<3> {
         match self {
-            Self::Rms(norm) => norm.forward(x),
-            Self::Layer(norm) => norm.forward(x),
+            Self::Rms(norm) => residual.normalised(norm).1,
+            Self::Layer(norm) => norm.forward(residual.summed()),
         }
     }
 }
@@ -99,18 +108,31 @@ impl Layer {
         }
     }
 
-    /// `[batch, tokens, hidden_size]` -> the same
     fn forward(
         &self,
-        x: Tensor<3>,
+        residual: Residual,
         layer: usize,
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
+    ) -> Result<Residual> {
         match self {
-            Self::PreNorm(inner) => inner.forward(x, layer, positions, attend),
-            Self::Falcon(inner) => inner.forward(x, layer, positions, attend),
-            Self::Gemma(inner) => inner.forward(x, layer, positions, attend),
+            Self::PreNorm(inner) => inner.forward(residual, layer, positions, attend),
+            Self::Falcon(inner) => {
+                let x = inner.forward(residual.summed(), layer, positions, attend)?;
+                Ok(Residual::new(x))
+            }
+            Self::Gemma(inner) => inner.forward(residual, layer, positions, attend),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match self {
+            Self::PreNorm(inner) => Self::PreNorm(PreNormLayer {
+                self_attn: inner.self_attn.merge_projections(),
+                mlp: inner.mlp.merge_projections(),
+                ..inner
+            }),
+            other => other,
         }
     }
 }
@@ -137,15 +159,15 @@ impl PreNormLayer {
 
     fn forward(
         &self,
-        x: Tensor<3>,
+        residual: Residual,
         layer: usize,
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
-        let normal = self.input_layernorm.forward(x.clone());
-        let x = x + self.self_attn.forward(normal, layer, positions, attend)?;
-        let normal = self.post_attention_layernorm.forward(x.clone());
-        Ok(x + self.mlp.forward(normal)?)
+    ) -> Result<Residual> {
+        let (residual, normal) = residual.normalised(&self.input_layernorm);
+        let residual = residual.with(self.self_attn.forward(normal, layer, positions, attend)?);
+        let (residual, normal) = residual.normalised(&self.post_attention_layernorm);
+        Ok(residual.with(self.mlp.forward(normal)?))
     }
 }
 
@@ -154,13 +176,13 @@ impl PreNormLayer {
 #[derive(Module, Debug)]
 enum SelfAttention {
     Separate(Attention),
-    Fused(FusedAttention),
+    Merged(MergedAttention),
 }
 
 impl SelfAttention {
     fn new(config: &ModelConfig, device: &Device) -> Self {
         match config.architecture {
-            Architecture::Phi3 => Self::Fused(FusedAttention::new(config, device)),
+            Architecture::Phi3 => Self::Merged(MergedAttention::new(config, device)),
             _ => Self::Separate(Attention::new(config, device)),
         }
     }
@@ -174,7 +196,14 @@ impl SelfAttention {
     ) -> Result<Tensor<3>> {
         match self {
             Self::Separate(attention) => attention.forward(x, layer, positions, attend),
-            Self::Fused(attention) => attention.forward(x, layer, positions, attend),
+            Self::Merged(attention) => attention.forward(x, layer, positions, attend),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match self {
+            Self::Separate(attention) => Self::Merged(attention.into()),
+            merged => merged,
         }
     }
 }
@@ -182,7 +211,7 @@ impl SelfAttention {
 #[derive(Module, Debug)]
 enum FeedForward {
     Gated(GatedFeedForward),
-    Fused(FusedFeedForward),
+    Merged(MergedFeedForward),
     Experts(Experts),
 }
 
@@ -193,7 +222,7 @@ impl FeedForward {
                 Self::Experts(Experts::new(config, experts, device))
             }
             _ if config.architecture == Architecture::Phi3 => {
-                Self::Fused(FusedFeedForward::new(config, device))
+                Self::Merged(MergedFeedForward::new(config, device))
             }
             _ => Self::Gated(GatedFeedForward::new(config, config.intermediate_size, device)),
         }
@@ -203,8 +232,15 @@ impl FeedForward {
     fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
         match self {
             Self::Gated(inner) => Ok(inner.forward(x)),
-            Self::Fused(inner) => Ok(inner.forward(x)),
+            Self::Merged(inner) => Ok(inner.forward(x)),
             Self::Experts(inner) => inner.forward(x),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match self {
+            Self::Gated(inner) => Self::Merged(inner.into()),
+            other => other,
         }
     }
 }

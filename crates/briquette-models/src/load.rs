@@ -70,7 +70,7 @@ impl Model {
             let message = "no parameter of the model took it".into();
             return Err(Error::LoadTensor { tensor, message });
         }
-        Ok(model)
+        Ok(model.merge_projections())
     }
 }
 

@@ -45,6 +45,18 @@ impl Model {
         })
     }
 
+    /// The same model with one matrix for queries, keys and values, and one for both sides of a gated feed-forward network, where
+    /// its layers have them apart: a decode step hands over fewer launches. What [`load`](Self::load) gives is so. Parameters
+    /// no longer have the names they have in a checkpoint.
+    #[must_use]
+    pub fn merge_projections(self) -> Self {
+        let device = self.device();
+        let model = Self { model: self.model.merge_projections(), ..self };
+        // What lay apart goes.
+        device.memory_cleanup();
+        model
+    }
+
     /// The configuration it was built from.
     pub fn config(&self) -> &ModelConfig {
         &self.config

@@ -1,21 +1,20 @@
 use burn::{
     module::{Module, Param},
     nn::Initializer,
-    tensor::{DType, Device, Tensor},
+    tensor::{Device, Tensor},
 };
+
+use briquette::ops::{RmsNormInput, best, rms_norm};
 
 use crate::{Architecture, ModelConfig};
 
 /// Root-mean-square normalisation (Zhang and Sennrich, 2019): `weight · x / sqrt(mean(x²) + epsilon)`. Gemma stores
 /// `weight - 1`.
-///
-/// Everything but the product with the weight is computed in f32, as `transformers` does, in Gemma that too; Burn's own
-/// `RmsNorm` rounds the root to the type of the model first, which shifts f16 and bf16 results.
 #[derive(Module, Debug)]
 pub(crate) struct RmsNorm {
     weight: Param<Tensor<1>>,
     epsilon: f64,
-    stored_from_one: bool,
+    weight_less_one: bool,
 }
 
 impl RmsNorm {
@@ -25,20 +24,32 @@ impl RmsNorm {
         Self {
             weight: start.init([channels], device),
             epsilon: config.rms_norm_eps,
-            stored_from_one: gemma,
+            weight_less_one: gemma,
         }
     }
 
     /// `[.., channels]` -> `[.., channels]`
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let dtype = x.dtype();
-        let x = x.cast(DType::F32);
-        let mean_square = x.clone().square().mean_dim(D - 1);
-        let normal = x * (mean_square + self.epsilon).sqrt().recip();
-        if self.stored_from_one {
-            let weight = self.weight.val().cast(DType::F32) + 1.0;
-            return (weight.unsqueeze() * normal).cast(dtype);
-        }
-        self.weight.val().unsqueeze() * normal.cast(dtype)
+        self.add(x, None).1
+    }
+
+    /// The sum of `x` and what is added to it, and the sum normalised, all `[.., channels]`.
+    pub(crate) fn add<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        added: Option<Tensor<D>>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        let dims = x.dims();
+        let rows = dims[..D - 1].iter().product::<usize>();
+        let input = RmsNormInput {
+            x: x.reshape([rows, dims[D - 1]]),
+            residual: added.map(|added| added.reshape([rows, dims[D - 1]])),
+            weight: self.weight.val(),
+            epsilon: self.epsilon,
+            weight_less_one: self.weight_less_one,
+        };
+        // What the operation refuses, tensor operations refuse in their own way.
+        let found = best().rms_norm(input.clone()).unwrap_or_else(|_| rms_norm(input));
+        (found.sum.reshape(dims), found.normal.reshape(dims))
     }
 }

@@ -8,11 +8,13 @@
 //! - [`SelectOps`]: which entries stay, and their move into less room, ragged or padded;
 //! - [`MergeOps`]: the nearest of some rows, weighted sums of rows, merged rows;
 //! - [`ClusterOps`]: entries that several tokens share (EMS);
-//! - [`LinearOps`]: products with weights, for the model around a cache.
+//! - [`LinearOps`]: products with weights, for the model around a cache;
+//! - [`BlockOps`]: what lies between them, norms and gates.
 //!
 //! [`Ops`] is all of them. [`Reference`] answers with tensor operations.
 
 mod attention;
+mod block;
 mod cluster;
 mod entries;
 mod error;
@@ -31,6 +33,7 @@ pub use attention::{
     KvLayout, MomentsInput, MomentsOutput, PackedGroups, QuantizedKv, RaggedKv, RotaryTables, Tail,
     Visibility, WindowInput, rotate,
 };
+pub use block::{Activation, BlockOps, GatedInput, RmsNormInput, RmsNormOutput, gated, rms_norm};
 pub use cluster::{
     ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, ExtendOutput, GlobalLocalInput, Groups,
     MergedRows, Pool, PoolKind, RegroupInput, RegroupOutput, RowWeightsInput, row_weights,

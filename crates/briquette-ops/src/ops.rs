@@ -1,10 +1,10 @@
 use crate::{
-    attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, linear::LinearOps,
-    merge::MergeOps, select::SelectOps,
+    attention::AttentionOps, block::BlockOps, cluster::ClusterOps, fallbacks::Fallback,
+    linear::LinearOps, merge::MergeOps, select::SelectOps,
 };
 
-/// All operations of a cache, and the products with weights of the model around it.
-pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + LinearOps {
+/// All operations of a cache, and those of the model around it.
+pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + LinearOps + BlockOps {
     /// How often tensor operations answered for a kernel, by operation; nothing where there are no kernels to fall back
     /// from.
     fn fallbacks(&self) -> Vec<Fallback> {
@@ -21,4 +21,5 @@ impl SelectOps for Reference {}
 impl MergeOps for Reference {}
 impl ClusterOps for Reference {}
 impl LinearOps for Reference {}
+impl BlockOps for Reference {}
 impl Ops for Reference {}

@@ -145,7 +145,7 @@ pub(super) fn launch(
     let columns = if wanted { width + entries } else { 1 };
     decode_merge::launch(
         &client,
-        CubeCount::Static(columns.div_ceil(merge::WEIGHTS) as u32, lines as u32, 1),
+        CubeCount::Static(lines as u32, columns.div_ceil(merge::WEIGHTS) as u32, 1),
         CubeDim::new_1d(merge::UNITS as u32),
         parts.clone().into_tensor_arg(),
         match of_list(2) {

@@ -29,8 +29,9 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     #[define(Q, I)] _types: [ElemType; 2],
 ) {
     let unit = UNIT_POS as usize;
-    let block = CUBE_POS_X as usize;
-    let line = CUBE_POS_Y as usize;
+    // Lines are the many: devices take more cubes along x.
+    let line = CUBE_POS_X as usize;
+    let block = CUBE_POS_Y as usize;
     let query_heads = output.shape(1);
     let new = output.shape(2);
     let row = line % new;

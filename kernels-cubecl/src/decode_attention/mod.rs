@@ -153,7 +153,7 @@ fn check_cubes(check: &Check, queries: &Tensor<4>, keys: &Tensor<4>, columns: us
     // The most cubes of all ways to launch.
     let rows = query_heads / kv_heads * new;
     check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;
-    check.cubes([columns.div_ceil(merge::WEIGHTS), batch * query_heads * new, 1])
+    check.cubes([batch * query_heads * new, columns.div_ceil(merge::WEIGHTS), 1])
 }
 
 /// The shape of the weights of so many columns.

@@ -106,7 +106,7 @@ fn check(input: &SelectInput<'_>) -> Result<Told> {
     check.countable("scores", &[rows, entries])?;
     check.at_most("the number of entries", entries, i32::MAX as usize)?;
     check.cubes([rows, 1, 1])?;
-    check.supports(units(check.client()).is_some())?;
+    check.supports(units(check.client(), entries).is_some())?;
     let mut told = Vec::with_capacity(rows * ROW);
     let mut width = 0;
     for ((&held, &keep), &recent) in input.held.iter().zip(input.keep).zip(input.recent) {
@@ -126,8 +126,10 @@ fn check(input: &SelectInput<'_>) -> Result<Told> {
     Ok(Told { rows: told, parts: parts(check.client(), rows, entries) })
 }
 
-/// Units of a cube on this device; `None` if it cannot count in shared memory.
-fn units(client: &Client) -> Option<usize> {
+/// Units of a cube for rows of so many columns on this device; `None` if it cannot count in shared memory. Short rows get few:
+/// more of them run at a time.
+fn units(client: &Client, columns: usize) -> Option<usize> {
+    const SHORT: usize = 2048;
     let properties = client.properties();
     let atomic = Type::atomic(ElemType::UInt(UIntKind::U32));
     let usage = properties.atomic_type_usage(atomic);
@@ -138,9 +140,9 @@ fn units(client: &Client) -> Option<usize> {
     let most = hardware.max_units_per_cube.min(hardware.max_cube_dim.0) as usize;
     // Bins, two numbers a unit and a few more, 4 bytes each.
     let bytes = |units: usize| 4 * (kernel::BINS + 2 * units + 16);
-    [1024, 512, 256]
-        .into_iter()
-        .find(|&units| units <= most && bytes(units) <= hardware.max_shared_memory_size)
+    let offered = if columns <= SHORT { &[256][..] } else { &[1024, 512, 256] };
+    let fits = |units: &usize| *units <= most && bytes(*units) <= hardware.max_shared_memory_size;
+    offered.iter().copied().find(fits)
 }
 
 /// Columns that one cube goes through; longer rows are shared.
@@ -190,7 +192,7 @@ fn launch(
     let rest = empty(rest_shape(batch, heads, others));
     let nan = empty(Shape::from([batch * heads, 1]));
     // Checked before.
-    let units = units(&client).unwrap_or(256);
+    let units = units(&client, shape[2]).unwrap_or(256);
     let int = dtype_to_storage_type(rows.dtype);
     kernel::select::launch(
         &client,
@@ -227,7 +229,7 @@ fn launch_passes(
     let new_counts = || empty(Shape::from([batch * heads, parts, kernel::BINS]), DType::U32);
     let new_state = || empty(Shape::from([batch * heads, parts, 3]), DType::U32);
     // Checked before.
-    let units = units(&client).unwrap_or(256);
+    let units = units(&client, shape[2]).unwrap_or(256);
     let int = dtype_to_storage_type(rows.dtype);
     // The first pass reads none, the last writes none.
     let (mut counts, mut state) = (new_counts(), new_state());

@@ -88,7 +88,7 @@ impl Heads {
         check.tensors(TENSORS)?;
         let cubes = batch * query_heads + wanted_cubes(check.client());
         check.cubes([cubes, 1, 1])?;
-        check.cubes([1, batch * query_heads, batch])
+        check.cubes([1, query_heads, batch])
     }
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn merge(
     let types = [output.dtype, DType::I32].map(dtype_to_storage_type);
     merge::decode_merge::launch(
         &weights.client,
-        CubeCount::Static(blocks as u32, (batch * query_heads) as u32, 1),
+        CubeCount::Static((batch * query_heads) as u32, blocks as u32, 1),
         CubeDim::new_1d(merge::UNITS as u32),
         parts.clone().into_tensor_arg(),
         parts.as_tensor_alias(0),
@@ -203,7 +203,7 @@ pub(crate) fn merge(
 /// Refuses weights of more columns than [`merge`] can launch cubes for.
 pub(crate) fn check_columns(check: &Check, heads: Heads, columns: usize) -> Result<()> {
     let Heads { batch, query_heads, .. } = heads;
-    check.cubes([columns.div_ceil(merge::WEIGHTS), 1, 1])?;
+    check.cubes([1, columns.div_ceil(merge::WEIGHTS), 1])?;
     check.countable("weights", &[batch, query_heads, columns])
 }
 

@@ -3,6 +3,7 @@
 mod accumulate;
 mod attention;
 mod attention_gradient;
+mod block;
 mod common;
 mod compact;
 mod decode_attention;

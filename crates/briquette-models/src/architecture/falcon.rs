@@ -9,7 +9,7 @@ use briquette::position::PositionEncoding;
 
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
-    Activation, Attend, ModelConfig, Result,
+    Activation, Attend, ModelConfig, Result, activation,
     blocks::{linear, merge_heads, split_heads},
     keys::Keys,
     linear::Linear,
@@ -37,7 +37,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
         num_key_value_heads: 1,
         intermediate_size: own.ffn_hidden_size.unwrap_or(4 * config.hidden_size),
         rms_norm_eps: own.layer_norm_epsilon.unwrap_or(config.rms_norm_eps),
-        hidden_act: own.activation.as_deref().map_or(Ok(config.hidden_act), Activation::named)?,
+        hidden_act: own.activation.as_deref().map_or(Ok(config.hidden_act), activation::named)?,
         attention_bias: own.bias,
         output_bias: own.bias,
         mlp_bias: own.bias,

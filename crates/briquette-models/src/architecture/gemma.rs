@@ -1,9 +1,6 @@
 use std::collections::BTreeSet;
 
-use burn::{
-    module::Module,
-    tensor::{Device, Tensor},
-};
+use burn::{module::Module, tensor::Device};
 use serde::Deserialize;
 
 use briquette::position::PositionEncoding;
@@ -13,6 +10,7 @@ use crate::{
     Activation, Attend, ModelConfig, Result,
     blocks::{Attention, GatedFeedForward},
     keys::Keys,
+    residual::Residual,
     rms_norm::RmsNorm,
     rope::RopeConfig,
     rope_keys::{RopeKeys, RopeParameters},
@@ -146,19 +144,18 @@ impl GemmaLayer {
         }
     }
 
-    /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(
         &self,
-        x: Tensor<3>,
+        residual: Residual,
         layer: usize,
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
-    ) -> Result<Tensor<3>> {
-        let normal = self.input_layernorm.forward(x.clone());
+    ) -> Result<Residual> {
+        let (residual, normal) = residual.normalised(&self.input_layernorm);
         let attention = self.self_attn.forward(normal, layer, positions, attend)?;
-        let x = x + self.post_attention_layernorm.forward(attention);
-        let normal = self.pre_feedforward_layernorm.forward(x.clone());
+        let residual = residual.with(self.post_attention_layernorm.forward(attention));
+        let (residual, normal) = residual.normalised(&self.pre_feedforward_layernorm);
         let inner = self.mlp.forward(normal);
-        Ok(x + self.post_feedforward_layernorm.forward(inner))
+        Ok(residual.with(self.post_feedforward_layernorm.forward(inner)))
     }
 }

@@ -20,7 +20,6 @@ use family::{DEFAULTS, Names};
 
 pub(crate) use falcon::{FalconLayer, layer_norm as falcon_norm};
 pub(crate) use gemma::GemmaLayer;
-pub(crate) use phi3::{FusedAttention, FusedFeedForward};
 
 type Read = fn(&Keys) -> Result<ModelConfig>;
 

@@ -1,0 +1,52 @@
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::{Backend, ExtensionType, backend_extension, tensor::FloatTensor};
+use burn_cubecl::CubeBackend;
+
+use super::launch;
+
+/// What is added to rows before they are normalised.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) enum Residual<B: Backend> {
+    Nothing,
+    Rows { rows: FloatTensor<B> },
+}
+
+/// The kernel as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait RmsNormBackend: Backend {
+    /// See [`super::rms_norm`]: the sum and the normalised rows.
+    #[fusion(meta = outputs)]
+    fn rms_norm(
+        x: FloatTensor<Self>,
+        #[extension_type] residual: Residual<Self>,
+        weight: FloatTensor<Self>,
+        epsilon: f32,
+        weight_less_one: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What will be returned, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn outputs(
+    x: &TensorSpec,
+    _residual: &ResidualMetadata,
+    _weight: &TensorSpec,
+    _epsilon: &f32,
+    _weight_less_one: &bool,
+) -> (TensorSpec, TensorSpec) {
+    (x.clone(), x.clone())
+}
+
+impl RmsNormBackend for CubeBackend {
+    fn rms_norm(
+        x: FloatTensor<Self>,
+        residual: Residual<Self>,
+        weight: FloatTensor<Self>,
+        epsilon: f32,
+        weight_less_one: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        launch(x, residual, weight, epsilon, weight_less_one)
+    }
+}
