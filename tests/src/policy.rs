@@ -9,8 +9,9 @@ use briquette::{
     policy::{PositionMode, Recent},
     reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
     score::{
-        AccumulatedAttention, GlobalLocal, HeadMean, Normalize, Pick, Pool, Recency,
-        RetrievalHeads, RobustAttention, WindowAttention, WindowVariance,
+        AccumulatedAttention, Capacity, ChunkAttention, Compactor, Cur, ExpectedAttention,
+        GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative, Leverage, Normalize, Pick,
+        Pool, Random, Recency, RetrievalHeads, RobustAttention, WindowAttention, WindowVariance,
     },
 };
 
@@ -87,6 +88,24 @@ fn with_score(policy: Policy, score: Score) -> Policy {
         Score::GlobalLocal { window, pool: smooth } => {
             policy.with_score(GlobalLocal { window, pool: smooth.map(pool) })
         }
+        Score::KeyNorm => policy.with_score(KeyNorm {}),
+        Score::KeyDifference => policy.with_score(KeyDifference {}),
+        Score::Random { seed } => policy.with_score(Random { seed }),
+        Score::LagRelative { lag } => policy.with_score(LagRelative { lag }),
+        Score::Cur { window } => policy.with_score(Cur { window }),
+        Score::Leverage { ridge } => policy.with_score(leverage(ridge)),
+        Score::Chunk { chunk, pool: smooth } => {
+            policy.with_score(ChunkAttention { chunk, pool: smooth.map(pool) })
+        }
+        Score::Compactor { ridge, chunk, pool: smooth, blend } => policy.with_score(Compactor {
+            leverage: leverage(ridge),
+            attention: ChunkAttention { chunk, pool: smooth.map(pool) },
+            blend,
+        }),
+        Score::Expected { future, epsilon } => {
+            policy.with_score(ExpectedAttention { future, epsilon })
+        }
+        Score::Capacity { future, tau } => policy.with_score(Capacity { tau, future }),
     }
 }
 
@@ -148,6 +167,10 @@ fn with_store(policy: Policy, store: Store) -> Policy {
             policy.with_store(Quantized { bits: bits as u8, group, residual })
         }
     }
+}
+
+fn leverage(ridge: f64) -> Leverage {
+    Leverage { ridge, ..Leverage::default() }
 }
 
 fn window(Window { window, pool: smooth, heads }: Window) -> WindowAttention {

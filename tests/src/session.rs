@@ -15,7 +15,7 @@ use crate::reference::{
 };
 
 /// Positions that the encodings of sessions hold.
-pub const MAX_POSITIONS: usize = 512;
+pub const MAX_POSITIONS: usize = 1024;
 
 /// A model's cache and what happens to it.
 #[derive(Clone, Debug)]
@@ -221,9 +221,15 @@ impl Session {
         // Methods that merge decide on more, and what they decide on is pooled or a mean, so less far off.
         let merges =
             !matches!(self.settings.method.reduce, Reduce::Evict | Reduce::ValueMerge { .. });
+        // Lengths are no further off than the numbers of a key, 2^-9 of themselves.
+        let lengths = self.settings.method.score == Score::KeyNorm;
         match self.dtype {
             DType::BF16 => Margin {
-                scores: if merges { 1.5e-2 } else { 4e-2 },
+                scores: match (merges, lengths) {
+                    (_, true) => 5e-3,
+                    (true, false) => 1.5e-2,
+                    (false, false) => 4e-2,
+                },
                 cosines: 4e-3,
                 shares: 5e-2,
                 steps: 1e-7,
@@ -240,7 +246,8 @@ impl Session {
             Reduce::EvictThenMerge { .. } => Some(4),
             _ => None,
         };
-        if self.dtype == DType::F32 || method.scores_are_whole_numbers() {
+        let looks_at_keys = method.score.looks_at_keys();
+        if self.dtype == DType::F32 || looks_at_keys || method.scores_are_whole_numbers() {
             return Pattern { directions, ..Pattern::NOISE };
         }
         // Where one set of tokens serves all heads, they had better agree.

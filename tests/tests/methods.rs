@@ -431,6 +431,104 @@ fn h2o_kivi() {
     check(quantized(Method::h2o(), 4), Some(1));
 }
 
+#[test]
+fn random() {
+    check(Method::random(), None);
+    check_in(
+        &[DType::F32],
+        Method { score: Score::Random { seed: 9 }, ..Method::random() },
+        Some(1),
+    );
+}
+
+#[test]
+fn knorm() {
+    check(Method::knorm(), None);
+    check_in(&[DType::F32], Method::knorm(), Some(2));
+}
+
+#[test]
+fn keydiff() {
+    check(Method::keydiff(), None);
+    check_in(&[DType::F32], few_sinks(Method::keydiff()), Some(3));
+}
+
+#[test]
+fn keydiff_adakv() {
+    check_in(&[DType::F32], Method::keydiff_adakv(), None);
+}
+
+/// Ranks in a partition hang on all of its scores: half precision would swap some.
+#[test]
+fn lagkv() {
+    let score = Score::LagRelative { lag: 5 };
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::lagkv()) }, Some(2));
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::lagkv()) }, None);
+}
+
+#[test]
+fn cur() {
+    let score = Score::Cur { window: 6 };
+    check(Method { score, ..few_sinks(Method::cur()) }, None);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::cur()) }, Some(2));
+}
+
+/// Compactor's stages with few sinks, in chunks of 7.
+fn compactor_of(score: Score) -> Method {
+    Method { score, recent: Recent::Tokens(2), ..few_sinks(Method::compactor()) }
+}
+
+#[test]
+fn leverage() {
+    let method = compactor_of(Score::Leverage { ridge: 0.01 });
+    check_in(&[DType::F32], method, None);
+    check_in(&[DType::F32], method, Some(2));
+}
+
+#[test]
+fn chunk_attention() {
+    let score = Score::Chunk { chunk: 7, pool: Some(Pool::Average(3)) };
+    check_in(&[DType::F32, DType::F16], compactor_of(score), None);
+    for positions in [Positions::Written, Positions::InCache] {
+        check_in(&[DType::F32], Method { positions, ..compactor_of(score) }, Some(3));
+    }
+}
+
+#[test]
+fn compactor() {
+    let pool = Some(Pool::Average(3));
+    for (blend, every) in [(None, None), (Some(0.35), Some(4))] {
+        let score = Score::Compactor { ridge: 0.01, chunk: 7, pool, blend };
+        check_in(&[DType::F32], compactor_of(score), every);
+    }
+}
+
+#[test]
+fn expected_attention() {
+    let score = |epsilon| Score::Expected { future: 20, epsilon };
+    let method = Method { score: score(0.0), ..few_sinks(Method::expected_attention()) };
+    check_in(&[DType::F32, DType::F16], method, None);
+    let method = Method { score: score(0.01), ..few_sinks(Method::expected_attention()) };
+    check_in(&[DType::F32], method, Some(3));
+    check_in(&[DType::F32], Method { positions: Positions::InCache, ..method }, Some(2));
+    check_in(&[DType::F32], Method { positions: Positions::Deferred, ..method }, None);
+}
+
+#[test]
+fn expected_attention_adakv() {
+    let score = Score::Expected { future: 20, epsilon: 0.01 };
+    let method = Method { score, ..few_sinks(Method::expected_attention_adakv()) };
+    check_in(&[DType::F32], method, None);
+    check_in(&[DType::F32], method, Some(3));
+}
+
+#[test]
+fn capkv() {
+    let score = Score::Capacity { future: 20, tau: 5.0 };
+    check_in(&[DType::F32, DType::F16], Method { score, ..few_sinks(Method::capkv()) }, None);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::capkv()) }, Some(3));
+}
+
 /// Every named method as its paper has it, and when it compresses.
 fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
     vec![
@@ -455,6 +553,18 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::ems(), Prefill::AtEnd, Some(1)),
         (Method::ems_pyramidkv(), Prefill::AtEnd, Some(1)),
         (Method::kivi(2), Prefill::Never, None),
+        (Method::random(), Prefill::AtEnd, None),
+        (Method::knorm(), Prefill::AtEnd, None),
+        (Method::keydiff(), Prefill::AtEnd, Some(128)),
+        (Method::keydiff_adakv(), Prefill::AtEnd, Some(128)),
+        (Method::lagkv(), Prefill::AtEnd, Some(128)),
+        (Method::cur(), Prefill::AtEnd, None),
+        (Method::leverage(), Prefill::AtEnd, None),
+        (Method::chunk_attention(), Prefill::AtEnd, None),
+        (Method::compactor(), Prefill::AtEnd, None),
+        (Method::expected_attention(), Prefill::AtEnd, None),
+        (Method::expected_attention_adakv(), Prefill::AtEnd, None),
+        (Method::capkv(), Prefill::AtEnd, None),
     ]
 }
 

@@ -5,7 +5,7 @@ use super::margin::Margin;
 use super::method::{Method, Positions};
 use super::profile::Profile;
 use super::quantize::{Precision, Store};
-use super::score::{Score, global_local};
+use super::score::{Score, chunk_attention, global_local};
 use super::{Allocate, Head, allocate, reduce};
 
 /// What stays the same while a cache lives.
@@ -73,6 +73,8 @@ pub struct Entry {
     pub past: f64,
     /// EMS: the weights of the queries since.
     pub current: f64,
+    /// Compactor: the weights of the queries of its own chunk.
+    pub chunk: f64,
 }
 
 impl Entry {
@@ -94,6 +96,8 @@ pub struct LayerCache {
     pub seen: usize,
     /// The position at which the current prompt began.
     pub prompt_start: usize,
+    /// Tokens seen at the last compression.
+    pub compressed_at: usize,
     /// Tokens decoded since the last prompt or the last compression in decoding.
     pub decoded: usize,
     /// What an allocator that looks at layers saw of this one when the last prompt was complete.
@@ -129,6 +133,7 @@ impl ModelCache {
             queries: vec![Vec::new(); settings.query_heads],
             seen: 0,
             prompt_start: 0,
+            compressed_at: 0,
             decoded: 0,
             measured: None,
             threshold: None,
@@ -219,6 +224,16 @@ impl ModelCache {
         }
     }
 
+    /// The position of the first query since the last compression. A policy that only ever compresses prompts looks at
+    /// the prompt at hand.
+    pub fn queries_from(&self, layer: usize) -> usize {
+        let LayerCache { prompt_start, compressed_at, .. } = self.layers[layer];
+        match self.settings.decode_every {
+            None => compressed_at.max(prompt_start),
+            Some(_) => compressed_at,
+        }
+    }
+
     /// The keys of some entries of one head, as a query meets them.
     pub fn keys(&self, entries: &[Entry]) -> Head {
         let mut keys = Vec::new();
@@ -264,6 +279,7 @@ impl ModelCache {
                     center: position,
                     past: 0.0,
                     current: 0.0,
+                    chunk: 0.0,
                 });
             }
         }
@@ -299,10 +315,14 @@ impl ModelCache {
         if self.settings.method.allocate == Allocate::All {
             return;
         }
+        if let Some(chunk) = self.settings.method.score.chunk() {
+            chunk_attention::before_compression(self, layer, chunk);
+        }
         let mut margin = self.margin;
         let keep = allocate::keep(self, layer, &mut margin);
         reduce::reduce(self, layer, &keep, &mut margin);
         self.margin = margin;
+        self.layers[layer].compressed_at = self.layers[layer].seen;
     }
 
     fn quantize(&mut self, layer: usize) {

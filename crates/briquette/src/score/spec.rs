@@ -1,6 +1,7 @@
 use super::{
-    AccumulatedAttention, GlobalLocal, Recency, RobustAttention, Scorer, WindowAttention,
-    WindowVariance,
+    AccumulatedAttention, Capacity, ChunkAttention, Compactor, Cur, ExpectedAttention, GlobalLocal,
+    KeyDifference, KeyNorm, LagRelative, Leverage, Random, Recency, RobustAttention, Scorer,
+    WindowAttention, WindowVariance,
 };
 use crate::spec::built_in;
 
@@ -13,5 +14,15 @@ built_in! {
         WindowAttention,
         WindowVariance,
         GlobalLocal,
+        KeyNorm,
+        KeyDifference,
+        Random,
+        LagRelative,
+        Cur,
+        Leverage,
+        ChunkAttention,
+        Compactor,
+        ExpectedAttention,
+        Capacity,
     }
 }

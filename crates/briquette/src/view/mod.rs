@@ -1,9 +1,13 @@
 //! What the stages see of a layer.
 
+mod held_queries;
 mod layer_view;
 mod moments;
+mod positions;
 mod window;
 
+pub use held_queries::HeldQueries;
 pub use layer_view::LayerView;
 pub use moments::{Wanted, WindowMoments};
+pub(crate) use positions::Encoded;
 pub(crate) use window::Window;
