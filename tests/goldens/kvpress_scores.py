@@ -47,14 +47,14 @@ CASES = [  # press, tokens, part that is removed, parameters
         CompactorPress,
         8 + 6 * 32,
         0.5,
-        {"sink_size_start": 8, "sink_size_end": 0, "chunk_size": 32, "blending": 0.5},
+        {"sink_size_start": 8, "sink_size_end": 0, "chunk_size": 32, "sketch_dimension": 16, "blending": 0.5},
     ),
     (
         "compactor",
         CompactorPress,
         4 + 2 * 256,
         0.75,
-        {"sink_size_start": 4, "sink_size_end": 0, "chunk_size": 256, "blending": 0.35},
+        {"sink_size_start": 4, "sink_size_end": 0, "chunk_size": 256, "sketch_dimension": 16, "blending": 0.35},
     ),
     ("expected_attention", ExpectedAttentionPress, 203, 0.5, {"n_sink": 4, "epsilon": 0.0}),
     ("expected_attention", ExpectedAttentionPress, 603, 0.75, {"n_sink": 4, "epsilon": 0.01}),
@@ -133,20 +133,29 @@ def press_prompt(model, press, params, tokens):
     return scores, kept
 
 
-def margin_of(scores, kept, pooled):
-    """How close a layer's choice came to another one, as a share of the score at the border."""
+def margin_of(scores, kept, floor):
+    """How close a layer's choice came to another one, as a share of the score at the border.
+
+    Heads share a budget where there is a `floor`. One that holds no more than that competes with nobody: its border is its own.
+    """
     gaps = []
+
+    def compare(lowest, highest):
+        gaps.append((lowest - highest) / max(abs(lowest), abs(highest)))
+
     for layer, positions in zip(scores, kept):
-        lowest, highest = [], []
+        pooled_kept, pooled_dropped = [], []
         for head, held in zip(layer, positions):
             dropped = torch.ones(len(head), dtype=torch.bool)
             dropped[held] = False
-            lowest.append(head[held].min())
-            highest.append(head[dropped].max())
-        lowest, highest = torch.stack(lowest), torch.stack(highest)
-        if pooled:
-            lowest, highest = lowest.min(), highest.max()
-        gaps.append(((lowest - highest) / torch.maximum(lowest.abs(), highest.abs())).min().item())
+            lowest, highest = head[held].min().item(), head[dropped].max().item()
+            pooled_dropped.append(highest)
+            if floor is None or len(held) == floor:
+                compare(lowest, highest)
+            else:
+                pooled_kept.append(lowest)
+        if pooled_kept:
+            compare(min(pooled_kept), max(pooled_dropped))
     return min(gaps)
 
 
@@ -154,11 +163,13 @@ def press_case(model, tokenizer, name, press, length, ratio, params):
     """One entry."""
     best = None
     params = {"compression_ratio": ratio, **params}
+    count = int(length * (1 - ratio))
+    floor = int(count * params["alpha_safeguard"]) if "alpha_safeguard" in params else None
     for candidate in range(CANDIDATES):
         tokens = tokenizer.encode(needle_prompt(tokenizer, length + 40, candidate)).ids[:length]
         assert len(tokens) == length
         scores, kept = press_prompt(model, press, params, tokens)
-        margin = margin_of(scores, kept, "alpha_safeguard" in params)
+        margin = margin_of(scores, kept, floor)
         if best is None or margin > best[0]:
             best = (margin, tokens, kept)
     margin, tokens, kept = best
@@ -166,7 +177,7 @@ def press_case(model, tokenizer, name, press, length, ratio, params):
     return {
         "press": name,
         "params": params,
-        "n_kept": int(length * (1 - ratio)),
+        "n_kept": count,
         "tokens": tokens,
         "margin": float(f"{margin:.3g}"),
         "kept": kept,
