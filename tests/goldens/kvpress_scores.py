@@ -12,7 +12,9 @@ import torch
 from kvpress import (
     AdaKVPress,
     CapPress,
+    ChunkKVPress,
     CompactorPress,
+    CriticalKVPress,
     CURPress,
     ExpectedAttentionPress,
     KeyDiffPress,
@@ -20,10 +22,11 @@ from kvpress import (
     LagKVPress,
     LeverageScorePress,
     NonCausalAttnPress,
+    SnapKVPress,
 )
 from transformers import DynamicCache
 
-from common import CANDIDATES, arguments, forward, load, needle_prompt, versions, write
+from common import CANDIDATES, arguments, forward, full_cache, load, needle_prompt, places, versions, write
 
 CASES = [  # press, tokens, part that is removed, parameters
     ("knorm", KnormPress, 203, 0.5, {}),
@@ -61,6 +64,12 @@ CASES = [  # press, tokens, part that is removed, parameters
     ("expected_attention", ExpectedAttentionPress, 203, 0.5, {"n_sink": 2, "n_future_positions": 64}),
     ("capkv", CapPress, 203, 0.5, {"n_sink": 4}),
     ("capkv", CapPress, 603, 0.75, {"n_sink": 4, "tau": 2.0, "n_future_positions": 64}),
+    # Whole chunks, as many as the share says.
+    ("knorm", KnormPress, 200, 0.5, {"chunk_length": 20}),
+    ("keydiff", KeyDiffPress, 640, 0.75, {"chunk_length": 20}),
+    # Values behind the output projection.
+    ("snapkv", SnapKVPress, 203, 0.5, {"window_size": 32, "kernel_size": 5, "first_stage_ratio": 0.5}),
+    ("keydiff", KeyDiffPress, 603, 0.75, {"first_stage_ratio": 0.5}),
     # Heads of different lengths.
     ("keydiff", KeyDiffPress, 603, 0.75, {"alpha_safeguard": 0.2}),
     ("expected_attention", ExpectedAttentionPress, 603, 0.75, {"n_sink": 4, "epsilon": 0.01, "alpha_safeguard": 0.2}),
@@ -107,8 +116,10 @@ def own_sketch():
 def press_prompt(model, press, params, tokens):
     """Prefill under a press: its scores a layer [kv_heads, tokens], and what each head keeps, [layer][kv_head][..]."""
     params = dict(params)
-    alpha = params.pop("alpha_safeguard", None)
+    alpha, length, first = (params.pop(name, None) for name in ("alpha_safeguard", "chunk_length", "first_stage_ratio"))
     scorer = press(**params)
+    if first is not None:
+        scorer = CriticalKVPress(scorer, first_stage_ratio=first)
     score, scores = scorer.score, []
 
     def recording_score(*args, **kwargs):
@@ -116,11 +127,22 @@ def press_prompt(model, press, params, tokens):
         return scores[-1][None].clone()  # AdaKVPress writes into it
 
     scorer.score = recording_score
-    outer = scorer if alpha is None else AdaKVPress(scorer, alpha_safeguard=alpha)
+    outer = scorer
+    if alpha is not None:
+        outer = AdaKVPress(scorer, alpha_safeguard=alpha)
+    if length is not None:
+        outer = ChunkKVPress(scorer, chunk_length=length)
+    cache = DynamicCache()
     few = params.get("sketch_dimension", model.config.head_dim) < model.config.head_dim
     with own_sketch() if few else nullcontext(), outer(model):
-        forward(model, tokens, 0, DynamicCache())
+        forward(model, tokens, 0, cache)
     count = int(len(tokens) * (1 - params["compression_ratio"]))
+    if length is not None:
+        layers = zip(cache.layers, full_cache(model, tokens).layers)
+        # What decides is the mean of a chunk, of all heads together.
+        means = [layer.mean(0).reshape(-1, length).mean(1) for layer in scores]
+        spread = [mean.repeat_interleave(length).expand_as(layer) for mean, layer in zip(means, scores)]
+        return spread, [places(held.keys[0], full.keys[0]) for held, full in layers]
     if alpha is None:
         return scores, [layer.topk(count, -1).indices.sort(-1).values.tolist() for layer in scores]
     kept = []

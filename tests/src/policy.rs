@@ -1,7 +1,10 @@
 //! From the reference's words to the library's: stage by stage, no names.
 
+use std::sync::Arc;
+
 use briquette::{
     Budget, CacheShape, HeadScoreKind, HeadScores, Policy, PrefillCompression, Profile, Schedule,
+    Scorer,
     allocate::{
         ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, Uniform, VarianceShare,
     },
@@ -9,14 +12,16 @@ use briquette::{
     policy::{PositionMode, Recent},
     reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
     score::{
-        AccumulatedAttention, Capacity, ChunkAttention, Compactor, Cur, ExpectedAttention,
-        GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative, Leverage, Normalize, Pick,
-        Pool, Random, Recency, RetrievalHeads, RobustAttention, WindowAttention, WindowVariance,
+        AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur,
+        ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative, Leverage,
+        Normalize, Pick, Pool, Random, Recency, Redundancy, RetrievalHeads, RobustAttention,
+        WholeChunks, WindowAttention, WindowVariance,
     },
 };
 
 use crate::reference::{
-    self, Allocate, HeadScore, Heads, Method, Positions, Prefill, Reduce, Score, Store, Window,
+    self, Allocate, HeadScore, Heads, Inner, Method, Positions, Prefill, Reduce, Score, Store,
+    Window,
 };
 
 /// The library's policy that stands for a method of the reference.
@@ -48,6 +53,7 @@ pub fn policy(
             prefill: match prefill {
                 Prefill::Never => PrefillCompression::Never,
                 Prefill::AtEnd => PrefillCompression::AtEnd,
+                Prefill::FirstPrompt => PrefillCompression::FirstPrompt,
                 Prefill::EveryChunk => PrefillCompression::EveryChunk,
             },
             decode_every,
@@ -104,6 +110,15 @@ fn with_score(policy: Policy, score: Score) -> Policy {
         }),
         Score::Expected { future, epsilon } => {
             policy.with_score(ExpectedAttention { future, epsilon })
+        }
+        Score::Redundancy { window: of, lambda } => {
+            policy.with_score(Redundancy { attention: window(of), lambda })
+        }
+        Score::Chunks { length, inner } => {
+            policy.with_score(WholeChunks { length, of: scorer(inner) })
+        }
+        Score::Critical { inner, first, epsilon } => {
+            policy.with_score(Critical { first, epsilon, of: scorer(inner) })
         }
         Score::Capacity { future, tau } => policy.with_score(Capacity { tau, future }),
     }
@@ -166,6 +181,14 @@ fn with_store(policy: Policy, store: Store) -> Policy {
         Store::Quantized { bits, group, residual } => {
             policy.with_store(Quantized { bits: bits as u8, group, residual })
         }
+    }
+}
+
+fn scorer(inner: Inner) -> Arc<dyn Scorer> {
+    match inner {
+        Inner::KeyNorm => Arc::new(KeyNorm {}),
+        Inner::KeyDifference => Arc::new(KeyDifference {}),
+        Inner::Window(of) => Arc::new(window(of)),
     }
 }
 

@@ -10,6 +10,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::inputs::{Levels, Pattern, Tokens, draw};
 use crate::policy::{policy, profile};
+use crate::reference::score::critical::projection;
 use crate::reference::{
     Allocate, Encoding, Head, Heads, Margin, ModelCache, Precision, Reduce, Score, Settings,
 };
@@ -156,7 +157,19 @@ impl Session {
         if self.settings.scale != 1.0 / (self.settings.head_dim as f64).sqrt() {
             config = config.with_softmax_scale(self.settings.scale);
         }
-        KvCache::with_config(self.shape(), self.policy(), config, device)
+        let policy = self.policy();
+        if policy.reads_output_weights() {
+            let CacheShape { layers, query_heads, head_dim, .. } = self.shape();
+            let weight = |layer| {
+                let heads = (0..query_heads).map(|head| projection(layer, head, head_dim));
+                let rows: Vec<Vec<f64>> = heads.flatten().collect();
+                let numbers = rows.iter().flatten().map(|x| *x as f32).collect();
+                let data = TensorData::new(numbers, [rows.len(), rows[0].len()]);
+                Tensor::<2>::from_data(data, device)
+            };
+            config = config.with_output_weights((0..layers).map(weight).collect());
+        }
+        KvCache::with_config(self.shape(), policy, config, device)
             .expect("the session's policy is valid")
     }
 

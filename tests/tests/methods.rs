@@ -7,8 +7,9 @@ use briquette_tests::{
     inputs::draw_profile,
     policy::policy,
     reference::{
-        Allocate, Budget, Encoding, HeadScore, Heads, Method, Pick, Pool, Positions, Prefill,
-        Recent, Reduce, Rotate, Score, Settings, Sigma, Store, Window, allocate::Share, attention,
+        Allocate, Budget, Encoding, HeadScore, Heads, Inner, Method, Pick, Pool, Positions,
+        Prefill, Recent, Reduce, Rotate, Score, Settings, Sigma, Store, Window, allocate::Share,
+        attention,
     },
     session::{Session, Turn, chunked, compare, prompt, tolerance},
 };
@@ -529,6 +530,65 @@ fn capkv() {
     check_in(&[DType::F32], Method { score, ..few_sinks(Method::capkv()) }, Some(3));
 }
 
+#[test]
+fn rkv() {
+    let window = Window { window: 4, pool: Some(Pool::Max(3)), heads: Heads::Group };
+    for lambda in [0.07, 0.5] {
+        let score = Score::Redundancy { window, lambda };
+        let method = Method { score, recent: Recent::Tokens(4), ..Method::rkv() };
+        check_in(&[DType::F32], method, Some(5));
+        check_in(&[DType::F32], method, None);
+    }
+}
+
+#[test]
+fn chunkkv() {
+    let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
+    let chunks = |length, inner| Score::Chunks { length, inner };
+    let score = chunks(3, Inner::Window(window));
+    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::chunkkv() }, None);
+    let score = chunks(4, Inner::KeyDifference);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+    let score = chunks(3, Inner::KeyNorm);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff_adakv()) }, None);
+}
+
+#[test]
+fn criticalkv() {
+    let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
+    let critical = |inner, first| Score::Critical { inner, first, epsilon: 1e-4 };
+    let score = critical(Inner::Window(window), 0.5);
+    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::snapkv() }, None);
+    let score = critical(Inner::KeyDifference, 0.7);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+}
+
+/// A text that is compressed once and asked twice.
+#[test]
+fn the_first_prompt_only() {
+    let score = Score::Expected { future: 20, epsilon: 0.01 };
+    let expected = Method { score, ..few_sinks(Method::expected_attention()) };
+    for method in [Method::snapkv().with_window(5), expected, Method::cake().with_window(5)] {
+        for decode_every in [None, Some(3)] {
+            let script = Script {
+                turns: vec![
+                    chunked(&[40, 23], &[16, 24]),
+                    prompt(&[7, 9]),
+                    Turn::Decode(4),
+                    chunked(&[12, 3], &[8, 4]),
+                    Turn::Decode(4),
+                ],
+                budget: Budget::Tokens(16),
+                prefill: Prefill::FirstPrompt,
+                decode_every,
+            };
+            let settings = settings((4, 2), 16, method, &script);
+            let session = Session { settings, turns: script.turns, dtype: DType::F32, seed: 12 };
+            session.check(&briquette_tests::backends::host());
+        }
+    }
+}
+
 /// Every named method as its paper has it, and when it compresses.
 fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
     vec![
@@ -565,6 +625,8 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::expected_attention(), Prefill::AtEnd, None),
         (Method::expected_attention_adakv(), Prefill::AtEnd, None),
         (Method::capkv(), Prefill::AtEnd, None),
+        (Method::chunkkv(), Prefill::AtEnd, None),
+        (Method::rkv(), Prefill::AtEnd, Some(128)),
     ]
 }
 

@@ -11,6 +11,7 @@ use crate::{
     architecture::{FalconLayer, FusedAttention, FusedFeedForward, GemmaLayer, falcon_norm},
     blocks::{Attention, GatedFeedForward},
     experts::Experts,
+    linear::Linear,
     positions::Positions,
     rms_norm::RmsNorm,
 };
@@ -38,6 +39,11 @@ impl Decoder {
             norm: Norm::new(config, device),
             embedding_scale: gemma.then(|| (config.hidden_size as f64).sqrt()),
         }
+    }
+
+    /// What the output of attention is multiplied by, one a layer: `[query_heads * head_dim, hidden_size]`.
+    pub(crate) fn output_weights(&self) -> Vec<Tensor<2>> {
+        self.layers.iter().map(|layer| layer.output_projection().weight.val()).collect()
     }
 
     /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`
@@ -96,6 +102,17 @@ impl Layer {
                 Self::Gemma(GemmaLayer::new(config, device))
             }
             _ => Self::PreNorm(PreNormLayer::new(config, layer, device)),
+        }
+    }
+
+    fn output_projection(&self) -> &Linear {
+        match self {
+            Self::PreNorm(inner) => match &inner.self_attn {
+                SelfAttention::Separate(attention) => attention.output_projection(),
+                SelfAttention::Fused(attention) => attention.output_projection(),
+            },
+            Self::Falcon(inner) => inner.output_projection(),
+            Self::Gemma(inner) => inner.output_projection(),
         }
     }
 

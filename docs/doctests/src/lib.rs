@@ -45,6 +45,8 @@ pages! {
     compactor: "methods/compactor.md",
     expected_attention: "methods/expected-attention.md",
     capkv: "methods/capkv.md",
+    chunkkv: "methods/chunkkv.md",
+    r_kv: "methods/r-kv.md",
     combinations: "methods/combinations.md",
     readings: "readings.md",
     backends: "backends.md",

@@ -51,6 +51,8 @@ pub enum Prefill {
     Never,
     /// When it is complete.
     AtEnd,
+    /// When it is complete and no prompt came before.
+    FirstPrompt,
     /// After each of its chunks.
     EveryChunk,
 }
@@ -183,7 +185,12 @@ impl ModelCache {
             true => 0..0,
         };
         for layer in ready {
-            if every_chunk || (last && self.settings.prefill == Prefill::AtEnd) {
+            let at_end = match self.settings.prefill {
+                Prefill::AtEnd => true,
+                Prefill::FirstPrompt => self.layers[layer].prompt_start == 0,
+                Prefill::Never | Prefill::EveryChunk => false,
+            };
+            if every_chunk || (last && at_end) {
                 self.compress(layer);
             }
             if every_chunk || last {

@@ -5,7 +5,7 @@ use super::cache::Entry;
 use super::profile::HeadScore;
 use super::quantize::Store;
 use super::reduce::{Reduce, Rotate, Sigma};
-use super::score::{Heads, Pick, Pool, Score, Window};
+use super::score::{Heads, Inner, Pick, Pool, Score, Window};
 
 /// A method. Its paper's choices are what the functions of its name give; `Method { sinks: 2,
 /// ..Method::roco() }` is another choice.
@@ -301,6 +301,20 @@ impl Method {
             positions: Positions::Deferred,
             ..Self::local_window()
         }
+    }
+
+    /// SnapKV in whole chunks.
+    pub fn chunkkv() -> Self {
+        let window = Window { window: 32, pool: Some(Pool::Average(5)), heads: Heads::Group };
+        let score = Score::Chunks { length: 20, inner: Inner::Window(window) };
+        Self { name: "chunkkv", score, ..Self::snapkv() }
+    }
+
+    /// Keeps what is attended to, and not what others say already.
+    pub fn rkv() -> Self {
+        let window = Window { window: 8, pool: Some(Pool::Max(7)), heads: Heads::Group };
+        let score = Score::Redundancy { window, lambda: 0.07 };
+        Self { name: "r-kv", score, recent: Recent::Tokens(8), ..Self::local_window() }
     }
 
     /// Keeps what queries like those that came will attend to.

@@ -1,11 +1,14 @@
 //! The presses of kvpress that look at keys, values and queries.
 
+use std::sync::Arc;
+
 use briquette::{
-    Budget, Policy, Schedule,
+    Budget, Policy, Schedule, Scorer,
     allocate::HeadAdaptive,
     policy::Recent,
     score::{
-        Capacity, ChunkAttention, Compactor, Cur, ExpectedAttention, LagRelative, Leverage, Pool,
+        Capacity, ChunkAttention, Compactor, Critical, Cur, ExpectedAttention, HeadMean,
+        KeyDifference, KeyNorm, LagRelative, Leverage, Pool, WholeChunks, WindowAttention,
     },
 };
 use serde::Deserialize;
@@ -38,6 +41,12 @@ struct Params {
     epsilon: f64,
     tau: f64,
     alpha_safeguard: Option<f64>,
+    /// There where ChunkKVPress is around it.
+    chunk_length: Option<usize>,
+    /// There where CriticalKVPress is around it.
+    first_stage_ratio: Option<f64>,
+    window_size: usize,
+    kernel_size: usize,
 }
 
 impl Default for Params {
@@ -56,6 +65,10 @@ impl Default for Params {
             epsilon: 0.0,
             tau: 5.0,
             alpha_safeguard: None,
+            chunk_length: None,
+            first_stage_ratio: None,
+            window_size: 0,
+            kernel_size: 1,
         }
     }
 }
@@ -68,6 +81,9 @@ fn policy(case: &Case) -> Policy {
     let attention = ChunkAttention { chunk: params.chunk_size, pool: Some(Pool::avg(3)) };
     let future = params.n_future_positions;
     let policy = match case.press.as_str() {
+        "snapkv" => Policy::snapkv(budget)
+            .with_window(params.window_size)
+            .with_pool(Pool::avg(params.kernel_size)),
         "knorm" => Policy::knorm(budget),
         "keydiff" => Policy::keydiff(budget),
         "lagkv" => Policy::lagkv(budget).with_score(LagRelative { lag: params.lag_size }),
@@ -86,11 +102,33 @@ fn policy(case: &Case) -> Policy {
     };
     let policy = policy
         .with_sinks(params.n_sink + params.num_sinks + params.sink_size_start)
-        .with_recent(Recent::Tokens(0))
+        .with_recent(Recent::Tokens(params.window_size))
         .with_schedule(Schedule::prefill_only());
-    match params.alpha_safeguard {
+    let policy = match params.alpha_safeguard {
         Some(floor) => policy.with_allocate(HeadAdaptive { floor, by: None }),
         None => policy,
+    };
+    let of = || around(&case.press, params);
+    if let Some(length) = params.chunk_length {
+        return policy.with_score(WholeChunks { length, of: of() });
+    }
+    match params.first_stage_ratio {
+        Some(first) => policy.with_score(Critical { first, epsilon: 1e-4, of: of() }),
+        None => policy,
+    }
+}
+
+/// The scorer of a press that another is around.
+fn around(press: &str, params: &Params) -> Arc<dyn Scorer> {
+    match press {
+        "knorm" => Arc::new(KeyNorm {}),
+        "keydiff" => Arc::new(KeyDifference {}),
+        "snapkv" => Arc::new(WindowAttention {
+            window: params.window_size,
+            pool: Some(Pool::avg(params.kernel_size)),
+            heads: HeadMean::Group,
+        }),
+        press => panic!("no scorer for the press {press}"),
     }
 }
 

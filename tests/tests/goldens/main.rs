@@ -100,6 +100,10 @@ impl Scorer for Recording {
         self.policy.scorer().observes()
     }
 
+    fn reads_output_weights(&self) -> bool {
+        self.policy.scorer().reads_output_weights()
+    }
+
     fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {
         let scores = self.policy.scorer().score(view)?;
         self.scores.lock().unwrap().push(scores.clone());

@@ -13,6 +13,7 @@ use crate::{
     Activation, Attend, ModelConfig, Result,
     blocks::{Attention, GatedFeedForward},
     keys::Keys,
+    linear::Linear,
     rms_norm::RmsNorm,
     rope::RopeConfig,
     rope_keys::{RopeKeys, RopeParameters},
@@ -144,6 +145,10 @@ impl GemmaLayer {
             mlp: GatedFeedForward::new(config, config.intermediate_size, device),
             post_feedforward_layernorm: norm(),
         }
+    }
+
+    pub(crate) fn output_projection(&self) -> &Linear {
+        self.self_attn.output_projection()
     }
 
     /// `[batch, tokens, hidden_size]` -> the same

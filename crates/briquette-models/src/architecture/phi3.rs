@@ -42,6 +42,10 @@ impl FusedAttention {
         }
     }
 
+    pub(crate) fn output_projection(&self) -> &Linear {
+        &self.o_proj
+    }
+
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(
         &self,

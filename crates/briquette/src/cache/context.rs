@@ -56,6 +56,7 @@ impl<'a> Context<'a> {
             queries: None,
             encoded: None,
             scale: self.scale(),
+            output_weight: config.output_weights.as_ref().and_then(|all| all.get(layer)),
             profile: policy.profile(),
             measures,
             scores: None,

@@ -218,7 +218,7 @@ impl LayerCache {
         let Step { mut store, .. } = step;
         self.held = outcome.held;
         let compressed = Due::of(policy, arrival.phase).compress;
-        let complete = !matches!(arrival.phase, Phase::Prompt { missing } if missing > 0);
+        let complete = !matches!(arrival.phase, Phase::Prompt { missing, .. } if missing > 0);
         if complete || compressed {
             store.settle();
         }

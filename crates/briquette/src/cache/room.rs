@@ -49,7 +49,7 @@ impl Room {
             slack: policy.slack(),
             hint: config.capacity.filter(|_| budget.is_none()),
             to_come: match arrival.phase {
-                Phase::Prompt { missing }
+                Phase::Prompt { missing, .. }
                     if policy.schedule().prefill != PrefillCompression::EveryChunk =>
                 {
                     missing

@@ -5,8 +5,8 @@ use crate::{
     allocate::HeadAdaptive,
     budget::{Budget, Recent},
     score::{
-        Capacity, ChunkAttention, Compactor, Cur, ExpectedAttention, KeyDifference, KeyNorm,
-        LagRelative, Leverage, Pool, Random,
+        Capacity, ChunkAttention, Compactor, Cur, ExpectedAttention, HeadMean, KeyDifference,
+        KeyNorm, LagRelative, Leverage, Pool, Random, Redundancy, WholeChunks, WindowAttention,
     },
 };
 
@@ -72,6 +72,23 @@ impl Policy {
             .with_recent(Recent::Tokens(4))
             .with_positions(PositionMode::Deferred)
             .with_schedule(Schedule::prefill_only())
+    }
+
+    /// ChunkKV (Liu et al., 2025): SnapKV's tokens in whole chunks of 20, one set a layer.
+    pub fn chunkkv(budget: Budget) -> Self {
+        let score =
+            WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
+        Self::snapkv(budget).with_name("chunkkv").with_score(WholeChunks::of(20, score))
+    }
+
+    /// R-KV (Cai et al., 2025): what the last 8 queries attend to, less what other keys say already, and those 8; every 128
+    /// decoded tokens too.
+    pub fn rkv(budget: Budget) -> Self {
+        let attention =
+            WindowAttention { window: 8, pool: Some(Pool::max(7)), heads: HeadMean::Group };
+        Self::custom("r-kv", budget, Redundancy { attention, lambda: 0.07 })
+            .with_recent(Recent::Tokens(8))
+            .with_schedule(Schedule::always(128))
     }
 
     /// Expected Attention (Devoto et al., 2025): the first 4 tokens, and those that queries like the prompt's are expected to

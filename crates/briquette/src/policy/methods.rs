@@ -136,6 +136,8 @@ const METHODS: &[Method] = &[
         build: Policy::expected_attention_adakv,
     },
     Method { name: "capkv", title: "CapKV", paper: "arXiv 2604.25975", build: Policy::capkv },
+    Method { name: "chunkkv", title: "ChunkKV", paper: "Liu et al., 2025", build: Policy::chunkkv },
+    Method { name: "r-kv", title: "R-KV", paper: "Cai et al., 2025", build: Policy::rkv },
 ];
 
 impl Policy {
@@ -380,6 +382,7 @@ fn describe(method: &Method) -> MethodInfo {
     let prefill = match policy.schedule.prefill {
         PrefillCompression::Never => None,
         PrefillCompression::AtEnd => Some("prompt".to_owned()),
+        PrefillCompression::FirstPrompt => Some("first prompt".to_owned()),
         PrefillCompression::EveryChunk => Some("every chunk".to_owned()),
     };
     let decode = match policy.schedule.decode_every {

@@ -48,6 +48,8 @@ pub struct LayerView<'a> {
     pub(crate) encoded: Option<&'a Encoded<'a>>,
     /// What query-key products are multiplied by before the softmax.
     pub scale: f64,
+    /// The output projection of the layer, if the cache was given them.
+    pub(crate) output_weight: Option<&'a Tensor<2>>,
     /// The profile of the model, if the policy has one.
     pub profile: Option<&'a Profile>,
     /// What the allocator has [measured](crate::allocate::Allocator::measure) of each layer, `[layers][batch]`; `None`
@@ -96,6 +98,14 @@ impl<'a> LayerView<'a> {
     pub fn mean_rotation(&self, count: usize, stage: &str) -> Result<Tensor<4>> {
         let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
         encoded.mean_rotation(count, &self.entries.keys)
+    }
+
+    /// The output projection of the layer, `[query_heads · head_dim, hidden]`.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it reads it.
+    pub fn output_weight(&self, stage: &str) -> Result<Tensor<2>> {
+        self.output_weight.cloned().ok_or_else(|| without(stage, "output projection"))
     }
 
     /// The queries since the last compression, before their positions are encoded.

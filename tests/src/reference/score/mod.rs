@@ -3,6 +3,7 @@
 pub mod accumulated;
 pub mod chunk_attention;
 pub mod compactor;
+pub mod critical;
 pub mod cur;
 pub mod expected_attention;
 pub mod global_local;
@@ -11,13 +12,16 @@ pub mod key_norm;
 pub mod lag_relative;
 pub mod leverage;
 pub mod random;
+pub mod redundancy;
 pub mod robust;
 pub mod variance;
+pub mod whole_chunks;
 pub mod window;
 
 use super::ModelCache;
 use super::margin::Margin;
 
+pub use whole_chunks::Inner;
 pub use window::{Heads, Pick, Pool, Window};
 
 /// How entries are scored.
@@ -109,6 +113,29 @@ pub enum Score {
         /// How sharply keys are weighed.
         tau: f64,
     },
+    /// R-KV: what the last queries attend to, less how much a key is like the others.
+    Redundancy {
+        /// Whose attention.
+        window: Window,
+        /// How much it counts.
+        lambda: f64,
+    },
+    /// CriticalKV: and then by how far values reach.
+    Critical {
+        /// By what first.
+        inner: Inner,
+        /// For which share of the budget.
+        first: f64,
+        /// Added to a score before it is multiplied.
+        epsilon: f64,
+    },
+    /// ChunkKV: means over chunks of neighbours and over heads.
+    Chunks {
+        /// Tokens of a chunk.
+        length: usize,
+        /// Of what.
+        inner: Inner,
+    },
 }
 
 impl Score {
@@ -125,6 +152,9 @@ impl Score {
                 | Self::Chunk { .. }
                 | Self::Expected { .. }
                 | Self::Capacity { .. }
+                | Self::Redundancy { .. }
+                | Self::Chunks { .. }
+                | Self::Critical { .. }
         )
     }
 
@@ -174,6 +204,13 @@ impl Score {
             }
             Self::Capacity { future, tau } => {
                 expected_attention::capacities(cache, layer, future, tau)
+            }
+            Self::Redundancy { window, lambda } => redundancy::scores(cache, layer, window, lambda),
+            Self::Critical { inner, first, epsilon } => {
+                critical::scores(cache, layer, inner, first, epsilon, margin)
+            }
+            Self::Chunks { length, inner } => {
+                whole_chunks::scores(cache, layer, length, inner, margin)
             }
         }
     }
