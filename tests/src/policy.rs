@@ -1,7 +1,10 @@
 //! From the reference's words to the library's: stage by stage, no names.
 
+use std::sync::Arc;
+
 use briquette::{
     Budget, CacheShape, HeadScoreKind, HeadScores, Policy, PrefillCompression, Profile, Schedule,
+    Scorer,
     allocate::{
         ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, Uniform, VarianceShare,
     },
@@ -9,13 +12,16 @@ use briquette::{
     policy::{PositionMode, Recent},
     reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
     score::{
-        AccumulatedAttention, GlobalLocal, HeadMean, Normalize, Pick, Pool, Recency,
-        RetrievalHeads, RobustAttention, WindowAttention, WindowVariance,
+        AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur,
+        ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative, Leverage,
+        Normalize, Pick, Pool, Random, Recency, Redundancy, RetrievalHeads, RobustAttention,
+        WholeChunks, WindowAttention, WindowVariance,
     },
 };
 
 use crate::reference::{
-    self, Allocate, HeadScore, Heads, Method, Positions, Prefill, Reduce, Score, Store, Window,
+    self, Allocate, HeadScore, Heads, Inner, Method, Positions, Prefill, Reduce, Score, Store,
+    Window,
 };
 
 /// The library's policy that stands for a method of the reference.
@@ -47,6 +53,7 @@ pub fn policy(
             prefill: match prefill {
                 Prefill::Never => PrefillCompression::Never,
                 Prefill::AtEnd => PrefillCompression::AtEnd,
+                Prefill::FirstPrompt => PrefillCompression::FirstPrompt,
                 Prefill::EveryChunk => PrefillCompression::EveryChunk,
             },
             decode_every,
@@ -87,6 +94,33 @@ fn with_score(policy: Policy, score: Score) -> Policy {
         Score::GlobalLocal { window, pool: smooth } => {
             policy.with_score(GlobalLocal { window, pool: smooth.map(pool) })
         }
+        Score::KeyNorm => policy.with_score(KeyNorm {}),
+        Score::KeyDifference => policy.with_score(KeyDifference {}),
+        Score::Random { seed } => policy.with_score(Random { seed }),
+        Score::LagRelative { lag } => policy.with_score(LagRelative { lag }),
+        Score::Cur { window } => policy.with_score(Cur { window }),
+        Score::Leverage { ridge } => policy.with_score(leverage(ridge)),
+        Score::Chunk { chunk, pool: smooth } => {
+            policy.with_score(ChunkAttention { chunk, pool: smooth.map(pool) })
+        }
+        Score::Compactor { ridge, chunk, pool: smooth, blend } => policy.with_score(Compactor {
+            leverage: leverage(ridge),
+            attention: ChunkAttention { chunk, pool: smooth.map(pool) },
+            blend,
+        }),
+        Score::Expected { future, epsilon } => {
+            policy.with_score(ExpectedAttention { future, epsilon })
+        }
+        Score::Redundancy { window: of, lambda } => {
+            policy.with_score(Redundancy { attention: window(of), lambda })
+        }
+        Score::Chunks { length, inner } => {
+            policy.with_score(WholeChunks { length, of: scorer(inner) })
+        }
+        Score::Critical { inner, first, epsilon } => {
+            policy.with_score(Critical { first, epsilon, of: scorer(inner) })
+        }
+        Score::Capacity { future, tau } => policy.with_score(Capacity { tau, future }),
     }
 }
 
@@ -148,6 +182,18 @@ fn with_store(policy: Policy, store: Store) -> Policy {
             policy.with_store(Quantized { bits: bits as u8, group, residual })
         }
     }
+}
+
+fn scorer(inner: Inner) -> Arc<dyn Scorer> {
+    match inner {
+        Inner::KeyNorm => Arc::new(KeyNorm {}),
+        Inner::KeyDifference => Arc::new(KeyDifference {}),
+        Inner::Window(of) => Arc::new(window(of)),
+    }
+}
+
+fn leverage(ridge: f64) -> Leverage {
+    Leverage { ridge, ..Leverage::default() }
 }
 
 fn window(Window { window, pool: smooth, heads }: Window) -> WindowAttention {

@@ -10,12 +10,13 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::inputs::{Levels, Pattern, Tokens, draw};
 use crate::policy::{policy, profile};
+use crate::reference::score::critical::projection;
 use crate::reference::{
     Allocate, Encoding, Head, Heads, Margin, ModelCache, Precision, Reduce, Score, Settings,
 };
 
 /// Positions that the encodings of sessions hold.
-pub const MAX_POSITIONS: usize = 512;
+pub const MAX_POSITIONS: usize = 1024;
 
 /// A model's cache and what happens to it.
 #[derive(Clone, Debug)]
@@ -156,7 +157,19 @@ impl Session {
         if self.settings.scale != 1.0 / (self.settings.head_dim as f64).sqrt() {
             config = config.with_softmax_scale(self.settings.scale);
         }
-        KvCache::with_config(self.shape(), self.policy(), config, device)
+        let policy = self.policy();
+        if policy.reads_output_weights() {
+            let CacheShape { layers, query_heads, head_dim, .. } = self.shape();
+            let weight = |layer| {
+                let heads = (0..query_heads).map(|head| projection(layer, head, head_dim));
+                let rows: Vec<Vec<f64>> = heads.flatten().collect();
+                let numbers = rows.iter().flatten().map(|x| *x as f32).collect();
+                let data = TensorData::new(numbers, [rows.len(), rows[0].len()]);
+                Tensor::<2>::from_data(data, device)
+            };
+            config = config.with_output_weights((0..layers).map(weight).collect());
+        }
+        KvCache::with_config(self.shape(), policy, config, device)
             .expect("the session's policy is valid")
     }
 
@@ -221,9 +234,15 @@ impl Session {
         // Methods that merge decide on more, and what they decide on is pooled or a mean, so less far off.
         let merges =
             !matches!(self.settings.method.reduce, Reduce::Evict | Reduce::ValueMerge { .. });
+        // Lengths are no further off than the numbers of a key, 2^-9 of themselves.
+        let lengths = self.settings.method.score == Score::KeyNorm;
         match self.dtype {
             DType::BF16 => Margin {
-                scores: if merges { 1.5e-2 } else { 4e-2 },
+                scores: match (merges, lengths) {
+                    (_, true) => 5e-3,
+                    (true, false) => 1.5e-2,
+                    (false, false) => 4e-2,
+                },
                 cosines: 4e-3,
                 shares: 5e-2,
                 steps: 1e-7,
@@ -240,7 +259,8 @@ impl Session {
             Reduce::EvictThenMerge { .. } => Some(4),
             _ => None,
         };
-        if self.dtype == DType::F32 || method.scores_are_whole_numbers() {
+        let looks_at_keys = method.score.looks_at_keys();
+        if self.dtype == DType::F32 || looks_at_keys || method.scores_are_whole_numbers() {
             return Pattern { directions, ..Pattern::NOISE };
         }
         // Where one set of tokens serves all heads, they had better agree.

@@ -7,8 +7,9 @@ use briquette_tests::{
     inputs::draw_profile,
     policy::policy,
     reference::{
-        Allocate, Budget, Encoding, HeadScore, Heads, Method, Pick, Pool, Positions, Prefill,
-        Recent, Reduce, Rotate, Score, Settings, Sigma, Store, Window, allocate::Share, attention,
+        Allocate, Budget, Encoding, HeadScore, Heads, Inner, Method, Pick, Pool, Positions,
+        Prefill, Recent, Reduce, Rotate, Score, Settings, Sigma, Store, Window, allocate::Share,
+        attention,
     },
     session::{Session, Turn, chunked, compare, prompt, tolerance},
 };
@@ -431,6 +432,163 @@ fn h2o_kivi() {
     check(quantized(Method::h2o(), 4), Some(1));
 }
 
+#[test]
+fn random() {
+    check(Method::random(), None);
+    check_in(
+        &[DType::F32],
+        Method { score: Score::Random { seed: 9 }, ..Method::random() },
+        Some(1),
+    );
+}
+
+#[test]
+fn knorm() {
+    check(Method::knorm(), None);
+    check_in(&[DType::F32], Method::knorm(), Some(2));
+}
+
+#[test]
+fn keydiff() {
+    check(Method::keydiff(), None);
+    check_in(&[DType::F32], few_sinks(Method::keydiff()), Some(3));
+}
+
+#[test]
+fn keydiff_adakv() {
+    check_in(&[DType::F32], Method::keydiff_adakv(), None);
+}
+
+/// Ranks in a partition hang on all of its scores: half precision would swap some.
+#[test]
+fn lagkv() {
+    let score = Score::LagRelative { lag: 5 };
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::lagkv()) }, Some(2));
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::lagkv()) }, None);
+}
+
+#[test]
+fn cur() {
+    let score = Score::Cur { window: 6 };
+    check(Method { score, ..few_sinks(Method::cur()) }, None);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::cur()) }, Some(2));
+}
+
+/// Compactor's stages with few sinks, in chunks of 7.
+fn compactor_of(score: Score) -> Method {
+    Method { score, recent: Recent::Tokens(2), ..few_sinks(Method::compactor()) }
+}
+
+#[test]
+fn leverage() {
+    let method = compactor_of(Score::Leverage { ridge: 0.01 });
+    check_in(&[DType::F32], method, None);
+    check_in(&[DType::F32], method, Some(2));
+}
+
+#[test]
+fn chunk_attention() {
+    let score = Score::Chunk { chunk: 7, pool: Some(Pool::Average(3)) };
+    check_in(&[DType::F32, DType::F16], compactor_of(score), None);
+    for positions in [Positions::Written, Positions::InCache] {
+        check_in(&[DType::F32], Method { positions, ..compactor_of(score) }, Some(3));
+    }
+}
+
+#[test]
+fn compactor() {
+    let pool = Some(Pool::Average(3));
+    for (blend, every) in [(None, None), (Some(0.35), Some(4))] {
+        let score = Score::Compactor { ridge: 0.01, chunk: 7, pool, blend };
+        check_in(&[DType::F32], compactor_of(score), every);
+    }
+}
+
+#[test]
+fn expected_attention() {
+    let score = |epsilon| Score::Expected { future: 20, epsilon };
+    let method = Method { score: score(0.0), ..few_sinks(Method::expected_attention()) };
+    check_in(&[DType::F32, DType::F16], method, None);
+    let method = Method { score: score(0.01), ..few_sinks(Method::expected_attention()) };
+    check_in(&[DType::F32], method, Some(3));
+    check_in(&[DType::F32], Method { positions: Positions::InCache, ..method }, Some(2));
+    check_in(&[DType::F32], Method { positions: Positions::Deferred, ..method }, None);
+}
+
+#[test]
+fn expected_attention_adakv() {
+    let score = Score::Expected { future: 20, epsilon: 0.01 };
+    let method = Method { score, ..few_sinks(Method::expected_attention_adakv()) };
+    check_in(&[DType::F32], method, None);
+    check_in(&[DType::F32], method, Some(3));
+}
+
+#[test]
+fn capkv() {
+    let score = Score::Capacity { future: 20, tau: 5.0 };
+    check_in(&[DType::F32, DType::F16], Method { score, ..few_sinks(Method::capkv()) }, None);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::capkv()) }, Some(3));
+}
+
+#[test]
+fn rkv() {
+    let window = Window { window: 4, pool: Some(Pool::Max(3)), heads: Heads::Group };
+    for lambda in [0.07, 0.5] {
+        let score = Score::Redundancy { window, lambda };
+        let method = Method { score, recent: Recent::Tokens(4), ..Method::rkv() };
+        check_in(&[DType::F32], method, Some(5));
+        check_in(&[DType::F32], method, None);
+    }
+}
+
+#[test]
+fn chunkkv() {
+    let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
+    let chunks = |length, inner| Score::Chunks { length, inner };
+    let score = chunks(3, Inner::Window(window));
+    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::chunkkv() }, None);
+    let score = chunks(4, Inner::KeyDifference);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+    let score = chunks(3, Inner::KeyNorm);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff_adakv()) }, None);
+}
+
+#[test]
+fn criticalkv() {
+    let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
+    let critical = |inner, first| Score::Critical { inner, first, epsilon: 1e-4 };
+    let score = critical(Inner::Window(window), 0.5);
+    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::snapkv() }, None);
+    let score = critical(Inner::KeyDifference, 0.7);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+}
+
+/// A text that is compressed once and asked twice.
+#[test]
+fn the_first_prompt_only() {
+    let score = Score::Expected { future: 20, epsilon: 0.01 };
+    let expected = Method { score, ..few_sinks(Method::expected_attention()) };
+    for method in [Method::snapkv().with_window(5), expected, Method::cake().with_window(5)] {
+        for decode_every in [None, Some(3)] {
+            let script = Script {
+                turns: vec![
+                    chunked(&[40, 23], &[16, 24]),
+                    prompt(&[7, 9]),
+                    Turn::Decode(4),
+                    chunked(&[12, 3], &[8, 4]),
+                    Turn::Decode(4),
+                ],
+                budget: Budget::Tokens(16),
+                prefill: Prefill::FirstPrompt,
+                decode_every,
+            };
+            let settings = settings((4, 2), 16, method, &script);
+            let session = Session { settings, turns: script.turns, dtype: DType::F32, seed: 12 };
+            session.check(&briquette_tests::backends::host());
+        }
+    }
+}
+
 /// Every named method as its paper has it, and when it compresses.
 fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
     vec![
@@ -455,6 +613,20 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::ems(), Prefill::AtEnd, Some(1)),
         (Method::ems_pyramidkv(), Prefill::AtEnd, Some(1)),
         (Method::kivi(2), Prefill::Never, None),
+        (Method::random(), Prefill::AtEnd, None),
+        (Method::knorm(), Prefill::AtEnd, None),
+        (Method::keydiff(), Prefill::AtEnd, Some(128)),
+        (Method::keydiff_adakv(), Prefill::AtEnd, Some(128)),
+        (Method::lagkv(), Prefill::AtEnd, Some(128)),
+        (Method::cur(), Prefill::AtEnd, None),
+        (Method::leverage(), Prefill::AtEnd, None),
+        (Method::chunk_attention(), Prefill::AtEnd, None),
+        (Method::compactor(), Prefill::AtEnd, None),
+        (Method::expected_attention(), Prefill::AtEnd, None),
+        (Method::expected_attention_adakv(), Prefill::AtEnd, None),
+        (Method::capkv(), Prefill::AtEnd, None),
+        (Method::chunkkv(), Prefill::AtEnd, None),
+        (Method::rkv(), Prefill::AtEnd, Some(128)),
     ]
 }
 

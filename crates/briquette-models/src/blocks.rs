@@ -48,6 +48,10 @@ impl Attention {
         }
     }
 
+    pub(crate) fn output_projection(&self) -> &Linear {
+        &self.o_proj
+    }
+
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(
         &self,

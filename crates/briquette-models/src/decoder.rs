@@ -11,6 +11,7 @@ use crate::{
     architecture::{FalconLayer, GemmaLayer, falcon_norm},
     blocks::{Attention, GatedFeedForward},
     experts::Experts,
+    linear::Linear,
     merged::{MergedAttention, MergedFeedForward},
     positions::Positions,
     residual::Residual,
@@ -40,6 +41,11 @@ impl Decoder {
             norm: Norm::new(config, device),
             embedding_scale: gemma.then(|| (config.hidden_size as f64).sqrt()),
         }
+    }
+
+    /// What the output of attention is multiplied by, one a layer: `[query_heads * head_dim, hidden_size]`.
+    pub(crate) fn output_weights(&self) -> Vec<Tensor<2>> {
+        self.layers.iter().map(|layer| layer.output_projection().weight.val()).collect()
     }
 
     /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`
@@ -105,6 +111,17 @@ impl Layer {
                 Self::Gemma(GemmaLayer::new(config, device))
             }
             _ => Self::PreNorm(PreNormLayer::new(config, layer, device)),
+        }
+    }
+
+    fn output_projection(&self) -> &Linear {
+        match self {
+            Self::PreNorm(inner) => match &inner.self_attn {
+                SelfAttention::Separate(attention) => attention.output_projection(),
+                SelfAttention::Merged(attention) => attention.output_projection(),
+            },
+            Self::Falcon(inner) => inner.output_projection(),
+            Self::Gemma(inner) => inner.output_projection(),
         }
     }
 

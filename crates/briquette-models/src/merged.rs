@@ -44,6 +44,10 @@ impl MergedAttention {
         }
     }
 
+    pub(crate) fn output_projection(&self) -> &Linear {
+        &self.o_proj
+    }
+
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(
         &self,

@@ -124,6 +124,10 @@ impl Model {
     pub fn cache(&self, policy: Policy) -> Result<KvCache> {
         let config =
             CacheConfig::default().with_dtype(self.dtype()).with_input_check(InputCheck::Prompt);
+        let config = match policy.reads_output_weights() {
+            true => config.with_output_weights(self.model.output_weights()),
+            false => config,
+        };
         Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
     }
 

@@ -282,6 +282,20 @@ pub enum Error {
         /// The name of the stage.
         name: String,
     },
+    /// A policy that reads output projections without those of the model.
+    #[error(
+        "policy `{policy}` reads the output projections of {layers} layers, [{inputs}, hidden] each, and was given {found:?} (give them with `CacheConfig::with_output_weights`)"
+    )]
+    OutputWeights {
+        /// The policy.
+        policy: String,
+        /// Layers of the cache.
+        layers: usize,
+        /// Query heads times channels.
+        inputs: usize,
+        /// The shapes of what was given.
+        found: Vec<[usize; 2]>,
+    },
     /// A budget text that cannot be understood.
     #[error(
         "cannot read the budget `{text}`: {reason}; write 256 (tokens), 25% or 0.25 (of the tokens seen), or 512KiB (bytes)"

@@ -13,6 +13,13 @@ pub struct Observes {
     /// For each entry, the sum of its weights over the window of so many queries before this one, and over this
     /// one so far; at the end of a prompt over its last so many queries. Brings the column sums with it.
     pub local: usize,
+    /// For each entry, the sum of what the queries of its own chunk of so many tokens give it: a softmax over the chunk
+    /// without a mask and without a scale. Chunks are counted from the first token behind the sinks; tokens that come in
+    /// after a compression are not in one chunk with those before it. Such a policy holds the queries in between.
+    pub chunk: usize,
+    /// The queries since the last compression, before their positions are encoded. They are held in between: those of a
+    /// prompt until it is complete, and decoded ones if the policy compresses in decoding.
+    pub queries: bool,
     /// Whether sums are held for each query head or for each kv head, where they are the mean of its group.
     pub heads: ObservedHeads,
 }
@@ -58,6 +65,21 @@ impl Observes {
         Self { local: queries, ..Self::default() }
     }
 
+    /// Sums over the queries of an entry's own chunk of so many tokens, the mean of a group.
+    pub fn chunk(tokens: usize) -> Self {
+        Self { chunk: tokens, ..Self::default() }
+    }
+
+    /// The queries since the last compression.
+    pub fn queries() -> Self {
+        Self { queries: true, ..Self::default() }
+    }
+
+    /// Whether queries are held from one compression to the next.
+    pub(crate) fn holds_queries(self) -> bool {
+        self.queries || self.chunk > 0
+    }
+
     /// What two stages want.
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -65,6 +87,8 @@ impl Observes {
             column_squares: self.column_squares || other.column_squares,
             window: self.window.max(other.window),
             local: self.local.max(other.local),
+            chunk: self.chunk.max(other.chunk),
+            queries: self.queries || other.queries,
             heads: self.heads.max(other.heads),
         }
     }

@@ -1,13 +1,18 @@
 //! The built-in stages of a kind, and their file form.
 
-/// Defines an enum of built-in stages: what a policy file says of a stage, `kind` and parameters.
+/// Defines an enum of built-in stages: what a policy file says of a stage, `kind` and parameters. Stages `around` another of
+/// the kind have a form of their own, which holds the spec of that one.
 macro_rules! built_in {
-    ($(#[$meta:meta])* $spec:ident: $stage:ident { $($kind:ident),* $(,)? }) => {
+    (
+        $(#[$meta:meta])* $spec:ident: $stage:ident { $($kind:ident),* $(,)? }
+        $(around { $($wrapper:ident($form:ident)),* $(,)? })?
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(tag = "kind", rename_all = "kebab-case")]
         pub(crate) enum $spec {
-            $($kind($kind)),*
+            $($kind($kind),)*
+            $($($wrapper($form),)*)?
         }
 
         impl $spec {
@@ -17,13 +22,17 @@ macro_rules! built_in {
                 $(if let Some(stage) = stage.downcast_ref::<$kind>() {
                     return Some(Self::$kind(*stage));
                 })*
+                $($(if let Some(stage) = stage.downcast_ref::<$wrapper>() {
+                    return $form::of(stage).map(Self::$wrapper);
+                })*)?
                 None
             }
 
             /// The stage it describes.
             pub(crate) fn stage(self) -> ::std::sync::Arc<dyn $stage> {
                 match self {
-                    $(Self::$kind(stage) => ::std::sync::Arc::new(stage)),*
+                    $(Self::$kind(stage) => ::std::sync::Arc::new(stage),)*
+                    $($(Self::$wrapper(form) => form.stage(),)*)?
                 }
             }
         }

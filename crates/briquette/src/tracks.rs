@@ -10,7 +10,7 @@ use crate::{
 
 /// The tracks a policy that observes this keeps.
 fn kinds(observes: Observes) -> Vec<Track> {
-    let Observes { column_sums, column_squares, local, .. } = observes;
+    let Observes { column_sums, column_squares, local, chunk, .. } = observes;
     let mut kinds = Vec::new();
     if column_sums || local > 0 {
         kinds.push(Track::Sums);
@@ -20,6 +20,9 @@ fn kinds(observes: Observes) -> Vec<Track> {
     }
     if local > 0 {
         kinds.extend([Track::LocalPast, Track::LocalCurrent]);
+    }
+    if chunk > 0 {
+        kinds.push(Track::Chunk);
     }
     kinds
 }

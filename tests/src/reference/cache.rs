@@ -5,7 +5,7 @@ use super::margin::Margin;
 use super::method::{Method, Positions};
 use super::profile::Profile;
 use super::quantize::{Precision, Store};
-use super::score::{Score, global_local};
+use super::score::{Score, chunk_attention, global_local};
 use super::{Allocate, Head, allocate, reduce};
 
 /// What stays the same while a cache lives.
@@ -51,6 +51,8 @@ pub enum Prefill {
     Never,
     /// When it is complete.
     AtEnd,
+    /// When it is complete and no prompt came before.
+    FirstPrompt,
     /// After each of its chunks.
     EveryChunk,
 }
@@ -73,6 +75,8 @@ pub struct Entry {
     pub past: f64,
     /// EMS: the weights of the queries since.
     pub current: f64,
+    /// Compactor: the weights of the queries of its own chunk.
+    pub chunk: f64,
 }
 
 impl Entry {
@@ -94,6 +98,8 @@ pub struct LayerCache {
     pub seen: usize,
     /// The position at which the current prompt began.
     pub prompt_start: usize,
+    /// Tokens seen at the last compression.
+    pub compressed_at: usize,
     /// Tokens decoded since the last prompt or the last compression in decoding.
     pub decoded: usize,
     /// What an allocator that looks at layers saw of this one when the last prompt was complete.
@@ -129,6 +135,7 @@ impl ModelCache {
             queries: vec![Vec::new(); settings.query_heads],
             seen: 0,
             prompt_start: 0,
+            compressed_at: 0,
             decoded: 0,
             measured: None,
             threshold: None,
@@ -178,7 +185,12 @@ impl ModelCache {
             true => 0..0,
         };
         for layer in ready {
-            if every_chunk || (last && self.settings.prefill == Prefill::AtEnd) {
+            let at_end = match self.settings.prefill {
+                Prefill::AtEnd => true,
+                Prefill::FirstPrompt => self.layers[layer].prompt_start == 0,
+                Prefill::Never | Prefill::EveryChunk => false,
+            };
+            if every_chunk || (last && at_end) {
                 self.compress(layer);
             }
             if every_chunk || last {
@@ -216,6 +228,16 @@ impl ModelCache {
             Budget::Tokens(tokens) => tokens,
             Budget::Ratio(ratio) => ((ratio * self.layers[layer].seen as f64).floor() as usize)
                 .max(self.settings.method.least_budget()),
+        }
+    }
+
+    /// The position of the first query since the last compression. A policy that only ever compresses prompts looks at
+    /// the prompt at hand.
+    pub fn queries_from(&self, layer: usize) -> usize {
+        let LayerCache { prompt_start, compressed_at, .. } = self.layers[layer];
+        match self.settings.decode_every {
+            None => compressed_at.max(prompt_start),
+            Some(_) => compressed_at,
         }
     }
 
@@ -264,6 +286,7 @@ impl ModelCache {
                     center: position,
                     past: 0.0,
                     current: 0.0,
+                    chunk: 0.0,
                 });
             }
         }
@@ -299,10 +322,14 @@ impl ModelCache {
         if self.settings.method.allocate == Allocate::All {
             return;
         }
+        if let Some(chunk) = self.settings.method.score.chunk() {
+            chunk_attention::before_compression(self, layer, chunk);
+        }
         let mut margin = self.margin;
         let keep = allocate::keep(self, layer, &mut margin);
         reduce::reduce(self, layer, &keep, &mut margin);
         self.margin = margin;
+        self.layers[layer].compressed_at = self.layers[layer].seen;
     }
 
     fn quantize(&mut self, layer: usize) {

@@ -5,7 +5,7 @@ use super::cache::Entry;
 use super::profile::HeadScore;
 use super::quantize::Store;
 use super::reduce::{Reduce, Rotate, Sigma};
-use super::score::{Heads, Pick, Pool, Score, Window};
+use super::score::{Heads, Inner, Pick, Pool, Score, Window};
 
 /// A method. Its paper's choices are what the functions of its name give; `Method { sinks: 2,
 /// ..Method::roco() }` is another choice.
@@ -245,6 +245,97 @@ impl Method {
         }
     }
 
+    /// Keeps short keys.
+    pub fn knorm() -> Self {
+        Self { name: "knorm", score: Score::KeyNorm, ..Self::local_window() }
+    }
+
+    /// Keeps keys that are unlike the others.
+    pub fn keydiff() -> Self {
+        Self { name: "keydiff", score: Score::KeyDifference, ..Self::local_window() }
+    }
+
+    /// KeyDiff with entries shared out over the heads of a layer.
+    pub fn keydiff_adakv() -> Self {
+        Self { name: "keydiff-adakv", allocate: Self::adakv().allocate, ..Self::keydiff() }
+    }
+
+    /// Keeps any.
+    pub fn random() -> Self {
+        Self { name: "random", score: Score::Random { seed: 0 }, ..Self::local_window() }
+    }
+
+    /// Keeps tokens whose channels differ, compared with the tokens that follow.
+    pub fn lagkv() -> Self {
+        let score = Score::LagRelative { lag: 128 };
+        Self { name: "lagkv", score, sinks: 4, ..Self::local_window() }
+    }
+
+    /// Keeps tokens whose key and value are longer than their neighbours'.
+    pub fn cur() -> Self {
+        Self { name: "cur", score: Score::Cur { window: 16 }, sinks: 4, ..Self::local_window() }
+    }
+
+    /// Keeps keys that stand out of the space of the others.
+    pub fn leverage() -> Self {
+        let score = Score::Leverage { ridge: 0.01 };
+        Self { name: "leverage", score, ..Self::compactor() }
+    }
+
+    /// Keeps what its own chunk attends to, before and after.
+    pub fn chunk_attention() -> Self {
+        let score = Score::Chunk { chunk: 256, pool: Some(Pool::Average(3)) };
+        let positions = Positions::Written;
+        Self { name: "chunk-attention", score, positions, ..Self::compactor() }
+    }
+
+    /// Both.
+    pub fn compactor() -> Self {
+        let pool = Some(Pool::Average(3));
+        let score = Score::Compactor { ridge: 0.01, chunk: 256, pool, blend: None };
+        Self {
+            name: "compactor",
+            score,
+            sinks: 8,
+            recent: Recent::Tokens(4),
+            positions: Positions::Deferred,
+            ..Self::local_window()
+        }
+    }
+
+    /// SnapKV in whole chunks.
+    pub fn chunkkv() -> Self {
+        let window = Window { window: 32, pool: Some(Pool::Average(5)), heads: Heads::Group };
+        let score = Score::Chunks { length: 20, inner: Inner::Window(window) };
+        Self { name: "chunkkv", score, ..Self::snapkv() }
+    }
+
+    /// Keeps what is attended to, and not what others say already.
+    pub fn rkv() -> Self {
+        let window = Window { window: 8, pool: Some(Pool::Max(7)), heads: Heads::Group };
+        let score = Score::Redundancy { window, lambda: 0.07 };
+        Self { name: "r-kv", score, recent: Recent::Tokens(8), ..Self::local_window() }
+    }
+
+    /// Keeps what queries like those that came will attend to.
+    pub fn expected_attention() -> Self {
+        let score = Score::Expected { future: 512, epsilon: 0.0 };
+        Self { name: "expected-attention", score, sinks: 4, ..Self::local_window() }
+    }
+
+    /// The same with entries shared out over the heads of a layer.
+    pub fn expected_attention_adakv() -> Self {
+        let score = Score::Expected { future: 512, epsilon: 0.01 };
+        let allocate = Self::adakv().allocate;
+        Self { name: "expected-attention-adakv", score, allocate, ..Self::expected_attention() }
+    }
+
+    /// Keeps values that no other says.
+    pub fn capkv() -> Self {
+        let score = Score::Capacity { future: 512, tau: 5.0 };
+        Self { name: "capkv", score, sinks: 4, ..Self::local_window() }
+    }
+
     fn of_window(name: &'static str, score: Window) -> Self {
         let recent = Recent::Tokens(score.window);
         Self { name, score: Score::Window(score), recent, ..Self::local_window() }
@@ -262,7 +353,13 @@ impl Method {
 
     /// Whether scores are numbers that no rounding can reorder.
     pub fn scores_are_whole_numbers(&self) -> bool {
-        self.allocate == Allocate::All || self.score == Score::Recency
+        let drawn = matches!(self.score, Score::Recency | Score::Random { .. });
+        self.allocate == Allocate::All || drawn
+    }
+
+    /// Where the next token will be encoded, after so many `seen` and with so many `held`.
+    pub fn next_position(&self, seen: usize, held: usize) -> usize {
+        if self.positions == Positions::InCache { held } else { seen }
     }
 
     /// Where the key of an entry is encoded when it is attended to, the entry being the `rank`-th of its head;

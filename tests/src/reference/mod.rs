@@ -22,7 +22,7 @@ pub use method::{Method, Positions, Recent};
 pub use profile::{HeadScore, Profile};
 pub use quantize::{Precision, Store};
 pub use reduce::{Reduce, Rotate, Sigma};
-pub use score::{Heads, Pick, Pool, Score, Window};
+pub use score::{Heads, Inner, Pick, Pool, Score, Window};
 
 /// `[tokens][head_dim]`: what one head holds of some tokens.
 pub type Head = Vec<Vec<f64>>;

@@ -8,6 +8,7 @@ mod cam;
 mod headkv;
 mod kivi;
 mod kvpress;
+mod kvpress_scores;
 mod model;
 
 use std::{
@@ -97,6 +98,10 @@ impl Scorer for Recording {
 
     fn observes(&self) -> Observes {
         self.policy.scorer().observes()
+    }
+
+    fn reads_output_weights(&self) -> bool {
+        self.policy.scorer().reads_output_weights()
     }
 
     fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {

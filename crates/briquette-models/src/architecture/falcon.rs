@@ -80,6 +80,10 @@ impl FalconLayer {
         }
     }
 
+    pub(crate) fn output_projection(&self) -> &Linear {
+        &self.self_attention.dense
+    }
+
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(
         &self,

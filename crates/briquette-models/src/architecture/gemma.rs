@@ -10,6 +10,7 @@ use crate::{
     Activation, Attend, ModelConfig, Result,
     blocks::{Attention, GatedFeedForward},
     keys::Keys,
+    linear::Linear,
     residual::Residual,
     rms_norm::RmsNorm,
     rope::RopeConfig,
@@ -142,6 +143,10 @@ impl GemmaLayer {
             mlp: GatedFeedForward::new(config, config.intermediate_size, device),
             post_feedforward_layernorm: norm(),
         }
+    }
+
+    pub(crate) fn output_projection(&self) -> &Linear {
+        self.self_attn.output_projection()
     }
 
     pub(crate) fn forward(

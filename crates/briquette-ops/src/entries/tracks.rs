@@ -12,6 +12,8 @@ pub enum Track {
     LocalPast,
     /// The sum of the weights from the queries of this window so far.
     LocalCurrent,
+    /// The sum of the weights from the queries of its own chunk of tokens, without a mask.
+    Chunk,
     /// The scores at the end of a prompt, while layers of it are still to come.
     Scores,
 }

@@ -62,7 +62,10 @@ impl Allocator for HeadAdaptive {
         let mut keep = Vec::with_capacity(view.held.len());
         for (row, &budget) in view.budget.iter().enumerate() {
             let protected = view.protected(budget);
-            let floor = ((budget as f64 * self.floor) as usize).saturating_sub(protected);
+            // No head is left with nothing.
+            let least = usize::from(protected == 0);
+            let floor =
+                ((budget as f64 * self.floor) as usize).saturating_sub(protected).max(least);
             let mut left = heads * budget.saturating_sub(protected);
             let mut of_heads = vec![protected; heads];
             let mut pool: Vec<(f32, usize, usize)> = Vec::new();
@@ -84,7 +87,7 @@ impl Allocator for HeadAdaptive {
             for &(_, head, _) in pool.iter().take(left) {
                 of_heads[head] += 1;
             }
-            keep.extend(of_heads);
+            keep.extend(of_heads.into_iter().map(|keep| keep.max(1)));
         }
         Ok(Allocation::Heads(keep))
     }

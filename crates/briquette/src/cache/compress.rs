@@ -24,14 +24,18 @@ impl Due {
     pub(super) fn of(policy: &Policy, phase: Phase) -> Self {
         let schedule = policy.schedule();
         let compress = match phase {
-            Phase::Prompt { missing: 0 } => schedule.prefill != PrefillCompression::Never,
+            Phase::Prompt { missing: 0, first } => match schedule.prefill {
+                PrefillCompression::Never => false,
+                PrefillCompression::FirstPrompt => first,
+                PrefillCompression::AtEnd | PrefillCompression::EveryChunk => true,
+            },
             Phase::Prompt { .. } => schedule.prefill == PrefillCompression::EveryChunk,
             Phase::Decode { decoded } => {
                 schedule.decode_every.is_some_and(|every| decoded >= every)
             }
         };
         let prompt = match phase {
-            Phase::Prompt { missing } => missing == 0 || compress,
+            Phase::Prompt { missing, .. } => missing == 0 || compress,
             Phase::Decode { .. } => false,
         };
         Self { prompt, compress }

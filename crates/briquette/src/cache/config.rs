@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
 
 use crate::{
-    Error, Result,
+    CacheShape, Error, Policy, Result,
     ops::{Ops, best},
 };
 
@@ -19,6 +19,9 @@ pub struct CacheConfig {
     pub softmax_scale: Option<f64>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
+    /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
+    /// [read them](Policy::reads_output_weights).
+    pub output_weights: Option<Arc<[Tensor<2>]>>,
     /// The hot operations.
     pub ops: Arc<dyn Ops>,
 }
@@ -30,6 +33,7 @@ impl Default for CacheConfig {
             capacity: None,
             softmax_scale: None,
             input_check: InputCheck::default(),
+            output_weights: None,
             ops: best(),
         }
     }
@@ -84,6 +88,32 @@ impl CacheConfig {
     pub fn with_softmax_scale(mut self, scale: f64) -> Self {
         self.softmax_scale = Some(scale);
         self
+    }
+
+    /// The weights that the model multiplies the output of attention by, one a layer, `[query_heads · head_dim, hidden]`: what
+    /// a Burn `Linear` has as its weight.
+    pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
+        self.output_weights = Some(weights.into());
+        self
+    }
+
+    /// Checks that a policy that reads output projections finds those of a model of this shape.
+    pub(crate) fn check_output_weights(&self, policy: &Policy, shape: CacheShape) -> Result<()> {
+        if !policy.reads_output_weights() {
+            return Ok(());
+        }
+        let inputs = shape.query_heads * shape.head_dim;
+        let fits = |weight: &Tensor<2>| weight.dims()[0] == inputs;
+        let found = self.output_weights.as_deref().unwrap_or_default();
+        if found.len() == shape.layers && found.iter().all(fits) {
+            return Ok(());
+        }
+        Err(Error::OutputWeights {
+            policy: policy.name().to_owned(),
+            layers: shape.layers,
+            inputs,
+            found: found.iter().map(Tensor::dims).collect(),
+        })
     }
 
     /// Other implementations of the hot operations.

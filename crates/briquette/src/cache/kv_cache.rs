@@ -58,6 +58,7 @@ impl KvCache {
         policy.check()?;
         policy.check_shape(shape)?;
         config.check()?;
+        config.check_output_weights(&policy, shape)?;
         if !device.supports_dtype(config.dtype) {
             return Err(Error::DataType {
                 what: "the cache",

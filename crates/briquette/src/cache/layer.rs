@@ -8,10 +8,11 @@ use super::{
     attend::{attend, key_encoding},
     compress::{Compressed, Due, Findings, Snapshot, compress},
     context::Context,
-    observe::{count, window},
+    observe::{count, count_chunks, encoded, window},
     outcome::{Outcome, StoreChange},
     place::Placed,
     progress::{Phase, Progress},
+    query_log::QueryLog,
     query_window::QueryWindow,
     room::Room,
 };
@@ -36,6 +37,7 @@ pub(super) struct LayerCache {
     progress: Progress,
     store: Option<Box<dyn Store>>,
     window: QueryWindow,
+    log: QueryLog,
     /// Tokens held, one number a batch row and kv head, rows first, padding not counted.
     held: Vec<usize>,
     /// What the allocator measured at the last prompt, one number a batch row.
@@ -54,6 +56,7 @@ impl LayerCache {
             progress: Progress::default(),
             store: None,
             window: QueryWindow::new(observes.window.max(observes.local)),
+            log: QueryLog::default(),
             held: Vec::new(),
             measure: None,
             state: None,
@@ -91,6 +94,7 @@ impl LayerCache {
         let state = self.state.as_ref().map_or(0, |state| buffer_bytes(state, rows));
         self.store.as_ref().map_or(0, |store| store.bytes())
             + self.window.bytes(rows)
+            + self.log.bytes(rows)
             + snapshot
             + state
     }
@@ -138,7 +142,7 @@ impl LayerCache {
         let counts_window = due.prompt && context.observes.local > 0;
         let shows_window = budget.is_some() && context.observes.window > 0;
         let window = (counts_window || shows_window)
-            .then(|| window(context, placed, &mut all, encode, &self.window, store))
+            .then(|| window(context, placed, &mut all, encode.clone(), &self.window, store))
             .transpose()?;
         let AttentionOutput { output, column_sums, column_squares } = attended;
         let local_queries = count(
@@ -153,10 +157,18 @@ impl LayerCache {
         let mut findings = Findings::default();
         let mut measured_entries = None;
         if let Some(budget) = budget {
+            let plain = placed.plain.as_ref();
+            let queries = plain.map(|new| self.log.with(new, &placed.arrival.positions));
+            if let Some(queries) = queries.as_ref().filter(|_| context.observes.chunk > 0) {
+                count_chunks(context, placed, queries, &mut all, store)?;
+            }
+            let encoded = encoded(context, placed, encode);
             let entries = all.counted(store, &placed.held)?;
             let view = LayerView {
                 window: window.as_ref().filter(|_| shows_window),
                 window_queries: &self.window.own(&placed.arrived),
+                queries: queries.as_ref(),
+                encoded: Some(&encoded),
                 state: self.state(),
                 ..context.view(&entries, &placed.held, seen, budget, phase.is_prompt())
             };
@@ -189,7 +201,7 @@ impl LayerCache {
         mut step: Step,
     ) -> Result<Tensor<4>> {
         let Context { policy, observes, .. } = context;
-        let Placed { arrival, queries, .. } = placed;
+        let Placed { arrival, queries, plain, arrived, .. } = placed;
         match outcome.change {
             StoreChange::Replaced { entries, capacity } => {
                 if let Err(error) = step.store.replace(*entries, &outcome.held, capacity) {
@@ -206,7 +218,7 @@ impl LayerCache {
         let Step { mut store, .. } = step;
         self.held = outcome.held;
         let compressed = Due::of(policy, arrival.phase).compress;
-        let complete = !matches!(arrival.phase, Phase::Prompt { missing } if missing > 0);
+        let complete = !matches!(arrival.phase, Phase::Prompt { missing, .. } if missing > 0);
         if complete || compressed {
             store.settle();
         }
@@ -222,6 +234,14 @@ impl LayerCache {
             self.window.clear();
         } else {
             self.window.push(queries, &arrival.positions);
+        }
+        if complete && policy.schedule().decode_every.is_none() {
+            self.log.clear();
+        } else if let Some(plain) = plain {
+            self.log.push(plain, &arrival.positions);
+            if compressed {
+                self.log.clear_rows(&arrived);
+            }
         }
         self.progress = arrival.into_progress(compressed);
         Ok(outcome.output)

@@ -3,6 +3,7 @@
 mod among_layers;
 mod append;
 mod attend;
+mod chunks;
 mod compress;
 mod config;
 mod context;
@@ -15,6 +16,7 @@ mod outcome;
 mod place;
 mod progress;
 mod prompt;
+mod query_log;
 mod query_window;
 mod ranks;
 mod room;

@@ -6,6 +6,7 @@ use super::{
     Track, Tracks,
     append::Appended,
     attend::ranks,
+    chunks::chunk_sums,
     context::Context,
     place::Placed,
     progress::{Arrival, Phase},
@@ -18,7 +19,7 @@ use crate::{
     policy::PositionMode,
     position::{Encode, encode},
     store::Store,
-    view::{Wanted, Window},
+    view::{Encoded, HeldQueries, Wanted, Window},
 };
 
 /// The last queries of a layer, this call's the newest, and the entries they see.
@@ -55,6 +56,44 @@ pub(super) fn window<'a>(
         ops,
         known: Default::default(),
     })
+}
+
+/// How positions enter in this call, for the stages.
+pub(super) fn encoded<'a>(
+    context: Context<'a>,
+    placed: &Placed,
+    keys: Option<Encode<'a>>,
+) -> Encoded<'a> {
+    let next = match context.policy.positions() {
+        PositionMode::Written | PositionMode::Deferred => placed.arrival.seen().to_vec(),
+        PositionMode::InCache => {
+            let most = |held: &[usize]| held.iter().copied().max().unwrap_or(0);
+            placed.held.chunks(context.shape.kv_heads).map(most).collect()
+        }
+    };
+    Encoded { keys, encoding: context.encoding, next }
+}
+
+/// Counts what the `queries` since the last compression give to the entries of their chunks.
+pub(super) fn count_chunks(
+    context: Context<'_>,
+    placed: &Placed,
+    queries: &HeldQueries,
+    all: &mut Appended,
+    store: &dyn Store,
+) -> Result<()> {
+    let Some(before) = all.tracks.get(Track::Chunk) else { return Ok(()) };
+    let entries = all.entries(store, &placed.held)?.clone();
+    let Context { shape, observes, .. } = context;
+    let sums = chunk_sums(context, queries, placed.arrival.seen(), &entries)?;
+    let Some((sums, new)) = sums else { return Ok(()) };
+    let sums = match observes.heads {
+        ObservedHeads::Kv => group_mean(sums, shape.kv_heads),
+        ObservedHeads::Query => sums,
+    };
+    let new = new.expand(before.dims());
+    all.tracks.set(&[(Track::Chunk, before.mask_where(new, sums))]);
+    Ok(())
 }
 
 /// Adds what this call's queries gave to each entry. `window` is there when a prompt is complete or

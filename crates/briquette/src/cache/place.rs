@@ -30,6 +30,8 @@ pub(super) struct Placed {
     pub(super) arrival: Arrival,
     /// The new queries, positions encoded unless they are re-counted in every call.
     pub(super) queries: Queries,
+    /// The same before positions are encoded, if they are held.
+    pub(super) plain: Option<Queries>,
     /// Bytes of a number of the queries, as they came.
     pub(super) query_bytes: usize,
     /// New tokens by rows, padding not counted.
@@ -63,6 +65,10 @@ pub(super) fn place(
 
     let encoded = |x| encode(encoding, x, positions.clone(), config.ops.as_ref());
     let query_bytes = new.queries.dtype().size();
+    let plain = context
+        .observes
+        .holds_queries()
+        .then(|| Queries { queries: new.queries.clone(), positions: positions.clone() });
     let queries = match mode {
         PositionMode::InCache => new.queries,
         PositionMode::Written | PositionMode::Deferred => encoded(new.queries)?,
@@ -79,7 +85,8 @@ pub(super) fn place(
         sharing: None,
     };
     let queries = Queries { queries, positions };
-    Ok((Placed { arrival, queries, query_bytes, arrived, arrived_by_head, held }, entries))
+    let placed = Placed { arrival, queries, plain, query_bytes, arrived, arrived_by_head, held };
+    Ok((placed, entries))
 }
 
 /// Refuses positions the encoding has no entry for.

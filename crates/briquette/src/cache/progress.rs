@@ -9,6 +9,8 @@ pub(crate) struct Progress {
     seen: Vec<usize>,
     /// The prompt that is arriving, and how many of its columns have.
     prompt: Option<(Prompt, usize)>,
+    /// Whether a prompt has arrived whole.
+    after_first: bool,
     /// Tokens decoded since the last prompt or compression.
     decoded: usize,
 }
@@ -31,8 +33,8 @@ pub(crate) struct Arrival {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// A prompt of so many columns, of which so many will still be missing.
-    Prompt { missing: usize },
+    /// A prompt of which so many columns will still be missing, and whether it is the first.
+    Prompt { missing: usize, first: bool },
     /// The n-th token decoded since the last prompt or compression.
     Decode { decoded: usize },
 }
@@ -100,10 +102,11 @@ impl Progress {
                 let padding = prompt.left_padding.clone().unwrap_or_else(|| vec![0; batch]);
                 let missing = declared - arrived - new;
                 after.decoded = 0;
+                after.after_first |= missing == 0;
                 if missing > 0 {
                     after.prompt = Some((prompt, arrived + new));
                 }
-                (padding, arrived, Phase::Prompt { missing })
+                (padding, arrived, Phase::Prompt { missing, first: !self.after_first })
             }
         };
         let of_prompt = padding

@@ -32,6 +32,9 @@ impl Room {
         // A policy that compresses prompts only holds no window between them.
         let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
         let queries = if in_decoding { window } else { 0 };
+        // Queries that are held from one compression to the next.
+        let held = policy.schedule().decode_every.filter(|_| observes.holds_queries());
+        let queries = queries + held.unwrap_or(0);
         let position_bytes = DType::from(context.device.settings().int_dtype).size();
         let query = shape.query_heads * context.rows.bytes(shape.head_dim, *query_bytes);
         let fixed = rows * (queries * query + context.rows.bytes(queries, position_bytes));
@@ -46,7 +49,7 @@ impl Room {
             slack: policy.slack(),
             hint: config.capacity.filter(|_| budget.is_none()),
             to_come: match arrival.phase {
-                Phase::Prompt { missing }
+                Phase::Prompt { missing, .. }
                     if policy.schedule().prefill != PrefillCompression::EveryChunk =>
                 {
                     missing

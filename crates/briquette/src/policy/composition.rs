@@ -102,6 +102,11 @@ impl Policy {
         self.scorer().reads_profile() || self.allocator().reads_profile()
     }
 
+    /// Whether its scorer reads the model's [output projections](crate::CacheConfig::with_output_weights).
+    pub fn reads_output_weights(&self) -> bool {
+        self.scorer().reads_output_weights()
+    }
+
     /// What its stages want to know of the attention.
     pub fn observes(&self) -> Observes {
         let scorer = self.scorer().observes();

@@ -89,6 +89,55 @@ const METHODS: &[Method] = &[
             Policy::ems(budget).with_name("ems-pyramidkv").with_allocate(Pyramid { beta: 20.0 })
         },
     },
+    Method { name: "random", title: "Random", paper: "-", build: Policy::random },
+    Method { name: "knorm", title: "Knorm", paper: "Devoto et al., 2024", build: Policy::knorm },
+    Method {
+        name: "keydiff",
+        title: "KeyDiff",
+        paper: "Park et al., 2025",
+        build: Policy::keydiff,
+    },
+    Method {
+        name: "keydiff-adakv",
+        title: "KeyDiff + AdaKV",
+        paper: "-",
+        build: Policy::keydiff_adakv,
+    },
+    Method { name: "lagkv", title: "LagKV", paper: "Liang et al., 2025", build: Policy::lagkv },
+    Method { name: "cur", title: "CurDKV", paper: "Sengupta et al., 2025", build: Policy::cur },
+    Method {
+        name: "leverage",
+        title: "Leverage",
+        paper: "Chari and Van Durme, 2025",
+        build: Policy::leverage,
+    },
+    Method {
+        name: "chunk-attention",
+        title: "Non-causal attention",
+        paper: "Chari and Van Durme, 2025",
+        build: Policy::chunk_attention,
+    },
+    Method {
+        name: "compactor",
+        title: "Compactor",
+        paper: "Chari and Van Durme, 2025",
+        build: Policy::compactor,
+    },
+    Method {
+        name: "expected-attention",
+        title: "Expected Attention",
+        paper: "Devoto et al., 2025",
+        build: Policy::expected_attention,
+    },
+    Method {
+        name: "expected-attention-adakv",
+        title: "Expected Attention + AdaKV",
+        paper: "Devoto et al., 2025",
+        build: Policy::expected_attention_adakv,
+    },
+    Method { name: "capkv", title: "CapKV", paper: "arXiv 2604.25975", build: Policy::capkv },
+    Method { name: "chunkkv", title: "ChunkKV", paper: "Liu et al., 2025", build: Policy::chunkkv },
+    Method { name: "r-kv", title: "R-KV", paper: "Cai et al., 2025", build: Policy::rkv },
 ];
 
 impl Policy {
@@ -333,6 +382,7 @@ fn describe(method: &Method) -> MethodInfo {
     let prefill = match policy.schedule.prefill {
         PrefillCompression::Never => None,
         PrefillCompression::AtEnd => Some("prompt".to_owned()),
+        PrefillCompression::FirstPrompt => Some("first prompt".to_owned()),
         PrefillCompression::EveryChunk => Some("every chunk".to_owned()),
     };
     let decode = match policy.schedule.decode_every {

@@ -5,6 +5,7 @@
 mod check;
 mod composition;
 mod file;
+mod keys;
 mod methods;
 mod positions;
 mod resolve;

@@ -42,6 +42,9 @@ pub enum PrefillCompression {
     Never,
     /// When the last column has arrived. The prompt's queries see the whole prompt, in chunks or in one.
     AtEnd,
+    /// When the last column of the first prompt has arrived; prompts behind it are kept whole, beyond the budget. For a text
+    /// that is compressed once and asked many things.
+    FirstPrompt,
     /// After every chunk: memory stays bounded by the budget and one chunk, and later chunks see only what
     /// earlier ones left.
     EveryChunk,

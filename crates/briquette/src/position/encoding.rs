@@ -55,6 +55,49 @@ pub(crate) fn encode(
     }
 }
 
+/// The matrix that a row is multiplied by, from the right, to be encoded at the positions `first..first + count`, on
+/// average: `[rows, 1, head_dim, head_dim]`, f32, one for each of the `first`. Positions that cannot be encoded are left out;
+/// if that is all of them, the last that can is taken.
+pub(crate) fn mean_rotation(
+    encoding: &dyn PositionEncoding,
+    first: &[usize],
+    count: usize,
+    head_dim: usize,
+    device: &Device,
+) -> Result<Tensor<4>> {
+    let end = encoding.max_positions().unwrap_or(usize::MAX);
+    let basis = Tensor::<2>::eye(head_dim, device).cast(DType::F32);
+    let mut all = Vec::new();
+    for &first in first {
+        let first = first.min(end.saturating_sub(1));
+        let count = count.min(end - first).max(1);
+        all.push(match encoding.rotary() {
+            Some(rotary) => {
+                let (cosines, sines) = rotary.tables();
+                let mean = |table: Tensor<2>| {
+                    let mean = table.narrow(0, first, count).mean_dim(0);
+                    Tensor::cat(vec![mean.clone(), mean], 1)
+                };
+                let half = head_dim / 2;
+                let (left, right) =
+                    (basis.clone().narrow(1, 0, half), basis.clone().narrow(1, half, half));
+                let turned = Tensor::cat(vec![right.neg(), left], 1);
+                basis.clone() * mean(cosines) + turned * mean(sines)
+            }
+            None => {
+                let rows = basis.clone().unsqueeze_dim::<3>(1).expand([head_dim, count, head_dim]);
+                let rows = rows.reshape([1, 1, head_dim * count, head_dim]);
+                let positions =
+                    Tensor::<1, Int>::arange(first as i64..(first + count) as i64, device);
+                let positions = positions.reshape([1, 1, count]).repeat_dim(2, head_dim);
+                let encoded = encoding.encode(rows, positions);
+                encoded.reshape([head_dim, count, head_dim]).mean_dim(1).squeeze_dim::<2>(1)
+            }
+        });
+    }
+    Ok(Tensor::<2>::stack::<3>(all, 0).unsqueeze_dim::<4>(1))
+}
+
 /// For models that encode positions elsewhere, or not at all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPositionEncoding;

@@ -6,6 +6,6 @@
 mod encoding;
 mod rotary;
 
-pub(crate) use encoding::encode;
 pub use encoding::{Encode, NoPositionEncoding, PositionEncoding};
+pub(crate) use encoding::{encode, mean_rotation};
 pub use rotary::RotaryEmbedding;

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -10,6 +10,7 @@ use crate::{
     observes::Observes,
     ops::{AccumulateInput, Split, gather_positions, gather_rows, gather_scalars, select_entries},
     ops::{Entries, Track},
+    score::draw,
 };
 
 /// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al., 2024).
@@ -113,59 +114,11 @@ impl ValueMerge {
         let sum = of_kept.reshape(window).mask_fill(none, 0.0).sum_dim(3).squeeze_dim::<3>(3);
 
         // drawn < attention / (sum / number), where nothing over nothing is nothing and something over nothing certain.
-        let drawn = self.draw(layer, gather_positions(entries.positions.clone(), evicted));
+        let drawn = draw(self.seed, layer, gather_positions(entries.positions.clone(), evicted));
         let number = number.float().cast(DType::F32);
         let own = gather_scalars(attention, evicted);
         let merged = (drawn * sum).lower(own * number.clone());
         let share = number.clamp_min(1.0).recip() * present(evicted);
         Shares { start, share: share.mask_fill(merged.bool_not(), 0.0) }
-    }
-
-    /// A number in 0..1 for each token at these positions, `[batch, kv_heads, tokens]`: permutations modulo a prime
-    /// small enough for 32-bit integers.
-    fn draw(&self, layer: usize, positions: Tensor<3, Int>) -> Tensor<3> {
-        const PRIME: i64 = 46_337;
-        const FACTOR: i64 = 25_173;
-        const TERM: i64 = 13_849;
-        let [_, heads, _] = positions.dims();
-        let of_head = |head: usize| {
-            let parts = [self.seed % PRIME as u64, layer as u64, head as u64];
-            parts.into_iter().fold(0, |x, part| {
-                let x = (x + part as i64 % PRIME) % PRIME;
-                let x = (x * FACTOR + TERM) % PRIME;
-                x * x % PRIME * x % PRIME
-            })
-        };
-        let of_heads: Vec<i64> = (0..heads).map(of_head).collect();
-        let of_heads = TensorData::new(of_heads, [1, heads, 1]);
-        let of_heads = Tensor::<3, Int>::from_data(of_heads, &positions.device());
-        let permuted = |x: Tensor<3, Int>| {
-            let x = (x.remainder_scalar(PRIME) * FACTOR + TERM).remainder_scalar(PRIME);
-            (x.clone() * x.clone()).remainder_scalar(PRIME).mul(x).remainder_scalar(PRIME)
-        };
-        let x = permuted(of_heads + positions.clamp_min(0).remainder_scalar(PRIME));
-        permuted(x).float().cast(DType::F32) / PRIME as f64
-    }
-}
-
-#[cfg(all(test, feature = "flex"))]
-mod tests {
-    use burn::tensor::Device;
-
-    use super::*;
-
-    #[test]
-    fn draws_are_even() {
-        let merge = ValueMerge { window: 4, seed: 7, prompts: false };
-        let positions = Tensor::<1, Int>::arange(0..10_000, &Device::flex());
-        let positions = positions.reshape([1, 1, 10_000]).expand([1, 3, 10_000]);
-        for layer in [0, 3] {
-            let drawn = merge.draw(layer, positions.clone()).try_into_vec_as::<f32>().unwrap();
-            for drawn in drawn.chunks(10_000) {
-                let mut tenths = [0; 10];
-                drawn.iter().for_each(|x| tenths[(x * 10.0) as usize] += 1);
-                assert!(tenths.iter().all(|&count| (850..1150).contains(&count)), "{tenths:?}");
-            }
-        }
     }
 }

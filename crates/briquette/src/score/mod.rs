@@ -4,27 +4,58 @@
 //! queries by keys is kept. Nothing here knows how the rest is reduced.
 
 mod accumulated;
+mod best;
+mod capacity;
+mod chunk_attention;
+mod compactor;
+mod critical;
+mod cur;
+mod draw;
+mod expected_attention;
+mod from_first;
 mod global_local;
+mod inverse;
+mod key_difference;
+mod key_norm;
+mod lag_relative;
+mod leverage;
+mod random;
 mod recency;
+mod redundancy;
 mod retrieval;
 mod robust;
 mod scorer;
 mod spec;
 mod variance;
+mod whole_chunks;
 mod window;
 
 pub use accumulated::{AccumulatedAttention, Normalize};
+pub use capacity::Capacity;
+pub use chunk_attention::ChunkAttention;
+pub use compactor::Compactor;
+pub use critical::Critical;
+pub use cur::Cur;
+pub(crate) use draw::draw;
+pub use expected_attention::ExpectedAttention;
 pub use global_local::GlobalLocal;
+pub use key_difference::KeyDifference;
+pub use key_norm::KeyNorm;
+pub use lag_relative::LagRelative;
+pub use leverage::Leverage;
+pub use random::Random;
 pub use recency::Recency;
+pub use redundancy::Redundancy;
 pub use retrieval::{Pick, RetrievalHeads};
 pub use robust::RobustAttention;
 pub use scorer::Scorer;
 pub(crate) use spec::ScorerSpec;
 pub use variance::WindowVariance;
+pub use whole_chunks::WholeChunks;
 pub use window::{HeadMean, WindowAttention};
 
 pub use crate::{
     observes::{ObservedHeads, Observes},
     ops::{Pool, PoolKind},
-    view::{Wanted, WindowMoments},
+    view::{HeldQueries, Wanted, WindowMoments},
 };

@@ -1,8 +1,8 @@
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Observes, Scorer, accumulated::queries_seen};
-use crate::{LayerView, Result, check, ops::SelectInput, ops::Track};
+use super::{Observes, Scorer, accumulated::queries_seen, best::best};
+use crate::{LayerView, Result, check, ops::Track};
 
 /// The mean attention weight a token received from the queries that could see it; tokens whose weights vary most
 /// are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
@@ -15,7 +15,7 @@ pub struct RobustAttention {
 
 impl RobustAttention {
     /// What puts the tokens with the highest deviation above all others: a mean weight is at most 1.
-    const ABOVE: f32 = 2.0;
+    const ABOVE: f64 = 2.0;
 }
 
 impl Scorer for RobustAttention {
@@ -56,25 +56,7 @@ impl Scorer for RobustAttention {
             .iter()
             .flat_map(|budget| std::iter::repeat_n(share(budget), heads))
             .collect();
-        if keep.iter().all(|&keep| keep == 0) {
-            return Ok(mean);
-        }
-        let selection = view.ops.select(SelectInput {
-            scores: &deviation,
-            held: view.held,
-            keep: &keep,
-            sinks: 0,
-            recent: &vec![0; keep.len()],
-            // A deviation is NaN only where the mean is, which is a score and checked as such.
-            check: false,
-        })?;
-        // Fillers of the selection point at the first entry, and add nothing.
-        let width = selection.width();
-        let above = selection.counts.iter().flat_map(|&count| {
-            (0..width).map(move |column| if column + count >= width { Self::ABOVE } else { 0.0 })
-        });
-        let data = TensorData::new(above.collect::<Vec<f32>>(), [batch, heads, width]);
-        let above = Tensor::<3>::from_data(data, (&mean.device(), DType::F32));
-        Ok(mean.scatter(2, selection.indices, above, burn::tensor::IndexingUpdateOp::Add))
+        let first = best(view, &deviation, &keep, 0, &vec![0; keep.len()])?;
+        Ok(mean + first * Self::ABOVE)
     }
 }

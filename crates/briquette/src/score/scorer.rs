@@ -32,6 +32,11 @@ pub trait Scorer: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether it reads the model's [output projections](crate::CacheConfig::with_output_weights).
+    fn reads_output_weights(&self) -> bool {
+        false
+    }
+
     /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not matter.
     ///
     /// # Errors

@@ -1,6 +1,11 @@
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
 use super::{
-    AccumulatedAttention, GlobalLocal, Recency, RobustAttention, Scorer, WindowAttention,
-    WindowVariance,
+    AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur, ExpectedAttention,
+    GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage, Random, Recency, Redundancy,
+    RobustAttention, Scorer, WholeChunks, WindowAttention, WindowVariance,
 };
 use crate::spec::built_in;
 
@@ -13,5 +18,60 @@ built_in! {
         WindowAttention,
         WindowVariance,
         GlobalLocal,
+        KeyNorm,
+        KeyDifference,
+        Random,
+        LagRelative,
+        Cur,
+        Leverage,
+        ChunkAttention,
+        Compactor,
+        ExpectedAttention,
+        Capacity,
+        Redundancy,
+    } around {
+        WholeChunks(WholeChunksForm),
+        Critical(CriticalForm),
+    }
+}
+
+/// The file form of [`WholeChunks`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WholeChunksForm {
+    length: usize,
+    of: Box<ScorerSpec>,
+}
+
+impl WholeChunksForm {
+    /// `None` if the scorer inside has no file form.
+    fn of(stage: &WholeChunks) -> Option<Self> {
+        let of = Box::new(ScorerSpec::of(stage.of.as_ref())?);
+        Some(Self { length: stage.length, of })
+    }
+
+    fn stage(self) -> Arc<dyn Scorer> {
+        Arc::new(WholeChunks { length: self.length, of: self.of.stage() })
+    }
+}
+
+/// The file form of [`Critical`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CriticalForm {
+    first: f64,
+    epsilon: f64,
+    of: Box<ScorerSpec>,
+}
+
+impl CriticalForm {
+    /// `None` if the scorer inside has no file form.
+    fn of(stage: &Critical) -> Option<Self> {
+        let Critical { first, epsilon, ref of } = *stage;
+        Some(Self { first, epsilon, of: Box::new(ScorerSpec::of(of.as_ref())?) })
+    }
+
+    fn stage(self) -> Arc<dyn Scorer> {
+        Arc::new(Critical { first: self.first, epsilon: self.epsilon, of: self.of.stage() })
     }
 }

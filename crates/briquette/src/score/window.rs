@@ -66,7 +66,7 @@ impl Scorer for WindowAttention {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let scores = view.moments(self.window, Wanted::default(), self.name())?.mean();
+        let scores = view.moments(self.window, Wanted::default(), self.name())?.own_mean();
         let scores = match self.pool {
             None => scores,
             Some(pool) => pool.apply(outside_window(scores, self.window)),

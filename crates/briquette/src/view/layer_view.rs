@@ -1,6 +1,6 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 
-use super::{Bounds, Measures, Wanted, Window, WindowMoments};
+use super::{Bounds, Encoded, HeldQueries, Measures, Wanted, Window, WindowMoments};
 use crate::{
     CacheShape, Error, Profile, Result,
     budget::Protect,
@@ -42,6 +42,14 @@ pub struct LayerView<'a> {
     pub window_queries: &'a [usize],
     /// With [`Observes::window`](crate::score::Observes::window): the last queries.
     pub(crate) window: Option<&'a Window<'a>>,
+    /// With [`Observes::queries`](crate::score::Observes::queries): the queries since the last compression.
+    pub(crate) queries: Option<&'a HeldQueries>,
+    /// How positions enter in this call.
+    pub(crate) encoded: Option<&'a Encoded<'a>>,
+    /// What query-key products are multiplied by before the softmax.
+    pub scale: f64,
+    /// The output projection of the layer, if the cache was given them.
+    pub(crate) output_weight: Option<&'a Tensor<2>>,
     /// The profile of the model, if the policy has one.
     pub profile: Option<&'a Profile>,
     /// What the allocator has [measured](crate::allocate::Allocator::measure) of the layers of the prompt so far.
@@ -69,6 +77,42 @@ impl<'a> LayerView<'a> {
     /// [`Error::Operation`] if an operation refused its input.
     pub fn values(&self) -> Result<Tensor<4>> {
         Ok(laid_out(self.entries.clone(), self.ops)?.values)
+    }
+
+    /// Keys as queries meet them, positions encoded, `[batch, kv_heads, entries, head_dim]`.
+    ///
+    /// # Errors
+    /// [`Error::Operation`] if an operation refused its input, or [`Error::Stage`] where layers are compressed again
+    /// because others have arrived.
+    pub fn encoded_keys(&self, stage: &str) -> Result<Tensor<4>> {
+        let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
+        encoded.keys(self.keys()?, self.ops)
+    }
+
+    /// The matrix that encodes a query at the next `count` positions on average, if it is multiplied by it from the right:
+    /// `[batch, 1, head_dim, head_dim]`, f32.
+    ///
+    /// # Errors
+    /// As [`encoded_keys`](Self::encoded_keys).
+    pub fn mean_rotation(&self, count: usize, stage: &str) -> Result<Tensor<4>> {
+        let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
+        encoded.mean_rotation(count, &self.entries.keys)
+    }
+
+    /// The output projection of the layer, `[query_heads · head_dim, hidden]`.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it reads it.
+    pub fn output_weight(&self, stage: &str) -> Result<Tensor<2>> {
+        self.output_weight.cloned().ok_or_else(|| without(stage, "output projection"))
+    }
+
+    /// The queries since the last compression, before their positions are encoded.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if the stage did not say that it observes them.
+    pub fn queries(&self, stage: &str) -> Result<&'a HeldQueries> {
+        self.queries.ok_or_else(|| without(stage, "queries"))
     }
 
     /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is padding.

@@ -1,11 +1,15 @@
 //! What the stages see of a layer.
 
+mod held_queries;
 mod layer_view;
 mod measures;
 mod moments;
+mod positions;
 mod window;
 
+pub use held_queries::HeldQueries;
 pub use layer_view::LayerView;
 pub use measures::{Bounds, Measures};
 pub use moments::{Wanted, WindowMoments};
+pub(crate) use positions::Encoded;
 pub(crate) use window::Window;

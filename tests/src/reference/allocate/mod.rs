@@ -108,6 +108,7 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
         }
         Allocate::HeadAdaptive { floor, by } => {
             let sure = ((floor * budget as f64).floor() as usize).saturating_sub(protected);
+            let sure = if protected == 0 { sure.max(1) } else { sure };
             let scores = match by {
                 None => method.score.scores(cache, layer, margin),
                 Some(window) => window.scores(cache, layer),

@@ -1,14 +1,27 @@
 //! What an entry is worth.
 
 pub mod accumulated;
+pub mod chunk_attention;
+pub mod compactor;
+pub mod critical;
+pub mod cur;
+pub mod expected_attention;
 pub mod global_local;
+pub mod key_difference;
+pub mod key_norm;
+pub mod lag_relative;
+pub mod leverage;
+pub mod random;
+pub mod redundancy;
 pub mod robust;
 pub mod variance;
+pub mod whole_chunks;
 pub mod window;
 
 use super::ModelCache;
 use super::margin::Margin;
 
+pub use whole_chunks::Inner;
 pub use window::{Heads, Pick, Pool, Window};
 
 /// How entries are scored.
@@ -44,9 +57,115 @@ pub enum Score {
         /// Smoothing.
         pool: Option<Pool>,
     },
+    /// Knorm: the shorter a key, the higher.
+    KeyNorm,
+    /// KeyDiff: the less a key is like the others, the higher.
+    KeyDifference,
+    /// By lot.
+    Random {
+        /// Of the draws.
+        seed: u64,
+    },
+    /// LagKV: how much channels differ once scaled by their range in the next partition.
+    LagRelative {
+        /// Tokens of a partition.
+        lag: usize,
+    },
+    /// CurDKV: squared lengths of key and value as shares of a group's.
+    Cur {
+        /// Tokens of a group.
+        window: usize,
+    },
+    /// Compactor's first half: how much a key stands out of the space of the others.
+    Leverage {
+        /// What keeps the inverse small.
+        ridge: f64,
+    },
+    /// Compactor's second half: what all queries of its chunk give a token.
+    Chunk {
+        /// Tokens of a chunk.
+        chunk: usize,
+        /// Smoothing.
+        pool: Option<Pool>,
+    },
+    /// Compactor: both.
+    Compactor {
+        /// What keeps the inverse small.
+        ridge: f64,
+        /// Tokens of a chunk.
+        chunk: usize,
+        /// Smoothing of the second.
+        pool: Option<Pool>,
+        /// The weight of the first; `None` is the share that goes.
+        blend: Option<f64>,
+    },
+    /// Expected Attention: what the next queries will attend to, if they are like those that came.
+    Expected {
+        /// The next so many.
+        future: usize,
+        /// Added before it is multiplied by the length of the value.
+        epsilon: f64,
+    },
+    /// CapKV: what no other value says.
+    Capacity {
+        /// The next so many.
+        future: usize,
+        /// How sharply keys are weighed.
+        tau: f64,
+    },
+    /// R-KV: what the last queries attend to, less how much a key is like the others.
+    Redundancy {
+        /// Whose attention.
+        window: Window,
+        /// How much it counts.
+        lambda: f64,
+    },
+    /// CriticalKV: and then by how far values reach.
+    Critical {
+        /// By what first.
+        inner: Inner,
+        /// For which share of the budget.
+        first: f64,
+        /// Added to a score before it is multiplied.
+        epsilon: f64,
+    },
+    /// ChunkKV: means over chunks of neighbours and over heads.
+    Chunks {
+        /// Tokens of a chunk.
+        length: usize,
+        /// Of what.
+        inner: Inner,
+    },
 }
 
 impl Score {
+    /// Whether it looks at keys or values themselves, not at attention.
+    pub fn looks_at_keys(&self) -> bool {
+        matches!(
+            self,
+            Self::KeyNorm
+                | Self::KeyDifference
+                | Self::LagRelative { .. }
+                | Self::Cur { .. }
+                | Self::Leverage { .. }
+                | Self::Compactor { .. }
+                | Self::Chunk { .. }
+                | Self::Expected { .. }
+                | Self::Capacity { .. }
+                | Self::Redundancy { .. }
+                | Self::Chunks { .. }
+                | Self::Critical { .. }
+        )
+    }
+
+    /// Tokens of a chunk, if it looks at chunks.
+    pub fn chunk(&self) -> Option<usize> {
+        match *self {
+            Self::Chunk { chunk, .. } | Self::Compactor { chunk, .. } => Some(chunk),
+            _ => None,
+        }
+    }
+
     /// What each entry of a layer is worth, `[kv_heads][entries]`.
     pub fn scores(&self, cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<Vec<f64>> {
         let heads = &cache.layers[layer].heads;
@@ -67,6 +186,31 @@ impl Score {
             }
             Self::GlobalLocal { window, pool } => {
                 global_local::scores(&cache.layers[layer], window, pool)
+            }
+            Self::KeyNorm => key_norm::scores(heads),
+            Self::KeyDifference => key_difference::scores(heads),
+            Self::Random { seed } => random::scores(heads, seed, layer),
+            Self::LagRelative { lag } => {
+                lag_relative::scores(heads, cache.settings.method.sinks, lag, margin)
+            }
+            Self::Cur { window } => cur::scores(heads, window),
+            Self::Leverage { ridge } => leverage::scores(heads, cache.settings.method.sinks, ridge),
+            Self::Chunk { pool, .. } => chunk_attention::scores(heads, pool),
+            Self::Compactor { ridge, pool, blend, .. } => {
+                compactor::scores(cache, layer, ridge, pool, blend)
+            }
+            Self::Expected { future, epsilon } => {
+                expected_attention::scores(cache, layer, future, epsilon)
+            }
+            Self::Capacity { future, tau } => {
+                expected_attention::capacities(cache, layer, future, tau)
+            }
+            Self::Redundancy { window, lambda } => redundancy::scores(cache, layer, window, lambda),
+            Self::Critical { inner, first, epsilon } => {
+                critical::scores(cache, layer, inner, first, epsilon, margin)
+            }
+            Self::Chunks { length, inner } => {
+                whole_chunks::scores(cache, layer, length, inner, margin)
             }
         }
     }
@@ -89,6 +233,7 @@ pub(crate) mod by_hand {
             center: position,
             past: 0.0,
             current: 0.0,
+            chunk: 0.0,
         }
     }
 

@@ -1,0 +1,37 @@
+//! Which entries are the best of their head.
+
+use burn::tensor::{DType, IndexingUpdateOp, Tensor, TensorData};
+
+use crate::{LayerView, Result, ops::SelectInput};
+
+/// 1 at the `keep` best entries of each head, rows first, the first `sinks` and the last `recent` among them; 0 at others:
+/// `[batch, kv_heads, entries]`, f32.
+pub(super) fn best(
+    view: &LayerView<'_>,
+    scores: &Tensor<3>,
+    keep: &[usize],
+    sinks: usize,
+    recent: &[usize],
+) -> Result<Tensor<3>> {
+    let none = scores.zeros_like();
+    if keep.iter().all(|&keep| keep == 0) {
+        return Ok(none);
+    }
+    let selection = view.ops.select(SelectInput {
+        scores,
+        held: view.held,
+        keep,
+        sinks,
+        recent,
+        // A NaN among these is one among the scores made of them, where it is looked for.
+        check: false,
+    })?;
+    // Fillers of the selection point at the first entry, and add nothing.
+    let width = selection.width();
+    let ones = selection.counts.iter().flat_map(|&count| {
+        (0..width).map(move |column| if column + count >= width { 1.0 } else { 0.0 })
+    });
+    let data = TensorData::new(ones.collect::<Vec<f32>>(), selection.indices.dims());
+    let ones = Tensor::<3>::from_data(data, (&scores.device(), DType::F32));
+    Ok(none.scatter(2, selection.indices, ones, IndexingUpdateOp::Add))
+}

@@ -1,0 +1,35 @@
+use burn::tensor::{DType, Tensor, TensorData};
+
+/// The queries of a layer since its last compression, before their positions are encoded.
+#[derive(Clone, Debug)]
+pub struct HeldQueries {
+    /// `[batch, query_heads, queries, head_dim]`.
+    pub queries: Tensor<4>,
+    /// The position of each, `[batch][queries]`; at −1 stands nothing that matters.
+    pub positions: Vec<Vec<i64>>,
+}
+
+impl HeldQueries {
+    /// Their mean and covariance, positions before `first` left out: `[batch, query_heads, 1, head_dim]` and
+    /// `[batch, query_heads, head_dim, head_dim]`, f32. Zeros where no query is left.
+    pub fn moments(&self, first: usize) -> (Tensor<4>, Tensor<4>) {
+        let queries = self.queries.clone().cast(DType::F32);
+        let [batch, _, columns, _] = queries.dims();
+        let counts = |&position: &i64| position >= first as i64;
+        let mask = self.positions.iter().flatten();
+        let mask: Vec<f32> = mask.map(|position| f32::from(counts(position))).collect();
+        let number: Vec<f32> = self
+            .positions
+            .iter()
+            .map(|row| row.iter().filter(|position| counts(position)).count().max(1) as f32)
+            .collect();
+        let device = queries.device();
+        let options = (&device, DType::F32);
+        let mask = Tensor::<4>::from_data(TensorData::new(mask, [batch, 1, columns, 1]), options);
+        let number = Tensor::<4>::from_data(TensorData::new(number, [batch, 1, 1, 1]), options);
+        let mean = (queries.clone() * mask.clone()).sum_dim(2) / number.clone();
+        let centred = (queries - mean.clone()) * mask;
+        let covariance = centred.clone().swap_dims(2, 3).matmul(centred) / number;
+        (mean, covariance)
+    }
+}
