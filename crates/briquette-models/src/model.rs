@@ -97,7 +97,8 @@ impl Model {
             // A budget in bytes is for all layers; an entry takes its keys and values at least.
             Some(Budget::Bytes(bytes)) => {
                 let CacheShape { layers, kv_heads, head_dim, .. } = self.cache_shape();
-                let entry = 2 * layers * kv_heads * head_dim * self.dtype().size();
+                let entry = [2, layers, kv_heads, head_dim, self.dtype().size()];
+                let entry = entry.into_iter().fold(1_usize, usize::saturating_mul);
                 usize::try_from(bytes).unwrap_or(usize::MAX) / entry.max(1)
             }
             None => seen,

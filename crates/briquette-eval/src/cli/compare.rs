@@ -87,7 +87,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     args.output.check()?;
     files::check_dir(&args.out)?;
     let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;
-    let haystack = args.haystack.read()?;
+    let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let name = loaded.name();
     let profiles = args.profile.of(&loaded)?;

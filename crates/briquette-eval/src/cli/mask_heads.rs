@@ -58,7 +58,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     args.output.check()?;
     args.out.as_deref().map_or(Ok(()), files::check_dir)?;
-    let haystack = args.haystack.read()?;
+    let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
     let name = loaded.name();

@@ -83,7 +83,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     axes.check()?;
     args.output.check()?;
     args.out.as_deref().map_or(Ok(()), files::check_dir)?;
-    let haystack = args.haystack.read()?;
+    let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
     for entry in &mut axes.entries {

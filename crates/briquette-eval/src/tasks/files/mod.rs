@@ -34,6 +34,8 @@ pub use long_bench_v2::LongBenchV2;
 pub use truthful_qa::TruthfulQa;
 pub use zero_scrolls::ZeroScrolls;
 
+pub(in crate::tasks) use published::fill;
+
 use common::{before, checked, named_by, resolved, stem};
 
 use crate::tasks::{
