@@ -10,7 +10,7 @@ use crate::{
 /// The units that have a result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordSet {
-    /// What the result says, by its fingerprint; `None` for a policy that cannot hold.
+    /// What the result says, by its fingerprint; `None` for a policy that cannot hold. So a page need not hold all results.
     found: HashMap<Key, Option<String>>,
 }
 
@@ -28,9 +28,9 @@ pub(crate) enum Arrived {
 }
 
 impl RecordSet {
-    /// Takes a result in.
-    pub(crate) fn add(&mut self, record: &Record) -> Arrived {
-        let said = said(record);
+    /// Takes a result in. `of` says what it was measured on, where that is known.
+    pub(crate) fn add(&mut self, record: &Record, of: &str) -> Arrived {
+        let said = said(record, of);
         match self.found.get(&record.key) {
             None => {
                 self.found.insert(record.key.clone(), said);
@@ -49,7 +49,7 @@ impl RecordSet {
 }
 
 /// The fingerprint of what was found, without seconds.
-fn said(record: &Record) -> Option<String> {
+fn said(record: &Record, of: &str) -> Option<String> {
     let mut outcome = record.outcome.clone();
     match &mut outcome {
         Outcome::Unavailable { .. } => return None,
@@ -58,7 +58,7 @@ fn said(record: &Record) -> Option<String> {
         }
         Outcome::Text { .. } | Outcome::Fidelity { .. } => {}
     }
-    Some(fingerprint::of(format!("{outcome:?}").as_bytes()))
+    Some(fingerprint::of(format!("{of} {outcome:?}").as_bytes()))
 }
 
 #[cfg(test)]
@@ -81,17 +81,21 @@ mod tests {
 
     #[test]
     fn the_first_counts_and_another_says_the_same() {
-        let text =
-            |nats: f32| Outcome::Text { prompt: 1, nats: vec![nats], cache: Held { bytes: 1, full: 2 } };
+        let text = |nats: f32| Outcome::Text {
+            prompt: 1,
+            nats: vec![nats],
+            cache: Held { bytes: 1, full: 2 },
+        };
         let mut set = RecordSet::default();
-        assert_eq!(set.add(&record("t", text(0.5), 1.0)), Arrived::First);
-        assert_eq!(set.add(&record("t", text(0.5), 2.0)), Arrived::Again);
-        assert_eq!(set.add(&record("t", text(0.25), 1.0)), Arrived::Other);
-        assert_eq!(set.add(&record("u", text(0.25), 1.0)), Arrived::First);
+        assert_eq!(set.add(&record("t", text(0.5), 1.0), "of"), Arrived::First);
+        assert_eq!(set.add(&record("t", text(0.5), 2.0), "of"), Arrived::Again);
+        assert_eq!(set.add(&record("t", text(0.25), 1.0), "of"), Arrived::Other);
+        assert_eq!(set.add(&record("t", text(0.5), 1.0), "another"), Arrived::Other);
+        assert_eq!(set.add(&record("u", text(0.25), 1.0), "of"), Arrived::First);
         assert!(set.contains(&record("u", text(0.0), 0.0).key));
 
         let cannot = |reason: &str| Outcome::Unavailable { reason: reason.into() };
-        assert_eq!(set.add(&record("", cannot("a"), 0.0)), Arrived::First);
-        assert_eq!(set.add(&record("", cannot("b"), 0.0)), Arrived::Newer);
+        assert_eq!(set.add(&record("", cannot("a"), 0.0), "of"), Arrived::First);
+        assert_eq!(set.add(&record("", cannot("b"), 0.0), "of"), Arrived::Newer);
     }
 }

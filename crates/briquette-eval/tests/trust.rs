@@ -565,10 +565,12 @@ fn a_prompt_beyond_the_context_is_refused_with_what_helps() {
     // Some 4,500 tokens.
     fs::write(&file, &prose[..prose.len() * 2 / 3]).unwrap();
     let args = ["generate", "--file", text(&file), "--max-new-tokens", "1", "--policy"];
-    for policy in ["streaming-llm:schedule.prefill=at-end", "snapkv"] {
+    for (policy, helps) in [
+        ("streaming-llm:schedule.prefill=at-end", "--policy NAME:schedule.prefill=every-chunk"),
+        ("snapkv", "--policy streaming-llm"),
+    ] {
         let error = refused(&[&args[..], &[policy]].concat());
-        assert!(error.contains("context of 4096"), "{error}");
-        assert!(error.contains("--policy streaming-llm"), "{error}");
+        assert!(error.contains("context of 4096") && error.contains(helps), "{error}");
     }
     let helps = "streaming-llm";
     stdout(&[&args[..], &[helps, "--budget", "64", "--chunk", "512"]].concat());

@@ -8,7 +8,7 @@ use super::{
     haystack::HaystackArgs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
-    output::OutputArgs,
+    output::{OutputArgs, note_fallbacks},
     policy,
     profile::ProfileArgs,
     progress,
@@ -126,6 +126,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     });
     bar.finish_and_clear();
+    note_fallbacks(&name, &model.fallbacks());
     let report = CompareReport {
         environment: Environment::new(name, model.cache_shape(), dtype, device),
         haystack: haystack.name().to_owned(),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     model::{Loaded, ModelArgs},
-    output::{OutputArgs, Stream, bytes, note},
+    output::{OutputArgs, Stream, bytes, note, note_fallbacks},
     policy,
     profile::ProfileArgs,
     progress,
@@ -192,6 +192,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         },
     };
     note(&report.human());
+    note_fallbacks(&report.model, &model.fallbacks());
     if let Some(context) = context
         && options.max_new_tokens < args.max_new_tokens
         && !generation.stopped

@@ -7,7 +7,7 @@ use super::{
     depths::{Depths, depths},
     haystack::HaystackArgs,
     model::{Loaded, ModelArgs},
-    output::OutputArgs,
+    output::{OutputArgs, note_fallbacks},
     policy,
     profile::ProfileArgs,
     progress,
@@ -110,6 +110,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             bar.inc(prompts as u64);
         });
     bar.finish_and_clear();
+    note_fallbacks(&name, &model.fallbacks());
     let settings = Settings::new(
         dir.display().to_string(),
         model.cache_shape(),
