@@ -79,7 +79,7 @@ fn arguments(line: &str) -> Option<Vec<String>> {
     for (flag, value) in small(&command) {
         match args.iter().position(|arg| arg == flag) {
             // A list of policies as it stands, unless all would be tried.
-            Some(at) if args.get(at + 1).is_some() => value.clone_into(&mut args[at + 1]),
+            Some(at) if args.get(at + 1).is_some() => args[at + 1] = (*value).to_owned(),
             _ => args.extend([(*flag).to_owned(), (*value).to_owned()]),
         }
     }
@@ -126,7 +126,8 @@ fn clone() -> tempfile::TempDir {
         copy(&format!("runs/{name}"), &format!("runs/{name}"));
     }
     copy("docs/src/glossary.md", "docs/src/glossary.md");
-    for text in ["FILE", "TEXT", "frankenstein.txt", "the-war-of-the-worlds.txt"] {
+    copy("docs/src/glossary.md", "TEXT");
+    for text in ["FILE", "frankenstein.txt", "the-war-of-the-worlds.txt"] {
         copy("crates/briquette-eval/assets/haystack.txt", text);
     }
     let policy = briquette::Policy::snapkv(briquette::Budget::Tokens(64)).to_toml().unwrap();
