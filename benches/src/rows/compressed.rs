@@ -167,7 +167,7 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     let positions = Tensor::<1, Int>::arange(0..tokens as i64, &device).reshape([1, 1, tokens]);
     let positions = positions.repeat(&[batch, kv_heads, 1]);
     let rotary = encoded.then(|| {
-        let (cosines, sines) = rope.tables_for(bench.dtype);
+        let (cosines, sines) = rope.tables_for(bench.dtype, tokens);
         RotaryTables { cosines, sines, positions: positions.clone() }
     });
 

@@ -33,7 +33,7 @@ fn one(bench: &mut Bench, row: &'static str, dims: [usize; 4]) -> Result<()> {
     let inputs: Vec<Tensor<4>> =
         (0..bench.sets(of_set)).map(|_| bench.noise(dims, bench.dtype)).collect();
     let rope = RotaryEmbedding::new(HEAD_DIM, CONTEXT, 500_000.0, &bench.device)?;
-    let (cosines, sines) = rope.tables();
+    let (cosines, sines) = rope.tables(CONTEXT);
     let first = (CONTEXT - tokens) as i64;
     let positions = Tensor::<1, Int>::arange(first..CONTEXT as i64, &bench.device);
     let positions = positions.reshape([1, 1, tokens]).repeat(&[batch, 1, 1]);

@@ -331,6 +331,12 @@ pub enum Error {
         /// The folder.
         dir: PathBuf,
     },
+    /// A tokenizer that knows nothing of a text.
+    #[error("the tokenizer makes no token of this text: `{text}`")]
+    NoTokens {
+        /// A piece of the text.
+        text: String,
+    },
     /// A model gave numbers that are not finite.
     #[error(
         "{what} is not a finite number: the model overflows in this type, or its weights are damaged"

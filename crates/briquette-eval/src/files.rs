@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use tempfile::{Builder, NamedTempFile};
@@ -117,6 +117,22 @@ fn failed(path: &Path, error: impl ToString) -> Error {
     Error::Write { path: path.into(), message: error.to_string() }
 }
 
+/// A path that begins at `base` unless it is absolute, without the steps into a folder and out of it again: `runs/../books` is
+/// `books`, unless `runs` is a link.
+pub(crate) fn joined(base: &Path, path: &Path) -> PathBuf {
+    let mut tidy = PathBuf::new();
+    for part in base.join(path).components() {
+        match (part, tidy.components().next_back()) {
+            (Component::CurDir, _) => {}
+            (Component::ParentDir, Some(Component::Normal(_))) if !tidy.is_symlink() => {
+                tidy.pop();
+            }
+            _ => tidy.push(part),
+        }
+    }
+    if tidy.as_os_str().is_empty() { PathBuf::from(".") } else { tidy }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +143,22 @@ mod tests {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_path_does_not_go_into_a_folder_and_out_again() {
+        let joined = |base: &str, path: &str| joined(Path::new(base), Path::new(path));
+        for (base, path, expected) in [
+            ("runs", "../models/m", "models/m"),
+            ("runs", "a/./b.toml", "runs/a/b.toml"),
+            ("/x/runs", "../../y", "/y"),
+            ("runs", "/abs/../z", "/z"),
+            ("", "a", "a"),
+            ("..", "../a", "../../a"),
+            ("runs", "..", "."),
+        ] {
+            assert_eq!(joined(base, path), Path::new(expected), "{base} {path}");
+        }
     }
 
     #[test]

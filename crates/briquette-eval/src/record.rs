@@ -39,6 +39,14 @@ pub struct Key {
     pub ask: Option<Question>,
 }
 
+impl Key {
+    /// What errors call its results.
+    pub(crate) fn said(&self) -> String {
+        let Self { model, policy, budget, task, sample, .. } = self;
+        format!("{model}, {policy} at {budget}, {task}, {sample}: the results")
+    }
+}
+
 /// What was found of a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]

@@ -565,12 +565,14 @@ fn a_prompt_beyond_the_context_is_refused_with_what_helps() {
     // Some 4,500 tokens.
     fs::write(&file, &prose[..prose.len() * 2 / 3]).unwrap();
     let args = ["generate", "--file", text(&file), "--max-new-tokens", "1", "--policy"];
-    for policy in ["streaming-llm", "snapkv"] {
+    for (policy, helps) in [
+        ("streaming-llm:schedule.prefill=at-end", "--policy NAME:schedule.prefill=every-chunk"),
+        ("snapkv", "--policy streaming-llm"),
+    ] {
         let error = refused(&[&args[..], &[policy]].concat());
-        assert!(error.contains("context of 4096"), "{error}");
-        assert!(error.contains("schedule.prefill=every-chunk"), "{error}");
+        assert!(error.contains("context of 4096") && error.contains(helps), "{error}");
     }
-    let helps = "streaming-llm:schedule.prefill=every-chunk";
+    let helps = "streaming-llm";
     stdout(&[&args[..], &[helps, "--budget", "64", "--chunk", "512"]].concat());
 }
 

@@ -171,6 +171,12 @@ impl ModelConfig {
                 return Err(invalid(key, 0, "at least 1"));
             }
         }
+        // Lists of layers are made of this before the rest is checked.
+        let most = 1 << 16;
+        if file.num_hidden_layers > most {
+            let must_be = format!("at most {most}");
+            return Err(invalid("num_hidden_layers", file.num_hidden_layers, must_be));
+        }
         let heads = file.num_attention_heads;
         let kv_heads = file.num_key_value_heads.unwrap_or(heads);
         let head_dim = match file.head_dim.or(defaults.head_dim) {
@@ -195,7 +201,9 @@ impl ModelConfig {
             architecture,
             vocab_size: file.vocab_size,
             hidden_size: file.hidden_size,
-            intermediate_size: file.intermediate_size.unwrap_or(4 * file.hidden_size),
+            intermediate_size: file
+                .intermediate_size
+                .unwrap_or_else(|| file.hidden_size.saturating_mul(4)),
             num_hidden_layers: file.num_hidden_layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
@@ -235,6 +243,7 @@ impl ModelConfig {
     }
 
     fn check(&self) -> Result<()> {
+        self.check_limits()?;
         let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
         if self.intermediate_size == 0 {
             return Err(invalid("intermediate_size", 0, "at least 1"));

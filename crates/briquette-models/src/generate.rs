@@ -188,7 +188,7 @@ pub fn prefill<P: AsRef<[u32]>>(
     let chunk = fitting(model, cache, width, chunk)?;
     let seen = cache.tokens_seen();
     for (row, tokens) in lengths().enumerate() {
-        let tokens = tokens + seen.get(row).copied().unwrap_or(0);
+        let tokens = tokens.saturating_add(seen.get(row).copied().unwrap_or(0));
         if tokens > context {
             return Err(Error::PromptTooLong { tokens, context });
         }

@@ -56,6 +56,7 @@ mod rope_keys;
 mod rope_scaling;
 mod sample;
 mod setting;
+mod sizes;
 mod tokenizer;
 mod weights;
 

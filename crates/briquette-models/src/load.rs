@@ -22,7 +22,8 @@ impl Model {
     /// mapped into memory and read one tensor at a time.
     ///
     /// # Errors
-    /// As [`ModelConfig::from_folder`]; [`Error::UnsupportedType`] if the device cannot compute in `dtype`;
+    /// As [`ModelConfig::from_folder`], and [`Error::InvalidSetting`] for more layers than the folder has tensors for;
+    /// [`Error::UnsupportedType`] if the device cannot compute in `dtype`;
     /// [`Error::NoWeights`], [`Error::MissingShard`], [`Error::NotInShard`], [`Error::Truncated`] and
     /// [`Error::Container`] for the files; [`Error::MissingTensor`], [`Error::ExtraTensor`],
     /// [`Error::TensorShape`], [`Error::TensorType`] and [`Error::LoadTensor`] for the tensors in them.
@@ -51,8 +52,9 @@ impl Model {
         if !device.supports_dtype(dtype) {
             return Err(unsupported("the device has no arithmetic for it"));
         }
-        let mut model = Self::new(config, device)?;
         let weights = Weights::open(dir)?;
+        config.check_checkpoint(weights.count(), weights.longest_side())?;
+        let mut model = Self::new(config, device)?;
         let expected = expected_tensors(&model);
         weights.check(&expected, model.config().tie_word_embeddings)?;
 

@@ -1,10 +1,14 @@
+use std::sync::Arc;
+
 use burn::{
     module::Module,
     tensor::{DType, Device, Int, Tensor},
 };
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, policy::PositionMode,
+    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy,
+    ops::{Fallback, Ops, best},
+    policy::PositionMode,
     position::PositionEncoding,
 };
 
@@ -28,6 +32,9 @@ pub struct Model {
     config: ModelConfig,
     #[module(skip)]
     positions: Positions,
+    /// Those of its caches, which count together.
+    #[module(skip)]
+    ops: Arc<dyn Ops>,
 }
 
 impl Model {
@@ -41,6 +48,7 @@ impl Model {
             model: Decoder::new(&config, device),
             lm_head: (!config.tie_word_embeddings).then(head),
             positions: Positions::new(&config, device)?,
+            ops: best(),
             config,
         })
     }
@@ -109,7 +117,8 @@ impl Model {
             // A budget in bytes is for all layers; an entry takes its keys and values at least.
             Some(Budget::Bytes(bytes)) => {
                 let CacheShape { layers, kv_heads, head_dim, .. } = self.cache_shape();
-                let entry = 2 * layers * kv_heads * head_dim * self.dtype().size();
+                let entry = [2, layers, kv_heads, head_dim, self.dtype().size()];
+                let entry = entry.into_iter().fold(1_usize, usize::saturating_mul);
                 usize::try_from(bytes).unwrap_or(usize::MAX) / entry.max(1)
             }
             None => seen,
@@ -122,13 +131,20 @@ impl Model {
     /// # Errors
     /// [`Error::Cache`] if the policy is invalid.
     pub fn cache(&self, policy: Policy) -> Result<KvCache> {
-        let config =
-            CacheConfig::default().with_dtype(self.dtype()).with_input_check(InputCheck::Prompt);
+        let config = CacheConfig::default()
+            .with_dtype(self.dtype())
+            .with_input_check(InputCheck::Prompt)
+            .with_ops(self.ops.clone());
         let config = match policy.reads_output_weights() {
             true => config.with_output_weights(self.model.output_weights()),
             false => config,
         };
         Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
+    }
+
+    /// How often tensor operations answered for a kernel in all its [caches](Self::cache), by operation, and why.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        self.ops.fallbacks()
     }
 
     /// The logits after every token. A prompt that is padded, or comes in several calls, is declared to the

@@ -13,9 +13,13 @@ pub(crate) struct PartialRotary {
 
 impl PositionEncoding for PartialRotary {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
+        self.encode_below(x, positions, usize::MAX)
+    }
+
+    fn encode_below(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
         let (rotated, channels) = (self.inner.head_dim(), x.dims()[3]);
         let rest = x.clone().narrow(3, rotated, channels - rotated);
-        Tensor::cat(vec![self.inner.encode(x.narrow(3, 0, rotated), positions), rest], 3)
+        Tensor::cat(vec![self.inner.encode_below(x.narrow(3, 0, rotated), positions, end), rest], 3)
     }
 
     fn max_positions(&self) -> Option<usize> {

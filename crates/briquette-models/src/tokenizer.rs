@@ -2,6 +2,9 @@ use std::path::Path;
 
 use crate::{Error, Result, json::check_regular};
 
+/// What every tokenizer makes tokens of.
+const PROBE: &str = "The number is 7.";
+
 /// The tokenizer of a Hugging Face folder: text to token ids and back.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
@@ -12,7 +15,7 @@ impl Tokenizer {
     /// Reads `tokenizer.json` in `dir`.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the file is absent or not understood, [`Error::Read`] if it is no regular file.
+    /// [`Error::Tokenizer`] if the file is absent, not understood, or of a tokenizer without tokens, [`Error::Read`] if it is no regular file.
     pub fn load(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref().join("tokenizer.json");
         if path.exists() {
@@ -23,7 +26,12 @@ impl Tokenizer {
         // Some files carry the settings of their training run, which would cut or pad every text.
         inner.with_truncation(None).map_err(tokenizer)?;
         inner.with_padding(None);
-        Ok(Self { inner })
+        let tokenizer = Self { inner };
+        if tokenizer.encode(PROBE, false)?.is_empty() {
+            let message = format!("{}: it makes no token of `{PROBE}`", path.display());
+            return Err(Error::Tokenizer(message));
+        }
+        Ok(tokenizer)
     }
 
     /// The token ids of `text`. With `special_tokens` the tokenizer adds what its file asks for, usually

@@ -81,6 +81,18 @@ impl Weights {
         Ok(Self { files, place })
     }
 
+    /// Tensors in all files.
+    pub(crate) fn count(&self) -> usize {
+        self.place.len()
+    }
+
+    /// The longest side of a tensor that holds something.
+    pub(crate) fn longest_side(&self) -> usize {
+        let tensors = self.files.iter().flat_map(|(_, tensors)| tensors.values());
+        let full = tensors.filter(|tensor| !tensor.shape.contains(&0));
+        full.flat_map(|tensor| tensor.shape.to_vec()).max().unwrap_or(0)
+    }
+
     fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.files[*self.place.get(name)?].1.get(name)
     }

@@ -224,7 +224,10 @@ fn prompts_beyond_the_context_come_in_parts_or_are_refused_at_once() {
     run(policy(Budget::Ratio(0.25)), 300, None).unwrap();
     let error = run(policy(Budget::Tokens(128)), 300, None).unwrap_err();
     assert!(matches!(error, Error::PromptTooLong { tokens: 300, context: 128 }), "{error}");
-    let error = run(Policy::streaming_llm(budget), 300, None).unwrap_err();
+    // Chunks are the method's own schedule.
+    assert_eq!(run(Policy::streaming_llm(budget), 300, None).unwrap().0, said);
+    let at_end = Policy::streaming_llm(budget).with_schedule(Schedule::always(1));
+    let error = run(at_end, 300, None).unwrap_err();
     assert!(matches!(error, Error::PromptNotInParts { tokens: 300, context: 128 }), "{error}");
     assert!(error.to_string().contains("schedule.prefill=every-chunk"), "{error}");
 

@@ -56,3 +56,18 @@ fn an_absent_file_is_named() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_tokenizer_without_tokens_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": { "type": "BPE", "vocab": {}, "merges": [] },
+    });
+    std::fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
+    match Tokenizer::load(dir.path()) {
+        Err(Error::Tokenizer(message)) => assert!(message.contains("no token"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+}

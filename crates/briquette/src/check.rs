@@ -16,9 +16,20 @@ pub(crate) fn count(parameter: &'static str, value: usize) -> Result<()> {
     if value > 0 { Ok(()) } else { refuse(parameter, value, "at least 1") }
 }
 
-/// A finite number that is at least 1.
+/// At least 1, and so many that a cache can hold their queries.
+pub(crate) fn window(parameter: &'static str, value: usize) -> Result<()> {
+    match value {
+        1..=MOST_QUERIES => Ok(()),
+        _ => refuse(parameter, value, format!("at least 1 and at most {MOST_QUERIES}")),
+    }
+}
+
+/// A number from 1 to a million: what so many columns are multiplied by has a size.
 pub(crate) fn factor(parameter: &'static str, value: f64) -> Result<()> {
-    if value.is_finite() && value >= 1.0 { Ok(()) } else { refuse(parameter, value, "at least 1") }
+    if (1.0..=1e6).contains(&value) {
+        return Ok(());
+    }
+    refuse(parameter, value, "at least 1 and at most 1000000")
 }
 
 /// A finite number above 0.
@@ -38,12 +49,27 @@ pub(crate) fn share(parameter: &'static str, value: f64) -> Result<()> {
 pub(crate) fn pool(pool: Option<Pool>) -> Result<()> {
     match pool {
         Some(pool) if pool.kernel % 2 == 0 => refuse("pool.kernel", pool.kernel, "odd"),
+        Some(pool) => window("pool.kernel", pool.kernel),
         _ => Ok(()),
     }
 }
 
+/// The most columns: positions have 32 bits on some devices.
+pub(crate) const MOST_COLUMNS: usize = i32::MAX as usize;
+
+/// The most queries of a window, which a cache holds beside its keys.
+const MOST_QUERIES: usize = 1 << 16;
+
+/// So many columns that their positions can be counted.
+pub(crate) fn columns(parameter: &'static str, value: usize) -> Result<()> {
+    if value <= MOST_COLUMNS {
+        return Ok(());
+    }
+    refuse(parameter, value, format!("at most {MOST_COLUMNS}"))
+}
+
 impl CacheShape {
-    /// Checks that no dimension is zero and that the query heads divide into the kv heads.
+    /// Checks that no dimension is zero or beyond all models, and that the query heads divide into the kv heads.
     ///
     /// # Errors
     /// [`Error::InvalidShape`].
@@ -53,6 +79,8 @@ impl CacheShape {
             "every dimension must be at least 1"
         } else if query_heads % kv_heads != 0 {
             "query_heads must be a multiple of kv_heads"
+        } else if layers > 1 << 16 || query_heads > 1 << 20 || head_dim > 1 << 20 {
+            "there may be at most 65536 layers, 1048576 heads, and 1048576 channels a head"
         } else {
             return Ok(());
         };

@@ -166,7 +166,8 @@ pub enum Error {
     },
     /// A budget in bytes that holds nothing.
     #[error(
-        "a budget of {bytes} bytes holds no token: {rows} rows of this cache need at least {least} bytes"
+        "a budget of {} holds no token: {rows} rows of this cache need at least {least} bytes",
+        Budget::Bytes(*bytes)
     )]
     BytesTooFew {
         /// The budget.
@@ -272,7 +273,7 @@ pub enum Error {
     },
     /// A policy that reads a profile has none.
     #[error(
-        "policy `{policy}`: its {stage} `{name}` reads a profile of the model, and there is none (make one with `briquette calibrate`, give it with `Policy::with_profile`)"
+        "policy `{policy}`: its {stage} `{name}` reads a profile of the model, and there is none"
     )]
     ProfileMissing {
         /// The policy.

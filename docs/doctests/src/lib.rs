@@ -17,6 +17,7 @@ pages! {
     start: "start.md",
     add_to_your_model: "add-to-your-model.md",
     write_a_policy: "write-a-policy.md",
+    which_policy: "which-policy.md",
     methods: "methods.md",
     full: "methods/full.md",
     local_window: "methods/local-window.md",

@@ -68,6 +68,48 @@ fn links_and_includes_lead_somewhere() {
     }
 }
 
+/// If set, [the parts](parts_are_the_files_they_are_from) are written anew instead of compared.
+const UPDATE: &str = "BRIQUETTE_UPDATE_BOOK";
+
+/// Tables and programs stand in the pages as they are in their files, so that a page reads whole wherever it is shown: between
+/// `<!-- part: FILE -->` and `<!-- end of part -->`, programs in a fence.
+#[test]
+fn parts_are_the_files_they_are_from() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let (mut found, mut old) = (0, Vec::new());
+    for page in PAGES {
+        let (text, mut new) = (read(page), String::new());
+        let mut parts = text.split("<!-- part: ");
+        new += parts.next().unwrap_or_default();
+        for part in parts {
+            let (file, rest) = part.split_once(" -->\n\n").expect("a part names its file");
+            let (inside, after) =
+                rest.split_once("<!-- end of part -->").expect("a part has an end");
+            let path = source.join(page).with_file_name(file);
+            let content = fs::read_to_string(&path)
+                .unwrap_or_else(|error| panic!("{page}: {}: {error}", path.display()));
+            let content = content.trim_matches('\n');
+            let content = match inside.lines().next().filter(|line| line.starts_with("```")) {
+                Some(fence) => format!("{fence}\n{content}\n```"),
+                None => content.to_owned(),
+            };
+            new += &format!("<!-- part: {file} -->\n\n{content}\n\n<!-- end of part -->{after}");
+            found += 1;
+        }
+        if new != text && std::env::var_os(UPDATE).is_some() {
+            fs::write(source.join(page), new).unwrap();
+        } else if new != text {
+            old.push(*page);
+        }
+        assert!(!text.contains("{{#include"), "{page} is not whole without mdbook");
+    }
+    assert!(
+        old.is_empty(),
+        "{old:?} differ from their files; with {UPDATE}=1 they are written anew"
+    );
+    assert!(found > 10, "{found} parts");
+}
+
 /// The anchor that a heading gets.
 fn slug(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
@@ -109,6 +151,11 @@ fn policy_files_can_be_read() {
     // Those of the evaluation are run files. Its own tests read them.
     for page in PAGES.iter().filter(|page| !page.starts_with("evaluate/")) {
         for block in blocks(&read(page), "toml") {
+            if block.starts_with("[dependencies]") {
+                // The README's is built by `.ci/outside`.
+                assert!(read("../../README.md").contains(block), "{page}");
+                continue;
+            }
             if let Err(error) = Policy::from_toml(block) {
                 panic!("{page}: {error}\n{block}");
             }

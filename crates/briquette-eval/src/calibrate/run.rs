@@ -15,6 +15,7 @@ use crate::{
     journal::{Accept, Journal},
     observe, settings,
     tasks::{
+        generated::MOST_SAMPLES,
         haystack::Haystack,
         needle::{NeedlePrompt, NeedleTask, Place},
         seed,
@@ -104,7 +105,7 @@ enum Step {
 impl Calibration<'_> {
     /// Prompts to run: retrieval prompts for the heads, and for the layers these and the chunks of text.
     pub fn steps(&self) -> usize {
-        (2 + self.texts.len()) * self.set_size()
+        self.set_size().saturating_mul(2 + self.texts.len())
     }
 
     /// Measures, and keeps the result of every prompt in a [`Journal`] at `partial`: a run that was killed goes on
@@ -188,6 +189,9 @@ impl Calibration<'_> {
         if *prompts == 0 {
             return fail("prompts", "at least 1 is needed");
         }
+        if *prompts > MOST_SAMPLES {
+            return fail("prompts", &format!("at most {MOST_SAMPLES} can be made"));
+        }
         if !(0.0..=1.0).contains(&self.min_right) {
             return fail("min-right", "a share from 0 to 1 is needed");
         }
@@ -211,7 +215,7 @@ impl Calibration<'_> {
 
     /// Prompts of a data set.
     fn set_size(&self) -> usize {
-        self.plan.prompts * self.plan.lengths.len()
+        self.plan.prompts.saturating_mul(self.plan.lengths.len())
     }
 
     fn settings(&self) -> serde_json::Value {

@@ -55,7 +55,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     args.output.check()?;
     files::check_new(&args.out)?;
-    let haystack = args.haystack.read()?;
+    let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let name = loaded.name();
     let Loaded { model, tokenizer, device, dir, other_weights, .. } = loaded;

@@ -8,7 +8,7 @@ use super::{
     haystack::HaystackArgs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
-    output::OutputArgs,
+    output::{OutputArgs, note_fallbacks},
     policy,
     profile::ProfileArgs,
     progress,
@@ -87,7 +87,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     args.output.check()?;
     files::check_dir(&args.out)?;
     let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;
-    let haystack = args.haystack.read()?;
+    let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let name = loaded.name();
     let profiles = args.profile.of(&loaded)?;
@@ -126,6 +126,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     });
     bar.finish_and_clear();
+    note_fallbacks(&name, &model.fallbacks());
     let report = CompareReport {
         environment: Environment::new(name, model.cache_shape(), dtype, device),
         haystack: haystack.name().to_owned(),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     model::{Loaded, ModelArgs},
-    output::{OutputArgs, Stream, bytes, note},
+    output::{OutputArgs, Stream, bytes, note, note_fallbacks},
     policy,
     profile::ProfileArgs,
     progress,
@@ -120,10 +120,10 @@ pub(super) fn run(args: Args) -> Result<()> {
     let room = match context {
         // The first new token comes out of the prompt, each further one needs a position.
         Some(context) => {
-            let room = (context + 1).checked_sub(prompt.len()).filter(|room| *room > 0);
+            let room = context.saturating_add(1).checked_sub(prompt.len()).filter(|room| *room > 0);
             room.ok_or(ModelError::PromptTooLong { tokens: prompt.len(), context }).context(
                 "the prompt is too long; a policy that counts positions in the cache and compresses after every chunk \
-                 takes longer ones: --policy streaming-llm:schedule.prefill=every-chunk",
+                 takes longer ones: --policy streaming-llm",
             )?
         }
         None => usize::MAX,
@@ -192,6 +192,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         },
     };
     note(&report.human());
+    note_fallbacks(&report.model, &model.fallbacks());
     if let Some(context) = context
         && options.max_new_tokens < args.max_new_tokens
         && !generation.stopped

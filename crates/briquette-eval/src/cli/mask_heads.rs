@@ -17,7 +17,10 @@ use crate::{
     mask::{self, Right},
     report::{Environment, MaskReport, weak},
     settings,
-    tasks::needle::{NeedleTask, Place},
+    tasks::{
+        generated::MOST_SAMPLES,
+        needle::{NeedleTask, Place},
+    },
 };
 
 #[derive(Debug, clap::Args)]
@@ -58,7 +61,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     args.output.check()?;
     args.out.as_deref().map_or(Ok(()), files::check_dir)?;
-    let haystack = args.haystack.read()?;
+    let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
     let name = loaded.name();
@@ -70,6 +73,10 @@ pub(super) fn run(args: Args) -> Result<()> {
     let context = model.config().max_position_embeddings;
     if args.length > context {
         return Err(Error::ContextTooShort { length: args.length, context }.into());
+    }
+    if args.samples > MOST_SAMPLES {
+        let reason = format!("at most {MOST_SAMPLES} can be made");
+        return Err(Error::Grid { axis: "samples", reason }.into());
     }
     let task = NeedleTask::new(&tokenizer, &haystack, args.seed)?;
     let mut prompts = Vec::new();

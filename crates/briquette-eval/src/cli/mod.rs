@@ -2,11 +2,14 @@
 
 mod calibrate;
 mod compare;
+mod completions;
 mod depths;
 mod fidelity;
 mod generate;
 mod haystack;
+mod hints;
 mod jobs;
+mod man;
 mod mask_heads;
 mod merge;
 mod model;
@@ -19,6 +22,7 @@ mod progress;
 mod report;
 mod resume;
 mod run;
+mod score;
 mod text;
 mod tune;
 
@@ -26,7 +30,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::policy;
+use self::output::Verbosity;
+use crate::{policy, report::table};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -40,6 +45,15 @@ Exit codes:
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Say nothing on stderr but errors: no progress, no remarks
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say also which operations had no kernel on the device
+    #[arg(long, short, global = true)]
+    verbose: bool,
+    /// Tables with all their columns, wider than the terminal
+    #[arg(long, global = true)]
+    wide: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -66,8 +80,14 @@ enum Command {
     MaskHeads(mask_heads::Args),
     /// Write the page of a run: its results as tables and charts in one HTML file
     Report(report::Args),
+    /// Score predictions made elsewhere, by any metric
+    Score(score::Args),
     /// The compression methods, their stages and parameters
     Policies(policies::Args),
+    /// Print what a shell completes the command by
+    Completions(completions::Args),
+    /// Print the manual, or write a page a command
+    Man(man::Args),
 }
 
 /// Reads the command line, does what it says, and reports a failure on stderr.
@@ -80,6 +100,12 @@ pub fn main() -> ExitCode {
             return if failed { ExitCode::from(2) } else { ExitCode::SUCCESS };
         }
     };
+    output::say(match (cli.quiet, cli.verbose) {
+        (true, _) => Verbosity::Quiet,
+        (false, true) => Verbosity::Verbose,
+        (false, false) => Verbosity::Normal,
+    });
+    table::fit(if cli.wide { None } else { output::width() });
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Needle(args) => needle::run(args),
@@ -92,12 +118,16 @@ pub fn main() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(args),
         Command::MaskHeads(args) => mask_heads::run(args),
         Command::Report(args) => report::run(args),
+        Command::Score(args) => score::run(args),
         Command::Policies(args) => policies::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::note(&format!("error: {}", with_causes(&error)));
+            let hint = hints::of(&error).map_or_else(String::new, |hint| format!(" ({hint})"));
+            output::error(&format!("error: {}{hint}", with_causes(&error)));
             ExitCode::FAILURE
         }
     }

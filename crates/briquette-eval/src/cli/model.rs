@@ -94,7 +94,8 @@ impl ModelArgs {
         Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })
     }
 
-    fn dir(&self) -> Result<PathBuf> {
+    /// The folder of the model.
+    pub(super) fn dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.model {
             if !dir.is_dir() {
                 bail!("there is no model folder {}", dir.display());

@@ -7,7 +7,7 @@ use super::{
     depths::{Depths, depths},
     haystack::HaystackArgs,
     model::{Loaded, ModelArgs},
-    output::OutputArgs,
+    output::{OutputArgs, note_fallbacks},
     policy,
     profile::ProfileArgs,
     progress,
@@ -83,7 +83,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     axes.check()?;
     args.output.check()?;
     args.out.as_deref().map_or(Ok(()), files::check_dir)?;
-    let haystack = args.haystack.read()?;
+    let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
     for entry in &mut axes.entries {
@@ -110,6 +110,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             bar.inc(prompts as u64);
         });
     bar.finish_and_clear();
+    note_fallbacks(&name, &model.fallbacks());
     let settings = Settings::new(
         dir.display().to_string(),
         model.cache_shape(),

@@ -2,12 +2,40 @@ use std::{
     borrow::Cow,
     io::{self, IsTerminal, Write},
     path::PathBuf,
+    sync::OnceLock,
 };
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use briquette::ops::Fallback;
+
 use crate::files;
+
+/// How much is said on stderr beside errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Verbosity {
+    /// Nothing.
+    Quiet,
+    /// Progress, and what should be known of a result.
+    #[default]
+    Normal,
+    /// That, and what was done otherwise than it could have been.
+    Verbose,
+}
+
+/// Set once, before a command runs.
+static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
+
+/// Sets how much is said.
+pub(super) fn say(verbosity: Verbosity) {
+    let _ = VERBOSITY.set(verbosity);
+}
+
+/// How much is said.
+pub(super) fn verbosity() -> Verbosity {
+    VERBOSITY.get().copied().unwrap_or_default()
+}
 
 /// Where results go.
 #[derive(Debug, clap::Args)]
@@ -73,15 +101,45 @@ impl Stream {
     }
 }
 
+/// Columns of the terminal that results go to: what `COLUMNS` says, or the terminal itself; `None` where there is none.
+pub(super) fn width() -> Option<u16> {
+    let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    named.or_else(|| {
+        let terminal = console::Term::stdout();
+        if !terminal.is_term() {
+            return None;
+        }
+        terminal.size_checked().map(|(_, columns)| columns)
+    })
+}
+
 /// Writes text to stdout. A reader who has gone is an error as any other.
-fn stdout(text: &str) -> Result<()> {
+pub(super) fn stdout(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     written.context("cannot write to stdout")
 }
 
-/// Writes a line to stderr, if anybody listens.
+/// Writes a line to stderr, if anybody listens and nothing says that it should be quiet there.
 pub(super) fn note(text: &str) {
+    if verbosity() != Verbosity::Quiet {
+        error(text);
+    }
+}
+
+/// Says which operations tensor operations answered for a kernel, if more is to be said than usual.
+pub(super) fn note_fallbacks(model: &str, fallbacks: &[Fallback]) {
+    if verbosity() == Verbosity::Verbose {
+        for Fallback { operation, calls, reason } in fallbacks {
+            note(&format!(
+                "{model}: {operation} was not answered by a kernel, {calls} times: {reason}"
+            ));
+        }
+    }
+}
+
+/// Writes a line to stderr, if anybody listens.
+pub(super) fn error(text: &str) {
     let end = if text.ends_with('\n') { "" } else { "\n" };
     let _ = io::stderr().write_all(format!("{}{end}", plain(text)).as_bytes());
 }

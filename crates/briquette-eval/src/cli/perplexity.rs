@@ -6,7 +6,7 @@ use briquette::Budget;
 use super::{
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
-    output::OutputArgs,
+    output::{OutputArgs, note_fallbacks},
     policy,
     profile::ProfileArgs,
     progress,
@@ -96,6 +96,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             bar.inc(1);
         });
     bar.finish_and_clear();
+    note_fallbacks(&name, &model.fallbacks());
     let report = PerplexityReport::new(
         Environment::new(dir.display().to_string(), model.cache_shape(), dtype, device),
         text.name().to_owned(),

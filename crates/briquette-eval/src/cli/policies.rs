@@ -20,7 +20,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     args.output.check()?;
     let Some(text) = &args.policy else {
         let methods = methods();
-        return args.output.write(&format!("{}\n", report::methods(&methods)), &methods);
+        let narrow = "method, protect, schedule and positions are shown with --wide\n";
+        let left = if report::methods_are_cut() { narrow } else { "" };
+        return args.output.write(&format!("{}\n{left}", report::methods(&methods)), &methods);
     };
     let policy = policy::read(text, None, BUDGET)?.policy;
     let json: serde_json::Value = serde_json::from_str(&policy.to_json()?)?;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     jobs::JobsArgs,
     model::{Dtype, open_device},
-    output::{OutputArgs, note, plain},
+    output::{OutputArgs, note, note_fallbacks, plain},
     progress,
     resume::ResumeArgs,
 };
@@ -19,8 +19,8 @@ use crate::{
     record::Key,
     report::{html, table},
     run::{
-        Failure, Plan, RunFile, Runner, Shard, Share, Summary, Unavailable, begin, execute,
-        read_results,
+        Executed, Failure, Plan, RunFile, Runner, Shard, Share, Summary, Unavailable, begin,
+        execute, read_results,
     },
 };
 
@@ -104,7 +104,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let runner = Runner { device, threads, shard, keep_going: args.keep_going };
     let bar = progress::units(0);
     let start = Instant::now();
-    let failures = execute(&plan, &mut results, &runner, |progress| {
+    let executed = execute(&plan, &mut results, &runner, |progress| {
         bar.set_length(progress.tokens as u64);
         bar.set_position(progress.tokens_done as u64);
         let count = format!("{} of {} units", progress.done, progress.all);
@@ -120,7 +120,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     });
     bar.finish_and_clear();
-    let failures = failures?;
+    let Executed { failures, fallbacks } = executed?;
+    for (model, fallbacks) in &fallbacks {
+        note_fallbacks(model, fallbacks);
+    }
 
     let report = Report {
         run: plan.name.clone(),

@@ -3,7 +3,10 @@ use briquette::{
     cache::store::{Dense, StoreBuilder},
 };
 
-use crate::{Error, Result, tasks::needle::Place};
+use crate::{
+    Error, Result,
+    tasks::{generated::MOST_SAMPLES, needle::Place},
+};
 
 /// What a grid runs over. Every combination is measured.
 #[derive(Clone, Debug)]
@@ -73,6 +76,9 @@ impl Axes {
         }
         if self.samples == 0 {
             return fail("samples", "at least 1 is needed");
+        }
+        if self.samples > MOST_SAMPLES {
+            return fail("samples", &format!("at most {MOST_SAMPLES} can be made"));
         }
         if self.entries.is_empty() {
             return fail("policies", "no policy given");

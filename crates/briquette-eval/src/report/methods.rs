@@ -1,35 +1,45 @@
 use briquette::policy::MethodInfo;
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::Table;
 
 use super::table;
 
-/// The table of methods, stage by stage.
+/// Terminals below this have the first columns only.
+const ALL_FIT: u16 = 200;
+
+/// Whether the terminal is too narrow for all of the table.
+pub(crate) fn methods_are_cut() -> bool {
+    table::width().is_some_and(|width| width < ALL_FIT)
+}
+
+/// The table of methods, stage by stage. Where it would not fit, the columns that differ least are left out.
 pub(crate) fn methods(methods: &[MethodInfo]) -> Table {
     let mut table = table::new();
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
+    let header = [
         "name",
-        "method",
         "score",
-        "protect",
         "allocate",
         "reduce",
         "store",
+        "method",
+        "protect",
         "schedule",
         "positions",
-    ]);
+    ];
+    let shown = if methods_are_cut() { 5 } else { header.len() };
+    table.set_header(header.into_iter().take(shown));
     for method in methods {
-        table.add_row([
+        let row = [
             method.name.clone(),
-            format!("{}\n{}", method.title, method.paper),
             method.score.clone(),
-            method.protect.clone(),
             method.allocate.clone(),
             method.reduce.clone(),
             method.store.clone(),
+            format!("{}\n{}", method.title, method.paper),
+            method.protect.clone(),
             method.schedule.clone(),
             method.positions.clone(),
-        ]);
+        ];
+        table.add_row(row.into_iter().take(shown));
     }
     table
 }

@@ -20,7 +20,7 @@ pub use compare::CompareReport;
 pub use environment::Environment;
 pub use fidelity::{FidelityReport, FidelityRow, FidelitySummary};
 pub use mask::MaskReport;
-pub(crate) use methods::methods;
+pub(crate) use methods::{methods, methods_are_cut};
 pub use needle::{Cell, Entry, NeedleReport, Settings};
 pub use perplexity::{PerplexityReport, PerplexityRow};
 pub use tune::TuneReport;

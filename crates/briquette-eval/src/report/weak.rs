@@ -9,7 +9,7 @@ pub(crate) fn weak(full: Proportion) -> Option<String> {
     (trials > 0 && rate < WEAK).then(|| {
         format!(
             "WARNING: with everything kept, the model answers {:.0} % of {trials} prompts right. What compression loses \
-             cannot be told from what the model does not find at all: is this the form of prompt that it was trained on?",
+             cannot be told from what the model does not find at all: is this the form of prompt that it was trained on (--form, --chat)?",
             100.0 * rate
         )
     })

@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use briquette::{Budget, Policy};
+use briquette::{Budget, Policy, ops::Fallback};
 use briquette_models::{Model, prefill};
 use burn::tensor::Device;
 
@@ -41,6 +41,15 @@ pub struct Failure {
     pub error: Error,
 }
 
+/// What a run did, beside its results.
+#[derive(Debug, Default)]
+pub struct Executed {
+    /// Units that failed, with [`Runner::keep_going`].
+    pub failures: Vec<Failure>,
+    /// How often tensor operations answered for a kernel, by the label of the model.
+    pub fallbacks: Vec<(String, Vec<Fallback>)>,
+}
+
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
@@ -61,7 +70,7 @@ pub struct Progress<'a> {
 type Item<'a> = Vec<&'a Unit>;
 
 /// Runs what the results do not hold yet, and adds each unit to them as it ends. `on_unit` hears first of those that are
-/// there. Returns the units that failed, with [`Runner::keep_going`].
+/// there.
 ///
 /// # Errors
 /// [`Error::UnitChanged`] before anything runs, [`Error::JournalGone`], [`Error::Write`], [`Error::Model`] for weights that cannot be read, and
@@ -71,7 +80,7 @@ pub fn execute(
     results: &mut Results,
     runner: &Runner,
     mut on_unit: impl FnMut(Progress<'_>),
-) -> Result<Vec<Failure>> {
+) -> Result<Executed> {
     let here = |key: &Key| runner.shard.is_none_or(|shard| shard.holds(key));
     let mut so_far = Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, key: None };
     for unit in plan.units().filter(|unit| here(&unit.key)) {
@@ -84,7 +93,7 @@ pub fn execute(
         }
     }
     on_unit(so_far);
-    let mut failures = Vec::new();
+    let mut executed = Executed::default();
     for model in &plan.models {
         for (key, reason) in &model.unavailable {
             note_unavailable(results, key.clone(), reason)?;
@@ -121,16 +130,17 @@ pub fn execute(
                         }
                     }
                     Err(error) if runner.keep_going => {
-                        failures.push(Failure { key: item[0].key.clone(), error });
+                        executed.failures.push(Failure { key: item[0].key.clone(), error });
                     }
                     Err(error) => return Err(unit_error(&item[0].key, error)),
                 }
                 Ok(())
             })?;
+            executed.fallbacks.push((model.model.label.clone(), llama.fallbacks()));
         }
     }
     results.finish()?;
-    Ok(failures)
+    Ok(executed)
 }
 
 fn unit_error(key: &Key, error: Error) -> Error {
@@ -337,11 +347,12 @@ mod tests {
             let (file, again) = broken();
             let mut results = begun(dir.path(), &file, &again);
             let mut heard = Vec::new();
-            let failures = execute(&again, &mut results, &runner(true), |progress| {
+            let executed = execute(&again, &mut results, &runner(true), |progress| {
                 heard.push((progress.done, progress.all));
             })
             .unwrap();
-            let failed: Vec<String> = failures
+            let failed: Vec<String> = executed
+                .failures
                 .iter()
                 .map(|one| format!("{} {}", one.key.policy, one.key.sample))
                 .collect();
@@ -374,6 +385,6 @@ mod tests {
             assert_eq!(pair[0].outcome, pair[1].outcome);
         }
         let reasons: Vec<&str> = results.unavailable().map(|(_, reason)| reason).collect();
-        assert!(matches!(reasons[..], [reason] if reason.contains("1024 bytes")), "{reasons:?}");
+        assert!(matches!(reasons[..], [reason] if reason.contains("of 1KiB")), "{reasons:?}");
     }
 }

@@ -6,7 +6,7 @@ use briquette_models::Tokenizer;
 use serde::Deserialize;
 
 use crate::{
-    Result,
+    Result, files,
     tasks::text::{Text, Window, check_windows},
 };
 
@@ -35,7 +35,7 @@ fn one() -> usize {
 impl FidelityTask {
     pub(super) fn resolve(&mut self, base: &Path) {
         if let Some(text) = &mut self.text {
-            *text = base.join(&*text);
+            *text = files::joined(base, text);
         }
     }
 

@@ -40,7 +40,8 @@ pub struct ModelHeader {
 }
 
 impl Header {
-    pub(super) fn new(name: String, device: &str, models: BTreeMap<String, ModelHeader>) -> Self {
+    /// That of a run which begins now.
+    pub fn new(name: String, device: &str, models: BTreeMap<String, ModelHeader>) -> Self {
         let kind = device.split_once(':').map_or(device, |(kind, _)| kind);
         Self {
             briquette: env!("CARGO_PKG_VERSION").into(),

@@ -15,7 +15,8 @@ use super::{
 use crate::{
     Error, Result, files,
     journal::{Accept, damaged_path},
-    record::{Key, Outcome},
+    record::Key,
+    record_set::{Arrived, RecordSet},
 };
 
 /// What a merge found.
@@ -69,6 +70,7 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
     }
     let mut header: Option<Header> = None;
     let mut found: BTreeMap<Key, Found> = BTreeMap::new();
+    let mut all = RecordSet::default();
     let (mut duplicates, mut damaged, mut aside) = (0, Vec::new(), Vec::new());
     for path in &files {
         let read = read_results(path, accept.damaged)?;
@@ -86,14 +88,13 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
         }
         for line in read.lines {
             let new = Found { path: path.clone(), line };
-            match found.get(&new.line.line.record.key) {
-                None => {
-                    found.insert(new.line.line.record.key.clone(), new);
-                }
-                Some(old) => {
-                    old.check(&new)?;
-                    // That a policy cannot hold, every shard says.
-                    duplicates += usize::from(!new.line.line.record.key.task.is_empty());
+            let Line { record, of } = &new.line.line;
+            match (all.add(record, of), found.get(&record.key)) {
+                (Arrived::Other, Some(old)) => return Err(old.conflict(&new)),
+                (Arrived::Again, _) => duplicates += 1,
+                // That a policy cannot hold, every shard says.
+                _ => {
+                    found.insert(record.key.clone(), new);
                 }
             }
         }
@@ -153,28 +154,14 @@ struct Found {
 }
 
 impl Found {
-    /// That another result of this unit is the same but for seconds.
-    fn check(&self, other: &Self) -> Result<()> {
-        if timeless(&self.line.line) == timeless(&other.line.line) {
-            return Ok(());
-        }
+    /// Another result of this unit says something else.
+    fn conflict(&self, other: &Self) -> Error {
         let text = |Self { path, line: Numbered { number, text, .. } }: &Self| {
             format!("{}, line {number}: {text}", path.display())
         };
-        let Key { model, policy, budget, task, sample, .. } = &self.line.line.record.key;
-        let what = format!("{model}, {policy} at {budget}, {task}, {sample}: the results");
-        Err(Error::MergeConflict { what, first: text(self), second: text(other) })
+        let what = self.line.line.record.key.said();
+        Error::MergeConflict { what, first: text(self), second: text(other) }
     }
-}
-
-/// A line with all seconds at 0.
-fn timeless(line: &Line) -> Line {
-    let mut line = line.clone();
-    line.record.seconds = 0.0;
-    if let Outcome::Answers { prefill_seconds, decode_seconds, .. } = &mut line.record.outcome {
-        (*prefill_seconds, *decode_seconds) = (0.0, 0.0);
-    }
-    line
 }
 
 /// That a policy cannot hold is void where it has results: it lacked something then that it has now.

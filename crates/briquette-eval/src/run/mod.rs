@@ -35,7 +35,7 @@ mod text;
 mod twice;
 
 pub use begin::begin;
-pub use execute::{Failure, Progress, Runner, execute};
+pub use execute::{Executed, Failure, Progress, Runner, execute};
 pub use fidelity::FidelityTask;
 pub use file::RunFile;
 pub use found::Measure;

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 use super::header::ModelHeader;
-use crate::{Error, Result, profiles::Profiles};
+use crate::{Error, Result, files, profiles::Profiles};
 
 /// A model in a run file.
 #[derive(Clone, Debug, Deserialize)]
@@ -58,9 +58,9 @@ impl Dtype {
 
 impl ModelSpec {
     pub(super) fn resolve(&mut self, base: &Path) {
-        self.dir = base.join(&self.dir);
+        self.dir = files::joined(base, &self.dir);
         if let Some(profile) = &mut self.profile {
-            *profile = base.join(&*profile);
+            *profile = files::joined(base, profile);
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{
 };
 
 use super::{budget::BudgetText, twice::twice};
-use crate::{Error, Result, compare::Candidate, policy::changed};
+use crate::{Error, Result, compare::Candidate, files, policy::changed};
 
 /// A policy in a run file: a method by its name, or a policy file.
 #[derive(Clone, Debug, Deserialize)]
@@ -58,7 +58,7 @@ impl PolicySpec {
     /// Makes the path of the file begin at `base`.
     pub(super) fn resolve(&mut self, base: &std::path::Path) {
         if let Some(file) = &mut self.file {
-            *file = base.join(&*file);
+            *file = files::joined(base, file);
         }
     }
 

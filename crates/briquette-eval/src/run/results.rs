@@ -17,6 +17,7 @@ use crate::{
     Error, Result,
     journal::{Accept, Journal, same},
     record::{Key, Record},
+    record_set::{Arrived, RecordSet},
 };
 
 /// A line of results behind the header: a [`Record`], and what it is of.
@@ -36,6 +37,7 @@ pub struct Results {
     path: PathBuf,
     journal: Journal,
     found: BTreeMap<Key, (String, Found)>,
+    all: RecordSet,
 }
 
 impl Results {
@@ -43,11 +45,12 @@ impl Results {
     /// there, and does not do it again.
     ///
     /// # Errors
-    /// [`Error::ShardsUnmerged`] for shards where all of a run is asked for, and what [`Journal::open`] refuses.
+    /// [`Error::ShardsUnmerged`] for shards where all of a run is asked for, [`Error::MergeConflict`] for two results of
+    /// one unit that differ, and what [`Journal::open`] refuses.
     pub fn open(dir: &Path, header: &Header, shard: Option<Shard>, accept: Accept) -> Result<Self> {
         let whole = dir.join(RESULTS);
         let path = shard.map_or_else(|| whole.clone(), |shard| dir.join(shard.file_name()));
-        let mut found = BTreeMap::new();
+        let mut taken = Vec::new();
         if shard.is_none() && !whole.exists() {
             let shards = shards(dir)?;
             if !shards.is_empty() {
@@ -57,11 +60,28 @@ impl Results {
         if shard.is_some() && whole.exists() {
             let merged = read_results(&whole, accept.damaged)?;
             same_run(&whole, &merged.header, header, accept.other_weights)?;
-            found.extend(merged.lines.into_iter().map(|one| kept(&one.line)));
+            taken.extend(merged.lines.into_iter().map(|one| one.line));
         }
         let (journal, lines) = Journal::open::<Line>(&path, header, accept)?;
-        found.extend(lines.iter().map(kept));
-        Ok(Self { path, journal, found })
+        let (found, all) = (BTreeMap::new(), RecordSet::default());
+        let mut results = Self { path, journal, found, all };
+        taken.iter().chain(&lines).try_for_each(|line| results.take(line))?;
+        Ok(results)
+    }
+
+    /// Takes in what a line says.
+    fn take(&mut self, line: &Line) -> Result<()> {
+        match self.all.add(&line.record, &line.of) {
+            Arrived::Again => return Ok(()),
+            Arrived::First | Arrived::Newer => {}
+            Arrived::Other => {
+                let first = format!("{}: an earlier line", self.path.display());
+                let second = serde_json::to_string(line).unwrap_or_default();
+                return Err(Error::MergeConflict { what: line.record.key.said(), first, second });
+            }
+        }
+        self.found.extend([kept(line)]);
+        Ok(())
     }
 
     /// The file.
@@ -104,8 +124,7 @@ impl Results {
     /// As [`Journal::push`].
     pub fn push(&mut self, line: &Line) -> Result<()> {
         self.journal.push(line)?;
-        self.found.extend([kept(line)]);
-        Ok(())
+        self.take(line)
     }
 
     /// Brings all of them to the disk, and makes sure that they are still there.

@@ -8,7 +8,8 @@ use crate::{
     tasks::{
         Labelled, Task,
         files::{
-            Coqa, Files, Gsm8k, InfiniteBench, LongBench, LongBenchV2, TruthfulQa, ZeroScrolls,
+            Coqa, Files, Gsm8k, InfiniteBench, LongBench, LongBenchV2, Questions, TruthfulQa,
+            ZeroScrolls,
         },
         generated::{
             CommonWords, FrequentWords, Generated, KeyValue, MultiTurn, Needle, PassageCount,
@@ -41,6 +42,7 @@ pub struct Tasks {
     gsm8k: Vec<Gsm8k>,
     coqa: Vec<Coqa>,
     truthful_qa: Vec<TruthfulQa>,
+    questions: Vec<Questions>,
     perplexity: Vec<TextTask>,
     fidelity: Vec<FidelityTask>,
 }
@@ -89,6 +91,7 @@ impl Tasks {
             gsm8k,
             coqa,
             truthful_qa,
+            questions,
             perplexity,
             fidelity,
         } = self.clone();
@@ -111,6 +114,7 @@ impl Tasks {
             gsm8k,
             coqa,
             truthful_qa,
+            questions,
         };
         files.resolve(base);
         let asked =

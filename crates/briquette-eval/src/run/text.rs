@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::ask::held;
 use crate::{
-    Error, Result, perplexity,
+    Error, Result, files, perplexity,
     record::{Held, Outcome},
     tasks::text::{Text, Window, check_windows},
 };
@@ -57,7 +57,7 @@ fn one() -> usize {
 impl TextTask {
     pub(super) fn resolve(&mut self, base: &Path) {
         if let Some(text) = &mut self.text {
-            *text = base.join(&*text);
+            *text = files::joined(base, text);
         }
     }
 

@@ -15,6 +15,9 @@ pub(crate) struct Hay {
     pub(crate) boundaries: Vec<usize>,
 }
 
+/// Pieces in a row that may come to no token: text has no end, and would be filled with none for ever.
+const PATIENCE: usize = 1000;
+
 impl Hay {
     /// The first `tokens` tokens of the pieces, each encoded on its own. The last piece is cut.
     pub(crate) fn fill(
@@ -22,10 +25,16 @@ impl Hay {
         pieces: impl Iterator<Item = String>,
         tokens: usize,
     ) -> Result<Self> {
-        let mut hay = Vec::with_capacity(tokens + 64);
+        let mut hay = Vec::new();
         let mut boundaries = vec![0];
+        let mut in_vain = 0;
         for piece in pieces {
+            let before = hay.len();
             hay.extend(tokenizer.encode(&piece, false)?);
+            in_vain = if hay.len() == before { in_vain + 1 } else { 0 };
+            if in_vain > PATIENCE {
+                return Err(Error::NoTokens { text: piece });
+            }
             if hay.len() >= tokens {
                 break;
             }

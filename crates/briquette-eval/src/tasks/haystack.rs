@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 use rand::{RngExt, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
+use super::form::Form;
 use crate::{Error, Result, fingerprint};
 
 /// Sentences written for this project, one a line, in the manner of the books the embedded model was
@@ -21,6 +22,7 @@ pub struct Haystack {
     name: String,
     sentences: Vec<String>,
     order: Order,
+    form: Form,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +46,14 @@ impl Haystack {
             name: "built-in".into(),
             sentences: built_in_lines().map(str::to_owned).collect(),
             order: Order::Shuffled,
+            form: Form::default(),
         }
     }
 
     /// RULER's noise: one line of short sentences, repeated.
     pub fn noise() -> Self {
-        Self { name: "noise".into(), sentences: vec![NOISE.into()], order: Order::Repeated }
+        let (name, form) = ("noise".into(), Form::default());
+        Self { name, sentences: vec![NOISE.into()], order: Order::Repeated, form }
     }
 
     /// All `*.txt` files of a folder, joined in the order of their names.
@@ -80,7 +84,19 @@ impl Haystack {
             name: dir.display().to_string(),
             sentences: sentences(text),
             order: Order::Running,
+            form: Form::default(),
         })
+    }
+
+    /// Another form of the needles hidden in it.
+    pub fn with_form(mut self, form: Form) -> Self {
+        self.form = form;
+        self
+    }
+
+    /// How needles are written into it and asked for.
+    pub fn form(&self) -> &Form {
+        &self.form
     }
 
     /// `built-in`, `noise`, or the folder.
@@ -88,9 +104,13 @@ impl Haystack {
         &self.name
     }
 
-    /// Differs between texts.
+    /// Differs between texts and forms.
     pub(crate) fn fingerprint(&self) -> String {
-        fingerprint::of(format!("{:?} {:?}", self.order, self.sentences).as_bytes())
+        let text = format!("{:?} {:?}", self.order, self.sentences);
+        match self.form == Form::default() {
+            true => fingerprint::of(text.as_bytes()),
+            false => fingerprint::of(format!("{text} {:?}", self.form).as_bytes()),
+        }
     }
 
     /// Sentences it has. As many of the first [`Self::pieces`] hold each of them once.

@@ -3,6 +3,7 @@
 mod assemble;
 mod family;
 pub mod files;
+mod form;
 pub mod generated;
 pub mod haystack;
 pub mod needle;
@@ -11,4 +12,5 @@ pub(crate) mod seed;
 pub mod text;
 
 pub use family::{Family, Labelled};
+pub use form::Form;
 pub use sample::{Sample, Samples, Task, Turn};

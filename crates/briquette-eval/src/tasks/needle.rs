@@ -7,7 +7,7 @@
 //! What is the special magic number for countess mentioned in the provided text? … is countess:
 //! ```
 
-use std::ops::Range;
+use std::{iter, ops::Range};
 
 use briquette_models::Tokenizer;
 use rand::seq::index;
@@ -16,6 +16,7 @@ use crate::{
     Error, Result,
     tasks::{
         assemble::{self, Hiding},
+        form::Asked,
         haystack::Haystack,
         seed,
     },
@@ -25,7 +26,7 @@ use crate::{
 pub(crate) const DIGITS: usize = 7;
 
 /// What these needles hide.
-const NOUN: &str = "number";
+pub(crate) const NOUN: &str = "number";
 
 /// Words a number may be hidden under. The embedded model never saw one of them in a needle.
 pub fn words() -> impl Iterator<Item = &'static str> {
@@ -95,7 +96,7 @@ impl NeedlePrompt {
     }
 }
 
-/// Builds prompts for one tokenizer and one haystack.
+/// Builds prompts for one tokenizer and one haystack, in the [form](super::Form) that goes with it.
 #[derive(Debug)]
 pub struct NeedleTask<'a> {
     tokenizer: &'a Tokenizer,
@@ -111,7 +112,8 @@ impl<'a> NeedleTask<'a> {
     /// # Errors
     /// [`Error::Model`] if the tokenizer fails.
     pub fn new(tokenizer: &'a Tokenizer, haystack: &'a Haystack, seed: u64) -> Result<Self> {
-        let introduction = tokenizer.encode(&introduction(NOUN), true)?;
+        let (introduction, special_tokens) = haystack.form().introduction();
+        let introduction = tokenizer.encode(&introduction, special_tokens)?;
         Ok(Self { tokenizer, haystack, seed, introduction })
     }
 
@@ -143,13 +145,14 @@ impl<'a> NeedleTask<'a> {
         let hidden: Vec<(&str, String)> =
             words.map(|word| (word, assemble::digits(&mut choice, DIGITS))).collect();
         let (word, number) = &hidden[0];
+        let form = self.haystack.form();
         let inserts = hidden
             .iter()
-            .map(|(word, number)| Ok(self.tokenizer.encode(&needle(NOUN, word, number), false)?))
+            .map(|(word, number)| Ok(self.tokenizer.encode(&form.needle(word, number), false)?))
             .collect::<Result<Vec<_>>>()?;
-        let asked = question(NOUN, word);
+        let Asked { question: asked, answer } = form.asked(word, number);
         let question = self.tokenizer.encode(&asked, false)?;
-        let answer = assemble::continuation(self.tokenizer, &asked, &question, number)?;
+        let answer = assemble::continuation(self.tokenizer, &asked, &question, &answer)?;
         let hiding = Hiding {
             task: "needle",
             length,
@@ -158,7 +161,10 @@ impl<'a> NeedleTask<'a> {
             inserts: &inserts,
             behind: question.len() + answer.len(),
         };
-        let context = hiding.context(self.tokenizer, self.haystack.pieces(text), &mut choice)?;
+        let breaks = iter::once(form.line_break()).chain(iter::repeat(""));
+        let pieces = self.haystack.pieces(text).zip(breaks);
+        let pieces = pieces.map(|(piece, before)| format!("{before}{piece}"));
+        let context = hiding.context(self.tokenizer, pieces, &mut choice)?;
         Ok(NeedlePrompt {
             place,
             context,

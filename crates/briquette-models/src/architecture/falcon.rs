@@ -35,7 +35,9 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let config = ModelConfig::shared(Architecture::Falcon, keys, defaults)?;
     Ok(ModelConfig {
         num_key_value_heads: 1,
-        intermediate_size: own.ffn_hidden_size.unwrap_or(4 * config.hidden_size),
+        intermediate_size: own
+            .ffn_hidden_size
+            .unwrap_or_else(|| config.hidden_size.saturating_mul(4)),
         rms_norm_eps: own.layer_norm_epsilon.unwrap_or(config.rms_norm_eps),
         hidden_act: own.activation.as_deref().map_or(Ok(config.hidden_act), activation::named)?,
         attention_bias: own.bias,

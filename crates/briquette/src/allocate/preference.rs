@@ -37,7 +37,7 @@ impl Allocator for Preference {
     fn check(&self) -> Result<()> {
         check::positive("allocate.tau1", self.tau1)?;
         check::positive("allocate.tau2", self.tau2)?;
-        check::count("allocate.window", self.window)
+        check::window("allocate.window", self.window)
     }
 
     fn observes(&self) -> Observes {

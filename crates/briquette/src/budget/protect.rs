@@ -46,6 +46,15 @@ impl Protect {
         }
     }
 
+    /// That no more is protected than a cache can hold.
+    pub(crate) fn check_columns(&self) -> Result<()> {
+        check::columns("protect.sinks", self.sinks)?;
+        match self.recent {
+            Recent::Tokens(recent) => check::columns("protect.recent.tokens", recent),
+            Recent::Share(_) => Ok(()),
+        }
+    }
+
     /// The fewest tokens that hold what is protected.
     pub(crate) fn least(&self) -> usize {
         match self.recent {

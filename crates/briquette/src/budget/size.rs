@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// How much of what it has seen a cache may keep.
 ///
-/// As text ([`FromStr`](std::str::FromStr), [`Display`](fmt::Display)): `256`, `25%` or `0.25`, `512KiB`. In a policy file:
+/// As text ([`FromStr`](std::str::FromStr), [`Display`](fmt::Display)): `256`, `25%` or `0.25`, `512KiB`. Bytes are written in
+/// the largest unit that they fill whole. In a policy file:
 /// `{ tokens = 256 }`, `{ ratio = 0.25 }`, `{ bytes = 524288 }`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -24,7 +25,15 @@ impl fmt::Display for Budget {
         match self {
             Self::Tokens(tokens) => write!(f, "{tokens}"),
             Self::Ratio(ratio) => write!(f, "{}%", ratio * 100.0),
-            Self::Bytes(bytes) => write!(f, "{bytes}B"),
+            Self::Bytes(bytes) => {
+                const UNITS: [(&str, u64); 3] =
+                    [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+                let whole = |&&(_, unit): &&(&str, u64)| *bytes > 0 && bytes.is_multiple_of(unit);
+                match UNITS.iter().find(whole) {
+                    Some((name, unit)) => write!(f, "{}{name}", bytes / unit),
+                    None => write!(f, "{bytes}B"),
+                }
+            }
         }
     }
 }

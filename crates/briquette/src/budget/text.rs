@@ -82,8 +82,16 @@ mod tests {
 
     #[test]
     fn text_form_survives() {
-        for budget in [Budget::Tokens(7), Budget::Ratio(0.25), Budget::Bytes(9)] {
-            assert_eq!(budget.to_string().parse::<Budget>().unwrap(), budget);
+        for (budget, text) in [
+            (Budget::Tokens(7), "7"),
+            (Budget::Ratio(0.25), "25%"),
+            (Budget::Bytes(9), "9B"),
+            (Budget::Bytes(512 << 10), "512KiB"),
+            (Budget::Bytes(3 << 20), "3MiB"),
+            (Budget::Bytes((1 << 30) + 1), "1073741825B"),
+        ] {
+            assert_eq!(budget.to_string(), text);
+            assert_eq!(text.parse::<Budget>().unwrap(), budget);
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn key_encoding<'a>(
         }
         PositionMode::Deferred => all.positions.clone(),
     };
-    Ok(Some(Encode { encoding, positions }))
+    Ok(Some(Encode { encoding, positions, end: placed.end }))
 }
 
 /// Attention of the new queries, and what is to be counted of their weights.
@@ -44,7 +44,8 @@ pub(super) fn attend(
         PositionMode::Written | PositionMode::Deferred => queries.queries.clone(),
         PositionMode::InCache => {
             let ranks = ranks(context, placed, all).of_new(&arrival.positions, &placed.arrived);
-            self::encode(encoding, queries.queries.clone(), ranks, config.ops.as_ref())?
+            let queries = queries.queries.clone();
+            self::encode(encoding, queries, ranks, placed.end, config.ops.as_ref())?
         }
     };
     let query = StoreQuery {

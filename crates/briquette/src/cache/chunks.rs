@@ -52,6 +52,7 @@ pub(super) fn chunk_sums(
     }
 
     let group = shape.group();
+    let end = rows.iter().map(|row| row.end).max().unwrap_or(0);
     let mut sums = Vec::with_capacity(chunks);
     for chunk in 0..chunks {
         let (mut of_queries, mut of_keys, mut positions) = (Vec::new(), Vec::new(), Vec::new());
@@ -78,10 +79,10 @@ pub(super) fn chunk_sums(
             gather_rows(x.clone(), &Selection { indices, counts: vec![size; batch * heads] })
         };
         let asked =
-            encode(encoding, rows_of(&queries.queries, of_queries), positions.clone(), ops)?;
+            encode(encoding, rows_of(&queries.queries, of_queries), positions.clone(), end, ops)?;
         let mut keys = rows_of(&entries.keys, of_keys);
         if policy.positions() != PositionMode::Written {
-            keys = encode(encoding, keys, positions.clone(), ops)?;
+            keys = encode(encoding, keys, positions.clone(), end, ops)?;
         }
         let head_dim = shape.head_dim;
         let asked = asked.cast(DType::F32).reshape([batch, heads, group * size, head_dim]);

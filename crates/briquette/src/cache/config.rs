@@ -3,7 +3,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Tensor};
 
 use crate::{
-    CacheShape, Error, Policy, Result,
+    CacheShape, Error, Policy, Result, check,
     ops::{Ops, best},
 };
 
@@ -130,6 +130,7 @@ impl CacheConfig {
                 expected: "F32, F16 or BF16".into(),
             });
         }
+        self.capacity.map_or(Ok(()), |capacity| check::columns("capacity", capacity))?;
         match self.softmax_scale {
             Some(scale) if !(scale.is_finite() && scale > 0.0) => Err(Error::InvalidParameter {
                 parameter: "softmax_scale",

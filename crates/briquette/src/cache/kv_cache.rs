@@ -87,7 +87,7 @@ impl KvCache {
     /// has arrived.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`], [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not
+    /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns, [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not
     /// arrived whole.
     pub fn begin_prompt(&mut self, prompt: Prompt) -> Result<()> {
         prompt.check()?;

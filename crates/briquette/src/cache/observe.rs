@@ -38,7 +38,8 @@ pub(super) fn window<'a>(
     let queries = match policy.positions() {
         PositionMode::Written | PositionMode::Deferred => last.queries,
         PositionMode::InCache => {
-            encode(encoding, last.queries, ranks(context, placed, all).of_last(size), ops)?
+            let ranks = ranks(context, placed, all).of_last(size);
+            encode(encoding, last.queries, ranks, placed.end, ops)?
         }
     };
     Ok(Window {

@@ -40,6 +40,8 @@ pub(super) struct Placed {
     pub(super) arrived_by_head: Vec<usize>,
     /// Tokens held with them, by heads.
     pub(super) held: Vec<usize>,
+    /// All positions that are encoded in this call are below this one.
+    pub(super) end: usize,
 }
 
 /// Places what arrives behind the tokens `held`, by heads: its counts, its queries and its entries. `positions` are the
@@ -61,9 +63,9 @@ pub(super) fn place(
     let before = |head: usize| held.get(head).copied().unwrap_or(0);
     let held: Vec<usize> =
         arrived_by_head.iter().enumerate().map(|(head, new)| before(head) + new).collect();
-    check_positions(context, &arrival, &held)?;
+    let end = check_positions(context, &arrival, &held)?;
 
-    let encoded = |x| encode(encoding, x, positions.clone(), config.ops.as_ref());
+    let encoded = |x| encode(encoding, x, positions.clone(), end, config.ops.as_ref());
     let query_bytes = new.queries.dtype().size();
     let plain = context
         .observes
@@ -85,12 +87,13 @@ pub(super) fn place(
         sharing: None,
     };
     let queries = Queries { queries, positions };
-    let placed = Placed { arrival, queries, plain, query_bytes, arrived, arrived_by_head, held };
+    let placed =
+        Placed { arrival, queries, plain, query_bytes, arrived, arrived_by_head, held, end };
     Ok((placed, entries))
 }
 
-/// Refuses positions the encoding has no entry for.
-fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> Result<()> {
+/// Refuses positions the encoding has no entry for. Returns one more than the highest.
+fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> Result<usize> {
     let counted = match context.policy.positions() {
         PositionMode::Written | PositionMode::Deferred => arrival.seen(),
         PositionMode::InCache => held,
@@ -98,6 +101,6 @@ fn check_positions(context: Context<'_>, arrival: &Arrival, held: &[usize]) -> R
     let position = counted.iter().copied().max().unwrap_or(0).saturating_sub(1);
     match context.encoding.max_positions() {
         Some(max) if position >= max => Err(Error::PositionOverflow { position, max }),
-        _ => Ok(()),
+        _ => Ok(position.saturating_add(1)),
     }
 }

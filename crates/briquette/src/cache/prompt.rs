@@ -1,4 +1,4 @@
-use crate::{Error, Result};
+use crate::{Error, Result, check};
 
 /// A prompt that arrives in one or more calls of [`KvCache::attend`](crate::KvCache::attend).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ impl Prompt {
         if columns == 0 {
             return Err(Error::EmptyPrompt { row: 0, columns, padding: 0 });
         }
+        check::columns("the columns of a prompt", columns)?;
         let rows = self.left_padding.iter().flatten().enumerate();
         match rows.into_iter().find(|&(_, &padding)| padding >= columns) {
             Some((row, &padding)) => Err(Error::EmptyPrompt { row, columns, padding }),

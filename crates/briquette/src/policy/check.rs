@@ -29,6 +29,7 @@ impl Policy {
         if let Budget::Tokens(tokens) = budget {
             self.check_tokens(budget, tokens)?;
         }
+        self.protect.check_columns()?;
         self.reducer().check_budget(budget, self.protect)
     }
 

@@ -165,12 +165,17 @@ impl Policy {
     }
 
     /// StreamingLLM (Xiao et al., 2023): the first 4 tokens and the last ones; positions are re-counted inside
-    /// the cache (section 3.2).
+    /// the cache (section 3.2). A prompt that comes in chunks is compressed after each of them, so that it may be longer
+    /// than the model's context.
     pub fn streaming_llm(budget: Budget) -> Self {
         Self::local_window(budget)
             .with_name("streaming-llm")
             .with_sinks(4)
             .with_positions(PositionMode::InCache)
+            .with_schedule(Schedule {
+                prefill: PrefillCompression::EveryChunk,
+                decode_every: Some(1),
+            })
     }
 
     /// H2O (Zhang et al., 2023): half of the budget for the tokens with the most accumulated attention, half

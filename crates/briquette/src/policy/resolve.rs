@@ -1,21 +1,22 @@
 //! What a budget comes to in tokens.
 
 use super::Policy;
-use crate::{CacheShape, Error, Result, budget::Budget};
+use crate::{CacheShape, Error, Result, budget::Budget, check::MOST_COLUMNS};
 
 impl Policy {
     /// Columns a layer may hold above its budget before it is compressed again; where decoding compresses nothing,
     /// or the budget grows with it, those it makes room for at a time.
     pub(crate) fn slack(&self) -> usize {
         const GROWTH: usize = 64;
-        match (self.schedule.decode_every, self.budget) {
+        let slack = match (self.schedule.decode_every, self.budget) {
             (Some(every), Some(Budget::Ratio(_))) => every.max(GROWTH),
             (Some(every), _) => every,
             (None, _) => GROWTH,
-        }
+        };
+        slack.min(MOST_COLUMNS)
     }
 
-    /// The budget in tokens, one number a batch row; `None` keeps everything. `bytes_of` says what a layer takes for
+    /// The budget in tokens, one number a batch row, no more than there can be columns; `None` keeps everything. `bytes_of` says what a layer takes for
     /// so many entries and columns.
     pub(crate) fn resolve(
         &self,
@@ -25,7 +26,7 @@ impl Policy {
     ) -> Result<Option<Vec<usize>>> {
         Ok(match self.budget {
             None => None,
-            Some(Budget::Tokens(tokens)) => Some(vec![tokens; seen.len()]),
+            Some(Budget::Tokens(tokens)) => Some(vec![tokens.min(MOST_COLUMNS); seen.len()]),
             Some(Budget::Ratio(ratio)) => {
                 let least = self.protect.least().max(1);
                 let kept = |&seen: &usize| ((seen as f64 * ratio) as usize).max(least);
@@ -44,7 +45,7 @@ impl Policy {
                     return Err(Error::BytesTooFew { bytes, rows: seen.len(), least });
                 }
                 // The most tokens that fit: bytes grow with them.
-                let (mut fits, mut too_many) = (1, layer + 1);
+                let (mut fits, mut too_many) = (1, layer.min(MOST_COLUMNS) + 1);
                 while fits + 1 < too_many {
                     let middle = fits + (too_many - fits) / 2;
                     if needs(middle) <= layer { fits = middle } else { too_many = middle }

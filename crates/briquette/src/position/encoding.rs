@@ -19,6 +19,13 @@ pub trait PositionEncoding: Debug + Send + Sync {
     /// - returns `[batch, heads, tokens, head_dim]`, of the type of `x`
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4>;
 
+    /// As [`encode`](Self::encode), where the caller knows that all positions are below `end`, so that what is kept of
+    /// positions need not reach further. A cache calls this one.
+    fn encode_below(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
+        let _ = end;
+        self.encode(x, positions)
+    }
+
     /// The rotary embedding this is, if it is one, so that kernels can encode rows, or keys as they read them. Others
     /// are encoded by [`encode`](Self::encode).
     fn rotary(&self) -> Option<&RotaryEmbedding> {
@@ -39,19 +46,20 @@ pub trait PositionEncoding: Debug + Send + Sync {
     }
 }
 
-/// What `encoding` makes of rows, by these operations where it is a rotary embedding.
+/// What `encoding` makes of rows at positions below `end`, by these operations where it is a rotary embedding.
 pub(crate) fn encode(
     encoding: &dyn PositionEncoding,
     x: Tensor<4>,
     positions: Tensor<3, Int>,
+    end: usize,
     ops: &dyn Ops,
 ) -> Result<Tensor<4>> {
     match encoding.rotary() {
         Some(rotary) => {
-            let (cosines, sines) = rotary.tables();
+            let (cosines, sines) = rotary.tables(end);
             Ok(ops.rotate(x, RotaryTables { cosines, sines, positions })?)
         }
-        None => Ok(encoding.encode(x, positions)),
+        None => Ok(encoding.encode_below(x, positions, end)),
     }
 }
 
@@ -73,7 +81,7 @@ pub(crate) fn mean_rotation(
         let count = count.min(end - first).max(1);
         all.push(match encoding.rotary() {
             Some(rotary) => {
-                let (cosines, sines) = rotary.tables();
+                let (cosines, sines) = rotary.tables(first + count);
                 let mean = |table: Tensor<2>| {
                     let mean = table.narrow(0, first, count).mean_dim(0);
                     Tensor::cat(vec![mean.clone(), mean], 1)
@@ -114,7 +122,11 @@ impl PositionEncoding for NoPositionEncoding {
 
 impl PositionEncoding for RotaryEmbedding {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
-        let (cosines, sines) = self.tables();
+        self.encode_below(x, positions, self.max_positions)
+    }
+
+    fn encode_below(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
+        let (cosines, sines) = self.tables(end);
         rotate(x, RotaryTables { cosines, sines, positions })
     }
 
@@ -134,8 +146,8 @@ impl PositionEncoding for RotaryEmbedding {
                 must_be: format!("{head_dim}, as in the cache"),
             });
         }
-        let found = self.tables().0.device();
-        if found != *device {
+        let found = self.device();
+        if found != device {
             return Err(Error::WrongDevice {
                 tensor: "the rotary embedding",
                 expected: format!("{device:?}"),
@@ -153,12 +165,14 @@ pub struct Encode<'a> {
     pub encoding: &'a dyn PositionEncoding,
     /// At which position each entry is encoded, `[batch, kv_heads or 1, entries]`.
     pub positions: Tensor<3, Int>,
+    /// All of these positions are below this one.
+    pub end: usize,
 }
 
 impl Encode<'_> {
     /// What a kernel needs to encode keys of this type as it reads them; `None` if it cannot.
     pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryTables> {
-        let (cosines, sines) = self.encoding.rotary()?.tables_for(keys);
+        let (cosines, sines) = self.encoding.rotary()?.tables_for(keys, self.end);
         Some(RotaryTables { cosines, sines, positions: self.positions.clone() })
     }
 
@@ -166,8 +180,8 @@ impl Encode<'_> {
     pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
         match encode {
             None => Ok(keys),
-            Some(Self { encoding, positions }) => {
-                self::encode(*encoding, keys, positions.clone(), ops)
+            Some(Self { encoding, positions, end }) => {
+                self::encode(*encoding, keys, positions.clone(), *end, ops)
             }
         }
     }

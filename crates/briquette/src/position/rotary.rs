@@ -1,4 +1,4 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
@@ -8,18 +8,31 @@ use crate::{Error, Result};
 /// is paired with channel `i + head_dim / 2`.
 ///
 /// Cosines and sines come from a table made on the host from angles rounded to f32 (as
-/// `transformers` does), so every backend rotates by the same numbers.
+/// `transformers` does), so every backend rotates by the same numbers. The table grows with the positions that are asked
+/// for: a model of a million positions that reads a thousand has a table of a few thousand. Clones share it.
 #[derive(Clone, Debug)]
 pub struct RotaryEmbedding {
-    /// `[max_positions, head_dim / 2]`
-    cos: Tensor<2>,
-    /// `[max_positions, head_dim / 2]`
-    sin: Tensor<2>,
-    /// Both in half precision, once they are asked for.
-    half: Arc<OnceLock<(Tensor<2>, Tensor<2>)>>,
-    head_dim: usize,
+    /// Radians a position, one a pair of channels.
+    frequencies: Arc<[f32]>,
+    attention_scaling: f64,
+    device: Device,
+    tables: Arc<Mutex<Tables>>,
     pub(super) max_positions: usize,
 }
+
+/// Cosines and sines of the first positions.
+#[derive(Debug)]
+struct Tables {
+    /// Rows of each table.
+    positions: usize,
+    /// Each `[positions, head_dim / 2]`, f32.
+    whole: (Tensor<2>, Tensor<2>),
+    /// The same in half precision, once they are asked for.
+    half: Option<(Tensor<2>, Tensor<2>)>,
+}
+
+/// Positions of the first table.
+const FIRST: usize = 4096;
 
 impl RotaryEmbedding {
     /// The plain embedding: frequency `i` is `theta^(-2i / head_dim)`.
@@ -85,49 +98,74 @@ impl RotaryEmbedding {
         if !attention_scaling.is_finite() {
             return Err(invalid("attention_scaling", attention_scaling.to_string(), "finite"));
         }
-        let half = frequencies.len();
-        let angles = (0..max_positions)
-            .flat_map(|position| frequencies.iter().map(move |f| f64::from(position as f32 * f)));
-        let (cos, sin): (Vec<f32>, Vec<f32>) = angles
-            .map(|angle| {
-                let (sin, cos) = angle.sin_cos();
-                ((cos * attention_scaling) as f32, (sin * attention_scaling) as f32)
-            })
-            .unzip();
-        let table = |data| {
-            Tensor::from_data(TensorData::new(data, [max_positions, half]), (device, DType::F32))
-        };
+        let tables = Tables::new(frequencies, max_positions.min(FIRST), attention_scaling, device);
         Ok(Self {
-            cos: table(cos),
-            sin: table(sin),
-            half: Arc::default(),
-            head_dim: 2 * half,
+            frequencies: frequencies.into(),
+            attention_scaling,
+            device: device.clone(),
+            tables: Arc::new(Mutex::new(tables)),
             max_positions,
         })
     }
 
-    /// Cosines and sines, each `[max_positions, head_dim / 2]`, f32.
-    pub fn tables(&self) -> (Tensor<2>, Tensor<2>) {
-        (self.cos.clone(), self.sin.clone())
+    /// Cosines and sines of at least the first `positions` positions, of all if there are fewer: each
+    /// `[positions or more, head_dim / 2]`, f32.
+    pub fn tables(&self, positions: usize) -> (Tensor<2>, Tensor<2>) {
+        self.grown(positions).whole.clone()
     }
 
-    /// Cosines and sines for a kernel that encodes keys of this type as it reads them, each
-    /// `[max_positions, head_dim / 2]`: f16 where keys have 16 bits and the device has it, else f32.
+    /// Cosines and sines for a kernel that encodes keys of this type as it reads them, as [`tables`](Self::tables): f16
+    /// where keys have 16 bits and the device has it, else f32.
     ///
     /// A kernel reads the tables once a token, four times as many bytes as the key if tokens share it. f16 holds a cosine to
     /// 2^-12, where a turned key is rounded to 2^-9 of itself in bf16 and 2^-12 in f16.
-    pub fn tables_for(&self, keys: DType) -> (Tensor<2>, Tensor<2>) {
+    pub fn tables_for(&self, keys: DType, positions: usize) -> (Tensor<2>, Tensor<2>) {
         let short = matches!(keys, DType::BF16 | DType::F16);
-        if !short || !self.cos.device().supports_dtype(DType::F16) {
-            return self.tables();
+        if !short || !self.device.supports_dtype(DType::F16) {
+            return self.tables(positions);
         }
         let half = |table: &Tensor<2>| table.clone().cast(DType::F16);
-        self.half.get_or_init(|| (half(&self.cos), half(&self.sin))).clone()
+        let mut tables = self.grown(positions);
+        let Tables { whole: (cosines, sines), half: known, .. } = &mut *tables;
+        known.get_or_insert_with(|| (half(cosines), half(sines))).clone()
+    }
+
+    /// The tables, of so many positions at least. They double, so that few sizes occur and few tables are made.
+    fn grown(&self, positions: usize) -> MutexGuard<'_, Tables> {
+        // Tables are replaced whole: one that was being made when a thread panicked is not there.
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if tables.positions < positions.min(self.max_positions) {
+            let doubled = positions.checked_next_power_of_two().unwrap_or(usize::MAX);
+            let positions = doubled.min(self.max_positions);
+            *tables =
+                Tables::new(&self.frequencies, positions, self.attention_scaling, &self.device);
+        }
+        tables
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Channels a head.
     pub fn head_dim(&self) -> usize {
-        self.head_dim
+        2 * self.frequencies.len()
+    }
+}
+
+impl Tables {
+    fn new(frequencies: &[f32], positions: usize, scaling: f64, device: &Device) -> Self {
+        let angles = (0..positions)
+            .flat_map(|position| frequencies.iter().map(move |f| f64::from(position as f32 * f)));
+        let (cosines, sines): (Vec<f32>, Vec<f32>) = angles
+            .map(|angle| {
+                let (sine, cosine) = angle.sin_cos();
+                ((cosine * scaling) as f32, (sine * scaling) as f32)
+            })
+            .unzip();
+        let shape = [positions, frequencies.len()];
+        let table = |data| Tensor::from_data(TensorData::new(data, shape), (device, DType::F32));
+        Self { positions, whole: (table(cosines), table(sines)), half: None }
     }
 }
 
@@ -140,17 +178,37 @@ mod tests {
         let device = Device::flex();
         let rope = RotaryEmbedding::new(8, 5, 10_000.0, &device).unwrap();
         let numbers = |x: Tensor<2>| x.cast(DType::F32).try_into_vec_as::<f32>().unwrap();
-        let (cosines, sines) = rope.tables();
-        let (same, _) = rope.tables_for(DType::F32);
+        let (cosines, sines) = rope.tables(5);
+        let (same, _) = rope.tables_for(DType::F32, 5);
         assert_eq!(same.dtype(), DType::F32);
         assert_eq!(numbers(same), numbers(cosines.clone()));
         for keys in [DType::BF16, DType::F16] {
-            let (half_cosines, half_sines) = rope.tables_for(keys);
+            let (half_cosines, half_sines) = rope.tables_for(keys, 5);
             for (half, whole) in [(half_cosines, &cosines), (half_sines, &sines)] {
                 assert_eq!(half.dtype(), DType::F16);
                 let both = numbers(half).into_iter().zip(numbers(whole.clone()));
                 both.for_each(|(half, whole)| assert!((half - whole).abs() <= 2_f32.powi(-12)));
             }
         }
+    }
+    #[test]
+    fn tables_grow_with_what_is_asked_for() {
+        let device = Device::flex();
+        // All of it would be 200 GB.
+        let rope = RotaryEmbedding::new(8, 10_000_000_000, 10_000.0, &device).unwrap();
+        let rows = |rope: &RotaryEmbedding, positions| rope.tables(positions).0.dims()[0];
+        assert_eq!([0, 4096, 4097].map(|positions| rows(&rope, positions)), [4096, 4096, 8192]);
+        assert_eq!(rope.tables_for(DType::F16, 9000).1.dims(), [16_384, 4]);
+        // A clone has them, and no table shrinks or ends beyond the last position.
+        assert_eq!(rows(&rope.clone(), 1), 16_384);
+        let short = RotaryEmbedding::new(8, 5000, 10_000.0, &device).unwrap();
+        assert_eq!(
+            [1, 4097, usize::MAX].map(|positions| rows(&short, positions)),
+            [4096, 5000, 5000]
+        );
+        let numbers = |table: Tensor<2>| table.try_into_vec_as::<f32>().unwrap();
+        let (long, short) = (rope.tables(5000), short.tables(5000));
+        assert_eq!(numbers(long.0.narrow(0, 0, 5000)), numbers(short.0));
+        assert_eq!(numbers(long.1.narrow(0, 0, 5000)), numbers(short.1));
     }
 }

@@ -42,7 +42,7 @@ impl Reducer for ValueMerge {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("reduce.window", self.window)
+        check::window("reduce.window", self.window)
     }
 
     fn observes(&self) -> Observes {

@@ -33,7 +33,7 @@ impl Scorer for GlobalLocal {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.window", self.window)?;
+        check::window("score.window", self.window)?;
         check::pool(self.pool)
     }
 

@@ -32,7 +32,7 @@ impl Scorer for WindowVariance {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.window", self.window)?;
+        check::window("score.window", self.window)?;
         if !(self.gamma.is_finite() && self.gamma >= 0.0) {
             return check::refuse("score.gamma", self.gamma, "0 or more");
         }

@@ -54,7 +54,7 @@ impl Scorer for WindowAttention {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.window", self.window)?;
+        check::window("score.window", self.window)?;
         if let HeadMean::Retrieval(heads) = &self.heads {
             heads.check()?;
         }

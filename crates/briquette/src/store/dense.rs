@@ -148,7 +148,8 @@ impl Store for DenseStore {
     }
 
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
-        columns * self.options.pair_bytes() + self.options.scalar_row_bytes(columns)
+        let pairs = columns.saturating_mul(self.options.pair_bytes());
+        pairs.saturating_add(self.options.scalar_row_bytes(columns))
     }
 
     fn reserve(&mut self, capacity: usize) {

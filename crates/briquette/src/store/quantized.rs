@@ -79,6 +79,8 @@ impl StoreBuilder for Quantized {
         if ![2, 4, 8].contains(&self.bits) {
             return check::refuse("store.bits", self.bits, "2, 4 or 8");
         }
+        check::columns("store.residual", self.residual)?;
+        check::columns("store.group", self.group)?;
         let word = self.values_a_word();
         if self.group == 0 || !self.group.is_multiple_of(word) {
             let must_be =
@@ -567,7 +569,8 @@ impl Store for QuantizedStore {
             * rows.bytes(group, DType::F32.size());
         let page = keys + values + positions + tracks;
         let places = heads * (quantized / group + 2) + 1;
-        full + (heads * quantized * page).div_ceil(group) + places * self.options.int_bytes()
+        let pages = heads.saturating_mul(quantized).saturating_mul(page).div_ceil(group);
+        full.saturating_add(pages).saturating_add(places * self.options.int_bytes())
     }
 
     fn reserve(&mut self, capacity: usize) {

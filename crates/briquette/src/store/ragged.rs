@@ -113,6 +113,7 @@ impl Body for RaggedBody {
     }
 
     fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {
-        columns * options.pair_bytes() + Tokens::bytes_of(options, columns)
+        let pairs = columns.saturating_mul(options.pair_bytes());
+        pairs.saturating_add(Tokens::bytes_of(options, columns))
     }
 }

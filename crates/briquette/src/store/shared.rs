@@ -161,12 +161,19 @@ impl Body for SharedBody {
         let ints = |numbers| heads * options.rows.bytes(numbers, options.int_bytes());
         let wide = Layout::most_width(columns);
         let norms = heads * options.rows.bytes(wide, DType::F32.size());
-        entries * options.pair_bytes()
-            + options.scalar_row_bytes(wide) + options.most_padding()
+        let sums = [
+            entries.saturating_mul(options.pair_bytes()),
+            options.scalar_row_bytes(wide),
+            options.most_padding(),
             // Entry and member of each token, the center of each entry.
-            + 2 * ints(wide) + ints(Layout::most_width(entries)) + norms
-            + 4 * heads * options.rows.most_padding()
+            2 * ints(wide),
+            ints(Layout::most_width(entries)),
+            norms,
+            4 * heads * options.rows.most_padding(),
             // Fillers of a head, and where its rows begin.
-            + ints(1) + options.offset_bytes()
+            ints(1),
+            options.offset_bytes(),
+        ];
+        sums.into_iter().fold(0, usize::saturating_add)
     }
 }

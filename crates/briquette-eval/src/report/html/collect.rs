@@ -1,9 +1,10 @@
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::key::{Column, Row, Unit};
 use crate::{
     Error, Result,
     record::{Answer, Held, Kept, Key, Outcome, Record},
+    record_set::{Arrived, RecordSet},
 };
 
 /// Answers kept a policy, budget, task and question, for the table of samples.
@@ -21,7 +22,7 @@ pub(super) struct Collected {
     pub(super) records: usize,
     /// Records left out, since one of their unit came before.
     pub(super) duplicates: usize,
-    seen: HashSet<Key>,
+    seen: RecordSet,
     pub(super) seeds: BTreeSet<u64>,
     /// Samples of each task.
     pub(super) units: BTreeMap<String, BTreeSet<Unit>>,
@@ -135,17 +136,30 @@ impl Collected {
     /// # Errors
     /// [`Error::Page`] for records that contradict each other.
     pub(super) fn push(&mut self, record: Record) -> Result<()> {
+        let arrived = self.seen.add(&record, "");
         let Record { key, outcome, seconds } = record;
-        if self.seen.contains(&key) {
-            self.duplicates += 1;
-            return Ok(());
+        match arrived {
+            Arrived::First => self.records += 1,
+            Arrived::Newer => self.duplicates += 1,
+            Arrived::Again => {
+                self.duplicates += 1;
+                return Ok(());
+            }
+            Arrived::Other => {
+                let message = format!("{} of two lines are not the same", key.said());
+                return Err(Error::Page { message });
+            }
         }
-        self.records += 1;
         let (row, unit) = (Row::of(&key), Unit::of(&key));
         if let Outcome::Unavailable { reason } = outcome {
             let reasons = self.unavailable.entry(row).or_default();
-            reasons.entry(reason).or_default().insert(key.task.clone());
-            self.seen.insert(key);
+            if arrived == Arrived::Newer {
+                reasons.values_mut().for_each(|tasks| {
+                    tasks.remove(&key.task);
+                });
+                reasons.retain(|_, tasks| !tasks.is_empty());
+            }
+            reasons.entry(reason).or_default().insert(key.task);
             return Ok(());
         }
         self.seeds.insert(key.seed);
@@ -194,7 +208,6 @@ impl Collected {
             }
             Outcome::Unavailable { .. } => {}
         }
-        self.seen.insert(key);
         Ok(())
     }
 

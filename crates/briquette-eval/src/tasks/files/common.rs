@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result, grid::Question, metrics::Metric};
+use crate::{Error, Result, files, grid::Question, metrics::Metric};
 
 /// As benchmarks ask: everything in one prompt.
 pub(super) fn before() -> Vec<Question> {
@@ -10,8 +10,7 @@ pub(super) fn before() -> Vec<Question> {
 }
 
 pub(super) fn resolved(path: &mut PathBuf, base: &Path) {
-    // An absolute path stays what it is.
-    *path = base.join(&path);
+    *path = files::joined(base, path);
 }
 
 /// The name of a file without its ending.

@@ -12,12 +12,14 @@
 mod choose;
 mod common;
 mod coqa;
+mod fields;
 mod gsm8k;
 mod infinite_bench;
 mod long_bench;
 mod long_bench_v2;
 mod prompt;
 mod published;
+mod questions;
 mod read;
 mod truthful_qa;
 mod zero_scrolls;
@@ -31,8 +33,12 @@ pub use gsm8k::Gsm8k;
 pub use infinite_bench::InfiniteBench;
 pub use long_bench::LongBench;
 pub use long_bench_v2::LongBenchV2;
+pub use questions::Questions;
 pub use truthful_qa::TruthfulQa;
 pub use zero_scrolls::ZeroScrolls;
+
+pub(crate) use fields::records;
+pub(in crate::tasks) use published::fill;
 
 use common::{before, checked, named_by, resolved, stem};
 
@@ -42,7 +48,8 @@ use crate::tasks::{
 };
 
 /// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`, `[[tasks.zero-scrolls]]`,
-/// `[[tasks.infinite-bench]]`, `[[tasks.gsm8k]]`, `[[tasks.coqa]]`, `[[tasks.truthful-qa]]`.
+/// `[[tasks.infinite-bench]]`, `[[tasks.gsm8k]]`, `[[tasks.coqa]]`, `[[tasks.truthful-qa]]`,
+/// `[[tasks.questions]]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Files {
@@ -62,6 +69,8 @@ pub struct Files {
     pub coqa: Vec<Coqa>,
     /// TruthfulQA, generation.
     pub truthful_qa: Vec<TruthfulQa>,
+    /// Questions of one's own.
+    pub questions: Vec<Questions>,
 }
 
 impl Files {
@@ -75,6 +84,7 @@ impl Files {
             gsm8k,
             coqa,
             truthful_qa,
+            questions,
         } = self;
         let mut tasks = labelled(long_bench);
         tasks.extend(labelled(long_bench_v2));
@@ -83,6 +93,7 @@ impl Files {
         tasks.extend(labelled(gsm8k));
         tasks.extend(labelled(coqa));
         tasks.extend(labelled(truthful_qa));
+        tasks.extend(labelled(questions));
         tasks
     }
 
@@ -95,5 +106,6 @@ impl Files {
         resolve(&mut self.gsm8k, base);
         resolve(&mut self.coqa, base);
         resolve(&mut self.truthful_qa, base);
+        resolve(&mut self.questions, base);
     }
 }

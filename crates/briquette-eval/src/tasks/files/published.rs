@@ -69,7 +69,7 @@ pub(super) fn protocol(
 }
 
 /// The template with `{name}` replaced by its value. What stands in a value is left as it is.
-pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> String {
+pub(in crate::tasks) fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut text = String::new();
     let mut rest = template;
     while let Some(open) = rest.find('{') {

@@ -26,6 +26,7 @@ impl Grid<'_> {
             return refuse(task, "depths", format!("{depth} % is above 100"));
         }
         at_least(task, "samples", samples, 1)?;
+        at_most(task, "samples", samples, MOST_SAMPLES)?;
         let depths: Vec<Option<u32>> = match depths {
             Some(depths) => depths.iter().copied().map(Some).collect(),
             None => vec![None],
@@ -93,6 +94,21 @@ pub(super) fn at_least(
 ) -> Result<()> {
     if value < least {
         return refuse(task, parameter, format!("{value} given, at least {least} is needed"));
+    }
+    Ok(())
+}
+
+/// The most samples of a cell: their list is held as a whole.
+pub(crate) const MOST_SAMPLES: usize = 1_000_000;
+
+pub(super) fn at_most(
+    task: &'static str,
+    parameter: &'static str,
+    value: usize,
+    most: usize,
+) -> Result<()> {
+    if value > most {
+        return refuse(task, parameter, format!("{value} given, at most {most} can be made"));
     }
     Ok(())
 }

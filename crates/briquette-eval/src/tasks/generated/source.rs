@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::cell::refuse;
-use crate::{Result, tasks::haystack::Haystack};
+use crate::{Result, files, tasks::haystack::Haystack};
 
 /// The text that fills a prompt: `built-in`, `noise`, `needles`, or a folder. A folder of such a name is `./noise`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,10 +44,8 @@ impl From<Source> for String {
 
 impl Source {
     pub(super) fn resolve(&mut self, base: &Path) {
-        if let Self::Folder(dir) = self
-            && dir.is_relative()
-        {
-            *dir = base.join(&*dir);
+        if let Self::Folder(dir) = self {
+            *dir = files::joined(base, dir);
         }
     }
 
@@ -99,8 +97,8 @@ mod tests {
         let mut folder = Source::from("../books".to_owned());
         assert_eq!(folder.label().as_deref(), Some("books"));
         folder.resolve(Path::new("/runs"));
-        assert_eq!(folder, Source::Folder("/runs/../books".into()));
+        assert_eq!(folder, Source::Folder("/books".into()));
         folder.resolve(Path::new("/elsewhere"));
-        assert_eq!(folder, Source::Folder("/runs/../books".into()));
+        assert_eq!(folder, Source::Folder("/books".into()));
     }
 }

@@ -1,0 +1,20 @@
+use anyhow::Result;
+use clap::CommandFactory;
+use clap_complete::{Shell, generate};
+
+use super::{Cli, output::stdout};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let mut command = Cli::command();
+    let name = command.get_name().to_owned();
+    let mut script = Vec::new();
+    generate(args.shell, &mut command, name, &mut script);
+    stdout(&String::from_utf8_lossy(&script))
+}

@@ -1,0 +1,40 @@
+//! What helps against an error, in the words of the command: the libraries below do not know its options.
+
+use briquette::Error as CacheError;
+use briquette_models::Error as ModelError;
+
+use crate::Error;
+
+/// What option helps, if one does.
+pub(super) fn of(error: &anyhow::Error) -> Option<&'static str> {
+    error.chain().find_map(|cause| {
+        let eval = cause.downcast_ref::<Error>();
+        let model = cause.downcast_ref::<ModelError>().or(match eval {
+            Some(Error::Model(error)) => Some(error),
+            _ => None,
+        });
+        let cache = cause.downcast_ref::<CacheError>().or(match (eval, model) {
+            (Some(Error::Cache(error)), _) | (_, Some(ModelError::Cache(error))) => Some(error),
+            _ => None,
+        });
+        match cache {
+            Some(CacheError::ProfileMissing { .. }) => Some(
+                "make a profile with `briquette calibrate --out FILE`, and name it with --profile FILE",
+            ),
+            Some(CacheError::BudgetTooSmall { .. } | CacheError::BytesTooFew { .. }) => {
+                Some("--budget takes a larger one")
+            }
+            Some(CacheError::Device { .. }) => Some("--device names another"),
+            _ => model.and_then(of_model),
+        }
+    })
+}
+
+fn of_model(error: &ModelError) -> Option<&'static str> {
+    match error {
+        ModelError::UnsupportedType { .. } => Some("--dtype takes another"),
+        ModelError::PromptNotInParts { .. } => Some("--policy NAME:schedule.prefill=every-chunk"),
+        ModelError::ChunkTooLong { .. } => Some("--chunk N sets them"),
+        _ => None,
+    }
+}

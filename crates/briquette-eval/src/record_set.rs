@@ -1,0 +1,101 @@
+//! Which results of a run count, where one unit has several: a run, a page and a merge answer alike.
+
+use std::collections::HashMap;
+
+use crate::{
+    fingerprint,
+    record::{Key, Outcome, Record},
+};
+
+/// The units that have a result.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecordSet {
+    /// What the result says, by its fingerprint; `None` for a policy that cannot hold. So a page need not hold all results.
+    found: HashMap<Key, Option<String>>,
+}
+
+/// What a result is to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// The first of its unit.
+    First,
+    /// It says the same, but for seconds: the first counts.
+    Again,
+    /// Another reason why a policy cannot hold: the last counts.
+    Newer,
+    /// It says something else: one of them is wrong, and nobody knows which.
+    Other,
+}
+
+impl RecordSet {
+    /// Takes a result in. `of` says what it was measured on, where that is known.
+    pub(crate) fn add(&mut self, record: &Record, of: &str) -> Arrived {
+        let said = said(record, of);
+        match self.found.get(&record.key) {
+            None => {
+                self.found.insert(record.key.clone(), said);
+                Arrived::First
+            }
+            Some(None) if said.is_none() => Arrived::Newer,
+            Some(before) if *before == said => Arrived::Again,
+            Some(_) => Arrived::Other,
+        }
+    }
+
+    /// Whether a unit has a result.
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.found.contains_key(key)
+    }
+}
+
+/// The fingerprint of what was found, without seconds.
+fn said(record: &Record, of: &str) -> Option<String> {
+    let mut outcome = record.outcome.clone();
+    match &mut outcome {
+        Outcome::Unavailable { .. } => return None,
+        Outcome::Answers { prefill_seconds, decode_seconds, .. } => {
+            (*prefill_seconds, *decode_seconds) = (0.0, 0.0);
+        }
+        Outcome::Text { .. } | Outcome::Fidelity { .. } => {}
+    }
+    Some(fingerprint::of(format!("{of} {outcome:?}").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Held;
+
+    fn record(task: &str, outcome: Outcome, seconds: f64) -> Record {
+        let key = Key {
+            model: "m".into(),
+            policy: "p".into(),
+            budget: "-".into(),
+            seed: 0,
+            task: task.into(),
+            sample: "0".into(),
+            ask: None,
+        };
+        Record { key, outcome, seconds }
+    }
+
+    #[test]
+    fn the_first_counts_and_another_says_the_same() {
+        let text = |nats: f32| Outcome::Text {
+            prompt: 1,
+            nats: vec![nats],
+            cache: Held { bytes: 1, full: 2 },
+        };
+        let mut set = RecordSet::default();
+        assert_eq!(set.add(&record("t", text(0.5), 1.0), "of"), Arrived::First);
+        assert_eq!(set.add(&record("t", text(0.5), 2.0), "of"), Arrived::Again);
+        assert_eq!(set.add(&record("t", text(0.25), 1.0), "of"), Arrived::Other);
+        assert_eq!(set.add(&record("t", text(0.5), 1.0), "another"), Arrived::Other);
+        assert_eq!(set.add(&record("u", text(0.25), 1.0), "of"), Arrived::First);
+        assert!(set.contains(&record("u", text(0.0), 0.0).key));
+
+        let cannot = |reason: &str| Outcome::Unavailable { reason: reason.into() };
+        assert_eq!(set.add(&record("", cannot("a"), 0.0), "of"), Arrived::First);
+        assert_eq!(set.add(&record("", cannot("b"), 0.0), "of"), Arrived::Newer);
+    }
+}

@@ -1,0 +1,304 @@
+//! A model and questions that are not ours: forms of prompts, tasks from any file, predictions made elsewhere.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::{Value, json};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
+
+fn briquette(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = briquette(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Stderr of a run that must fail.
+fn refused(args: &[&str]) -> String {
+    let output = briquette(args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Writes a file, and returns where it is.
+fn file(dir: &Path, name: &str, content: &str) -> PathBuf {
+    let path = dir.join(name);
+    fs::write(&path, content).unwrap();
+    path
+}
+
+const EMBER: &str = r#"
+introduction = "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. I will quiz you about the numbers afterwards.\n"
+needle = "\nOne of the special magic numbers is {word}:{number}."
+question = "\nWhat is the special magic number for {word} mentioned in the provided text?"
+answer = " The special magic number is {word}:{number}"
+"#;
+
+/// The answers of a small grid, by the fingerprints of policies and prompts.
+fn needle(more: &[&str]) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let args = "needle --lengths 256 --depths 2 --samples 1 --policies tova --budgets 64 --out";
+    let args: Vec<&str> = args.split(' ').chain([text(dir.path())]).collect();
+    stdout(&[&args[..], more].concat());
+    let journal = fs::read_to_string(dir.path().join("needle.jsonl")).unwrap();
+    journal.lines().skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn needles_are_asked_for_in_any_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = needle(&[]);
+    let own = file(dir.path(), "own.toml", EMBER);
+    assert_eq!(needle(&["--form", text(&own)]), ours);
+    assert_eq!(needle(&["--form", "ember"]), ours);
+    let ruler = needle(&["--form", "ruler"]);
+    assert_ne!(ruler, ours);
+
+    let small = "needle --lengths 128 --depths 1 --samples 1 --policies tova --budgets 48";
+    let small: Vec<&str> = small.split(' ').collect();
+    let error = refused(&[&small[..], &["--form", "no/such.toml"]].concat());
+    assert!(error.contains("--form no/such.toml"), "{error}");
+    let half = file(dir.path(), "half.toml", "introduction = \"\"\n");
+    let error = refused(&[&small[..], &["--form", text(&half)]].concat());
+    assert!(error.contains("half.toml") && error.contains("missing field"), "{error}");
+    let error = refused(&[&small[..], &["--chat"]].concat());
+    assert!(error.contains("no chat template"), "{error}");
+}
+
+#[test]
+fn profiles_and_tables_are_made_in_any_form_and_not_mixed() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = file(dir.path(), "own.toml", EMBER);
+    let at = |name: &str| dir.path().join(name);
+    let calibrate = |out: &Path, form: &str| {
+        let args = ["calibrate", "--prompts", "1", "--tokens", "128", "--min-right", "0"];
+        stdout(&[&args[..], &["--out", text(out), "--form", form]].concat());
+        fs::read_to_string(out).unwrap()
+    };
+    let ours = calibrate(&at("a.json"), "ember");
+    assert_eq!(calibrate(&at("b.json"), text(&own)), ours);
+    assert_ne!(calibrate(&at("c.json"), "ruler"), ours);
+
+    let profile = at("a.json");
+    let sizes = "--counts 0,1 --length 128 --depths 1 --samples 1 --form ruler --profile";
+    let masked: Vec<&str> =
+        ["mask-heads"].into_iter().chain(sizes.split(' ')).chain([text(&profile)]).collect();
+    assert!(stdout(&masked).contains("semantic"));
+
+    let table = at("table");
+    let compare = |form| {
+        let sizes = "--length 128 --depths 1 --samples 1 --tokens 2 --windows 1 --policies tova";
+        let args = ["compare", "--budgets", "48", "--out", text(&table), "--form", form];
+        let args: Vec<&str> = args.into_iter().chain(sizes.split(' ')).collect();
+        briquette(&args)
+    };
+    assert!(compare("ember").status.success());
+    let other = compare("ruler");
+    let error = String::from_utf8(other.stderr).unwrap();
+    assert!(other.status.code() == Some(1) && error.contains("results.jsonl"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_models_own_conversation_is_written_around_the_question() {
+    // The embedded model under a chat template.
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("chatty");
+    fs::create_dir(&model).unwrap();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        std::os::unix::fs::symlink(fs::canonicalize(MODEL).unwrap().join(name), model.join(name))
+            .unwrap();
+    }
+    let template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}\
+                    {% if add_generation_prompt %}\n{% endif %}";
+    file(&model, "chat_template.jinja", template);
+    file(&model, "tokenizer_config.json", "{\"bos_token\": \"<|begin_of_text|>\"}");
+    let model = ["--model", text(&model)];
+    let answers = |more: &[&str]| needle(&[&model[..], more].concat());
+    let (plain, chat) = (answers(&[]), answers(&["--chat"]));
+    // A line break before the answer is what the template adds, so all prompts are others.
+    assert_eq!(plain.len(), chat.len());
+    assert!(chat.iter().all(|line| !plain.contains(line)), "{chat:?}");
+    assert_eq!(plain, needle(&[]));
+}
+
+/// Questions that the embedded model can answer, with what they are hidden in.
+fn questions() -> Vec<Value> {
+    let sentences = "The rain had stopped before noon. The road was wet and nobody came. ";
+    let one = |(word, number): (&str, &str)| {
+        let hidden = format!("\nOne of the special magic numbers is {word}:{number}.");
+        let prose = sentences.repeat(4);
+        let passage = format!("{prose}{hidden} {}", prose.trim_end());
+        json!({ "passage": passage, "word": word, "number": number })
+    };
+    [("countess", "8174205"), ("lantern", "0471963"), ("harbour", "5530218")].map(one).into()
+}
+
+const RUN: &str = r#"
+[[tasks.questions]]
+file = "FILE"
+context = "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. I will quiz you about the numbers afterwards.\n{passage}"
+question = "\nWhat is the special magic number for {word} mentioned in the provided text? The special magic number is {word}:"
+answers = "number"
+metric = "exact-match"
+max-new-tokens = 12
+ask = ["before", "after"]
+"#;
+
+#[test]
+fn questions_of_ones_own_are_a_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines: Vec<String> = questions().iter().map(Value::to_string).collect();
+    let cells = |question: &Value| {
+        let cell = |name: &str| format!("\"{}\"", question[name].as_str().unwrap());
+        [cell("number"), cell("passage"), cell("word")].join(",")
+    };
+    let rows: Vec<String> = questions().iter().map(cells).collect();
+    let mut found = Vec::new();
+    for (name, content) in [
+        ("mine.jsonl", lines.join("\n")),
+        ("mine.json", format!("[{}]", lines.join(",\n"))),
+        ("mine.csv", format!("number,passage,word\n{}\n", rows.join("\n"))),
+    ] {
+        file(dir.path(), name, &content);
+        let head = format!("name = \"mine\"\n[[models]]\ndir = {MODEL:?}\n");
+        let run = file(dir.path(), "run.toml", &(head + &RUN.replace("FILE", name)));
+        let out = dir.path().join(name.replace('.', "-"));
+        stdout(&["run", text(&run), "--out", text(&out), "--no-report"]);
+        let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
+        let mut scores: Vec<(String, f64)> = results
+            .lines()
+            .skip(1)
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|line| {
+                let answer = &line["answers"][0];
+                let said = answer["said"].as_str().unwrap().to_owned();
+                (said, answer["score"].as_f64().unwrap())
+            })
+            .collect();
+        scores.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(scores.len(), 6, "{results}");
+        assert!(scores.iter().all(|(_, score)| *score == 1.0), "{name}: {scores:?}");
+        // A number of a table keeps its zeros.
+        assert!(scores.iter().any(|(said, _)| said == "0471963"), "{scores:?}");
+        found.push(scores);
+    }
+    assert!(found.iter().all(|scores| *scores == found[0]));
+}
+
+#[test]
+fn a_task_that_cannot_be_asked_is_refused_with_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "mine.jsonl", "{\"context\":\"a\",\"question\":\"b\",\"answers\":[\"c\"]}\n");
+    let dry = |task: &str| {
+        let head = format!("name = \"mine\"\n[[models]]\ndir = {MODEL:?}\n");
+        let task = format!("[[tasks.questions]]\nfile = \"mine.jsonl\"\n{task}\n");
+        let run = file(dir.path(), "run.toml", &(head + &task));
+        briquette(&["run", text(&run), "--dry-run"])
+    };
+    assert!(dry("metric = \"qa-f1\"").status.success());
+    for (task, reason) in [
+        ("", "missing field `metric`"),
+        ("metric = \"blue\"", "`blue`"),
+        ("metric = \"qa-f1\"\nanswers = \"answer\"", "no `answer`; there are answers, context"),
+        ("metric = \"qa-f1\"\ncontext = \"{text}\"", "no `text`"),
+        ("metric = \"qa-f1\"\ncontext = \"\"\nask = [\"after\"]", "nothing precedes"),
+        ("metric = \"qa-f1\"\ncontext = \"x\"\nquestion = \"y\"", "names no field"),
+        ("metric = \"qa-f1\"\nmax-new-tokens = 0", "at least 1"),
+        ("metric = \"qa-f1\"\nlength = 0", "no prompt"),
+    ] {
+        let output = dry(task);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && error.contains(reason), "{task}: {error}");
+    }
+}
+
+#[test]
+fn predictions_made_elsewhere_are_scored_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = "{\"prediction\":\"the red fox\",\"answers\":[\"a red fox\",\"fox\"]}\n\
+                 {\"prediction\":\"a dog\",\"answers\":\"the red fox\"}\n";
+    let path = file(dir.path(), "said.jsonl", lines);
+    let args = ["score", text(&path), "--metric", "qa-f1,exact-match"];
+    let shown = stdout(&args);
+    assert!(shown.contains("qa-f1") && shown.contains("0.500"), "{shown}");
+    let scores: Value =
+        serde_json::from_str(&stdout(&[&args[..], &["--json", "-"]].concat())).unwrap();
+    assert_eq!(scores["metrics"]["qa-f1"]["mean"], 0.5);
+    assert_eq!(scores["metrics"]["exact-match"]["mean"], 0.0);
+    assert_eq!(scores["records"][0]["scores"]["qa-f1"], 1.0);
+    assert_eq!(scores["records"][1]["line"], 2);
+
+    // A table, with fields called otherwise.
+    let table = file(dir.path(), "said.csv", "said,right\n007,007\n7,007\n");
+    let fields = ["--prediction", "said", "--answers", "right", "--metric", "exact-match"];
+    let scores = stdout(&[&["score", text(&table), "--json", "-"], &fields[..]].concat());
+    let scores: Value = serde_json::from_str(&scores).unwrap();
+    assert_eq!(scores["metrics"]["exact-match"]["mean"], 0.5);
+
+    let damaged = file(dir.path(), "damaged.jsonl", &format!("{lines}{{\"answers\":[]}}\nno\n"));
+    let args = ["score", text(&damaged), "--metric", "rouge1"];
+    let error = refused(&args);
+    assert!(error.contains("line 3") && error.contains("no `prediction`"), "{error}");
+    let left = briquette(&[&args[..], &["--skip-damaged"]].concat());
+    let said = String::from_utf8(left.stderr).unwrap();
+    assert!(left.status.success() && said.matches("left out").count() == 2, "{said}");
+    let empty = file(dir.path(), "empty.jsonl", "");
+    assert!(refused(&["score", text(&empty), "--metric", "rouge1"]).contains("empty.jsonl"));
+
+    // Every metric has its name on the command line, and no other is taken.
+    let help = stdout(&["score", "--help"]);
+    for metric in briquette_eval::metrics::Metric::all() {
+        assert!(help.contains(metric.name()), "{}", metric.name());
+    }
+    let output = briquette(&["score", text(&path), "--metric", "blue"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// A run, a page and a merge let the same result of a unit count.
+#[test]
+fn results_that_are_there_twice_are_one_everywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\nwindows = 2\n";
+    let head = format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n");
+    let run = file(dir.path(), "run.toml", &(head + task));
+    let out = dir.path().join("out");
+    let args = ["run", text(&run), "--out", text(&out), "--no-report"];
+    stdout(&args);
+    let results = out.join("results.jsonl");
+    let whole = fs::read_to_string(&results).unwrap();
+    let last: Value = serde_json::from_str(whole.lines().last().unwrap()).unwrap();
+    let with = |change: fn(&mut Value)| {
+        let mut line = last.clone();
+        change(&mut line);
+        fs::write(&results, format!("{whole}{line}\n")).unwrap();
+    };
+    let merged = dir.path().join("merged");
+    let commands =
+        [&args[..], &["merge", text(&out), "--out", text(&merged)], &["report", text(&out)]];
+
+    // Another number of seconds is the same result.
+    with(|line| line["seconds"] = json!(12345.0));
+    for args in commands {
+        stdout(args);
+    }
+    let merged = fs::read_to_string(merged.join("results.jsonl")).unwrap();
+    assert!(!merged.contains("12345"), "{merged}");
+    // Other losses are not, and no one can say which are right.
+    with(|line| line["nats"][0] = json!(0.25));
+    for args in commands {
+        let error = refused(args);
+        assert!(error.contains("the results") && error.contains("not the same"), "{error}");
+    }
+}

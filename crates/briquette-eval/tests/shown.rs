@@ -1,0 +1,123 @@
+//! What the command says and shows: widths, silence, completions, manual, hints.
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
+
+fn briquette(columns: Option<&str>, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+    command.args(args).stdin(Stdio::null()).env_remove("COLUMNS");
+    if let Some(columns) = columns {
+        command.env("COLUMNS", columns);
+    }
+    command.output().unwrap()
+}
+
+fn stdout(columns: Option<&str>, args: &[&str]) -> String {
+    let output = briquette(columns, args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn stderr(args: &[&str]) -> String {
+    String::from_utf8(briquette(None, args).stderr).unwrap()
+}
+
+fn widest(text: &str) -> usize {
+    text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+}
+
+const NEEDLE: [&str; 11] = [
+    "needle",
+    "--lengths",
+    "128",
+    "--depths",
+    "1",
+    "--samples",
+    "1",
+    "--policies",
+    "tova",
+    "--budgets",
+    "48",
+];
+
+#[test]
+fn tables_fit_the_terminal_and_are_whole_where_asked_for() {
+    for args in [&["policies"][..], &NEEDLE] {
+        for columns in ["80", "120"] {
+            let shown = stdout(Some(columns), args);
+            let table: Vec<&str> =
+                shown.lines().filter(|line| line.contains(['│', '┆', '╞', '┌'])).collect();
+            let width: usize = columns.parse().unwrap();
+            assert!(widest(&table.join("\n")) <= width, "{columns}: {shown}");
+            assert!(shown.contains("tova"), "{shown}");
+        }
+        let whole = stdout(None, args);
+        assert!(widest(&whole) > 120, "{whole}");
+        let wide = stdout(Some("80"), &[args, &["--wide"]].concat());
+        assert_eq!(widest(&wide), widest(&whole));
+    }
+    let narrow = stdout(Some("80"), &["policies"]);
+    assert!(narrow.contains("--wide") && !narrow.contains("positions  "), "{narrow}");
+}
+
+#[test]
+fn quiet_leaves_results_and_errors() {
+    let generate = ["generate", "--prompt", "It was", "--max-new-tokens", "3", "--device", "flex"];
+    let said = stderr(&generate);
+    assert!(said.contains("policy   snapkv"), "{said}");
+    let quiet = briquette(None, &[&generate[..], &["--quiet"]].concat());
+    assert!(quiet.stderr.is_empty() && !quiet.stdout.is_empty(), "{quiet:?}");
+    let failed = stderr(&["-q", "generate", "--prompt", "It", "--policy", "nosuch"]);
+    assert!(failed.starts_with("error: ") && failed.contains("nosuch"), "{failed}");
+    assert_eq!(briquette(None, &["policies", "-q", "-v"]).status.code(), Some(2));
+    // A device without kernels says so where more is asked for.
+    assert!(!said.contains("was not answered by a kernel"), "{said}");
+    let verbose = stderr(&[&generate[..], &["--verbose"]].concat());
+    assert!(verbose.contains("was not answered by a kernel"), "{verbose}");
+}
+
+#[test]
+fn shells_and_manual_know_every_command() {
+    let commands = ["generate", "needle", "run", "tune", "score", "policies", "completions"];
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = stdout(None, &["completions", shell]);
+        assert!(commands.iter().all(|command| script.contains(command)), "{shell}");
+    }
+    let page = stdout(None, &["man"]);
+    assert!(page.contains(".TH briquette") && commands.iter().all(|name| page.contains(name)));
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("man");
+    stdout(None, &["man", "--out", out.to_str().unwrap()]);
+    for command in commands {
+        let file = out.join(format!("briquette-{command}.1"));
+        let page = fs::read_to_string(file).unwrap();
+        assert!(page.contains(".TH ") && page.contains(command), "{page}");
+    }
+}
+
+#[test]
+fn an_error_names_the_option_that_helps() {
+    let generate = ["generate", "--prompt", "It", "--max-new-tokens", "1"];
+    for (more, helps) in [
+        (&["--policy", "snapkv", "--budget", "8"][..], "--budget"),
+        (&["--device", "abacus"], "--device"),
+        (&["--policy", "local-window", "--budget", "1KiB"], "--budget"),
+    ] {
+        let error = stderr(&[&generate[..], more].concat());
+        assert!(error.starts_with("error: ") && error.contains(helps), "{error}");
+    }
+    // A model without a profile.
+    let dir = tempfile::tempdir().unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(format!("{model}/{name}"), dir.path().join(name)).unwrap();
+    }
+    let model = ["--model", dir.path().to_str().unwrap(), "--policy", "headkv"];
+    let error = stderr(&[&generate[..], &model].concat());
+    assert!(error.contains("--profile FILE") && !error.contains("with_profile"), "{error}");
+    // A size is said as it was given.
+    let error = stderr(&[&generate[..], &["--policy", "d2o", "--budget", "512KiB"]].concat());
+    assert!(!error.contains("524288"), "{error}");
+}

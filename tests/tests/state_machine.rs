@@ -1,0 +1,344 @@
+//! Any sequence of calls, failing ones included, beside a plain model of a cache: what has been seen, what may be held, and
+//! that a call that fails changes nothing.
+
+use briquette::{
+    Budget, CacheShape, Error, KvCache, Policy, Prompt, Schedule, methods,
+    position::NoPositionEncoding,
+};
+use briquette_tests::{backends::host, profiles::profile};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use proptest::{prelude::*, sample::select};
+
+const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 32 };
+const ROWS: usize = 2;
+const BUDGET: usize = 40;
+
+/// A call, or a few that belong together.
+#[derive(Clone, Debug)]
+enum Call {
+    /// A prompt is declared.
+    Begin { columns: usize, padding: Option<Vec<usize>> },
+    /// New tokens come to all layers: a whole prompt, a chunk of one, or a decoded token.
+    Attend { columns: usize },
+    /// A call that no cache takes.
+    Bad(Bad),
+    /// The cache is replaced by a copy; the one it was made of goes on by itself.
+    Copy,
+    /// Everything is forgotten.
+    Reset,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Bad {
+    Heads,
+    Rows,
+    Channels,
+    Type,
+    NaN,
+    Layer,
+    NoColumns,
+    EmptyPrompt,
+    PaddingRows,
+    OnlyPadding,
+}
+
+/// What a cache must know, in the plainest way.
+#[derive(Clone, Debug, Default)]
+struct Plain {
+    seen: Option<[usize; ROWS]>,
+    /// Columns declared, padding of the rows, columns that have arrived.
+    prompt: Option<(usize, [usize; ROWS], usize)>,
+}
+
+impl Plain {
+    fn begin(&mut self, columns: usize, padding: [usize; ROWS]) -> bool {
+        let fits = self.prompt.is_none() && columns > 0 && padding.iter().all(|&p| p < columns);
+        if fits {
+            self.prompt = Some((columns, padding, 0));
+        }
+        fits
+    }
+
+    /// Whether these columns can come; if they can, they have.
+    fn attend(&mut self, columns: usize) -> bool {
+        let first = self.seen.is_none_or(|seen| seen == [0; ROWS]);
+        let prompt = self.prompt.or((columns > 1 || first).then_some((columns, [0; ROWS], 0)));
+        let mut seen = self.seen.unwrap_or_default();
+        match prompt {
+            None => seen.iter_mut().for_each(|seen| *seen += columns),
+            Some((declared, _, arrived)) if arrived + columns > declared => return false,
+            Some((declared, padding, arrived)) => {
+                for (seen, padding) in seen.iter_mut().zip(padding) {
+                    *seen += (arrived..arrived + columns).filter(|&at| at >= padding).count();
+                }
+                let arrived = arrived + columns;
+                self.prompt = (arrived < declared).then_some((declared, padding, arrived));
+            }
+        }
+        self.seen = Some(seen);
+        true
+    }
+}
+
+/// Tensors that depend on a counter only.
+struct Numbers {
+    device: Device,
+    next: u64,
+}
+
+impl Numbers {
+    fn tensor(&mut self, dims: [usize; 4]) -> Tensor<4> {
+        let mut draw = || {
+            // Numerical Recipes' generator is random enough here.
+            self.next = self
+                .next
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.next >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let numbers: Vec<f32> = (0..dims.iter().product()).map(|_| draw()).collect();
+        Tensor::from_data(TensorData::new(numbers, dims), &self.device)
+    }
+
+    fn qkv(&mut self, columns: usize) -> [Tensor<4>; 3] {
+        let CacheShape { query_heads, kv_heads, head_dim, .. } = SHAPE;
+        [query_heads, kv_heads, kv_heads].map(|heads| self.tensor([ROWS, heads, columns, head_dim]))
+    }
+}
+
+fn attend(
+    cache: &mut KvCache,
+    layer: usize,
+    [q, k, v]: [Tensor<4>; 3],
+) -> Result<Tensor<4>, Error> {
+    cache.attend(layer, q, k, v, &NoPositionEncoding)
+}
+
+fn bad(cache: &mut KvCache, numbers: &mut Numbers, bad: Bad) -> Result<(), Error> {
+    let [q, k, v] = numbers.qkv(1);
+    let qkv = match bad {
+        Bad::Heads => [q, k.clone().slice([0..ROWS, 0..1]), v],
+        Bad::Rows => [q, k, v].map(|x| x.narrow(0, 0, 1)),
+        Bad::Channels => [q, k, v.slice([0..ROWS, 0..SHAPE.kv_heads, 0..1, 0..8])],
+        Bad::Type => [q.cast(DType::F64), k, v],
+        Bad::NaN => [q, k.mul_scalar(f32::NAN), v],
+        Bad::Layer => return attend(cache, SHAPE.layers, [q, k, v]).map(drop),
+        Bad::NoColumns => {
+            let none = numbers.qkv(0);
+            return attend(cache, 0, none).map(drop);
+        }
+        Bad::EmptyPrompt => return cache.begin_prompt(Prompt::new(0)),
+        Bad::PaddingRows => {
+            return cache.begin_prompt(Prompt::new(9).left_padding(vec![0; ROWS + 1]));
+        }
+        Bad::OnlyPadding => return cache.begin_prompt(Prompt::new(9).left_padding(vec![0, 9])),
+    };
+    attend(cache, 0, qkv).map(drop)
+}
+
+/// What a cache says of itself.
+#[derive(Debug, PartialEq)]
+struct State {
+    seen: Vec<usize>,
+    bytes: [usize; 2],
+    /// `[layer][row][head][entry]`
+    kept: Vec<Vec<Vec<Vec<usize>>>>,
+}
+
+/// That of this cache.
+fn state(cache: &KvCache) -> State {
+    State {
+        seen: cache.tokens_seen(),
+        bytes: [cache.bytes_held(), cache.bytes_full()],
+        kept: (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap()).collect(),
+    }
+}
+
+/// What must hold between any two steps.
+fn check(cache: &KvCache, plain: &Plain) {
+    let name = cache.policy().name().to_owned();
+    let Some(seen) = plain.seen else {
+        assert!(cache.tokens_seen().iter().all(|&seen| seen == 0), "{name}");
+        return;
+    };
+    assert_eq!(cache.tokens_seen(), seen, "{name}");
+    let bytes = 2 * SHAPE.layers * SHAPE.kv_heads * SHAPE.head_dim * 4;
+    assert_eq!(cache.bytes_full(), bytes * seen.iter().sum::<usize>(), "{name}");
+    let protect = cache.policy().protect();
+    let recent = protect.recent.tokens(BUDGET);
+    let even = cache.policy().allocator().name() == "uniform";
+    for (row, &seen) in seen.iter().enumerate() {
+        let mut held = 0;
+        for layer in 0..SHAPE.layers {
+            let heads = &cache.kept_positions(layer).unwrap()[row];
+            let counts = &cache.kept_by_head(layer).unwrap()[row];
+            for (kept, &count) in heads.iter().zip(counts) {
+                let place = format!("{name}, layer {layer}, row {row}: {kept:?} of {seen}");
+                assert_eq!(kept.len(), count, "{place}");
+                assert!(kept.windows(2).all(|pair| pair[0] < pair[1]), "{place}");
+                assert!(kept.iter().all(|&position| position < seen), "{place}");
+                let ends = (0..protect.sinks.min(seen)).chain(seen.saturating_sub(recent)..seen);
+                // A share of the budget is one of the layer's own where layers have their own.
+                for position in ends.filter(|_| even) {
+                    assert!(kept.contains(&position), "{position} is gone: {place}");
+                }
+                if seen <= BUDGET && !cache.policy().reducer().makes_ragged_heads() {
+                    // Nothing had to go, save for layers and heads that have less than the others.
+                    assert!(!even || kept.len() == seen, "{place}");
+                }
+                held += count;
+            }
+        }
+        let compresses = cache.policy().budget().is_some() && plain.prompt.is_none();
+        let decodes = cache.policy().schedule().decode_every == Some(1);
+        if compresses && decodes && !cache.policy().reducer().makes_shared_entries() {
+            // Shares are whole numbers: a head may have one more, which another has not.
+            let all = BUDGET * SHAPE.layers * SHAPE.kv_heads;
+            assert!(held <= all, "{name}, row {row}: {held} held, {all} budgeted");
+        }
+    }
+    match name.as_str() {
+        "full" => {
+            let all = |row: usize| vec![(0..seen[row]).collect::<Vec<_>>(); SHAPE.kv_heads];
+            let expected: Vec<_> = (0..ROWS).map(all).collect();
+            assert_eq!(cache.kept_positions(1).unwrap(), expected);
+        }
+        "local-window" if plain.prompt.is_none() => {
+            let last = |row: usize| {
+                let from = seen[row].saturating_sub(BUDGET);
+                vec![(from..seen[row]).collect::<Vec<_>>(); SHAPE.kv_heads]
+            };
+            let expected: Vec<_> = (0..ROWS).map(last).collect();
+            assert_eq!(cache.kept_positions(0).unwrap(), expected);
+        }
+        _ => {}
+    }
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let padding = || prop::option::of(prop::collection::vec(0_usize..20, ROWS));
+    let bads = vec![
+        Bad::Heads,
+        Bad::Rows,
+        Bad::Channels,
+        Bad::Type,
+        Bad::NaN,
+        Bad::Layer,
+        Bad::NoColumns,
+        Bad::EmptyPrompt,
+        Bad::PaddingRows,
+        Bad::OnlyPadding,
+    ];
+    let call = prop_oneof![
+        2 => (1_usize..70, padding()).prop_map(|(columns, padding)| Call::Begin { columns, padding }),
+        4 => (1_usize..50).prop_map(|columns| Call::Attend { columns }),
+        4 => Just(Call::Attend { columns: 1 }),
+        3 => select(bads).prop_map(Call::Bad),
+        1 => Just(Call::Copy),
+        1 => Just(Call::Reset),
+    ];
+    prop::collection::vec(call, 1..14)
+}
+
+/// Every method, compressing at each decoded token where its paper does, and where it does not.
+fn policies() -> Vec<Policy> {
+    let all = methods().into_iter().map(|method| {
+        Policy::named(&method.name, Budget::Tokens(BUDGET)).unwrap().with_profile(profile(SHAPE))
+    });
+    let more = ["snapkv", "adakv", "cake", "compresskv"].map(|name| {
+        let policy = Policy::named(name, Budget::Tokens(BUDGET)).unwrap();
+        policy.with_schedule(Schedule::always(1)).with_profile(profile(SHAPE))
+    });
+    all.chain(more).collect()
+}
+
+fn play(policy: Policy, calls: &[Call]) {
+    let device = host();
+    let mut numbers = Numbers { device: device.clone(), next: calls.len() as u64 };
+    let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+    let mut plain = Plain::default();
+    for call in calls {
+        let before = state(&cache);
+        let mut after = plain.clone();
+        let (taken, found) = match call {
+            Call::Begin { columns, padding } => {
+                let mut prompt = Prompt::new(*columns);
+                let mut of_rows = [0; ROWS];
+                if let Some(padding) = padding {
+                    of_rows.copy_from_slice(padding);
+                    prompt = prompt.left_padding(padding.clone());
+                }
+                (after.begin(*columns, of_rows), cache.begin_prompt(prompt))
+            }
+            Call::Attend { columns } => {
+                let taken = after.attend(*columns);
+                let mut found = Ok(());
+                for layer in 0..SHAPE.layers {
+                    let output = attend(&mut cache, layer, numbers.qkv(*columns));
+                    match output {
+                        Ok(output) => {
+                            let expected = [ROWS, SHAPE.query_heads, *columns, SHAPE.head_dim];
+                            assert_eq!(output.dims(), expected);
+                            let sum = output.abs().sum().try_into_vec_as::<f32>().unwrap()[0];
+                            assert!(sum.is_finite(), "{sum}");
+                        }
+                        Err(error) => {
+                            // A step that the first layer takes is taken by all.
+                            assert_eq!(layer, 0, "{error}");
+                            found = Err(error);
+                            break;
+                        }
+                    }
+                }
+                (taken, found)
+            }
+            Call::Bad(kind) => {
+                let found = bad(&mut cache, &mut numbers, *kind);
+                // Before the first token any number of rows will do.
+                let any_rows = plain.seen.is_none();
+                let of_rows = matches!(kind, Bad::Rows | Bad::PaddingRows);
+                if of_rows && any_rows {
+                    cache.reset();
+                    plain = Plain::default();
+                    continue;
+                }
+                (false, found)
+            }
+            Call::Copy => {
+                let mut other = cache.clone();
+                std::mem::swap(&mut cache, &mut other);
+                for layer in 0..SHAPE.layers {
+                    let _ = attend(&mut other, layer, numbers.qkv(1));
+                }
+                other.reset();
+                (true, Ok(()))
+            }
+            Call::Reset => {
+                cache.reset();
+                after = Plain::default();
+                (true, Ok(()))
+            }
+        };
+        match found {
+            Ok(()) => assert!(taken, "{call:?} was taken, {plain:?}"),
+            Err(error) => {
+                assert!(!taken, "{call:?} was refused, {plain:?}: {error}");
+                assert_eq!(state(&cache), before, "{call:?} changed the cache: {error}");
+                continue;
+            }
+        }
+        plain = after;
+        check(&cache, &plain);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_cache_does_what_a_plain_one_does(calls in calls()) {
+        for policy in policies() {
+            play(policy, &calls);
+        }
+    }
+}
