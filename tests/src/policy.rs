@@ -7,10 +7,13 @@ use briquette::{
     },
     cache::store::Quantized,
     policy::{PositionMode, Recent},
-    reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
+    reduce::{
+        Compare, EmaMerge, EmaWeights, Evict, EvictThenMerge, GaussianMerge, MergeWeights, Pivot,
+        Redundancy, Rotate, Sigma, Threshold, ValueMerge,
+    },
     score::{
         AccumulatedAttention, GlobalLocal, HeadMean, Normalize, Pick, Pool, Recency,
-        RetrievalHeads, RobustAttention, WindowAttention, WindowVariance,
+        RetrievalHeads, RobustAttention, ScoreFrom, WindowAttention, WindowVariance,
     },
 };
 
@@ -37,6 +40,7 @@ pub fn policy(
         .with_recent(match method.recent {
             reference::Recent::Tokens(tokens) => Recent::Tokens(tokens),
             reference::Recent::Share(share) => Recent::Share(share),
+            reference::Recent::HeavyToRecent(heavy, recent) => Recent::HeavyToRecent(heavy, recent),
         })
         .with_positions(match method.positions {
             Positions::Written => PositionMode::Written,
@@ -84,8 +88,13 @@ fn with_score(policy: Policy, score: Score) -> Policy {
         Score::Variance { window, gamma, pool: smooth } => {
             policy.with_score(WindowVariance { window, gamma, pool: smooth.map(pool) })
         }
-        Score::GlobalLocal { window, pool: smooth } => {
-            policy.with_score(GlobalLocal { window, pool: smooth.map(pool) })
+        Score::GlobalLocal { window, pool: smooth, from, pool_window } => {
+            let from = match from {
+                reference::From::Both => ScoreFrom::Both,
+                reference::From::All => ScoreFrom::All,
+                reference::From::Window => ScoreFrom::Window,
+            };
+            policy.with_score(GlobalLocal { window, pool: smooth.map(pool), from, pool_window })
         }
     }
 }
@@ -106,36 +115,67 @@ fn with_allocate(policy: Policy, allocate: Allocate) -> Policy {
             };
             policy.with_allocate(VarianceShare { share, normalize })
         }
-        Allocate::HeadAdaptive { floor, by } => {
-            policy.with_allocate(HeadAdaptive { floor, by: by.map(window) })
-        }
+        Allocate::HeadAdaptive { floor, by, layers } => policy.with_allocate(HeadAdaptive {
+            floor,
+            by: by.map(window),
+            layers: layers.map(error_aware),
+        }),
         Allocate::HeadProfile { beta, scores } => {
             policy.with_allocate(HeadProfile { beta, by: kind(scores) })
         }
-        Allocate::ErrorAware { least, most } => policy.with_allocate(ErrorAware { least, most }),
+        Allocate::ErrorAware(layers) => policy.with_allocate(error_aware(layers)),
     }
 }
 
 fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
     match reduce {
         Reduce::Evict => policy.with_reduce(Evict {}),
-        Reduce::EmaMerge { beta } => policy.with_reduce(EmaMerge { beta }),
+        Reduce::EmaMerge { beta, all, compare, average } => policy.with_reduce(EmaMerge {
+            beta,
+            threshold: if all { Threshold::None } else { Threshold::Ema },
+            compare: match compare {
+                reference::Compare::Keys => Compare::Keys,
+                reference::Compare::Values => Compare::Values,
+                reference::Compare::Each => Compare::Each,
+            },
+            weights: if average { EmaWeights::Average } else { EmaWeights::Cosine },
+        }),
         Reduce::ValueMerge { window, seed, prompts } => {
             policy.with_reduce(ValueMerge { window, seed, prompts })
         }
-        Reduce::GaussianMerge { protect, threshold, sigma, scale_values } => {
+        Reduce::GaussianMerge { protect, threshold, sigma, scale_values, pivot } => {
             let sigma = match sigma {
                 reference::Sigma::Fixed(sigma) => Sigma::Fixed(sigma),
                 reference::Sigma::Adaptive => Sigma::Adaptive,
+                reference::Sigma::FixedPoint => Sigma::FixedPoint,
+                reference::Sigma::Average => Sigma::Average,
             };
-            policy.with_reduce(GaussianMerge { protect, threshold, sigma, scale_values })
+            let pivot = match pivot {
+                reference::Pivot::Score => Pivot::Score,
+                reference::Pivot::Last => Pivot::Last,
+                reference::Pivot::Random(seed) => Pivot::Random(seed),
+            };
+            policy.with_reduce(GaussianMerge { protect, threshold, sigma, scale_values, pivot })
         }
-        Reduce::EvictThenMerge { gamma, tau, rotate } => {
+        Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention, mean_length } => {
             let rotate = match rotate {
                 reference::Rotate::Own => Rotate::Own,
                 reference::Rotate::Center => Rotate::Center,
             };
-            policy.with_reduce(EvictThenMerge { gamma, tau, rotate })
+            let redundancy = match redundancy {
+                reference::Redundancy::Both => Redundancy::KeysAndValues,
+                reference::Redundancy::Keys => Redundancy::Keys,
+                reference::Redundancy::Values => Redundancy::Values,
+            };
+            let weights = if by_attention { MergeWeights::Attention } else { MergeWeights::Score };
+            policy.with_reduce(EvictThenMerge {
+                gamma,
+                tau,
+                rotate,
+                redundancy,
+                weights,
+                mean_length,
+            })
         }
     }
 }
@@ -148,6 +188,10 @@ fn with_store(policy: Policy, store: Store) -> Policy {
             policy.with_store(Quantized { bits: bits as u8, group, residual })
         }
     }
+}
+
+fn error_aware(reference::ErrorAware { least, most }: reference::ErrorAware) -> ErrorAware {
+    ErrorAware { least, most }
 }
 
 fn window(Window { window, pool: smooth, heads }: Window) -> WindowAttention {

@@ -68,6 +68,11 @@ impl Attention {
         let out = attend.attend(layer, q, k, v, positions)?;
         Ok(self.o_proj.forward(merge_heads(out)))
     }
+
+    /// The weights of the output projection, `[heads * head_dim, hidden_size]`.
+    pub(crate) fn output_projection(&self) -> Tensor<2> {
+        self.o_proj.weight.val()
+    }
 }
 
 /// `[batch, tokens, heads * head_dim]` -> `[batch, heads, tokens, head_dim]`

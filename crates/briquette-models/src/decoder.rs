@@ -56,6 +56,11 @@ impl Decoder {
         }
         Ok(self.norm.forward(x))
     }
+
+    /// The weights of each layer's output projection, `[heads * head_dim, hidden_size]`.
+    pub(crate) fn output_projections(&self) -> Vec<Tensor<2>> {
+        self.layers.iter().map(Layer::output_projection).collect()
+    }
 }
 
 /// The norm after the last layer.
@@ -111,6 +116,14 @@ impl Layer {
             Self::PreNorm(inner) => inner.forward(x, layer, positions, attend),
             Self::Falcon(inner) => inner.forward(x, layer, positions, attend),
             Self::Gemma(inner) => inner.forward(x, layer, positions, attend),
+        }
+    }
+
+    fn output_projection(&self) -> Tensor<2> {
+        match self {
+            Self::PreNorm(inner) => inner.self_attn.output_projection(),
+            Self::Falcon(inner) => inner.output_projection(),
+            Self::Gemma(inner) => inner.output_projection(),
         }
     }
 }
@@ -175,6 +188,13 @@ impl SelfAttention {
         match self {
             Self::Separate(attention) => attention.forward(x, layer, positions, attend),
             Self::Fused(attention) => attention.forward(x, layer, positions, attend),
+        }
+    }
+
+    fn output_projection(&self) -> Tensor<2> {
+        match self {
+            Self::Separate(attention) => attention.output_projection(),
+            Self::Fused(attention) => attention.output_projection(),
         }
     }
 }

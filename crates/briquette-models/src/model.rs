@@ -65,6 +65,12 @@ impl Model {
         self.positions.of(layer)
     }
 
+    /// What the attention of each layer is multiplied by before it is added to the hidden states, `W_O`:
+    /// `[query_heads * head_dim, hidden_size]`, a bias left out.
+    pub fn output_projections(&self) -> Vec<Tensor<2>> {
+        self.model.output_projections()
+    }
+
     /// What a cache for this model looks like.
     pub fn cache_shape(&self) -> CacheShape {
         self.config.cache_shape()

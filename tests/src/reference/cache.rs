@@ -67,6 +67,8 @@ pub struct Entry {
     pub value: Vec<f64>,
     /// Every weight it ever received, `[query head of the group][query that saw it]`.
     pub received: Vec<Vec<f64>>,
+    /// The length of its key when it came. EMS keeps it, whatever the direction its members share.
+    pub norm: f64,
     /// EMS: the position of the center whose key direction and value it shares; mostly its own.
     pub center: usize,
     /// EMS: the weights of the last finished window of queries.
@@ -98,8 +100,8 @@ pub struct LayerCache {
     pub decoded: usize,
     /// What an allocator that looks at layers saw of this one when the last prompt was complete.
     pub measured: Option<f64>,
-    /// D2O: the similarity that was enough to be merged, at the last compression.
-    pub threshold: Option<f64>,
+    /// D2O: the similarity that was enough to be merged, at the last compression: of keys, and of values.
+    pub thresholds: [Option<f64>; 2],
     /// EMS: tokens decoded since the last finished window of queries.
     pub in_window: usize,
     /// KIVI: how many of the oldest entries are quantized, `[kv_heads]`.
@@ -131,7 +133,7 @@ impl ModelCache {
             prompt_start: 0,
             decoded: 0,
             measured: None,
-            threshold: None,
+            thresholds: [None; 2],
             in_window: 0,
             quantized: vec![0; settings.kv_heads],
         };
@@ -258,6 +260,7 @@ impl ModelCache {
                 let held_encoded = method.positions == Positions::Written;
                 cache.heads[head].push(Entry {
                     position,
+                    norm: key.iter().map(|x| x * x).sum::<f64>().sqrt(),
                     key: if held_encoded { encoding.encode(key, position) } else { key.clone() },
                     value: v[head][token].clone(),
                     received: vec![Vec::new(); group],

@@ -92,6 +92,11 @@ impl FalconLayer {
         let attention = self.self_attention.forward(normal.clone(), layer, positions, attend)?;
         Ok(x + attention + self.mlp.forward(normal))
     }
+
+    /// The weights of the output projection, `[heads * head_dim, hidden_size]`.
+    pub(crate) fn output_projection(&self) -> Tensor<2> {
+        self.self_attention.dense.weight.val()
+    }
 }
 
 pub(crate) fn layer_norm(config: &ModelConfig, device: &Device) -> LayerNorm {

@@ -161,4 +161,9 @@ impl GemmaLayer {
         let inner = self.mlp.forward(normal);
         Ok(x + self.post_feedforward_layernorm.forward(inner))
     }
+
+    /// The weights of the output projection, `[heads * head_dim, hidden_size]`.
+    pub(crate) fn output_projection(&self) -> Tensor<2> {
+        self.self_attn.output_projection()
+    }
 }

@@ -57,6 +57,11 @@ impl FusedAttention {
         let out = attend.attend(layer, q, k, v, positions)?;
         Ok(self.o_proj.forward(merge_heads(out)))
     }
+
+    /// The weights of the output projection, `[heads * head_dim, hidden_size]`.
+    pub(crate) fn output_projection(&self) -> Tensor<2> {
+        self.o_proj.weight.val()
+    }
 }
 
 /// SwiGLU (Shazeer, 2020) of one matrix.

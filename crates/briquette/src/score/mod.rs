@@ -14,7 +14,7 @@ mod variance;
 mod window;
 
 pub use accumulated::{AccumulatedAttention, Normalize};
-pub use global_local::GlobalLocal;
+pub use global_local::{GlobalLocal, ScoreFrom};
 pub use recency::Recency;
 pub use retrieval::{Pick, RetrievalHeads};
 pub use robust::RobustAttention;

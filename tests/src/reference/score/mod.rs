@@ -9,6 +9,7 @@ pub mod window;
 use super::ModelCache;
 use super::margin::Margin;
 
+pub use global_local::From;
 pub use window::{Heads, Pick, Pool, Window};
 
 /// How entries are scored.
@@ -43,6 +44,10 @@ pub enum Score {
         window: usize,
         /// Smoothing.
         pool: Option<Pool>,
+        /// Whose attention counts.
+        from: From,
+        /// Whether the last tokens' own scores are smoothed with the others.
+        pool_window: bool,
     },
 }
 
@@ -65,8 +70,8 @@ impl Score {
             Self::Variance { window, gamma, pool } => {
                 variance::scores(cache, layer, window, gamma, pool)
             }
-            Self::GlobalLocal { window, pool } => {
-                global_local::scores(&cache.layers[layer], window, pool)
+            Self::GlobalLocal { window, pool, from, pool_window } => {
+                global_local::scores(&cache.layers[layer], window, pool, from, pool_window)
             }
         }
     }
@@ -83,6 +88,7 @@ pub(crate) mod by_hand {
     pub(crate) fn entry(position: usize, key: &[f64], value: &[f64], accumulated: f64) -> Entry {
         Entry {
             position,
+            norm: key.iter().map(|x| x * x).sum::<f64>().sqrt(),
             key: key.to_vec(),
             value: value.to_vec(),
             received: vec![vec![accumulated]],
