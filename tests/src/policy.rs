@@ -157,7 +157,7 @@ fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
             };
             policy.with_reduce(GaussianMerge { protect, threshold, sigma, scale_values, pivot })
         }
-        Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention, mean_length } => {
+        Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention } => {
             let rotate = match rotate {
                 reference::Rotate::Own => Rotate::Own,
                 reference::Rotate::Center => Rotate::Center,
@@ -168,14 +168,7 @@ fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
                 reference::Redundancy::Values => Redundancy::Values,
             };
             let weights = if by_attention { MergeWeights::Attention } else { MergeWeights::Score };
-            policy.with_reduce(EvictThenMerge {
-                gamma,
-                tau,
-                rotate,
-                redundancy,
-                weights,
-                mean_length,
-            })
+            policy.with_reduce(EvictThenMerge { gamma, tau, rotate, redundancy, weights })
         }
     }
 }

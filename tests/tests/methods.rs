@@ -406,21 +406,19 @@ fn ems_ablations() {
         let score = Score::GlobalLocal { window: 5, pool, from, pool_window };
         Method { score, ..ems }
     };
-    let reduce = |gamma, redundancy, by_attention, mean_length| {
+    let reduce = |gamma, redundancy, by_attention| {
         let (tau, rotate) = (0.6, Rotate::Own);
-        let reduce =
-            Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention, mean_length };
+        let reduce = Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention };
         Method { reduce, ..ems }
     };
     for method in [
         score(From::All, false),
         score(From::Window, false),
         score(From::Both, true),
-        reduce(2.0, Redundancy::Keys, false, false),
-        reduce(2.0, Redundancy::Values, false, false),
-        reduce(f64::INFINITY, Redundancy::Both, false, false),
-        reduce(2.0, Redundancy::Both, true, false),
-        reduce(2.0, Redundancy::Both, false, true),
+        reduce(2.0, Redundancy::Keys, false),
+        reduce(2.0, Redundancy::Values, false),
+        reduce(f64::INFINITY, Redundancy::Both, false),
+        reduce(2.0, Redundancy::Both, true),
     ] {
         check_in(&[DType::F32], method, Some(1));
     }
@@ -471,7 +469,7 @@ fn quantized(method: Method, bits: u32) -> Method {
 
 #[test]
 fn kivi() {
-    for bits in [2, 4, 8] {
+    for bits in [1, 2, 4, 8] {
         check(quantized(Method::full(), bits), None);
     }
 }

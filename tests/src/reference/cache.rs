@@ -67,8 +67,6 @@ pub struct Entry {
     pub value: Vec<f64>,
     /// Every weight it ever received, `[query head of the group][query that saw it]`.
     pub received: Vec<Vec<f64>>,
-    /// The length of its key when it came. EMS keeps it, whatever the direction its members share.
-    pub norm: f64,
     /// EMS: the position of the center whose key direction and value it shares; mostly its own.
     pub center: usize,
     /// EMS: the weights of the last finished window of queries.
@@ -260,7 +258,6 @@ impl ModelCache {
                 let held_encoded = method.positions == Positions::Written;
                 cache.heads[head].push(Entry {
                     position,
-                    norm: key.iter().map(|x| x * x).sum::<f64>().sqrt(),
                     key: if held_encoded { encoding.encode(key, position) } else { key.clone() },
                     value: v[head][token].clone(),
                     received: vec![Vec::new(); group],

@@ -292,7 +292,7 @@ impl Policy {
             .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
     }
 
-    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (2, 4 or 8), the last 128 tokens in full precision.
+    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (1, 2, 4 or 8), the last 128 tokens in full precision.
     pub fn kivi(bits: u8) -> Self {
         Self::full().with_name("kivi").with_kivi(bits)
     }

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{Reduced, Reducer};
@@ -10,8 +10,7 @@ use crate::{
     ops::{
         ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
         RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table,
-        aligned, aligned_rows, counted, few_widths_from, fillers, moved, norm, select_entries,
-        unit,
+        aligned, aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
     },
     ops::{Entries, Sharing, Track, Tracks},
     spec::is_default,
@@ -36,6 +35,7 @@ use crate::{
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EvictThenMerge {
     /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging (Table 7).
+    #[serde(with = "crate::infinite")]
     pub gamma: f64,
     /// The redundancy above which a token is merged: 1 merges nothing.
     pub tau: f64,
@@ -48,10 +48,6 @@ pub struct EvictThenMerge {
     /// What tokens weigh when they are merged.
     #[serde(default, skip_serializing_if = "is_default")]
     pub weights: MergeWeights,
-    /// Whether a merged key has the length of the mean of its unit vectors, at most 1, times its token's norm; else
-    /// that mean is made unit length again, so that every token keeps the norm of its key.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub mean_length: bool,
 }
 
 impl Default for EvictThenMerge {
@@ -63,7 +59,6 @@ impl Default for EvictThenMerge {
             rotate: Rotate::default(),
             redundancy: Redundancy::default(),
             weights: MergeWeights::default(),
-            mean_length: false,
         }
     }
 }
@@ -290,9 +285,8 @@ impl Step<'_> {
         let merging = self.merging(&scores, rest)?;
 
         // An entry is a key, a value, the column of its center, and the weight of its tokens.
-        let keys = view.entries.keys.clone();
         let all = Entries {
-            keys: if self.reducer.mean_length { self.of_tokens(keys) } else { keys },
+            keys: view.entries.keys.clone(),
             values: view.entries.values.clone(),
             positions: table.centers.clone(),
             tracks: Tracks::default().with(Track::Scores, self.weights()?),
@@ -301,7 +295,6 @@ impl Step<'_> {
         let left = select_entries(all.clone(), &kept, ops)?;
         let columns = left.positions.clone();
         let (keys, values, merged) = match merging {
-            None if self.reducer.mean_length => (left.keys, left.values, None),
             None => (unit(left.keys).cast(all.keys.dtype()), left.values, None),
             Some(rows) => {
                 let from = select_entries(all, &rows, ops)?;
@@ -356,28 +349,6 @@ impl Step<'_> {
         })?)
     }
 
-    /// Keys as tokens hold them: those of a row of its own divided by their length.
-    fn of_tokens(&self, keys: Tensor<4>) -> Tensor<4> {
-        let dtype = keys.dtype();
-        let lengths = self.lengths().clamp_min(f32::MIN_POSITIVE).unsqueeze_dim(3);
-        (keys.cast(DType::F32) / lengths).cast(dtype)
-    }
-
-    /// The length of the key of each row, f32, `[batch, kv_heads, rows]`: that of its own token's key, or 1 where tokens
-    /// share a direction and have norms of their own.
-    fn lengths(&self) -> Tensor<3> {
-        let lengths = norm(self.view.entries.keys.clone()).squeeze_dim(3);
-        match &self.view.entries.sharing {
-            Some(sharing) if self.reducer.mean_length => {
-                let rows = lengths.dims()[2];
-                let shared = sharing.own.iter().map(|own| rows - own);
-                let shared = fillers(shared, lengths.dims(), &lengths.device());
-                lengths.mask_fill(shared, 1.0)
-            }
-            _ => lengths,
-        }
-    }
-
     /// Keys and values of what is `left` when what is like its centers has been merged into them: all but the window.
     fn merge(
         &self,
@@ -424,7 +395,7 @@ impl Step<'_> {
             other_keys: from.keys,
             other_values: from.values,
             slot: moved(nearest.index.clone(), &first),
-            directions: !self.reducer.mean_length,
+            directions: true,
         })?;
         Ok((keys, values, Merged { rows, nearest, first: missing }))
     }
@@ -467,7 +438,7 @@ impl Step<'_> {
                 entries: &counts.entries,
                 rows: table.rows.clone(),
                 norms: table.norms.clone(),
-                lengths: self.lengths(),
+                lengths: norm(view.entries.keys.clone()).squeeze_dim(3),
                 positions: view.entries.positions.clone(),
                 tracks: view.entries.tracks.clone(),
             })?;

@@ -38,8 +38,6 @@ pub struct EvictThenMerge {
     pub redundancy: Redundancy,
     /// Whether members weigh what attention they received, rather than their scores.
     pub by_attention: bool,
-    /// Whether a merged direction keeps the length of the mean of directions, rather than being made unit length.
-    pub mean_length: bool,
     /// The position at which the window of last tokens begins.
     pub first_recent: usize,
 }
@@ -142,7 +140,9 @@ impl EvictThenMerge {
         center: usize,
         joining: &[usize],
     ) -> Vec<Entry> {
-        let over = |vector: &[f64], length: f64| {
+        let length = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let unit = |vector: &[f64]| {
+            let length = length(vector);
             vector
                 .iter()
                 .map(|x| if length == 0.0 { 0.0 } else { x / length })
@@ -162,7 +162,7 @@ impl EvictThenMerge {
             total += weight;
             // Its members share one direction and one value.
             let shared = &members[indices[0]];
-            for (sum, x) in direction.iter_mut().zip(over(&shared.key, shared.norm)) {
+            for (sum, x) in direction.iter_mut().zip(unit(&shared.key)) {
                 *sum += weight * x;
             }
             for (sum, x) in value.iter_mut().zip(&shared.value) {
@@ -173,10 +173,10 @@ impl EvictThenMerge {
         if joining.is_empty() {
             return all;
         }
-        let length = direction.iter().map(|x| x * x).sum::<f64>().sqrt();
-        let direction = over(&direction, if self.mean_length { total } else { length });
+        let direction = unit(&direction);
         for member in &mut all {
-            member.key = direction.iter().map(|x| member.norm * x).collect();
+            let norm = length(&member.key);
+            member.key = direction.iter().map(|x| norm * x).collect();
             member.value = value.iter().map(|x| x / total).collect();
             member.center = center;
         }
@@ -217,7 +217,6 @@ mod tests {
         tau: 0.6,
         redundancy: Redundancy::Both,
         by_attention: false,
-        mean_length: false,
         first_recent: 5,
     };
 

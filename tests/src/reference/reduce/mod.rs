@@ -64,8 +64,6 @@ pub enum Reduce {
         redundancy: Redundancy,
         /// Whether members weigh what attention they received, rather than their scores.
         by_attention: bool,
-        /// Whether merged directions keep the length of a mean of directions.
-        mean_length: bool,
     },
 }
 
@@ -73,14 +71,7 @@ impl Reduce {
     /// EMS's, with the paper's choices but for these.
     pub fn ems(gamma: f64, tau: f64, rotate: Rotate) -> Self {
         let redundancy = Redundancy::Both;
-        Self::EvictThenMerge {
-            gamma,
-            tau,
-            rotate,
-            redundancy,
-            by_attention: false,
-            mean_length: false,
-        }
+        Self::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention: false }
     }
 
     /// D2O's.
@@ -109,7 +100,7 @@ pub fn reduce(cache: &mut ModelCache, layer: usize, keep: &[usize], margin: &mut
             let heads = &mut cache.layers[layer].heads;
             merge.apply(heads, keep.iter().sum(), &protected, layer, margin);
         }
-        Reduce::EvictThenMerge { gamma, tau, redundancy, by_attention, mean_length, .. } => {
+        Reduce::EvictThenMerge { gamma, tau, redundancy, by_attention, .. } => {
             let scores = method.score.scores(cache, layer, margin);
             let LayerCache { heads, seen, .. } = &mut cache.layers[layer];
             for ((entries, scores), keep) in heads.iter_mut().zip(&scores).zip(keep) {
@@ -119,7 +110,6 @@ pub fn reduce(cache: &mut ModelCache, layer: usize, keep: &[usize], margin: &mut
                     tau,
                     redundancy,
                     by_attention,
-                    mean_length,
                     first_recent,
                 };
                 *entries = merge.apply(entries, scores, *keep, margin);

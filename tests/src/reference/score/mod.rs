@@ -88,7 +88,6 @@ pub(crate) mod by_hand {
     pub(crate) fn entry(position: usize, key: &[f64], value: &[f64], accumulated: f64) -> Entry {
         Entry {
             position,
-            norm: key.iter().map(|x| x * x).sum::<f64>().sqrt(),
             key: key.to_vec(),
             value: value.to_vec(),
             received: vec![vec![accumulated]],
