@@ -10,12 +10,15 @@ use briquette::{
     },
     cache::store::Quantized,
     policy::{PositionMode, Recent},
-    reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
+    reduce::{
+        Compare, EmaMerge, EmaWeights, Evict, EvictThenMerge, GaussianMerge, MergeWeights, Pivot,
+        Redundancy, Rotate, Sigma, Threshold, ValueMerge,
+    },
     score::{
         AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur,
         ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative, Leverage,
-        Normalize, Pick, Pool, Random, Recency, Redundancy, RetrievalHeads, RobustAttention,
-        WholeChunks, WindowAttention, WindowVariance,
+        Normalize, Pick, Pool, Random, Recency, Redundancy as KeyRedundancy, RetrievalHeads,
+        RobustAttention, ScoreFrom, WholeChunks, WindowAttention, WindowVariance,
     },
 };
 
@@ -43,6 +46,7 @@ pub fn policy(
         .with_recent(match method.recent {
             reference::Recent::Tokens(tokens) => Recent::Tokens(tokens),
             reference::Recent::Share(share) => Recent::Share(share),
+            reference::Recent::HeavyToRecent(heavy, recent) => Recent::HeavyToRecent(heavy, recent),
         })
         .with_positions(match method.positions {
             Positions::Written => PositionMode::Written,
@@ -91,8 +95,13 @@ fn with_score(policy: Policy, score: Score) -> Policy {
         Score::Variance { window, gamma, pool: smooth } => {
             policy.with_score(WindowVariance { window, gamma, pool: smooth.map(pool) })
         }
-        Score::GlobalLocal { window, pool: smooth } => {
-            policy.with_score(GlobalLocal { window, pool: smooth.map(pool) })
+        Score::GlobalLocal { window, pool: smooth, from, pool_window } => {
+            let from = match from {
+                reference::From::Both => ScoreFrom::Both,
+                reference::From::All => ScoreFrom::All,
+                reference::From::Window => ScoreFrom::Window,
+            };
+            policy.with_score(GlobalLocal { window, pool: smooth.map(pool), from, pool_window })
         }
         Score::KeyNorm => policy.with_score(KeyNorm {}),
         Score::KeyDifference => policy.with_score(KeyDifference {}),
@@ -112,7 +121,7 @@ fn with_score(policy: Policy, score: Score) -> Policy {
             policy.with_score(ExpectedAttention { future, epsilon })
         }
         Score::Redundancy { window: of, lambda } => {
-            policy.with_score(Redundancy { attention: window(of), lambda })
+            policy.with_score(KeyRedundancy { attention: window(of), lambda })
         }
         Score::Chunks { length, inner } => {
             policy.with_score(WholeChunks { length, of: scorer(inner) })
@@ -140,36 +149,60 @@ fn with_allocate(policy: Policy, allocate: Allocate) -> Policy {
             };
             policy.with_allocate(VarianceShare { share, normalize })
         }
-        Allocate::HeadAdaptive { floor, by } => {
-            policy.with_allocate(HeadAdaptive { floor, by: by.map(window) })
-        }
+        Allocate::HeadAdaptive { floor, by, layers } => policy.with_allocate(HeadAdaptive {
+            floor,
+            by: by.map(window),
+            layers: layers.map(error_aware),
+        }),
         Allocate::HeadProfile { beta, scores } => {
             policy.with_allocate(HeadProfile { beta, by: kind(scores) })
         }
-        Allocate::ErrorAware { least, most } => policy.with_allocate(ErrorAware { least, most }),
+        Allocate::ErrorAware(layers) => policy.with_allocate(error_aware(layers)),
     }
 }
 
 fn with_reduce(policy: Policy, reduce: Reduce) -> Policy {
     match reduce {
         Reduce::Evict => policy.with_reduce(Evict {}),
-        Reduce::EmaMerge { beta } => policy.with_reduce(EmaMerge { beta }),
+        Reduce::EmaMerge { beta, all, compare, average } => policy.with_reduce(EmaMerge {
+            beta,
+            threshold: if all { Threshold::None } else { Threshold::Ema },
+            compare: match compare {
+                reference::Compare::Keys => Compare::Keys,
+                reference::Compare::Values => Compare::Values,
+                reference::Compare::Each => Compare::Each,
+            },
+            weights: if average { EmaWeights::Average } else { EmaWeights::Cosine },
+        }),
         Reduce::ValueMerge { window, seed, prompts } => {
             policy.with_reduce(ValueMerge { window, seed, prompts })
         }
-        Reduce::GaussianMerge { protect, threshold, sigma, scale_values } => {
+        Reduce::GaussianMerge { protect, threshold, sigma, scale_values, pivot } => {
             let sigma = match sigma {
                 reference::Sigma::Fixed(sigma) => Sigma::Fixed(sigma),
                 reference::Sigma::Adaptive => Sigma::Adaptive,
+                reference::Sigma::FixedPoint => Sigma::FixedPoint,
+                reference::Sigma::Average => Sigma::Average,
             };
-            policy.with_reduce(GaussianMerge { protect, threshold, sigma, scale_values })
+            let pivot = match pivot {
+                reference::Pivot::Score => Pivot::Score,
+                reference::Pivot::Last => Pivot::Last,
+                reference::Pivot::Random(seed) => Pivot::Random(seed),
+            };
+            policy.with_reduce(GaussianMerge { protect, threshold, sigma, scale_values, pivot })
         }
-        Reduce::EvictThenMerge { gamma, tau, rotate } => {
+        Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention } => {
             let rotate = match rotate {
                 reference::Rotate::Own => Rotate::Own,
                 reference::Rotate::Center => Rotate::Center,
             };
-            policy.with_reduce(EvictThenMerge { gamma, tau, rotate })
+            let redundancy = match redundancy {
+                reference::Redundancy::Both => Redundancy::KeysAndValues,
+                reference::Redundancy::Keys => Redundancy::Keys,
+                reference::Redundancy::Values => Redundancy::Values,
+            };
+            let weights = if by_attention { MergeWeights::Attention } else { MergeWeights::Score };
+            policy.with_reduce(EvictThenMerge { gamma, tau, rotate, redundancy, weights })
         }
     }
 }
@@ -194,6 +227,10 @@ fn scorer(inner: Inner) -> Arc<dyn Scorer> {
 
 fn leverage(ridge: f64) -> Leverage {
     Leverage { ridge, ..Leverage::default() }
+}
+
+fn error_aware(reference::ErrorAware { least, most }: reference::ErrorAware) -> ErrorAware {
+    ErrorAware { least, most }
 }
 
 fn window(Window { window, pool: smooth, heads }: Window) -> WindowAttention {

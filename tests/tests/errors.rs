@@ -9,7 +9,7 @@ use briquette::{
     cache::store::{Dense, Quantized, Ragged, Shared},
     policy::Recent,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
-    reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
+    reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
     score::{
         GlobalLocal, HeadMean, Normalize, Pick, Pool, RetrievalHeads, RobustAttention,
         WindowAttention, WindowVariance,
@@ -87,7 +87,7 @@ fn policies() -> Vec<Policy> {
         Policy::kvmerger(Budget::Tokens(12)).with_schedule(Schedule::always(1)),
         Policy::d2o(Budget::Tokens(12)),
         Policy::ems(Budget::Tokens(12))
-            .with_score(GlobalLocal { window: 4, pool: None })
+            .with_score(GlobalLocal { window: 4, pool: None, ..Default::default() })
             .with_recent(Recent::Tokens(4)),
         Policy::compresskv(Budget::Tokens(12)).with_profile(profile(SHAPE)),
         Policy::h2o(Budget::Tokens(12)).with_store(Quantized { bits: 4, group: 8, residual: 3 }),
@@ -378,15 +378,19 @@ fn parameters_of_stages() {
         threshold: None,
         sigma: Sigma::Adaptive,
         scale_values: false,
+        ..Default::default()
     };
-    let ems = EvictThenMerge { gamma: 4.0, tau: 0.6, rotate: Rotate::Own };
+    let ems = EvictThenMerge::default();
     let kivi = Quantized { bits: 2, group: 32, residual: 128 };
     let h2o = || Policy::h2o(budget);
     let wrong = [
         (h2o().with_score(RobustAttention { std_share: 1.5 }), "score.std-share is 1.5"),
         (h2o().with_score(WindowVariance { gamma: -1.0, ..variance }), "score.gamma is -1"),
         (h2o().with_score(WindowVariance { window: 0, ..variance }), "score.window is 0"),
-        (h2o().with_score(GlobalLocal { window: 0, pool: None }), "score.window is 0"),
+        (
+            h2o().with_score(GlobalLocal { window: 0, pool: None, ..Default::default() }),
+            "score.window is 0",
+        ),
         (h2o().with_score(retrieval(Pick::Top(0))), "pick.top is 0"),
         (
             h2o().with_score(retrieval(Pick::Adaptive { threshold: 2.0, least: 4 })),
@@ -395,9 +399,12 @@ fn parameters_of_stages() {
         (h2o().with_allocate(Pyramid { beta: 0.5 }), "allocate.beta is 0.5"),
         (h2o().with_allocate(Preference { tau1: 0.0, ..preference }), "allocate.tau1 is 0"),
         (h2o().with_allocate(Preference { tau2: -1.0, ..preference }), "allocate.tau2 is -1"),
-        (h2o().with_allocate(HeadAdaptive { floor: 1.1, by: None }), "allocate.floor is 1.1"),
         (
-            h2o().with_allocate(HeadAdaptive { floor: 0.1, by: Some(window(0)) }),
+            h2o().with_allocate(HeadAdaptive { floor: 1.1, ..Default::default() }),
+            "allocate.floor is 1.1",
+        ),
+        (
+            h2o().with_allocate(HeadAdaptive { by: Some(window(0)), ..Default::default() }),
             "score.window is 0",
         ),
         (
@@ -410,7 +417,7 @@ fn parameters_of_stages() {
             h2o().with_reduce(ValueMerge { window: 0, seed: 0, prompts: false }),
             "reduce.window is 0",
         ),
-        (h2o().with_reduce(EmaMerge { beta: 1.2 }), "reduce.beta is 1.2"),
+        (h2o().with_reduce(EmaMerge { beta: 1.2, ..Default::default() }), "reduce.beta is 1.2"),
         (h2o().with_reduce(GaussianMerge { protect: -0.1, ..gaussian }), "reduce.protect is -0.1"),
         (
             h2o().with_reduce(GaussianMerge { threshold: Some(1.5), ..gaussian }),
@@ -448,6 +455,7 @@ fn stages_that_do_not_fit() {
         threshold: None,
         sigma: Sigma::Fixed(5.0),
         scale_values: false,
+        ..Default::default()
     };
     // 32 recent tokens, 19 heavy ones and the 20 runs between them are more than 64.
     assert_error!(
@@ -856,9 +864,11 @@ fn setters_that_do_not_apply() {
         (Policy::custom("mine", budget, Broken::NaN).with_window(8), "with_window", "broken"),
         // A mistake stays one, whatever is set after it.
         (
-            Policy::h2o(budget)
-                .with_pool(Pool::avg(3))
-                .with_score(GlobalLocal { window: 4, pool: None }),
+            Policy::h2o(budget).with_pool(Pool::avg(3)).with_score(GlobalLocal {
+                window: 4,
+                pool: None,
+                ..Default::default()
+            }),
             "with_pool",
             "accumulated-attention",
         ),

@@ -5,7 +5,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy, PrefillCompression, Prompt, Schedule,
     methods,
     position::RotaryEmbedding,
-    reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Rotate, Sigma},
+    reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Sigma},
 };
 use briquette_tests::{
     backends::{Backend, backends, host},
@@ -315,12 +315,12 @@ fn ems_that_merges_nothing_is_eviction() {
     let ems = || Policy::ems(Budget::Tokens(BUDGET));
     let (expected, kept) = play(ems().with_reduce(Evict {}));
     for (gamma, tau) in [(1.0, 0.0), (1.0, 0.6), (4.0, 1.0)] {
-        let merge = EvictThenMerge { gamma, tau, rotate: Rotate::Own };
+        let merge = EvictThenMerge { gamma, tau, ..Default::default() };
         let (found, kept_by_ems) = play(ems().with_reduce(merge));
         assert_eq!(kept_by_ems, kept, "γ {gamma}, τ {tau}");
         assert_close(&found, &expected, 1e-5, "outputs");
     }
-    let merge = EvictThenMerge { gamma: 4.0, tau: 0.0, rotate: Rotate::Own };
+    let merge = EvictThenMerge { tau: 0.0, ..Default::default() };
     assert_ne!(play(ems().with_reduce(merge)).1, kept, "τ = 0 merges");
 }
 
@@ -337,17 +337,14 @@ fn merging_equal_tokens_changes_nothing() {
             threshold,
             sigma,
             scale_values: false,
+            ..Default::default()
         };
         let no_positions = briquette::position::NoPositionEncoding;
         let budget = Budget::Tokens(BUDGET);
         let policies = [
-            Policy::ems(budget).with_reduce(EvictThenMerge {
-                gamma: 4.0,
-                tau: 0.5,
-                rotate: Rotate::Own,
-            }),
+            Policy::ems(budget).with_reduce(EvictThenMerge { tau: 0.5, ..Default::default() }),
             Policy::d2o(budget),
-            Policy::d2o(budget).with_reduce(EmaMerge { beta: 0.0 }),
+            Policy::d2o(budget).with_reduce(EmaMerge { beta: 0.0, ..Default::default() }),
             Policy::kvmerger(budget),
             Policy::kvmerger(budget).with_reduce(gaussian(Sigma::Adaptive, None)),
             Policy::kvmerger(budget).with_reduce(gaussian(Sigma::Fixed(0.1), Some(0.9))),

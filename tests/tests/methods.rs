@@ -7,9 +7,9 @@ use briquette_tests::{
     inputs::draw_profile,
     policy::policy,
     reference::{
-        Allocate, Budget, Encoding, HeadScore, Heads, Inner, Method, Pick, Pool, Positions,
-        Prefill, Recent, Reduce, Rotate, Score, Settings, Sigma, Store, Window, allocate::Share,
-        attention,
+        Allocate, Budget, Compare, Encoding, ErrorAware, From, HeadScore, Heads, Inner, Method,
+        Pick, Pivot, Pool, Positions, Prefill, Recent, Reduce, Redundancy, Rotate, Score, Settings,
+        Sigma, Store, Window, allocate::Share, attention,
     },
     session::{Session, Turn, chunked, compare, prompt, tolerance},
 };
@@ -242,7 +242,7 @@ fn adakv() {
 /// With a share of the budget that every head is sure of, in decoding too.
 #[test]
 fn adakv_floor() {
-    let allocate = Allocate::HeadAdaptive { floor: 0.5, by: None };
+    let allocate = Allocate::HeadAdaptive { floor: 0.5, by: None, layers: None };
     check(Method { allocate, ..Method::adakv().with_window(5) }, None);
     check_in(&[DType::F32], Method { allocate, ..Method::adakv().with_window(5) }, Some(2));
 }
@@ -268,7 +268,7 @@ fn headkv_by_another_score() {
 fn compresskv_of(scores: HeadScore, pick: Pick) -> Method {
     let pool = Some(Pool::Average(5));
     let window = Window { window: 4, pool, heads: Heads::Retrieval { scores, pick } };
-    let allocate = Allocate::ErrorAware { least: 8, most: 3.0 };
+    let allocate = Allocate::ErrorAware(ErrorAware { least: 8, most: 3.0 });
     let score = Score::Window(window);
     Method { score, allocate, recent: Recent::Tokens(4), ..Method::compresskv() }
 }
@@ -280,19 +280,21 @@ fn compresskv() {
 
 #[test]
 fn compresskv_adaptive() {
-    let pick = Pick::Adaptive { threshold: 0.6, least: 1 };
+    let pick = Pick::Adaptive { threshold: 0.3, least: 1 };
     check(compresskv_of(HeadScore::CopyPaste, pick), None);
     let pick = Pick::Adaptive { threshold: 0.99, least: 3 };
     let method = compresskv_of(HeadScore::HeadKv, pick);
-    let allocate = Allocate::ErrorAware { least: 6, most: 1.25 };
+    let allocate = Allocate::ErrorAware(ErrorAware { least: 6, most: 1.25 });
     check_in(&[DType::F32], Method { allocate, ..method }, Some(2));
 }
 
 #[test]
 fn compresskv_adakv() {
     let by = Window { window: 4, pool: Some(Pool::Average(5)), heads: Heads::Group };
-    let allocate = Allocate::HeadAdaptive { floor: 0.5, by: Some(by) };
-    check(Method { allocate, ..compresskv_of(HeadScore::Semantic, Pick::Top(2)) }, None);
+    for layers in [None, Some(ErrorAware { least: 8, most: 3.0 })] {
+        let allocate = Allocate::HeadAdaptive { floor: 0.5, by: Some(by), layers };
+        check(Method { allocate, ..compresskv_of(HeadScore::Semantic, Pick::Top(2)) }, None);
+    }
 }
 
 #[test]
@@ -322,12 +324,33 @@ fn kvmerger() {
 #[test]
 fn kvmerger_options() {
     let merge = |threshold, sigma, scale_values| {
-        let reduce = Reduce::GaussianMerge { protect: 0.057, threshold, sigma, scale_values };
+        let reduce = Reduce::GaussianMerge {
+            protect: 0.057,
+            threshold,
+            sigma,
+            scale_values,
+            pivot: Pivot::Score,
+        };
         Method { reduce, recent: Recent::Share(0.229), ..Method::kvmerger() }
     };
     check(merge(None, Sigma::Adaptive, false), Some(1));
     check(merge(Some(0.2), Sigma::Fixed(2.0), true), Some(3));
     check_in(&[DType::F32], few_sinks(merge(Some(0.1), Sigma::Adaptive, true)), Some(1));
+}
+
+/// The width of Eq. 6, equal weights (Figure 3c), and other pivots (Table 4).
+#[test]
+fn kvmerger_ablations() {
+    for (sigma, pivot) in [
+        (Sigma::FixedPoint, Pivot::Score),
+        (Sigma::Average, Pivot::Last),
+        (Sigma::Fixed(5.0), Pivot::Random(7)),
+    ] {
+        let scale_values = false;
+        let reduce =
+            Reduce::GaussianMerge { protect: 0.1, threshold: None, sigma, scale_values, pivot };
+        check_in(&[DType::F32], Method { reduce, ..Method::kvmerger() }, Some(3));
+    }
 }
 
 #[test]
@@ -353,10 +376,52 @@ fn d2o_shares() {
     }
 }
 
+/// Without the moving average (Table 6), by values or by each (Table 7), equal weights (Table 8).
+#[test]
+fn d2o_ablations() {
+    for (all, compare, average) in [
+        (true, Compare::Keys, false),
+        (false, Compare::Values, true),
+        (false, Compare::Each, false),
+        (true, Compare::Each, true),
+    ] {
+        let reduce = Reduce::EmaMerge { beta: 0.7, all, compare, average };
+        check_in(&[DType::F32], Method { reduce, ..few_sinks(Method::d2o()) }, Some(1));
+    }
+}
+
 /// EMS with a small window.
 fn ems_of(gamma: f64, tau: f64, rotate: Rotate) -> Method {
-    let reduce = Reduce::EvictThenMerge { gamma, tau, rotate };
+    let reduce = Reduce::ems(gamma, tau, rotate);
     Method { reduce, ..Method::ems().with_window(5) }
+}
+
+/// Whose attention counts (Table 4), what makes tokens redundant (Table 8), no eviction before merging (Table 7), and what
+/// the paper leaves open.
+#[test]
+fn ems_ablations() {
+    let ems = ems_of(2.0, 0.6, Rotate::Own);
+    let score = |from, pool_window| {
+        let pool = Some(Pool::Average(7));
+        let score = Score::GlobalLocal { window: 5, pool, from, pool_window };
+        Method { score, ..ems }
+    };
+    let reduce = |gamma, redundancy, by_attention| {
+        let (tau, rotate) = (0.6, Rotate::Own);
+        let reduce = Reduce::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention };
+        Method { reduce, ..ems }
+    };
+    for method in [
+        score(From::All, false),
+        score(From::Window, false),
+        score(From::Both, true),
+        reduce(2.0, Redundancy::Keys, false),
+        reduce(2.0, Redundancy::Values, false),
+        reduce(f64::INFINITY, Redundancy::Both, false),
+        reduce(2.0, Redundancy::Both, true),
+    ] {
+        check_in(&[DType::F32], method, Some(1));
+    }
 }
 
 #[test]
@@ -404,7 +469,7 @@ fn quantized(method: Method, bits: u32) -> Method {
 
 #[test]
 fn kivi() {
-    for bits in [2, 4, 8] {
+    for bits in [1, 2, 4, 8] {
         check(quantized(Method::full(), bits), None);
     }
 }
@@ -627,6 +692,9 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::capkv(), Prefill::AtEnd, None),
         (Method::chunkkv(), Prefill::AtEnd, None),
         (Method::rkv(), Prefill::AtEnd, Some(128)),
+        (Method { name: "kvmerger-50", ..Method::kvmerger() }, Prefill::AtEnd, Some(64)),
+        (Method::kvmerger_35(), Prefill::AtEnd, Some(64)),
+        (Method { name: "ems-needle", ..Method::ems().with_window(16) }, Prefill::AtEnd, Some(1)),
     ]
 }
 

@@ -5,8 +5,8 @@ use briquette_tests::{
     backends::host,
     inputs::{Noise, Tokens, draw_profile},
     reference::{
-        self, Allocate, Encoding, HeadScore, Heads, Method, Pick, Pool, Positions, Prefill, Recent,
-        Reduce, Rotate, Score, Settings, Store, Window,
+        self, Allocate, Encoding, ErrorAware, HeadScore, Heads, Method, Pick, Pool, Positions,
+        Prefill, Recent, Reduce, Rotate, Score, Settings, Store, Window,
     },
     session::{Observed, Session, Trace, Turn, chunked, compare, prompt},
 };
@@ -45,7 +45,7 @@ fn uniform_methods() -> Vec<Method> {
 /// Methods that treat all heads alike, but need not give them the same.
 fn fair_methods() -> Vec<Method> {
     let ems = |gamma, tau, rotate| {
-        let reduce = Reduce::EvictThenMerge { gamma, tau, rotate };
+        let reduce = Reduce::ems(gamma, tau, rotate);
         Method { reduce, ..Method::ems().with_window(4) }
     };
     let mut methods = uniform_methods();
@@ -69,15 +69,16 @@ fn all_methods() -> Vec<Method> {
     let compresskv = Method {
         score: Score::Window(window),
         recent: Recent::Tokens(4),
-        allocate: Allocate::ErrorAware { least: 5, most: 3.0 },
+        allocate: Allocate::ErrorAware(ErrorAware { least: 5, most: 3.0 }),
         ..Method::compresskv()
     };
     let by = Some(Window { heads: Heads::Group, ..window });
+    let layers = Some(ErrorAware { least: 5, most: 3.0 });
     let mut methods = fair_methods();
     methods.extend([
         Method::headkv().with_window(4),
         compresskv,
-        Method { allocate: Allocate::HeadAdaptive { floor: 0.6, by }, ..compresskv },
+        Method { allocate: Allocate::HeadAdaptive { floor: 0.6, by, layers }, ..compresskv },
         Method { allocate: Method::headkv().allocate, ..compresskv },
         Method::cam(),
     ]);

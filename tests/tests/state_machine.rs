@@ -165,7 +165,7 @@ fn check(cache: &KvCache, plain: &Plain) {
     let bytes = 2 * SHAPE.layers * SHAPE.kv_heads * SHAPE.head_dim * 4;
     assert_eq!(cache.bytes_full(), bytes * seen.iter().sum::<usize>(), "{name}");
     let protect = cache.policy().protect();
-    let recent = protect.recent.tokens(BUDGET);
+    let recent = protect.recent_tokens(BUDGET);
     let even = cache.policy().allocator().name() == "uniform";
     for (row, &seen) in seen.iter().enumerate() {
         let mut held = 0;

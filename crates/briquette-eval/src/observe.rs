@@ -102,6 +102,8 @@ pub(crate) struct Compared {
 #[derive(Debug)]
 struct State {
     second: KvCache,
+    /// What the output of each layer is projected by before it is compared, `[query_heads * head_dim, hidden_size]`.
+    projections: Vec<Tensor<2>>,
     calls: usize,
     /// Norms of the differences and of the outputs while a pass is watched, one pair a layer, each `[tokens]`.
     watched: Option<Vec<[Tensor<1>; 2]>>,
@@ -113,7 +115,8 @@ impl Compared {
     pub(crate) fn new(model: &Model, second: Policy) -> Result<Self> {
         let second =
             KvCache::with_config(model.cache_shape(), second, config(model), &model.device())?;
-        let state = State { second, calls: 0, watched: None, failure: None };
+        let projections = model.output_projections();
+        let state = State { second, projections, calls: 0, watched: None, failure: None };
         Ok(Self { inner: inner(), state: Mutex::new(state) })
     }
 
@@ -123,7 +126,7 @@ impl Compared {
     }
 
     /// What was seen since then, one pair a layer: for each token the Frobenius norm of the difference of the
-    /// outputs, and that of the first cache's output.
+    /// projected outputs, and that of the first cache's.
     pub(crate) fn take(&self) -> Result<Vec<[Vec<f32>; 2]>> {
         let mut state = lock(&self.state);
         if let Some(failure) = state.failure.take() {
@@ -157,7 +160,8 @@ impl State {
                 if let Some(layers) = &mut self.watched {
                     let first = first.clone().cast(DType::F32);
                     let difference = second.cast(DType::F32) - first.clone();
-                    layers.push([difference, first].map(norms));
+                    let projection = self.projections[layer].clone().cast(DType::F32);
+                    layers.push([difference, first].map(|x| norms(x, projection.clone())));
                 }
             }
             Err(error) => {
@@ -167,10 +171,11 @@ impl State {
     }
 }
 
-/// The Frobenius norm of each token: `[1, heads, tokens, head_dim]` becomes `[tokens]`.
-fn norms(x: Tensor<4>) -> Tensor<1> {
-    let tokens = x.dims()[2];
-    x.square().sum_dim(3).sum_dim(1).sqrt().reshape([tokens])
+/// The Frobenius norm of each token after the projection: `[1, heads, tokens, head_dim]` becomes `[tokens]`.
+fn norms(x: Tensor<4>, projection: Tensor<2>) -> Tensor<1> {
+    let [_, heads, tokens, head_dim] = x.dims();
+    let projected = x.swap_dims(1, 2).reshape([tokens, heads * head_dim]).matmul(projection);
+    projected.square().sum_dim(1).sqrt().reshape([tokens])
 }
 
 /// Silences heads: their attention returns zeros.

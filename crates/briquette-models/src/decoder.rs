@@ -43,11 +43,6 @@ impl Decoder {
         }
     }
 
-    /// What the output of attention is multiplied by, one a layer: `[query_heads * head_dim, hidden_size]`.
-    pub(crate) fn output_weights(&self) -> Vec<Tensor<2>> {
-        self.layers.iter().map(|layer| layer.output_projection().weight.val()).collect()
-    }
-
     /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`
     pub(crate) fn forward(
         &self,
@@ -70,6 +65,11 @@ impl Decoder {
     pub(crate) fn merge_projections(mut self) -> Self {
         self.layers = self.layers.into_iter().map(Layer::merge_projections).collect();
         self
+    }
+
+    /// The weights of each layer's output projection, `[heads * head_dim, hidden_size]`.
+    pub(crate) fn output_projections(&self) -> Vec<Tensor<2>> {
+        self.layers.iter().map(|layer| layer.output_projection().weight.val()).collect()
     }
 }
 

@@ -85,6 +85,12 @@ impl Model {
         self.positions.of(layer)
     }
 
+    /// What the attention of each layer is multiplied by before it is added to the hidden states, `W_O`:
+    /// `[query_heads * head_dim, hidden_size]`, a bias left out.
+    pub fn output_projections(&self) -> Vec<Tensor<2>> {
+        self.model.output_projections()
+    }
+
     /// What a cache for this model looks like.
     pub fn cache_shape(&self) -> CacheShape {
         self.config.cache_shape()
@@ -136,7 +142,7 @@ impl Model {
             .with_input_check(InputCheck::Prompt)
             .with_ops(self.ops.clone());
         let config = match policy.reads_output_weights() {
-            true => config.with_output_weights(self.model.output_weights()),
+            true => config.with_output_weights(self.model.output_projections()),
             false => config,
         };
         Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)

@@ -1,51 +1,61 @@
-//! What can be known of a cache before it is compressed: how few tokens hold the attention, and how alike the others
-//! are. The two quantities EMS is motivated by (its Eq. 3 and 4).
+//! How sparse and how redundant the heads of a cache are before it is compressed: the two rates EMS is motivated by (Li et
+//! al., 2024, section 4.1).
 
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 
 use crate::{
     Result,
-    ops::unit,
-    ops::{Entries, Track},
+    ops::{ClusterOps, Entries, GlobalLocalInput, Reference, Track, unit},
 };
 
-/// The share of a head's tokens that it takes, the most attended first, to gather the share `zeta` of the weight
-/// they have received: `[batch][kv_head]`, in 0..=1. Small means that few tokens matter. EMS plots it with ζ = 0.95.
+/// The sparsity rate `p_m` of each head, `[batch][kv_head]`, in 0..=1: 1 − `N_k` / N, where `N_k` is the fewest of its N
+/// tokens whose Global-Local scores (Eq. 2, not pooled) sum to the share `zeta` of all of them (EMS, Eq. 3). Near 1, few
+/// tokens matter. The paper plots it with ζ = 0.95.
 ///
-/// `None` if the policy does not observe column sums.
+/// `None` if the policy does not observe what [`GlobalLocal`](crate::score::GlobalLocal) scores by.
 ///
 /// # Errors
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
 pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
-    let Some(sums) = entries.tracks.get(Track::Sums) else { return Ok(None) };
-    let [batch, heads, columns] = entries.positions.dims();
-    let group = sums.dims()[1] / heads;
-    let sums = sums.reshape([batch, heads, group, columns]).mean_dim(2);
-    let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;
+    let [_, heads, columns] = entries.positions.dims();
+    let track = |track| entries.tracks.get(track);
+    let tracks = (track(Track::Sums), track(Track::LocalPast), track(Track::LocalCurrent));
+    let (Some(sums), Some(past), Some(current)) = tracks else { return Ok(None) };
+    let scores = Reference.global_local(GlobalLocalInput {
+        sums,
+        past,
+        current,
+        kv_heads: heads,
+        window: 0,
+        pool: None,
+    })?;
+    let scores = scores.try_into_vec_as::<f32>()?;
     let held = held(entries)?;
-    let share = |(sums, &held): (&[f32], &usize)| {
-        let mut sums: Vec<f64> = sums[columns - held..].iter().map(|&x| f64::from(x)).collect();
-        sums.sort_by(|a, b| b.total_cmp(a));
-        let wanted = zeta * sums.iter().sum::<f64>();
+    let rate = |(scores, &held): (&[f32], &usize)| {
+        let mut scores: Vec<f64> =
+            scores[columns - held..].iter().map(|&score| f64::from(score)).collect();
+        scores.sort_by(|a, b| b.total_cmp(a));
+        let wanted = zeta * scores.iter().sum::<f64>();
         let mut gathered = 0.0;
-        let needed = sums.iter().take_while(|&sum| {
+        let needed = scores.iter().take_while(|&score| {
             let missing = gathered < wanted;
-            gathered += sum;
+            gathered += score;
             missing
         });
-        needed.count() as f64 / held.max(1) as f64
+        1.0 - needed.count() as f64 / held.max(1) as f64
     };
-    let shares: Vec<f64> = sums.chunks(columns).zip(&held).map(share).collect();
-    Ok(Some(shares.chunks(heads).map(<[f64]>::to_vec).collect()))
+    let rates: Vec<f64> = scores.chunks(columns).zip(&held).map(rate).collect();
+    Ok(Some(rates.chunks(heads).map(<[f64]>::to_vec).collect()))
 }
 
-/// The mean over a head's tokens of the redundancy with the token they are most redundant with, cos(keys) ·
-/// cos(values): `[batch][kv_head]`. Near 1 means that tokens can be merged with little loss. Keys are compared as they are
-/// held.
+/// The redundancy rate `r_m` of each head, `[batch][kv_head]`, in 0..=1: the share of its tokens that have an earlier one
+/// with a redundancy, cos(keys) · cos(values), of at least `tau` (EMS, Eq. 4). Near 1, most tokens can be merged with
+/// little loss. The paper plots it with τ = 0.6, of keys before position encoding: entries hold those under
+/// [`PositionMode::Deferred`](crate::policy::PositionMode::Deferred).
 ///
 /// # Errors
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
-pub fn redundancy(entries: &Entries) -> Result<Vec<Vec<f64>>> {
+pub fn redundancy(entries: &Entries, tau: f64) -> Result<Vec<Vec<f64>>> {
     /// Tokens compared with all others at a time.
     const BLOCK: usize = 256;
     let [batch, heads, columns] = entries.positions.dims();
@@ -61,19 +71,19 @@ pub fn redundancy(entries: &Entries) -> Result<Vec<Vec<f64>>> {
         let cosines =
             |x: &Tensor<4>| x.clone().narrow(2, start, rows).matmul(x.clone().swap_dims(2, 3));
         let own = place.clone().narrow(0, start, rows).reshape([1, 1, rows, 1]).expand(shape);
-        let itself = place.clone().reshape([1, 1, 1, columns]).expand(shape).equal(own);
-        let hidden = itself.bool_or(filler.clone().expand(shape));
-        let similarity = (cosines(&keys) * cosines(&values)).mask_fill(hidden, -1.0);
+        let not_before = place.clone().reshape([1, 1, 1, columns]).expand(shape).greater_equal(own);
+        let hidden = not_before.bool_or(filler.clone().expand(shape));
+        // Below any product of cosines: the first token has none before it.
+        let similarity = (cosines(&keys) * cosines(&values)).mask_fill(hidden, -2.0);
         nearest.push(similarity.max_dim(3).reshape([batch, heads, rows]));
     }
     let nearest = Tensor::cat(nearest, 2).try_into_vec_as::<f32>()?;
-    let mean = |(nearest, &held): (&[f32], &usize)| {
-        let sum: f64 = nearest[columns - held..].iter().map(|&x| f64::from(x)).sum();
-        // A token that is alone is redundant with nothing.
-        if held > 1 { sum / held as f64 } else { 0.0 }
+    let rate = |(nearest, &held): (&[f32], &usize)| {
+        let own = &nearest[columns - held..];
+        own.iter().filter(|&&x| f64::from(x) >= tau).count() as f64 / held.max(1) as f64
     };
-    let means: Vec<f64> = nearest.chunks(columns).zip(&held).map(mean).collect();
-    Ok(means.chunks(heads).map(<[f64]>::to_vec).collect())
+    let rates: Vec<f64> = nearest.chunks(columns).zip(&held).map(rate).collect();
+    Ok(rates.chunks(heads).map(<[f64]>::to_vec).collect())
 }
 
 /// Tokens of each batch row and kv head.
@@ -91,32 +101,45 @@ mod tests {
     use super::*;
     use crate::ops::Tracks;
 
-    fn entries(keys: [[f32; 2]; 4], values: [[f32; 2]; 4], sums: [f32; 4]) -> Entries {
+    fn entries(keys: [[f32; 2]; 5], values: [[f32; 2]; 5]) -> Entries {
         let device = Device::flex();
-        let rows = |x: [[f32; 2]; 4]| Tensor::<2>::from_data(x, &device).reshape([1, 1, 4, 2]);
-        let sums = Tensor::<1>::from_data(sums, &device).reshape([1, 1, 4]);
+        let rows = |x: [[f32; 2]; 5]| Tensor::<2>::from_data(x, &device).reshape([1, 1, 5, 2]);
         Entries {
             keys: rows(keys),
             values: rows(values),
-            positions: Tensor::<1, Int>::from_data([-1, 0, 1, 2], &device).reshape([1, 1, 4]),
-            tracks: Tracks::new([(Track::Sums, sums)]),
+            positions: Tensor::<1, Int>::from_data([-1, 0, 1, 2, 3], &device).reshape([1, 1, 5]),
+            tracks: Tracks::default(),
             sharing: None,
         }
     }
 
     #[test]
-    fn by_hand() {
-        // A filler, two equal tokens, and one at right angles to them.
+    fn few_tokens_gather_most_of_the_score() {
+        let mut entries = entries([[1.0, 0.0]; 5], [[1.0, 0.0]; 5]);
+        assert_eq!(sparsity(&entries, 0.95).unwrap(), None);
+        let track =
+            |numbers: [f32; 5]| Tensor::<1>::from_data(numbers, &Device::flex()).reshape([1, 1, 5]);
+        // A filler; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against 0.25, 0.25, 1.25, 0.25.
+        entries.tracks = Tracks::default()
+            .with(Track::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
+            .with(Track::LocalPast, track([0.0, 0.25, 0.25, 1.0, 0.25]))
+            .with(Track::LocalCurrent, track([0.0, 0.0, 0.0, 0.25, 0.0]));
+        // The larger ones are 1, 0.5, 1.25 and 0.25, of 3 in all.
+        for (zeta, rate) in [(0.4, 0.75), (0.75, 0.5), (0.9, 0.25), (0.95, 0.0)] {
+            assert_eq!(sparsity(&entries, zeta).unwrap().unwrap(), [[rate]], "ζ = {zeta}");
+        }
+    }
+
+    #[test]
+    fn tokens_with_a_like_one_before_them() {
+        // A filler, two equal tokens, one at right angles to them, and one whose key is theirs and whose value is halfway.
         let entries = entries(
-            [[9.0, 9.0], [1.0, 0.0], [2.0, 0.0], [0.0, 3.0]],
-            [[9.0, 9.0], [0.0, 1.0], [0.0, 5.0], [0.0, 1.0]],
-            [0.0, 0.2, 2.0, 0.8],
+            [[9.0, 9.0], [1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [4.0, 0.0]],
+            [[9.0, 9.0], [0.0, 1.0], [0.0, 5.0], [0.0, 1.0], [2.0, 2.0]],
         );
-        // The best of the three has 2 of 3, which is two thirds; two have 2.8.
-        assert_eq!(sparsity(&entries, 0.6).unwrap().unwrap(), [[1.0 / 3.0]]);
-        assert_eq!(sparsity(&entries, 0.9).unwrap().unwrap(), [[2.0 / 3.0]]);
-        assert_eq!(sparsity(&entries, 0.95).unwrap().unwrap(), [[1.0]]);
-        // The first two are each other's copy, the third is like nothing.
-        assert!((redundancy(&entries).unwrap()[0][0] - 2.0 / 3.0).abs() < 1e-6);
+        // The first has nothing before it; of the others the second is a copy, and the last has 0.71.
+        for (tau, rate) in [(0.6, 0.5), (0.8, 0.25), (0.0, 0.75)] {
+            assert_eq!(redundancy(&entries, tau).unwrap(), [[rate]], "τ = {tau}");
+        }
     }
 }

@@ -50,6 +50,7 @@ mod check;
 pub mod device;
 pub mod diagnose;
 mod error;
+mod infinite;
 mod observes;
 pub mod ops;
 pub mod policy;

@@ -24,8 +24,8 @@ pub struct Profile {
     pub shape: CacheShape,
     /// How much each query head retrieves.
     pub heads: HeadScores,
-    /// The relative error of each layer's attention output under a small cache (CompressKV, Eq. 8), normalised
-    /// to sum to one: `[layers]`.
+    /// The relative error of each layer's attention output, after the output projection, under a small cache
+    /// (CompressKV, Eq. 6 to 12), normalised to sum to one: `[layers]`.
     pub layer_errors: Vec<f64>,
 }
 

@@ -40,3 +40,8 @@ macro_rules! built_in {
 }
 
 pub(crate) use built_in;
+
+/// Whether a parameter is what it is when a file does not name it.
+pub(crate) fn is_default<T: Default + PartialEq>(parameter: &T) -> bool {
+    *parameter == T::default()
+}

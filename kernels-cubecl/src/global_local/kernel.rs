@@ -37,27 +37,26 @@ fn local(
     group_mean(past, batch, head, column, group) + group_mean(current, batch, head, column, group)
 }
 
-/// How much more the queries of the windows gave to the columns before `outside` than all queries did, `[batch, heads]`. A
-/// cube a head.
+/// How much more the queries of the windows gave to all columns than all queries did, `[batch, heads]`. A cube a head.
 #[cube(launch)]
 pub(super) fn level(
     sums: &Tensor<f32>,
     past: &Tensor<f32>,
     current: &Tensor<f32>,
     levels: &mut Tensor<f32>,
-    outside: usize,
     #[comptime] group: usize,
 ) {
     let unit = UNIT_POS as usize;
     let list = CUBE_POS_X as usize;
     let heads = levels.shape(1);
+    let columns = sums.shape(2);
     let (batch, head) = (list / heads, list % heads);
     let mut of_all = Shared::<[f32]>::new_slice(UNITS);
     let mut of_windows = Shared::<[f32]>::new_slice(UNITS);
     let mut all = f32::new(0.0);
     let mut windows = f32::new(0.0);
     let mut column = unit;
-    while column < outside {
+    while column < columns {
         all += group_mean(sums, batch, head, column, group);
         windows += local(past, current, batch, head, column, group);
         column += UNITS;

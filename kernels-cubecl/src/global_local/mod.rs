@@ -83,7 +83,6 @@ fn launch(
         past,
         current,
         levels.clone().into_tensor_arg(),
-        outside,
         group,
     );
     let [sums, past, current] = tracks.map(CubeTensor::into_tensor_arg);

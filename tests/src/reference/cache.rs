@@ -104,8 +104,8 @@ pub struct LayerCache {
     pub decoded: usize,
     /// What an allocator that looks at layers saw of this one when the last prompt was complete.
     pub measured: Option<f64>,
-    /// D2O: the similarity that was enough to be merged, at the last compression.
-    pub threshold: Option<f64>,
+    /// D2O: the similarity that was enough to be merged, at the last compression: of keys, and of values.
+    pub thresholds: [Option<f64>; 2],
     /// EMS: tokens decoded since the last finished window of queries.
     pub in_window: usize,
     /// KIVI: how many of the oldest entries are quantized, `[kv_heads]`.
@@ -138,7 +138,7 @@ impl ModelCache {
             compressed_at: 0,
             decoded: 0,
             measured: None,
-            threshold: None,
+            thresholds: [None; 2],
             in_window: 0,
             quantized: vec![0; settings.kv_heads],
         };

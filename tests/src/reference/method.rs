@@ -1,11 +1,11 @@
 //! A method: four stages, and what they never touch.
 
-use super::allocate::{Allocate, Share};
+use super::allocate::{Allocate, ErrorAware, Share};
 use super::cache::Entry;
 use super::profile::HeadScore;
 use super::quantize::Store;
-use super::reduce::{Reduce, Rotate, Sigma};
-use super::score::{Heads, Inner, Pick, Pool, Score, Window};
+use super::reduce::{Pivot, Reduce, Rotate, Sigma};
+use super::score::{From, Heads, Inner, Pick, Pool, Score, Window};
 
 /// A method. Its paper's choices are what the functions of its name give; `Method { sinks: 2,
 /// ..Method::roco() }` is another choice.
@@ -36,14 +36,19 @@ pub enum Recent {
     Tokens(usize),
     /// So large a share of what is kept, rounded down.
     Share(f64),
+    /// Of what the first entries leave, heavy ones to recent ones; the recent ones rounded down.
+    HeavyToRecent(usize, usize),
 }
 
 impl Recent {
-    /// Tokens, if `keep` entries are kept.
-    pub fn of(&self, keep: usize) -> usize {
+    /// Tokens, if `keep` entries are kept, `sinks` of them the first.
+    pub fn of(&self, keep: usize, sinks: usize) -> usize {
         match *self {
             Self::Tokens(tokens) => tokens,
             Self::Share(share) => (keep as f64 * share).floor() as usize,
+            Self::HeavyToRecent(heavy, recent) => {
+                (keep.max(sinks) - sinks) * recent / (heavy + recent)
+            }
         }
     }
 }
@@ -108,13 +113,15 @@ impl Method {
         let score = match self.score {
             Score::Window(score) => Score::Window(Window { window, ..score }),
             Score::Variance { gamma, pool, .. } => Score::Variance { window, gamma, pool },
-            Score::GlobalLocal { pool, .. } => Score::GlobalLocal { window, pool },
+            Score::GlobalLocal { pool, from, pool_window, .. } => {
+                Score::GlobalLocal { window, pool, from, pool_window }
+            }
             other => other,
         };
         let allocate = match self.allocate {
             Allocate::Preference { tau1, tau2, .. } => Allocate::Preference { window, tau1, tau2 },
-            Allocate::HeadAdaptive { floor, by: Some(by) } => {
-                Allocate::HeadAdaptive { floor, by: Some(Window { window, ..by }) }
+            Allocate::HeadAdaptive { floor, by: Some(by), layers } => {
+                Allocate::HeadAdaptive { floor, by: Some(Window { window, ..by }), layers }
             }
             other => other,
         };
@@ -147,7 +154,7 @@ impl Method {
 
     /// SnapKV with entries shared out over the heads of a layer.
     pub fn adakv() -> Self {
-        let allocate = Allocate::HeadAdaptive { floor: 0.2, by: None };
+        let allocate = Allocate::HeadAdaptive { floor: 0.2, by: None, layers: None };
         Self { name: "adakv", allocate, ..Self::snapkv() }
     }
 
@@ -161,14 +168,15 @@ impl Method {
     pub fn compresskv() -> Self {
         let heads = Heads::Retrieval { scores: HeadScore::Semantic, pick: Pick::Top(4) };
         let window = Window { window: 8, pool: Some(Pool::Average(5)), heads };
-        let allocate = Allocate::ErrorAware { least: 32, most: 3.0 };
+        let allocate = Allocate::ErrorAware(ErrorAware { least: 32, most: 3.0 });
         Self { allocate, ..Self::of_window("compresskv", window) }
     }
 
-    /// CompressKV's tokens, as many a head as AdaKV gives it by the head's own scores.
+    /// CompressKV's tokens and layers, as many a head as AdaKV gives it of its layer by the head's own scores.
     pub fn compresskv_adakv() -> Self {
         let by = Window { window: 8, pool: Some(Pool::Average(5)), heads: Heads::Group };
-        let allocate = Allocate::HeadAdaptive { floor: 0.2, by: Some(by) };
+        let layers = Some(ErrorAware { least: 32, most: 3.0 });
+        let allocate = Allocate::HeadAdaptive { floor: 0.2, by: Some(by), layers };
         Self { name: "compresskv-adakv", allocate, ..Self::compresskv() }
     }
 
@@ -180,7 +188,7 @@ impl Method {
 
     /// CompressKV, and what it keeps in a few bits.
     pub fn compresskv_kivi() -> Self {
-        Self { name: "compresskv-kivi", store: Self::kivi(4).store, ..Self::compresskv() }
+        Self { name: "compresskv-kivi", store: Self::kivi(2).store, ..Self::compresskv() }
     }
 
     /// EMS with fewer entries the deeper the layer.
@@ -207,9 +215,23 @@ impl Method {
                 threshold: None,
                 sigma: Sigma::Fixed(5.0),
                 scale_values: false,
+                pivot: Pivot::Score,
             },
             ..Self::h2o()
         }
+    }
+
+    /// The same as the paper runs it at 35 % of the context: of what is kept, 8 of 35 are recent and 2 of 35 heavy.
+    pub fn kvmerger_35() -> Self {
+        let reduce = Reduce::GaussianMerge {
+            protect: 2.0 / 35.0,
+            threshold: None,
+            sigma: Sigma::Fixed(5.0),
+            scale_values: false,
+            pivot: Pivot::Score,
+        };
+        let recent = Recent::Share(8.0 / 35.0);
+        Self { name: "kvmerger-35", recent, reduce, ..Self::kvmerger() }
     }
 
     /// Accumulated attention; evicted entries are merged into the nearest kept one, if it is near enough.
@@ -217,9 +239,9 @@ impl Method {
         Self {
             name: "d2o",
             sinks: 4,
-            recent: Recent::Share(0.25),
+            recent: Recent::HeavyToRecent(3, 1),
             allocate: Allocate::VarianceShare { share: Share::Softmax, normalize: true },
-            reduce: Reduce::EmaMerge { beta: 0.7 },
+            reduce: Reduce::d2o(),
             ..Self::h2o()
         }
     }
@@ -228,9 +250,14 @@ impl Method {
     pub fn ems() -> Self {
         Self {
             name: "ems",
-            score: Score::GlobalLocal { window: 32, pool: Some(Pool::Average(7)) },
+            score: Score::GlobalLocal {
+                window: 32,
+                pool: Some(Pool::Average(7)),
+                from: From::Both,
+                pool_window: false,
+            },
             recent: Recent::Tokens(32),
-            reduce: Reduce::EvictThenMerge { gamma: 4.0, tau: 0.6, rotate: Rotate::Own },
+            reduce: Reduce::ems(4.0, 0.6, Rotate::Own),
             positions: Positions::Deferred,
             ..Self::local_window()
         }
@@ -343,7 +370,12 @@ impl Method {
 
     /// Entries kept whatever their score, under a budget of `budget`.
     pub fn protected(&self, budget: usize) -> usize {
-        self.sinks + self.recent.of(budget)
+        self.sinks + self.recent_of(budget)
+    }
+
+    /// Last entries kept whatever their score, if `keep` entries are kept.
+    pub fn recent_of(&self, keep: usize) -> usize {
+        self.recent.of(keep, self.sinks)
     }
 
     /// The fewest tokens this method can work with.

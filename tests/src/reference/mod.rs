@@ -14,15 +14,15 @@ pub mod quantize;
 pub mod reduce;
 pub mod score;
 
-pub use allocate::Allocate;
+pub use allocate::{Allocate, ErrorAware};
 pub use attention::Encoding;
 pub use cache::{Budget, Entry, LayerCache, ModelCache, Prefill, Settings};
 pub use margin::Margin;
 pub use method::{Method, Positions, Recent};
 pub use profile::{HeadScore, Profile};
 pub use quantize::{Precision, Store};
-pub use reduce::{Reduce, Rotate, Sigma};
-pub use score::{Heads, Inner, Pick, Pool, Score, Window};
+pub use reduce::{Compare, Pivot, Reduce, Redundancy, Rotate, Sigma};
+pub use score::{From, Heads, Inner, Pick, Pool, Score, Window};
 
 /// `[tokens][head_dim]`: what one head holds of some tokens.
 pub type Head = Vec<Vec<f64>>;

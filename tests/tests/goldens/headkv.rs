@@ -205,7 +205,7 @@ fn adakv_in_headkv() {
         let policy = Policy::adakv(Budget::Tokens(base_capacity))
             .with_window(window_size)
             .with_pool(Pool::avg(kernel_size))
-            .with_allocate(HeadAdaptive { floor, by: None });
+            .with_allocate(HeadAdaptive { floor, ..Default::default() });
         let kept = Compressed::new(&policy, &case.tokens).counts();
         assert_eq!(kept, case.kept_per_head_here, "{place}");
         assert_eq!(kept == case.kept_per_head, case.agrees, "{place}");

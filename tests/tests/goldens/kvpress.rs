@@ -164,7 +164,7 @@ fn adakv_of_kvpress() {
         let policy = Policy::adakv(Budget::Tokens(case.budget))
             .with_window(window_size)
             .with_pool(Pool::avg(kernel_size))
-            .with_allocate(HeadAdaptive { floor: alpha_safeguard, by: None });
+            .with_allocate(HeadAdaptive { floor: alpha_safeguard, ..Default::default() });
 
         let compressed = Compressed::new(&policy, &prompt.tokens);
         for heads in compressed.counts() {

@@ -105,7 +105,7 @@ fn policy(case: &Case) -> Policy {
         .with_recent(Recent::Tokens(params.window_size))
         .with_schedule(Schedule::prefill_only());
     let policy = match params.alpha_safeguard {
-        Some(floor) => policy.with_allocate(HeadAdaptive { floor, by: None }),
+        Some(floor) => policy.with_allocate(HeadAdaptive { floor, ..Default::default() }),
         None => policy,
     };
     let of = || around(&case.press, params);

@@ -134,8 +134,8 @@ fn tracks(
     for head in 0..batch * kv_heads {
         let global = |column| mean(&sums, head, column);
         let local = |column| mean(&past, head, column) + mean(&current, head, column);
-        let all: f64 = (0..outside).map(global).sum();
-        let windows: f64 = (0..outside).map(local).sum();
+        let all: f64 = (0..columns).map(global).sum();
+        let windows: f64 = (0..columns).map(local).sum();
         let level = if all == 0.0 { 0.0 } else { windows / all };
         let score = |column: usize| match column < outside {
             true => (global(column) * level).max(local(column)),

@@ -1,10 +1,10 @@
-//! How much each layer suffers from a small cache (CompressKV, Eq. 8).
+//! How much each layer suffers from a small cache (CompressKV, Eq. 6 to 12).
 //!
 //! A prompt is read twice, once with everything kept and once with a cache of [`CACHE`] tokens a layer, filled by
 //! CompressKV's own selection: the last 8 queries of the layer's 4 best semantic retrieval heads, mean-pooled over 5
 //! tokens, the same budget for every layer. Then come the tokens `t` that follow it (the answer of a retrieval prompt,
-//! or the next tokens of a text). With `O` the output of a layer's attention for one of them, before the output
-//! projection, all heads side by side,
+//! or the next tokens of a text). With `O` the output of a layer's attention for one of them, all heads side by side and
+//! multiplied by the output projection `W_O` (Eq. 6 and 7),
 //!
 //! ```text
 //! e_l = Σ_t ‖O_comp − O_full‖_F / (‖O_full‖_F + 1e-6)

@@ -25,13 +25,13 @@ const VARIANTS: &[(&str, &[&str])] = &[
     ("headkv", &["score.pool.kernel=15", "allocate.beta=2.0"]),
     ("cam", &["protect.recent.share=0.75"]),
     ("kvmerger", &["protect.recent.share=0.2286:reduce.protect=0.0571"]),
-    ("d2o", &["protect.recent.share=0.5", "protect.recent.share=0.75"]),
+    ("d2o", &["protect.recent.heavy-to-recent=[1, 1]", "protect.recent.heavy-to-recent=[1, 3]"]),
     ("ems", &["score.pool.kernel=15", "reduce.tau=0.8"]),
     ("ems-pyramidkv", &["reduce.tau=0.8"]),
     ("compresskv", &["score.pool.kernel=15", "score.window=32:protect.recent.tokens=32"]),
     ("compresskv-adakv", &["score.pool.kernel=15:allocate.by.pool.kernel=15"]),
     ("compresskv-headkv", &["score.pool.kernel=15"]),
-    ("compresskv-kivi", &["store.bits=2", "store.residual=32", "store.bits=2:store.residual=32"]),
+    ("compresskv-kivi", &["store.bits=4", "store.residual=32", "store.bits=4:store.residual=32"]),
     ("kivi", &["store.bits=4", "store.bits=8", "store.residual=32"]),
 ];
 

@@ -14,7 +14,7 @@ pub struct GlobalLocalInput {
     pub current: Tensor<3>,
     /// Heads of the scores.
     pub kv_heads: usize,
-    /// The last so many columns have the score zero and do not count.
+    /// The last so many columns have the score zero.
     pub window: usize,
     /// Pooling, if any.
     pub pool: Option<Pool>,
@@ -28,8 +28,8 @@ pub(super) fn global_local(input: GlobalLocalInput) -> Tensor<3> {
     if outside == 0 {
         return local.zeros_like();
     }
-    // Padding has received nothing, so sums over all columns are sums over the entries.
-    let total = |x: &Tensor<3>| x.clone().narrow(2, 0, outside).sum_dim(2);
+    // Padding has received nothing, so sums over all columns are sums over the context.
+    let total = |x: &Tensor<3>| x.clone().sum_dim(2);
     // What has received nothing has received nothing from the window.
     let level = total(&local) / (total(&global) + f32::MIN_POSITIVE);
     let scores = (global * level).max_pair(local);

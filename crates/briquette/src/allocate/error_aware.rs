@@ -35,15 +35,20 @@ impl Allocator for ErrorAware {
     }
 
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
-        let errors = &view.profile(self.name())?.layer_errors;
-        let rows = view.budget.iter().zip(view.seen);
-        let of_row =
-            |(&budget, &seen): (&usize, &usize)| self.budgets(budget, seen, errors)[view.layer];
-        Ok(Allocation::Rows(rows.map(of_row).collect()))
+        Ok(Allocation::Rows(self.of_rows(view, self.name())?))
     }
 }
 
 impl ErrorAware {
+    /// The budget of the layer, one number a batch row.
+    pub(super) fn of_rows(&self, view: &LayerView<'_>, stage: &str) -> Result<Vec<usize>> {
+        let errors = &view.profile(stage)?.layer_errors;
+        let rows = view.budget.iter().zip(view.seen);
+        let of_row =
+            |(&budget, &seen): (&usize, &usize)| self.budgets(budget, seen, errors)[view.layer];
+        Ok(rows.map(of_row).collect())
+    }
+
     /// The budget of every layer: Algorithm 1, in which no layer gets more than the tokens there are.
     fn budgets(&self, budget: usize, seen: usize, errors: &[f64]) -> Vec<usize> {
         let layers = errors.len();

@@ -1,12 +1,13 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Allocation, Allocator};
+use super::{Allocation, Allocator, ErrorAware};
 use crate::{
     LayerView, Result, check,
     score::{Observes, Scorer, WindowAttention},
 };
 
-/// Head budgets by where a layer's highest scores are: AdaKV (Feng et al., 2024, Algorithm 1).
+/// Head budgets by where a layer's highest scores are: AdaKV (Feng et al., 2024, Algorithm 1). With `layers`, within
+/// layer budgets of their own: AdaCompressKV (CompressKV, appendix D).
 ///
 /// What is protected apart, each head is sure of its own best tokens up to `floor` of an even share; the rest of
 /// the layer's budget goes to the highest scores left, whichever head they are in.
@@ -19,6 +20,16 @@ pub struct HeadAdaptive {
     /// heads one set of tokens (CompressKV).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<WindowAttention>,
+    /// What each layer gets for its heads to share; the budget if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<ErrorAware>,
+}
+
+impl Default for HeadAdaptive {
+    /// AdaKV's: a fifth of an even budget for sure, by the scores that rank the tokens, the same for every layer.
+    fn default() -> Self {
+        Self { floor: 0.2, by: None, layers: None }
+    }
 }
 
 impl Allocator for HeadAdaptive {
@@ -27,11 +38,14 @@ impl Allocator for HeadAdaptive {
     }
 
     fn summary(&self) -> String {
-        format!("{}, floor {}%", self.name(), self.floor * 100.0)
+        let layers =
+            self.layers.map_or(String::new(), |layers| format!(" of {}", layers.summary()));
+        format!("{}, floor {}%{layers}", self.name(), self.floor * 100.0)
     }
 
     fn check(&self) -> Result<()> {
         check::share("allocate.floor", self.floor)?;
+        self.layers.map_or(Ok(()), |layers| layers.check())?;
         self.by.map_or(Ok(()), |by| by.check())
     }
 
@@ -40,7 +54,7 @@ impl Allocator for HeadAdaptive {
     }
 
     fn reads_profile(&self) -> bool {
-        self.by.is_some_and(|by| by.reads_profile())
+        self.layers.is_some() || self.by.is_some_and(|by| by.reads_profile())
     }
 
     fn reads_scores(&self) -> bool {
@@ -59,8 +73,12 @@ impl Allocator for HeadAdaptive {
         };
         let columns = scores.dims()[2];
         let scores = scores.try_into_vec_as::<f32>()?;
+        let budgets = match &self.layers {
+            None => view.budget.to_vec(),
+            Some(layers) => layers.of_rows(view, self.name())?,
+        };
         let mut keep = Vec::with_capacity(view.held.len());
-        for (row, &budget) in view.budget.iter().enumerate() {
+        for (row, budget) in budgets.into_iter().enumerate() {
             let protected = view.protected(budget);
             // No head is left with nothing.
             let least = usize::from(protected == 0);
@@ -73,7 +91,7 @@ impl Allocator for HeadAdaptive {
                 let index = row * heads + head;
                 let held = view.held[index];
                 let first = (columns - held + view.protect.sinks).min(columns);
-                let last = columns.saturating_sub(view.protect.recent.tokens(budget)).max(first);
+                let last = columns.saturating_sub(view.protect.recent_tokens(budget)).max(first);
                 let scores = &scores[index * columns..][..columns];
                 let mut own: Vec<(f32, usize, usize)> =
                     (first..last).map(|entry| (scores[entry], head, entry)).collect();

@@ -28,7 +28,8 @@ pub enum Share {
     Softmax,
     /// In proportion to 1 / F.
     Inverse,
-    /// In proportion to exp(−layer), whatever the density.
+    /// In proportion to exp(−r), r the number of layers of a smaller density; of equal densities the lower layer counts as
+    /// smaller.
     ExponentialDecay,
 }
 
@@ -88,8 +89,8 @@ impl Allocator for VarianceShare {
             let most = seen.max(least);
             let bounds = Bounds { total: view.shape.layers * budget, least, most };
             view.share(row, bounds, self.name(), |densities| {
-                let weight = |(layer, &density)| self.weight(layer, density);
-                let weights: Vec<f64> = densities.iter().enumerate().map(weight).collect();
+                let layers = 0..densities.len();
+                let weights: Vec<f64> = layers.map(|layer| self.weight(densities, layer)).collect();
                 apportion(&weights, bounds)
             })
         };
@@ -113,11 +114,18 @@ impl VarianceShare {
         variances.iter().map(|variance| (variance - low) / (high - low)).sum::<f64>() / heads
     }
 
-    fn weight(&self, layer: usize, density: f64) -> f64 {
+    fn weight(&self, densities: &[f64], layer: usize) -> f64 {
+        let density = densities[layer];
         match self.share {
             Share::Softmax => (-density).exp(),
             Share::Inverse => 1.0 / (density + 1e-6),
-            Share::ExponentialDecay => (-(layer as f64)).exp(),
+            Share::ExponentialDecay => {
+                let others = densities.iter().enumerate();
+                let smaller = |&(other, f): &(usize, &f64)| {
+                    f.total_cmp(&density).then(other.cmp(&layer)).is_lt()
+                };
+                (-(others.filter(smaller).count() as f64)).exp()
+            }
         }
     }
 }

@@ -20,6 +20,9 @@ pub enum Recent {
     Tokens(usize),
     /// So large a share of the budget, rounded down.
     Share(f64),
+    /// Of what the budget leaves beside the first tokens, heavy hitters to last tokens in this proportion, N : M: of
+    /// every N + M the last M, rounded down.
+    HeavyToRecent(usize, usize),
 }
 
 impl Default for Recent {
@@ -29,11 +32,17 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Tokens under a budget of `budget` tokens.
-    pub fn tokens(&self, budget: usize) -> usize {
+    /// Tokens under a budget of `budget` tokens, of which the first `sinks` are kept too.
+    pub fn tokens(&self, budget: usize, sinks: usize) -> usize {
         match *self {
             Self::Tokens(tokens) => tokens,
             Self::Share(share) => (budget as f64 * share) as usize,
+            Self::HeavyToRecent(heavy, recent) => {
+                let rest = budget.saturating_sub(sinks);
+                let parts = heavy.saturating_add(recent).max(1);
+                // Whole parts first: their product with `recent` is no more than the rest.
+                rest / parts * recent + rest % parts * recent / parts
+            }
         }
     }
 }
@@ -42,6 +51,9 @@ impl Protect {
     pub(crate) fn check(&self) -> Result<()> {
         match self.recent {
             Recent::Share(share) => check::share("protect.recent.share", share),
+            Recent::HeavyToRecent(heavy, recent) => {
+                check::count("protect.recent.heavy-to-recent", heavy.saturating_add(recent))
+            }
             Recent::Tokens(_) => Ok(()),
         }
     }
@@ -51,8 +63,16 @@ impl Protect {
         check::columns("protect.sinks", self.sinks)?;
         match self.recent {
             Recent::Tokens(recent) => check::columns("protect.recent.tokens", recent),
+            Recent::HeavyToRecent(heavy, recent) => {
+                check::columns("protect.recent.heavy-to-recent", heavy.max(recent))
+            }
             Recent::Share(_) => Ok(()),
         }
+    }
+
+    /// How many of the last tokens are kept under a budget of `budget` tokens.
+    pub fn recent_tokens(&self, budget: usize) -> usize {
+        self.recent.tokens(budget, self.sinks)
     }
 
     /// The fewest tokens that hold what is protected.
@@ -60,7 +80,23 @@ impl Protect {
         match self.recent {
             Recent::Tokens(recent) => self.sinks.saturating_add(recent),
             // A share of the budget shrinks with it, so it always fits beside the sinks.
-            Recent::Share(_) => self.sinks,
+            Recent::Share(_) | Recent::HeavyToRecent(..) => self.sinks,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_to_one_of_what_the_first_leave() {
+        let recent = |budget| Recent::HeavyToRecent(3, 1).tokens(budget, 4);
+        // 8 is 6 : 2, 11 is 9 : 2, and below the first tokens nothing is left.
+        assert_eq!([12, 15, 16, 4, 2].map(recent), [2, 2, 3, 0, 0]);
+        for budget in 4..400 {
+            assert_eq!(recent(budget), (budget - 4) / 4, "{budget}");
+        }
+        assert_eq!(Recent::HeavyToRecent(1, 3).tokens(usize::MAX, 3), usize::MAX / 4 * 3);
     }
 }

@@ -78,8 +78,8 @@ impl Policy {
     }
 
     pub(super) fn check_tokens(&self, budget: Budget, tokens: usize) -> Result<()> {
-        let Protect { sinks, recent } = self.protect;
-        let recent = recent.tokens(tokens);
+        let Protect { sinks, .. } = self.protect;
+        let recent = self.protect.recent_tokens(tokens);
         if sinks.saturating_add(recent) > tokens {
             return Err(Error::BudgetTooSmall { budget, tokens, sinks, recent });
         }

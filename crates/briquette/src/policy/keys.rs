@@ -23,9 +23,7 @@ impl Policy {
 
     /// KeyDiff's tokens under AdaKV's head budgets.
     pub fn keydiff_adakv(budget: Budget) -> Self {
-        Self::keydiff(budget)
-            .with_name("keydiff-adakv")
-            .with_allocate(HeadAdaptive { floor: 0.2, by: None })
+        Self::keydiff(budget).with_name("keydiff-adakv").with_allocate(HeadAdaptive::default())
     }
 
     /// Random tokens, the same for the same seed (0 here).
@@ -105,7 +103,7 @@ impl Policy {
         Self::expected_attention(budget)
             .with_name("expected-attention-adakv")
             .with_score(ExpectedAttention { future: 512, epsilon: 0.01 })
-            .with_allocate(HeadAdaptive { floor: 0.2, by: None })
+            .with_allocate(HeadAdaptive::default())
     }
 
     /// CapKV (2026): the first 4 tokens, and those whose values no others say, weighed by how their keys point to the mean

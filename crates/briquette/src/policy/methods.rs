@@ -5,7 +5,7 @@ use crate::{
     Error, HeadScoreKind, Result,
     allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
     budget::{Budget, Protect, Recent},
-    reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Rotate, Sigma, ValueMerge},
+    reduce::{EmaMerge, EvictThenMerge, GaussianMerge, ValueMerge},
     score::{
         AccumulatedAttention, GlobalLocal, HeadMean, Pool, Recency, RetrievalHeads,
         RobustAttention, WindowAttention, WindowVariance,
@@ -79,7 +79,7 @@ const METHODS: &[Method] = &[
         name: "compresskv-kivi",
         title: "CompressKV + KIVI",
         paper: "Lin et al., 2025",
-        build: |budget| Policy::compresskv(budget).with_name("compresskv-kivi").with_kivi(4),
+        build: |budget| Policy::compresskv(budget).with_name("compresskv-kivi").with_kivi(2),
     },
     Method {
         name: "ems-pyramidkv",
@@ -138,7 +138,28 @@ const METHODS: &[Method] = &[
     Method { name: "capkv", title: "CapKV", paper: "arXiv 2604.25975", build: Policy::capkv },
     Method { name: "chunkkv", title: "ChunkKV", paper: "Liu et al., 2025", build: Policy::chunkkv },
     Method { name: "r-kv", title: "R-KV", paper: "Cai et al., 2025", build: Policy::rkv },
+    Method {
+        name: "kvmerger-50",
+        title: "KVMerger-50",
+        paper: "Wang et al., 2024",
+        build: Policy::kvmerger_50,
+    },
+    Method {
+        name: "kvmerger-35",
+        title: "KVMerger-35",
+        paper: "Wang et al., 2024",
+        build: Policy::kvmerger_35,
+    },
+    Method {
+        name: "ems-needle",
+        title: "EMS for needles",
+        paper: "Li et al., 2024",
+        build: Policy::ems_needle,
+    },
 ];
+
+/// Bounds of CompressKV's layer budgets (appendix C.1).
+const COMPRESSKV_LAYERS: ErrorAware = ErrorAware { least: 32, most: 3.0 };
 
 impl Policy {
     /// The named method with this budget.
@@ -225,7 +246,7 @@ impl Policy {
 
     /// AdaKV (Feng et al., 2024): SnapKV, with budgets that go to the heads with the highest scores.
     pub fn adakv(budget: Budget) -> Self {
-        Self::snapkv(budget).with_name("adakv").with_allocate(HeadAdaptive { floor: 0.2, by: None })
+        Self::snapkv(budget).with_name("adakv").with_allocate(HeadAdaptive::default())
     }
 
     /// HeadKV (Fu et al., 2024): SnapKV, with budgets that go to the heads that retrieve, by the model's
@@ -245,51 +266,54 @@ impl Policy {
         })
     }
 
-    /// KVMerger (Wang et al., 2024) as the paper runs it at half of the context: of what is kept, 34 % are the last
-    /// tokens and 24 % those of most accumulated attention; neighbours among the others are merged.
+    /// KVMerger (Wang et al., 2024, section 5.1) as the paper runs it at half of the context: of what is kept, 34 % are
+    /// the last tokens and 24 % those of most accumulated attention; neighbours among the others are merged.
     pub fn kvmerger(budget: Budget) -> Self {
-        Self::kvmerger_with(budget, 0.34, 0.24)
+        Self::kvmerger_with("kvmerger", budget, 0.34, 0.24)
     }
 
-    /// KVMerger as the paper runs it at 35 % of the context: of what is kept, 8 / 35 are the last tokens and 2 / 35
-    /// those of most accumulated attention.
+    /// The same: 17 % and 12 % of a context of which 50 % are kept.
+    pub fn kvmerger_50(budget: Budget) -> Self {
+        Self::kvmerger(budget).with_name("kvmerger-50")
+    }
+
+    /// KVMerger as the paper runs it at 35 % of the context: 8 % of it are the last tokens and 2 % those of most
+    /// accumulated attention, so 8 / 35 and 2 / 35 of what is kept.
     pub fn kvmerger_35(budget: Budget) -> Self {
-        Self::kvmerger_with(budget, 8.0 / 35.0, 2.0 / 35.0)
+        Self::kvmerger_with("kvmerger-35", budget, 8.0 / 35.0, 2.0 / 35.0)
     }
 
-    fn kvmerger_with(budget: Budget, recent: f64, protect: f64) -> Self {
-        let merge = GaussianMerge {
-            protect,
-            threshold: None,
-            sigma: Sigma::Fixed(5.0),
-            scale_values: false,
-        };
+    fn kvmerger_with(name: &str, budget: Budget, recent: f64, protect: f64) -> Self {
         Self::h2o(budget)
-            .with_name("kvmerger")
+            .with_name(name)
             .with_recent(Recent::Share(recent))
-            .with_reduce(merge)
+            .with_reduce(GaussianMerge { protect, ..GaussianMerge::default() })
             .with_schedule(Schedule::always(64))
     }
 
-    /// D2O (Wan et al., 2024): accumulated attention, 4 sinks, a quarter of the budget for the last tokens, budgets
-    /// by the density of each layer's attention, evicted tokens merged into the most similar kept ones.
+    /// D2O (Wan et al., 2024): accumulated attention, 4 sinks, of what they leave one in four for the last tokens,
+    /// budgets by the density of each layer's attention, evicted tokens merged into the most similar kept ones.
     pub fn d2o(budget: Budget) -> Self {
         Self::h2o(budget)
             .with_name("d2o")
             .with_sinks(4)
-            .with_recent(Recent::Share(0.25))
+            .with_recent(Recent::HeavyToRecent(3, 1))
             .with_allocate(VarianceShare { share: Share::Softmax, normalize: true })
-            .with_reduce(EmaMerge { beta: 0.7 })
+            .with_reduce(EmaMerge::default())
     }
 
     /// EMS: the Global-Local score over a window of 32, pooled over 7 tokens; evict-then-merge with γ = 4 and
     /// τ = 0.6, on keys without positions; tokens share the entries.
     pub fn ems(budget: Budget) -> Self {
-        let score = GlobalLocal { window: 32, pool: Some(Pool::avg(7)) };
-        Self::custom("ems", budget, score)
+        Self::custom("ems", budget, GlobalLocal::default())
             .with_recent(Recent::Tokens(32))
-            .with_reduce(EvictThenMerge { gamma: 4.0, tau: 0.6, rotate: Rotate::Own })
+            .with_reduce(EvictThenMerge::default())
             .with_positions(PositionMode::Deferred)
+    }
+
+    /// EMS as the paper looks for needles: a window of 16. τ is that of its appendix D, 0.6; its section 5.3 says 0.55.
+    pub fn ems_needle(budget: Budget) -> Self {
+        Self::ems(budget).with_name("ems-needle").with_window(16)
     }
 
     /// CompressKV: the attention of the last 8 queries of the layer's 4 semantic retrieval heads, mean-pooled over 5
@@ -301,15 +325,18 @@ impl Policy {
             .with_name("compresskv")
             .with_score(WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads })
             .with_recent(Recent::Tokens(8))
-            .with_allocate(ErrorAware { least: 32, most: 3.0 })
+            .with_allocate(COMPRESSKV_LAYERS)
     }
 
-    /// CompressKV's tokens under AdaKV's head budgets, which compare the heads' own scores.
+    /// CompressKV's tokens and layer budgets, which each layer's heads share by AdaKV's comparison of their own scores
+    /// (AdaCompressKV of CompressKV's appendix D).
     pub fn compresskv_adakv(budget: Budget) -> Self {
         let by = WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
-        Self::compresskv(budget)
-            .with_name("compresskv-adakv")
-            .with_allocate(HeadAdaptive { floor: 0.2, by: Some(by) })
+        Self::compresskv(budget).with_name("compresskv-adakv").with_allocate(HeadAdaptive {
+            by: Some(by),
+            layers: Some(COMPRESSKV_LAYERS),
+            ..HeadAdaptive::default()
+        })
     }
 
     /// CompressKV's tokens under HeadKV's head budgets.
@@ -319,7 +346,7 @@ impl Policy {
             .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
     }
 
-    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (2, 4 or 8), the last 128 tokens in full precision.
+    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (1, 2, 4 or 8), the last 128 tokens in full precision.
     pub fn kivi(bits: u8) -> Self {
         Self::full().with_name("kivi").with_kivi(bits)
     }
@@ -381,6 +408,9 @@ fn describe(method: &Method) -> MethodInfo {
         Recent::Tokens(0) => None,
         Recent::Tokens(tokens) => Some(format!("last {tokens}")),
         Recent::Share(share) => Some(format!("last {:.0}% of the budget", share * 100.0)),
+        Recent::HeavyToRecent(heavy, recent) => {
+            Some(format!("last {recent} of {}", heavy + recent))
+        }
     };
     let sinks = (sinks > 0).then(|| format!("first {sinks}"));
     let protect = sinks.into_iter().chain(recent).collect::<Vec<_>>().join(", ");

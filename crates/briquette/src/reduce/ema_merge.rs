@@ -4,12 +4,15 @@ use serde::{Deserialize, Serialize};
 use super::{Reduced, Reducer, split::split};
 use crate::{
     LayerView, Result, check,
-    ops::{EmaInput, EmaOutput, MergeInput, NearestInput, NearestOutput, Split, select_entries},
-    ops::{Entries, Tracks},
+    ops::{
+        EmaInput, EmaOutput, Entries, MergeInput, NearestInput, NearestOutput, Selection, Split,
+        Tracks, select_entries,
+    },
+    spec::is_default,
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
-/// al., 2024, Eq. 5 to 9).
+/// al., 2024, Eq. 9 to 12).
 ///
 /// The threshold is an exponential moving average, one a layer and batch row: the mean over all evicted
 /// entries of their highest similarity, `beta` of it at every later compression. A kept entry weighs e, one merged
@@ -19,6 +22,62 @@ use crate::{
 pub struct EmaMerge {
     /// The weight of the newest mean.
     pub beta: f64,
+    /// Which of the evicted are merged.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub threshold: Threshold,
+    /// What entries are compared by (Table 7).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub compare: Compare,
+    /// What a kept entry and those merged into it weigh (Table 8).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weights: EmaWeights,
+}
+
+/// Which evicted entries an [`EmaMerge`] merges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Threshold {
+    /// Those whose similarity is at least the moving average (Eq. 10).
+    #[default]
+    Ema,
+    /// All (Table 6, without the EMA threshold).
+    None,
+}
+
+/// What an [`EmaMerge`] compares entries by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compare {
+    /// Their keys; values go where their keys go.
+    #[default]
+    Keys,
+    /// Their values; keys go where their values go.
+    Values,
+    /// Keys by keys and values by values, each with a nearest and a threshold of its own.
+    Each,
+}
+
+/// What entries weigh in the merge of an [`EmaMerge`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EmaWeights {
+    /// The kept one e, each merged one exp(cosine) (Eq. 12).
+    #[default]
+    Cosine,
+    /// All the same.
+    Average,
+}
+
+impl Default for EmaMerge {
+    /// The paper's: β = 0.7.
+    fn default() -> Self {
+        Self {
+            beta: 0.7,
+            threshold: Threshold::default(),
+            compare: Compare::default(),
+            weights: EmaWeights::default(),
+        }
+    }
 }
 
 impl Reducer for EmaMerge {
@@ -27,7 +86,10 @@ impl Reducer for EmaMerge {
     }
 
     fn summary(&self) -> String {
-        format!("{}, β {}", self.name(), self.beta)
+        match self.threshold {
+            Threshold::Ema => format!("{}, β {}", self.name(), self.beta),
+            Threshold::None => format!("{}, all", self.name()),
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -35,38 +97,94 @@ impl Reducer for EmaMerge {
     }
 
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
-        let device = view.entries.keys.device();
         let Split { kept, rest: evicted } = split(view, keep)?;
         let counts = kept.counts.clone();
         let width = kept.width();
         let LayerView { entries, ops, .. } = *view;
         let gone = Entries { tracks: Tracks::default(), ..entries.clone() };
         let gone = select_entries(gone, &evicted, ops)?;
-        let mut entries = select_entries(entries.clone(), &kept, ops)?;
-
-        let NearestOutput { similarity, index } = ops.nearest(NearestInput {
-            pairs: vec![(gone.keys.clone(), entries.keys.clone())],
+        let mut left = select_entries(entries.clone(), &kept, ops)?;
+        let step = Step {
+            merge: self,
+            view,
+            evicted: &evicted,
             fillers: counts.iter().map(|&count| width - count).collect(),
-        })?;
+        };
 
-        let EmaOutput { weights, threshold } = ops.ema_weights(EmaInput {
-            similarity,
-            counts: &evicted.counts,
-            before: view.state.cloned(),
-            beta: self.beta,
+        let (keys, values) = (left.keys.clone(), left.values.clone());
+        let by_keys = |number| step.run(&gone.keys, &keys, (&gone, &left), number);
+        let by_values = |number| step.run(&gone.values, &values, (&gone, &left), number);
+        let (merged, state) = match self.compare {
+            Compare::Keys => by_keys(0)?,
+            Compare::Values => by_values(0)?,
+            Compare::Each => {
+                let ((keys, _), of_keys) = by_keys(0)?;
+                let ((_, values), of_values) = by_values(1)?;
+                ((keys, values), Tensor::cat(vec![of_keys, of_values], 1))
+            }
+        };
+        (left.keys, left.values) = merged;
+        Ok(Reduced { entries: left, counts, state: Some(state) })
+    }
+}
+
+/// One call.
+struct Step<'a> {
+    merge: &'a EmaMerge,
+    view: &'a LayerView<'a>,
+    evicted: &'a Selection,
+    /// The first of the kept ones that are fillers, by heads.
+    fillers: Vec<usize>,
+}
+
+impl Step<'_> {
+    /// Merges what is `gone` into what is `left` by the similarity of these rows of theirs. Keys, values, and the
+    /// threshold, `[batch, 1]`, which is the `number`-th of the state.
+    fn run(
+        &self,
+        from: &Tensor<4>,
+        to: &Tensor<4>,
+        (gone, left): (&Entries, &Entries),
+        number: usize,
+    ) -> Result<((Tensor<4>, Tensor<4>), Tensor<2>)> {
+        let Self { merge, view, evicted, fillers } = self;
+        let ops = view.ops;
+        let NearestOutput { similarity, index } = ops.nearest(NearestInput {
+            pairs: vec![(from.clone(), to.clone())],
+            fillers: fillers.clone(),
         })?;
-        let dims = entries.positions.dims();
-        let own = Tensor::full(dims, std::f64::consts::E, (&device, DType::F32));
-        (entries.keys, entries.values) = ops.merge(MergeInput {
-            keys: entries.keys,
-            values: entries.values,
-            own,
-            other_keys: gone.keys,
-            other_values: gone.values,
+        let EmaOutput { weights, threshold } = ops.ema_weights(EmaInput {
+            similarity: similarity.clone(),
+            counts: &evicted.counts,
+            before: view.state.map(|state| state.clone().narrow(1, number, 1)),
+            beta: merge.beta,
+        })?;
+        let weights = match merge.threshold {
+            Threshold::Ema => weights,
+            Threshold::None => {
+                let weights = similarity.exp();
+                match evicted.fillers() {
+                    None => weights,
+                    Some(nothing) => weights.mask_fill(nothing, 0.0),
+                }
+            }
+        };
+        let (own, weights) = match merge.weights {
+            EmaWeights::Cosine => (std::f64::consts::E, weights),
+            // What is merged weighs more than nothing.
+            EmaWeights::Average => (1.0, weights.greater_scalar(0.0).float().cast(DType::F32)),
+        };
+        let device = left.keys.device();
+        let merged = ops.merge(MergeInput {
+            keys: left.keys.clone(),
+            values: left.values.clone(),
+            own: Tensor::full(left.positions.dims(), own, (&device, DType::F32)),
+            other_keys: gone.keys.clone(),
+            other_values: gone.values.clone(),
             weights,
             slot: index,
             directions: false,
         })?;
-        Ok(Reduced { entries, counts, state: Some(threshold) })
+        Ok((merged, threshold))
     }
 }

@@ -3,16 +3,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Reduced, Reducer};
 use crate::{
-    Error, LayerView, Result, check,
+    Error, LayerView, Result,
+    budget::{Budget, Protect},
+    check,
+    observes::Observes,
     ops::{
         ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
         RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table,
         aligned, aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
     },
     ops::{Entries, Sharing, Track, Tracks},
+    spec::is_default,
 };
 
-/// Evicts what matters least and merges what matters a little into what matters most: EMS.
+/// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et al., 2024, section 4.2,
+/// Eq. 5).
 ///
 /// Of `B` entries the last tokens keep one each; the others are centers, those with the highest scores. The next
 /// (`gamma` − 1) · B are merged into the center they are most redundant with, R = cos(keys) · cos(values), and the rest
@@ -27,15 +32,59 @@ use crate::{
 /// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens only how many there may
 /// be: there are columns for as many, and those that hold none come first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EvictThenMerge {
-    /// Tokens remembered, in budgets: 1 merges nothing.
+    /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging (Table 7).
+    #[serde(with = "crate::infinite")]
     pub gamma: f64,
     /// The redundancy above which a token is merged: 1 merges nothing.
     pub tau: f64,
     /// At which position merged keys are encoded, if the policy holds keys before encoding.
     #[serde(default)]
     pub rotate: Rotate,
+    /// What makes two tokens redundant (Table 8).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub redundancy: Redundancy,
+    /// What tokens weigh when they are merged.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weights: MergeWeights,
+}
+
+impl Default for EvictThenMerge {
+    /// The paper's: γ = 4, τ = 0.6.
+    fn default() -> Self {
+        Self {
+            gamma: 4.0,
+            tau: 0.6,
+            rotate: Rotate::default(),
+            redundancy: Redundancy::default(),
+            weights: MergeWeights::default(),
+        }
+    }
+}
+
+/// What makes two tokens redundant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Redundancy {
+    /// The product of the cosines of their keys and of their values.
+    #[default]
+    KeysAndValues,
+    /// The cosine of their keys.
+    Keys,
+    /// The cosine of their values.
+    Values,
+}
+
+/// What tokens weigh when they are merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MergeWeights {
+    /// The score they are ranked by.
+    #[default]
+    Score,
+    /// The attention they have received from all queries.
+    Attention,
 }
 
 /// At which position the key of a merged token is encoded.
@@ -52,6 +101,7 @@ pub enum Rotate {
 impl EvictThenMerge {
     /// Tokens besides the centers that are remembered beside `entries` entries.
     fn others(&self, entries: usize) -> usize {
+        // Infinity becomes the largest whole number.
         ((self.gamma - 1.0) * entries as f64) as usize
     }
 }
@@ -66,8 +116,26 @@ impl Reducer for EvictThenMerge {
     }
 
     fn check(&self) -> Result<()> {
-        check::factor("reduce.gamma", self.gamma)?;
+        if self.gamma != f64::INFINITY {
+            check::factor("reduce.gamma", self.gamma)?;
+        }
         check::share("reduce.tau", self.tau)
+    }
+
+    fn check_budget(&self, budget: Budget, _: Protect) -> Result<()> {
+        match budget {
+            Budget::Bytes(_) if self.gamma == f64::INFINITY => {
+                check::refuse("reduce.gamma", self.gamma, "finite under a budget in bytes")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn observes(&self) -> Observes {
+        match self.weights {
+            MergeWeights::Score => Observes::nothing(),
+            MergeWeights::Attention => Observes::column_sums(),
+        }
     }
 
     fn makes_shared_entries(&self) -> bool {
@@ -75,7 +143,7 @@ impl Reducer for EvictThenMerge {
     }
 
     fn columns(&self, entries: usize) -> usize {
-        entries + self.others(entries)
+        entries.saturating_add(self.others(entries))
     }
 
     fn encodes_at_center(&self) -> bool {
@@ -90,7 +158,7 @@ impl Reducer for EvictThenMerge {
         let table = Table::of(view.entries, view.ops)?;
         let table = table.unwrap_or_else(|| Table::of_own(view.entries, view.held));
         let counts = Counts::new(self, view, keep, &table.entries);
-        let step = Step { tau: self.tau, view, scores, table: &table, counts: &counts };
+        let step = Step { reducer: self, view, scores, table: &table, counts: &counts };
         let classes = step.classes()?;
         let tokens = step.tokens(&classes)?;
         let Classes { keys, values, .. } = classes;
@@ -136,7 +204,7 @@ impl Counts {
     ) -> Self {
         let of_heads = |f: &dyn Fn(usize) -> usize| (0..entries.len()).map(f).collect::<Vec<_>>();
         let recent = of_heads(&|head| {
-            let recent = view.protect.recent.tokens(keep[head]);
+            let recent = view.protect.recent_tokens(keep[head]);
             recent.min(keep[head]).min(entries[head])
         });
         let older = of_heads(&|head| entries[head] - recent[head]);
@@ -146,8 +214,9 @@ impl Counts {
             centers => (older[head] - centers).min(reducer.others(keep[head])),
         });
         let entries = of_heads(&|head| centers[head] + recent[head]);
-        let tokens =
-            of_heads(&|head| view.held[head].min(entries[head] + reducer.others(keep[head])));
+        let tokens = of_heads(&|head| {
+            view.held[head].min(entries[head].saturating_add(reducer.others(keep[head])))
+        });
         Self { recent, centers, merging, entries, tokens }
     }
 }
@@ -161,7 +230,7 @@ const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 
 /// One call, on the device.
 struct Step<'a> {
-    tau: f64,
+    reducer: &'a EvictThenMerge,
     view: &'a LayerView<'a>,
     scores: &'a Tensor<3>,
     table: &'a Table,
@@ -259,16 +328,22 @@ impl Step<'_> {
 
     /// The weight of each row: the scores of its tokens, `[batch, kv_heads, rows]`.
     fn weights(&self) -> Result<Tensor<3>> {
-        let Self { view, table, .. } = self;
+        let Self { view, table, reducer, .. } = self;
         let positions = view.entries.positions.clone();
+        let scores = match reducer.weights {
+            MergeWeights::Score => self.scores.clone(),
+            MergeWeights::Attention => {
+                view.group_mean(view.track(Track::Sums, reducer.name())?.clone())
+            }
+        };
         if view.entries.sharing.is_none() {
-            let scores = self.scores.clone().clamp(WEIGHTS.0, WEIGHTS.1);
+            let scores = scores.clamp(WEIGHTS.0, WEIGHTS.1);
             return Ok(scores.mask_fill(positions.lower_scalar(0), 0.0));
         }
         Ok(view.ops.row_weights(RowWeightsInput {
             rows: table.rows.clone(),
             positions,
-            scores: self.scores.clone(),
+            scores,
             height: table.centers.dims()[2],
             bounds: WEIGHTS,
         })?)
@@ -292,15 +367,18 @@ impl Step<'_> {
             .collect();
         let missing: Vec<usize> = counts.centers.iter().map(|&count| centers - count).collect();
         let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), &first, centers);
+        let keys = || (from.keys.clone(), to(&left.keys));
+        let values = || (from.values.clone(), to(&left.values));
         let nearest = ops.nearest(NearestInput {
-            pairs: vec![
-                (from.keys.clone(), to(&left.keys)),
-                (from.values.clone(), to(&left.values)),
-            ],
+            pairs: match self.reducer.redundancy {
+                Redundancy::KeysAndValues => vec![keys(), values()],
+                Redundancy::Keys => vec![keys()],
+                Redundancy::Values => vec![values()],
+            },
             fillers: missing.clone(),
         })?;
         // What is no more like a center than that goes nowhere, nor does what is NaN.
-        let goes = nearest.similarity.clone().greater_scalar(self.tau);
+        let goes = nearest.similarity.clone().greater_scalar(self.reducer.tau);
         let stays = match rows.fillers() {
             None => goes.bool_not(),
             Some(fillers) => goes.bool_not().bool_or(fillers),
@@ -336,7 +414,7 @@ impl Step<'_> {
                 nearest: merged.nearest.index.clone(),
                 first: &merged.first,
                 similarity: merged.nearest.similarity.clone(),
-                threshold: self.tau,
+                threshold: self.reducer.tau,
             }),
             centers: classes.columns.clone(),
             positions: view.entries.positions.clone(),

@@ -7,10 +7,11 @@ use crate::{
     budget::{Budget, Protect, Recent},
     check,
     ops::{AccumulateInput, Ops, Selection, gather_rows, select_entries, unit},
+    spec::is_default,
 };
 
 /// Merges neighbours with similar keys, weighted by a Gaussian around the most attended of them: KVMerger (Wang et
-/// al., 2024, Algorithm 1, Eq. 4 to 7).
+/// al., 2024, Algorithms 1 and 2, Eq. 5 to 8).
 ///
 /// The last tokens and those with the highest scores stay as they are. The others are cut into runs of
 /// neighbours whose similarity (cosine of their keys) exceeds a threshold; each run becomes one entry at the place of
@@ -29,6 +30,35 @@ pub struct GaussianMerge {
     /// Whether a merged value is multiplied by the number of its members, as the paper prints it (Eq. 7).
     #[serde(default)]
     pub scale_values: bool,
+    /// Which member a run becomes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pivot: Pivot,
+}
+
+impl Default for GaussianMerge {
+    /// What the paper runs at half of the context: 12 of its 50 % protected, σ = 5 (Table 3).
+    fn default() -> Self {
+        Self {
+            protect: 0.24,
+            threshold: None,
+            sigma: Sigma::Fixed(5.0),
+            scale_values: false,
+            pivot: Pivot::default(),
+        }
+    }
+}
+
+/// The member at whose place a run becomes one entry, and which the Gaussian is around.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pivot {
+    /// The one of the highest score (Eq. 8).
+    #[default]
+    Score,
+    /// The last one (section 4.2, the paper's first attempt).
+    Last,
+    /// Any, by a draw that is a function of this seed, layer, head and position (Table 4).
+    Random(u32),
 }
 
 /// The width of the Gaussian around a pivot.
@@ -39,7 +69,15 @@ pub enum Sigma {
     Fixed(f64),
     /// The mean distance of a run's other members to its pivot, over √2.
     Adaptive,
+    /// The mean over a run of its members' own weights g, over √2 (Eq. 6). They are defined by σ, so it is the largest
+    /// number for which this holds: between 0 and 1/√2.
+    FixedPoint,
+    /// Infinite: all members weigh the same (Figure 3c).
+    Average,
 }
+
+/// Steps to the fixed point of Eq. 6, from above.
+const STEPS: usize = 32;
 
 impl GaussianMerge {
     fn heavy(&self, budget: usize) -> usize {
@@ -61,6 +99,8 @@ impl Reducer for GaussianMerge {
         let sigma = match self.sigma {
             Sigma::Fixed(sigma) => sigma.to_string(),
             Sigma::Adaptive => "adaptive".to_owned(),
+            Sigma::FixedPoint => "by Eq. 6".to_owned(),
+            Sigma::Average => return format!("{}, average", self.name()),
         };
         format!("{}, σ {sigma}", self.name())
     }
@@ -72,7 +112,7 @@ impl Reducer for GaussianMerge {
         }
         match self.sigma {
             Sigma::Fixed(sigma) => check::positive("reduce.sigma.fixed", sigma),
-            Sigma::Adaptive => Ok(()),
+            Sigma::Adaptive | Sigma::FixedPoint | Sigma::Average => Ok(()),
         }
     }
 
@@ -81,7 +121,7 @@ impl Reducer for GaussianMerge {
             return Ok(());
         }
         let fails = |target: usize| {
-            let recent = protect.recent.tokens(target);
+            let recent = protect.recent_tokens(target);
             let reachable = self.reachable(protect.sinks, recent, target);
             (reachable > target).then(|| Error::MergeBudget {
                 budget,
@@ -95,7 +135,7 @@ impl Reducer for GaussianMerge {
         match (budget, protect.recent) {
             (Budget::Tokens(tokens), _) => fails(tokens).map_or(Ok(()), Err),
             // Shares that leave nothing to merge into fail at every size.
-            (_, Recent::Share(_)) => fails(1 << 20).map_or(Ok(()), Err),
+            (_, Recent::Share(_) | Recent::HeavyToRecent(..)) => fails(1 << 20).map_or(Ok(()), Err),
             _ => Ok(()),
         }
     }
@@ -152,6 +192,21 @@ impl Reducer for GaussianMerge {
                 let zero = square.clone().equal_scalar(0.0);
                 (squared / square.mask_fill(zero.clone(), 1.0)).mask_fill(zero, 0.0)
             }
+            Sigma::FixedPoint => {
+                // With σ = m / √2 and m the mean of g, 2σ² is m². What g gives grows with σ, so steps from the largest m, 1,
+                // fall to the largest fixed point; m is never below one member's share, its pivot's own.
+                let sizes = members.clone().clamp_min(1.0);
+                let mut mean = Tensor::ones_like(&members);
+                for _ in 0..STEPS {
+                    let square = segments.of_entries(mean).square();
+                    let weights = (-(squared.clone() / square)).exp();
+                    // Slots of no set must not divide by zero.
+                    let sum = segments.sum(weights, present.clone())?;
+                    mean = (sum / sizes.clone()).clamp_min(1e-8);
+                }
+                squared / segments.of_entries(mean).square()
+            }
+            Sigma::Average => squared.zeros_like(),
         };
         let [batch, _, count, _] = exponent.dims();
         let weights = (-exponent).exp().reshape([batch, heads, count]) * present;
@@ -209,7 +264,7 @@ impl GaussianMerge {
             vec![Vec::new(); view.held.len() / heads];
         for (head, &held) in view.held.iter().enumerate() {
             let kept = keep[head];
-            let recent = view.protect.recent.tokens(kept).min(held);
+            let recent = view.protect.recent_tokens(kept).min(held);
             let scores = scores.of(head, held);
             let mut order: Vec<usize> = (0..held - recent).collect();
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
@@ -245,7 +300,7 @@ impl GaussianMerge {
                     budget: Budget::Tokens(kept),
                     target,
                     sinks: view.protect.sinks,
-                    recent: view.protect.recent.tokens(kept),
+                    recent: view.protect.recent_tokens(kept),
                     heavy: self.heavy(kept),
                     reachable: held - candidates.len(),
                 });
@@ -256,14 +311,26 @@ impl GaussianMerge {
             }
         }
 
+        let positions = match self.pivot {
+            Pivot::Random(_) => Some(host::Columns::read(view.positions().clone().float())?),
+            Pivot::Score | Pivot::Last => None,
+        };
         let mut sets = Sets { set_of: Vec::new(), pivot: Vec::new() };
         for (head, joined) in joined.iter().enumerate() {
             let scores = scores.of(head, joined.len());
+            let rank = |entry: usize| match (self.pivot, &positions) {
+                (Pivot::Random(seed), Some(positions)) => {
+                    let position = positions.of(head, joined.len())[entry];
+                    drawn(seed, view.layer, head % heads, position as u32) as f32
+                }
+                (Pivot::Last, _) => entry as f32,
+                _ => scores[entry],
+            };
             let (mut set_of, mut pivot) = (Vec::new(), Vec::<usize>::new());
             for (entry, &joins) in joined.iter().enumerate() {
                 match pivot.last_mut() {
                     Some(pivot) if joins => {
-                        if scores[entry] > scores[*pivot] {
+                        if rank(entry) > rank(*pivot) {
                             *pivot = entry;
                         }
                     }
@@ -276,6 +343,18 @@ impl GaussianMerge {
         }
         Ok(sets)
     }
+}
+
+/// A number for each token, the same on every device and in every batch: the mixing steps of MurmurHash3, folded over what
+/// names it. 24 bits, which f32 holds.
+fn drawn(seed: u32, layer: usize, head: usize, position: u32) -> u32 {
+    let mixed = [seed, layer as u32, head as u32, position].into_iter().fold(0, |x: u32, part| {
+        let x = (x ^ part).wrapping_add(0x9e37_79b9);
+        let x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
+        let x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
+        x ^ (x >> 16)
+    });
+    mixed >> 8
 }
 
 /// The cosine of each key and the one before it, `[batch, kv_heads, entries]`; 0 for the first.

@@ -10,10 +10,10 @@ mod spec;
 mod split;
 mod value_merge;
 
-pub use ema_merge::EmaMerge;
+pub use ema_merge::{Compare, EmaMerge, EmaWeights, Threshold};
 pub use evict::Evict;
-pub use evict_then_merge::{EvictThenMerge, Rotate};
-pub use gaussian_merge::{GaussianMerge, Sigma};
+pub use evict_then_merge::{EvictThenMerge, MergeWeights, Redundancy, Rotate};
+pub use gaussian_merge::{GaussianMerge, Pivot, Sigma};
 pub use reducer::{Reduced, Reducer};
 pub(crate) use spec::ReducerSpec;
 pub use value_merge::ValueMerge;

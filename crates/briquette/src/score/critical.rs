@@ -68,7 +68,7 @@ impl Scorer for Critical {
                 .collect()
         };
         let keep = of_heads(&|budget| (budget as f64 * self.first) as usize);
-        let recent = of_heads(&|budget| view.protect.recent.tokens(budget));
+        let recent = of_heads(&|budget| view.protect.recent_tokens(budget));
         let first = best(view, &scores, &keep, view.protect.sinks, &recent)?;
         let reach = reach(view, self.name())?;
         Ok(((scores + self.epsilon) * reach).mask_fill(first.greater_elem(0.5), FIRST))

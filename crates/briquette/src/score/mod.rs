@@ -38,7 +38,7 @@ pub use critical::Critical;
 pub use cur::Cur;
 pub(crate) use draw::draw;
 pub use expected_attention::ExpectedAttention;
-pub use global_local::GlobalLocal;
+pub use global_local::{GlobalLocal, ScoreFrom};
 pub use key_difference::KeyDifference;
 pub use key_norm::KeyNorm;
 pub use lag_relative::LagRelative;

@@ -20,9 +20,9 @@ pub struct RetrievalHeads {
 pub enum Pick {
     /// So many; all if the layer has fewer.
     Top(usize),
-    /// Those whose score exceeds a share of the layer's highest.
+    /// Those whose score, divided by the sum over the layer's heads, exceeds a threshold (CompressKV, appendix L.2).
     Adaptive {
-        /// The share, 0 to 1.
+        /// The threshold τ, 0 to 1; the paper tries 0.001 to 0.007.
         threshold: f64,
         /// At least so many.
         least: usize,
@@ -64,8 +64,9 @@ impl RetrievalHeads {
         let count = match self.pick {
             Pick::Top(count) => count,
             Pick::Adaptive { threshold, least } => {
-                let highest = scores.iter().copied().fold(0.0, f64::max);
-                let above = |&&score: &&f64| highest > 0.0 && score / highest > threshold;
+                // Scores are not negative, so their sum is their L1 norm.
+                let sum: f64 = scores.iter().sum();
+                let above = |&&score: &&f64| sum > 0.0 && score / sum > threshold;
                 scores.iter().filter(above).count().max(least)
             }
         };
@@ -96,8 +97,11 @@ mod tests {
             by: HeadScoreKind::Semantic,
             pick: Pick::Adaptive { threshold, least },
         };
-        assert_eq!(adaptive(0.7, 1).heads(&scores), [1, 2, 3]);
-        assert_eq!(adaptive(1.0, 1).heads(&scores), [1]);
+        // Of 1.2 in all they are 0.083, 0.333, 0.25 and 0.333.
+        assert_eq!(adaptive(0.24, 1).heads(&scores), [1, 2, 3]);
+        assert_eq!(adaptive(0.3, 1).heads(&scores), [1, 3]);
+        assert_eq!(adaptive(0.5, 1).heads(&scores), [1]);
+        assert_eq!(adaptive(0.001, 1).heads(&scores), [0, 1, 2, 3]);
         assert_eq!(adaptive(0.0, 1).heads(&[0.0, 0.0]), [0]);
     }
 }

@@ -60,7 +60,7 @@ impl Scorer for WholeChunks {
         let entries = FromFirst::of(view);
         let width = columns.next_multiple_of(self.length);
         let chunks = [batch, heads, width / self.length, self.length];
-        let recent = |head: usize| view.protect.recent.tokens(view.budget[head / heads]);
+        let recent = |head: usize| view.protect.recent_tokens(view.budget[head / heads]);
         let ends =
             view.held.iter().enumerate().map(|(head, held)| held.saturating_sub(recent(head)));
         let dims = [batch, heads, width];

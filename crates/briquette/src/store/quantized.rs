@@ -14,7 +14,7 @@ use crate::{
     tracks,
 };
 
-/// Entries quantized to 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
+/// Entries quantized to 1, 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
 ///
 /// Keys are quantized a channel, over groups of tokens; values a token, over groups of channels; both between
 /// the minimum and the maximum of their group (section 4). Burn's own quantized tensors are symmetric, which
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantized {
-    /// Bits a number: 2, 4 or 8.
+    /// Bits a number: 1, 2, 4 or 8. No device has a kernel for 1: pages are made numbers again in every call.
     pub bits: u8,
     /// Tokens a group of keys, and channels a group of values (at most `head_dim`).
     #[serde(default = "Quantized::default_group")]
@@ -76,8 +76,8 @@ impl StoreBuilder for Quantized {
     }
 
     fn check(&self) -> Result<()> {
-        if ![2, 4, 8].contains(&self.bits) {
-            return check::refuse("store.bits", self.bits, "2, 4 or 8");
+        if ![1, 2, 4, 8].contains(&self.bits) {
+            return check::refuse("store.bits", self.bits, "1, 2, 4 or 8");
         }
         check::columns("store.residual", self.residual)?;
         check::columns("store.group", self.group)?;

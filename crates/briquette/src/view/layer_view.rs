@@ -211,7 +211,7 @@ impl<'a> LayerView<'a> {
 
     /// Tokens that are kept whatever their scores under a budget of `budget`, at most all of it.
     pub fn protected(&self, budget: usize) -> usize {
-        let recent = self.protect.recent.tokens(budget);
+        let recent = self.protect.recent_tokens(budget);
         self.protect.sinks.saturating_add(recent).min(budget)
     }
 
@@ -261,7 +261,7 @@ impl<'a> LayerView<'a> {
         run: impl FnOnce(SelectInput<'_>) -> std::result::Result<T, OpError>,
     ) -> Result<T> {
         let recent: Vec<usize> =
-            keep.iter().map(|&keep| self.protect.recent.tokens(keep)).collect();
+            keep.iter().map(|&keep| self.protect.recent_tokens(keep)).collect();
         let selected = run(SelectInput {
             scores: self.scores("selection")?,
             held: self.held,

@@ -1,5 +1,14 @@
 //! CompressKV: more for the layers that a small cache hurts most.
 
+/// Bounds of a layer's share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ErrorAware {
+    /// The fewest a layer keeps.
+    pub least: usize,
+    /// The most, in budgets.
+    pub most: f64,
+}
+
 /// What each layer keeps, `[layers]`: `budget` in the mean, at least `least`, at most `most` budgets and never
 /// more than there is.
 pub fn keep(errors: &[f64], budget: usize, seen: usize, least: usize, most: f64) -> Vec<usize> {

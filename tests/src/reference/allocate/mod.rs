@@ -11,6 +11,7 @@ use super::margin::{Margin, absolute, border};
 use super::profile::HeadScore;
 use super::{ModelCache, Window};
 
+pub use error_aware::ErrorAware;
 pub use variance_share::Share;
 
 /// How the budget of all layers and heads is shared out.
@@ -47,6 +48,8 @@ pub enum Allocate {
         floor: f64,
         /// Scores to go by, if not those entries are selected by.
         by: Option<Window>,
+        /// What each layer gets, if not the budget.
+        layers: Option<ErrorAware>,
     },
     /// HeadKV: more for heads that a profile scores higher.
     HeadProfile {
@@ -56,12 +59,7 @@ pub enum Allocate {
         scores: HeadScore,
     },
     /// CompressKV: more for layers that a profile says suffer.
-    ErrorAware {
-        /// The fewest a layer keeps.
-        least: usize,
-        /// The most, in budgets.
-        most: f64,
-    },
+    ErrorAware(ErrorAware),
 }
 
 impl Allocate {
@@ -106,7 +104,10 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
         Allocate::VarianceShare { share, .. } => {
             all_heads(variance_share::keep(cache, layer, share, margin)[layer])
         }
-        Allocate::HeadAdaptive { floor, by } => {
+        Allocate::HeadAdaptive { floor, by, layers } => {
+            let budget = layers.map_or(budget, |layers| of_layer(cache, layer, layers));
+            let protected = method.protected(budget);
+            let body = budget.saturating_sub(protected);
             let sure = ((floor * budget as f64).floor() as usize).saturating_sub(protected);
             let sure = if protected == 0 { sure.max(1) } else { sure };
             let scores = match by {
@@ -116,7 +117,7 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
             let bodies = head_adaptive::bodies(
                 &scores,
                 method.sinks,
-                method.recent.of(budget),
+                method.recent_of(budget),
                 sure,
                 body * heads,
                 margin,
@@ -128,12 +129,15 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
             let bodies = head_profile::bodies(scores, heads, body, room, beta);
             bodies[layer].iter().map(|body| protected + body).collect()
         }
-        Allocate::ErrorAware { least, most } => {
-            let errors = &cache.settings.profile.layer_errors;
-            let seen = cache.layers[layer].seen;
-            all_heads(error_aware::keep(errors, budget, seen, least, most)[layer])
-        }
+        Allocate::ErrorAware(layers) => all_heads(of_layer(cache, layer, layers)),
     }
+}
+
+/// What a layer keeps by the errors of the profile.
+fn of_layer(cache: &ModelCache, layer: usize, ErrorAware { least, most }: ErrorAware) -> usize {
+    let errors = &cache.settings.profile.layer_errors;
+    let (budget, seen) = (cache.budget(layer), cache.layers[layer].seen);
+    error_aware::keep(errors, budget, seen, least, most)[layer]
 }
 
 /// Shares `total` out by `weights`, nobody below its `least` or above its `most`. Returns the shares and how

@@ -2,7 +2,7 @@
 
 use super::apportion;
 use crate::reference::ModelCache;
-use crate::reference::margin::Margin;
+use crate::reference::margin::{Margin, relative};
 
 /// From the concentration F of a layer to its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum Share {
     Softmax,
     /// `1 / (F + 1e-6)`
     Inverse,
-    /// `exp(−layer)`, whatever F.
+    /// `exp(−rank)`, the rank of F among the layers, the smallest first.
     ExponentialDecay,
 }
 
@@ -50,7 +50,13 @@ pub fn keep(cache: &ModelCache, layer: usize, share: Share, margin: &mut Margin)
         match share {
             Share::Softmax => (-measured).exp(),
             Share::Inverse => 1.0 / (measured + 1e-6),
-            Share::ExponentialDecay => (-(index as f64)).exp(),
+            Share::ExponentialDecay => {
+                let mut order: Vec<usize> = (0..layers).collect();
+                let of = |index: usize| cache.layers[index].measured.expect("a prompt came first");
+                order.sort_by(|a, b| of(*a).total_cmp(&of(*b)).then(a.cmp(b)));
+                let rank = order.iter().position(|other| *other == index);
+                (-(rank.expect("a layer of the cache") as f64)).exp()
+            }
         }
     };
     let weights: Vec<f64> = (0..layers).map(weight).collect();
@@ -59,8 +65,17 @@ pub fn keep(cache: &ModelCache, layer: usize, share: Share, margin: &mut Margin)
     let most = seen.max(least);
     let (keep, gap) =
         apportion(layers * budget, &weights, &vec![least; layers], &vec![most; layers]);
-    if share != Share::ExponentialDecay {
-        margin.share(gap);
+    match share {
+        Share::Softmax | Share::Inverse => margin.share(gap),
+        // What decides is which of two layers' measures is the smaller.
+        Share::ExponentialDecay => {
+            let mut measures: Vec<f64> =
+                cache.layers.iter().filter_map(|layer| layer.measured).collect();
+            measures.sort_by(f64::total_cmp);
+            // Layers of a single token have none.
+            let differ = measures.windows(2).filter(|two| two[0] != two[1]);
+            differ.for_each(|two| margin.score(relative(two[0], two[1])));
+        }
     }
     keep
 }
@@ -100,7 +115,10 @@ mod tests {
         assert_eq!(keep(Share::Softmax), [10, 4, 4]);
         // A million to one: the others keep a sink and one more.
         assert_eq!(keep(Share::Inverse), [14, 2, 2]);
-        // 1 : 0.368 : 0.135 is 11.97, 4.40, 1.62; the last keeps two: 11.70, 4.30.
+        // 1 : 0.368 : 0.135 is 11.97, 4.40, 1.62; the last keeps two: 11.70, 4.30. Of equals the first is the smaller.
         assert_eq!(keep(Share::ExponentialDecay), [12, 4, 2]);
+        cache.layers[0].measured = Some(1.5);
+        let keep = super::keep(&cache, 0, Share::ExponentialDecay, &mut Margin::new());
+        assert_eq!(keep, [2, 12, 4]);
     }
 }

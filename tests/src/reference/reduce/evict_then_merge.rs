@@ -16,6 +16,17 @@ pub enum Rotate {
     Center,
 }
 
+/// What makes two tokens redundant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Redundancy {
+    /// The product of both cosines.
+    Both,
+    /// The cosine of their keys.
+    Keys,
+    /// The cosine of their values.
+    Values,
+}
+
 /// See [`Reduce::EvictThenMerge`](super::Reduce::EvictThenMerge).
 #[derive(Clone, Copy, Debug)]
 pub struct EvictThenMerge {
@@ -23,6 +34,10 @@ pub struct EvictThenMerge {
     pub gamma: f64,
     /// The redundancy that is not enough.
     pub tau: f64,
+    /// What makes two tokens redundant.
+    pub redundancy: Redundancy,
+    /// Whether members weigh what attention they received, rather than their scores.
+    pub by_attention: bool,
     /// The position at which the window of last tokens begins.
     pub first_recent: usize,
 }
@@ -58,7 +73,7 @@ impl EvictThenMerge {
         let falling: Vec<f64> = outside.iter().map(score).collect();
         let stay = keep - inside.len();
         let to_merge = ((self.gamma - 1.0) * keep as f64).floor() as usize;
-        let both = (stay + to_merge).min(outside.len());
+        let both = stay.saturating_add(to_merge).min(outside.len());
         margin.score(border(&falling[..stay], &falling[stay..], relative));
         margin.score(border(&falling[..both], &falling[both..], relative));
         let mut centers = outside[..stay].to_vec();
@@ -70,7 +85,14 @@ impl EvictThenMerge {
             let own = &members[of_position(*demoted)];
             let redundancy = |center: &usize| {
                 let other = &members[of_position(*center)];
-                (cosine(&own.key, &other.key) * cosine(&own.value, &other.value)).min(1.0)
+                let (keys, values) =
+                    (cosine(&own.key, &other.key), cosine(&own.value, &other.value));
+                let redundancy = match self.redundancy {
+                    Redundancy::Both => keys * values,
+                    Redundancy::Keys => keys,
+                    Redundancy::Values => values,
+                };
+                redundancy.min(1.0)
             };
             let redundancies: Vec<f64> = centers.iter().map(redundancy).collect();
             if redundancies.is_empty() {
@@ -92,7 +114,7 @@ impl EvictThenMerge {
         }
         for center in &centers {
             let joining = joining.get(center).map_or(&[][..], Vec::as_slice);
-            left.extend(join(members, scores, &clusters, *center, joining));
+            left.extend(self.join(members, scores, &clusters, *center, joining));
         }
 
         // No more members beside the centers than were to be merged at most.
@@ -108,50 +130,58 @@ impl EvictThenMerge {
         left.sort_by_key(|member| member.position);
         left
     }
-}
 
-/// The members of a center that others join: all share its new direction and value.
-fn join(
-    members: &[Entry],
-    scores: &[f64],
-    clusters: &BTreeMap<usize, Vec<usize>>,
-    center: usize,
-    joining: &[usize],
-) -> Vec<Entry> {
-    let length = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
-    let unit = |vector: &[f64]| {
-        let length = length(vector);
-        vector.iter().map(|x| if length == 0.0 { 0.0 } else { x / length }).collect::<Vec<f64>>()
-    };
-    let mut all: Vec<Entry> = Vec::new();
-    let head_dim = members[0].key.len();
-    let (mut direction, mut value) = (vec![0.0; head_dim], vec![0.0; head_dim]);
-    let mut total = 0.0;
-    for cluster in [center].iter().chain(joining) {
-        let indices = &clusters[cluster];
-        let weight: f64 = indices.iter().map(|index| scores[*index].max(1e-12)).sum();
-        total += weight;
-        // Its members share one direction and one value.
-        let shared = &members[indices[0]];
-        for (sum, x) in direction.iter_mut().zip(unit(&shared.key)) {
-            *sum += weight * x;
+    /// The members of a center that others join: all share its new direction and value.
+    fn join(
+        &self,
+        members: &[Entry],
+        scores: &[f64],
+        clusters: &BTreeMap<usize, Vec<usize>>,
+        center: usize,
+        joining: &[usize],
+    ) -> Vec<Entry> {
+        let length = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let unit = |vector: &[f64]| {
+            let length = length(vector);
+            vector
+                .iter()
+                .map(|x| if length == 0.0 { 0.0 } else { x / length })
+                .collect::<Vec<f64>>()
+        };
+        let weight = |index: usize| match self.by_attention {
+            true => members[index].accumulated().max(1e-12),
+            false => scores[index].max(1e-12),
+        };
+        let mut all: Vec<Entry> = Vec::new();
+        let head_dim = members[0].key.len();
+        let (mut direction, mut value) = (vec![0.0; head_dim], vec![0.0; head_dim]);
+        let mut total = 0.0;
+        for cluster in [center].iter().chain(joining) {
+            let indices = &clusters[cluster];
+            let weight: f64 = indices.iter().map(|index| weight(*index)).sum();
+            total += weight;
+            // Its members share one direction and one value.
+            let shared = &members[indices[0]];
+            for (sum, x) in direction.iter_mut().zip(unit(&shared.key)) {
+                *sum += weight * x;
+            }
+            for (sum, x) in value.iter_mut().zip(&shared.value) {
+                *sum += weight * x;
+            }
+            all.extend(indices.iter().map(|index| members[*index].clone()));
         }
-        for (sum, x) in value.iter_mut().zip(&shared.value) {
-            *sum += weight * x;
+        if joining.is_empty() {
+            return all;
         }
-        all.extend(indices.iter().map(|index| members[*index].clone()));
+        let direction = unit(&direction);
+        for member in &mut all {
+            let norm = length(&member.key);
+            member.key = direction.iter().map(|x| norm * x).collect();
+            member.value = value.iter().map(|x| x / total).collect();
+            member.center = center;
+        }
+        all
     }
-    if joining.is_empty() {
-        return all;
-    }
-    let direction = unit(&direction);
-    for member in &mut all {
-        let norm = length(&member.key);
-        member.key = direction.iter().map(|x| norm * x).collect();
-        member.value = value.iter().map(|x| x / total).collect();
-        member.center = center;
-    }
-    all
 }
 
 #[cfg(test)]
@@ -182,7 +212,13 @@ mod tests {
         members.iter().map(|member| member.position).collect()
     }
 
-    const MERGE: EvictThenMerge = EvictThenMerge { gamma: 4.0, tau: 0.6, first_recent: 5 };
+    const MERGE: EvictThenMerge = EvictThenMerge {
+        gamma: 4.0,
+        tau: 0.6,
+        redundancy: Redundancy::Both,
+        by_attention: false,
+        first_recent: 5,
+    };
 
     #[test]
     fn members_share_a_direction_and_keep_their_length() {

@@ -11,6 +11,33 @@ pub enum Sigma {
     Fixed(f64),
     /// The mean distance of a set's members from its pivot, over √2.
     Adaptive,
+    /// The mean of the members' own kernels, over √2: the largest number for which that holds.
+    FixedPoint,
+    /// So wide that all weigh the same.
+    Average,
+}
+
+/// The member that a set becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pivot {
+    /// The one that received the most attention.
+    Score,
+    /// The last.
+    Last,
+    /// The one with the highest draw under this seed.
+    Random(u32),
+}
+
+/// A number from 0 to 2²⁴ − 1 that depends on all of these and on nothing else.
+fn drawn(seed: u32, layer: u32, head: u32, position: u32) -> u32 {
+    let mut mixed = 0_u32;
+    for part in [seed, layer, head, position] {
+        mixed = (mixed ^ part).wrapping_add(0x9e37_79b9);
+        mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
+        mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
+        mixed ^= mixed >> 16;
+    }
+    mixed >> 8
 }
 
 /// The entries of a head that are never merged.
@@ -33,6 +60,8 @@ pub struct GaussianMerge {
     pub sigma: Sigma,
     /// Whether a value is multiplied by the size of its set.
     pub scale_values: bool,
+    /// The member that a set becomes.
+    pub pivot: Pivot,
 }
 
 /// Two neighbours of a head that may be joined.
@@ -49,6 +78,7 @@ impl GaussianMerge {
         heads: &mut [Vec<Entry>],
         total: usize,
         protected: &[Protected],
+        layer: usize,
         margin: &mut Margin,
     ) {
         let held: usize = heads.iter().map(Vec::len).sum();
@@ -87,7 +117,7 @@ impl GaussianMerge {
                 set.push(entry.clone());
                 let mut joined = links[..joined].iter();
                 if !joined.any(|link| (link.head, link.first) == (head, index)) {
-                    merged.push(self.merge(&set, margin));
+                    merged.push(self.merge(&set, [layer, head], margin));
                     set.clear();
                 }
             }
@@ -96,10 +126,19 @@ impl GaussianMerge {
     }
 
     /// One entry out of a set.
-    fn merge(&self, set: &[Entry], margin: &mut Margin) -> Entry {
-        let received: Vec<f64> = set.iter().map(Entry::accumulated).collect();
-        let (pivot, gap) = largest(&received, relative);
-        margin.score(gap);
+    fn merge(&self, set: &[Entry], [layer, head]: [usize; 2], margin: &mut Margin) -> Entry {
+        let rank = |(index, entry): (usize, &Entry)| match self.pivot {
+            Pivot::Score => entry.accumulated(),
+            Pivot::Last => index as f64,
+            Pivot::Random(seed) => {
+                f64::from(drawn(seed, layer as u32, head as u32, entry.position as u32))
+            }
+        };
+        let ranks: Vec<f64> = set.iter().enumerate().map(rank).collect();
+        let (pivot, gap) = largest(&ranks, relative);
+        if self.pivot == Pivot::Score {
+            margin.score(gap);
+        }
         let mut merged = set[pivot].clone();
         if set.len() == 1 {
             return merged;
@@ -114,6 +153,17 @@ impl GaussianMerge {
                 let sum: f64 = set.iter().map(distance).sum();
                 sum / (set.len() - 1) as f64 / 2.0_f64.sqrt()
             }
+            Sigma::FixedPoint => {
+                let root = 2.0_f64.sqrt();
+                let mut sigma = 1.0 / root;
+                for _ in 0..32 {
+                    let kernel =
+                        |entry| (-f64::powi(distance(entry), 2) / (2.0 * sigma * sigma)).exp();
+                    sigma = set.iter().map(kernel).sum::<f64>() / (root * set.len() as f64);
+                }
+                sigma
+            }
+            Sigma::Average => f64::INFINITY,
         };
         let kernel = |entry: &Entry| match sigma == 0.0 {
             true => 1.0,
@@ -152,8 +202,12 @@ mod tests {
     use super::*;
     use crate::reference::score::by_hand::{assert_near, entry};
 
-    const MERGE: GaussianMerge =
-        GaussianMerge { threshold: None, sigma: Sigma::Fixed(5.0), scale_values: false };
+    const MERGE: GaussianMerge = GaussianMerge {
+        threshold: None,
+        sigma: Sigma::Fixed(5.0),
+        scale_values: false,
+        pivot: Pivot::Score,
+    };
 
     /// Six entries of a head; the angles between neighbours are 90°, 0°, 45°, 0° and 45°.
     fn six() -> Vec<Entry> {
@@ -169,7 +223,7 @@ mod tests {
         // One entry too many: of the two links of cosine 1 the older.
         let mut heads = [six()];
         let mut margin = Margin::new();
-        MERGE.apply(&mut heads, 5, &[LAST_AND_HEAVIEST], &mut margin);
+        MERGE.apply(&mut heads, 5, &[LAST_AND_HEAVIEST], 0, &mut margin);
         let positions: Vec<usize> = heads[0].iter().map(|entry| entry.position).collect();
         assert_eq!(positions, [0, 2, 3, 4, 5]);
         // The pivot is the third, 3 away from the second.
@@ -184,7 +238,7 @@ mod tests {
     fn more_than_there_are_neighbours() {
         // The first is the heaviest, the last the latest: the four between become one, its pivot the fourth.
         let mut heads = [six()];
-        MERGE.apply(&mut heads, 2, &[LAST_AND_HEAVIEST], &mut Margin::new());
+        MERGE.apply(&mut heads, 2, &[LAST_AND_HEAVIEST], 0, &mut Margin::new());
         let positions: Vec<usize> = heads[0].iter().map(|entry| entry.position).collect();
         assert_eq!(positions, [0, 3, 5]);
     }
@@ -197,7 +251,7 @@ mod tests {
         let mut heads = [six(), second];
         let free = Protected { sinks: 0, recent: 0, heavy: 0 };
         let mut margin = Margin::new();
-        MERGE.apply(&mut heads, 7, &[LAST_AND_HEAVIEST, free], &mut margin);
+        MERGE.apply(&mut heads, 7, &[LAST_AND_HEAVIEST, free], 0, &mut margin);
         assert_eq!([heads[0].len(), heads[1].len()], [4, 3]);
         assert_near(&[margin.cosines], &[1.0 - 0.5_f64.sqrt()]);
     }
@@ -206,11 +260,11 @@ mod tests {
     fn a_fixed_threshold_joins_whatever_is_above() {
         let fixed = GaussianMerge { threshold: Some(0.7), ..MERGE };
         let mut heads = [six()];
-        fixed.apply(&mut heads, 5, &[LAST_AND_HEAVIEST], &mut Margin::new());
+        fixed.apply(&mut heads, 5, &[LAST_AND_HEAVIEST], 0, &mut Margin::new());
         assert_eq!(heads[0].len(), 3);
         // Nothing happens while all fits.
         let mut heads = [six()];
-        fixed.apply(&mut heads, 6, &[LAST_AND_HEAVIEST], &mut Margin::new());
+        fixed.apply(&mut heads, 6, &[LAST_AND_HEAVIEST], 0, &mut Margin::new());
         assert_eq!(heads[0].len(), 6);
     }
 
@@ -225,12 +279,44 @@ mod tests {
         ];
         let (near, far) = ((-0.25_f64).exp(), (-2.25_f64).exp());
         let total = 1.0 + near + far;
-        let merged = adaptive.merge(&set, &mut Margin::new());
+        let merged = adaptive.merge(&set, [0, 0], &mut Margin::new());
         assert_eq!(merged.position, 8);
         assert_near(&merged.key, &[(near + 3.0 * far) / total]);
         assert_near(&merged.value, &[3.0 * (20.0 + 10.0 * near + 30.0 * far) / total]);
         // Three times the same key.
         let same = set.map(|set| Entry { key: vec![4.0], ..set });
-        assert_near(&adaptive.merge(&same, &mut Margin::new()).value, &[60.0]);
+        assert_near(&adaptive.merge(&same, [0, 0], &mut Margin::new()).value, &[60.0]);
+    }
+
+    #[test]
+    fn the_width_that_is_the_mean_of_its_own_kernels() {
+        let merge = GaussianMerge { sigma: Sigma::FixedPoint, ..MERGE };
+        // Far apart only the pivot is left, near together all weigh the same.
+        let two = |distance: f64| {
+            let set = [entry(0, &[0.0], &[0.0], 1.0), entry(1, &[distance], &[8.0], 0.0)];
+            merge.merge(&set, [0, 0], &mut Margin::new()).value[0]
+        };
+        assert_near(&[two(0.0), two(9.0)], &[4.0, 0.0]);
+        // 0.1 apart: σ = (1 + g) / √8 with g = exp(−0.01 / 2σ²) is 0.7034, and g is 0.9899.
+        let g = two(0.1) / (8.0 - two(0.1));
+        let sigma = (1.0 + g) / 8.0_f64.sqrt();
+        assert!((g - (-0.01 / (2.0 * sigma * sigma)).exp()).abs() < 1e-12, "{g}");
+        assert!((g - 0.9899).abs() < 1e-4, "{g}");
+        let average = GaussianMerge { sigma: Sigma::Average, pivot: Pivot::Last, ..MERGE };
+        let set = [entry(0, &[0.0], &[0.0], 1.0), entry(1, &[9.0], &[8.0], 0.0)];
+        let merged = average.merge(&set, [0, 0], &mut Margin::new());
+        assert_eq!(merged.position, 1);
+        assert_near(&[merged.key[0], merged.value[0]], &[4.5, 4.0]);
+    }
+
+    #[test]
+    fn any_member_may_be_drawn() {
+        let set: Vec<Entry> = (0..3).map(|i| entry(i, &[0.0], &[0.0], 0.0)).collect();
+        let mut pivots = [0; 3];
+        for seed in 0..300 {
+            let merge = GaussianMerge { pivot: Pivot::Random(seed), ..MERGE };
+            pivots[merge.merge(&set, [0, 0], &mut Margin::new()).position] += 1;
+        }
+        assert!(pivots.iter().all(|count| (60..140).contains(count)), "{pivots:?}");
     }
 }

@@ -9,9 +9,10 @@ pub mod value_merge;
 use super::margin::Margin;
 use super::{LayerCache, ModelCache};
 
+pub use ema_merge::Compare;
 pub use evict::select;
-pub use evict_then_merge::Rotate;
-pub use gaussian_merge::Sigma;
+pub use evict_then_merge::{Redundancy, Rotate};
+pub use gaussian_merge::{Pivot, Sigma};
 
 /// How a layer is reduced.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,6 +23,12 @@ pub enum Reduce {
     EmaMerge {
         /// The weight of the newest similarities in the threshold.
         beta: f64,
+        /// Whether all are merged, whatever the threshold.
+        all: bool,
+        /// What entries are compared by.
+        compare: Compare,
+        /// Whether the kept one and the merged ones all weigh the same.
+        average: bool,
     },
     /// CaM: their values are added to the next kept ones, by chance.
     ValueMerge {
@@ -42,6 +49,8 @@ pub enum Reduce {
         sigma: Sigma,
         /// Whether a value is multiplied by the size of its set.
         scale_values: bool,
+        /// The member that a set becomes.
+        pivot: Pivot,
     },
     /// EMS: the irrelevant are evicted, the others merged into centers, if one is near enough.
     EvictThenMerge {
@@ -51,7 +60,24 @@ pub enum Reduce {
         tau: f64,
         /// Where members' keys are encoded.
         rotate: Rotate,
+        /// What makes two tokens redundant.
+        redundancy: Redundancy,
+        /// Whether members weigh what attention they received, rather than their scores.
+        by_attention: bool,
     },
+}
+
+impl Reduce {
+    /// EMS's, with the paper's choices but for these.
+    pub fn ems(gamma: f64, tau: f64, rotate: Rotate) -> Self {
+        let redundancy = Redundancy::Both;
+        Self::EvictThenMerge { gamma, tau, rotate, redundancy, by_attention: false }
+    }
+
+    /// D2O's.
+    pub fn d2o() -> Self {
+        Self::EmaMerge { beta: 0.7, all: false, compare: Compare::Keys, average: false }
+    }
 }
 
 /// Reduces the heads of a layer to `keep` `[kv_heads]` entries.
@@ -63,31 +89,38 @@ pub fn reduce(cache: &mut ModelCache, layer: usize, keep: &[usize], margin: &mut
         return;
     }
     match method.reduce {
-        Reduce::GaussianMerge { protect, threshold, sigma, scale_values } => {
+        Reduce::GaussianMerge { protect, threshold, sigma, scale_values, pivot } => {
             let protected = |keep: &usize| gaussian_merge::Protected {
                 sinks: method.sinks,
-                recent: method.recent.of(*keep),
+                recent: method.recent_of(*keep),
                 heavy: (protect * *keep as f64).floor() as usize,
             };
             let protected: Vec<_> = keep.iter().map(protected).collect();
-            let merge = gaussian_merge::GaussianMerge { threshold, sigma, scale_values };
+            let merge = gaussian_merge::GaussianMerge { threshold, sigma, scale_values, pivot };
             let heads = &mut cache.layers[layer].heads;
-            merge.apply(heads, keep.iter().sum(), &protected, margin);
+            merge.apply(heads, keep.iter().sum(), &protected, layer, margin);
         }
-        Reduce::EvictThenMerge { gamma, tau, .. } => {
+        Reduce::EvictThenMerge { gamma, tau, redundancy, by_attention, .. } => {
             let scores = method.score.scores(cache, layer, margin);
             let LayerCache { heads, seen, .. } = &mut cache.layers[layer];
             for ((entries, scores), keep) in heads.iter_mut().zip(&scores).zip(keep) {
-                let first_recent = seen.saturating_sub(method.recent.of(*keep));
-                let merge = evict_then_merge::EvictThenMerge { gamma, tau, first_recent };
+                let first_recent = seen.saturating_sub(method.recent_of(*keep));
+                let merge = evict_then_merge::EvictThenMerge {
+                    gamma,
+                    tau,
+                    redundancy,
+                    by_attention,
+                    first_recent,
+                };
                 *entries = merge.apply(entries, scores, *keep, margin);
             }
         }
         Reduce::Evict | Reduce::EmaMerge { .. } | Reduce::ValueMerge { .. } => {
             let kept = kept(cache, layer, keep, margin);
-            let LayerCache { heads, threshold, .. } = &mut cache.layers[layer];
-            if let Reduce::EmaMerge { beta } = method.reduce {
-                ema_merge::merge(heads, &kept, beta, threshold, margin);
+            let LayerCache { heads, thresholds, .. } = &mut cache.layers[layer];
+            if let Reduce::EmaMerge { beta, all, compare, average } = method.reduce {
+                let merge = ema_merge::EmaMerge { beta, all, average };
+                merge.apply(heads, &kept, compare, thresholds, margin);
             }
             for (head, (entries, kept)) in heads.iter_mut().zip(&kept).enumerate() {
                 if let Reduce::ValueMerge { window, seed, prompts } = method.reduce
@@ -123,7 +156,7 @@ fn kept(cache: &ModelCache, layer: usize, keep: &[usize], margin: &mut Margin) -
     let scores = method.score.scores(cache, layer, margin);
     let mut all = Vec::new();
     for (scores, keep) in scores.iter().zip(keep) {
-        let (kept, gap) = select(scores, *keep, method.sinks, method.recent.of(*keep));
+        let (kept, gap) = select(scores, *keep, method.sinks, method.recent_of(*keep));
         if !method.scores_are_whole_numbers() {
             margin.score(gap);
         }

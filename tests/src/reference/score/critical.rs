@@ -30,7 +30,8 @@ pub fn scores(
     let mut all = Vec::new();
     for (head, (scores, entries)) in plain.iter().zip(&cache.layers[layer].heads).enumerate() {
         let keep = (budget as f64 * first).floor() as usize;
-        let (chosen, gap) = select(scores, keep, method.sinks, method.recent.of(budget));
+        let (chosen, gap) =
+            select(scores, keep, method.sinks, method.recent.of(budget, method.sinks));
         margin.score(gap);
         let score = |index: usize| {
             if chosen.contains(&index) {

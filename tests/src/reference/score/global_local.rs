@@ -3,6 +3,17 @@
 use super::window::{Pool, outside, smooth, window_weights};
 use crate::reference::{Entry, LayerCache, ModelCache};
 
+/// Whose attention counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// The larger of both.
+    Both,
+    /// That of all queries.
+    All,
+    /// That of the last ones.
+    Window,
+}
+
 /// After tokens of a prompt: its last `window` queries are a finished window.
 pub fn after_prompt(cache: &mut ModelCache, layer: usize, window: usize) {
     let group = cache.settings.query_heads / cache.settings.kv_heads;
@@ -37,21 +48,34 @@ pub fn after_decoded(layer: &mut LayerCache, window: usize) {
     }
 }
 
-/// `[kv_heads][entries]`; the last `window` tokens have zero.
-pub fn scores(layer: &LayerCache, window: usize, pool: Option<Pool>) -> Vec<Vec<f64>> {
+/// `[kv_heads][entries]`; the last `window` tokens have zero, unless they are smoothed with the others.
+pub fn scores(
+    layer: &LayerCache,
+    window: usize,
+    pool: Option<Pool>,
+    from: From,
+    pool_window: bool,
+) -> Vec<Vec<f64>> {
     let mut all = Vec::new();
     for entries in &layer.heads {
-        let old = &entries[..outside(layer, entries, window)];
-        let global: Vec<f64> = old.iter().map(Entry::accumulated).collect();
-        let local: Vec<f64> = old.iter().map(|entry| entry.past + entry.current).collect();
-        let (of_global, of_local) = (global.iter().sum::<f64>(), local.iter().sum::<f64>());
+        let global: Vec<f64> = entries.iter().map(Entry::accumulated).collect();
+        let local: Vec<f64> = entries.iter().map(|entry| entry.past + entry.current).collect();
+        let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
+        let (of_global, of_local) = (mean(&global), mean(&local));
         let factor = if of_global == 0.0 { 0.0 } else { of_local / of_global };
-        let larger: Vec<f64> = global
+        let mut scores: Vec<f64> = global
             .iter()
             .zip(&local)
-            .map(|(global, local)| (global * factor).max(*local))
+            .map(|(global, local)| match from {
+                From::Both => (global * factor).max(*local),
+                From::All => *global,
+                From::Window => *local,
+            })
             .collect();
-        let mut scores = smooth(&larger, pool);
+        if !pool_window {
+            scores.truncate(outside(layer, entries, window));
+        }
+        let mut scores = smooth(&scores, pool);
         scores.resize(entries.len(), 0.0);
         all.push(scores);
     }
@@ -68,17 +92,22 @@ mod tests {
     fn the_larger_after_alignment() {
         let mut cache = cache(Method::ems(), 9);
         cache.layers[0].seen = 5;
-        // The last two of five tokens stand aside. Global 6 2 4, mean 4; local 1 1 4, mean 2: global is halved.
-        let numbers = [(6.0, 1.0), (2.0, 1.0), (4.0, 4.0), (50.0, 50.0), (50.0, 50.0)];
+        // Global 6 2 4 6 2, mean 4; local 1 1 4 2 2, mean 2: global is halved. The last two of five tokens stand aside.
+        let numbers = [(6.0, 1.0), (2.0, 1.0), (4.0, 4.0), (6.0, 2.0), (2.0, 2.0)];
         for (position, (global, local)) in numbers.into_iter().enumerate() {
             let past = local - 0.5;
             let entry = Entry { past, current: 0.5, ..entry(position, &[0.0], &[0.0], global) };
             cache.layers[0].heads[0].push(entry);
         }
-        assert_near(&scores(&cache.layers[0], 2, None)[0], &[3.0, 1.0, 4.0, 0.0, 0.0]);
+        let scores = |pool, from, all| scores(&cache.layers[0], 2, pool, from, all).remove(0);
+        assert_near(&scores(None, From::Both, false), &[3.0, 1.0, 4.0, 0.0, 0.0]);
+        assert_near(&scores(None, From::All, false), &[6.0, 2.0, 4.0, 0.0, 0.0]);
+        assert_near(&scores(None, From::Window, false), &[1.0, 1.0, 4.0, 0.0, 0.0]);
         let pool = Some(Pool::Average(3));
         let third = [4.0 / 3.0, 8.0 / 3.0, 5.0 / 3.0, 0.0, 0.0];
-        assert_near(&scores(&cache.layers[0], 2, pool)[0], &third);
+        assert_near(&scores(pool, From::Both, false), &third);
+        let third = [4.0 / 3.0, 8.0 / 3.0, 8.0 / 3.0, 3.0, 5.0 / 3.0];
+        assert_near(&scores(pool, From::Both, true), &third);
     }
 
     #[test]

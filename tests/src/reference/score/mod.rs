@@ -21,6 +21,7 @@ pub mod window;
 use super::ModelCache;
 use super::margin::Margin;
 
+pub use global_local::From;
 pub use whole_chunks::Inner;
 pub use window::{Heads, Pick, Pool, Window};
 
@@ -56,6 +57,10 @@ pub enum Score {
         window: usize,
         /// Smoothing.
         pool: Option<Pool>,
+        /// Whose attention counts.
+        from: From,
+        /// Whether the last tokens' own scores are smoothed with the others.
+        pool_window: bool,
     },
     /// Knorm: the shorter a key, the higher.
     KeyNorm,
@@ -184,8 +189,8 @@ impl Score {
             Self::Variance { window, gamma, pool } => {
                 variance::scores(cache, layer, window, gamma, pool)
             }
-            Self::GlobalLocal { window, pool } => {
-                global_local::scores(&cache.layers[layer], window, pool)
+            Self::GlobalLocal { window, pool, from, pool_window } => {
+                global_local::scores(&cache.layers[layer], window, pool, from, pool_window)
             }
             Self::KeyNorm => key_norm::scores(heads),
             Self::KeyDifference => key_difference::scores(heads),

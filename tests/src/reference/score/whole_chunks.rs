@@ -35,7 +35,7 @@ pub fn scores(
 ) -> Vec<Vec<f64>> {
     let scores = inner.score().scores(cache, layer, margin);
     let method = cache.settings.method;
-    let recent = method.recent.of(cache.budget(layer));
+    let recent = method.recent.of(cache.budget(layer), method.sinks);
     let means = |scores: &Vec<f64>| -> Vec<f64> {
         let end = scores.len().saturating_sub(recent);
         let mean = |start: usize| {

@@ -36,7 +36,7 @@ pub enum Heads {
 pub enum Pick {
     /// So many.
     Top(usize),
-    /// Those above a share of the layer's highest score.
+    /// Those above a share of the sum of the layer's scores.
     Adaptive {
         /// The share.
         threshold: f64,
@@ -53,8 +53,8 @@ impl Pick {
         let count = match *self {
             Self::Top(count) => count,
             Self::Adaptive { threshold, least } => {
-                let highest = scores[order[0]];
-                let above = |score: &&f64| highest > 0.0 && **score / highest > threshold;
+                let sum: f64 = scores.iter().sum();
+                let above = |score: &&f64| sum > 0.0 && **score / sum > threshold;
                 scores.iter().filter(above).count().max(least)
             }
         };
@@ -219,10 +219,10 @@ mod tests {
         assert_eq!(Pick::Top(3).choose(&scores), [1, 3, 2]);
         assert_eq!(Pick::Top(1).choose(&scores), [1]);
         assert_eq!(Pick::Top(9).choose(&scores).len(), 5);
-        // 0.2 is a quarter of the highest, not above it.
+        // The sum is 2.3: they are 0.09, 0.35, 0.17, 0.35 and 0.04 of it.
         let above = |threshold, least| Pick::Adaptive { threshold, least };
-        assert_eq!(above(0.25, 1).choose(&scores), [1, 3, 2]);
-        assert_eq!(above(0.25, 4).choose(&scores), [1, 3, 2, 0]);
+        assert_eq!(above(0.1, 1).choose(&scores), [1, 3, 2]);
+        assert_eq!(above(0.1, 4).choose(&scores), [1, 3, 2, 0]);
         assert_eq!(above(0.0, 2).choose(&[0.0, 0.0, 0.0]), [0, 1]);
     }
 
