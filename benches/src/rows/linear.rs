@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Rows of a product, and the names of its matrices in the order of [`sizes`], then of all in turn.
-const ROWS: [(usize, [&str; 6]); 4] = [
+const ROWS: [(usize, [&str; 6]); 6] = [
     (
         1,
         [
@@ -54,6 +54,28 @@ const ROWS: [(usize, [&str; 6]); 4] = [
             "linear/256/down",
             "linear/256/head",
             "linear/256/step",
+        ],
+    ),
+    (
+        1024,
+        [
+            "linear/1024/qkv",
+            "linear/1024/output",
+            "linear/1024/gate-up",
+            "linear/1024/down",
+            "linear/1024/head",
+            "linear/1024/step",
+        ],
+    ),
+    (
+        32768,
+        [
+            "linear/32768/qkv",
+            "linear/32768/output",
+            "linear/32768/gate-up",
+            "linear/32768/down",
+            "linear/32768/head",
+            "linear/32768/step",
         ],
     ),
 ];

@@ -1,12 +1,19 @@
 use cubecl::prelude::Client;
 
-use super::{planes::Planes, units};
+use super::{
+    planes::Planes,
+    tiles::{BESIDE, Tiles},
+    units,
+};
 use crate::{processors::processors, tile::mma::CHUNK};
 
 /// Numbers along the contraction that are multiplied between two looks at where a share ends.
 pub(super) const STEP: usize = 32;
-/// Rows that one plane has at most: its sums then fill half of its registers.
-const MOST_ROWS_OF_PLANE: usize = 64;
+
+/// Rows from which weights are worth their way through shared memory.
+pub(super) const FEWEST_ROWS_OF_TILES: usize = 33;
+/// The share of cubes at work from which on ranges gain less than putting parts together costs.
+const BUSY: f64 = 0.85;
 
 /// How a product is shared out: the steps of all tiles one after another, in even ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +45,30 @@ impl Blueprint {
         Self { tile, tiles, steps, share, cubes: all.div_ceil(share) }
     }
 
+    /// For [`Tiles`]: a tile a cube where those keep the device busy to the end, or are many; else ranges as above.
+    pub(super) fn in_tiles(
+        client: &Client,
+        [rows, inputs, outputs]: [usize; 3],
+        tiles: &Tiles,
+        of_processor: usize,
+    ) -> Self {
+        let steps = inputs / tiles.step;
+        let row_tiles = rows.div_ceil(tiles.rows());
+        let count = row_tiles * outputs.div_ceil(tiles.outputs());
+        let at_once = processors(client) * of_processor;
+        let waves = count.div_ceil(at_once);
+        let busy = count as f64 / (waves * at_once) as f64;
+        let whole = row_tiles > BESIDE || busy >= BUSY;
+        let share = if whole { steps } else { (count * steps).div_ceil(at_once) };
+        let cubes = (count * steps).div_ceil(share);
+        Self { tile: tiles.outputs(), tiles: count, steps, share, cubes }
+    }
+
+    /// Whether each cube has whole tiles.
+    pub(super) fn is_whole(&self) -> bool {
+        self.share.is_multiple_of(self.steps)
+    }
+
     /// The largest of all that a product of these sizes may get.
     pub(super) fn largest(client: &Client, inputs: usize, outputs: usize) -> Self {
         let tile = units::UNITS * units::MOST_VECTOR;
@@ -53,18 +84,30 @@ impl Blueprint {
 
 /// How the planes of a cube share tiles of so many rows, and how many cubes a multiprocessor gets.
 pub(super) fn planes(rows: usize) -> (Planes, usize) {
-    let deep = rows.div_ceil(MOST_ROWS_OF_PLANE);
-    let groups = rows.div_ceil(deep * 8);
     // Found on an H200: with fewer planes on a multiprocessor loads are not hidden, and these are what their registers
     // leave room for.
     let (across, along, cubes) = match rows {
         0..=8 => (2, 4, 2),
         9..=16 => (1, 4, 3),
-        17..=64 => (2, 4, 1),
-        65..=128 => (2, 2, 1),
-        _ => (2, 1, 1),
+        _ => (2, 4, 1),
     };
-    (Planes { across, deep, along, groups }, cubes)
+    (Planes { across, along, groups: rows.div_ceil(8) }, cubes)
+}
+
+/// How the planes of a cube share tiles of so many rows and others, and how many cubes a multiprocessor gets.
+pub(super) fn tiles(rows: usize, inputs: usize) -> (Tiles, usize) {
+    // Found on an H200, see the book. A plane's 64 × 64 sums are half of its registers.
+    if rows <= 64 {
+        return (Tiles { down: 1, across: 4, tall: 4, wide: 2, step: STEP }, 3);
+    }
+    let step = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
+    (Tiles { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
+}
+
+/// The most cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`](super::MOST_LINEAR_ROWS).
+pub(super) fn most_tiles(rows: usize, outputs: usize) -> usize {
+    let (tiles, _) = tiles(rows, STEP);
+    rows.div_ceil(tiles.rows()) * outputs.div_ceil(tiles.outputs())
 }
 
 /// Whether tiles divide a matrix of this size.

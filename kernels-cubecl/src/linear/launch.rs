@@ -6,10 +6,12 @@ use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTen
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
+    MOST_LINEAR_ROWS,
     blueprint::{self, Blueprint, STEP},
     extension::Added,
     merge::{self, linear_merge},
     planes::linear_planes,
+    tiles::linear_tiles,
     units::{self, linear_units},
 };
 use crate::{
@@ -28,10 +30,44 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
         empty(Shape::from([blueprint.parts() * rows * blueprint.tile]), DType::F32)
     };
 
-    let on_planes = blueprint::divides(inputs, outputs)
-        && is_chunked(&weight)
-        && multiplies(&client, dtype, STEP);
-    let (blueprint, parts) = if on_planes {
+    let on_planes = blueprint::divides(inputs, outputs) && multiplies(&client, dtype, STEP);
+    // Units would take longer than a copy.
+    let weight = if on_planes && rows > MOST_LINEAR_ROWS { chunked(weight) } else { weight };
+    let on_planes = on_planes && is_chunked(&weight);
+    let biased = matches!(added, Added::Bias { .. });
+    let bias = match added {
+        Added::Bias { bias } => bias,
+        // Never looked at.
+        Added::Nothing => x.clone(),
+    };
+    let in_tiles = on_planes && rows >= blueprint::FEWEST_ROWS_OF_TILES;
+    let mut tile_rows = rows;
+    let (blueprint, parts) = if in_tiles {
+        let (tiles, of_processor) = blueprint::tiles(rows, inputs);
+        let blueprint = Blueprint::in_tiles(&client, [rows, inputs, outputs], &tiles, of_processor);
+        tile_rows = tiles.rows();
+        let size = blueprint.parts() * tiles.rows() * tiles.outputs();
+        // Of whole tiles there are no parts.
+        let parts = empty(Shape::from([if blueprint.is_whole() { 2 } else { size }]), DType::F32);
+        linear_tiles::launch(
+            &client,
+            CubeCount::Static(blueprint.cubes as u32, 1, 1),
+            CubeDim::new_1d(tiles.units() as u32),
+            chunked(x).into_tensor_arg(),
+            weight.into_tensor_arg(),
+            bias.clone().into_tensor_arg(),
+            output.clone().into_tensor_arg(),
+            parts.clone().into_tensor_arg(),
+            blueprint.share,
+            tiles,
+            biased,
+            element,
+        );
+        if blueprint.is_whole() {
+            return output;
+        }
+        (blueprint, parts)
+    } else if on_planes {
         let (planes, of_processor) = blueprint::planes(rows);
         let blueprint = Blueprint::new(&client, inputs, outputs, planes.tile(), of_processor);
         let parts = parts(&blueprint);
@@ -69,23 +105,20 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
     };
 
     let vector = vector_size(&output);
-    let bias = match &added {
-        Added::Bias { bias } => bias.clone().into_tensor_arg(),
-        // Never looked at.
-        Added::Nothing => parts.as_tensor_alias(0),
-    };
     linear_merge::launch(
         &client,
         CubeCount::Static(outputs.div_ceil(merge::UNITS * vector) as u32, rows as u32, 1),
         CubeDim::new_1d(merge::UNITS as u32),
         vector,
         parts.clone().into_tensor_arg(),
-        bias,
+        bias.into_tensor_arg(),
         output.clone().into_tensor_arg(),
         blueprint.steps,
         blueprint.share,
         blueprint.tile,
-        matches!(added, Added::Bias { .. }),
+        tile_rows,
+        in_tiles,
+        biased,
         element,
     );
     output

@@ -15,17 +15,20 @@ pub(super) fn linear_merge<E: Float, N: Size>(
     steps: usize,
     share: usize,
     tile: usize,
+    tile_rows: usize,
+    #[comptime] whole_are_there: bool,
     #[comptime] biased: bool,
     #[define(E)] _type: ElemType,
 ) {
     let width = parts.vector_size();
     let column = (CUBE_POS_X as usize * UNITS + UNIT_POS as usize) * width;
     let row = CUBE_POS_Y as usize;
-    if column < output.shape(1) {
-        let rows = output.shape(0);
-        let number = column / tile;
-        let last = ((number + 1) * steps - 1) / share;
-        let mut cube = number * steps / share;
+    let row_tiles = output.shape(0).div_ceil(tile_rows);
+    let number = column / tile * row_tiles + row / tile_rows;
+    let mut cube = number * steps / share;
+    let last = ((number + 1) * steps - 1) / share;
+    let missing = !whole_are_there || cube < last;
+    if column < output.shape(1) && missing {
         let mut sum = Vector::<f32, N>::new(0.0);
         while cube <= last {
             let mut loaded = Array::<Vector<f32, N>>::new(IN_FLIGHT);
@@ -33,7 +36,8 @@ pub(super) fn linear_merge<E: Float, N: Size>(
             for ahead in 0..IN_FLIGHT {
                 // Behind the last part it is loaded again, and not added.
                 let part = (cube + ahead).min(last) + number;
-                loaded[ahead] = parts[((part * rows + row) * tile + column % tile) / width];
+                let own = part * tile_rows + row % tile_rows;
+                loaded[ahead] = parts[(own * tile + column % tile) / width];
             }
             #[unroll]
             for ahead in 0..IN_FLIGHT {

@@ -18,8 +18,6 @@ type Quad = Vector<f32, Const<4>>;
 pub(super) struct Planes {
     /// Planes side by side along the outputs.
     pub(super) across: usize,
-    /// Planes for further rows of `x`, with the same weights.
-    pub(super) deep: usize,
     /// Planes that take turns along the contraction.
     pub(super) along: usize,
     /// Groups of eight rows of `x` that a plane has.
@@ -29,7 +27,7 @@ pub(super) struct Planes {
 impl Planes {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.across * self.deep * self.along
+        self.across * self.along
     }
 
     /// Outputs of a tile.
@@ -109,29 +107,27 @@ pub(super) fn linear_planes<E: Float>(
     #[comptime] planes: Planes,
     #[define(E)] _type: ElemType,
 ) {
-    let Planes { across, deep, along, groups } = planes;
+    let Planes { across, along, groups } = planes;
     let tile = comptime!(across * WIDE);
-    // Planes that have the same place along the contraction, and pairs of sums of a lane.
-    let beside = comptime!(across * deep);
+    // Pairs of sums of a lane.
     let pairs = comptime!(2 * TALL * groups);
 
     let lane = UNIT_POS_PLANE as usize;
     let (line, quad) = (lane / 4, lane % 4);
     let plane = UNIT_POS as usize / 32;
     let side = plane % across;
-    let first_row = plane / across % deep * comptime!(groups * 8);
-    let turn = plane / beside;
+    let turn = plane / across;
     let rows = x.shape(0);
     let steps = x.shape(1) / STEP;
     let tiles = weight.shape(1).div_ceil(tile);
 
     let mut stage =
-        Shared::<[Pair<f32>]>::new_slice(comptime!(((along - 1) * beside * pairs * 32).max(1)));
+        Shared::<[Pair<f32>]>::new_slice(comptime!(((along - 1) * across * pairs * 32).max(1)));
     let mut place = CUBE_POS_X as usize * share;
     let last = (place + share).min(steps * tiles);
     // Where there are fewer rows or outputs, other numbers or the last of all are read, for sums that nobody looks at.
     let mut places = Places {
-        token: (first_row + line) * x.stride(0) / CHUNK + quad,
+        token: line * x.stride(0) / CHUNK + quad,
         group: x.stride(0),
         column: 0usize.runtime(),
         pitch: weight.stride(0) / CHUNK,
@@ -207,12 +203,12 @@ pub(super) fn linear_planes<E: Float>(
 
         // What the planes have found in turns, put together in order by the first.
         if comptime!(along > 1) {
-            let of_lane = plane % beside * 32 + lane;
+            let of_lane = plane % across * 32 + lane;
             sync_cube();
             if turn > 0 {
                 #[unroll]
                 for pair in 0..pairs {
-                    let to = ((turn - 1) * pairs + pair) * comptime!(beside * 32) + of_lane;
+                    let to = ((turn - 1) * pairs + pair) * comptime!(across * 32) + of_lane;
                     stage[to] = sums[pair / 2][pair % 2];
                 }
             }
@@ -222,7 +218,7 @@ pub(super) fn linear_planes<E: Float>(
                 for other in 0..comptime!(along - 1) {
                     #[unroll]
                     for pair in 0..pairs {
-                        let from = (other * pairs + pair) * comptime!(beside * 32) + of_lane;
+                        let from = (other * pairs + pair) * comptime!(across * 32) + of_lane;
                         let sum = &mut sums[pair / 2];
                         sum[pair % 2] += stage[from];
                     }
@@ -235,7 +231,7 @@ pub(super) fn linear_planes<E: Float>(
             for group in 0..groups {
                 #[unroll]
                 for token in 0..2usize {
-                    let row = first_row + group * 8 + quad * 2 + token;
+                    let row = group * 8 + quad * 2 + token;
                     if row < rows {
                         let to = (part * rows + row) * tile + side * WIDE + line * CHUNK;
                         #[unroll]

@@ -33,6 +33,9 @@ fn cases() -> Vec<Case> {
         case(65, 336, 64, true),
         case(150, 64, 264, false),
         case(MOST_LINEAR_ROWS, 32, 200, true),
+        case(33, 320, 136, true),
+        case(130, 192, 136, true),
+        case(129, 2048, 128, false),
     ]
 }
 
@@ -97,6 +100,39 @@ fn turned(x: &Tensor<2>) -> Tensor<2> {
 fn within(x: &Tensor<2>) -> Tensor<2> {
     let around = || x.clone().mul_scalar(f32::NAN);
     Tensor::cat(vec![around(), x.clone(), around()], 1).narrow(1, x.dims()[1], x.dims()[1])
+}
+
+/// Of a prompt, and of more rows than cubes go through together.
+#[test]
+fn linear_of_many_rows() {
+    let many = [
+        Case { rows: 300, inputs: 64, outputs: 136, bias: true },
+        Case { rows: 2200, inputs: 96, outputs: 264, bias: false },
+    ];
+    for backend in backends().into_iter().filter(|backend| backend.name != "flex") {
+        for dtype in backend.dtypes() {
+            for case in many {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                let drawn = case.draw(dtype, &backend.device);
+                match linear(drawn.call.clone()) {
+                    // Units multiply fewer.
+                    Err(error) => {
+                        let (found, max) = (case.rows, MOST_LINEAR_ROWS);
+                        let what = "rows";
+                        let operation = "linear";
+                        assert_eq!(error, OpError::TooLarge { operation, what, found, max });
+                        assert!(dtype == DType::F32 || backend.name != "cuda", "{case:?}");
+                    }
+                    Ok(_) => {
+                        let LinearInput { x, weight, bias } = drawn.call.clone();
+                        drawn.check(drawn.call.clone(), dtype, "as it is");
+                        let weight = turned(&weight);
+                        drawn.check(LinearInput { x, weight, bias }, dtype, "weight turned");
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]
