@@ -52,6 +52,7 @@ pages! {
     how_it_is_built: "how-it-is-built.md",
     glossary: "glossary.md",
     test_it: "test-it.md",
+    reliability: "reliability.md",
     measured_results: "measured-results.md",
     what_does_not_work_yet: "what-does-not-work-yet.md",
 }

@@ -126,7 +126,7 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     check.cubes([rows, cubes, 1])?;
     let hardware = &check.client().properties().hardware;
     // With what the kernel is told of their shapes.
-    check.at_most("the number of buffers", 9 + 2 * tracks.len(), hardware.max_bindings as usize)?;
+    check.tensors(8 + 2 * tracks.len())?;
     check.at_most("units of a cube", UNITS, hardware.max_units_per_cube as usize)
 }
 

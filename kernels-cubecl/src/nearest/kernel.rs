@@ -179,8 +179,8 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
                     if found > 1.0 {
                         found = f32::new(1.0);
                     }
-                    // Columns come in their order, so the first of equals stays.
-                    if found > best[i] {
+                    // Columns come in their order, so the first of equals stays. OpenGL does not promise that NaN is above nothing.
+                    if found > best[i] && !found.is_nan() {
                         best[i] = found;
                         best_column[i] = column as u32;
                     }
