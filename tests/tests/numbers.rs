@@ -18,7 +18,7 @@ const ROWS: usize = 2;
 
 /// All methods on the host, of each kind one elsewhere.
 fn policies(backend: &Backend) -> Vec<Policy> {
-    let few = ["h2o", "snapkv", "adakv", "d2o", "ems", "kivi"];
+    let few = ["h2o", "adakv", "ems", "kivi"];
     let all = methods().into_iter().map(|method| method.name);
     let some = all.filter(|name| backend.is_quick() || few.contains(&name.as_str()));
     some.map(|name| {
@@ -63,7 +63,8 @@ fn holds(cache: &KvCache, what: &str) {
 fn equal_keys_are_attended_to_alike() {
     for backend in backends() {
         let device = &backend.device;
-        for dtype in backend.dtypes() {
+        let dtypes = backend.dtypes().into_iter();
+        for dtype in dtypes.take(if backend.is_quick() { 3 } else { 1 }) {
             for policy in policies(&backend) {
                 for key in [0.0, 1.5] {
                     let what = format!("{}, {dtype:?}, {}, key {key}", backend.name, policy.name());
