@@ -35,7 +35,8 @@ fn content(path: &Path) -> Vec<Value> {
     let mut values: Vec<Value> = match path.extension().and_then(|end| end.to_str()) {
         Some("jsonl") => text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
         Some("json") => vec![serde_json::from_str(&text).unwrap()],
-        _ => text.lines().map(Into::into).collect(),
+        // A remark may hold a date.
+        _ => text.lines().filter(|line| !line.starts_with('#')).map(Into::into).collect(),
     };
     values.iter_mut().filter_map(Value::as_object_mut).for_each(|line| {
         line.retain(|key, _| key != "date" && !key.ends_with("seconds"));

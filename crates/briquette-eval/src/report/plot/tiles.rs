@@ -82,11 +82,13 @@ impl Tiles {
     /// The colours from one end to the other, with the values of the ends.
     fn scale(&self, drawing: &mut Drawing, (left, top): (f64, f64)) {
         let (low, high) = self.range;
-        for step in 0..STEPS {
-            let share = step as f64 / (STEPS - 1) as f64;
-            let at = (left + STEP * step as f64, top);
-            drawing.marks.push(Mark::Rect { at, size: (STEP, 10.0), ink: Ink::Ramp(share) });
-        }
+        let step = |step: usize| Mark::Rect {
+            at: (left + STEP * step as f64, top),
+            size: (STEP, 10.0),
+            ink: Ink::Ramp(step as f64 / (STEPS - 1) as f64),
+        };
+        let about = About { tip: None, policy: None };
+        drawing.marks.push(Mark::Group { about, marks: (0..STEPS).map(step).collect() });
         let (middle, right) = (top + 5.0, left + STEPS as f64 * STEP);
         drawing.text((left - 6.0, middle), Align::Right, 12, Ink::Muted, short(low));
         drawing.text((right + 6.0, middle), Align::Left, 12, Ink::Muted, short(high));
