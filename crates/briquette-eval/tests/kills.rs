@@ -119,6 +119,7 @@ fn a_command_that_was_killed_ends_with_what_it_would_have() {
                 None => killed += 1,
             }
         }
+        println!("{}: killed {killed} times", args[0]);
         assert!(killed > 0, "{args:?} was never killed");
         finish(&args);
         let (expected, found) = (content(&expected), content(&found));
