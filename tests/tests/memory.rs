@@ -48,7 +48,7 @@ fn bytes_held_are_the_devices() {
         let odd = CacheShape { head_dim: 80, ..SHAPE };
         let odd = ["full", "ems", "h2o"].map(|name| (name.to_owned(), odd));
         for (method, shape) in methods().into_iter().map(|m| (m.name, SHAPE)).chain(odd) {
-            for dtype in [DType::F32, DType::F16] {
+            for dtype in backend.dtypes().into_iter().filter(|dtype| *dtype != DType::BF16) {
                 let policy = Policy::named(&method, Budget::Tokens(budget)).unwrap();
                 let policy = policy.with_profile(profile(shape));
                 let config = CacheConfig::default().with_dtype(dtype);

@@ -378,3 +378,14 @@ pub enum Error {
         message: String,
     },
 }
+
+impl Error {
+    /// Whether an [`Interrupt`](briquette_models::Interrupt) ended the work.
+    pub fn is_interrupt(&self) -> bool {
+        match self {
+            Self::Model(error) => matches!(error, briquette_models::Error::Interrupted),
+            Self::Unit { source, .. } => source.is_interrupt(),
+            _ => false,
+        }
+    }
+}

@@ -120,11 +120,6 @@ impl Estimate {
         };
         Self { mean, interval, count: estimates.iter().map(|estimate| estimate.count).sum() }
     }
-
-    /// Half the width of the interval.
-    pub fn half(&self) -> Option<f64> {
-        self.interval.map(|[low, high]| (high - low) / 2.0)
-    }
 }
 
 /// The 97.5 % quantile of Student's t. Exact for 1 and 2 degrees of freedom; above, the expansion of Abramowitz and
@@ -242,7 +237,7 @@ mod tests {
         let task = |mean| Estimate { mean, interval: Some([mean - 0.3, mean + 0.3]), count: 10 };
         let both = Estimate::mean_of(&[task(0.2), task(0.6)]);
         // √(0.3² + 0.3²) / 2.
-        assert!(close(both.mean, 0.4) && close(both.half().unwrap(), 0.212_13));
+        assert!(close(both.mean, 0.4) && close(both.interval.unwrap()[1], 0.612_13));
         assert_eq!(both.count, 20);
         // Scores of 0 lie at the end of their interval, and so does their mean.
         let none = Estimate { mean: 0.0, interval: Some([0.0, 0.3]), count: 10 };

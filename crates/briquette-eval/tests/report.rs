@@ -163,9 +163,9 @@ fn numbers_are_those_worked_out_by_hand() {
     assert_eq!(tables.matches("cannot hold").count(), 1);
 
     for part in [
-        "0.75 <small>±0.33</small>",
+        "0.75 <small>0.30 to 0.95</small>",
         "score 0.75, 95 % interval 0.30 to 0.95, 4 samples",
-        "+0.750 <small>±3.177</small>",
+        "+0.750 <small>-2.427 to +3.927</small>",
         "32.3 %",
         "policies have between 2 and 4 samples",
         "<h1>made up</h1>",

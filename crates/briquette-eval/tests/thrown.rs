@@ -124,6 +124,7 @@ fn thrown(name: &str, seed: &[u8], read: impl Fn(&[u8]) -> bool) -> (usize, usiz
         }
         assert!(start.elapsed() < PATIENCE, "{name}, copy {number}: {:?}", start.elapsed());
     }
+    println!("{name}: {refused} of {copies} damaged copies refused");
     assert!(panicked.is_empty(), "{name}: copies {panicked:?} panic");
     (copies, refused)
 }

@@ -1,4 +1,4 @@
-//! Nothing lost, nothing silently wrong: other weights, closed pipes, foreign files, damaged lines.
+//! Nothing lost, nothing silently wrong: other weights, closed pipes, foreign files, damaged lines, interrupts.
 
 use std::{
     fs,
@@ -641,4 +641,62 @@ fn measurements_go_on_where_they_were_cut() {
         stdout(&args);
         assert_eq!(read(&journal), again, "{args:?}");
     }
+}
+
+/// Waits until a journal has so many results.
+#[cfg(unix)]
+fn wait_for(journal: &Path, results: usize) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while fs::read_to_string(journal).map_or(0, |text| text.lines().count()) <= results {
+        assert!(Instant::now() < end, "no results in {}", journal.display());
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_a_command_with_its_journal_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, out) = (dir.path().join("long.toml"), dir.path().join("out"));
+    let rest = "[[policies]]\nname = \"tova\"\n[[tasks.perplexity]]\nprompt = 64\ntokens = 16\nwindows = 20\n";
+    let head = format!("name = \"n\"\nbudgets = [32]\n[[models]]\ndir = {MODEL:?}\n");
+    fs::write(&file, head + rest).unwrap();
+    let run = |out: &Path| {
+        ["run", text(&file), "--no-report", "--keep-going", "--out", text(out)].map(str::to_owned)
+    };
+    let profile = dir.path().join("profile.json");
+    let calibrate = ["calibrate", "--prompts", "6", "--tokens", "256", "--out", text(&profile)]
+        .map(str::to_owned);
+    for (args, journal, signal) in [
+        (&run(&out)[..], out.join("results.jsonl"), "-INT"),
+        (&calibrate, dir.path().join("profile.json.partial"), "-TERM"),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for(&journal, 2);
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("the same command goes on") && !said.contains("failed"), "{said}");
+        let kept = read(&journal);
+        assert!(kept.ends_with('\n'), "{kept}");
+        for line in kept.lines() {
+            serde_json::from_str::<Value>(line).unwrap();
+        }
+        let left = fs::read_dir(dir.path())
+            .unwrap()
+            .chain(fs::read_dir(journal.parent().unwrap()).unwrap());
+        let names = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert_eq!(names.filter(|name| name.starts_with(".briquette")).count(), 0);
+        stdout(&args);
+        if journal.exists() {
+            assert!(read(&journal).starts_with(&kept), "{kept}");
+        }
+    }
+    // It is the run that nothing stopped.
+    let whole = dir.path().join("whole");
+    stdout(&run(&whole).each_ref().map(String::as_str));
+    assert_eq!(records(&out.join("results.jsonl")), records(&whole.join("results.jsonl")));
 }

@@ -14,6 +14,9 @@ pub enum Error {
     /// The cache refused a call.
     #[error(transparent)]
     Cache(#[from] briquette::Error),
+    /// An [`Interrupt`](crate::Interrupt) was set; the cache is as it was before the call.
+    #[error("it was interrupted")]
+    Interrupted,
     /// A file that cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {

@@ -13,7 +13,7 @@ use briquette::{
 };
 
 use crate::{
-    Attend, Error, Linear, ModelConfig, Result, blocks::linear, decoder::Decoder,
+    Attend, Error, Interrupt, Linear, ModelConfig, Result, blocks::linear, decoder::Decoder,
     positions::Positions,
 };
 
@@ -35,6 +35,8 @@ pub struct Model {
     /// Those of its caches, which count together.
     #[module(skip)]
     ops: Arc<dyn Ops>,
+    #[module(skip)]
+    interrupt: Interrupt,
 }
 
 impl Model {
@@ -49,6 +51,7 @@ impl Model {
             lm_head: (!config.tie_word_embeddings).then(head),
             positions: Positions::new(&config, device)?,
             ops: best(),
+            interrupt: Interrupt::new(),
             config,
         })
     }
@@ -63,6 +66,13 @@ impl Model {
         // What lay apart goes.
         device.memory_cleanup();
         model
+    }
+
+    /// Stops when the flag is set: every call that gives tokens to a cache is [`Error::Interrupted`] then, before it changes the
+    /// cache.
+    pub fn with_interrupt(mut self, interrupt: Interrupt) -> Self {
+        self.interrupt = interrupt;
+        self
     }
 
     /// The configuration it was built from.
@@ -193,6 +203,7 @@ impl Model {
     ) -> Result<Tensor<2>> {
         self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
         Self::check_not_empty(&tokens)?;
+        self.interrupt.check()?;
         Ok(self.last_logits(self.model.forward(tokens, &self.positions, attend)?))
     }
 
@@ -228,6 +239,7 @@ impl Model {
     pub(crate) fn decode(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
+        self.interrupt.check()?;
         self.model.forward(tokens, &self.positions, cache)
     }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use briquette::{Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule};
 use briquette_models::{
-    Error, GenerateOptions, Model, generate, generate_batch, generate_until, prefill,
+    Error, GenerateOptions, Interrupt, Model, generate, generate_batch, generate_until, prefill,
 };
 use burn::tensor::{Int, Tensor, TensorData};
 use serde_json::json;
@@ -250,4 +250,34 @@ fn weights_that_are_no_file_are_refused() {
     let error =
         Model::load(dir.path(), &device(), burn::tensor::DType::F32).unwrap_err().to_string();
     assert!(error.contains("model.safetensors: it is no regular file"), "{error}");
+}
+
+#[test]
+fn an_interrupt_stops_between_chunks_and_tokens_and_leaves_the_cache() {
+    let interrupt = Interrupt::new();
+    let model = Tiny::new().load().with_interrupt(interrupt.clone());
+    let ids = prompt(3, 24);
+    let mut stopped = cache(&model);
+    // After three tokens, in the middle of a generation.
+    let mut heard = 0;
+    let error = generate(&model, &ids, &mut stopped, &options(50), |_| {
+        heard += 1;
+        if heard == 3 {
+            interrupt.set();
+        }
+    })
+    .unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    assert_eq!((heard, stopped.tokens_seen()), (3, vec![ids.len() + 2]));
+    let error = prefill(&model, &[&ids], &mut cache(&model), Some(5)).unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+
+    // It goes on where it was.
+    interrupt.clear();
+    let mut whole = cache(&model);
+    let (expected, _) = generate(&model, &ids, &mut whole, &options(4), |_| {}).unwrap();
+    let next = model.forward_last(row(&expected.tokens[2..3]), &mut stopped).unwrap();
+    let next = host(next);
+    let best = (0..next.len()).max_by(|a, b| next[*a].total_cmp(&next[*b])).unwrap();
+    assert_eq!(best as u32, expected.tokens[3]);
 }

@@ -104,8 +104,7 @@ fn check(entries: &Entries, selection: &Selection) -> Result<()> {
     check.cubes([rows, cubes, 1])?;
     let hardware = &check.client().properties().hardware;
     // With what the kernel is told of their shapes.
-    let buffers = if tracks.is_empty() { 9 } else { 11 };
-    check.at_most("the number of buffers", buffers, hardware.max_bindings as usize)?;
+    check.tensors(if tracks.is_empty() { 8 } else { 10 })?;
     check.at_most("units of a cube", UNITS, hardware.max_units_per_cube as usize)
 }
 

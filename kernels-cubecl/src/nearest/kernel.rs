@@ -174,13 +174,14 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
             if column < columns && column >= missing {
                 #[unroll]
                 for i in 0..m {
-                    // Not the smaller of the two, which would hide NaN.
+                    // Not the smaller of the two, which would hide NaN. OpenGL does not promise that NaN is above nothing.
                     let mut found = sums[i * n + j];
+                    let number = !found.is_nan();
                     if found > 1.0 {
                         found = f32::new(1.0);
                     }
                     // Columns come in their order, so the first of equals stays.
-                    if found > best[i] {
+                    if number && found > best[i] {
                         best[i] = found;
                         best_column[i] = column as u32;
                     }

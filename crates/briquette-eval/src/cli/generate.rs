@@ -11,6 +11,7 @@ use briquette_models::{Error as ModelError, GenerateOptions, Timing, generate_un
 use serde::Serialize;
 
 use super::{
+    interrupt,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, Stream, bytes, note, note_fallbacks},
     policy,
@@ -145,13 +146,17 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut stream = tokenizer.stream();
     let mut shown = String::new();
     let mut shown_all: Result<()> = Ok(());
+    let interrupt = interrupt::flag();
     let spinner = progress::spinner(format!("reading {} tokens", prompt.len()));
     let result = generate_until(&model, &prompt, &mut cache, &options, |token| {
         spinner.clear();
         let piece = stream.push(token).map_err(Into::into);
         shown_all = piece.and_then(|piece| show(&mut human, &mut shown, &piece));
         // Who reads no more needs no more.
-        if shown_all.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        match shown_all.is_err() || interrupt.is_set() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     });
     drop(spinner);
     let (generation, timing) = result?;
@@ -200,7 +205,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         note(&format!("note     the context of the model, {context} tokens, is full"));
     }
     // What was generated has been shown.
-    args.output.write("", &report)
+    args.output.write("", &report)?;
+    if interrupt.is_set() { Err(ModelError::Interrupted.into()) } else { Ok(()) }
 }
 
 fn show(human: &mut Stream, shown: &mut String, piece: &str) -> Result<()> {

@@ -8,6 +8,7 @@ mod fidelity;
 mod generate;
 mod haystack;
 mod hints;
+mod interrupt;
 mod jobs;
 mod man;
 mod mask_heads;
@@ -37,7 +38,8 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  it failed: one message on stderr says why
-  2  the command line cannot be understood";
+  2  the command line cannot be understood
+130  it was interrupted; what was measured is kept, and the same command goes on";
 
 /// KV-cache compression for models in Burn: run a model on a compressed cache, and measure what it costs.
 #[derive(Debug, Parser)]
@@ -125,6 +127,10 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if interrupt::caused(&error) => {
+            output::error("stopped; what was measured is kept, and the same command goes on");
+            ExitCode::from(interrupt::EXIT_CODE)
+        }
         Err(error) => {
             let hint = hints::of(&error).map_or_else(String::new, |hint| format!(" ({hint})"));
             output::error(&format!("error: {}{hint}", with_causes(&error)));

@@ -5,7 +5,7 @@ use briquette_models::{Model, Tokenizer};
 use burn::tensor::Device;
 use clap::ValueEnum;
 
-use super::progress;
+use super::{interrupt, progress};
 use crate::run;
 
 /// The model the project was given, found in the working directory or where the program was built.
@@ -87,7 +87,9 @@ impl ModelArgs {
         let dtype = run::Dtype::from(self.dtype);
         let _spinner = progress::spinner(format!("reading {}", dir.display()));
         let failed = || format!("cannot load the model in {}", dir.display());
-        let model = Model::load(&dir, &device, dtype.burn()).with_context(failed)?;
+        let model = Model::load(&dir, &device, dtype.burn())
+            .with_context(failed)?
+            .with_interrupt(interrupt::flag());
         let tokenizer = Tokenizer::load(&dir).with_context(failed)?;
         let dtype = dtype.name().to_owned();
         let other_weights = self.other_weights;

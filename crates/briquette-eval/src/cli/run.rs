@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::{
+    interrupt,
     jobs::JobsArgs,
     model::{Dtype, open_device},
     output::{OutputArgs, note, note_fallbacks, plain},
@@ -101,7 +102,13 @@ pub(super) fn run(args: Args) -> Result<()> {
     let accept = args.resume.accept(args.other_weights);
     let mut results = begin(&out, &file, &plan, &name, args.shard, accept)?;
     let (threads, shard) = (args.jobs.threads(&name), args.shard);
-    let runner = Runner { device, threads, shard, keep_going: args.keep_going };
+    let runner = Runner {
+        device,
+        threads,
+        shard,
+        keep_going: args.keep_going,
+        interrupt: interrupt::flag(),
+    };
     let bar = progress::units(0);
     let start = Instant::now();
     let executed = execute(&plan, &mut results, &runner, |progress| {

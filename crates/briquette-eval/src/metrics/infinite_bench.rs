@@ -2,7 +2,7 @@
 
 use super::{
     best, hit,
-    text::{Bag, chinese, pattern, space_out, split},
+    text::{Bag, ascii_digits, chinese, pattern, space_out, split},
 };
 
 /// Signs taken for spaces where words are looked for.
@@ -81,7 +81,8 @@ pub(super) fn code_debug(answer: &str, references: &[String]) -> f64 {
 /// As numbers: the official scorer reads the answer as what the reference is, and stops where it reads a fraction for
 /// a whole number.
 pub(super) fn math_find(answer: &str, references: &[String]) -> f64 {
-    let Some(said) = pattern!(r"[0-9]+\.[0-9]+|[0-9]+").find(answer) else { return 0.0 };
+    let answer = ascii_digits(answer);
+    let Some(said) = pattern!(r"[0-9]+\.[0-9]+|[0-9]+").find(&answer) else { return 0.0 };
     let Some(right) = references.first() else { return 0.0 };
     if let (Some(said), Some(right)) = (integer(said.as_str()), integer(right)) {
         return hit(said == right);
@@ -122,9 +123,10 @@ fn single_spaces(mut text: String) -> String {
     text
 }
 
-/// What Python's `int` reads: a sign, digits, single `_` between them.
+/// What Python's `int` reads: a sign, digits of any script, single `_` between them.
 fn integer(text: &str) -> Option<i128> {
-    let text = trim(text);
+    let text = ascii_digits(trim(text));
+    let text = text.as_ref();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.split('_').any(|part| part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit())) {
         return None;
@@ -138,7 +140,8 @@ mod tests {
 
     #[test]
     fn whole_numbers_are_read_as_python_reads_them() {
-        for (text, number) in [("007", 7), ("-5", -5), ("+1_000", 1000), (" 3\n", 3)] {
+        for (text, number) in [("007", 7), ("-5", -5), ("+1_000", 1000), (" 3\n", 3), ("٤٢", 42)]
+        {
             assert_eq!(integer(text), Some(number), "{text}");
         }
         for text in ["", "-", "--5", "1__0", "_1", "3.0", "1e3"] {
@@ -151,5 +154,6 @@ mod tests {
         let score = |answer: &str, right: &str| math_find(answer, &[right.to_owned()]);
         assert_eq!(score("It is 7.0.", "7"), 1.0);
         assert_eq!(score("It is 7.5.", "7"), 0.0);
+        assert_eq!(score("هو ٧.٥.", "7.5"), 1.0);
     }
 }

@@ -28,9 +28,10 @@ pub(super) fn diff(likeness: Likeness, answer: &str, right: &[String], wrong: &[
     max(likeness, answer, right) - max(likeness, answer, wrong)
 }
 
-/// 1 if that is above 0.
+/// 1 if that is above 0. ROUGE is compared in percent, where numbers that differ in their last digit are one.
 pub(super) fn acc(likeness: Likeness, answer: &str, right: &[String], wrong: &[String]) -> f64 {
-    hit(max(likeness, answer, right) > max(likeness, answer, wrong))
+    let scale = if matches!(likeness, Likeness::Bleu) { 1.0 } else { 100.0 };
+    hit(scale * max(likeness, answer, right) > scale * max(likeness, answer, wrong))
 }
 
 impl Likeness {
@@ -44,5 +45,22 @@ impl Likeness {
         // A point between spaces ends a line, and lines are what ROUGE-Lsum takes for sentences.
         let lines = |text: &str| text.replace(" . ", ".\n");
         google::f1(kind, &lines(answer), &lines(reference))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_digit_of_a_percentage_makes_nothing_true() {
+        // Of two words one in eight and two in eighteen: 2 / 10 and 4 / 20, which differ by rounding.
+        let [right, wrong] = [("one", 7), ("one two", 16)]
+            .map(|(said, more)| vec![said.to_owned() + &" x".repeat(more)]);
+        let of = |texts: &[String]| max(Likeness::Rouge1, "one two", texts);
+        assert!(of(&right) > of(&wrong) && (of(&right) - 0.2).abs() < 1e-15);
+        assert_eq!(acc(Likeness::Rouge1, "one two", &right, &wrong), 0.0);
+        let better = vec!["one two x".to_owned()];
+        assert_eq!(acc(Likeness::Rouge1, "one two", &better, &wrong), 1.0);
     }
 }

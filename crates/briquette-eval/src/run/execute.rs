@@ -1,7 +1,7 @@
 use std::time::Instant;
 
 use briquette::{Budget, Policy, ops::Fallback};
-use briquette_models::{Model, prefill};
+use briquette_models::{Interrupt, Model, prefill};
 use burn::tensor::Device;
 
 use super::{
@@ -30,6 +30,8 @@ pub struct Runner {
     pub shard: Option<Shard>,
     /// Whether a unit that fails is noted and the others go on.
     pub keep_going: bool,
+    /// Stops the run between tokens when it is set. Units that have ended keep their results.
+    pub interrupt: Interrupt,
 }
 
 /// A unit that failed.
@@ -74,7 +76,7 @@ type Item<'a> = Vec<&'a Unit>;
 ///
 /// # Errors
 /// [`Error::UnitChanged`] before anything runs, [`Error::JournalGone`], [`Error::Write`], [`Error::Model`] for weights that cannot be read, and
-/// without [`Runner::keep_going`] [`Error::Unit`] for the first unit that fails.
+/// [`Error::Unit`] for the first unit that fails without [`Runner::keep_going`], or is interrupted.
 pub fn execute(
     plan: &Plan,
     results: &mut Results,
@@ -100,7 +102,7 @@ pub fn execute(
         }
         let left = |results: &Results, unit: &Unit| here(&unit.key) && !results.contains(&unit.key);
         if model.units.iter().any(|unit| left(results, unit)) {
-            let llama = model.model.load(&runner.device)?;
+            let llama = model.model.load(&runner.device)?.with_interrupt(runner.interrupt.clone());
             let probed = probe(model, &llama)?;
             for (entry, reason) in &probed {
                 let planned = &model.entries[*entry];
@@ -129,7 +131,7 @@ pub fn execute(
                             on_unit(Progress { key: Some(&unit.key), ..so_far });
                         }
                     }
-                    Err(error) if runner.keep_going => {
+                    Err(error) if runner.keep_going && !error.is_interrupt() => {
                         executed.failures.push(Failure { key: item[0].key.clone(), error });
                     }
                     Err(error) => return Err(unit_error(&item[0].key, error)),
@@ -330,7 +332,7 @@ mod tests {
 
     fn runner(keep_going: bool) -> Runner {
         let device = briquette::device::open("flex").unwrap();
-        Runner { device, threads: 2, shard: None, keep_going }
+        Runner { device, threads: 2, shard: None, keep_going, interrupt: Interrupt::new() }
     }
 
     #[test]

@@ -9,11 +9,8 @@ use crate::{
     grid::Question,
     record::{Held, Key},
     report::table,
-    stats::{Mean, Proportion},
+    stats::{Estimate, Mean},
 };
-
-/// The normal quantile of a two-sided 95 % interval.
-const Z: f64 = 1.959_963_984_540_054;
 
 /// What was measured, by task, policy and budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,8 +61,8 @@ pub struct Row {
     pub measure: Measure,
     /// The mean over samples, and its standard error.
     pub mean: Mean,
-    /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, normal for others.
-    pub interval: (f64, f64),
+    /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of one of these there is none.
+    pub interval: Option<[f64; 2]>,
     /// Bytes held over bytes of a full cache, of all samples together.
     pub held_of_full: f64,
     /// Wall-clock seconds of all samples.
@@ -136,11 +133,11 @@ impl Summary {
                 (Measure::Nats, _) => "nats a token",
                 (Measure::Kl, _) => "KL, nats a token",
             };
-            let (low, high) = row.interval;
-            let mean = match row.measure {
-                Measure::Score => format!("{:.2} [{low:.2}, {high:.2}]", row.mean.mean),
-                _ if row.mean.count < 2 => format!("{:.3}", row.mean.mean),
-                _ => format!("{:.3} ± {:.3}", row.mean.mean, (high - low) / 2.0),
+            let digits = if row.measure == Measure::Score { 2 } else { 3 };
+            let mean = row.mean.mean;
+            let mean = match row.interval {
+                Some([low, high]) => format!("{mean:.digits$} [{low:.digits$}, {high:.digits$}]"),
+                None => format!("{mean:.digits$}"),
             };
             let mut cells = vec![
                 table::left(&row.task),
@@ -163,15 +160,9 @@ impl Summary {
 impl Row {
     fn new(key: Key, measure: Measure, found: &[Value]) -> Self {
         let values: Vec<f64> = found.iter().map(|(value, ..)| *value).collect();
-        let mean = Mean::of(&values);
-        let interval = if measure == Measure::Score && values.iter().all(|v| *v == 0.0 || *v == 1.0)
-        {
-            let share = Proportion::wilson(values.iter().sum(), values.len());
-            (share.low, share.high)
-        } else {
-            let (low, high) = (mean.mean - Z * mean.error, mean.mean + Z * mean.error);
-            // The normal interval knows nothing of the ends of a scale.
-            if measure == Measure::Score { (low.max(0.0), high.min(1.0)) } else { (low, high) }
+        let estimate = match measure {
+            Measure::Score => Estimate::of_scores(&values),
+            _ => Estimate::of(&values),
         };
         let bytes =
             |of: fn(&Held) -> usize| found.iter().map(|(_, held, _)| of(held) as f64).sum::<f64>();
@@ -182,8 +173,8 @@ impl Row {
             policy: key.policy,
             budget: key.budget,
             measure,
-            mean,
-            interval,
+            mean: Mean::of(&values),
+            interval: estimate.interval,
             held_of_full: bytes(|held| held.bytes) / bytes(|held| held.full).max(1.0),
             seconds: found.iter().map(|(.., seconds)| seconds).sum(),
         }
@@ -211,17 +202,17 @@ mod tests {
 
     #[test]
     fn intervals_fit_what_is_averaged() {
-        let close = |(low, high): (f64, f64), expected: (f64, f64)| {
-            assert!(
-                (low - expected.0).abs() < 5e-5 && (high - expected.1).abs() < 5e-5,
-                "{low} {high}"
-            );
+        let close = |found: Option<[f64; 2]>, expected: [f64; 2]| {
+            let found = found.unwrap();
+            let off = |side: usize| (found[side] - expected[side]).abs();
+            assert!(off(0) < 5e-5 && off(1) < 5e-5, "{found:?}");
         };
         // Wilson, 0 of 20 (Newcombe, 1998, table I).
-        close(row(Measure::Score, &[0.0; 20]).interval, (0.0, 0.1611));
-        // The standard error of 0, 0 and 0.5 is 1/6: 1/6 ± 1.96/6, cut at 0.
-        close(row(Measure::Score, &[0.0, 0.0, 0.5]).interval, (0.0, 0.49333));
-        close(row(Measure::Nats, &[0.0, 0.0, 0.5]).interval, (-0.15999, 0.49333));
+        close(row(Measure::Score, &[0.0; 20]).interval, [0.0, 0.1611]);
+        // The standard error of 0, 0 and 0.5 is 1/6, and Student's t for three is 4.3027: cut at 0.
+        close(row(Measure::Score, &[0.0, 0.0, 0.5]).interval, [0.0, 0.88378]);
+        close(row(Measure::Nats, &[0.0, 0.0, 0.5]).interval, [-0.55044, 0.88378]);
+        assert_eq!(row(Measure::Nats, &[0.5]).interval, None);
         let row = row(Measure::Kl, &[1.0, 3.0]);
         assert_eq!((row.mean.mean, row.held_of_full, row.seconds), (2.0, 0.25, 1.0));
     }

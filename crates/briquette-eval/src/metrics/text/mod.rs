@@ -9,4 +9,4 @@ mod python;
 pub(super) use bag::Bag;
 pub(super) use normalize::{normalize, words};
 pub(super) use pattern::pattern;
-pub(super) use python::{first_line, is_space, space_out, split, word_runs};
+pub(super) use python::{ascii_digits, first_line, is_space, space_out, split, word_runs};

@@ -1,6 +1,6 @@
-//! What Python's `str` and `re` take for white space, words and lines.
+//! What Python's `str` and `re` take for white space, digits, words and lines.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use super::pattern;
 
@@ -12,6 +12,24 @@ pub(in crate::metrics) fn is_space(c: char) -> bool {
 /// `str.split()`.
 pub(in crate::metrics) fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
+}
+
+/// The decimal digits of every script as those of ASCII: what `\d` matches, and `int` and `float` read.
+pub(in crate::metrics) fn ascii_digits(text: &str) -> Cow<'_, str> {
+    if text.is_ascii() {
+        return text.into();
+    }
+    let is_digit = |c: char| pattern!(r"\A\p{Nd}\z").is_match(c.encode_utf8(&mut [0; 4]));
+    let ascii = |c: char| {
+        if c.is_ascii() || !is_digit(c) {
+            return c;
+        }
+        // They stand in rows of ten, from zero to nine.
+        let before = (1..).map_while(|back| char::from_u32(u32::from(c) - back));
+        let value = before.take_while(|c| is_digit(*c)).count() % 10;
+        char::from_digit(value as u32, 10).unwrap_or(c)
+    };
+    text.chars().map(ascii).collect::<String>().into()
 }
 
 /// Where `\b\w+\b` finds words: letters, numbers and `_`.
@@ -37,6 +55,14 @@ mod tests {
     fn white_space_is_pythons() {
         let words: Vec<&str> = split(" a\u{a0}b\x1fc\u{3000}d\u{200b}e\n").collect();
         assert_eq!(words, ["a", "b", "c", "d\u{200b}e"]);
+    }
+
+    #[test]
+    fn digits_are_pythons() {
+        // Arabic, Bengali, full width, mathematical bold and double-struck; a superscript is no decimal digit.
+        let text = "٠٩ ১২ ５0 𝟎𝟗 𝟘𝟡 ² ½";
+        assert_eq!(ascii_digits(text), "09 12 50 09 09 ² ½");
+        assert!(matches!(ascii_digits("12"), Cow::Borrowed("12")));
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Facts {
             ("Tasks", plural(collected.units.len(), "task")),
             ("Samples", plural(units, "sample")),
             ("Results", plural(collected.records, "record")),
-            ("Seconds", format!("{seconds:.0}")),
+            ("Seconds, summed", format!("{seconds:.0}")),
         ]);
         facts.retain(|(_, value)| !value.is_empty());
         let settings_left = settings.len().saturating_sub(SETTINGS_SHOWN);

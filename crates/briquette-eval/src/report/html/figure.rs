@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     collect::Collected,
-    key::{FULL, NONE, Row, compare_budgets},
+    key::{FULL, NONE, Row, compare_budgets, kind_of_budget},
     measure::{Measure, Measures},
 };
 use crate::{
@@ -265,7 +265,11 @@ impl<'a> Data<'a> {
             .map(|budget| if *budget == NONE { "none".into() } else { (*budget).to_owned() });
         Some(LineChart {
             title: title.into(),
-            x: XAxis::Places { label: "budget".into(), names: names.collect() },
+            x: XAxis::Places {
+                label: "budget".into(),
+                names: names.collect(),
+                kinds: budgets.iter().map(|budget| kind_of_budget(budget)).collect(),
+            },
             y: YAxis {
                 label: measure.label().into(),
                 holds: if measure.is_share() { vec![0.0, 1.0] } else { Vec::new() },

@@ -64,15 +64,24 @@ pub(super) fn compare_policies(a: &str, b: &str) -> Ordering {
     (a != FULL).cmp(&(b != FULL)).then_with(|| natural::compare(a, b))
 }
 
-/// Tokens, shares, bytes, each from small to large; then other texts.
-pub(super) fn compare_budgets(a: &str, b: &str) -> Ordering {
-    let rank = |text: &str| match text.parse::<Budget>() {
+/// What a budget counts, and how many.
+fn measured(budget: &str) -> (u8, f64) {
+    match budget.parse::<Budget>() {
         Ok(Budget::Tokens(tokens)) => (0, tokens as f64),
         Ok(Budget::Ratio(ratio)) => (1, ratio),
         Ok(Budget::Bytes(bytes)) => (2, bytes as f64),
         Err(_) => (3, 0.0),
-    };
-    let ((kind_a, size_a), (kind_b, size_b)) = (rank(a), rank(b));
+    }
+}
+
+/// Another number for tokens, shares, bytes and other texts.
+pub(super) fn kind_of_budget(budget: &str) -> u8 {
+    measured(budget).0
+}
+
+/// Tokens, shares, bytes, each from small to large; then other texts.
+pub(super) fn compare_budgets(a: &str, b: &str) -> Ordering {
+    let ((kind_a, size_a), (kind_b, size_b)) = (measured(a), measured(b));
     kind_a.cmp(&kind_b).then(size_a.total_cmp(&size_b)).then_with(|| natural::compare(a, b))
 }
 

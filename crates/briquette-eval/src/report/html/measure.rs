@@ -125,9 +125,10 @@ impl Measure {
         }
     }
 
-    /// Half the width of an interval: as many digits as the value.
-    pub(super) fn half(self, half: f64) -> String {
-        self.text(half).trim_start_matches('+').to_owned()
+    /// The ends of an interval: as many digits as the value, the unit once.
+    pub(super) fn bounds(self, [low, high]: [f64; 2]) -> String {
+        let low = self.text(low);
+        format!("{} to {}", low.trim_end_matches(" %"), self.text(high))
     }
 
     /// A value with its interval, in words.

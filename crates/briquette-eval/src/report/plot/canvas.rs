@@ -1,4 +1,7 @@
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use plotters::{
     coord::Shift,
@@ -16,6 +19,8 @@ use crate::{Error, Result, files};
 const FONT: &str = "sans-serif";
 /// Pixels of a PNG for one unit of the drawing, so that text is sharp on dense screens.
 const PNG_SCALE: i32 = 2;
+/// What every PNG ends with: the type and the checksum of its last chunk.
+const PNG_END: &[u8] = b"IEND\xaeB`\x82";
 
 /// Something drawn in whole units, with the origin at the top left.
 pub trait Picture {
@@ -41,9 +46,15 @@ pub fn save(picture: &impl Picture, dir: &Path, stem: &str) -> Result<[PathBuf; 
     register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).map_err(|_| {
         Error::Write { path: png.clone(), message: "the built-in font cannot be read".into() }
     })?;
-    files::write_by(&svg, |path| render(picture, SVGBackend::new(path, (width, height)), 1))?;
+    // The backends that write files lose what a full disk refuses of the last block.
+    let mut text = String::new();
+    render(picture, SVGBackend::with_string(&mut text, (width, height)), 1)
+        .map_err(|message| Error::Write { path: svg.clone(), message })?;
+    files::write(&svg, text)?;
     files::write_by(&png, |path| {
-        render(picture, BitMapBackend::new(path, (width * scale, height * scale)), PNG_SCALE)
+        render(picture, BitMapBackend::new(path, (width * scale, height * scale)), PNG_SCALE)?;
+        let whole = fs::read(path).is_ok_and(|bytes| bytes.ends_with(PNG_END));
+        if whole { Ok(()) } else { Err("No space left on device".into()) }
     })?;
     Ok([svg, png])
 }

@@ -16,8 +16,9 @@ pub(crate) struct LineChart {
 /// The axis to the right.
 #[derive(Clone, Debug)]
 pub(crate) enum XAxis {
-    /// Named places, the `x` of a point is the index of one. Series stand beside one another there.
-    Places { label: String, names: Vec<String> },
+    /// Named places, the `x` of a point is the index of one. Series stand beside one another there, and no line leads from a place
+    /// to one of another kind.
+    Places { label: String, names: Vec<String>, kinds: Vec<u8> },
     /// Numbers.
     Numbers { label: String },
 }
@@ -110,7 +111,7 @@ impl LineChart {
         bottom: f64,
     ) -> (&'a str, Box<dyn Fn(f64) -> f64>) {
         match &self.x {
-            XAxis::Places { label, names } => {
+            XAxis::Places { label, names, .. } => {
                 let slot = wide / names.len().max(1) as f64;
                 // Names that would touch their neighbours are left out.
                 let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -163,9 +164,22 @@ impl LineChart {
                 marks.push(Mark::Point { at, marker, ink });
             }
         }
-        if path.len() > 1 {
-            let width = if series.marked { 1.5 } else { 2.0 };
-            marks.push(Mark::Line { points: path, ink, width, dash: series.style.dash() });
+        let width = if series.marked { 1.5 } else { 2.0 };
+        let kinds: Vec<u8> = match &self.x {
+            XAxis::Places { kinds, .. } if path.len() == points.len() => {
+                let kind = |point: &&LinePoint| kinds.get(point.x as usize).copied();
+                points.iter().map(|point| kind(point).unwrap_or_default()).collect()
+            }
+            _ => vec![0; path.len()],
+        };
+        let mut rest = &path[..];
+        for kind in kinds.chunk_by(|a, b| a == b) {
+            let (points, behind) = rest.split_at(kind.len());
+            rest = behind;
+            if points.len() > 1 {
+                let (points, dash) = (points.to_vec(), series.style.dash());
+                marks.push(Mark::Line { points, ink, width, dash });
+            }
         }
         for point in points {
             let at = (x(point.x), y(point.y));

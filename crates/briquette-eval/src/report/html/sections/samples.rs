@@ -36,6 +36,8 @@ struct SampleView {
     metric: String,
     score: f64,
     score_text: String,
+    /// The class of the cell: what colour and sign it has.
+    mark: &'static str,
 }
 
 /// The first samples of each task, as answered under every policy.
@@ -96,5 +98,10 @@ fn view(row: &Row, column: &Column, unit: &Unit, shown: &Shown) -> SampleView {
         metric: shown.metric.clone(),
         score: shown.score,
         score_text: format!("{:.2}", shown.score),
+        mark: match shown.score {
+            score if score >= 1.0 => "right",
+            score if score > 0.0 => "partly",
+            _ => "wrong",
+        },
     }
 }

@@ -45,7 +45,8 @@ struct RowView {
 #[derive(Clone, Debug, Default, Serialize)]
 struct Cell {
     text: String,
-    half: Option<String>,
+    /// The ends of its interval.
+    bounds: Option<String>,
     /// What it is sorted by; nothing where nothing was measured.
     sort: Option<f64>,
     tip: String,
@@ -126,21 +127,24 @@ fn sources(data: &Data<'_>) -> Vec<Source> {
             overall: false,
         })
     };
-    sources.extend(of_tasks(&[Measure::Score]));
+    let known = |measure: &Measure| {
+        data.collected.rows().any(|row| data.measures.get(row, None, *measure).is_some())
+    };
+    // A reader of a narrow page sees these: a score, memory, divergence, time.
+    let overall = !sources.is_empty();
+    if !overall {
+        sources.extend(of_tasks(&[Measure::Score]));
+    }
     sources.push(of_all(Measure::CacheShare));
+    sources.extend(of_tasks(&[Measure::Kl]));
+    sources.extend([Measure::Seconds].into_iter().filter(known).map(of_all));
+    if overall {
+        sources.extend(of_tasks(&[Measure::Score]));
+    }
     sources.push(of_all(Measure::CacheBytes));
     sources.extend(of_tasks(&[Measure::Nats, Measure::NatsOverFull]));
-    sources.extend(of_tasks(&[
-        Measure::Kl,
-        Measure::Agreement,
-        Measure::OutputError,
-        Measure::Overlap,
-    ]));
-    for measure in [Measure::Prefill, Measure::Decode, Measure::Seconds] {
-        if data.collected.rows().any(|row| data.measures.get(row, None, measure).is_some()) {
-            sources.push(of_all(measure));
-        }
-    }
+    sources.extend(of_tasks(&[Measure::Agreement, Measure::OutputError, Measure::Overlap]));
+    sources.extend([Measure::Prefill, Measure::Decode].into_iter().filter(known).map(of_all));
     sources
 }
 
@@ -189,7 +193,7 @@ fn cell(estimate: Option<Estimate>, source: &Source) -> Cell {
     };
     Cell {
         text: measure.text(estimate.mean),
-        half: estimate.half().map(|half| measure.half(half)),
+        bounds: estimate.interval.map(|ends| measure.bounds(ends)),
         sort: Some(estimate.mean),
         tip: measure.tip(&estimate),
         bar: measure.is_share().then(|| (1000.0 * estimate.mean).round() / 10.0),
