@@ -51,6 +51,7 @@ pub use merge::{
     AccumulateInput, EmaInput, EmaOutput, MergeInput, MergeOps, NearestInput, NearestOutput, merge,
 };
 pub use ops::{Ops, Reference};
+pub use product::precise_product;
 pub use select::{PackInput, PadInput, SelectInput, SelectOps};
 pub use table::Table;
 pub use unit::{norm, unit};

@@ -37,6 +37,13 @@ pub(crate) fn product(a: Tensor<4>, b: Tensor<4>, precision: Precision) -> Tenso
         + a_high.matmul(b_high)
 }
 
+/// The product of two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`, to 2⁻¹⁹ at least also where the
+/// device's own product rounds operands to 11 bits.
+pub fn precise_product(a: Tensor<4>, b: Tensor<4>) -> Tensor<4> {
+    let precision = Precision::of(&[a.dtype(), b.dtype()], &a.device());
+    product(a, b, precision)
+}
+
 /// A number's bf16 part, and the rest.
 fn split(x: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
     let high = x.clone().cast(DType::BF16).cast(DType::F32);

@@ -98,7 +98,7 @@ fn check(input: &DecodeInput, kv: &QuantizedKv) -> Result<()> {
     let [_, kv_heads, capacity, _] = kv.tail.keys.dims();
     let heads = Heads { batch, query_heads, kv_heads, head_dim };
     let bits = kv.bits;
-    check.value("bits", bits, [2, 4, 8].contains(&bits), "2, 4 or 8")?;
+    check.value("bits", bits, [1, 2, 4, 8].contains(&bits), "1, 2, 4 or 8")?;
     let word = 32 / bits;
     let group = kv.group;
     let pages = kv.keys.words.dims()[0];
@@ -370,7 +370,9 @@ mod tests {
     fn tiles_fit_into_shared_memory() {
         for head_dim in 1..=1024 {
             for query_heads in [1, 3, 4, 7, 8, 32] {
-                for (bits, group) in [(2, 16), (2, 512), (4, 24), (4, 32), (8, 4), (8, 128)] {
+                for (bits, group) in
+                    [(1, 32), (1, 128), (2, 16), (2, 512), (4, 24), (4, 32), (8, 4), (8, 128)]
+                {
                     let heads = Heads { batch: 1, query_heads, kv_heads: 1, head_dim };
                     let form = Form::new(heads, bits, group, 1, true);
                     assert!(form.shared_bytes() <= 16384, "{form:?}");

@@ -64,6 +64,8 @@ fn cases() -> Vec<Case> {
         case((1, 1, 1), 1, (2, 128, 1), &[(1, 1)], 1, 2),
         // So many heads that a cube has several tiles of each.
         case((16, 8, 8), 8, (8, 16, 2), &[(11, 70); 128], 70, 71),
+        case((1, 4, 2), 64, (1, 32, 2), &[(3, 5), (1, 2)], 5, 8),
+        case((1, 2, 2), 16, (1, 64, 1), &[(2, 1), (0, 3)], 3, 4),
         // Where there are tensor cores: more query heads than a cube has, and one page.
         case((2, 12, 1), 128, (4, 32, 4), &[(9, 17), (0, 33)], 33, 40),
         case((1, 2, 2), 64, (2, 32, 2), &[(1, 0), (3, 0)], 0, 1),
@@ -309,7 +311,7 @@ fn quantized_attention_refuses() {
             wrong_shape(operation, tensor, found, expected)
         };
         let value = |what, found, expected| wrong_value(operation, what, found, expected);
-        assert_eq!(refused(&|kv| kv.bits = 3), value("bits", 3, "2, 4 or 8"));
+        assert_eq!(refused(&|kv| kv.bits = 3), value("bits", 3, "1, 2, 4 or 8"));
         let error = refused(&|kv| kv.bits = 8);
         assert_eq!(error, shape("keys.words", &[5, 256], &[5, 512]));
         let error = refused(&|kv| kv.keys.min = kv.keys.min.clone().narrow(0, 0, 4));

@@ -5,7 +5,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData, activation::softmax};
 use super::{Entries, context::Context};
 use crate::{
     Result,
-    ops::{Selection, gather_rows, laid_out},
+    ops::{Selection, gather_rows, laid_out, precise_product},
     policy::PositionMode,
     position::encode,
     view::HeldQueries,
@@ -86,7 +86,7 @@ pub(super) fn chunk_sums(
         }
         let head_dim = shape.head_dim;
         let asked = asked.cast(DType::F32).reshape([batch, heads, group * size, head_dim]);
-        let products = asked.matmul(keys.cast(DType::F32).swap_dims(2, 3));
+        let products = precise_product(asked, keys.cast(DType::F32).swap_dims(2, 3));
         let none = positions.lower_scalar(0).unsqueeze_dim::<4>(2);
         let products =
             products.mask_fill(none.clone().expand([batch, heads, group * size, size]), -1e30);

@@ -6,7 +6,10 @@ use super::{
     from_first::{FromFirst, scored},
     inverse::inverse,
 };
-use crate::{LayerView, Result, check, ops::unit};
+use crate::{
+    LayerView, Result, check,
+    ops::{precise_product, unit},
+};
 
 /// How much of the information that the next queries look for is in a token's value and in no other: CapKV
 /// ([arXiv 2604.25975](https://arxiv.org/abs/2604.25975)).
@@ -36,7 +39,7 @@ impl Scorer for Capacity {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.future", self.future)?;
+        check::window("score.future", self.future)?;
         check::positive("score.tau", self.tau)
     }
 
@@ -44,7 +47,7 @@ impl Scorer for Capacity {
         // Added to each weight in A, as in the published code.
         const EPSILON: f64 = 1e-6;
         let (mean, _) = view.queries(self.name())?.moments(view.protect.sinks);
-        let mean = unit(mean.matmul(view.mean_rotation(self.future, self.name())?));
+        let mean = unit(precise_product(mean, view.mean_rotation(self.future, self.name())?));
         let keys = unit(view.encoded_keys(self.name())?);
         let values = view.values()?.cast(DType::F32);
         let [batch, heads, columns, channels] = keys.dims();
@@ -57,13 +60,13 @@ impl Scorer for Capacity {
         let mut sum = Tensor::zeros([batch, heads, columns], (&keys.device(), DType::F32));
         for member in 0..group {
             let mean = mean.clone().narrow(2, member, 1).swap_dims(2, 3);
-            let powers = keys.clone().matmul(mean).clamp(-1.0, 1.0) * self.tau;
+            let powers = precise_product(keys.clone(), mean).clamp(-1.0, 1.0) * self.tau;
             let powers = powers.mask_fill(scored.clone().bool_not(), -1e30);
             let weights = (powers.clone() - powers.max_dim(2)).exp() * mask.clone();
             let scaled = values.clone() * ((weights.clone() + EPSILON) * mask.clone());
-            let capacity = scaled.swap_dims(2, 3).matmul(values.clone()) + one.clone();
+            let capacity = precise_product(scaled.swap_dims(2, 3), values.clone()) + one.clone();
             let inverse = inverse(capacity, self.name())?;
-            let leverage = (values.clone().matmul(inverse) * values.clone()).sum_dim(3);
+            let leverage = (precise_product(values.clone(), inverse) * values.clone()).sum_dim(3);
             sum = sum + (weights * leverage).squeeze_dim::<3>(3);
         }
         Ok(sum / group as f64)

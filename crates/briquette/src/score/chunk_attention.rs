@@ -34,7 +34,7 @@ impl Scorer for ChunkAttention {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.chunk", self.chunk)?;
+        check::window("score.chunk", self.chunk)?;
         check::pool(self.pool)
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Tensor};
 
 use super::{Observes, Scorer, best::best};
-use crate::{LayerView, Result, check};
+use crate::{LayerView, Result, check, ops::precise_product};
 
 /// The scores of another scorer for a part of the budget, and for the rest those scores times how far a token's value reaches
 /// behind the output projection: CriticalKV (Feng et al., 2025, [arXiv 2502.03805](https://arxiv.org/abs/2502.03805)).
@@ -89,7 +89,7 @@ fn reach(view: &LayerView<'_>, stage: &str) -> Result<Tensor<3>> {
         let values = values.clone().narrow(2, start, block.min(columns - start));
         let of_member = |member: usize| {
             let weight = weight.clone().narrow(1, member, 1).swap_dims(0, 1);
-            values.clone().matmul(weight).abs().sum_dim(3).squeeze_dim::<3>(3)
+            precise_product(values.clone(), weight).abs().sum_dim(3).squeeze_dim::<3>(3)
         };
         let sum = (1..group).fold(of_member(0), |sum, member| sum + of_member(member));
         sum / group as f64

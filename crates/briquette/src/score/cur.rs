@@ -24,7 +24,7 @@ impl Scorer for Cur {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.window", self.window)
+        check::window("score.window", self.window)
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

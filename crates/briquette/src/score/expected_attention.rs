@@ -5,7 +5,10 @@ use super::{
     Observes, Scorer,
     from_first::{FromFirst, scored},
 };
-use crate::{LayerView, Result, check, ops::norm};
+use crate::{
+    LayerView, Result, check,
+    ops::{norm, precise_product},
+};
 
 /// The attention a token is expected to receive from the next queries, times the length of its value: Expected Attention
 /// (Devoto et al., 2025, [arXiv 2510.00636](https://arxiv.org/abs/2510.00636)).
@@ -37,7 +40,7 @@ impl Scorer for ExpectedAttention {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.future", self.future)?;
+        check::window("score.future", self.future)?;
         match self.epsilon.is_finite() && self.epsilon >= 0.0 {
             true => Ok(()),
             false => check::refuse("score.epsilon", self.epsilon, "at least 0"),
@@ -47,8 +50,9 @@ impl Scorer for ExpectedAttention {
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let (mean, covariance) = view.queries(self.name())?.moments(view.protect.sinks);
         let turn = view.mean_rotation(self.future, self.name())?;
-        let mean = mean.matmul(turn.clone());
-        let covariance = turn.clone().swap_dims(2, 3).matmul(covariance).matmul(turn);
+        let mean = precise_product(mean, turn.clone());
+        let covariance =
+            precise_product(precise_product(turn.clone().swap_dims(2, 3), covariance), turn);
         let keys = view.encoded_keys(self.name())?.cast(DType::F32);
         let [batch, heads, columns, channels] = keys.dims();
         let group = view.shape.group();
@@ -60,9 +64,9 @@ impl Scorer for ExpectedAttention {
         for member in 0..group {
             let mean = mean.clone().narrow(2, member, 1).swap_dims(2, 3);
             let covariance = covariance.clone().narrow(2, member * channels, channels);
-            let spread = (keys.clone().matmul(covariance) * keys.clone()).sum_dim(3);
-            let powers =
-                keys.clone().matmul(mean) * view.scale + spread * (view.scale * view.scale / 2.0);
+            let spread = (precise_product(keys.clone(), covariance) * keys.clone()).sum_dim(3);
+            let powers = precise_product(keys.clone(), mean) * view.scale
+                + spread * (view.scale * view.scale / 2.0);
             let powers = powers.squeeze_dim::<3>(3).mask_fill(others.clone(), -1e30);
             sum = sum + softmax(powers, 2);
         }

@@ -2,7 +2,10 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::{Scorer, from_first::at_entries};
-use crate::{LayerView, Result, ops::unit};
+use crate::{
+    LayerView, Result,
+    ops::{precise_product, unit},
+};
 
 /// How little a key is like the others of its head: −cos(k, a), a the mean of all keys at unit length. KeyDiff (Park et al.,
 /// 2025, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)).
@@ -19,6 +22,6 @@ impl Scorer for KeyDifference {
         let keys = at_entries(view, unit(view.keys()?));
         // A cosine does not mind whether it is that of the mean or of the sum.
         let anchor = unit(keys.clone().sum_dim(2));
-        Ok(keys.matmul(anchor.swap_dims(2, 3)).neg().squeeze_dim::<3>(3))
+        Ok(precise_product(keys, anchor.swap_dims(2, 3)).neg().squeeze_dim::<3>(3))
     }
 }

@@ -33,7 +33,7 @@ impl Scorer for LagRelative {
     fn check(&self) -> Result<()> {
         match self.lag {
             0 | 1 => check::refuse("score.lag", self.lag, "at least 2"),
-            _ => Ok(()),
+            lag => check::window("score.lag", lag),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
     from_first::{FromFirst, scored},
     inverse::inverse,
 };
-use crate::{LayerView, Result, check};
+use crate::{LayerView, Result, check, ops::precise_product};
 
 /// How much a key stands out of the space that the keys of its head span: its statistical leverage,
 /// diag(X (XᵀX + λI)⁻¹ Xᵀ) of the centred keys X, seen through a random sketch where they have more channels (Chari and Van
@@ -42,7 +42,7 @@ impl Scorer for Leverage {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.sketch", self.sketch)?;
+        check::window("score.sketch", self.sketch)?;
         check::positive("score.ridge", self.ridge)
     }
 
@@ -54,14 +54,16 @@ impl Scorer for Leverage {
         let keys = (keys.clone() - keys.sum_dim(2) / number) * mask;
         let [_, heads, _, channels] = keys.dims();
         let keys = match self.sketch < channels {
-            true => keys.clone().matmul(self.projection(view.layer, heads, channels, &keys)),
+            true => {
+                precise_product(keys.clone(), self.projection(view.layer, heads, channels, &keys))
+            }
             false => keys,
         };
         let width = keys.dims()[3];
         let ridge = Tensor::<2>::eye(width, &keys.device()).cast(DType::F32) * self.ridge;
-        let gram = keys.clone().swap_dims(2, 3).matmul(keys.clone());
+        let gram = precise_product(keys.clone().swap_dims(2, 3), keys.clone());
         let inverse = inverse(gram + ridge.unsqueeze::<4>(), self.name())?;
-        Ok((keys.clone().matmul(inverse) * keys).sum_dim(3).squeeze_dim::<3>(3))
+        Ok((precise_product(keys.clone(), inverse) * keys).sum_dim(3).squeeze_dim::<3>(3))
     }
 }
 

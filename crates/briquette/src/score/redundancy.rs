@@ -2,7 +2,10 @@ use burn::tensor::{Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Scorer, WindowAttention, from_first::at_entries};
-use crate::{LayerView, Result, check, ops::unit};
+use crate::{
+    LayerView, Result, check,
+    ops::{precise_product, unit},
+};
 
 /// The attention a token receives from the last queries, less how much its key is like the others of its head: R-KV (Cai et
 /// al., 2025, [arXiv 2505.24133](https://arxiv.org/abs/2505.24133)).
@@ -45,7 +48,7 @@ impl Scorer for Redundancy {
         let held = view.positions().clone().greater_equal_scalar(0);
         let number = held.clone().int().sum_dim(2).float().cast(keys.dtype()).clamp_min(1.0);
         // The sum of all cosines of a key, less the one with itself.
-        let all = keys.clone().matmul(keys.clone().sum_dim(2).swap_dims(2, 3));
+        let all = precise_product(keys.clone(), keys.clone().sum_dim(2).swap_dims(2, 3));
         let others = (all - keys.square().sum_dim(3)).squeeze_dim::<3>(3) / number;
         let alike = softmax(others.mask_fill(held.bool_not(), -1e30), 2);
         Ok(attention * self.lambda - alike * (1.0 - self.lambda))

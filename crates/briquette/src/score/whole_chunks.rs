@@ -42,7 +42,7 @@ impl Scorer for WholeChunks {
     }
 
     fn check(&self) -> Result<()> {
-        check::count("score.length", self.length)?;
+        check::window("score.length", self.length)?;
         self.of.check()
     }
 

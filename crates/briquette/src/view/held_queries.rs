@@ -1,5 +1,7 @@
 use burn::tensor::{DType, Tensor, TensorData};
 
+use crate::ops::precise_product;
+
 /// The queries of a layer since its last compression, before their positions are encoded.
 #[derive(Clone, Debug)]
 pub struct HeldQueries {
@@ -29,7 +31,7 @@ impl HeldQueries {
         let number = Tensor::<4>::from_data(TensorData::new(number, [batch, 1, 1, 1]), options);
         let mean = (queries.clone() * mask.clone()).sum_dim(2) / number.clone();
         let centred = (queries - mean.clone()) * mask;
-        let covariance = centred.clone().swap_dims(2, 3).matmul(centred) / number;
+        let covariance = precise_product(centred.clone().swap_dims(2, 3), centred) / number;
         (mean, covariance)
     }
 }
