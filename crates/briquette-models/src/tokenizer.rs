@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::{fmt::Display, fs, path::Path};
 
 use crate::{Error, Result, json::check_regular};
 
@@ -21,8 +21,12 @@ impl Tokenizer {
         if path.exists() {
             check_regular(&path)?;
         }
-        let mut inner = tokenizers::Tokenizer::from_file(&path)
-            .map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))?;
+        let failed = |error: &dyn Display| Error::Tokenizer(format!("{}: {error}", path.display()));
+        let bytes = fs::read(&path).map_err(|error| failed(&error))?;
+        // The library panics where the description of a decoder is cut.
+        serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|error| failed(&error))?;
+        let mut inner =
+            tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| failed(&error))?;
         // Some files carry the settings of their training run, which would cut or pad every text.
         inner.with_truncation(None).map_err(tokenizer)?;
         inner.with_padding(None);

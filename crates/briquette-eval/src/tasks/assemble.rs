@@ -146,12 +146,14 @@ pub(crate) fn largest(
     length: usize,
     mut size: impl FnMut(usize) -> Result<usize>,
 ) -> Result<Option<usize>> {
+    // One beyond it is a number too.
+    let most = most.min(usize::MAX - 1);
     let (mut fits, mut next) = (0, 1);
     while next <= most && size(next)? <= length {
         fits = next;
         next = next.saturating_mul(2).min(most.max(next + 1));
     }
-    let mut too_large = next.min(most.saturating_add(1));
+    let mut too_large = next.min(most + 1);
     while too_large - fits > 1 {
         let middle = fits + (too_large - fits) / 2;
         if size(middle)? <= length {

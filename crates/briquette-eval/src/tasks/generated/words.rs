@@ -274,6 +274,9 @@ impl Family for FrequentWords {
     fn resolve(&mut self, _base: &Path) {}
 }
 
+/// Words shared out for each token of a text, at most. More are shared out than written: ranks behind the vocabulary are not.
+const WORDS_A_TOKEN: usize = 256;
+
 /// Ranks of the words asked for, from 0; the dots have rank 0.
 const ASKED: std::ops::Range<usize> = 1..4;
 
@@ -332,7 +335,8 @@ impl FrequentWords {
             Ok(tokenizer.encode(&text, true)?)
         };
         let size = |words: usize| Ok(context(words)?.len() + behind);
-        let most = assemble::largest(usize::MAX, cell.length, size)?.unwrap_or(0);
+        let bound = cell.length.saturating_mul(WORDS_A_TOKEN);
+        let most = assemble::largest(bound, cell.length, size)?.unwrap_or(0);
         let found = (1..=most).rev().find(|&words| self.is_told_apart(words));
         let Some(words) = found else {
             // The last word asked for comes once among so many.
