@@ -1,25 +1,45 @@
 use std::path::Path;
 
-use crate::{Error, Result, json::check_regular};
+use crate::{
+    Error, Result,
+    gguf::{self, Gguf},
+    json::check_regular,
+    source::Source,
+};
 
-/// The tokenizer of a Hugging Face folder: text to token ids and back.
+/// The tokenizer of a model: text to token ids and back.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` in `dir`.
+    /// Reads `tokenizer.json` in the folder `dir`, or the tokenizer in a GGUF file, or in the one in a folder without
+    /// `tokenizer.json`.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the file is absent or not understood, [`Error::Read`] if it is no regular file.
+    /// [`Error::Tokenizer`] if the file is absent or not understood, [`Error::Read`] if it is no regular file;
+    /// [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
     pub fn load(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref().join("tokenizer.json");
-        if path.exists() {
-            check_regular(&path)?;
-        }
-        let mut inner = tokenizers::Tokenizer::from_file(&path)
-            .map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))?;
+        let source = match path.exists() {
+            true => Source::Folder(dir.as_ref().into()),
+            false => Source::of(dir.as_ref())?,
+        };
+        let (read, path) = match source {
+            Source::Folder(_) => {
+                if path.exists() {
+                    check_regular(&path)?;
+                }
+                (tokenizers::Tokenizer::from_file(&path), path)
+            }
+            Source::Gguf(path) => {
+                let json = gguf::tokenizer_json(&Gguf::open(&path)?)?;
+                (tokenizers::Tokenizer::from_bytes(json), path)
+            }
+        };
+        let mut inner =
+            read.map_err(|error| Error::Tokenizer(format!("{}: {error}", path.display())))?;
         // Some files carry the settings of their training run, which would cut or pad every text.
         inner.with_truncation(None).map_err(tokenizer)?;
         inner.with_padding(None);
