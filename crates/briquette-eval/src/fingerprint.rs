@@ -21,18 +21,26 @@ pub(crate) fn of_policy(policy: &Policy) -> String {
     of(format!("{policy:?}").as_bytes())
 }
 
-/// The fingerprint of a model folder: of `config.json`, `tokenizer.json`, and every byte of the weights. Nothing is
-/// remembered between calls, since a file can change without its date.
+/// The fingerprint of a model folder: of `config.json`, `tokenizer.json`, and every byte of the weights; or of a GGUF
+/// file. Nothing is remembered between calls, since a file can change without its date.
 ///
 /// # Errors
 /// [`Error::Read`], also for weights that are no regular file.
 pub fn of_model(dir: &Path) -> Result<String> {
     let failed = |path: &Path, source| Error::Read { path: path.into(), source };
     let mut files: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(dir).map_err(|source| failed(dir, source))? {
+    let folder = match dir.is_dir() {
+        true => Some(fs::read_dir(dir).map_err(|source| failed(dir, source))?),
+        false => {
+            files.push(dir.into());
+            None
+        }
+    };
+    for entry in folder.into_iter().flatten() {
         let path = entry.map_err(|source| failed(dir, source))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let weights = name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json");
+        let weights = [".safetensors", ".safetensors.index.json", ".gguf"];
+        let weights = weights.iter().any(|ending| name.ends_with(ending));
         if weights || name == "config.json" || name == "tokenizer.json" {
             files.push(path);
         }

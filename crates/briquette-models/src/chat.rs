@@ -13,7 +13,9 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::{
     Error, Result,
+    gguf::{self, Gguf},
     json::{parse, read_text},
+    source::Source,
 };
 
 /// A message of a conversation.
@@ -44,13 +46,25 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// Reads the template of a Hugging Face folder: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`; of
-    /// several the one called `default`. `None` if the folder has none.
+    /// several the one called `default`; or that of a GGUF file. `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::Read`] and [`Error::Json`] for the files, [`Error::ChatTemplate`] if it does not parse.
+    /// [`Error::Read`] and [`Error::Json`] for the files, [`Error::ChatTemplate`] if it does not parse;
+    /// [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
     pub fn load(dir: impl AsRef<Path>) -> Result<Option<Self>> {
         let (own, config) =
             (dir.as_ref().join("chat_template.jinja"), dir.as_ref().join("tokenizer_config.json"));
+        if !own.exists()
+            && !config.exists()
+            && let Source::Gguf(path) = Source::of(dir.as_ref())?
+        {
+            return match gguf::chat_template(&Gguf::open(&path)?)? {
+                Some(gguf::Template { text, special_tokens }) => {
+                    Self::parse(text, special_tokens).map(Some)
+                }
+                None => Ok(None),
+            };
+        }
         let file: TokenizerConfig = if config.exists() {
             parse(&read_text(&config)?, &config.display().to_string())?
         } else {

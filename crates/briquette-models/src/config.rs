@@ -5,11 +5,13 @@ use briquette::CacheShape;
 use crate::{
     Activation, Architecture, Error, ExpertsConfig, Result, activation,
     architecture::Defaults,
+    gguf::{self, Gguf},
     json::{parse, read_text},
     keys::{Family, GenerationKeys, Keys, TokenIds, token},
     rope::RopeConfig,
     rope_keys::RopeKeys,
     setting::{invalid, unsupported},
+    source::Source,
 };
 
 /// The dimensions and settings of a model: what `config.json` says, with the defaults of its architecture filled in
@@ -83,13 +85,21 @@ impl ModelConfig {
         Self::parse(&read_text(path)?, &path.display().to_string())
     }
 
-    /// Reads `config.json` of a folder, and the tokens that end a text from `generation_config.json` if there is one that names
-    /// some: it is what `transformers` stops at, and often names more.
+    /// Reads the metadata of a GGUF file, or `config.json` of a folder, and the tokens that end a text from
+    /// `generation_config.json` if there is one that names some: it is what `transformers` stops at, and often names more.
     ///
     /// # Errors
-    /// As [`from_file`](Self::from_file).
+    /// As [`from_file`](Self::from_file); [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
+    /// [`Error::Truncated`] for GGUF files.
     pub fn from_folder(dir: impl AsRef<Path>) -> Result<Self> {
-        let dir = dir.as_ref();
+        let dir = match Source::of(dir.as_ref())? {
+            Source::Folder(dir) => dir,
+            Source::Gguf(path) => {
+                let file = Gguf::open(&path)?;
+                let text = gguf::config_json(&file, |name| file.numbers(name))?;
+                return Self::parse(&text, &path.display().to_string());
+            }
+        };
         let mut config = Self::from_file(dir.join("config.json"))?;
         let path = dir.join("generation_config.json");
         if path.exists() {

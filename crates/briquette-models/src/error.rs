@@ -103,6 +103,35 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+    /// A file that is not a GGUF file, or a damaged one.
+    #[error("{path} is not a readable GGUF file: {message}")]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// A folder with several GGUF files, none of which was named.
+    #[error("{dir} holds {count} GGUF files, {first} among them: name the one to read")]
+    SeveralGguf {
+        /// The folder.
+        dir: PathBuf,
+        /// How many there are.
+        count: usize,
+        /// The first by name.
+        first: PathBuf,
+    },
+    /// A tensor of a GGUF file is stored in blocks that are not known.
+    #[error(
+        "tensor `{tensor}` is stored as ggml type {found}, weights are read from F32 (0), F16 (1), Q4_0 (2), Q4_1 (3), \
+         Q5_0 (6), Q5_1 (7), Q8_0 (8), Q4_K (12), Q5_K (13), Q6_K (14) and BF16 (30)"
+    )]
+    BlockType {
+        /// The tensor.
+        tensor: String,
+        /// The number of its type.
+        found: u32,
+    },
     /// Tensors the model needs are not in the folder.
     #[error("tensor `{tensor}` {shape:?} is missing ({count} missing in all)")]
     MissingTensor {

@@ -261,6 +261,6 @@ fn fitting(
 }
 
 /// Token ids, row by row, as a tensor of `shape` on the device of the model.
-fn columns(ids: Vec<u32>, shape: [usize; 2], model: &Model) -> Tensor<2, Int> {
+pub(crate) fn columns(ids: Vec<u32>, shape: [usize; 2], model: &Model) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(ids, shape), &model.device())
 }

@@ -1,7 +1,7 @@
 //! Transformer families written in [Burn](https://burn.dev) that run on a Briquette cache.
 //!
 //! Every [`Architecture`] is read from a Hugging Face folder (`config.json`, `model.safetensors` or
-//! shards, `tokenizer.json`).
+//! shards, `tokenizer.json`); Llama, Qwen2 and Qwen3 from a GGUF file too, which has all of that in it.
 //!
 //! ```no_run
 //! use briquette::{Budget, Policy};
@@ -34,12 +34,14 @@ mod attend;
 mod blocks;
 mod chat;
 mod config;
+mod conversation;
 mod decoder;
 mod error;
 mod expected;
 mod experts;
 mod experts_config;
 mod generate;
+mod gguf;
 mod interrupt;
 mod json;
 mod keys;
@@ -58,6 +60,8 @@ mod rope_scaling;
 mod sample;
 mod setting;
 mod sizes;
+mod source;
+mod stream;
 mod tokenizer;
 mod weights;
 
@@ -66,6 +70,7 @@ pub use architecture::Architecture;
 pub use attend::Attend;
 pub use chat::{ChatMessage, ChatTemplate};
 pub use config::ModelConfig;
+pub use conversation::{Conversation, ConversationTurn};
 pub use error::{Error, Result};
 pub use experts_config::ExpertsConfig;
 pub use generate::{Generation, Timing, generate, generate_batch, generate_until, prefill};
@@ -75,4 +80,5 @@ pub use model::Model;
 pub use options::GenerateOptions;
 pub use rope::RopeConfig;
 pub use rope_scaling::RopeScaling;
+pub use stream::TokenStream;
 pub use tokenizer::{StreamDecoder, Tokenizer};

@@ -1,32 +1,51 @@
 use std::{fmt::Display, fs, path::Path};
 
-use crate::{Error, Result, json::check_regular};
+use crate::{
+    Error, Result,
+    gguf::{self, Gguf},
+    json::check_regular,
+    source::Source,
+};
 
 /// What every tokenizer makes tokens of.
 const PROBE: &str = "The number is 7.";
 
-/// The tokenizer of a Hugging Face folder: text to token ids and back.
+/// The tokenizer of a model: text to token ids and back.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` in `dir`.
+    /// Reads `tokenizer.json` in the folder `dir`, or the tokenizer in a GGUF file, or in the one in a folder without
+    /// `tokenizer.json`.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the file is absent, not understood, or of a tokenizer without tokens, [`Error::Read`] if it is no regular file.
+    /// [`Error::Tokenizer`] if the file is absent, not understood, or of a tokenizer without tokens, [`Error::Read`] if it is no
+    /// regular file; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
     pub fn load(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref().join("tokenizer.json");
-        if path.exists() {
-            check_regular(&path)?;
-        }
-        let failed = |error: &dyn Display| Error::Tokenizer(format!("{}: {error}", path.display()));
-        let bytes = fs::read(&path).map_err(|error| failed(&error))?;
+        let source = match path.exists() {
+            true => Source::Folder(dir.as_ref().into()),
+            false => Source::of(dir.as_ref())?,
+        };
+        let failed = |path: &Path, error: &dyn Display| {
+            Error::Tokenizer(format!("{}: {error}", path.display()))
+        };
+        let (json, path) = match source {
+            Source::Folder(_) => {
+                if path.exists() {
+                    check_regular(&path)?;
+                }
+                (fs::read(&path).map_err(|error| failed(&path, &error))?, path)
+            }
+            Source::Gguf(path) => (gguf::tokenizer_json(&Gguf::open(&path)?)?, path),
+        };
         // The library panics where the description of a decoder is cut.
-        serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|error| failed(&error))?;
+        serde_json::from_slice::<serde_json::Value>(&json)
+            .map_err(|error| failed(&path, &error))?;
         let mut inner =
-            tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| failed(&error))?;
+            tokenizers::Tokenizer::from_bytes(&json).map_err(|error| failed(&path, &error))?;
         // Some files carry the settings of their training run, which would cut or pad every text.
         inner.with_truncation(None).map_err(tokenizer)?;
         inner.with_padding(None);

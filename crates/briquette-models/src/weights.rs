@@ -13,7 +13,9 @@ use serde::Deserialize;
 use crate::{
     Error, Result,
     expected::{Expected, Slot},
+    gguf::{self, Gguf},
     json::{check_regular, parse, read_text},
+    source::Source,
 };
 
 /// The format's own limit, which keeps a damaged length from allocating the memory it claims.
@@ -36,12 +38,26 @@ struct Index {
 
 impl Weights {
     /// Reads the index, if there is one, and what every file says of its tensors.
-    pub(crate) fn open(dir: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        match Source::of(path)? {
+            Source::Folder(dir) => Self::open_folder(&dir),
+            Source::Gguf(path) => {
+                let tensors = gguf::tensors(&Gguf::open(&path)?)?;
+                Ok(Self::of_one(path, tensors))
+            }
+        }
+    }
+
+    fn of_one(path: PathBuf, tensors: Tensors) -> Self {
+        let place = tensors.keys().map(|name| (name.clone(), 0)).collect();
+        Self { files: vec![(path, tensors)], place }
+    }
+
+    fn open_folder(dir: &Path) -> Result<Self> {
         let single = dir.join("model.safetensors");
         if single.exists() {
             let tensors = open(&single)?;
-            let place = tensors.keys().map(|name| (name.clone(), 0)).collect();
-            return Ok(Self { files: vec![(single, tensors)], place });
+            return Ok(Self::of_one(single, tensors));
         }
         let index = dir.join("model.safetensors.index.json");
         if index.exists() {

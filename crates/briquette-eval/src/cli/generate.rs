@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use briquette::Budget;
-use briquette_models::{Error as ModelError, GenerateOptions, Timing, generate_until};
+use briquette_models::{ChatMessage, Error as ModelError, Timing, generate_until};
 use serde::Serialize;
 
 use super::{
@@ -17,6 +17,8 @@ use super::{
     policy,
     profile::ProfileArgs,
     progress,
+    sampling::SamplingArgs,
+    template::TemplateArgs,
 };
 
 #[derive(Debug, clap::Args)]
@@ -38,28 +40,13 @@ pub(super) struct Args {
     /// Tokens to generate at most
     #[arg(long, value_name = "N", default_value_t = 128)]
     max_new_tokens: usize,
-    /// Tokens of the prompt given to the model at a time [default: all]
-    #[arg(long, value_name = "N")]
-    chunk: Option<usize>,
-    /// 0 takes the most likely token, higher draws from a flatter distribution
-    #[arg(long, value_name = "T", allow_negative_numbers = true, default_value_t = 0.0)]
-    temperature: f64,
-    /// Draw from so many of the most likely tokens
-    /// [default: all]
-    #[arg(long, value_name = "N")]
-    top_k: Option<usize>,
-    /// Draw from the fewest tokens whose probabilities add up to this
-    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 1.0)]
-    top_p: f64,
-    /// Draw from tokens at least this times as likely as the most likely one
-    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 0.0)]
-    min_p: f64,
-    /// Divide the logits of tokens that have occurred by this
-    #[arg(long, value_name = "F", allow_negative_numbers = true, default_value_t = 1.0)]
-    repetition_penalty: f64,
-    /// Seed of the drawing
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    /// Give the text as what a user says, in the chat template of the model
+    #[arg(long)]
+    chat: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -116,7 +103,14 @@ pub(super) fn run(args: Args) -> Result<()> {
     let loaded = args.model.load()?;
     entry.policy = args.profile.of(&loaded)?.attached(entry.policy)?;
     let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
-    let prompt = tokenizer.encode(&text, true)?;
+    let prompt = match args.chat {
+        true => {
+            let template = args.template.of(&dir)?;
+            let text = template.render(&[ChatMessage::new("user", text)], true)?;
+            tokenizer.encode(&text, false)?
+        }
+        false => tokenizer.encode(&text, true)?,
+    };
     let context = model.context(&entry.policy);
     let room = match context {
         // The first new token comes out of the prompt, each further one needs a position.
@@ -129,17 +123,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         None => usize::MAX,
     };
-    let options = GenerateOptions {
-        max_new_tokens: args.max_new_tokens.min(room),
-        chunk: args.chunk,
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        repetition_penalty: args.repetition_penalty,
-        seed: args.seed,
-        stop: model.config().eos_token_ids.clone(),
-    };
+    let stop = model.config().eos_token_ids.clone();
+    let options = args.sampling.options(args.max_new_tokens.min(room), stop);
 
     let mut cache = model.cache(entry.policy.clone())?;
     let mut human = args.output.stream();

@@ -1,6 +1,7 @@
 //! The command line of `briquette`.
 
 mod calibrate;
+mod chat;
 mod compare;
 mod completions;
 mod depths;
@@ -23,7 +24,9 @@ mod progress;
 mod report;
 mod resume;
 mod run;
+mod sampling;
 mod score;
+mod template;
 mod text;
 mod tune;
 
@@ -62,6 +65,8 @@ pub struct Cli {
 enum Command {
     /// Continue a text on a compressed cache, and say what that took
     Generate(generate::Args),
+    /// Talk with a model on a compressed cache, which stays compressed from turn to turn
+    Chat(chat::Args),
     /// Needle in a haystack: how well a model still finds a number in its compressed cache
     Needle(needle::Args),
     /// How well a model continues a text on a compressed cache
@@ -110,6 +115,7 @@ pub fn main() -> ExitCode {
     table::fit(if cli.wide { None } else { output::width() });
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Needle(args) => needle::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Fidelity(args) => fidelity::run(args),

@@ -14,9 +14,9 @@ const EMBEDDED: &str = "models/ember-7m";
 /// Which model, and what it runs on.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face folder of a model: config.json, safetensors, tokenizer.json
+    /// A Hugging Face folder of a model: config.json, safetensors, tokenizer.json; a GGUF file, or a folder that holds one
     /// [default: the embedded models/ember-7m]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR|FILE")]
     model: Option<PathBuf>,
     /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build holds
     /// [default: flex, or the first of this build]
@@ -99,8 +99,8 @@ impl ModelArgs {
     /// The folder of the model.
     pub(super) fn dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.model {
-            if !dir.is_dir() {
-                bail!("there is no model folder {}", dir.display());
+            if !dir.exists() {
+                bail!("there is no model folder or file {}", dir.display());
             }
             return Ok(dir.clone());
         }

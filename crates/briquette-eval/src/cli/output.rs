@@ -82,7 +82,7 @@ impl OutputArgs {
     pub(super) fn stream(&self) -> Stream {
         match self.json_on_stdout() {
             true => Stream { to: Box::new(io::stderr()), terminal: io::stderr().is_terminal() },
-            false => Stream { to: Box::new(io::stdout()), terminal: io::stdout().is_terminal() },
+            false => Stream::stdout(),
         }
     }
 }
@@ -94,6 +94,10 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    pub(super) fn stdout() -> Self {
+        Self { to: Box::new(io::stdout()), terminal: io::stdout().is_terminal() }
+    }
+
     pub(super) fn show(&mut self, text: &str) -> Result<()> {
         let text = if self.terminal { plain(text) } else { text.into() };
         let written = self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush());

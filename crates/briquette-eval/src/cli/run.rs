@@ -48,6 +48,9 @@ pub(super) struct Args {
     /// Say what there is to do, and do nothing
     #[arg(long)]
     dry_run: bool,
+    /// Write the prompts in tokens, a line of JSON each, and do nothing else
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    prompts: Option<PathBuf>,
     /// Go on when a unit fails. It is left out of the results, and tried again by the next run
     #[arg(long)]
     keep_going: bool,
@@ -93,6 +96,13 @@ pub(super) fn run(args: Args) -> Result<()> {
     drop(spinner);
     for skipped in plan.skipped.iter().take(LEFT_OUT) {
         note(&format!("left out: {skipped}"));
+    }
+    if let Some(path) = &args.prompts {
+        let mut lines = String::new();
+        for prompt in plan.prompts() {
+            writeln!(lines, "{}", serde_json::to_string(&prompt)?)?;
+        }
+        return Ok(files::write(path, lines)?);
     }
     if args.dry_run {
         return dry_run(&args, &plan, &out);

@@ -35,6 +35,9 @@ pub struct ModelHeader {
     /// Tokens of a prompt given to it at a time; the whole if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<usize>,
+    /// Whether prompts are in the chat template of the model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chat: bool,
     /// The fingerprint of configuration, tokenizer and weights, by [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
 }

@@ -1,17 +1,17 @@
 use std::path::{Path, PathBuf};
 
-use briquette_models::{Model, ModelConfig, Tokenizer};
+use briquette_models::{ChatTemplate, Model, ModelConfig, Tokenizer};
 use burn::tensor::{DType, Device};
 use serde::{Deserialize, Serialize};
 
-use super::header::ModelHeader;
+use super::{form::ChatForm, header::ModelHeader};
 use crate::{Error, Result, files, profiles::Profiles};
 
 /// A model in a run file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ModelSpec {
-    /// A Hugging Face folder.
+    /// A Hugging Face folder, a GGUF file, or a folder that holds one.
     pub dir: PathBuf,
     label: Option<String>,
     /// The type of weights, activations and cache.
@@ -21,6 +21,9 @@ pub struct ModelSpec {
     pub profile: Option<PathBuf>,
     /// Tokens of a prompt given to the model at a time; the whole by default.
     pub chunk: Option<usize>,
+    /// Whether what is asked is put into the chat template of the model, as what a user says.
+    #[serde(default)]
+    pub chat: bool,
 }
 
 /// The type of weights, activations and cache.
@@ -81,20 +84,33 @@ impl ModelSpec {
         if self.chunk == Some(0) {
             return Err(Error::Grid { axis: "chunk", reason: "at least 1 is needed".into() });
         }
-        if !self.dir.is_dir() {
-            let source = std::io::Error::other("there is no such model folder");
+        if !self.dir.exists() {
+            let source = std::io::Error::other("there is no such model folder or file");
             return Err(Error::Read { path: self.dir.clone(), source });
         }
-        let config = ModelConfig::from_file(self.dir.join("config.json"))?;
+        let config = ModelConfig::from_folder(&self.dir)?;
         let profiles = Profiles::of(&self.dir, self.profile.as_deref(), other_weights)?;
+        let tokenizer = Tokenizer::load(&self.dir)?;
+        let chat = match self.chat {
+            true => {
+                let template = ChatTemplate::load(&self.dir)?.ok_or_else(|| Error::Grid {
+                    axis: "chat",
+                    reason: format!("{} has no chat template", self.dir.display()),
+                })?;
+                Some(ChatForm::new(&template, &tokenizer)?)
+            }
+            false => None,
+        };
         Ok(OpenModel {
             label: self.label(),
-            tokenizer: Tokenizer::load(&self.dir)?,
+            tokenizer,
+            chat,
             header: ModelHeader {
                 dtype: self.dtype.name().into(),
                 shape: config.cache_shape(),
                 context: config.max_position_embeddings,
                 chunk: self.chunk,
+                chat: self.chat,
                 weights: profiles.weights()?.to_owned(),
             },
             config,
@@ -111,6 +127,8 @@ pub struct OpenModel {
     pub label: String,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
+    /// What stands around its prompts.
+    pub(super) chat: Option<ChatForm>,
     /// Its configuration.
     pub config: ModelConfig,
     /// What was measured of it, for policies that ask.

@@ -275,7 +275,10 @@ fn material(
                     context,
                 });
             }
-            let loaded = maker.load(&model.tokenizer, seed)?;
+            let mut loaded = maker.load(&model.tokenizer, seed)?;
+            if let Some(form) = &model.chat {
+                loaded.samples.iter_mut().for_each(|sample| form.around(sample));
+            }
             for text in loaded.skipped {
                 let text = format!("{}: {text}", task.label);
                 // Every seed and model leaves out the same.

@@ -1,0 +1,194 @@
+use std::{
+    io::{self, BufRead, IsTerminal, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context, Result};
+use briquette::{Budget, KvCache, Policy};
+use briquette_models::{ChatMessage, ChatTemplate, Conversation, Error as ModelError, TokenStream};
+use signal_hook::{consts::SIGINT, flag};
+
+use super::{
+    model::{Loaded, ModelArgs},
+    output::{Stream, bytes, note},
+    policy,
+    profile::ProfileArgs,
+    progress,
+    sampling::SamplingArgs,
+    template::TemplateArgs,
+};
+
+const KEYS: &str = "\
+Each line of stdin is what the user says. /reset forgets the conversation. Ctrl-C ends an answer, and between answers the
+program; so does the end of stdin.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = KEYS)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
+    /// (.toml, .json)
+    #[arg(long, value_name = "NAME|FILE", default_value = "snapkv")]
+    policy: String,
+    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// [default: 512, or that of the policy file]
+    #[arg(long)]
+    budget: Option<Budget>,
+    #[command(flatten)]
+    template: TemplateArgs,
+    /// A message of the role `system` before all others
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Tokens of an answer at most
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    max_new_tokens: usize,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(512))?;
+    let loaded = args.model.load()?;
+    entry.policy = args.profile.of(&loaded)?.attached(entry.policy)?;
+    let template = args.template.of(&loaded.dir)?;
+    let interrupt = Interrupt::new().context("cannot listen to Ctrl-C")?;
+    let mut chat = Chat {
+        cache: loaded.model.cache(entry.policy.clone())?,
+        conversation: begin(&args, &template, &loaded),
+        loaded: &loaded,
+        policy: &entry.policy,
+        out: Stream::stdout(),
+        args: &args,
+    };
+    let (mut lines, asks) = (io::stdin().lock(), io::stdin().is_terminal());
+    loop {
+        if asks {
+            // Who does not see it can still write.
+            let _ = io::stderr().write_all(b"> ").and_then(|()| io::stderr().flush());
+        }
+        let mut line = String::new();
+        interrupt.idle();
+        if lines.read_line(&mut line).context("cannot read stdin")? == 0 {
+            return Ok(());
+        }
+        interrupt.busy();
+        match line.trim() {
+            "" => {}
+            "/reset" => {
+                chat.cache.reset();
+                chat.conversation = begin(&args, &template, &loaded);
+            }
+            text => chat.answer(text, &interrupt)?,
+        }
+    }
+}
+
+fn begin<'a>(args: &Args, template: &'a ChatTemplate, loaded: &'a Loaded) -> Conversation<'a> {
+    let system = args.system.iter().map(|text| ChatMessage::new("system", text));
+    Conversation::new(template, &loaded.tokenizer, system.collect())
+}
+
+struct Chat<'a> {
+    loaded: &'a Loaded,
+    policy: &'a Policy,
+    cache: KvCache,
+    conversation: Conversation<'a>,
+    out: Stream,
+    args: &'a Args,
+}
+
+impl Chat<'_> {
+    fn answer(&mut self, text: &str, interrupt: &Interrupt) -> Result<()> {
+        let Loaded { model, tokenizer, .. } = self.loaded;
+        let turn = self.conversation.say(text)?;
+        if turn.from_start {
+            self.cache.reset();
+        }
+        let seen = self.cache.tokens_seen().first().copied().unwrap_or(0);
+        let room = match model.context(self.policy) {
+            // The first new token comes out of the prompt, each further one needs a position.
+            Some(context) => {
+                let tokens = seen + turn.tokens.len();
+                let room = (context + 1).checked_sub(tokens).filter(|room| *room > 0);
+                room.ok_or(ModelError::PromptTooLong { tokens, context }).context(
+                    "the conversation is too long; with --policy streaming-llm:schedule.prefill=every-chunk it has no end",
+                )?
+            }
+            None => usize::MAX,
+        };
+        let stop = model.config().eos_token_ids.clone();
+        let options = self.args.sampling.options(self.args.max_new_tokens.min(room), stop);
+        let spinner = progress::spinner(format!("reading {} tokens", turn.tokens.len()));
+        let mut stream = TokenStream::new(model, &turn.tokens, &mut self.cache, &options)?;
+        let mut decoder = tokenizer.stream();
+        let mut answer = String::new();
+        while !interrupt.came() {
+            let Some(token) = stream.next() else { break };
+            spinner.clear();
+            let piece = decoder.push(token?)?;
+            self.out.show(&piece)?;
+            answer += &piece;
+        }
+        drop(spinner);
+        let (unseen, timing) = (stream.unseen(), stream.timing());
+        let rest = decoder.finish()?;
+        self.out.show(&rest)?;
+        self.out.show("\n")?;
+        answer += &rest;
+        self.conversation.answered(answer, unseen);
+        note(&self.status(timing.decode_rate())?);
+        Ok(())
+    }
+
+    /// What the cache has seen and holds.
+    fn status(&self, rate: f64) -> Result<String> {
+        let mut kept = Vec::new();
+        for layer in 0..self.cache.shape().layers {
+            kept.extend(self.cache.tokens_kept(layer)?);
+        }
+        let (least, most) = (kept.iter().min().unwrap_or(&0), kept.iter().max().unwrap_or(&0));
+        let kept = if least == most { most.to_string() } else { format!("{least} to {most}") };
+        let (held, full) = (self.cache.bytes_held(), self.cache.bytes_full());
+        Ok(format!(
+            "[{} tokens seen, {kept} kept, {} of {}, {rate:.1} tokens/s]",
+            self.cache.tokens_seen().first().unwrap_or(&0),
+            bytes(held),
+            bytes(full),
+        ))
+    }
+}
+
+/// Ctrl-C: it ends the program while nothing is computed, else it is noted.
+struct Interrupt {
+    came: Arc<AtomicBool>,
+    idle: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    fn new() -> io::Result<Self> {
+        let interrupt = Self { came: Arc::default(), idle: Arc::default() };
+        // In this order: one that comes while nothing is computed need not be noted.
+        flag::register_conditional_shutdown(SIGINT, 130, interrupt.idle.clone())?;
+        flag::register(SIGINT, interrupt.came.clone())?;
+        Ok(interrupt)
+    }
+
+    fn idle(&self) {
+        self.idle.store(true, Ordering::SeqCst);
+    }
+
+    fn busy(&self) {
+        self.idle.store(false, Ordering::SeqCst);
+        self.came.store(false, Ordering::SeqCst);
+    }
+
+    fn came(&self) -> bool {
+        self.came.load(Ordering::SeqCst)
+    }
+}

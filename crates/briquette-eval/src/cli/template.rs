@@ -1,0 +1,32 @@
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use briquette_models::ChatTemplate;
+
+/// Which chat template.
+#[derive(Debug, clap::Args)]
+pub(super) struct TemplateArgs {
+    /// A Jinja file of a chat template [default: that of the model]
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+}
+
+impl TemplateArgs {
+    /// The template named, or that of the model in `dir`.
+    pub(super) fn of(&self, dir: &Path) -> Result<ChatTemplate> {
+        if let Some(path) = &self.template {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            return Ok(ChatTemplate::new(text, None, None)?);
+        }
+        ChatTemplate::load(dir)?.with_context(|| {
+            format!(
+                "the model in {} has no chat template: name one with --template FILE",
+                dir.display()
+            )
+        })
+    }
+}

@@ -1,0 +1,67 @@
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::plan::{Material, Plan};
+use crate::metrics::Metric;
+
+/// A prompt of a plan in tokens, for programs that are compared with this one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlannedPrompt<'a> {
+    /// The label of the model.
+    pub model: &'a str,
+    /// The label of the task.
+    pub task: &'a str,
+    /// The seed.
+    pub seed: u64,
+    /// The sample of the task.
+    pub sample: &'a str,
+    /// What is compressed when the question comes after.
+    pub context: &'a [u32],
+    /// The questions.
+    pub turns: Vec<PlannedTurn<'a>>,
+}
+
+/// A question of a prompt.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlannedTurn<'a> {
+    /// Its tokens.
+    pub question: &'a [u32],
+    /// Right answers.
+    pub references: &'a [String],
+    /// How the answer is scored.
+    pub metric: Metric,
+    /// Tokens generated at most.
+    pub max_new_tokens: usize,
+}
+
+impl Plan {
+    /// The prompts of tasks that ask, each once whatever the policies.
+    pub fn prompts(&self) -> impl Iterator<Item = PlannedPrompt<'_>> {
+        let mut known = BTreeSet::new();
+        let models = self.models.iter().zip(0..);
+        let units = models.flat_map(|(model, number)| {
+            model.units.iter().map(move |unit| (model, unit, (number, unit.group, unit.sample)))
+        });
+        units.filter_map(move |(model, unit, place)| {
+            let Material::Samples(samples) = &model.groups[unit.group].material else {
+                return None;
+            };
+            let sample = &samples[unit.sample];
+            let turns = sample.turns.iter().map(|turn| PlannedTurn {
+                question: &turn.question,
+                references: &turn.references,
+                metric: turn.metric,
+                max_new_tokens: turn.max_new_tokens,
+            });
+            known.insert(place).then(|| PlannedPrompt {
+                model: &unit.key.model,
+                task: &unit.key.task,
+                seed: unit.key.seed,
+                sample: &unit.key.sample,
+                context: &sample.context,
+                turns: turns.collect(),
+            })
+        })
+    }
+}

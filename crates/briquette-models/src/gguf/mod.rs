@@ -1,0 +1,18 @@
+//! GGUF, the file that llama.cpp reads: metadata, tokenizer and weights in one
+//! ([specification](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)).
+//!
+//! The reader is our own. `candle-core` has a well-kept one, but brings another tensor library with it; the crates that only
+//! read the container leave the blocks to their caller or believe the counts that a file claims.
+
+mod blocks;
+mod config;
+mod file;
+mod header;
+mod tensors;
+mod value;
+mod vocabulary;
+
+pub(crate) use config::config_json;
+pub(crate) use file::Gguf;
+pub(crate) use tensors::tensors;
+pub(crate) use vocabulary::{Template, chat_template, tokenizer_json};

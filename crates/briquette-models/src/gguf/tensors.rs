@@ -1,0 +1,175 @@
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::Path,
+};
+
+use burn_store::burn_pack::{Bytes, Error as PackError, Tensor};
+
+use super::{
+    file::{Gguf, Place},
+    value::Value,
+};
+use crate::{Error, Result};
+
+/// The tensors by the names of a Hugging Face checkpoint, their bytes not read yet.
+pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, Tensor>> {
+    let family = file.required("general.architecture", "a text", Value::text)?;
+    let heads = |name: &str| {
+        let key = format!("{family}.attention.{name}");
+        file.optional(&key, "a number", Value::unsigned)
+    };
+    let query_heads = heads("head_count")?;
+    let kv_heads = heads("head_count_kv")?.or(query_heads);
+    let mut tensors = BTreeMap::new();
+    for (name, place) in &file.tensors {
+        // It is read with the configuration.
+        if name == FREQUENCIES {
+            continue;
+        }
+        let permuted = match name.rsplit('.').nth(1) {
+            Some("attn_q") if family == "llama" => query_heads,
+            Some("attn_k") if family == "llama" => kv_heads,
+            _ => None,
+        };
+        let order = permuted.map(|heads| row_order(name, place, heads)).transpose()?;
+        let checkpoint_name = checkpoint_name(name);
+        let (path, place) = (file.path.clone(), place.clone());
+        let dtype = place.encoding.dtype();
+        let shape = place.shape.clone();
+        let count = shape.iter().product::<usize>();
+        let provider = move || {
+            let bytes =
+                read(&path, &place).map_err(|error| PackError::IoError(error.to_string()))?;
+            let plain = place.encoding.plain(bytes);
+            let plain = match &order {
+                Some(order) => reordered(&plain, order),
+                None => plain,
+            };
+            Ok(Bytes::from_bytes_vec(plain))
+        };
+        let length = count * dtype.size();
+        let tensor =
+            Tensor::deferred(checkpoint_name.clone(), dtype, shape, None, length, provider);
+        tensors.insert(checkpoint_name, tensor);
+    }
+    Ok(tensors)
+}
+
+impl Gguf {
+    /// The numbers of a tensor of F32 and one dimension, if it is there.
+    pub(crate) fn numbers(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(place) = self.tensors.get(name) else { return Ok(None) };
+        if place.shape.len() != 1 || place.encoding.dtype().size() != 4 {
+            return Err(self.damaged(format!("tensor `{name}` is no list of F32")));
+        }
+        let io = |source| Error::Read { path: self.path.clone(), source };
+        let bytes = place.encoding.plain(read(&self.path, place).map_err(io)?);
+        let number = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        Ok(Some(bytes.chunks_exact(4).map(number).collect()))
+    }
+}
+
+const FREQUENCIES: &str = "rope_freqs.weight";
+
+fn read(path: &Path, place: &Place) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(place.start))?;
+    let length = usize::try_from(place.bytes).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The rows in the order of the checkpoint. llama.cpp rotates neighbouring channels of Llama where the checkpoint rotates one
+/// of each half, and its converter brings the rows of each head into that order (`permute` in `convert_hf_to_gguf.py`).
+fn row_order(name: &str, place: &Place, heads: u64) -> Result<Vec<usize>> {
+    let rows = place.shape.first().copied().unwrap_or(0);
+    let heads = usize::try_from(heads).unwrap_or(0);
+    if heads == 0 || !rows.is_multiple_of(2 * heads) {
+        let message = format!("its {rows} rows are not those of {heads} heads");
+        return Err(Error::LoadTensor { tensor: name.into(), message });
+    }
+    let (channels, half) = (rows / heads, rows / heads / 2);
+    let from = |row: usize| {
+        let (head, channel) = (row / channels, row % channels);
+        head * channels + channel % half * 2 + channel / half
+    };
+    Ok((0..rows).map(from).collect())
+}
+
+fn reordered(bytes: &[u8], order: &[usize]) -> Vec<u8> {
+    let row = bytes.len() / order.len();
+    order.iter().flat_map(|&from| &bytes[from * row..(from + 1) * row]).copied().collect()
+}
+
+/// A tensor that has no other name there keeps its own, and finds no place in the model.
+fn checkpoint_name(name: &str) -> String {
+    const OUTER: [(&str, &str); 3] = [
+        ("token_embd.", "model.embed_tokens."),
+        ("output_norm.", "model.norm."),
+        ("output.", "lm_head."),
+    ];
+    const INNER: [(&str, &str); 11] = [
+        ("attn_norm", "input_layernorm"),
+        ("attn_q", "self_attn.q_proj"),
+        ("attn_k", "self_attn.k_proj"),
+        ("attn_v", "self_attn.v_proj"),
+        ("attn_output", "self_attn.o_proj"),
+        ("attn_q_norm", "self_attn.q_norm"),
+        ("attn_k_norm", "self_attn.k_norm"),
+        ("ffn_norm", "post_attention_layernorm"),
+        ("ffn_gate", "mlp.gate_proj"),
+        ("ffn_up", "mlp.up_proj"),
+        ("ffn_down", "mlp.down_proj"),
+    ];
+    let outer = OUTER
+        .iter()
+        .find_map(|(theirs, ours)| name.strip_prefix(theirs).map(|rest| format!("{ours}{rest}")));
+    let inner = || {
+        let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+        let (part, kind) = rest.rsplit_once('.')?;
+        let (_, ours) = INNER.iter().find(|(theirs, _)| *theirs == part)?;
+        Some(format!("model.layers.{layer}.{ours}.{kind}"))
+    };
+    outer.or_else(inner).unwrap_or_else(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_in_their_order() {
+        let place = Place {
+            shape: vec![8, 1],
+            encoding: super::super::blocks::Encoding::F32,
+            start: 0,
+            bytes: 32,
+        };
+        // Two heads of four channels: the converter wrote 0 2 1 3 and 4 6 5 7.
+        let order = row_order("q", &place, 2).unwrap();
+        assert_eq!(reordered(&[0, 2, 1, 3, 4, 6, 5, 7], &order), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert!(row_order("q", &place, 3).is_err());
+    }
+
+    #[test]
+    fn names_are_those_of_the_checkpoint() {
+        let names = [
+            "token_embd.weight",
+            "blk.12.attn_q_norm.weight",
+            "blk.3.ffn_down.bias",
+            "blk.0.new.weight",
+        ];
+        assert_eq!(
+            names.map(checkpoint_name),
+            [
+                "model.embed_tokens.weight",
+                "model.layers.12.self_attn.q_norm.weight",
+                "model.layers.3.mlp.down_proj.bias",
+                "blk.0.new.weight"
+            ]
+        );
+    }
+}

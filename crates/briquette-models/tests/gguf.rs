@@ -1,0 +1,331 @@
+//! GGUF files: those of tiny checkpoints, a real one where it was fetched, and damaged ones. `tests/goldens/gguf_files.py`
+//! makes the fixtures.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use briquette::Policy;
+use briquette_models::{
+    ChatMessage, ChatTemplate, Error, GenerateOptions, Model, ModelConfig, Tokenizer, generate,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures"))
+}
+
+fn fixture(name: &str) -> PathBuf {
+    fixtures().join("gguf").join(name)
+}
+
+fn ember() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m"))
+}
+
+fn device() -> Device {
+    briquette::device::open("flex").unwrap()
+}
+
+/// Logits after each token.
+fn logits(model: &Model, tokens: &[u32]) -> Vec<f32> {
+    let row = TensorData::new(tokens.to_vec(), [1, tokens.len()]);
+    let row = Tensor::<2, Int>::from_data(row, &model.device());
+    let mut cache = model.cache(Policy::full()).unwrap();
+    model.forward(row, &mut cache).unwrap().try_into_vec_as::<f32>().unwrap()
+}
+
+fn assert_close(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= tolerance, "differs by {worst}");
+}
+
+#[test]
+fn a_file_is_the_model_it_was_made_of() {
+    // Those are held to transformers in `architectures.rs`.
+    let tokens: Vec<u32> = (0..80).map(|i| i * 37 % 96).collect();
+    for name in ["llama", "llama-linear", "qwen2", "qwen3"] {
+        let folder = Model::load(fixtures().join(name), &device(), DType::F32).unwrap();
+        let path = fixture(&format!("{name}.gguf"));
+        let file = Model::load(&path, &device(), DType::F32).unwrap();
+        let (found, expected) = (file.config(), folder.config());
+        assert_eq!(found.architecture, expected.architecture);
+        assert_eq!(found.cache_shape(), expected.cache_shape());
+        assert_eq!(found.tie_word_embeddings, expected.tie_word_embeddings, "{name}");
+        assert_eq!(found.eos_token_ids, [1]);
+        assert_close(&logits(&file, &tokens), &logits(&folder, &tokens), 1e-5);
+        let half = Model::load(&path, &device(), DType::BF16).unwrap();
+        assert_eq!(half.dtype(), DType::BF16);
+    }
+}
+
+#[test]
+fn a_tokenizer_is_that_of_its_folder() {
+    let (file, folder) =
+        (Tokenizer::load(fixture("vocabulary.gguf")).unwrap(), Tokenizer::load(ember()).unwrap());
+    assert_eq!(file.vocab_size(), folder.vocab_size());
+    for text in [
+        "The gardener wrote 1234 words on 5 pages, didn't she?",
+        "  two spaces,\n\na line\tand a tab;   three",
+        "Größe, naïve café — 東京 и Москва 🙂!",
+        "<|begin_of_text|>x² + y³ = 10_000<|end_of_text|>\n",
+        "",
+    ] {
+        for special in [true, false] {
+            let ids = folder.encode(text, special).unwrap();
+            assert_eq!(file.encode(text, special).unwrap(), ids, "{text}");
+            assert_eq!(file.decode(&ids).unwrap(), folder.decode(&ids).unwrap());
+        }
+    }
+    let template = ChatTemplate::load(fixture("vocabulary.gguf")).unwrap().unwrap();
+    let messages = [ChatMessage::new("user", "a"), ChatMessage::new("assistant", "b")];
+    let text = template.render(&messages, false).unwrap();
+    assert_eq!(text, "<|begin_of_text|>[a][b]<|end_of_text|>");
+    assert!(ChatTemplate::load(fixture("qwen2.gguf")).unwrap().is_none());
+}
+
+#[test]
+fn a_folder_may_hold_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(fixture("qwen2.gguf"), dir.path().join("a.gguf")).unwrap();
+    let config = ModelConfig::from_folder(dir.path()).unwrap();
+    assert_eq!(config, ModelConfig::from_folder(fixture("qwen2.gguf")).unwrap());
+    // A tokenizer.json beside it goes before its own, which this one lacks.
+    assert!(Tokenizer::load(dir.path()).is_err());
+    fs::copy(ember().join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    Tokenizer::load(dir.path()).unwrap();
+    fs::copy(fixture("qwen3.gguf"), dir.path().join("b.GGUF")).unwrap();
+    let error = ModelConfig::from_folder(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::SeveralGguf { count: 2, .. }), "{error}");
+}
+
+/// What is read of a file before its weights.
+fn open(bytes: &[u8]) -> Result<ModelConfig, Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    fs::write(&path, bytes).unwrap();
+    let config = ModelConfig::from_folder(&path);
+    // Neither of these may panic.
+    let _ = (Tokenizer::load(&path), ChatTemplate::load(&path));
+    config
+}
+
+fn qwen2() -> Vec<u8> {
+    fs::read(fixture("qwen2.gguf")).unwrap()
+}
+
+/// Where a text first stands in the file.
+fn find(bytes: &[u8], text: &str) -> usize {
+    bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap()
+}
+
+fn with(at: usize, replaced: &[u8]) -> Vec<u8> {
+    let mut bytes = qwen2();
+    bytes[at..at + replaced.len()].copy_from_slice(replaced);
+    bytes
+}
+
+fn damaged(bytes: &[u8], part: &str) {
+    match open(bytes) {
+        Err(Error::Gguf { message, .. }) => assert!(message.contains(part), "{message}"),
+        other => panic!("{part}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_cut_file_is_refused() {
+    let whole = qwen2();
+    for length in (0..1500).chain((1500..whole.len() - 32).step_by(1009)) {
+        let error = open(&whole[..length]).unwrap_err();
+        assert!(matches!(error, Error::Gguf { .. } | Error::Truncated { .. }), "{length}: {error}");
+    }
+    let cut = open(&whole[..whole.len() - 2000]).unwrap_err();
+    assert!(matches!(cut, Error::Truncated { .. }), "{cut}");
+}
+
+#[test]
+fn what_a_header_claims_is_checked() {
+    let huge = u64::MAX.to_le_bytes();
+    damaged(&with(0, b"GGML"), "begins with");
+    damaged(&with(4, &[1]), "version 1");
+    damaged(&with(4, &[0, 0, 0, 3]), "big-endian");
+    // As many tensors, values and bytes of a key as a number can say.
+    damaged(&with(8, &huge), "");
+    damaged(&with(16, &huge), "");
+    damaged(&with(24, &huge), "are claimed at byte 32");
+
+    // A tensor: the length of its name, its name, dimensions, type, place.
+    let bytes = qwen2();
+    let name = "blk.0.attn_q.weight";
+    let behind = find(&bytes, name) + name.len();
+    damaged(&with(behind, &9_u32.to_le_bytes()), "9 dimensions");
+    damaged(&with(behind + 4, &huge), "dimensions");
+    damaged(&with(behind + 24, &huge), "");
+    match open(&with(behind + 20, &16_u32.to_le_bytes())) {
+        Err(Error::BlockType { tensor, found }) => assert_eq!((tensor.as_str(), found), (name, 16)),
+        other => panic!("{other:?}"),
+    }
+    let twice = find(&bytes, "blk.1.attn_q.weight");
+    damaged(&with(twice, name.as_bytes()), "twice");
+
+    // A value: its key, its type, what it is.
+    let key = "qwen2.context_length";
+    let value = find(&bytes, key) + key.len();
+    damaged(&with(value, &99_u32.to_le_bytes()), "type 99");
+    damaged(&with(value, &6_u32.to_le_bytes()), "must be a number");
+    damaged(&with(find(&bytes, key), b"qwen2.contest"), "context_length is not there");
+    damaged(&with(value + 4, &u32::MAX.to_le_bytes()), "context_length is 4294967295");
+    let key = "qwen2.block_count";
+    let value = find(&bytes, key) + key.len() + 4;
+    damaged(&with(value, &(1_u32 << 31).to_le_bytes()), "block_count is 2147483648");
+}
+
+#[test]
+fn a_damaged_byte_does_not_panic() {
+    let whole = qwen2();
+    let header = find(&whole, "output_norm.weight") + 200;
+    let mut refused = 0;
+    for at in 0..header {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        refused += usize::from(open(&bytes).is_err());
+    }
+    assert!(refused > header / 4, "{refused} of {header}");
+}
+
+#[test]
+fn missing_and_unknown_things_are_named() {
+    let load = |bytes: &[u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        fs::write(&path, bytes).unwrap();
+        Model::load(&path, &device(), DType::F32).err()
+    };
+    let name = "blk.1.ffn_down.weight";
+    match load(&with(find(&qwen2(), name), b"blk.1.ffn_dawn.weight")) {
+        Some(Error::MissingTensor { tensor, count: 1, .. }) => {
+            assert_eq!(tensor, "model.layers.1.mlp.down_proj.weight");
+        }
+        other => panic!("{other:?}"),
+    }
+    let family = find(&qwen2(), "general.architecture") + 20 + 4 + 8;
+    match load(&with(family, b"gpt-2")) {
+        Some(Error::ModelType { found, known }) => {
+            assert_eq!((found.as_str(), known.as_str()), ("gpt-2", "llama, qwen2, qwen3"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let absent = Model::load(fixture("none.gguf"), &device(), DType::F32).unwrap_err();
+    assert!(matches!(absent, Error::Read { .. }), "{absent}");
+    // This one has no weights.
+    let bare = Model::load(fixture("vocabulary.gguf"), &device(), DType::F32).unwrap_err();
+    assert!(bare.to_string().contains("token_embd.weight"), "{bare}");
+}
+
+/// A file of the metadata of a tokenizer: texts, lists of texts, lists of numbers.
+fn vocabulary(pre: &str, model: &str) -> tempfile::TempDir {
+    fn text(bytes: &mut Vec<u8>, text: &str) {
+        bytes.extend((text.len() as u64).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+    bytes.extend(0_u64.to_le_bytes());
+    bytes.extend(5_u64.to_le_bytes());
+    for (key, value) in [("model", model), ("pre", pre)] {
+        text(&mut bytes, &format!("tokenizer.ggml.{key}"));
+        bytes.extend(8_u32.to_le_bytes());
+        text(&mut bytes, value);
+    }
+    for (key, list) in
+        [("tokens", &["<s>", "1", "2", "3", "12", "123"][..]), ("merges", &["1 2", "12 3"])]
+    {
+        text(&mut bytes, &format!("tokenizer.ggml.{key}"));
+        bytes.extend([9_u32, 8].map(u32::to_le_bytes).concat());
+        bytes.extend((list.len() as u64).to_le_bytes());
+        list.iter().for_each(|item| text(&mut bytes, item));
+    }
+    text(&mut bytes, "tokenizer.ggml.bos_token_id");
+    bytes.extend([4_u32, 0].map(u32::to_le_bytes).concat());
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("model.gguf"), bytes).unwrap();
+    dir
+}
+
+#[test]
+fn texts_are_cut_as_the_pre_tokenizer_says() {
+    let ids =
+        |pre: &str| Tokenizer::load(vocabulary(pre, "gpt2").path()).unwrap().encode("123312", true);
+    assert_eq!(ids("gpt-2").unwrap(), [5, 3, 4]);
+    assert_eq!(ids("smollm").unwrap(), [1, 2, 3, 3, 1, 2]);
+    assert_eq!(ids("qwen2").unwrap(), [1, 2, 3, 3, 1, 2]);
+    // Three digits at most, behind the token that begins a text.
+    assert_eq!(ids("llama-bpe").unwrap(), [0, 5, 3, 4]);
+    for (pre, model, part) in [("new-kind", "gpt2", "new-kind"), ("gpt-2", "llama", "`llama`")] {
+        match Tokenizer::load(vocabulary(pre, model).path()) {
+            Err(Error::Tokenizer(message)) => {
+                assert!(message.contains(part) && message.contains("tokenizer.json"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The real model, or a line that says that a test is skipped.
+fn smollm2() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf");
+    if path.exists() {
+        return Some(path);
+    }
+    println!("skipped: SmolLM2 is not here, models/fetch-smollm2 fetches it");
+    None
+}
+
+#[test]
+fn a_real_model_is_what_transformers_reads() {
+    let Some(path) = smollm2() else { return };
+    let golden: Value =
+        serde_json::from_str(&fs::read_to_string(fixture("smollm2.json")).unwrap()).unwrap();
+    let ids = |value: &Value| -> Vec<u32> {
+        value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    let tokenizer = Tokenizer::load(&path).unwrap();
+    for case in golden["texts"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        assert_eq!(tokenizer.encode(text, true).unwrap(), ids(&case["tokens"]), "{text}");
+    }
+    let template = ChatTemplate::load(&path).unwrap().unwrap();
+    let question = ChatMessage::new("user", golden["question"].as_str().unwrap());
+    let prompt = template.render(&[question], true).unwrap();
+    assert_eq!(prompt, golden["prompt"].as_str().unwrap());
+    let tokens = tokenizer.encode(&prompt, false).unwrap();
+    assert_eq!(tokens, ids(&golden["tokens"]));
+
+    let model = Model::load(&path, &device(), DType::F32).unwrap();
+    assert_eq!(model.config().eos_token_ids, [2]);
+    let bytes = fs::read(fixture("smollm2.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let floats = |name| -> Vec<f32> {
+        let data = file.tensor(name).unwrap().data();
+        data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    };
+    let (found, width) = (logits(&model, &tokens), model.config().vocab_size);
+    let every = golden["every"].as_u64().unwrap() as usize;
+    let some = found.chunks_exact(width).flat_map(|row| row.iter().step_by(every).copied());
+    assert_close(&some.collect::<Vec<f32>>(), &floats("logits"), 1e-3);
+    assert_close(&found[found.len() - width..], &floats("last"), 1e-3);
+
+    let greedy = file.tensor("greedy").unwrap().data().chunks_exact(8);
+    let greedy: Vec<u32> =
+        greedy.map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect();
+    assert_eq!(greedy.len(), 200);
+    let options = GenerateOptions { max_new_tokens: 200, ..GenerateOptions::default() };
+    let mut cache = model.cache(Policy::full()).unwrap();
+    let (generation, _) = generate(&model, &tokens, &mut cache, &options, |_| {}).unwrap();
+    assert_eq!(generation.tokens, greedy);
+    assert_eq!(tokenizer.decode(&greedy).unwrap(), golden["text"].as_str().unwrap());
+}

@@ -1,0 +1,49 @@
+"""The answers of `real-model.toml` beside those of kvpress to the same prompts, as a table in Markdown.
+
+    python runs/real_model_table.py out/real-model/results.jsonl out/kvpress.jsonl
+
+Only prompts that both answered count. The last column counts answers that are the same to the letter.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+
+def answers(path, cell):
+    found = {}
+    for line in Path(path).read_text().splitlines():
+        line = json.loads(line)
+        if "policy" in line:
+            policy, budget, ask, score, said = cell(line)
+            found.setdefault((policy, budget, ask), {})[line["task"], line["sample"]] = (score, said)
+    return found
+
+
+def ours(line):
+    [answer] = line["answers"]
+    budget = 1.0 if line["budget"] == "-" else float(line["budget"].rstrip("%")) / 100
+    return line["policy"], budget, line["ask"], answer["score"], answer["said"]
+
+
+def theirs(line):
+    return line["policy"], line["budget"], line["ask"], line["score"], line["said"]
+
+
+def main():
+    briquette, kvpress = answers(sys.argv[1], ours), answers(sys.argv[2], theirs)
+    print("| policy | kept | asked | prompts | Briquette | kvpress | same answer |")
+    print("|---|---:|---|---:|---:|---:|---:|")
+    order = {cell: number for number, cell in enumerate(kvpress)}
+    for cell in sorted(kvpress, key=lambda cell: (cell[0] != "full", cell[2] != "before", cell[1], order[cell])):
+        both = briquette.get(cell, {}).keys() & kvpress[cell].keys()
+        if not both:
+            continue
+        policy, budget, ask = cell
+        mean = [sum(side[prompt][0] for prompt in both) / len(both) for side in (briquette[cell], kvpress[cell])]
+        same = sum(briquette[cell][prompt][1].strip() == kvpress[cell][prompt][1].strip() for prompt in both)
+        print(f"| `{policy}` | {budget:.0%} | {ask} | {len(both)} | {mean[0]:.2f} | {mean[1]:.2f} | {same} |")
+
+
+if __name__ == "__main__":
+    main()
