@@ -6,6 +6,8 @@
 
 pub mod errors;
 pub mod heads;
+mod queries;
+mod queries;
 mod run;
 
 pub use run::{Calibrated, Calibration, Plan};

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use briquette::Budget;
-use briquette_models::{Error as ModelError, GenerateOptions, Timing, generate_until};
+use briquette_models::{Error as ModelError, GenerateOptions, Instruction, Timing, generate_until};
 use serde::Serialize;
 
 use super::{
@@ -137,6 +137,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         min_p: args.min_p,
         repetition_penalty: args.repetition_penalty,
         seed: args.seed,
+        instruction: Instruction::new(&tokenizer)?,
         stop: model.config().eos_token_ids.clone(),
     };
 

@@ -1,5 +1,6 @@
 use super::{
-    Allocator, ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Uniform, VarianceShare,
+    Allocator, ErrorAware, HeadAdaptive, HeadProfile, LazyLayers, OneThreshold, Preference,
+    Pyramid, StreamingHeads, Uniform, VarianceShare,
 };
 use crate::spec::built_in;
 
@@ -13,6 +14,9 @@ built_in! {
         ErrorAware,
         HeadAdaptive,
         HeadProfile,
+        LazyLayers,
+        OneThreshold,
+        StreamingHeads,
     }
 }
 

@@ -3,9 +3,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur, ExpectedAttention,
-    GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage, Random, Recency, Redundancy,
-    RobustAttention, Scorer, WholeChunks, WindowAttention, WindowVariance,
+    AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur, DropError,
+    ExpectedAttention, GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage, QueryDirection,
+    Random, Recency, ReconstructionAttention, Redundancy, RobustAttention, Scorer, Trigonometric,
+    WholeChunks, WindowAttention, WindowVariance,
 };
 use crate::spec::built_in;
 
@@ -29,6 +30,10 @@ built_in! {
         ExpectedAttention,
         Capacity,
         Redundancy,
+        ReconstructionAttention,
+        DropError,
+        QueryDirection,
+        Trigonometric,
     } around {
         WholeChunks(WholeChunksForm),
         Critical(CriticalForm),

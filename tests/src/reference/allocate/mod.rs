@@ -3,8 +3,10 @@
 pub mod error_aware;
 pub mod head_adaptive;
 pub mod head_profile;
+pub mod lazy_layers;
 pub mod preference;
 pub mod pyramid;
+pub mod streaming_heads;
 pub mod variance_share;
 
 use super::margin::{Margin, absolute, border};
@@ -60,6 +62,20 @@ pub enum Allocate {
     },
     /// CompressKV: more for layers that a profile says suffer.
     ErrorAware(ErrorAware),
+    /// SimLayerKV: the budget for layers that look at the first and last tokens anyway, everything for the others.
+    LazyLayers {
+        /// How much of the attention makes a layer lazy.
+        threshold: f64,
+        /// Of how many queries.
+        window: usize,
+    },
+    /// DuoAttention: everything for heads that look far back, as many as the budget allows.
+    StreamingHeads {
+        /// What the others keep.
+        tokens: usize,
+    },
+    /// KVzip: the highest of all scores. Only a second pass knows them.
+    OneThreshold,
 }
 
 impl Allocate {
@@ -129,6 +145,16 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
             let bodies = head_profile::bodies(scores, heads, body, room, beta);
             bodies[layer].iter().map(|body| protected + body).collect()
         }
+        Allocate::LazyLayers { threshold, window } => {
+            all_heads(lazy_layers::keep(cache, layer, budget, threshold, window, margin))
+        }
+        Allocate::StreamingHeads { tokens } => {
+            let seen = cache.layers[layer].seen;
+            let held: Vec<usize> = cache.layers[layer].heads.iter().map(Vec::len).collect();
+            let reach = &cache.settings.profile.reach;
+            streaming_heads::keep(reach, layer, tokens, budget, seen, &held)
+        }
+        Allocate::OneThreshold => panic!("there is no second pass"),
         Allocate::ErrorAware(layers) => all_heads(of_layer(cache, layer, layers)),
     }
 }
