@@ -9,11 +9,21 @@ import sys
 from types import SimpleNamespace
 
 import torch
-from kvpress import DuoAttentionPress, KVzipPress, SimLayerKVPress
+from kvpress import (
+    BlockPress,
+    DMSPress,
+    DuoAttentionPress,
+    KeyDiffPress,
+    KeyRerotationPress,
+    KnormPress,
+    KVzipPress,
+    PerLayerCompressionPress,
+    SimLayerKVPress,
+)
 from kvpress.presses import duo_attention_press
 from transformers import AutoTokenizer, DynamicCache
 
-from common import CANDIDATES, arguments, forward, full_cache, load, needle_prompt, places, prose_of, versions, write
+from common import CANDIDATES, arguments, forward, full_cache, load, needle_prompt, places, prose_of, rounded, versions, write
 
 KVZIP = [  # tokens, part that is removed, parameters
     (300, 0.5, {"chunk_size": 128}),
@@ -25,6 +35,14 @@ SIMLAYER = [
     (300, {"lazy_threshold": 0.5, "n_last": 1, "n_recent": 61, "n_initial": 4}),
     (300, {"lazy_threshold": 0.25, "n_last": 8, "n_recent": 40, "n_initial": 2}),
 ]
+WRAPPED = [  # wrapper, tokens, press inside, part that is removed, parameters
+    ("block", 203, KeyDiffPress, 0.5, {"block_size": 32}),
+    ("block", 300, KnormPress, 0.75, {"block_size": 50}),
+    ("dms", 300, KnormPress, 0.0, {"threshold": -6.0, "sliding_window_size": 32}),
+    ("per_layer", 200, KnormPress, 0.0, {"compression_ratios": [0.0, 0.25, 0.5, 0.75, 0.5, 0.25, 0.5, 0.1]}),
+    ("rerotation", 200, KnormPress, 0.5, {}),
+]
+WRAPPERS = {"block": BlockPress, "dms": DMSPress, "per_layer": PerLayerCompressionPress, "rerotation": KeyRerotationPress}
 DUO_TEXTS = [(220, 0), (180, 31), (260, 57)]
 
 
@@ -100,6 +118,25 @@ def simlayer(model, tokens, params):
     return kept, min(abs(share - params["lazy_threshold"]) / params["lazy_threshold"] for share in shares)
 
 
+def wrapped(model, tokens, name, inner, ratio, params):
+    """What is kept [layer][kv_head][..], and one more token behind it."""
+    press = WRAPPERS[name](inner(compression_ratio=ratio), **params)
+    # Keys that are rotated anew are found by their values.
+    rows = (lambda layer: layer.values[0]) if name == "rerotation" else (lambda layer: layer.keys[0])
+    cache = DynamicCache()
+    with press(model):
+        logits = forward(model, tokens, 0, cache)
+    next_token = logits[-1].argmax().item()
+    full = full_cache(model, tokens)
+    if name == "dms":
+        return {"kept": held(model, None, (0, model.config.num_key_value_heads), len(tokens))}
+    kept = [places(rows(layer), rows(whole)) for layer, whole in zip(cache.layers, full.layers)]
+    if name != "rerotation":
+        return {"kept": kept}
+    last = forward(model, [next_token], len(kept[0][0]), cache)[-1]
+    return {"kept": kept, "next_token": next_token, "last_logits_after": rounded(last)}
+
+
 def best_of(tokenizer, length, play):
     """The prompt whose outcome hangs least on rounding."""
     best = None
@@ -143,6 +180,13 @@ def main():
         print("simlayerkv", params, case["margin"], [len(heads[0]) for heads in case["kept"]], file=sys.stderr)
         count = params["n_initial"] + params["n_recent"] - params["n_last"]
         cases.append({"press": "simlayerkv", "params": params, "n_kept": count, **case})
+    for name, length, inner, ratio, params in WRAPPED:
+        tokens = tokenizer.encode(needle_prompt(tokenizer, length + 40, 3)).ids[:length]
+        case = wrapped(model, tokens, name, inner, ratio, params)
+        print(name, params, [[len(head) for head in layer] for layer in case["kept"]], file=sys.stderr)
+        of = {KeyDiffPress: "keydiff", KnormPress: "knorm"}[inner]
+        count = int(length * (1 - ratio))
+        cases.append({"press": name, "of": of, "params": params, "n_kept": count, "tokens": tokens, "margin": 0.0, **case})
     fixture = {
         "versions": versions("torch", "transformers", "kvpress"),
         "instruction": {

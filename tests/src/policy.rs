@@ -6,8 +6,8 @@ use briquette::{
     Budget, CacheShape, HeadScoreKind, HeadScores, Policy, PrefillCompression, Profile,
     QueryStatistics, Schedule, Scorer,
     allocate::{
-        ErrorAware, HeadAdaptive, HeadProfile, LazyLayers, OneThreshold, Preference, Pyramid,
-        Share, StreamingHeads, Uniform, VarianceShare,
+        AboveThreshold, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
+        OneThreshold, Preference, Pyramid, Share, StreamingHeads, Uniform, VarianceShare,
     },
     cache::store::{Quantized, Ragged},
     policy::{PositionMode, Recent},
@@ -16,9 +16,9 @@ use briquette::{
         Redundancy, Rotate, Sigma, Threshold, ValueMerge,
     },
     score::{
-        AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur, DropError,
-        ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative, Leverage,
-        Normalize, Pick, Pool, QueryDirection, Random, Recency, ReconstructionAttention,
+        AccumulatedAttention, BlockWise, Capacity, ChunkAttention, Compactor, Critical, Cur,
+        DropError, ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative,
+        Leverage, Normalize, Pick, Pool, QueryDirection, Random, Recency, ReconstructionAttention,
         Redundancy as KeyRedundancy, RetrievalHeads, RobustAttention, ScoreFrom, Trigonometric,
         WholeChunks, WindowAttention, WindowVariance,
     },
@@ -138,6 +138,9 @@ fn with_score(policy: Policy, score: Score) -> Policy {
             policy.with_score(Critical { first, epsilon, of: scorer(inner) })
         }
         Score::Capacity { future, tau } => policy.with_score(Capacity { tau, future }),
+        Score::Blocks { length, inner } => {
+            policy.with_score(BlockWise { length, of: scorer(inner) })
+        }
         Score::Drop { window, pool: smooth } => {
             policy.with_score(DropError { window, pool: smooth.map(pool) })
         }
@@ -177,6 +180,10 @@ fn with_allocate(policy: Policy, allocate: Allocate) -> Policy {
             policy.with_allocate(LazyLayers { threshold, window }).with_store(Ragged {})
         }
         Allocate::StreamingHeads { tokens } => policy.with_allocate(StreamingHeads { tokens }),
+        Allocate::LayerRatios(ratios) => {
+            policy.with_allocate(LayerRatios { ratios: ratios.to_vec() })
+        }
+        Allocate::AboveThreshold(threshold) => policy.with_allocate(AboveThreshold { threshold }),
         Allocate::OneThreshold => policy.with_allocate(OneThreshold {}),
         Allocate::ErrorAware(layers) => policy.with_allocate(error_aware(layers)),
     }

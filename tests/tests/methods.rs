@@ -655,6 +655,37 @@ fn triattention() {
     check_in(&[DType::F32], Method { positions: Positions::Deferred, ..method }, None);
 }
 
+#[test]
+fn layer_ratios() {
+    let allocate = Allocate::LayerRatios([0.3, 0.75]);
+    for method in [Method::keydiff(), Method::h2o()] {
+        check_in(
+            &[DType::F32],
+            Method { allocate, recent: Recent::Tokens(2), ..few_sinks(method) },
+            Some(3),
+        );
+    }
+}
+
+#[test]
+fn above_a_threshold() {
+    let method = Method { recent: Recent::Tokens(3), ..few_sinks(Method::knorm()) };
+    for threshold in [-4.0, -3.0, 0.0] {
+        let allocate = Allocate::AboveThreshold(threshold);
+        check_in(&[DType::F32], Method { allocate, ..method }, None);
+        check_in(&[DType::F32], Method { allocate, ..method }, Some(3));
+    }
+}
+
+#[test]
+fn block_wise() {
+    for inner in [Inner::KeyDifference, Inner::KeyNorm] {
+        let score = Score::Blocks { length: 5, inner };
+        check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, None);
+        check_in(&[DType::F32], Method { score, ..Method::keydiff() }, Some(3));
+    }
+}
+
 /// Layers of either kind, in rows of either length.
 #[test]
 fn simlayerkv() {

@@ -41,6 +41,9 @@ struct Tokens {
     hidden: Head,
 }
 
+/// Queries, keys, and values.
+const PARTS: [fn(&Tokens) -> &Vec<Head>; 3] = [|t| &t.q, |t| &t.k, |t| &t.v];
+
 fn draw(rng: &mut ChaCha8Rng, tokens: usize) -> Tokens {
     let mut head = |width: usize| -> Head {
         let mut number = || f64::from((rng.random::<f32>() - 0.5) * 4.0);
@@ -151,8 +154,7 @@ impl Drawn {
             tensor(&rows, device)
         };
         for layer in 0..SHAPE.layers {
-            let [q, k, v] = [(|t| &t.q) as fn(&Tokens) -> &Vec<Head>, |t| &t.k, |t| &t.v]
-                .map(|of| rows(&self.prompts, layer, of));
+            let [q, k, v] = PARTS.map(|of| rows(&self.prompts, layer, of));
             cache.attend(layer, q, k, v, &rope).unwrap();
         }
         assert_eq!(cache.kept_by_head(1).unwrap(), [[11, 11], [7, 7]], "nothing yet");
@@ -165,8 +167,7 @@ impl Drawn {
                     part.iter().map(|row| vec![row[layer].hidden.clone()]).collect();
                 let hidden: Vec<&[Head]> = hidden.iter().map(Vec::as_slice).collect();
                 pass.hidden_states(&tensor(&hidden, device).squeeze_dim::<3>(1));
-                let [q, k, v] = [(|t| &t.q) as fn(&Tokens) -> &Vec<Head>, |t| &t.k, |t| &t.v]
-                    .map(|of| rows(part, layer, of));
+                let [q, k, v] = PARTS.map(|of| rows(part, layer, of));
                 let found = heads(pass.attend(layer, q, k, v, &rope).unwrap());
                 for (row, found) in found.into_iter().enumerate() {
                     let padding = repeats.iter().max().unwrap() - repeats[row];

@@ -1,14 +1,15 @@
 //! kvpress's presses that run the model again, or decide by layers.
 
 use briquette::{
-    Budget, Policy,
-    allocate::{HeadAdaptive, LazyLayers},
-    score::ReconstructionAttention,
+    Budget, Policy, Schedule,
+    allocate::{AboveThreshold, HeadAdaptive, LayerRatios, LazyLayers},
+    policy::{PositionMode, Recent},
+    score::{BlockWise, KeyDifference, KeyNorm, ReconstructionAttention},
 };
 use briquette_models::{Instruction, Tokenizer, prefill, reconstruct};
 use serde::Deserialize;
 
-use super::{Prompt, fixture, model, repository};
+use super::{Next, Prompt, assert_logits, feed, fixture, model, repository};
 
 #[derive(Deserialize)]
 struct Passes {
@@ -27,10 +28,15 @@ struct Words {
 #[derive(Deserialize)]
 struct Case {
     press: String,
+    /// The press inside, of a wrapper.
+    of: Option<String>,
     params: Params,
     n_kept: usize,
     #[serde(flatten)]
     prompt: Prompt,
+    /// One more token, where keys are rotated anew.
+    #[serde(flatten)]
+    next: Option<Next>,
 }
 
 /// By kvpress's names and with its defaults.
@@ -45,6 +51,10 @@ struct Params {
     n_last: usize,
     n_initial: usize,
     n_recent: usize,
+    block_size: usize,
+    threshold: f64,
+    sliding_window_size: usize,
+    compression_ratios: Vec<f64>,
 }
 
 impl Default for Params {
@@ -58,6 +68,10 @@ impl Default for Params {
             n_last: 1,
             n_initial: 4,
             n_recent: 1024,
+            block_size: 128,
+            threshold: 0.0,
+            sliding_window_size: 128,
+            compression_ratios: Vec::new(),
         }
     }
 }
@@ -76,10 +90,34 @@ fn policy(case: &Case) -> Policy {
                 false => policy,
             }
         }
-        "simlayerkv" => Policy::simlayerkv(budget).with_sinks(params.n_initial).with_allocate(
-            LazyLayers { threshold: params.lazy_threshold, window: params.n_last },
-        ),
-        press => panic!("no policy for the press {press}"),
+        "simlayerkv" => Policy::simlayerkv(budget)
+            .with_sinks(params.n_initial)
+            .with_allocate(LazyLayers { threshold: params.lazy_threshold, window: params.n_last }),
+        wrapper => {
+            let of = case.of.as_deref();
+            let inside = match of {
+                Some("keydiff") => Policy::keydiff(budget),
+                Some("knorm") => Policy::knorm(budget),
+                of => panic!("no policy for the press {of:?}"),
+            };
+            let inside = inside.with_schedule(Schedule::prefill_only());
+            match (wrapper, of) {
+                ("block", Some("keydiff")) => {
+                    inside.with_score(BlockWise::of(params.block_size, KeyDifference {}))
+                }
+                ("block", _) => inside.with_score(BlockWise::of(params.block_size, KeyNorm {})),
+                ("dms", _) => inside
+                    .with_budget(Budget::Ratio(1.0))
+                    .with_recent(Recent::Tokens(params.sliding_window_size))
+                    .with_allocate(AboveThreshold { threshold: params.threshold }),
+                ("per_layer", _) => {
+                    let ratios = params.compression_ratios.iter().map(|gone| 1.0 - gone).collect();
+                    inside.with_allocate(LayerRatios { ratios })
+                }
+                ("rerotation", _) => inside.with_positions(PositionMode::InCache),
+                (press, _) => panic!("no policy for the press {press}"),
+            }
+        }
     }
 }
 
@@ -90,7 +128,7 @@ fn passes_of_kvpress() {
     let instruction = Instruction::new(&tokenizer).unwrap();
     let Words { first, next, answer } = passes.instruction;
     assert_eq!(instruction, Instruction { first, next, answer });
-    let mut kinds = [0; 2];
+    let (mut kinds, mut turned) = ([0; 2], 0);
     for case in passes.cases {
         let tokens = &case.prompt.tokens;
         let place = format!(
@@ -109,6 +147,11 @@ fn passes_of_kvpress() {
             let found = cache.kept_positions(layer).unwrap().remove(0);
             assert_eq!(found, *expected, "layer {layer}, {place}");
         }
+        if let Some(next) = case.next {
+            turned += 1;
+            let logits = feed(next.next_token, &mut cache);
+            assert_logits(logits, &next.last_logits_after, &place);
+        }
     }
-    assert!(kinds.into_iter().all(|count| count >= 2), "{kinds:?}");
+    assert!(kinds.into_iter().all(|count| count >= 2) && turned == 1, "{kinds:?}, {turned}");
 }

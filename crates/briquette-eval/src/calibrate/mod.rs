@@ -7,7 +7,6 @@
 pub mod errors;
 pub mod heads;
 mod queries;
-mod queries;
 mod run;
 
 pub use run::{Calibrated, Calibration, Plan};

@@ -168,6 +168,43 @@ fn direction(products: &[f64], sum: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
+    /// What kvpress's DuoAttentionPress computes of these texts.
+    #[test]
+    fn reach_is_that_of_kvpress() {
+        #[derive(serde::Deserialize)]
+        struct Fixture {
+            duo: Duo,
+        }
+        #[derive(serde::Deserialize)]
+        struct Duo {
+            texts: Vec<Vec<u32>>,
+            reach: Vec<Vec<f64>>,
+        }
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text =
+            std::fs::read_to_string(root.join("tests/fixtures/kvpress_passes.json")).unwrap();
+        let Fixture { duo } = serde_json::from_str(&text).unwrap();
+        let device = briquette::device::open("flex").unwrap();
+        let model = Model::load(root.join("models/ember-7m"), &device, DType::F32).unwrap();
+        let texts: Vec<&[u32]> = duo.texts.iter().map(Vec::as_slice).collect();
+        let found = statistics(&model, &texts).unwrap();
+        assert!(found.reach.len() == duo.reach.len() && texts.len() > 1);
+        for (found, expected) in found.reach.iter().flatten().zip(duo.reach.iter().flatten()) {
+            assert!((found - expected).abs() < 1e-4, "{found} of {expected}");
+        }
+        // Lengths of means are no longer than means of lengths, and directions at most of length one.
+        for (means, lengths) in found.means.iter().flatten().zip(found.lengths.iter().flatten()) {
+            let half = lengths.len();
+            for (pair, length) in lengths.iter().enumerate() {
+                assert!(means[pair].hypot(means[pair + half]) <= length + 1e-9);
+            }
+        }
+        for direction in found.directions.iter().flatten() {
+            let length = direction.iter().map(|x| x * x).sum::<f64>().sqrt();
+            assert!((0.1..=1.0 + 1e-9).contains(&length), "{length}");
+        }
+    }
+
     #[test]
     fn a_direction_of_three_rows() {
         // (3, 4), (−6, −8) and (0.4, −0.3): 5² + 10² along (0.6, 0.8), 0.5² across.

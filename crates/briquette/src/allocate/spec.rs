@@ -1,6 +1,6 @@
 use super::{
-    Allocator, ErrorAware, HeadAdaptive, HeadProfile, LazyLayers, OneThreshold, Preference,
-    Pyramid, StreamingHeads, Uniform, VarianceShare,
+    AboveThreshold, Allocator, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
+    OneThreshold, Preference, Pyramid, StreamingHeads, Uniform, VarianceShare,
 };
 use crate::spec::built_in;
 
@@ -14,6 +14,8 @@ built_in! {
         ErrorAware,
         HeadAdaptive,
         HeadProfile,
+        LayerRatios,
+        AboveThreshold,
         LazyLayers,
         OneThreshold,
         StreamingHeads,

@@ -5,6 +5,7 @@
 
 mod accumulated;
 mod best;
+mod block_wise;
 mod capacity;
 mod chunk_attention;
 mod compactor;
@@ -36,6 +37,7 @@ mod whole_chunks;
 mod window;
 
 pub use accumulated::{AccumulatedAttention, Normalize};
+pub use block_wise::BlockWise;
 pub use capacity::Capacity;
 pub use chunk_attention::ChunkAttention;
 pub use compactor::Compactor;

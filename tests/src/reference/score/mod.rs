@@ -1,6 +1,7 @@
 //! What an entry is worth.
 
 pub mod accumulated;
+pub mod block_wise;
 pub mod chunk_attention;
 pub mod compactor;
 pub mod critical;
@@ -144,6 +145,13 @@ pub enum Score {
         /// Of what.
         inner: Inner,
     },
+    /// KeyDiff's blocks: what is left where the budget competes with one block after the other.
+    Blocks {
+        /// Tokens of a block.
+        length: usize,
+        /// By what.
+        inner: Inner,
+    },
     /// DropKV: how far the last queries' outputs would move without a token.
     Drop {
         /// Queries.
@@ -184,6 +192,7 @@ impl Score {
                 | Self::Redundancy { .. }
                 | Self::Chunks { .. }
                 | Self::Critical { .. }
+                | Self::Blocks { .. }
                 | Self::Drop { .. }
                 | Self::Direction
                 | Self::Trigonometric { .. }
@@ -243,6 +252,9 @@ impl Score {
             }
             Self::Chunks { length, inner } => {
                 whole_chunks::scores(cache, layer, length, inner, margin)
+            }
+            Self::Blocks { length, inner } => {
+                block_wise::scores(cache, layer, length, inner, margin)
             }
             Self::Drop { window, pool } => drop_error::scores(cache, layer, window, pool),
             Self::Direction => query_direction::scores(cache, layer),
