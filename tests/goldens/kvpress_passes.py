@@ -38,7 +38,7 @@ SIMLAYER = [
 WRAPPED = [  # wrapper, tokens, press inside, part that is removed, parameters
     ("block", 203, KeyDiffPress, 0.5, {"block_size": 32}),
     ("block", 300, KnormPress, 0.75, {"block_size": 50}),
-    ("dms", 300, KnormPress, 0.0, {"threshold": -6.0, "sliding_window_size": 32}),
+    ("dms", 300, KnormPress, 0.0, {"threshold": -9.0, "sliding_window_size": 32}),
     ("per_layer", 200, KnormPress, 0.0, {"compression_ratios": [0.0, 0.25, 0.5, 0.75, 0.5, 0.25, 0.5, 0.1]}),
     ("rerotation", 200, KnormPress, 0.5, {}),
 ]
@@ -46,13 +46,14 @@ WRAPPERS = {"block": BlockPress, "dms": DMSPress, "per_layer": PerLayerCompressi
 DUO_TEXTS = [(220, 0), (180, 31), (260, 57)]
 
 
-def held(model, masked, shape, tokens):
+def held(model, heads, tokens):
     """What a mask of dropped keys leaves, [layer][kv_head][..]."""
     kept = []
     for layer in model.model.layers:
-        _, heads, positions = layer.self_attn.masked_key_indices
-        here = torch.ones(shape[1], tokens, dtype=torch.bool)
-        here[heads, positions] = False
+        here = torch.ones(heads, tokens, dtype=torch.bool)
+        if layer.self_attn.masked_key_indices is not None:
+            _, which, positions = layer.self_attn.masked_key_indices
+            here[which, positions] = False
         kept.append([head.nonzero().flatten().tolist() for head in here])
         layer.self_attn.masked_key_indices = None
     return kept
@@ -72,7 +73,7 @@ def kvzip(model, tokens, ratio, params):
     with torch.no_grad(), press(model):
         model(input_ids=torch.tensor([tokens]), past_key_values=DynamicCache())
     scores = recorded["scores"]
-    kept = held(model, None, scores.shape, len(tokens))
+    kept = held(model, scores.shape[1], len(tokens))
     layers = [scores[i] for i in range(len(scores))] if params.get("layerwise") else [scores]
     parts = [kept[i : i + 1] for i in range(len(kept))] if params.get("layerwise") else [kept]
     gaps = []
@@ -121,18 +122,22 @@ def simlayer(model, tokens, params):
 def wrapped(model, tokens, name, inner, ratio, params):
     """What is kept [layer][kv_head][..], and one more token behind it."""
     press = WRAPPERS[name](inner(compression_ratio=ratio), **params)
-    # Keys that are rotated anew are found by their values.
-    rows = (lambda layer: layer.values[0]) if name == "rerotation" else (lambda layer: layer.keys[0])
     cache = DynamicCache()
     with press(model):
         logits = forward(model, tokens, 0, cache)
     next_token = logits[-1].argmax().item()
-    full = full_cache(model, tokens)
     if name == "dms":
-        return {"kept": held(model, None, (0, model.config.num_key_value_heads), len(tokens))}
-    kept = [places(rows(layer), rows(whole)) for layer, whole in zip(cache.layers, full.layers)]
+        return {"kept": held(model, model.config.num_key_value_heads, len(tokens))}
+    full = full_cache(model, tokens)
     if name != "rerotation":
-        return {"kept": kept}
+        return {"kept": [places(layer.keys[0], whole.keys[0]) for layer, whole in zip(cache.layers, full.layers)]}
+    # Keys that are rotated anew are found nowhere: the shortest ones were kept.
+    count = cache.layers[0].keys.shape[2]
+    shortest = [whole.keys[0].norm(dim=-1).topk(count, largest=False).indices.sort().values for whole in full.layers]
+    kept = [layer.tolist() for layer in shortest]
+    for layer, whole, positions in zip(cache.layers, full.layers, shortest):
+        index = positions[:, :, None].expand(-1, -1, whole.values.shape[-1])
+        assert torch.equal(layer.values[0], whole.values[0].gather(1, index)), "other tokens were kept"
     last = forward(model, [next_token], len(kept[0][0]), cache)[-1]
     return {"kept": kept, "next_token": next_token, "last_logits_after": rounded(last)}
 
