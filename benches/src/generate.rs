@@ -527,6 +527,7 @@ pub fn random_profile(shape: CacheShape) -> Profile {
         shape,
         heads: HeadScores { semantic: table(0), copy_paste: table(1), headkv: table(2) },
         layer_errors: (0..shape.layers).map(|layer| 0.5 + number(layer + 1)).collect(),
+        queries: None,
     }
 }
 

@@ -124,7 +124,32 @@ pub fn draw_profile(seed: u64, layers: usize, query_heads: usize) -> Profile {
     let mut numbers = |count| (0..count).map(|_| rng.random()).collect::<Vec<f64>>();
     let layer_errors = numbers(layers);
     let mut heads = || (0..layers).map(|_| numbers(query_heads)).collect();
-    Profile { semantic: heads(), copy_paste: heads(), headkv: heads(), layer_errors }
+    Profile {
+        semantic: heads(),
+        copy_paste: heads(),
+        headkv: heads(),
+        layer_errors,
+        ..Profile::default()
+    }
+}
+
+/// The same with what is known of queries, `[query heads, kv heads, head_dim]`.
+pub fn with_queries(profile: Profile, [query_heads, kv_heads, head_dim]: [usize; 3]) -> Profile {
+    let mut rng = ChaCha8Rng::seed_from_u64(8);
+    let layers = profile.layer_errors.len();
+    let directions = (0..layers).map(|_| normal(&mut rng, [1, kv_heads, head_dim], 0.3).remove(0));
+    let directions = directions.collect();
+    let means = (0..layers).map(|_| normal(&mut rng, [1, query_heads, head_dim], 0.7).remove(0));
+    let means: Vec<Head> = means.collect();
+    // The mean of lengths is at least the length of the mean.
+    let half = head_dim / 2;
+    let mut length = |mean: &Vec<f64>| -> Vec<f64> {
+        let of_pair = |c: usize| mean[c].hypot(mean[c + half]);
+        (0..half).map(|c| of_pair(c) + rng.random::<f64>()).collect()
+    };
+    let lengths = means.iter().map(|layer| layer.iter().map(&mut length).collect()).collect();
+    let reach = (0..layers).map(|_| (0..kv_heads).map(|_| rng.random()).collect()).collect();
+    Profile { directions, means, lengths, reach, ..profile }
 }
 
 fn normal(

@@ -3,22 +3,24 @@
 use std::sync::Arc;
 
 use briquette::{
-    Budget, CacheShape, HeadScoreKind, HeadScores, Policy, PrefillCompression, Profile, Schedule,
-    Scorer,
+    Budget, CacheShape, HeadScoreKind, HeadScores, Policy, PrefillCompression, Profile,
+    QueryStatistics, Schedule, Scorer,
     allocate::{
-        ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, Uniform, VarianceShare,
+        AboveThreshold, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
+        OneThreshold, Preference, Pyramid, Share, StreamingHeads, Uniform, VarianceShare,
     },
-    cache::store::Quantized,
+    cache::store::{Quantized, Ragged},
     policy::{PositionMode, Recent},
     reduce::{
         Compare, EmaMerge, EmaWeights, Evict, EvictThenMerge, GaussianMerge, MergeWeights, Pivot,
         Redundancy, Rotate, Sigma, Threshold, ValueMerge,
     },
     score::{
-        AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur,
-        ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative, Leverage,
-        Normalize, Pick, Pool, Random, Recency, Redundancy as KeyRedundancy, RetrievalHeads,
-        RobustAttention, ScoreFrom, WholeChunks, WindowAttention, WindowVariance,
+        AccumulatedAttention, BlockWise, Capacity, ChunkAttention, Compactor, Critical, Cur,
+        DropError, ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative,
+        Leverage, Normalize, Pick, Pool, QueryDirection, Random, Recency, ReconstructionAttention,
+        Redundancy as KeyRedundancy, RetrievalHeads, RobustAttention, ScoreFrom, Trigonometric,
+        WholeChunks, WindowAttention, WindowVariance,
     },
 };
 
@@ -81,6 +83,12 @@ pub fn profile(profile: &reference::Profile, shape: CacheShape) -> Profile {
             headkv: profile.headkv.clone(),
         },
         layer_errors: profile.layer_errors.clone(),
+        queries: (!profile.means.is_empty()).then(|| QueryStatistics {
+            directions: profile.directions.clone(),
+            means: profile.means.clone(),
+            lengths: profile.lengths.clone(),
+            reach: profile.reach.clone(),
+        }),
     }
 }
 
@@ -130,6 +138,17 @@ fn with_score(policy: Policy, score: Score) -> Policy {
             policy.with_score(Critical { first, epsilon, of: scorer(inner) })
         }
         Score::Capacity { future, tau } => policy.with_score(Capacity { tau, future }),
+        Score::Blocks { length, inner } => {
+            policy.with_score(BlockWise { length, of: scorer(inner) })
+        }
+        Score::Drop { window, pool: smooth } => {
+            policy.with_score(DropError { window, pool: smooth.map(pool) })
+        }
+        Score::Direction => policy.with_score(QueryDirection {}),
+        Score::Trigonometric { future } => policy.with_score(Trigonometric { future }),
+        Score::Repeat { tokens, normalize } => {
+            policy.with_score(ReconstructionAttention { tokens, normalize })
+        }
     }
 }
 
@@ -157,6 +176,15 @@ fn with_allocate(policy: Policy, allocate: Allocate) -> Policy {
         Allocate::HeadProfile { beta, scores } => {
             policy.with_allocate(HeadProfile { beta, by: kind(scores) })
         }
+        Allocate::LazyLayers { threshold, window } => {
+            policy.with_allocate(LazyLayers { threshold, window }).with_store(Ragged {})
+        }
+        Allocate::StreamingHeads { tokens } => policy.with_allocate(StreamingHeads { tokens }),
+        Allocate::LayerRatios(ratios) => {
+            policy.with_allocate(LayerRatios { ratios: ratios.to_vec() })
+        }
+        Allocate::AboveThreshold(threshold) => policy.with_allocate(AboveThreshold { threshold }),
+        Allocate::OneThreshold => policy.with_allocate(OneThreshold {}),
         Allocate::ErrorAware(layers) => policy.with_allocate(error_aware(layers)),
     }
 }

@@ -4,7 +4,7 @@
 use briquette::{Policy, methods};
 use briquette_tests::{
     backends::backends,
-    inputs::draw_profile,
+    inputs::{draw_profile, with_queries},
     policy::policy,
     reference::{
         Allocate, Budget, Compare, Encoding, ErrorAware, From, HeadScore, Heads, Inner, Method,
@@ -103,7 +103,7 @@ fn settings(
         scale: 1.0 / (head_dim as f64).sqrt(),
         encoding: Encoding::Rotary { theta: 10_000.0 },
         method,
-        profile: draw_profile(5, 2, query_heads),
+        profile: with_queries(draw_profile(5, 2, query_heads), [query_heads, kv_heads, head_dim]),
         budget: script.budget,
         prefill: script.prefill,
         decode_every: script.decode_every,
@@ -628,6 +628,85 @@ fn criticalkv() {
     check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
 }
 
+#[test]
+fn dropkv() {
+    for pool in [None, Some(Pool::Average(3))] {
+        let score = Score::Drop { window: 4, pool };
+        let method = Method { score, recent: Recent::Tokens(4), ..Method::dropkv() };
+        check_in(&[DType::F32], method, None);
+        check_in(&[DType::F32], method, Some(3));
+    }
+}
+
+#[test]
+fn q_filter() {
+    check_in(&[DType::F32, DType::F16], Method::q_filter(), None);
+    check_in(&[DType::F32], few_sinks(Method::q_filter()), Some(3));
+    let positions = Positions::Deferred;
+    check_in(&[DType::F32], Method { positions, ..Method::q_filter() }, None);
+}
+
+#[test]
+fn triattention() {
+    let score = Score::Trigonometric { future: 60 };
+    let method = Method { score, recent: Recent::Tokens(2), ..Method::triattention() };
+    check_in(&[DType::F32], method, None);
+    check_in(&[DType::F32], method, Some(3));
+    check_in(&[DType::F32], Method { positions: Positions::Deferred, ..method }, None);
+}
+
+#[test]
+fn layer_ratios() {
+    let allocate = Allocate::LayerRatios([0.3, 0.75]);
+    for method in [Method::keydiff(), Method::h2o()] {
+        check_in(
+            &[DType::F32],
+            Method { allocate, recent: Recent::Tokens(2), ..few_sinks(method) },
+            Some(3),
+        );
+    }
+}
+
+#[test]
+fn above_a_threshold() {
+    let method = Method { recent: Recent::Tokens(3), ..few_sinks(Method::knorm()) };
+    for threshold in [-4.0, -3.0, 0.0] {
+        let allocate = Allocate::AboveThreshold(threshold);
+        check_in(&[DType::F32], Method { allocate, ..method }, None);
+        check_in(&[DType::F32], Method { allocate, ..method }, Some(3));
+    }
+}
+
+#[test]
+fn block_wise() {
+    for inner in [Inner::KeyDifference, Inner::KeyNorm] {
+        let score = Score::Blocks { length: 5, inner };
+        check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, None);
+        check_in(&[DType::F32], Method { score, ..Method::keydiff() }, Some(3));
+    }
+}
+
+/// Layers of either kind, in rows of either length.
+#[test]
+fn simlayerkv() {
+    for (threshold, window) in [(0.45, 1), (0.55, 3), (0.0, 2)] {
+        let allocate = Allocate::LazyLayers { threshold, window };
+        check_in(&[DType::F32], Method { allocate, ..few_sinks(Method::simlayerkv()) }, None);
+    }
+}
+
+#[test]
+fn duoattention() {
+    for tokens in [4, 9, 20] {
+        let allocate = Allocate::StreamingHeads { tokens };
+        check_in(
+            &[DType::F32, DType::F16],
+            Method { allocate, ..few_sinks(Method::duoattention()) },
+            None,
+        );
+    }
+}
+
 /// A text that is compressed once and asked twice.
 #[test]
 fn the_first_prompt_only() {
@@ -692,6 +771,13 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::capkv(), Prefill::AtEnd, None),
         (Method::chunkkv(), Prefill::AtEnd, None),
         (Method::rkv(), Prefill::AtEnd, Some(128)),
+        (Method::kvzip(false), Prefill::FirstPrompt, None),
+        (Method::kvzip(true), Prefill::FirstPrompt, None),
+        (Method::dropkv(), Prefill::AtEnd, None),
+        (Method::q_filter(), Prefill::AtEnd, None),
+        (Method::triattention(), Prefill::AtEnd, Some(128)),
+        (Method::simlayerkv(), Prefill::AtEnd, None),
+        (Method::duoattention(), Prefill::AtEnd, None),
         (Method { name: "kvmerger-50", ..Method::kvmerger() }, Prefill::AtEnd, Some(64)),
         (Method::kvmerger_35(), Prefill::AtEnd, Some(64)),
         (Method { name: "ems-needle", ..Method::ems().with_window(16) }, Prefill::AtEnd, Some(1)),

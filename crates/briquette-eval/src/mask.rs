@@ -245,6 +245,7 @@ mod tests {
             shape: CacheShape { layers: 2, query_heads: 2, kv_heads: 1, head_dim: 2 },
             heads: HeadScores { semantic: table.clone(), copy_paste: table.clone(), headkv: table },
             layer_errors: vec![0.5, 0.5],
+            queries: None,
         }
     }
 

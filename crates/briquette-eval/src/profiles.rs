@@ -134,6 +134,7 @@ mod tests {
             shape: CacheShape { layers: 1, query_heads: 1, kv_heads: 1, head_dim: 2 },
             heads: HeadScores { semantic: table(), copy_paste: table(), headkv: table() },
             layer_errors: vec![1.0],
+            queries: None,
         }
     }
 

@@ -1,4 +1,4 @@
-use briquette::{KvCache, Result, position::PositionEncoding};
+use briquette::{KvCache, Result, cache::Reconstruction, position::PositionEncoding};
 use burn::tensor::Tensor;
 
 /// What a model hands its queries, keys and values to: a [`KvCache`], or something around one that looks at what comes
@@ -17,6 +17,12 @@ pub trait Attend {
         values: Tensor<4>,
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>>;
+
+    /// The hidden states, `[batch, tokens, hidden_size]`, that queries, keys and values of the next call are made of, behind
+    /// the norm before them.
+    fn hidden_states(&mut self, x: &Tensor<3>) {
+        let _ = x;
+    }
 }
 
 impl Attend for KvCache {
@@ -29,5 +35,22 @@ impl Attend for KvCache {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         Self::attend(self, layer, queries, keys, values, encoding)
+    }
+}
+
+impl Attend for Reconstruction<'_> {
+    fn attend(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        Self::attend(self, layer, queries, keys, values, encoding)
+    }
+
+    fn hidden_states(&mut self, x: &Tensor<3>) {
+        Self::hidden_states(self, x);
     }
 }

@@ -60,6 +60,7 @@ impl Attention {
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
+        attend.hidden_states(&x);
         let mut q = split_heads(self.q_proj.forward(x.clone()), self.head_dim);
         let mut k = split_heads(self.k_proj.forward(x.clone()), self.head_dim);
         let v = split_heads(self.v_proj.forward(x), self.head_dim);

@@ -10,7 +10,7 @@ use briquette::{
     policy::{PositionMode, PrefillCompression},
 };
 
-use crate::{Error, GenerateOptions, Model, Result, sample::Sampler};
+use crate::{Error, GenerateOptions, Model, Result, reconstruct::reconstruct, sample::Sampler};
 
 /// What was generated for one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +121,7 @@ fn rows<P: AsRef<[u32]>>(
 
     let start = Instant::now();
     let mut logits = prefill(model, prompts, cache, options.chunk)?;
+    reconstruct(model, prompts, cache, &options.instruction)?;
     device.sync()?;
     let prefilled = Instant::now();
 

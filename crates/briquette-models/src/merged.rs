@@ -56,6 +56,7 @@ impl MergedAttention {
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
+        attend.hidden_states(&x);
         let heads = split_heads(self.qkv_proj.forward(x), self.head_dim);
         let mut q = heads.clone().narrow(1, 0, self.query_heads);
         let mut k = heads.clone().narrow(1, self.query_heads, self.kv_heads);

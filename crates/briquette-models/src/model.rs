@@ -243,6 +243,12 @@ impl Model {
         self.model.forward(tokens, &self.positions, cache)
     }
 
+    /// Runs tokens that were checked before through the layers, for what `attend` sees of them.
+    pub(crate) fn pass(&self, tokens: Tensor<2, Int>, attend: &mut dyn Attend) -> Result<()> {
+        self.model.forward(tokens, &self.positions, attend)?;
+        Ok(())
+    }
+
     fn check_not_empty(tokens: &Tensor<2, Int>) -> Result<()> {
         match tokens.dims() {
             [rows, columns] if rows == 0 || columns == 0 => {

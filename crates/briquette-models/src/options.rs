@@ -1,3 +1,5 @@
+use crate::Instruction;
+
 /// How [`generate`](crate::generate()) and [`generate_batch`](crate::generate_batch) go about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateOptions {
@@ -19,6 +21,9 @@ pub struct GenerateOptions {
     pub repetition_penalty: f64,
     /// Seeds the drawing: the same seed draws the same tokens.
     pub seed: u64,
+    /// What the model is told where the policy has it repeat the prompt (KVzip). Without words the repeating tokens follow the
+    /// prompt at once.
+    pub instruction: Instruction,
     /// Tokens that end a row, usually `eos_token_ids` of the configuration.
     pub stop: Vec<u32>,
 }
@@ -35,6 +40,7 @@ impl Default for GenerateOptions {
             min_p: 0.0,
             repetition_penalty: 1.0,
             seed: 0,
+            instruction: Instruction::default(),
             stop: Vec::new(),
         }
     }

@@ -22,6 +22,19 @@ pub struct Observes {
     pub queries: bool,
     /// Whether sums are held for each query head or for each kv head, where they are the mean of its group.
     pub heads: ObservedHeads,
+    /// What the queries of a second pass over the prompt attend to, in which the model repeats it. Nothing is compressed
+    /// before [`KvCache::compress_by`](crate::KvCache::compress_by).
+    pub repeat: Option<Repeat>,
+}
+
+/// How a prompt is repeated in a second pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Tokens repeated at a time.
+    pub tokens: usize,
+    /// Whether an attention weight is divided by the length of the hidden state that asks, and multiplied by that of the
+    /// value behind the output projection.
+    pub normalize: bool,
 }
 
 /// The heads sums are held for.
@@ -75,6 +88,11 @@ impl Observes {
         Self { queries: true, ..Self::default() }
     }
 
+    /// What the queries of a second pass attend to.
+    pub fn repeat(repeat: Repeat) -> Self {
+        Self { repeat: Some(repeat), ..Self::default() }
+    }
+
     /// Whether queries are held from one compression to the next.
     pub(crate) fn holds_queries(self) -> bool {
         self.queries || self.chunk > 0
@@ -90,6 +108,7 @@ impl Observes {
             chunk: self.chunk.max(other.chunk),
             queries: self.queries || other.queries,
             heads: self.heads.max(other.heads),
+            repeat: self.repeat.or(other.repeat),
         }
     }
 }

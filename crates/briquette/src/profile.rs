@@ -1,12 +1,12 @@
-//! What was measured of a model ahead of time: which heads retrieve, and which layers suffer from a small cache.
+//! What was measured of a model ahead of time: which heads retrieve, which layers suffer from a small cache, and what queries look like.
 //!
-//! `briquette calibrate` makes the file; HeadKV and CompressKV read it.
+//! `briquette calibrate` makes the file; HeadKV, CompressKV, Q-Filter, TriAttention and DuoAttention read it.
 
 use std::{fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheShape, Error, Result};
+use crate::{CacheShape, Error, QueryStatistics, Result};
 
 /// Head scores and layer errors of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct Profile {
     /// The relative error of each layer's attention output, after the output projection, under a small cache
     /// (CompressKV, Eq. 6 to 12), normalised to sum to one: `[layers]`.
     pub layer_errors: Vec<f64>,
+    /// What its queries look like; absent from profiles made before there was such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queries: Option<QueryStatistics>,
 }
 
 /// How much each query head retrieves, by three measures; each `[layers][query_heads]`, not negative.
@@ -144,6 +147,9 @@ impl Profile {
         }
         if !self.layer_errors.iter().all(usable) {
             return fail("a layer error is negative or not finite".into());
+        }
+        if let Some(reason) = self.queries.as_ref().and_then(|it| it.mistake(self.shape)) {
+            return fail(reason);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ macro_rules! built_in {
             pub(crate) fn of(stage: &dyn $stage) -> Option<Self> {
                 let stage: &dyn ::std::any::Any = stage;
                 $(if let Some(stage) = stage.downcast_ref::<$kind>() {
-                    return Some(Self::$kind(*stage));
+                    return Some(Self::$kind(::std::clone::Clone::clone(stage)));
                 })*
                 $($(if let Some(stage) = stage.downcast_ref::<$wrapper>() {
                     return $form::of(stage).map(Self::$wrapper);

@@ -319,7 +319,8 @@ impl ModelCache {
 
     /// Score, allocate, reduce.
     fn compress(&mut self, layer: usize) {
-        if self.settings.method.allocate == Allocate::All {
+        let waits = matches!(self.settings.method.score, Score::Repeat { .. });
+        if waits || self.settings.method.allocate == Allocate::All {
             return;
         }
         if let Some(chunk) = self.settings.method.score.chunk() {

@@ -363,6 +363,42 @@ impl Method {
         Self { name: "capkv", score, sinks: 4, ..Self::local_window() }
     }
 
+    /// Keeps what the last queries' outputs would miss most.
+    pub fn dropkv() -> Self {
+        let score = Score::Drop { window: 32, pool: None };
+        Self { name: "dropkv", score, recent: Recent::Tokens(32), ..Self::local_window() }
+    }
+
+    /// Keeps keys that point where queries do.
+    pub fn q_filter() -> Self {
+        Self { name: "q-filter", score: Score::Direction, ..Self::local_window() }
+    }
+
+    /// Keeps what the mean query will attend to.
+    pub fn triattention() -> Self {
+        let score = Score::Trigonometric { future: 65_536 };
+        Self { name: "triattention", score, recent: Recent::Share(0.0625), ..Self::local_window() }
+    }
+
+    /// Keeps the ends in layers that look nowhere else.
+    pub fn simlayerkv() -> Self {
+        let allocate = Allocate::LazyLayers { threshold: 0.9, window: 1 };
+        Self { name: "simlayerkv", sinks: 4, allocate, ..Self::local_window() }
+    }
+
+    /// Keeps the ends in heads that look nowhere else.
+    pub fn duoattention() -> Self {
+        let allocate = Allocate::StreamingHeads { tokens: 64 };
+        Self { name: "duoattention", sinks: 16, allocate, ..Self::local_window() }
+    }
+
+    /// Keeps what the model needs to repeat the prompt.
+    pub fn kvzip(normalize: bool) -> Self {
+        let score = Score::Repeat { tokens: 2048, normalize };
+        let name = if normalize { "kvzip-plus" } else { "kvzip" };
+        Self { name, score, sinks: 4, allocate: Allocate::OneThreshold, ..Self::local_window() }
+    }
+
     fn of_window(name: &'static str, score: Window) -> Self {
         let recent = Recent::Tokens(score.window);
         Self { name, score: Score::Window(score), recent, ..Self::local_window() }
@@ -386,7 +422,8 @@ impl Method {
     /// Whether scores are numbers that no rounding can reorder.
     pub fn scores_are_whole_numbers(&self) -> bool {
         let drawn = matches!(self.score, Score::Recency | Score::Random { .. });
-        self.allocate == Allocate::All || drawn
+        let lazy = matches!(self.allocate, Allocate::LazyLayers { .. });
+        self.allocate == Allocate::All || drawn && !lazy
     }
 
     /// Where the next token will be encoded, after so many `seen` and with so many `held`.

@@ -11,6 +11,7 @@ pub mod margin;
 pub mod method;
 pub mod profile;
 pub mod quantize;
+pub mod reconstruction;
 pub mod reduce;
 pub mod score;
 

@@ -13,6 +13,14 @@ pub struct Profile {
     pub headkv: Vec<Vec<f64>>,
     /// The error of each layer's attention under a small cache, `[layers]`.
     pub layer_errors: Vec<f64>,
+    /// The direction that queries share, `[layers][kv_heads][head_dim]`.
+    pub directions: Vec<Vec<Vec<f64>>>,
+    /// The mean query without position, `[layers][query_heads][head_dim]`.
+    pub means: Vec<Vec<Vec<f64>>>,
+    /// The mean length of its pairs of channels, `[layers][query_heads][head_dim / 2]`.
+    pub lengths: Vec<Vec<Vec<f64>>>,
+    /// How far back heads look, `[layers][kv_heads]`.
+    pub reach: Vec<Vec<f64>>,
 }
 
 /// One of the scores of a profile.

@@ -135,6 +135,7 @@ fn profile(shape: CacheShape, table: &[Vec<f64>]) -> Arc<Profile> {
             headkv: table.iter().map(of_layer).collect(),
         },
         layer_errors: vec![0.0; shape.layers],
+        queries: None,
     })
 }
 

@@ -8,6 +8,7 @@ mod cam;
 mod headkv;
 mod kivi;
 mod kvpress;
+mod kvpress_passes;
 mod kvpress_scores;
 mod model;
 

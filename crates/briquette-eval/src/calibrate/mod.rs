@@ -6,6 +6,7 @@
 
 pub mod errors;
 pub mod heads;
+mod queries;
 mod run;
 
 pub use run::{Calibrated, Calibration, Plan};

@@ -1,6 +1,6 @@
 use std::{path::Path, sync::Arc};
 
-use briquette::{Budget, HeadScores, Policy, Profile, allocate::Uniform};
+use briquette::{Budget, HeadScores, Policy, Profile, QueryStatistics, allocate::Uniform};
 use briquette_models::{Model, Tokenizer, prefill};
 use burn::tensor::{Int, Tensor, TensorData};
 use rand::{Rng, RngExt};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     errors,
     heads::{self, HeadSample},
+    queries,
 };
 use crate::{
     Error, Result, jobs,
@@ -178,6 +179,7 @@ impl Calibration<'_> {
             shape,
             heads: scores,
             layer_errors: errors::combine(&errors, shape.layers),
+            queries: Some(self.queries(&sets)?),
         };
         profile.check()?;
         Ok(Calibrated { profile, right, prompts: prompts.len(), journal })
@@ -287,6 +289,15 @@ impl Calibration<'_> {
         Ok(Step::Heads { number, right, sample })
     }
 
+    /// What the queries of the first prompts of each data set look like.
+    fn queries(&self, sets: &[Vec<Forced>]) -> Result<QueryStatistics> {
+        /// Sums over that many prompts of a set settle.
+        const EACH: usize = 8;
+        let texts: Vec<&[u32]> =
+            sets.iter().flat_map(|set| set.iter().take(EACH)).map(|it| &it.prompt[..]).collect();
+        queries::statistics(self.model, &texts)
+    }
+
     /// CompressKV's selection by these scores, with one budget for every layer.
     fn small_cache(&self, scores: &HeadScores) -> Policy {
         let shape = self.model.cache_shape();
@@ -297,6 +308,7 @@ impl Calibration<'_> {
             shape,
             heads: scores.clone(),
             layer_errors: vec![1.0; shape.layers],
+            queries: None,
         };
         Policy::compresskv(Budget::Tokens(errors::CACHE))
             .with_allocate(Uniform {})

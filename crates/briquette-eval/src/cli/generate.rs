@@ -7,7 +7,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use briquette::Budget;
-use briquette_models::{ChatMessage, Error as ModelError, Timing, generate_until};
+use briquette_models::{
+    ChatMessage, Error as ModelError, Instruction, Timing, generate_until,
+};
 use serde::Serialize;
 
 use super::{
@@ -124,7 +126,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         None => usize::MAX,
     };
     let stop = model.config().eos_token_ids.clone();
-    let options = args.sampling.options(args.max_new_tokens.min(room), stop);
+    let instruction = Instruction::new(&tokenizer)?;
+    let options = args.sampling.options(args.max_new_tokens.min(room), stop, instruction);
 
     let mut cache = model.cache(entry.policy.clone())?;
     let mut human = args.output.stream();

@@ -1,4 +1,4 @@
-use briquette_models::GenerateOptions;
+use briquette_models::{GenerateOptions, Instruction};
 
 /// How tokens are chosen.
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,12 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    pub(super) fn options(&self, max_new_tokens: usize, stop: Vec<u32>) -> GenerateOptions {
+    pub(super) fn options(
+        &self,
+        max_new_tokens: usize,
+        stop: Vec<u32>,
+        instruction: Instruction,
+    ) -> GenerateOptions {
         GenerateOptions {
             max_new_tokens,
             chunk: self.chunk,
@@ -39,6 +44,7 @@ impl SamplingArgs {
             repetition_penalty: self.repetition_penalty,
             seed: self.seed,
             stop,
+            instruction,
         }
     }
 }

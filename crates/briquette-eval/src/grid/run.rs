@@ -1,5 +1,7 @@
 use briquette::KvCache;
-use briquette_models::{GenerateOptions, Model, Tokenizer, generate_batch, prefill};
+use briquette_models::{
+    GenerateOptions, Instruction, Model, Tokenizer, generate_batch, prefill, reconstruct,
+};
 
 use crate::{
     Error, Result, fingerprint,
@@ -121,6 +123,7 @@ impl Runner<'_> {
         let mut cache = self.model.cache(entry.policy.clone())?;
         let contexts: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.context[..]).collect();
         prefill(self.model, &contexts, &mut cache, None)?;
+        reconstruct(self.model, &contexts, &mut cache, &Instruction::new(self.tokenizer)?)?;
         let questions: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.question[..]).collect();
         self.answer(entry, Question::After, prompts, &questions, &mut cache)
     }
@@ -134,7 +137,11 @@ impl Runner<'_> {
         cache: &mut KvCache,
     ) -> Result<Vec<Answer>> {
         let longest = prompts.iter().map(|prompt| prompt.answer.len()).max().unwrap_or(0);
-        let options = GenerateOptions { max_new_tokens: longest, ..GenerateOptions::default() };
+        let options = GenerateOptions {
+            max_new_tokens: longest,
+            instruction: Instruction::new(self.tokenizer)?,
+            ..GenerateOptions::default()
+        };
         let (generations, _) = generate_batch(self.model, inputs, cache, &options, |_, _| {})?;
         let rows = prompts.len();
         let bytes = (cache.bytes_held() / rows, cache.bytes_full() / rows);

@@ -3,7 +3,9 @@
 use std::{ops::ControlFlow, time::Instant};
 
 use briquette::{KvCache, Policy};
-use briquette_models::{GenerateOptions, Model, Tokenizer, generate_until, prefill};
+use briquette_models::{
+    GenerateOptions, Instruction, Model, Tokenizer, generate_until, prefill, reconstruct,
+};
 
 use crate::{
     Error, Result,
@@ -38,9 +40,11 @@ impl Asked<'_> {
         let mut cache = self.model.cache(policy.clone())?;
         let mut prefill_seconds = 0.0;
         let mut before = sample.context.clone();
+        let instruction = Instruction::new(self.tokenizer)?;
         if ask == Question::After && !before.is_empty() {
             let start = Instant::now();
             prefill(self.model, &[&before], &mut cache, self.chunk)?;
+            reconstruct(self.model, &[&before], &mut cache, &instruction)?;
             self.model.device().sync().map_err(briquette_models::Error::from)?;
             prefill_seconds = start.elapsed().as_secs_f64();
             before.clear();
@@ -49,7 +53,7 @@ impl Asked<'_> {
         let mut answers = Vec::with_capacity(sample.turns.len());
         for (number, turn) in sample.turns.iter().enumerate() {
             before.extend(&turn.question);
-            let (said, timing) = self.say(&before, turn, &mut cache)?;
+            let (said, timing) = self.say(&before, turn, &mut cache, &instruction)?;
             if number == 0 {
                 prefill_seconds += timing.prefill.as_secs_f64();
             }
@@ -73,11 +77,13 @@ impl Asked<'_> {
         prompt: &[u32],
         turn: &Turn,
         cache: &mut KvCache,
+        instruction: &Instruction,
     ) -> Result<(Said, briquette_models::Timing)> {
         let options = GenerateOptions {
             max_new_tokens: turn.max_new_tokens,
             chunk: self.chunk,
             stop: self.model.config().eos_token_ids.clone(),
+            instruction: instruction.clone(),
             ..GenerateOptions::default()
         };
         let mut stream = self.tokenizer.stream();

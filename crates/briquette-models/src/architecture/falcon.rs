@@ -131,6 +131,7 @@ impl MultiQueryAttention {
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
+        attend.hidden_states(&x);
         let heads = split_heads(self.query_key_value.forward(x), self.head_dim);
         let q = heads.clone().narrow(1, 0, self.query_heads);
         let k = heads.clone().narrow(1, self.query_heads, 1);

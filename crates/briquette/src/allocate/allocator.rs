@@ -60,6 +60,15 @@ pub trait Allocator: Any + Debug + Send + Sync {
     /// # Errors
     /// Whatever keeps the allocator from answering; the cache is then left as it was.
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation>;
+
+    /// The same of all layers at once, where the scores of all are known before any is compressed: after a second pass
+    /// over the prompt.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    fn allocate_together(&self, views: &[LayerView<'_>]) -> Result<Vec<Allocation>> {
+        views.iter().map(|view| self.allocate(view)).collect()
+    }
 }
 
 /// How many entries are kept.

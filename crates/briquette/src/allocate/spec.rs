@@ -1,5 +1,6 @@
 use super::{
-    Allocator, ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Uniform, VarianceShare,
+    AboveThreshold, Allocator, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
+    OneThreshold, Preference, Pyramid, StreamingHeads, Uniform, VarianceShare,
 };
 use crate::spec::built_in;
 
@@ -13,6 +14,11 @@ built_in! {
         ErrorAware,
         HeadAdaptive,
         HeadProfile,
+        LayerRatios,
+        AboveThreshold,
+        LazyLayers,
+        OneThreshold,
+        StreamingHeads,
     }
 }
 

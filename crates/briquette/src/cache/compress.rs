@@ -24,6 +24,8 @@ impl Due {
     pub(super) fn of(policy: &Policy, phase: Phase) -> Self {
         let schedule = policy.schedule();
         let compress = match phase {
+            // The second pass is still to come.
+            _ if policy.observes().repeat.is_some() => false,
             Phase::Prompt { missing: 0, first } => match schedule.prefill {
                 PrefillCompression::Never => false,
                 PrefillCompression::FirstPrompt => first,
@@ -158,7 +160,7 @@ fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
 }
 
 /// The scores of the entries, `[batch, kv_heads, entries]`, f32.
-fn score(policy: &Policy, view: &LayerView<'_>) -> Result<Tensor<3>> {
+pub(super) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<Tensor<3>> {
     let scorer = policy.scorer();
     let scores = scorer.score(view)?;
     let (found, expected) = (scores.dims(), view.positions().dims());
@@ -187,6 +189,17 @@ fn allocate(
     view: &LayerView<'_>,
     arrived: &[usize],
 ) -> Result<Option<Vec<usize>>> {
+    let allocation = policy.allocator().allocate(view)?;
+    kept(policy, view, allocation, arrived)
+}
+
+/// How many entries each head keeps of what the allocator has said; `None` if all of them hold no more.
+pub(super) fn kept(
+    policy: &Policy,
+    view: &LayerView<'_>,
+    allocation: Allocation,
+    arrived: &[usize],
+) -> Result<Option<Vec<usize>>> {
     let allocator = policy.allocator();
     let heads = view.shape.kv_heads;
     let fail = |found: &[usize], what: &str| {
@@ -194,7 +207,7 @@ fn allocate(
         Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
     };
     let rows = view.seen.len();
-    let mut keep = match allocator.allocate(view)? {
+    let mut keep = match allocation {
         Allocation::Rows(keep) if keep.len() != rows || keep.contains(&0) => {
             return fail(&keep, &format!("{rows} rows"));
         }
@@ -221,7 +234,8 @@ pub(super) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
     entries.sharing.as_ref().map_or_else(|| held.to_vec(), Sharing::all_entries)
 }
 
-fn reduce(policy: &Policy, view: &LayerView<'_>, keep: &[usize]) -> Result<Compressed> {
+/// What the reducer leaves of the entries: `keep` of each head.
+pub(super) fn reduce(policy: &Policy, view: &LayerView<'_>, keep: &[usize]) -> Result<Compressed> {
     let reducer = policy.reducer();
     let Reduced { entries, counts, state } = reducer.reduce(view, keep)?;
     let widest = counts.iter().copied().max().unwrap_or(0);

@@ -116,6 +116,11 @@ impl CacheConfig {
         })
     }
 
+    /// What query-key products of a cache of this shape are multiplied by.
+    pub(super) fn scale(&self, shape: CacheShape) -> f64 {
+        self.softmax_scale.unwrap_or(1.0 / (shape.head_dim as f64).sqrt())
+    }
+
     /// Other implementations of the hot operations.
     pub fn with_ops(mut self, ops: Arc<dyn Ops>) -> Self {
         self.ops = ops;

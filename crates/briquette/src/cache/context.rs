@@ -26,7 +26,7 @@ pub(super) struct Context<'a> {
 impl<'a> Context<'a> {
     /// What query-key products are multiplied by.
     pub(super) fn scale(&self) -> f64 {
-        self.config.softmax_scale.unwrap_or(1.0 / (self.shape.head_dim as f64).sqrt())
+        self.config.scale(self.shape)
     }
 
     /// What the stages see of a layer, without its window, scores and state.
@@ -59,6 +59,7 @@ impl<'a> Context<'a> {
             output_weight: config.output_weights.as_ref().and_then(|all| all.get(layer)),
             profile: policy.profile(),
             measures,
+            given: None,
             scores: None,
             state: None,
             ops: config.ops.as_ref(),

@@ -28,7 +28,7 @@ pub struct KvCache {
     pub(super) rows: Option<Rows>,
     pub(super) layers: Vec<LayerCache>,
     /// What was measured of the layers at the last prompt.
-    measures: Arc<Measures>,
+    pub(super) measures: Arc<Measures>,
     batch: Option<usize>,
     /// The positions of the last call: the layers of one step share them.
     positions: Option<(Vec<i64>, Tensor<3, Int>)>,

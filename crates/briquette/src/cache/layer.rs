@@ -99,6 +99,13 @@ impl LayerCache {
             + state
     }
 
+    /// Tokens to keep, one number a batch row; `None` keeps everything, and before the first token.
+    pub(super) fn budget(&self, context: Context<'_>) -> Result<Option<Vec<usize>>> {
+        let Some(store) = &self.store else { return Ok(None) };
+        let bytes_of = |entries, columns| store.bytes_of(entries, columns);
+        context.policy.resolve(context.shape, self.progress.seen(), &bytes_of)
+    }
+
     pub(super) fn entries(&self) -> Result<Option<Entries>> {
         match self.store.as_ref().filter(|store| store.columns() > 0) {
             None => Ok(None),

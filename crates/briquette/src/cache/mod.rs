@@ -19,11 +19,14 @@ mod prompt;
 mod query_log;
 mod query_window;
 mod ranks;
+mod reconstruct;
+mod rescore;
 mod room;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
 pub use prompt::Prompt;
+pub use reconstruct::Reconstruction;
 
 pub use crate::{
     ops::{Entries, Sharing, Track, Tracks},

@@ -24,6 +24,10 @@ impl Policy {
         if let Some(every) = self.schedule.decode_every {
             check::count("schedule.decode-every", every)?;
         }
+        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.observes().repeat) {
+            let must_be = "absent: decoded tokens are not repeated in a second pass";
+            return check::refuse("schedule.decode-every", every, must_be);
+        }
         let Some(budget) = self.budget else { return Ok(()) };
         budget.check()?;
         if let Budget::Tokens(tokens) = budget {

@@ -156,6 +156,38 @@ const METHODS: &[Method] = &[
         paper: "Li et al., 2024",
         build: Policy::ems_needle,
     },
+    Method { name: "kvzip", title: "KVzip", paper: "Kim et al., 2025", build: Policy::kvzip },
+    Method {
+        name: "kvzip-plus",
+        title: "KVzip+",
+        paper: "Kim et al., 2025",
+        build: Policy::kvzip_plus,
+    },
+    Method { name: "dropkv", title: "DropKV", paper: "OpenReview, 2026", build: Policy::dropkv },
+    Method {
+        name: "q-filter",
+        title: "Q-Filter",
+        paper: "Godey et al., 2025",
+        build: Policy::q_filter,
+    },
+    Method {
+        name: "triattention",
+        title: "TriAttention",
+        paper: "Mao et al., 2026",
+        build: Policy::triattention,
+    },
+    Method {
+        name: "simlayerkv",
+        title: "SimLayerKV",
+        paper: "Zhang et al., 2024",
+        build: Policy::simlayerkv,
+    },
+    Method {
+        name: "duoattention",
+        title: "DuoAttention",
+        paper: "Xiao et al., 2024",
+        build: Policy::duoattention,
+    },
 ];
 
 /// Bounds of CompressKV's layer budgets (appendix C.1).

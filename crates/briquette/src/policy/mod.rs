@@ -7,10 +7,12 @@ mod composition;
 mod file;
 mod keys;
 mod methods;
+mod passes;
 mod positions;
 mod resolve;
 mod schedule;
 mod setters;
+mod statistics;
 
 pub use composition::Policy;
 pub use methods::{MethodInfo, methods};

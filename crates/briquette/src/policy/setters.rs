@@ -101,6 +101,7 @@ impl Policy {
         let mut policy = self.with_parameter("with_window", |score, allocate| {
             let scorer = match score {
                 Some(ScorerSpec::WindowAttention(scorer)) => Some(&mut scorer.window),
+                Some(ScorerSpec::DropError(scorer)) => Some(&mut scorer.window),
                 Some(ScorerSpec::WindowVariance(scorer)) => Some(&mut scorer.window),
                 Some(ScorerSpec::GlobalLocal(scorer)) => Some(&mut scorer.window),
                 _ => None,
@@ -128,6 +129,7 @@ impl Policy {
         self.with_parameter("with_pool", |score, allocate| {
             let scorer = match score {
                 Some(ScorerSpec::WindowAttention(scorer)) => Some(&mut scorer.pool),
+                Some(ScorerSpec::DropError(scorer)) => Some(&mut scorer.pool),
                 Some(ScorerSpec::WindowVariance(scorer)) => Some(&mut scorer.pool),
                 Some(ScorerSpec::GlobalLocal(scorer)) => Some(&mut scorer.pool),
                 _ => None,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Tensor};
 
 use super::{Observes, Scorer, best::best};
-use crate::{LayerView, Result, check, ops::precise_product};
+use crate::{LayerView, Result, check, view::reach};
 
 /// The scores of another scorer for a part of the budget, and for the rest those scores times how far a token's value reaches
 /// behind the output projection: CriticalKV (Feng et al., 2025, [arXiv 2502.03805](https://arxiv.org/abs/2502.03805)).
@@ -70,29 +70,9 @@ impl Scorer for Critical {
         let keep = of_heads(&|budget| (budget as f64 * self.first) as usize);
         let recent = of_heads(&|budget| view.protect.recent_tokens(budget));
         let first = best(view, &scores, &keep, view.protect.sinks, &recent)?;
-        let reach = reach(view, self.name())?;
+        let weight = view.output_weight(self.name())?;
+        let reach = reach(view.values()?, weight, view.shape, |x| x.abs().sum_dim(3));
+        let reach = reach.mean_dim(2).squeeze_dim::<3>(2);
         Ok(((scores + self.epsilon) * reach).mask_fill(first.greater_elem(0.5), FIRST))
     }
-}
-
-/// ‖W_O v‖₁ of each entry's value, the mean over the query heads of its kv head: `[batch, kv_heads, entries]`, f32.
-fn reach(view: &LayerView<'_>, stage: &str) -> Result<Tensor<3>> {
-    /// The most numbers of products at once.
-    const BLOCK: usize = 1 << 22;
-    let weight = view.output_weight(stage)?;
-    let values = view.values()?.cast(DType::F32);
-    let [batch, heads, columns, channels] = values.dims();
-    let (group, hidden) = (view.shape.group(), weight.dims()[1]);
-    let weight = weight.cast(DType::F32).reshape([heads, group, channels, hidden]);
-    let block = (BLOCK / (batch * heads * hidden)).clamp(1, columns);
-    let blocks = (0..columns).step_by(block).map(|start| {
-        let values = values.clone().narrow(2, start, block.min(columns - start));
-        let of_member = |member: usize| {
-            let weight = weight.clone().narrow(1, member, 1).swap_dims(0, 1);
-            precise_product(values.clone(), weight).abs().sum_dim(3).squeeze_dim::<3>(3)
-        };
-        let sum = (1..group).fold(of_member(0), |sum, member| sum + of_member(member));
-        sum / group as f64
-    });
-    Ok(Tensor::cat(blocks.collect(), 2))
 }

@@ -3,9 +3,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccumulatedAttention, Capacity, ChunkAttention, Compactor, Critical, Cur, ExpectedAttention,
-    GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage, Random, Recency, Redundancy,
-    RobustAttention, Scorer, WholeChunks, WindowAttention, WindowVariance,
+    AccumulatedAttention, BlockWise, Capacity, ChunkAttention, Compactor, Critical, Cur, DropError,
+    ExpectedAttention, GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage, QueryDirection,
+    Random, Recency, ReconstructionAttention, Redundancy, RobustAttention, Scorer, Trigonometric,
+    WholeChunks, WindowAttention, WindowVariance,
 };
 use crate::spec::built_in;
 
@@ -29,8 +30,13 @@ built_in! {
         ExpectedAttention,
         Capacity,
         Redundancy,
+        ReconstructionAttention,
+        DropError,
+        QueryDirection,
+        Trigonometric,
     } around {
         WholeChunks(WholeChunksForm),
+        BlockWise(BlockWiseForm),
         Critical(CriticalForm),
     }
 }
@@ -52,6 +58,26 @@ impl WholeChunksForm {
 
     fn stage(self) -> Arc<dyn Scorer> {
         Arc::new(WholeChunks { length: self.length, of: self.of.stage() })
+    }
+}
+
+/// The file form of [`BlockWise`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BlockWiseForm {
+    length: usize,
+    of: Box<ScorerSpec>,
+}
+
+impl BlockWiseForm {
+    /// `None` if the scorer inside has no file form.
+    fn of(stage: &BlockWise) -> Option<Self> {
+        let of = Box::new(ScorerSpec::of(stage.of.as_ref())?);
+        Some(Self { length: stage.length, of })
+    }
+
+    fn stage(self) -> Arc<dyn Scorer> {
+        Arc::new(BlockWise { length: self.length, of: self.of.stage() })
     }
 }
 

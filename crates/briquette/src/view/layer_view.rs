@@ -2,7 +2,7 @@ use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::{Bounds, Encoded, HeldQueries, Measures, Wanted, Window, WindowMoments};
 use crate::{
-    CacheShape, Error, Profile, Result,
+    CacheShape, Error, Profile, QueryStatistics, Result,
     budget::Protect,
     ops::{
         Entries, OpError, Ops, SelectInput, Selection, Split, Track, group_mean, laid_out,
@@ -54,6 +54,8 @@ pub struct LayerView<'a> {
     pub profile: Option<&'a Profile>,
     /// What the allocator has [measured](crate::allocate::Allocator::measure) of the layers of the prompt so far.
     pub measures: &'a Measures,
+    /// With [`Observes::repeat`](crate::score::Observes::repeat): what a second pass has given the entries.
+    pub(crate) given: Option<&'a Tensor<3>>,
     /// The scores, once there are some.
     pub(crate) scores: Option<&'a Tensor<3>>,
     /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.
@@ -99,6 +101,17 @@ impl<'a> LayerView<'a> {
         encoded.mean_rotation(count, &self.entries.keys)
     }
 
+    /// Queries, `[1, query_heads, 1, head_dim]`, encoded at the positions `ahead` of the last token, on average: `[batch,
+    /// query_heads, 1, head_dim]`, f32. Positions that cannot be encoded are left out; if that is all of them, the last that
+    /// can is taken.
+    ///
+    /// # Errors
+    /// As [`encoded_keys`](Self::encoded_keys).
+    pub fn queries_ahead(&self, x: Tensor<4>, ahead: &[usize], stage: &str) -> Result<Tensor<4>> {
+        let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
+        encoded.ahead(x, ahead)
+    }
+
     /// The output projection of the layer, `[query_heads · head_dim, hidden]`.
     ///
     /// # Errors
@@ -113,6 +126,14 @@ impl<'a> LayerView<'a> {
     /// [`Error::Stage`] if the stage did not say that it observes them.
     pub fn queries(&self, stage: &str) -> Result<&'a HeldQueries> {
         self.queries.ok_or_else(|| without(stage, "queries"))
+    }
+
+    /// What a second pass over the prompt has given the entries, `[batch, kv_heads, entries]`, f32.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if there was none.
+    pub fn given(&self, stage: &str) -> Result<&'a Tensor<3>> {
+        self.given.ok_or_else(|| without(stage, "second pass over the prompt"))
     }
 
     /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is padding.
@@ -207,6 +228,15 @@ impl<'a> LayerView<'a> {
     /// [`Error::Stage`] if there is none.
     pub fn profile(&self, stage: &str) -> Result<&'a Profile> {
         self.profile.ok_or_else(|| without(stage, "profile"))
+    }
+
+    /// What the policy's profile says of the model's queries.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] if there is no profile, or it says nothing of them.
+    pub fn query_statistics(&self, stage: &str) -> Result<&'a QueryStatistics> {
+        let statistics = self.profile(stage)?.queries.as_ref();
+        statistics.ok_or_else(|| without(stage, "statistics of queries, which `calibrate` writes"))
     }
 
     /// Tokens that are kept whatever their scores under a budget of `budget`, at most all of it.

@@ -5,6 +5,7 @@ mod layer_view;
 mod measures;
 mod moments;
 mod positions;
+mod reach;
 mod window;
 
 pub use held_queries::HeldQueries;
@@ -12,4 +13,5 @@ pub use layer_view::LayerView;
 pub use measures::{Bounds, Measures};
 pub use moments::{Wanted, WindowMoments};
 pub(crate) use positions::Encoded;
+pub(crate) use reach::reach;
 pub(crate) use window::Window;

@@ -1,4 +1,4 @@
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::{
     Result,
@@ -20,6 +20,27 @@ impl Encoded<'_> {
     /// Keys as they are held, encoded.
     pub(crate) fn keys(&self, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
         Encode::keys(self.keys.as_ref(), keys, ops)
+    }
+
+    /// `x`, `[1, heads, 1, head_dim]`, encoded at the positions `ahead` of the next token's, on average.
+    pub(crate) fn ahead(&self, x: Tensor<4>, ahead: &[usize]) -> Result<Tensor<4>> {
+        let end = self.encoding.max_positions().unwrap_or(usize::MAX);
+        let of_row = |&next: &usize| {
+            let mut positions: Vec<i64> = ahead
+                .iter()
+                .map(|ahead| next.saturating_add(*ahead))
+                .filter(|position| *position < end)
+                .map(|position| position as i64)
+                .collect();
+            if positions.is_empty() {
+                positions.push(next.min(end.saturating_sub(1)) as i64);
+            }
+            let count = positions.len();
+            let positions = TensorData::new(positions, [1, 1, count]);
+            let positions = Tensor::<3, Int>::from_data(positions, &x.device());
+            self.encoding.encode(x.clone().repeat_dim(2, count), positions).mean_dim(2)
+        };
+        Ok(Tensor::cat(self.next.iter().map(of_row).collect(), 0))
     }
 
     /// The mean rotation of the next `count` positions, `[batch, 1, head_dim, head_dim]`.

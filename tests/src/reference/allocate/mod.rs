@@ -3,11 +3,13 @@
 pub mod error_aware;
 pub mod head_adaptive;
 pub mod head_profile;
+pub mod lazy_layers;
 pub mod preference;
 pub mod pyramid;
+pub mod streaming_heads;
 pub mod variance_share;
 
-use super::margin::{Margin, absolute, border};
+use super::margin::{Margin, absolute, border, relative};
 use super::profile::HeadScore;
 use super::{ModelCache, Window};
 
@@ -60,6 +62,24 @@ pub enum Allocate {
     },
     /// CompressKV: more for layers that a profile says suffer.
     ErrorAware(ErrorAware),
+    /// SimLayerKV: the budget for layers that look at the first and last tokens anyway, everything for the others.
+    LazyLayers {
+        /// How much of the attention makes a layer lazy.
+        threshold: f64,
+        /// Of how many queries.
+        window: usize,
+    },
+    /// DuoAttention: everything for heads that look far back, as many as the budget allows.
+    StreamingHeads {
+        /// What the others keep.
+        tokens: usize,
+    },
+    /// A share of the tokens seen for each of two layers.
+    LayerRatios([f64; 2]),
+    /// DMS's rule: scores of at least so much.
+    AboveThreshold(f64),
+    /// KVzip: the highest of all scores. Only a second pass knows them.
+    OneThreshold,
 }
 
 impl Allocate {
@@ -129,6 +149,33 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
             let bodies = head_profile::bodies(scores, heads, body, room, beta);
             bodies[layer].iter().map(|body| protected + body).collect()
         }
+        Allocate::LazyLayers { threshold, window } => {
+            all_heads(lazy_layers::keep(cache, layer, budget, threshold, window, margin))
+        }
+        Allocate::StreamingHeads { tokens } => {
+            let seen = cache.layers[layer].seen;
+            let held: Vec<usize> = cache.layers[layer].heads.iter().map(Vec::len).collect();
+            let reach = &cache.settings.profile.reach;
+            streaming_heads::keep(reach, layer, tokens, budget, seen, &held)
+        }
+        Allocate::LayerRatios(ratios) => {
+            let share = ratios[layer] * cache.layers[layer].seen as f64;
+            all_heads((share.floor() as usize).max(method.least_budget()))
+        }
+        Allocate::AboveThreshold(threshold) => {
+            let recent = method.recent_of(budget);
+            let of_head = |scores: &Vec<f64>| {
+                let end = scores.len().saturating_sub(recent).max(method.sinks.min(scores.len()));
+                let body = &scores[method.sinks.min(scores.len())..end];
+                for score in body {
+                    margin.score(relative(*score, threshold));
+                }
+                let above = body.iter().filter(|score| **score >= threshold).count();
+                (above + scores.len() - body.len()).min(budget).max(1)
+            };
+            method.score.scores(cache, layer, &mut Margin::new()).iter().map(of_head).collect()
+        }
+        Allocate::OneThreshold => panic!("there is no second pass"),
         Allocate::ErrorAware(layers) => all_heads(of_layer(cache, layer, layers)),
     }
 }

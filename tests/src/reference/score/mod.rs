@@ -1,19 +1,23 @@
 //! What an entry is worth.
 
 pub mod accumulated;
+pub mod block_wise;
 pub mod chunk_attention;
 pub mod compactor;
 pub mod critical;
 pub mod cur;
+pub mod drop_error;
 pub mod expected_attention;
 pub mod global_local;
 pub mod key_difference;
 pub mod key_norm;
 pub mod lag_relative;
 pub mod leverage;
+pub mod query_direction;
 pub mod random;
 pub mod redundancy;
 pub mod robust;
+pub mod trigonometric;
 pub mod variance;
 pub mod whole_chunks;
 pub mod window;
@@ -141,6 +145,34 @@ pub enum Score {
         /// Of what.
         inner: Inner,
     },
+    /// KeyDiff's blocks: what is left where the budget competes with one block after the other.
+    Blocks {
+        /// Tokens of a block.
+        length: usize,
+        /// By what.
+        inner: Inner,
+    },
+    /// DropKV: how far the last queries' outputs would move without a token.
+    Drop {
+        /// Queries.
+        window: usize,
+        /// Smoothing.
+        pool: Option<Pool>,
+    },
+    /// Q-Filter: how far a key points along what queries share.
+    Direction,
+    /// TriAttention: what the mean query will give a key.
+    Trigonometric {
+        /// The furthest position ahead.
+        future: usize,
+    },
+    /// KVzip: what queries that repeat the prompt give a token, of which a cache alone knows nothing.
+    Repeat {
+        /// Tokens repeated at a time.
+        tokens: usize,
+        /// KVzip+.
+        normalize: bool,
+    },
 }
 
 impl Score {
@@ -160,6 +192,10 @@ impl Score {
                 | Self::Redundancy { .. }
                 | Self::Chunks { .. }
                 | Self::Critical { .. }
+                | Self::Blocks { .. }
+                | Self::Drop { .. }
+                | Self::Direction
+                | Self::Trigonometric { .. }
         )
     }
 
@@ -217,6 +253,13 @@ impl Score {
             Self::Chunks { length, inner } => {
                 whole_chunks::scores(cache, layer, length, inner, margin)
             }
+            Self::Blocks { length, inner } => {
+                block_wise::scores(cache, layer, length, inner, margin)
+            }
+            Self::Drop { window, pool } => drop_error::scores(cache, layer, window, pool),
+            Self::Direction => query_direction::scores(cache, layer),
+            Self::Trigonometric { future } => trigonometric::scores(cache, layer, future),
+            Self::Repeat { .. } => panic!("there is no second pass"),
         }
     }
 }

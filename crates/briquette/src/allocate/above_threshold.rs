@@ -1,0 +1,54 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Allocation, Allocator};
+use crate::{LayerView, Result, check};
+
+/// As many entries as score at least `threshold`, a head for itself, and what is protected; at most the budget. The rule by which
+/// DMS (Łańcucki et al., 2025, [arXiv 2506.05345](https://arxiv.org/abs/2506.05345)) evicts, with a score in place of trained
+/// decisions, as in DMSPress of kvpress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AboveThreshold {
+    /// The least score that stays.
+    pub threshold: f64,
+}
+
+impl Allocator for AboveThreshold {
+    fn name(&self) -> &str {
+        "above-threshold"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}", self.name(), self.threshold)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.threshold.is_finite() {
+            return Ok(());
+        }
+        check::refuse("allocate.threshold", self.threshold, "a finite number")
+    }
+
+    fn reads_scores(&self) -> bool {
+        true
+    }
+
+    fn allocates_heads(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        let scores = view.scores(self.name())?.clone();
+        let columns = scores.dims()[2];
+        let scores = scores.try_into_vec_as::<f32>()?;
+        let of_head = |(index, &held): (usize, &usize)| {
+            let budget = view.budget[index / view.shape.kv_heads];
+            let own = &scores[index * columns..][columns - held..columns];
+            let sinks = view.protect.sinks.min(held);
+            let end = held.saturating_sub(view.protect.recent_tokens(budget)).max(sinks);
+            let above = own[sinks..end].iter().filter(|&&it| f64::from(it) >= self.threshold);
+            (above.count() + held - (end - sinks)).min(budget).max(1)
+        };
+        Ok(Allocation::Heads(view.held.iter().enumerate().map(of_head).collect()))
+    }
+}

@@ -1,0 +1,42 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Allocation, Allocator};
+use crate::{Error, LayerView, Result, check};
+
+/// A share of the tokens seen for each layer, as it is given: PerLayerCompressionPress of kvpress. The policy's budget does not
+/// matter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerRatios {
+    /// What each layer keeps, from 0 to 1; at least what is protected.
+    pub ratios: Vec<f64>,
+}
+
+impl Allocator for LayerRatios {
+    fn name(&self) -> &str {
+        "layer-ratios"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {:?}", self.name(), self.ratios)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.ratios.iter().try_for_each(|ratio| check::share("allocate.ratios", *ratio))
+    }
+
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        let (given, layers) = (self.ratios.len(), view.shape.layers);
+        let ratio = self.ratios.get(view.layer).filter(|_| given == layers);
+        let Some(ratio) = ratio else {
+            return Err(Error::InvalidParameter {
+                parameter: "allocate.ratios",
+                value: format!("{given} numbers"),
+                must_be: format!("one for each of {layers} layers"),
+            });
+        };
+        let least = view.protect.least().max(1);
+        let keep = |seen: &usize| ((*seen as f64 * ratio) as usize).max(least);
+        Ok(Allocation::Rows(view.seen.iter().map(keep).collect()))
+    }
+}

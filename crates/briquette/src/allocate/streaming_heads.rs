@@ -1,0 +1,71 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Allocation, Allocator};
+use crate::{LayerView, Result, check};
+
+/// Everything for heads that look far back, and `tokens` for those that stream: DuoAttention (Xiao et al., 2024,
+/// [arXiv 2410.10819](https://arxiv.org/abs/2410.10819)), with heads ranked on the fly by what the model's
+/// [profile](crate::QueryStatistics::reach) says of their mean queries and keys.
+///
+/// As many heads keep everything as the budget of all layers allows, those that reach furthest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamingHeads {
+    /// Tokens of a head that streams, the protected ones included.
+    pub tokens: usize,
+}
+
+impl Allocator for StreamingHeads {
+    fn name(&self) -> &str {
+        "streaming-heads"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}", self.name(), self.tokens)
+    }
+
+    fn check(&self) -> Result<()> {
+        check::count("allocate.tokens", self.tokens)
+    }
+
+    fn reads_profile(&self) -> bool {
+        true
+    }
+
+    fn allocates_heads(&self) -> bool {
+        true
+    }
+
+    fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
+        let reach = &view.query_statistics(self.name())?.reach;
+        let (layers, heads) = (view.shape.layers, view.shape.kv_heads);
+        let mut order: Vec<(usize, usize)> =
+            (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))).collect();
+        let of = |&(layer, head): &(usize, usize)| reach[layer][head];
+        // Of equals the earlier first: the sort is stable.
+        order.sort_by(|a, b| of(b).total_cmp(&of(a)));
+        let mut rank = vec![0; heads];
+        for (place, (layer, head)) in order.into_iter().enumerate() {
+            if layer == view.layer {
+                rank[head] = place;
+            }
+        }
+        let mut keep = Vec::with_capacity(view.held.len());
+        for (row, &budget) in view.budget.iter().enumerate() {
+            let (seen, streams) = (view.seen[row], self.tokens.min(budget).max(1));
+            let whole = match seen.checked_sub(streams) {
+                None | Some(0) => layers * heads,
+                Some(more) => (budget - streams.min(budget)) * layers * heads / more,
+            };
+            let held = &view.held[row * heads..][..heads];
+            keep.extend(
+                rank.iter().zip(held).map(
+                    |(&rank, &held)| {
+                        if rank < whole { held.max(1) } else { streams }
+                    },
+                ),
+            );
+        }
+        Ok(Allocation::Heads(keep))
+    }
+}

@@ -1,0 +1,316 @@
+//! KVzip: a second pass over prompts of different lengths, in parts, against the f64 reference.
+
+use briquette::{
+    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, Schedule,
+    allocate::{HeadAdaptive, Uniform},
+    policy::PositionMode,
+    position::RotaryEmbedding,
+    score::{Critical, ReconstructionAttention},
+};
+use briquette_tests::{
+    backends::{backends, host},
+    reference::{
+        Encoding, Head,
+        reconstruction::{Repeated, kept},
+        score::critical::projection,
+    },
+    session::{compare, heads, tolerance},
+};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 8 };
+const GROUP: usize = 2;
+const SINKS: usize = 2;
+const HIDDEN: usize = 6;
+/// Tokens of each row.
+const LENGTHS: [usize; 2] = [11, 7];
+/// Tokens repeated at a time.
+const PART: usize = 5;
+/// Tokens that repeat each part of each row: the second row has nothing left of the third.
+const REPEATS: [[usize; 2]; 3] = [[7, 6], [9, 5], [3, 1]];
+const THETA: f64 = 10_000.0;
+
+/// Queries, keys and values of some tokens of one row and layer.
+struct Tokens {
+    q: Vec<Head>,
+    k: Vec<Head>,
+    v: Vec<Head>,
+    /// Hidden states, `[tokens][HIDDEN]`.
+    hidden: Head,
+}
+
+/// Queries, keys, and values.
+const PARTS: [fn(&Tokens) -> &Vec<Head>; 3] = [|t| &t.q, |t| &t.k, |t| &t.v];
+
+fn draw(rng: &mut ChaCha8Rng, tokens: usize) -> Tokens {
+    let mut head = |width: usize| -> Head {
+        let mut number = || f64::from((rng.random::<f32>() - 0.5) * 4.0);
+        (0..tokens).map(|_| (0..width).map(|_| number()).collect()).collect()
+    };
+    Tokens {
+        q: (0..SHAPE.query_heads).map(|_| head(SHAPE.head_dim)).collect(),
+        k: (0..SHAPE.kv_heads).map(|_| head(SHAPE.head_dim)).collect(),
+        v: (0..SHAPE.kv_heads).map(|_| head(SHAPE.head_dim)).collect(),
+        hidden: head(HIDDEN),
+    }
+}
+
+/// Rows as one tensor, shorter ones padded at the left with what must not matter.
+fn tensor(rows: &[&[Head]], device: &Device) -> Tensor<4> {
+    let columns = rows.iter().map(|row| row[0].len()).max().unwrap();
+    let width = rows[0][0][0].len();
+    let mut numbers = Vec::new();
+    for head in rows.iter().flat_map(|row| row.iter()) {
+        numbers.extend(std::iter::repeat_n(-6.5_f32, (columns - head.len()) * width));
+        numbers.extend(head.iter().flatten().map(|x| *x as f32));
+    }
+    let data = TensorData::new(numbers, [rows.len(), rows[0].len(), columns, width]);
+    Tensor::from_data(data, device)
+}
+
+/// All that is drawn: `[row][layer]`, and `[part][row][layer]`.
+struct Drawn {
+    prompts: Vec<Vec<Tokens>>,
+    parts: Vec<Vec<Vec<Tokens>>>,
+}
+
+impl Drawn {
+    fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut layers = |tokens: usize| -> Vec<Tokens> {
+            (0..SHAPE.layers).map(|_| draw(&mut rng, tokens)).collect()
+        };
+        let prompts = LENGTHS.into_iter().map(&mut layers).collect();
+        let parts = REPEATS.into_iter().map(|rows| rows.into_iter().map(&mut layers).collect());
+        let parts = parts.collect();
+        Self { prompts, parts }
+    }
+
+    fn repeated(&self, part: usize, row: usize, layer: usize, head: usize) -> Repeated<'_> {
+        let (prompt, new) = (&self.prompts[row][layer], &self.parts[part][row][layer]);
+        Repeated {
+            keys: &prompt.k[head],
+            values: &prompt.v[head],
+            queries: new.q[head * GROUP..(head + 1) * GROUP].iter().collect(),
+            new_keys: &new.k[head],
+            new_values: &new.v[head],
+            encoding: Encoding::Rotary { theta: THETA },
+            scale: 1.0 / (SHAPE.head_dim as f64).sqrt(),
+        }
+    }
+
+    /// `[layer][head][token]` of a row.
+    fn scores(&self, row: usize, normalize: bool) -> Vec<Vec<Vec<f64>>> {
+        let of_head = |layer: usize, head: usize| {
+            let reach: Vec<Vec<f64>> = (head * GROUP..(head + 1) * GROUP)
+                .map(|query_head| {
+                    let rows = projection(layer, query_head, SHAPE.head_dim);
+                    let length = |value: &Vec<f64>| {
+                        let output = |o: usize| {
+                            value.iter().zip(&rows).map(|(x, row)| x * row[o]).sum::<f64>()
+                        };
+                        (0..rows[0].len()).map(|o| output(o).powi(2)).sum::<f64>().sqrt()
+                    };
+                    self.prompts[row][layer].v[head].iter().map(length).collect()
+                })
+                .collect();
+            let mut scores = Vec::new();
+            for part in 0..REPEATS.len() {
+                let end = LENGTHS[row].min((part + 1) * PART);
+                let range = (part * PART).min(end)..end;
+                let asks: Vec<f64> = self.parts[part][row][layer]
+                    .hidden
+                    .iter()
+                    .map(|x| x.iter().map(|x| x * x).sum::<f64>().sqrt())
+                    .collect();
+                let lengths = normalize.then_some((&asks[..], &reach[..]));
+                scores.extend(self.repeated(part, row, layer, head).most(range, SINKS, lengths));
+            }
+            scores
+        };
+        let layers = 0..SHAPE.layers;
+        layers.map(|layer| (0..SHAPE.kv_heads).map(|head| of_head(layer, head)).collect()).collect()
+    }
+
+    /// A cache of the prompts, and what the second pass gave; outputs are compared on the way.
+    fn play(&self, policy: Policy, device: &Device) -> (KvCache, Vec<Tensor<3>>) {
+        let rope = RotaryEmbedding::new(SHAPE.head_dim, 64, THETA, device).unwrap();
+        let weight = |layer| {
+            let rows =
+                (0..SHAPE.query_heads).flat_map(|head| projection(layer, head, SHAPE.head_dim));
+            let rows: Vec<Vec<f64>> = rows.collect();
+            let numbers = rows.iter().flatten().map(|x| *x as f32).collect();
+            Tensor::<2>::from_data(TensorData::new(numbers, [rows.len(), rows[0].len()]), device)
+        };
+        let config =
+            CacheConfig::default().with_output_weights((0..SHAPE.layers).map(weight).collect());
+        let mut cache = KvCache::with_config(SHAPE, policy, config, device).unwrap();
+        let padding = LENGTHS.iter().map(|length| LENGTHS[0] - length).collect();
+        cache.begin_prompt(Prompt::new(LENGTHS[0]).left_padding(padding)).unwrap();
+        let rows = |rows: &[Vec<Tokens>], layer: usize, of: fn(&Tokens) -> &Vec<Head>| {
+            let rows: Vec<&[Head]> = rows.iter().map(|row| &of(&row[layer])[..]).collect();
+            tensor(&rows, device)
+        };
+        for layer in 0..SHAPE.layers {
+            let [q, k, v] = PARTS.map(|of| rows(&self.prompts, layer, of));
+            cache.attend(layer, q, k, v, &rope).unwrap();
+        }
+        assert_eq!(cache.kept_by_head(1).unwrap(), [[11, 11], [7, 7]], "nothing yet");
+
+        let mut pass = cache.reconstruction().unwrap().unwrap();
+        for (number, (part, repeats)) in self.parts.iter().zip(REPEATS).enumerate() {
+            pass.begin(number * PART..(number + 1) * PART, &repeats).unwrap();
+            for layer in 0..SHAPE.layers {
+                let hidden: Vec<Vec<Head>> =
+                    part.iter().map(|row| vec![row[layer].hidden.clone()]).collect();
+                let hidden: Vec<&[Head]> = hidden.iter().map(Vec::as_slice).collect();
+                pass.hidden_states(&tensor(&hidden, device).squeeze_dim::<3>(1));
+                let [q, k, v] = PARTS.map(|of| rows(part, layer, of));
+                let found = heads(pass.attend(layer, q, k, v, &rope).unwrap());
+                for (row, found) in found.into_iter().enumerate() {
+                    let padding = repeats.iter().max().unwrap() - repeats[row];
+                    let found: Vec<Head> =
+                        found.into_iter().map(|head| head[padding..].to_vec()).collect();
+                    let expected: Vec<Head> = (0..SHAPE.kv_heads)
+                        .flat_map(|head| self.repeated(number, row, layer, head).outputs())
+                        .collect();
+                    compare(
+                        &found,
+                        &expected,
+                        tolerance(DType::F32),
+                        &format!("part {number}, row {row}"),
+                    );
+                }
+            }
+        }
+        let given = pass.finish();
+        assert_eq!(cache.tokens_seen(), LENGTHS, "a second pass leaves the cache as it is");
+        (cache, given)
+    }
+}
+
+/// Row by row, head by head: the positions that a layer keeps.
+fn positions(cache: &KvCache) -> Vec<Vec<Vec<Vec<usize>>>> {
+    let layers: Vec<_> =
+        (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap()).collect();
+    (0..LENGTHS.len()).map(|row| layers.iter().map(|layer| layer[row].clone()).collect()).collect()
+}
+
+fn kvzip(normalize: bool, budget: Budget) -> Policy {
+    let score = ReconstructionAttention { tokens: PART, normalize };
+    Policy::kvzip(budget).with_sinks(SINKS).with_score(score)
+}
+
+#[test]
+fn kept_tokens_are_those_of_the_reference() {
+    const KEEP: usize = 4;
+    for backend in backends() {
+        for normalize in [false, true] {
+            for mode in [PositionMode::Written, PositionMode::Deferred, PositionMode::InCache] {
+                let clear = |drawn: &Drawn| {
+                    (0..2).all(|row| kept(&drawn.scores(row, normalize), SINKS, KEEP).1 > 1e-3)
+                };
+                let drawn = (0..100).map(Drawn::new).find(clear).unwrap();
+                let policy = kvzip(normalize, Budget::Tokens(KEEP)).with_positions(mode);
+                let (mut cache, given) = drawn.play(policy, &backend.device);
+                for (layer, given) in given.iter().enumerate() {
+                    let given = given.clone().try_into_vec_as::<f32>().unwrap();
+                    for (index, found) in given.chunks(LENGTHS[0]).enumerate() {
+                        let (row, head) = (index / SHAPE.kv_heads, index % SHAPE.kv_heads);
+                        let expected = &drawn.scores(row, normalize)[layer][head];
+                        let found = &found[LENGTHS[0] - LENGTHS[row]..];
+                        for (a, b) in found.iter().zip(expected) {
+                            assert!((f64::from(*a) - b).abs() < 1e-5, "{found:?}, {expected:?}");
+                        }
+                    }
+                }
+                let before = cache.bytes_held();
+                cache.compress_by(&given).unwrap();
+                let expected = [0, 1].map(|row| kept(&drawn.scores(row, normalize), SINKS, KEEP).0);
+                assert_eq!(positions(&cache), expected, "{}, {normalize}, {mode:?}", backend.name);
+                assert!(cache.bytes_held() < before, "{} of {before}", cache.bytes_held());
+            }
+        }
+    }
+}
+
+/// A scorer around it, and allocators that look at one layer at a time.
+#[test]
+fn other_allocators_and_scorers_around_it() {
+    let drawn = Drawn::new(3);
+    let budget = Budget::Tokens(4);
+    let each = kvzip(false, budget).with_allocate(Uniform {});
+    let (mut cache, given) = drawn.play(each, &host());
+    cache.compress_by(&given).unwrap();
+    let highest = |row: usize, layer: usize, head: usize| {
+        let scores = &drawn.scores(row, false)[layer][head];
+        let mut order: Vec<usize> = (SINKS..scores.len()).collect();
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        let mut kept: Vec<usize> = (0..SINKS).chain(order.into_iter().take(4 - SINKS)).collect();
+        kept.sort_unstable();
+        kept
+    };
+    for (row, layers) in positions(&cache).iter().enumerate() {
+        for (layer, heads) in layers.iter().enumerate() {
+            for (head, found) in heads.iter().enumerate() {
+                assert_eq!(*found, highest(row, layer, head), "{row} {layer} {head}");
+            }
+        }
+    }
+    // Layers have their own budgets, heads share them.
+    let shared =
+        kvzip(false, budget).with_allocate(HeadAdaptive { floor: 0.0, ..Default::default() });
+    let (mut cache, given) = drawn.play(shared, &host());
+    cache.compress_by(&given).unwrap();
+    for layer in 0..SHAPE.layers {
+        for heads in cache.kept_by_head(layer).unwrap() {
+            assert_eq!(heads.iter().sum::<usize>(), 8, "{heads:?}");
+        }
+    }
+    let critical = Critical::of(ReconstructionAttention { tokens: PART, normalize: false });
+    let around = kvzip(false, budget).with_score(critical);
+    let (mut cache, given) = drawn.play(around, &host());
+    cache.compress_by(&given).unwrap();
+    let all =
+        (0..SHAPE.layers).map(|layer| cache.kept_by_head(layer).unwrap()[0].iter().sum::<usize>());
+    assert_eq!(all.sum::<usize>(), 4 * SHAPE.layers * SHAPE.kv_heads);
+}
+
+#[test]
+fn what_cannot_be_repeated_is_refused() {
+    let device = host();
+    let every = kvzip(false, Budget::Tokens(4)).with_schedule(Schedule::always(8));
+    assert!(every.check().unwrap_err().to_string().contains("schedule.decode-every"));
+    let empty = KvCache::new(SHAPE, kvzip(false, Budget::Tokens(4)), &device).unwrap();
+    assert!(matches!(empty.reconstruction(), Err(Error::Stage { .. })));
+    let other = KvCache::new(SHAPE, Policy::snapkv(Budget::Tokens(48)), &device).unwrap();
+    assert!(other.reconstruction().unwrap().is_none());
+
+    let drawn = Drawn::new(4);
+    let (mut cache, given) = drawn.play(kvzip(true, Budget::Tokens(4)), &device);
+    let mut pass = cache.reconstruction().unwrap().unwrap();
+    assert!(matches!(pass.begin(0..5, &[3]), Err(Error::PaddingRows { expected: 2, found: 1 })));
+    assert!(matches!(pass.begin(0..5, &[3, 0]), Err(Error::EmptyPrompt { row: 1, .. })));
+    pass.begin(0..5, &[3, 3]).unwrap();
+    let x = |heads: usize, tokens: usize| Tensor::<4>::zeros([2, heads, tokens, 8], &device);
+    let rope = RotaryEmbedding::new(SHAPE.head_dim, 14, THETA, &device).unwrap();
+    let wrong = pass.attend(0, x(4, 2), x(2, 2), x(2, 2), &rope).unwrap_err().to_string();
+    assert!(wrong.contains("2 columns that no part was begun for"), "{wrong}");
+    // KVzip+ without hidden states.
+    let wrong = pass.attend(0, x(4, 3), x(2, 3), x(2, 3), &rope).unwrap_err().to_string();
+    assert!(wrong.contains("hidden states of layer 0"), "{wrong}");
+    pass.begin(0..5, &[4, 3]).unwrap();
+    let short = pass.attend(0, x(4, 4), x(2, 4), x(2, 4), &rope);
+    assert!(matches!(short, Err(Error::PositionOverflow { position: 14, max: 14 })), "{short:?}");
+    // Scores of something else.
+    let before = positions(&cache);
+    assert!(matches!(cache.compress_by(&given[..1]), Err(Error::Stage { .. })));
+    let wide = vec![Tensor::<3>::zeros([2, 2, 12], &device); 2];
+    assert!(matches!(cache.compress_by(&wide), Err(Error::Stage { .. })));
+    assert_eq!(positions(&cache), before);
+    // Once compressed there is nothing whole to repeat.
+    cache.compress_by(&given).unwrap();
+    assert!(matches!(cache.reconstruction(), Err(Error::Stage { .. })));
+}
