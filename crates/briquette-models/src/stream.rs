@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use crate::{
     Error, GenerateOptions, Model, Result, Timing,
     generate::{columns, prefill},
+    reconstruct,
     sample::Sampler,
 };
 
@@ -54,6 +55,7 @@ impl<'a> TokenStream<'a> {
         let sampler = Sampler::new(options, prompt, 0)?;
         let start = Instant::now();
         let logits = prefill(model, &[prompt], cache, options.chunk)?;
+        reconstruct(model, &[prompt], cache, &options.instruction)?;
         model.device().sync()?;
         let timing =
             Timing { prompt_tokens: prompt.len(), prefill: start.elapsed(), ..Timing::default() };

@@ -1,17 +1,14 @@
-use std::{
-    io::{self, BufRead, IsTerminal, Write},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::io::{self, BufRead, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use briquette::{Budget, KvCache, Policy};
-use briquette_models::{ChatMessage, ChatTemplate, Conversation, Error as ModelError, TokenStream};
-use signal_hook::{consts::SIGINT, flag};
+use briquette_models::{
+    ChatMessage, ChatTemplate, Conversation, Error as ModelError, Instruction, Interrupt,
+    TokenStream,
+};
 
 use super::{
+    interrupt,
     model::{Loaded, ModelArgs},
     output::{Stream, bytes, note},
     policy,
@@ -57,7 +54,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let loaded = args.model.load()?;
     entry.policy = args.profile.of(&loaded)?.attached(entry.policy)?;
     let template = args.template.of(&loaded.dir)?;
-    let interrupt = Interrupt::new().context("cannot listen to Ctrl-C")?;
+    let interrupt = interrupt::flag();
     let mut chat = Chat {
         cache: loaded.model.cache(entry.policy.clone())?,
         conversation: begin(&args, &template, &loaded),
@@ -73,11 +70,12 @@ pub(super) fn run(args: Args) -> Result<()> {
             let _ = io::stderr().write_all(b"> ").and_then(|()| io::stderr().flush());
         }
         let mut line = String::new();
-        interrupt.idle();
+        // While nothing is computed, Ctrl-C is as a second one: it ends the program.
+        interrupt.set();
         if lines.read_line(&mut line).context("cannot read stdin")? == 0 {
             return Ok(());
         }
-        interrupt.busy();
+        interrupt.clear();
         match line.trim() {
             "" => {}
             "/reset" => {
@@ -123,13 +121,20 @@ impl Chat<'_> {
             None => usize::MAX,
         };
         let stop = model.config().eos_token_ids.clone();
-        let options = self.args.sampling.options(self.args.max_new_tokens.min(room), stop);
+        let options = self.args.sampling.options(
+            self.args.max_new_tokens.min(room),
+            stop,
+            Instruction::new(tokenizer)?,
+        );
         let spinner = progress::spinner(format!("reading {} tokens", turn.tokens.len()));
         let mut stream = TokenStream::new(model, &turn.tokens, &mut self.cache, &options)?;
         let mut decoder = tokenizer.stream();
         let mut answer = String::new();
-        while !interrupt.came() {
+        while !interrupt.is_set() {
             let Some(token) = stream.next() else { break };
+            if matches!(token, Err(ModelError::Interrupted)) {
+                break;
+            }
             spinner.clear();
             let piece = decoder.push(token?)?;
             self.out.show(&piece)?;
@@ -161,34 +166,5 @@ impl Chat<'_> {
             bytes(held),
             bytes(full),
         ))
-    }
-}
-
-/// Ctrl-C: it ends the program while nothing is computed, else it is noted.
-struct Interrupt {
-    came: Arc<AtomicBool>,
-    idle: Arc<AtomicBool>,
-}
-
-impl Interrupt {
-    fn new() -> io::Result<Self> {
-        let interrupt = Self { came: Arc::default(), idle: Arc::default() };
-        // In this order: one that comes while nothing is computed need not be noted.
-        flag::register_conditional_shutdown(SIGINT, 130, interrupt.idle.clone())?;
-        flag::register(SIGINT, interrupt.came.clone())?;
-        Ok(interrupt)
-    }
-
-    fn idle(&self) {
-        self.idle.store(true, Ordering::SeqCst);
-    }
-
-    fn busy(&self) {
-        self.idle.store(false, Ordering::SeqCst);
-        self.came.store(false, Ordering::SeqCst);
-    }
-
-    fn came(&self) -> bool {
-        self.came.load(Ordering::SeqCst)
     }
 }

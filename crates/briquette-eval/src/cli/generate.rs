@@ -7,9 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use briquette::Budget;
-use briquette_models::{
-    ChatMessage, Error as ModelError, Instruction, Timing, generate_until,
-};
+use briquette_models::{ChatMessage, Error as ModelError, Instruction, Timing, generate_until};
 use serde::Serialize;
 
 use super::{
