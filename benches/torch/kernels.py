@@ -467,13 +467,13 @@ def linear(b):
         x = {i: b.noise(count, i) for i in (hidden, inner)}
         for name, (i, o) in sizes.items():
             row = f"linear/{count}/{name}"
-            if b.wants(row):
+            if b.wants(row) and (name != "head" or count < 32768):
                 bytes_ = 2.0 * (i * o + count * (i + o))
                 sets = min(b.sets(bytes_), len(weights[name]))
                 b.run(row, "linear", lambda n: F.linear(x[i], weights[name][n]), sets, bytes_=bytes_,
                       operations=2.0 * count * i * o, shape=f"{count} × {i} to {o}")
         row = f"linear/{count}/step"
-        if b.wants(row):
+        if b.wants(row) and count < 32768:
             b.run(row, "linear", lambda _: [F.linear(x[w.shape[1]], w) for layer in zip(*(weights[name] for name in
                   ["qkv", "output", "gate-up", "down"])) for w in layer] + [F.linear(x[hidden], weights["head"][0])],
                   shape=f"{count} rows, {layers} layers and head")

@@ -60,6 +60,7 @@ const fn line(
 
 const SDPA_DECODE: Target = Target::OfPeer { factor: 1.2, variant: "sdpa" };
 const OF_PRODUCTS: Target = Target::OfPeer { factor: 1.15, variant: "linear" };
+const OF_PROMPT: Target = Target::OfPeer { factor: 1.5, variant: "linear" };
 const OF_LAYER: &[Target] = &[
     Target::OfOwn { factor: 0.05, row: "layer-prefill/whole", variant: "briquette" },
     Target::OfOwn { factor: 0.05, row: "layer-prefill", variant: "briquette" },
@@ -181,6 +182,16 @@ pub(super) const LINES: &[Line] = &[
     line("linear/256/down", &["linear"], &[]),
     line("linear/256/head", &["linear"], &[]),
     line("linear/256/step", &["linear"], &[OF_PRODUCTS]),
+    line("linear/1024/qkv", &["linear"], &[]),
+    line("linear/1024/output", &["linear"], &[]),
+    line("linear/1024/gate-up", &["linear"], &[]),
+    line("linear/1024/down", &["linear"], &[]),
+    line("linear/1024/head", &["linear"], &[]),
+    line("linear/1024/step", &["linear"], &[]),
+    line("linear/32768/qkv", &["linear"], &[OF_PROMPT]),
+    line("linear/32768/output", &["linear"], &[OF_PROMPT]),
+    line("linear/32768/gate-up", &["linear"], &[OF_PROMPT]),
+    line("linear/32768/down", &["linear"], &[OF_PROMPT]),
     line("cold-start", &[], &[Target::Seconds { seconds: 30.0 }]),
     line("cold-start/second", &[], &[]),
 ];
