@@ -224,7 +224,7 @@ pub(super) fn linear_tiles<E: Float>(
                                     pair.insert(side, sum);
                                 }
                             }
-                            let to = (first_row + row) * outputs + first_output + own;
+                            let to = (first_row + row) * output.stride(0) + first_output + own;
                             output[to / 2] = Pair::cast_from(pair);
                         }
                     } else {
