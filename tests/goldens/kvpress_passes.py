@@ -37,10 +37,9 @@ SIMLAYER = [
 ]
 WRAPPED = [  # wrapper, tokens, press inside, part that is removed, parameters
     ("block", 203, KeyDiffPress, 0.5, {"block_size": 32}),
-    ("block", 300, KnormPress, 0.75, {"block_size": 50}),
     ("dms", 300, KnormPress, 0.0, {"threshold": -9.0, "sliding_window_size": 32}),
     ("per_layer", 200, KnormPress, 0.0, {"compression_ratios": [0.0, 0.25, 0.5, 0.75, 0.5, 0.25, 0.5, 0.1]}),
-    ("rerotation", 200, KnormPress, 0.5, {}),
+    ("rerotation", 200, KnormPress, 0.75, {}),
 ]
 WRAPPERS = {"block": BlockPress, "dms": DMSPress, "per_layer": PerLayerCompressionPress, "rerotation": KeyRerotationPress}
 DUO_TEXTS = [(220, 0), (180, 31), (260, 57)]

@@ -738,7 +738,7 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
     vec![
         (Method::full(), Prefill::Never, None),
         (Method::local_window(), Prefill::AtEnd, Some(1)),
-        (Method::streaming_llm(), Prefill::AtEnd, Some(1)),
+        (Method::streaming_llm(), Prefill::EveryChunk, Some(1)),
         (Method::h2o(), Prefill::AtEnd, Some(1)),
         (Method::tova(), Prefill::AtEnd, Some(1)),
         (Method::snapkv(), Prefill::AtEnd, None),

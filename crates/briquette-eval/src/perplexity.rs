@@ -5,7 +5,7 @@
 //! The first token behind the prompt is fed but not scored: it is predicted before anything was compressed.
 
 use briquette::Policy;
-use briquette_models::{Error as ModelError, Model, prefill};
+use briquette_models::{Error as ModelError, Instruction, Model, prefill, reconstruct};
 use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +112,7 @@ pub fn loss(model: &Model, policy: &Policy, window: &[u32], prompt: usize) -> Re
     let (prompt, behind) = window.split_at(prompt.min(window.len()));
     let mut cache = model.cache(policy.clone())?;
     prefill(model, &[prompt], &mut cache, None)?;
+    reconstruct(model, &[prompt], &mut cache, &Instruction::default())?;
     let device = model.device();
     let token = |id: u32| -> Tensor<2, Int> {
         Tensor::from_data(TensorData::new(vec![id], [1, 1]), &device)
