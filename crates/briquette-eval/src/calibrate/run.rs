@@ -16,9 +16,9 @@ use crate::{
     journal::{Accept, Journal},
     observe, settings,
     tasks::{
-        generated::MOST_SAMPLES,
         haystack::Haystack,
         needle::{NeedlePrompt, NeedleTask, Place},
+        sample::MOST_SAMPLES,
         seed,
         text::Text,
     },

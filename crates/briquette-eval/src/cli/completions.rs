@@ -1,8 +1,8 @@
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::{Shell, generate};
 
-use super::{Cli, output::stdout};
+use super::output::stdout;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -11,8 +11,7 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
-    let mut command = Cli::command();
+pub(super) fn run(args: Args, mut command: Command) -> Result<()> {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     generate(args.shell, &mut command, name, &mut script);

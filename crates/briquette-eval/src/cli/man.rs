@@ -1,10 +1,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::Command;
 use clap_mangen::{Man, generate_to};
 
-use super::{Cli, output::stdout};
+use super::output::stdout;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -13,15 +13,13 @@ pub(super) struct Args {
     out: Option<PathBuf>,
 }
 
-pub(super) fn run(args: Args) -> Result<()> {
+pub(super) fn run(args: Args, command: Command) -> Result<()> {
     let Some(dir) = args.out else {
         let mut page = Vec::new();
-        Man::new(Cli::command()).render(&mut page)?;
+        Man::new(command).render(&mut page)?;
         return stdout(&String::from_utf8_lossy(&page));
     };
     let failed = || format!("cannot write the manual into {}", dir.display());
-    std::fs::create_dir_all(&dir)
-        .and_then(|()| generate_to(Cli::command(), &dir))
-        .with_context(failed)?;
+    std::fs::create_dir_all(&dir).and_then(|()| generate_to(command, &dir)).with_context(failed)?;
     stdout(&format!("the manual is in {}\n", dir.display()))
 }

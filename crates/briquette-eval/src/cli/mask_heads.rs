@@ -18,8 +18,8 @@ use crate::{
     report::{Environment, MaskReport, weak},
     settings,
     tasks::{
-        generated::MOST_SAMPLES,
         needle::{NeedleTask, Place},
+        sample::MOST_SAMPLES,
     },
 };
 

@@ -32,7 +32,7 @@ mod tune;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use self::output::Verbosity;
 use crate::{policy, report::table};
@@ -128,8 +128,8 @@ pub fn main() -> ExitCode {
         Command::Report(args) => report::run(args),
         Command::Score(args) => score::run(args),
         Command::Policies(args) => policies::run(args),
-        Command::Completions(args) => completions::run(args),
-        Command::Man(args) => man::run(args),
+        Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Man(args) => man::run(args, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -160,7 +160,6 @@ fn with_causes(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
 
     use std::io;
 

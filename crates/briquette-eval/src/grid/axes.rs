@@ -5,7 +5,7 @@ use briquette::{
 
 use crate::{
     Error, Result,
-    tasks::{generated::MOST_SAMPLES, needle::Place},
+    tasks::{needle::Place, sample::MOST_SAMPLES},
 };
 
 /// What a grid runs over. Every combination is measured.

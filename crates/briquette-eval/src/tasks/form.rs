@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use briquette_models::{ChatMessage, ChatTemplate};
 use serde::{Deserialize, Serialize};
 
-use super::{files::fill, needle};
+use super::{ember, files::fill};
 use crate::{Error, Result};
 
 /// Texts around a hidden number. `{word}` stands for the word it is hidden under, `{number}` for the number.
@@ -52,13 +52,13 @@ impl Form {
     /// What the embedded model was trained on: `One of the special magic numbers is WORD:NUMBER.`
     pub fn ember() -> Self {
         Self {
-            introduction: needle::introduction(needle::NOUN),
-            needle: needle::needle(needle::NOUN, WORD, NUMBER),
+            introduction: ember::introduction(ember::NOUN),
+            needle: ember::needle(ember::NOUN, WORD, NUMBER),
             question: format!(
                 "\nWhat is the special magic {} for {WORD} mentioned in the provided text?",
-                needle::NOUN
+                ember::NOUN
             ),
-            answer: format!(" The special magic {} is {WORD}:{NUMBER}", needle::NOUN),
+            answer: format!(" The special magic {} is {WORD}:{NUMBER}", ember::NOUN),
             chat: None,
         }
     }
@@ -173,7 +173,7 @@ mod tests {
         assert!(question.ends_with("for oak mentioned in the provided text is"), "{question}");
         assert_eq!(answer, " 123");
         let Asked { question, answer } = Form::ember().asked("oak", "123");
-        assert_eq!(question, needle::question(needle::NOUN, "oak"));
+        assert_eq!(question, ember::question(ember::NOUN, "oak"));
         assert_eq!(answer, "123");
     }
 

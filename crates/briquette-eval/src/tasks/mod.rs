@@ -1,6 +1,7 @@
 //! Tasks: prompts with a known answer, and text whose next token is known.
 
 mod assemble;
+mod ember;
 mod family;
 pub mod files;
 mod form;

@@ -25,31 +25,9 @@ use crate::{
 /// Digits of a number.
 pub(crate) const DIGITS: usize = 7;
 
-/// What these needles hide.
-pub(crate) const NOUN: &str = "number";
-
 /// Words a number may be hidden under. The embedded model never saw one of them in a needle.
 pub fn words() -> impl Iterator<Item = &'static str> {
     include_str!("../../assets/needle_words.txt").lines()
-}
-
-/// What comes before the haystack. `noun` is what is hidden, as `number`.
-pub(crate) fn introduction(noun: &str) -> String {
-    format!(
-        "\nSome special magic {noun}s are hidden within the following text. Make sure to memorize them. I will quiz \
-         you about the {noun}s afterwards.\n"
-    )
-}
-
-pub(crate) fn needle(noun: &str, key: &str, value: &str) -> String {
-    format!("\nOne of the special magic {noun}s is {key}:{value}.")
-}
-
-pub(crate) fn question(noun: &str, key: &str) -> String {
-    format!(
-        "\nWhat is the special magic {noun} for {key} mentioned in the provided text? The special magic {noun} is \
-         {key}:"
-    )
 }
 
 /// Which prompt to build. The same place always gives the same prompt.
@@ -181,6 +159,7 @@ mod tests {
     use std::{collections::HashSet, path::PathBuf};
 
     use super::*;
+    use crate::tasks::ember::{NOUN, introduction, needle, question};
 
     fn tokenizer() -> Tokenizer {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");

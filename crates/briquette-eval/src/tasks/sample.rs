@@ -6,6 +6,9 @@ use briquette_models::Tokenizer;
 
 use crate::{Result, metrics::Metric};
 
+/// The most samples of a cell: their list is held as a whole.
+pub(crate) const MOST_SAMPLES: usize = 1_000_000;
+
 /// Makes samples.
 pub trait Task: Debug + Send + Sync {
     /// The samples, in tokens of this tokenizer. The same seed gives the same samples.

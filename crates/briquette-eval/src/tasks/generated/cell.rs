@@ -2,7 +2,11 @@ use std::collections::BTreeMap;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::{Error, Result, grid::Question, tasks::seed};
+use crate::{
+    Error, Result,
+    grid::Question,
+    tasks::{sample::MOST_SAMPLES, seed},
+};
 
 /// The parameters all families share.
 #[derive(Clone, Copy, Debug)]
@@ -97,9 +101,6 @@ pub(super) fn at_least(
     }
     Ok(())
 }
-
-/// The most samples of a cell: their list is held as a whole.
-pub(crate) const MOST_SAMPLES: usize = 1_000_000;
 
 pub(super) fn at_most(
     task: &'static str,

@@ -31,7 +31,6 @@ pub use variables::{VariableForm, VariableTracking};
 pub use words::{CommonWords, FrequentWords};
 
 pub use crate::tasks::{Family, Labelled};
-pub(crate) use cell::MOST_SAMPLES;
 use common::{answer_room, both};
 
 use crate::tasks::family::{labelled, resolve};

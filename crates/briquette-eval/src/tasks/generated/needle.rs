@@ -18,6 +18,7 @@ use crate::{
     tasks::{
         Sample, Task, Turn,
         assemble::{self, Hiding},
+        ember,
         haystack::Haystack,
         needle, seed,
     },
@@ -210,7 +211,7 @@ impl Scene<'_> {
     fn introduction(&self, many: bool) -> String {
         let noun = self.value.noun();
         match self.form {
-            NeedleForm::Short => needle::introduction(noun),
+            NeedleForm::Short => ember::introduction(noun),
             NeedleForm::Ruler if many => format!(
                 "Some special magic {noun}s are hidden within the following text. Make sure to memorize it. I will \
                  quiz you about the {noun}s afterwards."
@@ -225,7 +226,7 @@ impl Scene<'_> {
     fn needle(&self, key: &str, value: &str) -> String {
         let noun = self.value.noun();
         match self.form {
-            NeedleForm::Short => needle::needle(noun, key, value),
+            NeedleForm::Short => ember::needle(noun, key, value),
             NeedleForm::Ruler => {
                 let before = if self.source.in_lines() { "\n" } else { " " };
                 format!("{before}One of the special magic {noun}s for {key} is: {value}.")
@@ -240,7 +241,7 @@ impl Scene<'_> {
                 "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
                  magic {noun}s are"
             ),
-            NeedleForm::Short => needle::question(noun, keys),
+            NeedleForm::Short => ember::question(noun, keys),
             NeedleForm::Ruler if many => format!(
                 "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
                  magic {noun}s for {keys} mentioned in the provided text are"
