@@ -31,10 +31,12 @@ impl Rows {
     /// Bytes of a row of so many numbers of `size` bytes each. CubeCL pads a row to a power of two from 16 bytes up,
     /// and from the alignment on to a multiple of that; a row of one number is not padded.
     pub fn bytes(self, numbers: usize, size: usize) -> usize {
-        let bytes = numbers * size;
+        let bytes = numbers.saturating_mul(size);
         match self.alignment {
             Some(alignment) if numbers > 1 => {
-                bytes.next_multiple_of(bytes.next_power_of_two().clamp(16, alignment.max(16)))
+                let row = bytes.checked_next_power_of_two().unwrap_or(usize::MAX);
+                let row = row.clamp(16, alignment.max(16));
+                bytes.checked_next_multiple_of(row).unwrap_or(usize::MAX)
             }
             _ => bytes,
         }

@@ -240,7 +240,7 @@ fn every_policy_runs_on_every_architecture() {
 /// Statistics of queries that differ from head to head.
 fn queries(shape: CacheShape) -> QueryStatistics {
     let number = |layer: usize, head: usize, channel: usize| {
-        ((3 * layer + 5 * head + 7 * channel) % 13) as f64 / 13.0 - 0.4
+        ((3 * layer + 5 * head + 7 * channel) % 13) as f64 / 16.0 - 0.375
     };
     let table = |heads: usize, width: usize, least: f64| -> Vec<Vec<Vec<f64>>> {
         let of_head = |layer, head| {
@@ -254,7 +254,7 @@ fn queries(shape: CacheShape) -> QueryStatistics {
     QueryStatistics {
         directions: table(shape.kv_heads, shape.head_dim, -1.0),
         means: table(shape.query_heads, shape.head_dim, -1.0),
-        lengths: table(shape.query_heads, shape.head_dim / 2, 0.05),
+        lengths: table(shape.query_heads, shape.head_dim / 2, 0.0625),
         reach: (0..shape.layers).map(reach).collect(),
     }
 }

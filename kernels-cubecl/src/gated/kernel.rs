@@ -21,7 +21,7 @@ pub(super) fn gated<E: Float, N: Size>(
     #[comptime] curve: Curve,
     #[define(E)] _type: ElemType,
 ) {
-    let place = CUBE_POS as usize * UNITS + UNIT_POS as usize;
+    let place = CUBE_POS * UNITS + UNIT_POS as usize;
     let row = place / vectors;
     if row < output.shape(0) {
         let width = gate.vector_size();

@@ -80,7 +80,7 @@ fn check(input: &LinearInput) -> Result<()> {
     check.countable("weight", &[inputs, outputs])?;
     check.countable("x", &[rows, inputs])?;
     check.countable("the product", &[rows, outputs])?;
-    if rows > MOST_LINEAR_ROWS && on_tensor_cores(&check, &input) {
+    if rows > MOST_LINEAR_ROWS && on_tensor_cores(&check, input) {
         check.cubes([blueprint::most_tiles(rows, outputs), 1, 1])?;
         return check.tensors(4);
     }

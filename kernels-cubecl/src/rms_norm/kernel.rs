@@ -17,7 +17,7 @@ pub(super) fn rms_norm<E: Float, N: Size>(
     #[comptime] weight_less_one: bool,
     #[define(E)] _type: ElemType,
 ) {
-    let row = CUBE_POS as usize;
+    let row = CUBE_POS;
     let unit = UNIT_POS as usize;
     let mut squares = Shared::<[f32]>::new_slice(UNITS);
     if row < x.shape(0) {

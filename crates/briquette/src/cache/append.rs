@@ -87,7 +87,7 @@ impl Appended {
         room: &Room,
     ) -> Result<StoreChange> {
         if !self.beside_store {
-            return Ok(StoreChange::Appended { tracks: self.tracks });
+            return Ok(StoreChange::Appended { tracks: Box::new(self.tracks) });
         }
         let capacity = room.grown(self.columns);
         Ok(StoreChange::Replaced { entries: Box::new(self.counted(store, held)?), capacity })

@@ -218,7 +218,7 @@ impl LayerCache {
             }
             StoreChange::Appended { tracks } => {
                 if !tracks.is_empty() {
-                    step.store.set_tracks(tracks);
+                    step.store.set_tracks(*tracks);
                 }
             }
         }

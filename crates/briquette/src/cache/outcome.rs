@@ -25,7 +25,7 @@ pub(super) struct Outcome {
 
 pub(super) enum StoreChange {
     /// The columns were appended; only what is counted of them is new.
-    Appended { tracks: Tracks },
+    Appended { tracks: Box<Tracks> },
     /// These entries are all there is, with room for so many columns.
     Replaced { entries: Box<Entries>, capacity: usize },
 }

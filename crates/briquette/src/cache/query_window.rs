@@ -187,6 +187,10 @@ impl Ring {
                 all[all.len().saturating_sub(size)..].to_vec()
             })
             .collect();
+        if rows.iter().all(Vec::is_empty) {
+            // Padding alone so far: a column of it.
+            return joined.narrow(total - 1, 1);
+        }
         let device = joined.queries.device();
         let of_queries = Selection::of_rows(&rows, heads, &device);
         let of_positions = Selection::of_rows(&rows, 1, &device);

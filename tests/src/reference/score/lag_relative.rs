@@ -18,8 +18,8 @@ fn of_head(entries: &[Entry], sinks: usize, lag: usize, margin: &mut Margin) -> 
     let partitions: Vec<&[Entry]> =
         entries.get(sinks..).unwrap_or_default().chunks_exact(lag).collect();
     if partitions.len() < 2 {
-        for index in sinks..entries.len() {
-            scores[index] = (index - sinks) as f64 / (entries.len() - sinks) as f64;
+        for (index, score) in scores.iter_mut().enumerate().skip(sinks) {
+            *score = (index - sinks) as f64 / (entries.len() - sinks) as f64;
         }
         return scores;
     }
@@ -72,11 +72,12 @@ mod tests {
         let vectors = [[9.0, 9.0], [1.0, 2.0], [1.0, 0.0], [0.0, 0.0], [1.0, 2.0], [5.0, 5.0]];
         let entries: Vec<Entry> = (0..6).map(|i| entry(i, &vectors[i], &vectors[i], 0.0)).collect();
         let mut margin = Margin::new();
-        let found = scores(&[entries.clone()], 1, 2, &mut margin);
+        let heads = [entries];
+        let found = scores(&heads, 1, 2, &mut margin);
         assert_near(&found[0], &[1.0, 0.0, 0.5, 1.0, 1.0, 1.0]);
         // A deviation of √½ against none.
         assert!((margin.scores - (1.0 - 1.0 / 0.5_f64.sqrt().exp())).abs() < 1e-12);
-        let found = scores(&[entries], 1, 4, &mut margin);
+        let found = scores(&heads, 1, 4, &mut margin);
         assert_near(&found[0], &[1.0, 0.0, 0.2, 0.4, 0.6, 0.8]);
     }
 }

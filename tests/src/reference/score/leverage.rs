@@ -13,8 +13,9 @@ pub fn solve(matrix: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
         for row in 0..n {
             if row != pivot {
                 let factor = rows[row][pivot] / rows[pivot][pivot];
-                for column in pivot..=n {
-                    rows[row][column] -= factor * rows[pivot][column];
+                let taken = rows[pivot].clone();
+                for (number, taken) in rows[row].iter_mut().zip(taken).skip(pivot) {
+                    *number -= factor * taken;
                 }
             }
         }
