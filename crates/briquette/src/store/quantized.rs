@@ -600,6 +600,11 @@ impl Store for QuantizedStore {
                 (held - old..held).chain(held + new - count..held + new).collect()
             })
             .collect();
+        if lists.iter().all(Vec::is_empty) {
+            // Padding behind padding.
+            self.tail.append(entries, counts);
+            return;
+        }
         let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
         let entries = gather_entries(self.tail.held().followed_by(entries), &selection);
         let capacity = self.tail.capacity().max(entries.columns());
