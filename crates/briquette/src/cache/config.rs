@@ -19,6 +19,9 @@ pub struct CacheConfig {
     pub softmax_scale: Option<f64>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
+    /// What tells the model from others of its shape, such as a hash of its weights: a [prefix](crate::Prefix) is taken up
+    /// for the model it was saved for.
+    pub model: Option<String>,
     /// The hot operations.
     pub ops: Arc<dyn Ops>,
 }
@@ -30,6 +33,7 @@ impl Default for CacheConfig {
             capacity: None,
             softmax_scale: None,
             input_check: InputCheck::default(),
+            model: None,
             ops: best(),
         }
     }
@@ -83,6 +87,12 @@ impl CacheConfig {
     /// Another factor for query-key products.
     pub fn with_softmax_scale(mut self, scale: f64) -> Self {
         self.softmax_scale = Some(scale);
+        self
+    }
+
+    /// What tells the model from others of its shape.
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.model = Some(model.into());
         self
     }
 

@@ -6,6 +6,7 @@ mod attend;
 mod compress;
 mod config;
 mod context;
+mod fork;
 mod input;
 mod inspect;
 mod kv_cache;
@@ -18,6 +19,7 @@ mod prompt;
 mod query_window;
 mod ranks;
 mod room;
+mod saved;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;

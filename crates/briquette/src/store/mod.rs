@@ -1,8 +1,11 @@
 //! Stage four: how the entries of a layer lie in memory.
 
+mod codec;
 mod dense;
 mod interface;
 mod layout;
+mod packed;
+mod paged;
 mod quantized;
 mod ragged;
 mod segmented;
@@ -18,4 +21,4 @@ pub use ragged::Ragged;
 pub use shared::Shared;
 pub(crate) use spec::StoreSpec;
 
-pub use crate::position::Encode;
+pub use crate::{position::Encode, prefix::Parts};
