@@ -122,9 +122,12 @@ impl Model {
     /// # Errors
     /// [`Error::Cache`] if the policy is invalid.
     pub fn cache(&self, policy: Policy) -> Result<KvCache> {
-        let config =
-            CacheConfig::default().with_dtype(self.dtype()).with_input_check(InputCheck::Prompt);
-        Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
+        Ok(KvCache::with_config(self.cache_shape(), policy, self.cache_config(), &self.device())?)
+    }
+
+    /// The configuration of such a cache, for those who add to it.
+    pub fn cache_config(&self) -> CacheConfig {
+        CacheConfig::default().with_dtype(self.dtype()).with_input_check(InputCheck::Prompt)
     }
 
     /// The logits after every token. A prompt that is padded, or comes in several calls, is declared to the

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod compare;
+mod compress;
 mod depths;
 mod fidelity;
 mod generate;
@@ -16,6 +17,7 @@ mod perplexity;
 mod policies;
 mod profile;
 mod progress;
+mod prompt;
 mod report;
 mod resume;
 mod run;
@@ -26,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::policy;
+use crate::{policy, prefix};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -46,6 +48,8 @@ pub struct Cli {
 enum Command {
     /// Continue a text on a compressed cache, and say what that took
     Generate(generate::Args),
+    /// Compress a text once and keep it in a file, for `generate --prefix` and run files to start from
+    Compress(compress::Args),
     /// Needle in a haystack: how well a model still finds a number in its compressed cache
     Needle(needle::Args),
     /// How well a model continues a text on a compressed cache
@@ -82,6 +86,7 @@ pub fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
+        Command::Compress(args) => compress::run(args),
         Command::Needle(args) => needle::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Fidelity(args) => fidelity::run(args),
