@@ -13,6 +13,7 @@ mod kv_cache;
 mod layer;
 mod observe;
 mod outcome;
+mod pages;
 mod place;
 mod progress;
 mod prompt;

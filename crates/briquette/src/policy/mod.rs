@@ -14,6 +14,6 @@ mod setters;
 pub use composition::Policy;
 pub use methods::{MethodInfo, methods};
 pub use positions::PositionMode;
-pub use schedule::{PrefillCompression, Schedule};
+pub use schedule::{AppendOnly, PrefillCompression, Schedule};
 
 pub use crate::budget::{Budget, Protect, Recent};

@@ -50,6 +50,11 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether it packs what is left anew when entries are dropped, which changes their numbers.
+    fn repacks_entries(&self) -> bool {
+        false
+    }
+
     /// Whether it holds what tokens share once.
     fn holds_shared_entries(&self) -> bool {
         false

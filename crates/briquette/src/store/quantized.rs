@@ -88,6 +88,10 @@ impl StoreBuilder for Quantized {
         true
     }
 
+    fn repacks_entries(&self) -> bool {
+        true
+    }
+
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         Box::new(PagedStore::new(*self, options))
     }
