@@ -59,11 +59,21 @@ fn policy(name: &str) -> Policy {
     if policy.reads_profile() { policy.with_profile(profile(SHAPE)) } else { policy }
 }
 
-fn names(backend: &Backend) -> Vec<String> {
-    if backend.is_quick() {
-        return methods().into_iter().map(|method| method.name).collect();
+/// Every method, every store under one that evicts, and decoding that only appends.
+fn policies(backend: &Backend) -> Vec<Policy> {
+    if !backend.is_quick() {
+        let names = ["full", "cake", "adakv", "d2o", "ems", "compresskv-kivi"];
+        return names.map(policy).to_vec();
     }
-    ["full", "cake", "adakv", "d2o", "ems", "compresskv-kivi"].map(str::to_owned).to_vec()
+    let mut all: Vec<Policy> = methods().iter().map(|method| policy(&method.name)).collect();
+    let of = |name: &str, method: &str| policy(method).with_name(name);
+    all.push(of("fp8", "full").with_store(Fp8 {}));
+    all.push(of("fp8 and h2o", "h2o").with_store(Fp8 {}));
+    let bits = TurboQuant { whole_layers: 1, residual: 8, ..TurboQuant::new(3, 2) };
+    all.push(of("turbo-quant", "full").with_store(bits));
+    all.push(of("turbo-quant and adakv", "adakv").with_store(bits));
+    all.push(of("append-only", "tova").with_schedule(Schedule::append_only(6, 3, 8)));
+    all
 }
 
 /// Everything one can see of a cache.
@@ -97,13 +107,14 @@ fn every_method_goes_on_bit_for_bit() {
         let device = &backend.device;
         let tokens = Tokens::new(1, 2, 260, device);
         let folder = Folder::new();
-        for name in names(&backend) {
+        for policy in policies(&backend) {
+            let name = policy.name();
             for dtype in backend.dtypes() {
                 for decoded in [0, 9] {
                     let what = format!("{name}, {dtype:?}, {decoded} decoded, {}", backend.name);
                     let config = CacheConfig::default().with_dtype(dtype).with_model("made up");
                     let new = || {
-                        KvCache::with_config(SHAPE, policy(&name), config.clone(), device).unwrap()
+                        KvCache::with_config(SHAPE, policy.clone(), config.clone(), device).unwrap()
                     };
                     let mut kept = new();
                     kept.begin_prompt(Prompt::new(180).left_padding(vec![0, 41])).unwrap();
@@ -114,7 +125,7 @@ fn every_method_goes_on_bit_for_bit() {
                     });
                     kept.save(folder.path()).unwrap();
                     let mut loaded =
-                        KvCache::load(folder.path(), SHAPE, policy(&name), config.clone(), device)
+                        KvCache::load(folder.path(), SHAPE, policy.clone(), config.clone(), device)
                             .unwrap();
                     let (found, expected) = (seen(&loaded), seen(&kept));
                     assert_eq!(found.1, expected.1, "{what}");
@@ -144,9 +155,9 @@ fn forks_go_on_alone() {
         let device = &backend.device;
         let prefix = Tokens::new(2, 1, 150, device);
         let questions = Tokens::new(3, 3, 60, device);
-        for name in names(&backend) {
-            let what = format!("{name}, {}", backend.name);
-            let mut origin = KvCache::new(SHAPE, policy(&name), device).unwrap();
+        for policy in policies(&backend) {
+            let what = format!("{}, {}", policy.name(), backend.name);
+            let mut origin = KvCache::new(SHAPE, policy, device).unwrap();
             prefix.give(&mut origin, 0, 140);
             (140..150).for_each(|token| {
                 prefix.give(&mut origin, token, token + 1);

@@ -25,9 +25,10 @@ pub(super) struct Step {
 impl Step {
     /// Takes the store of a layer, or makes one.
     pub(super) fn new(store: Option<Box<dyn Store>>, context: Context<'_>, batch: usize) -> Self {
-        let Context { shape, policy, config, observes, device, rows, .. } = context;
+        let Context { layer, shape, policy, config, observes, device, rows, .. } = context;
         let build = || {
             policy.store().build(StoreOptions {
+                layer,
                 shape,
                 batch,
                 dtype: config.dtype,

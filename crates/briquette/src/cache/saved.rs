@@ -85,6 +85,7 @@ impl KvCache {
         let mut cache = Self::with_config(shape, policy, config, device)?;
         let rows = Rows::of(device);
         let options = StoreOptions {
+            layer: 0,
             shape,
             batch: seen.len(),
             dtype: cache.config.dtype,
@@ -96,7 +97,8 @@ impl KvCache {
         let mut parts = prefix.into_parts();
         for (number, layer) in cache.layers.iter_mut().enumerate() {
             let of_layer = parts.take_parts(&format!("layer.{number}"));
-            *layer = LayerCache::restore(of_layer, &seen, &cache.policy, options.clone())?;
+            let options = StoreOptions { layer: number, ..options.clone() };
+            *layer = LayerCache::restore(of_layer, &seen, &cache.policy, options)?;
         }
         parts.finish()?;
         cache.rows = Some(rows);

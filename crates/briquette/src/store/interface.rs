@@ -77,6 +77,8 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoreOptions {
+    /// The layer it is for.
+    pub layer: usize,
     /// The dimensions of the cache.
     pub shape: CacheShape,
     /// Batch rows.

@@ -6,6 +6,7 @@ use super::{
     codec::Codec,
     packed::{Packed, Widths},
     paged::PagedStore,
+    words,
 };
 use crate::{CacheShape, Result, check, ops::PackedGroups, prefix::Parts};
 
@@ -111,10 +112,12 @@ impl Codec for Quantized {
     }
 
     fn widths(&self, head_dim: usize) -> [Widths; 2] {
-        let a_word = self.values_a_word();
         let of = |rows: usize, numbers: usize, group: usize| {
             let groups = rows * numbers / group;
-            Widths { words: rows * numbers.div_ceil(a_word), measures: vec![groups, groups] }
+            Widths {
+                words: rows * words::width(numbers, self.bits),
+                measures: vec![groups, groups],
+            }
         };
         [of(head_dim, self.group, self.group), of(self.group, head_dim, self.value_group(head_dim))]
     }
@@ -158,23 +161,10 @@ fn quantize(x: Tensor<3>, group: usize, bits: u8, dtype: DType) -> Packed {
     let step = scale.clone().mask_fill(flat, 1.0);
     let levels = ((x - low.clone()) / step).round().clamp(0.0, top);
 
-    let a_word = 32 / usize::from(bits);
-    let words = numbers.div_ceil(a_word);
-    let mut levels = levels.reshape([pages, rows, numbers]).int().cast(DType::I32);
-    if words * a_word > numbers {
-        let rest = [pages, rows, words * a_word - numbers];
-        let rest = Tensor::<3, Int>::zeros(rest, (&levels.device(), DType::I32));
-        levels = Tensor::cat(vec![levels, rest], 2);
-    }
-    let levels = levels.reshape([pages, rows, words, a_word]);
-    let mut packed = levels.clone().narrow(3, 0, 1);
-    for place in 1..a_word {
-        let shift = (place * usize::from(bits)) as i32;
-        let level = levels.clone().narrow(3, place, 1).bitwise_left_shift_scalar(shift);
-        packed = packed.bitwise_or(level);
-    }
+    let words = words::pack(levels.reshape([pages, rows, numbers]).int(), bits);
+    let width = words.dims()[2];
     let line = |x: Tensor<4>| x.reshape([pages, rows * groups]).cast(dtype);
-    Packed { words: packed.reshape([pages, rows * words]), measures: vec![line(scale), line(low)] }
+    Packed { words: words.reshape([pages, rows * width]), measures: vec![line(scale), line(low)] }
 }
 
 /// The numbers again, f32, `[pages, rows, numbers]`.
@@ -182,17 +172,8 @@ fn dequantize(packed: &Packed, rows: usize, numbers: usize, bits: u8) -> Tensor<
     let [pages, words] = packed.words.dims();
     let words = words / rows;
     let groups = packed.measures[0].dims()[1] / rows;
-    let a_word = 32 / usize::from(bits);
-    let mask = ((1_u32 << bits) - 1) as i32;
-    let levels: Vec<Tensor<4, Int>> = (0..a_word)
-        .map(|place| {
-            let shift = (place * usize::from(bits)) as i32;
-            let level = packed.words.clone().bitwise_right_shift_scalar(shift);
-            level.bitwise_and_scalar(mask).reshape([pages, rows, words, 1])
-        })
-        .collect();
-    let levels = Tensor::cat(levels, 3).reshape([pages, rows, words * a_word]);
-    let levels = levels.narrow(2, 0, numbers).float().cast(DType::F32);
+    let words = packed.words.clone().reshape([pages, rows, words]);
+    let levels = words::unpack(words, numbers, bits).float().cast(DType::F32);
     let levels = levels.reshape([pages, rows, groups, numbers / groups]);
     let line = |x: &Tensor<2>| x.clone().cast(DType::F32).reshape([pages, rows, groups, 1]);
     (levels * line(&packed.measures[0]) + line(&packed.measures[1])).reshape([pages, rows, numbers])
