@@ -94,3 +94,52 @@ fn what_is_no_prefix_of_this_model_is_refused() {
     fs::write(&file, &bytes[..last]).unwrap();
     assert!(refused(&ask, 1).contains("cut off"));
 }
+
+/// Every sample of a run follows what was kept.
+#[test]
+fn a_run_starts_from_a_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("document.prefix");
+    let kept = json(&["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
+    let run = folder.path().join("run.toml");
+    let of = |more: &str| {
+        let models = format!("[[models]]\ndir = {:?}\n", text(&model));
+        format!("name = \"prefixes\"\n{models}[[policies]]\nprefix = \"document.prefix\"\n{more}")
+    };
+    let needle = "[[tasks.needle]]\nlengths = [256]\nask = [\"after\"]\n";
+    fs::write(&run, of(needle)).unwrap();
+    let out = folder.path().join("out");
+    let args = ["run", text(&run), "--out", text(&out), "--no-report"];
+    let output = briquette(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    let full = |policy: &str| -> Vec<u64> {
+        let records = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of_policy = records.filter(|record| record["policy"] == policy);
+        of_policy.map(|record| record["cache"]["full"].as_u64().unwrap()).collect()
+    };
+    let (alone, behind) = (full("full"), full("document"));
+    assert!(!alone.is_empty() && alone.len() == behind.len(), "{lines}");
+    // 4 KiB a token; answers may differ by some.
+    let tokens = kept["tokens"].as_u64().unwrap();
+    for (alone, behind) in alone.iter().zip(&behind) {
+        let more = (behind - alone) / 4096;
+        assert!(
+            (tokens - 16..=tokens + 16).contains(&more),
+            "{more} more than {alone}, {tokens} kept"
+        );
+    }
+
+    for (text, what) in [
+        (
+            "change = [\"kernel=15\"]\n[[tasks.needle]]\nlengths = [256]\n",
+            "the policy and the budget",
+        ),
+        ("[[tasks.perplexity]]\nprompt = 64\ntokens = 16\n", "starts from a prefix"),
+    ] {
+        fs::write(&run, of(text)).unwrap();
+        let error = refused(&args, 1);
+        assert!(error.contains(what), "{error}");
+    }
+}

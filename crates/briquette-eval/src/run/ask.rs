@@ -2,7 +2,7 @@
 
 use std::{ops::ControlFlow, time::Instant};
 
-use briquette::{KvCache, Policy};
+use briquette::KvCache;
 use briquette_models::{GenerateOptions, Model, Tokenizer, generate_until, prefill};
 
 use crate::{
@@ -33,11 +33,23 @@ impl Asked<'_> {
     /// The answers to all questions of a sample, greedily decoded.
     ///
     /// Asked before, the context and the first question are one prompt; asked after, the context is compressed alone.
-    /// Later questions follow in the same cache, as prompts of their own.
-    pub(super) fn ask(&self, policy: &Policy, sample: &Sample, ask: Question) -> Result<Outcome> {
-        let mut cache = self.model.cache(policy.clone())?;
+    /// Later questions follow in the same cache, as prompts of their own. `cache` is empty, or holds what the context
+    /// follows.
+    pub(super) fn ask(
+        &self,
+        mut cache: KvCache,
+        sample: &Sample,
+        ask: Question,
+    ) -> Result<Outcome> {
         let mut prefill_seconds = 0.0;
         let mut before = sample.context.clone();
+        if !cache.tokens_seen().is_empty() {
+            // What follows a text is not the beginning of one.
+            let beginning = self.tokenizer.encode("", true)?;
+            if before.starts_with(&beginning) {
+                before.drain(..beginning.len());
+            }
+        }
         if ask == Question::After && !before.is_empty() {
             let start = Instant::now();
             prefill(self.model, &[&before], &mut cache, self.chunk)?;
@@ -137,7 +149,7 @@ pub(super) fn held(cache: &KvCache) -> Held {
 mod tests {
     use std::{collections::BTreeMap, path::PathBuf};
 
-    use briquette::Budget;
+    use briquette::{Budget, Policy};
     use burn::tensor::DType;
 
     use super::*;
@@ -194,7 +206,7 @@ mod tests {
         let asked = Asked { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &[]);
         for ask in [Question::Before, Question::After] {
-            let outcome = asked.ask(&Policy::full(), &sample, ask).unwrap();
+            let outcome = asked.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
             let (answers, cache, decoded) = answers(outcome);
             // It ends each answer with the end token.
             let said: Vec<&str> = answers.iter().map(|answer| answer.said.as_str()).collect();
@@ -206,7 +218,7 @@ mod tests {
             assert_eq!((cache.full, decoded), (seen * 4096, 14));
             // In parts it is the same.
             let parts = Asked { chunk: Some(40), ..asked };
-            let parts = parts.ask(&Policy::full(), &sample, ask).unwrap();
+            let parts = parts.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
             assert_eq!(self::answers(parts).0, answers);
         }
     }
@@ -216,7 +228,8 @@ mod tests {
         let (model, tokenizer) = model();
         let asked = Asked { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &["42", "0"]);
-        let outcome = asked.ask(&Policy::full(), &sample, Question::After).unwrap();
+        let outcome =
+            asked.ask(model.cache(Policy::full()).unwrap(), &sample, Question::After).unwrap();
         let (answers, cache, decoded) = answers(outcome);
         let first = &answers[0];
         assert_eq!(first.said, "817");
@@ -236,7 +249,7 @@ mod tests {
         let mut sample = sample(&tokenizer, &[]);
         sample.turns.truncate(1);
         let policy = Policy::local_window(Budget::Tokens(16));
-        let outcome = asked.ask(&policy, &sample, Question::After).unwrap();
+        let outcome = asked.ask(model.cache(policy).unwrap(), &sample, Question::After).unwrap();
         let (lost, cache, _) = answers(outcome);
         // The needle is not among the last 16 tokens.
         assert_eq!(lost[0].score, 0.0);
