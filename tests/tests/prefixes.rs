@@ -4,7 +4,9 @@ use std::{fs, path::PathBuf};
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prefix, Prompt, Schedule, methods,
-    position::RotaryEmbedding, prefix::PrefixError,
+    position::RotaryEmbedding,
+    prefix::PrefixError,
+    store::{Fp8, TurboQuant},
 };
 use briquette_tests::{
     backends::{Backend, backends, host},

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
