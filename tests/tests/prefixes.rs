@@ -112,7 +112,7 @@ fn every_method_goes_on_bit_for_bit() {
         for policy in policies(&backend) {
             let name = policy.name();
             for dtype in backend.dtypes() {
-                for decoded in [0, 9] {
+                for decoded in if dtype == DType::F32 { vec![0, 9] } else { vec![9] } {
                     let what = format!("{name}, {dtype:?}, {decoded} decoded, {}", backend.name);
                     let config = CacheConfig::default().with_dtype(dtype).with_model("made up");
                     let new = || {
@@ -333,14 +333,14 @@ fn damaged_files_are_refused() {
         Ok(_) => panic!("{what}: it was read"),
     };
     assert!(header > 500 && whole.len() > header + 5000, "{header} of {}", whole.len());
-    // Every byte of the header but the spaces it is padded with, and some of every tensor.
-    let places = (0..header).chain((header..whole.len()).step_by(97));
+    // Every third byte of the header but the spaces it is padded with, and some of every tensor.
+    let places = (0..header).step_by(3).chain((header..whole.len()).step_by(197));
     for place in places.filter(|&place| whole[place] != b' ') {
         let mut bytes = whole.clone();
         bytes[place] ^= 4;
         refused(&bytes, format!("byte {place}, {:?}", whole[place] as char));
     }
-    for length in (0..whole.len()).step_by(61).chain([whole.len() - 1]) {
+    for length in (0..whole.len()).step_by(311).chain([whole.len() - 1]) {
         refused(&whole[..length], format!("{length} of {} bytes", whole.len()));
     }
     refused(&[&whole[..], &[0]].concat(), "a byte more".into());

@@ -78,9 +78,6 @@ pub(super) fn select(
     let newest = newest.indices + (columns - new) as i64;
 
     let open = heads.iter().map(|head| head.open).max().unwrap_or(0);
-    let dims = [newest.dims()[0], newest.dims()[1], open];
-    let opened = counted(dims, &scores.device()) + (columns - new - open) as i64;
-
     let mut columns_of_parts = Vec::new();
     let mut wide = 0;
     let most = heads.iter().map(|head| head.pages).max().unwrap_or(0);
@@ -90,7 +87,9 @@ pub(super) fn select(
         columns_of_parts.push(paged);
     }
     if open > 0 {
-        columns_of_parts.push(opened);
+        let [batch, kv_heads, _] = newest.dims();
+        let opened = counted([batch, kv_heads, open], &scores.device());
+        columns_of_parts.push(opened + (columns - new - open) as i64);
     }
     columns_of_parts.push(newest);
     let all = Tensor::cat(columns_of_parts, 2);
