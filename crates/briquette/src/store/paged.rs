@@ -252,10 +252,10 @@ impl<C: Codec> PagedStore<C> {
         let (Some(pages), Some((keys, values))) = (&self.pages, self.tail.buffers()) else {
             return Ok(None);
         };
-        let Places { pages: list, offsets, tail_fillers } = self.places().clone();
         let Some((bits, [packed_keys, packed_values])) = self.codec.groups(&pages.packed) else {
             return Ok(None);
         };
+        let Places { pages: list, offsets, tail_fillers } = self.places().clone();
         input.decode(KvLayout::Quantized(QuantizedKv {
             keys: packed_keys,
             values: packed_values,
