@@ -94,7 +94,7 @@ fn names_for(backend: &Backend) -> Vec<String> {
 }
 
 fn schedules(policy: &Policy) -> Vec<Schedule> {
-    let chunks = Schedule { prefill: PrefillCompression::EveryChunk, decode_every: Some(7) };
+    let chunks = Schedule { prefill: PrefillCompression::EveryChunk, ..Schedule::always(7) };
     vec![
         policy.schedule(),
         Schedule::always(1),

@@ -20,7 +20,7 @@ use crate::{
         assemble::{self, Hiding},
         ember,
         haystack::Haystack,
-        needle, seed,
+        seed,
     },
 };
 
@@ -31,7 +31,7 @@ const TASK: &str = "needle";
 #[serde(rename_all = "kebab-case")]
 pub enum NeedleForm {
     /// `One of the special magic numbers is WORD:NUMBER.`, asked for up to `… is WORD:`. What the embedded model was
-    /// trained on, and what [`NeedleTask`](needle::NeedleTask) writes. A single answer is scored by
+    /// trained on, and what [`NeedleTask`](crate::tasks::needle::NeedleTask) writes. A single answer is scored by
     /// [`Metric::ExactMatch`], several by [`Metric::Contains`].
     #[default]
     Short,
