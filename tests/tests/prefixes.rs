@@ -3,7 +3,8 @@
 use std::{fs, path::PathBuf};
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prefix, Prompt, Schedule, methods,
+    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, PrefillCompression, Prefix, Prompt,
+    Schedule, methods,
     position::RotaryEmbedding,
     prefix::PrefixError,
     store::{Fp8, TurboQuant},
@@ -74,6 +75,11 @@ fn policies(backend: &Backend) -> Vec<Policy> {
     let bits = TurboQuant { whole_layers: 1, residual: 8, ..TurboQuant::new(3, 2) };
     all.push(of("turbo-quant", "full").with_store(bits));
     all.push(of("turbo-quant and adakv", "adakv").with_store(bits));
+    // With queries since the last compression, and what knows the first prompt from later ones.
+    let decodes = of("expected-attention, decoding", "expected-attention");
+    all.push(decodes.with_schedule(Schedule::always(16)));
+    let first = Schedule { prefill: PrefillCompression::FirstPrompt, ..Schedule::prefill_only() };
+    all.push(of("first prompt", "snapkv").with_schedule(first));
     all.push(of("append-only", "tova").with_schedule(Schedule::append_only(6, 3, 8)));
     all
 }
@@ -146,6 +152,39 @@ fn every_method_goes_on_bit_for_bit() {
                     assert_eq!(seen(&loaded).2, seen(&kept).2, "{what}");
                 }
             }
+        }
+    }
+}
+
+/// What a second pass has left is kept as it is, and what comes behind it is kept whole.
+#[test]
+fn a_second_pass_is_not_repeated() {
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(6, 1, 150, device);
+        let folder = Folder::new();
+        let new = || KvCache::new(SHAPE, policy("kvzip"), device).unwrap();
+        let mut kept = new();
+        tokens.give(&mut kept, 0, 100);
+        let mut noise = Noise::new(7);
+        let mut given =
+            || noise.tensor([1, SHAPE.kv_heads, 100, 1], device).abs().squeeze_dim::<3>(3);
+        kept.compress_by(&(0..SHAPE.layers).map(|_| given()).collect::<Vec<_>>()).unwrap();
+        let entries = kept.entries_by_head(1).unwrap();
+        assert!(entries[0].iter().sum::<usize>() < 2 * 100, "{entries:?}");
+        kept.save(folder.path()).unwrap();
+        let config = CacheConfig::default();
+        let mut loaded =
+            KvCache::load(folder.path(), SHAPE, policy("kvzip"), config, device).unwrap();
+        let mut row = kept.fork_rows(1).unwrap();
+        let expected = tokens.go_on(&mut kept, 100, 110, 20);
+        for cache in [&mut loaded, &mut row] {
+            assert!(tokens.go_on(cache, 100, 110, 20) == expected, "{}", backend.name);
+            assert_eq!(seen(cache), seen(&kept), "{}", backend.name);
+            for (before, after) in entries[0].iter().zip(&cache.entries_by_head(1).unwrap()[0]) {
+                assert_eq!(*after, before + 34, "{}", backend.name);
+            }
+            assert!(matches!(cache.reconstruction(), Err(Error::Stage { .. })));
         }
     }
 }

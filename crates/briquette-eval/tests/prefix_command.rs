@@ -58,6 +58,24 @@ fn a_prefix_answers_as_the_text_would() {
     assert_eq!(from(QUESTION)["policy"], "snapkv");
 }
 
+/// KVzip reads the text twice before it is kept, and a question behind it is not.
+#[test]
+fn a_text_that_is_read_twice_is_kept_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("document.prefix");
+    for policy in ["kvzip", "kvzip-plus"] {
+        let args = ["compress", "--prompt", DOCUMENT, "--policy", policy, "--budget", "25%"];
+        let kept = json(&[&args[..], &["--out", text(&file)]].concat());
+        let part = kept["bytes_held"].as_f64().unwrap() / kept["bytes_full"].as_f64().unwrap();
+        assert!(part < 0.4, "{policy}: {kept}");
+        let found = json(&["generate", "--prompt", QUESTION, "--prefix", text(&file)]);
+        let question = found["prefill"]["tokens"].as_u64().unwrap();
+        let seen = found["cache"]["tokens_seen"].as_u64().unwrap();
+        assert!(seen >= kept["tokens"].as_u64().unwrap() + question, "{found}");
+        assert_eq!(found["policy"], policy);
+    }
+}
+
 #[test]
 fn what_is_no_prefix_of_this_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
