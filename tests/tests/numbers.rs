@@ -2,11 +2,12 @@
 //! the same on every backend.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, Prompt, Schedule, methods,
+    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, Prompt, Schedule,
     position::NoPositionEncoding,
 };
 use briquette_tests::{
     backends::{Backend, backends, host},
+    in_one_pass,
     inputs::Noise,
     profiles::profile,
 };
@@ -19,7 +20,7 @@ const ROWS: usize = 2;
 /// All methods on the host, of each kind one elsewhere.
 fn policies(backend: &Backend) -> Vec<Policy> {
     let few = ["h2o", "adakv", "ems", "kivi"];
-    let all = methods().into_iter().map(|method| method.name);
+    let all = in_one_pass();
     let some = all.filter(|name| backend.is_quick() || few.contains(&name.as_str()));
     some.map(|name| {
         let policy = Policy::named(&name, Budget::Tokens(BUDGET)).unwrap();

@@ -2,12 +2,11 @@
 
 use std::{path::Path, thread};
 
-use briquette::{
-    Budget, CacheShape, KvCache, Policy, Schedule, methods, position::RotaryEmbedding,
-};
+use briquette::{Budget, CacheShape, KvCache, Policy, Schedule, position::RotaryEmbedding};
 use briquette_models::{GenerateOptions, Model, generate};
 use briquette_tests::{
     backends::{Backend, backends, host},
+    in_one_pass,
     inputs::Noise,
     profiles::profile,
 };
@@ -88,7 +87,7 @@ impl Play {
 /// All methods on the host; elsewhere, where kernels are compiled for each, two of different stores.
 fn names(backend: &Backend) -> Vec<String> {
     let few = ["adakv", "kivi"];
-    let all = methods().into_iter().map(|method| method.name);
+    let all = in_one_pass();
     all.filter(|name| backend.is_quick() || few.contains(&name.as_str())).collect()
 }
 

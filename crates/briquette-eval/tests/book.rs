@@ -162,6 +162,10 @@ fn every_command_runs() {
             if OTHERS.iter().any(|other| line.starts_with(other)) || ran.contains(&line) {
                 continue;
             }
+            // Weights that are not in a clone: tests of their own read them where they have been fetched.
+            if ["smollm2", "real-model", "real_model"].iter().any(|part| line.contains(part)) {
+                continue;
+            }
             // A name stands for any.
             let line = line.replace("--policy NAME", "--policy tova");
             let Some(mut args) = arguments(&line) else {

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// What every tokenizer makes tokens of.
-const PROBE: &str = "The number is 7.";
+const PROBE: &str = "The number is 1234567.";
 
 /// The tokenizer of a model: text to token ids and back.
 #[derive(Clone, Debug)]

@@ -3,7 +3,9 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use briquette::{Budget, CacheShape, HeadScores, KvCache, Policy, Profile, methods};
+use briquette::{
+    Budget, CacheShape, HeadScores, KvCache, Policy, Profile, QueryStatistics, methods,
+};
 use briquette_models::{
     Architecture, Error, GenerateOptions, Model, ModelConfig, generate, generate_batch, prefill,
 };
@@ -235,6 +237,28 @@ fn every_policy_runs_on_every_architecture() {
     }
 }
 
+/// Statistics of queries that differ from head to head.
+fn queries(shape: CacheShape) -> QueryStatistics {
+    let number = |layer: usize, head: usize, channel: usize| {
+        ((3 * layer + 5 * head + 7 * channel) % 13) as f64 / 13.0 - 0.4
+    };
+    let table = |heads: usize, width: usize, least: f64| -> Vec<Vec<Vec<f64>>> {
+        let of_head = |layer, head| {
+            (0..width).map(|channel| number(layer, head, channel).max(least)).collect()
+        };
+        (0..shape.layers)
+            .map(|layer| (0..heads).map(|head| of_head(layer, head)).collect())
+            .collect()
+    };
+    let reach = |layer| (0..shape.kv_heads).map(|head| 0.5 + number(layer, head, 0)).collect();
+    QueryStatistics {
+        directions: table(shape.kv_heads, shape.head_dim, -1.0),
+        means: table(shape.query_heads, shape.head_dim, -1.0),
+        lengths: table(shape.query_heads, shape.head_dim / 2, 0.05),
+        reach: (0..shape.layers).map(reach).collect(),
+    }
+}
+
 /// A score for every head and an error for every layer.
 fn profile(shape: CacheShape) -> Arc<Profile> {
     let scores: Vec<Vec<f64>> = (0..shape.layers)
@@ -247,7 +271,7 @@ fn profile(shape: CacheShape) -> Arc<Profile> {
         shape,
         heads: HeadScores { semantic: scores.clone(), copy_paste: scores.clone(), headkv: scores },
         layer_errors: (0..shape.layers).map(|layer| 0.1 + 0.3 * layer as f64).collect(),
-        queries: None,
+        queries: Some(queries(shape)),
     })
 }
 

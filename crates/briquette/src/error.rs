@@ -273,7 +273,7 @@ pub enum Error {
     },
     /// A policy that reads a profile has none.
     #[error(
-        "policy `{policy}`: its {stage} `{name}` reads a profile of the model, and there is none"
+        "policy `{policy}`: its {stage} `{name}` reads a profile of the model, and there is none: `briquette calibrate` makes one"
     )]
     ProfileMissing {
         /// The policy.

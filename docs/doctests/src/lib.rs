@@ -74,6 +74,7 @@ pages! {
     glossary: "glossary.md",
     test_it: "test-it.md",
     leaderboard: "leaderboard.md",
+    real_model: "real-model.md",
     reliability: "reliability.md",
     measured_results: "measured-results.md",
     what_does_not_work_yet: "what-does-not-work-yet.md",

@@ -34,10 +34,13 @@ impl Room {
         let queries = if in_decoding { window } else { 0 };
         // Queries that are held from one compression to the next.
         let held = policy.schedule().decode_every.filter(|_| observes.holds_queries());
-        let queries = queries + held.unwrap_or(0);
+        let queries = queries.saturating_add(held.unwrap_or(0));
         let position_bytes = DType::from(context.device.settings().int_dtype).size();
         let query = shape.query_heads * context.rows.bytes(shape.head_dim, *query_bytes);
-        let fixed = rows * (queries * query + context.rows.bytes(queries, position_bytes));
+        let fixed = queries
+            .saturating_mul(query)
+            .saturating_add(context.rows.bytes(queries, position_bytes))
+            .saturating_mul(rows);
         let bytes_of = |entries, columns| store.bytes_of(entries, columns).saturating_add(fixed);
         let budget = policy.resolve(shape, arrival.seen(), &bytes_of)?;
         Ok(Self {

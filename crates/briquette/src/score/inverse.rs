@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// and written back: n² numbers a head.
 ///
 /// # Errors
-/// [`Error::Stage`] if one is not positive definite: a NaN, or an infinity.
+/// [`Error::Stage`] if one is not positive definite. One that holds a NaN or an infinity has an inverse of NaN.
 pub(super) fn inverse(matrices: Tensor<4>, stage: &str) -> Result<Tensor<4>> {
     let dims = matrices.dims();
     let (device, n) = (matrices.device(), dims[3]);
@@ -36,8 +36,10 @@ fn inverse_of(mut lower: Vec<f64>, n: usize) -> Option<Vec<f64>> {
                 lower[row * n + column] = rest / lower[column * n + column];
             } else if rest > 0.0 && rest.is_finite() {
                 lower[row * n + column] = rest.sqrt();
-            } else {
+            } else if rest.is_finite() {
                 return None;
+            } else {
+                return Some(vec![f64::NAN; n * n]);
             }
         }
     }
@@ -74,6 +76,6 @@ mod tests {
             }
         }
         assert_eq!(inverse_of(vec![1.0, 2.0, 2.0, 1.0], 2), None);
-        assert_eq!(inverse_of(vec![f64::NAN], 1), None);
+        assert!(inverse_of(vec![f64::NAN], 1).is_some_and(|inverse| inverse[0].is_nan()));
     }
 }
