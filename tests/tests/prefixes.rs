@@ -4,13 +4,14 @@ use std::{fs, path::PathBuf};
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, PrefillCompression, Prefix, Prompt,
-    Schedule, methods,
+    Schedule,
     position::RotaryEmbedding,
     prefix::PrefixError,
     store::{Fp8, TurboQuant},
 };
 use briquette_tests::{
     backends::{Backend, backends, host},
+    in_one_pass,
     inputs::Noise,
     profiles::profile,
 };
@@ -68,7 +69,7 @@ fn policies(backend: &Backend) -> Vec<Policy> {
         let names = ["full", "cake", "adakv", "d2o", "ems", "compresskv-kivi"];
         return names.map(policy).to_vec();
     }
-    let mut all: Vec<Policy> = methods().iter().map(|method| policy(&method.name)).collect();
+    let mut all: Vec<Policy> = in_one_pass().map(|name| policy(&name)).collect();
     let of = |name: &str, method: &str| policy(method).with_name(name);
     all.push(of("fp8", "full").with_store(Fp8 {}));
     all.push(of("fp8 and h2o", "h2o").with_store(Fp8 {}));
