@@ -8,9 +8,17 @@ pub mod profiles;
 pub mod reference;
 pub mod session;
 
-/// The names of all methods that a cache compresses by itself. KVzip needs a second pass over the prompt, which its own suite
-/// has.
-pub fn in_one_pass() -> impl Iterator<Item = String> {
-    let names = briquette::methods().into_iter().map(|method| method.name);
-    names.filter(|name| !name.starts_with("kvzip"))
+use briquette::{Budget, Policy};
+
+/// All methods that a cache compresses by itself, with a budget of so many tokens. KVzip needs a second pass over the prompt,
+/// which its own suite has.
+///
+/// # Panics
+/// If a method does not take the budget.
+pub fn in_one_pass(tokens: usize) -> impl Iterator<Item = Policy> {
+    let budget = Budget::Tokens(tokens);
+    let policy =
+        move |name: &str| Policy::named(name, budget).expect("a method takes a budget of tokens");
+    let all = briquette::methods().into_iter().map(move |method| policy(&method.name));
+    all.filter(|policy| policy.repeat().is_none())
 }

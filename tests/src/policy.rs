@@ -63,6 +63,7 @@ pub fn policy(
                 Prefill::EveryChunk => PrefillCompression::EveryChunk,
             },
             decode_every,
+            append_only: None,
         });
     let policy = with_store(policy, method.store);
     let policy = with_score(policy, method.score);

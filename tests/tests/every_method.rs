@@ -24,13 +24,13 @@ fn policy(name: &str, budget: Budget, shape: CacheShape) -> Policy {
 
 /// All methods of one pass, by name.
 fn names() -> Vec<String> {
-    in_one_pass().collect()
+    in_one_pass(BUDGET).map(|policy| policy.name().to_owned()).collect()
 }
 
-/// Methods that drop or merge something in every layer: SimLayerKV keeps all of those that are not lazy.
+/// Those that keep no more than a budget, by name.
 fn compressing() -> Vec<String> {
-    let others = ["full", "kivi", "simlayerkv"];
-    names().into_iter().filter(|name| !others.contains(&name.as_str())).collect()
+    let all = in_one_pass(BUDGET).filter(Policy::holds_budget);
+    all.map(|policy| policy.name().to_owned()).collect()
 }
 
 type Qkv = (Tensor<4>, Tensor<4>, Tensor<4>);
@@ -95,7 +95,7 @@ fn names_for(backend: &Backend) -> Vec<String> {
 }
 
 fn schedules(policy: &Policy) -> Vec<Schedule> {
-    let chunks = Schedule { prefill: PrefillCompression::EveryChunk, decode_every: Some(7) };
+    let chunks = Schedule { prefill: PrefillCompression::EveryChunk, ..Schedule::always(7) };
     vec![
         policy.schedule(),
         Schedule::always(1),

@@ -1,10 +1,10 @@
 //! What a cache says it holds is what the device holds.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, KvCache, Policy, device::bytes_in_use, methods,
+    Budget, CacheConfig, CacheShape, KvCache, Policy, device::bytes_in_use,
     position::RotaryEmbedding,
 };
-use briquette_tests::{backends::backends, inputs::Noise, profiles::profile};
+use briquette_tests::{backends::backends, in_one_pass, inputs::Noise, profiles::profile};
 use burn::tensor::{DType, Device};
 
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 64 };
@@ -47,7 +47,8 @@ fn bytes_held_are_the_devices() {
         let (prompt, budget) = tokens(&backend.name);
         let odd = CacheShape { head_dim: 80, ..SHAPE };
         let odd = ["full", "ems", "h2o"].map(|name| (name.to_owned(), odd));
-        for (method, shape) in methods().into_iter().map(|m| (m.name, SHAPE)).chain(odd) {
+        let all = in_one_pass(budget).map(|policy| (policy.name().to_owned(), SHAPE));
+        for (method, shape) in all.chain(odd) {
             for dtype in backend.dtypes().into_iter().filter(|dtype| *dtype != DType::BF16) {
                 let policy = Policy::named(&method, Budget::Tokens(budget)).unwrap();
                 let policy = policy.with_profile(profile(shape));

@@ -20,14 +20,11 @@ const ROWS: usize = 2;
 /// All methods on the host, of each kind one elsewhere.
 fn policies(backend: &Backend) -> Vec<Policy> {
     let few = ["h2o", "adakv", "ems", "kivi"];
-    // SimLayerKV keeps all of a layer that is not lazy, whatever the budget.
-    let all = in_one_pass().filter(|name| name != "simlayerkv");
-    let some = all.filter(|name| backend.is_quick() || few.contains(&name.as_str()));
-    some.map(|name| {
-        let policy = Policy::named(&name, Budget::Tokens(BUDGET)).unwrap();
-        policy.with_schedule(Schedule::always(1)).with_profile(profile(SHAPE))
-    })
-    .collect()
+    let all =
+        in_one_pass(BUDGET).filter(|policy| policy.budget().is_none() || policy.holds_budget());
+    let some = all.filter(|policy| backend.is_quick() || few.contains(&policy.name()));
+    some.map(|policy| policy.with_schedule(Schedule::always(1)).with_profile(profile(SHAPE)))
+        .collect()
 }
 
 fn cache(policy: Policy, dtype: DType, device: &Device) -> KvCache {

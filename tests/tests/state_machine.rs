@@ -249,9 +249,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 /// Every method, compressing at each decoded token where its paper does, and where it does not.
 fn policies() -> Vec<Policy> {
-    let all = in_one_pass().map(|name| {
-        Policy::named(&name, Budget::Tokens(BUDGET)).unwrap().with_profile(profile(SHAPE))
-    });
+    let all = in_one_pass(BUDGET).map(|policy| policy.with_profile(profile(SHAPE)));
     let more = ["snapkv", "adakv", "cake", "compresskv"].map(|name| {
         let policy = Policy::named(name, Budget::Tokens(BUDGET)).unwrap();
         policy.with_schedule(Schedule::always(1)).with_profile(profile(SHAPE))

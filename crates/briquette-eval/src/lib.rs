@@ -13,6 +13,7 @@
 //! - [`run`] puts models, policies and tasks of a run file through all of it;
 //! - [`journal`] keeps results as they come;
 //! - [`fingerprint`] and [`profiles`] tell whose results and profiles are whose;
+//! - [`prefix`] keeps compressed prompts in files;
 //! - [`stats`] turns counts into shares with intervals;
 //! - [`tune`] finds the policy that serves a model best in a share of the memory;
 //! - [`report`] writes tables, CSV, JSON, pictures, and the page of a run;
@@ -33,6 +34,7 @@ pub mod metrics;
 mod observe;
 pub mod perplexity;
 mod policy;
+pub mod prefix;
 pub mod profiles;
 pub mod record;
 mod record_set;

@@ -322,7 +322,7 @@ fn what_cannot_be_run_is_refused_before_anything_runs() {
         ("[[policies]]\nname = \"nosuch\"\n", &["line 6, column 8", "known: full, local-window"]),
         ("[[policies]]\nname = \"h2o\"\nbudgets = [\"lots\"]\n", &["line 7", "`lots`", "25%"]),
         ("[[tasks.needle]]\nlengs = [8]\n", &["line 6", "`lengs`", "`lengths`"]),
-        (&format!("[[policies]]\n{text}"), &["either a `name` or a `file`"]),
+        (&format!("[[policies]]\n{text}"), &["either a `name`, a `file` or a `prefix`"]),
         (&format!("{policy}change = [\"kernal=3\"]\n{text}"), &["h2o:kernal=3", "kernal"]),
         (&format!("{policy}{policy}{text}"), &["`h2o`", "twice", "label"]),
         (&format!("{policy}{text}{text}"), &["task `perplexity`", "twice", "label"]),

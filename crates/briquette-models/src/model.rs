@@ -147,15 +147,20 @@ impl Model {
     /// # Errors
     /// [`Error::Cache`] if the policy is invalid.
     pub fn cache(&self, policy: Policy) -> Result<KvCache> {
+        let config = self.cache_config(&policy);
+        Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
+    }
+
+    /// The configuration of such a cache, for those who add to it.
+    pub fn cache_config(&self, policy: &Policy) -> CacheConfig {
         let config = CacheConfig::default()
             .with_dtype(self.dtype())
             .with_input_check(InputCheck::Prompt)
             .with_ops(self.ops.clone());
-        let config = match policy.reads_output_weights() {
+        match policy.reads_output_weights() {
             true => config.with_output_weights(self.model.output_projections()),
             false => config,
-        };
-        Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
+        }
     }
 
     /// How often tensor operations answered for a kernel in all its [caches](Self::cache), by operation, and why.

@@ -191,7 +191,11 @@ fn the_context_has_an_end() {
 #[test]
 fn positions_counted_in_the_cache_have_no_end() {
     let model = Tiny::new().load();
-    let schedule = Schedule { prefill: PrefillCompression::EveryChunk, decode_every: Some(1) };
+    let schedule = Schedule {
+        prefill: PrefillCompression::EveryChunk,
+        decode_every: Some(1),
+        append_only: None,
+    };
     let policy = Policy::streaming_llm(Budget::Tokens(32)).with_schedule(schedule);
     assert_eq!(model.context(&policy), None);
     let mut cache = model.cache(policy).unwrap();
@@ -204,7 +208,11 @@ fn positions_counted_in_the_cache_have_no_end() {
 #[test]
 fn prompts_beyond_the_context_come_in_parts_or_are_refused_at_once() {
     let model = Tiny::new().load();
-    let in_parts = Schedule { prefill: PrefillCompression::EveryChunk, decode_every: Some(1) };
+    let in_parts = Schedule {
+        prefill: PrefillCompression::EveryChunk,
+        decode_every: Some(1),
+        append_only: None,
+    };
     let policy = |budget| Policy::streaming_llm(budget).with_schedule(in_parts);
     let run = |policy: Policy, tokens: usize, chunk| {
         let mut cache = model.cache(policy).unwrap();

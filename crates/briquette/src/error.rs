@@ -1,6 +1,6 @@
 use burn::tensor::DType;
 
-use crate::{CacheShape, budget::Budget, ops::OpError};
+use crate::{CacheShape, budget::Budget, ops::OpError, prefix::PrefixError};
 
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -327,6 +327,9 @@ pub enum Error {
         /// What is wrong with its result.
         reason: String,
     },
+    /// A prefix that cannot be kept or taken up again.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
     /// An operation refused its input.
     #[error(transparent)]
     Operation(OpError),

@@ -3,9 +3,10 @@
 use burn::tensor::Device;
 
 use crate::{
-    CacheShape,
+    CacheShape, Result,
     observes::{ObservedHeads, Observes},
     ops::{Track, Tracks},
+    prefix::Parts,
 };
 
 /// The tracks a policy that observes this keeps.
@@ -49,4 +50,25 @@ pub(crate) fn zeros(
     device: &Device,
 ) -> Tracks {
     Tracks::zeros(&kinds(observes), [batch, heads(observes, shape), entries], device)
+}
+
+/// Puts tracks among the parts of a prefix.
+pub(crate) fn save(tracks: &Tracks, parts: &mut Parts) -> Result<()> {
+    tracks.stacked().map_or(Ok(()), |stacked| parts.put("tracks", stacked))
+}
+
+/// The tracks of a prefix, in the place of others of the same kinds and shape.
+pub(crate) fn restore(none: Tracks, parts: &mut Parts, device: &Device) -> Result<Tracks> {
+    let Some(dims) = none.stacked().map(|stacked| stacked.dims()) else { return Ok(none) };
+    let stacked = parts.take_float("tracks", dims, device)?;
+    Ok(none.map(|_| stacked))
+}
+
+/// The tracks of one batch row, for so many rows.
+pub(crate) fn repeated(tracks: Tracks, rows: usize) -> Tracks {
+    tracks.map(|stacked| {
+        let [kinds, heads, entries] = stacked.dims();
+        let all = stacked.unsqueeze_dim::<4>(1).expand([kinds, rows, heads, entries]);
+        all.reshape([kinds * rows, heads, entries])
+    })
 }

@@ -1,22 +1,20 @@
-use std::{
-    fs,
-    io::{self, Read},
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-};
+use std::{ops::ControlFlow, path::PathBuf};
 
 use anyhow::{Context, Result};
 use briquette::Budget;
 use briquette_models::{ChatMessage, Error as ModelError, Instruction, Timing, generate_until};
 use serde::Serialize;
 
+use crate::grid::Entry;
+
 use super::{
     interrupt,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, Stream, bytes, note, note_fallbacks},
-    policy,
+    policy, prefix,
     profile::ProfileArgs,
     progress,
+    prompt::PromptArgs,
     sampling::SamplingArgs,
     template::TemplateArgs,
 };
@@ -37,6 +35,9 @@ pub(super) struct Args {
     /// [default: 256, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
+    /// Go on behind the text that `briquette compress` kept in this file, under its policy and budget
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "budget"])]
+    prefix: Option<PathBuf>,
     /// Tokens to generate at most
     #[arg(long, value_name = "N", default_value_t = 128)]
     max_new_tokens: usize,
@@ -49,17 +50,6 @@ pub(super) struct Args {
     sampling: SamplingArgs,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-#[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
-struct PromptArgs {
-    /// The text to continue
-    #[arg(long, value_name = "TEXT")]
-    prompt: Option<String>,
-    /// A file with the text to continue; `-` is stdin
-    #[arg(long, value_name = "PATH")]
-    file: Option<PathBuf>,
 }
 
 /// What `--json` writes.
@@ -101,9 +91,21 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
     let loaded = args.model.load()?;
-    entry.policy = args.profile.of(&loaded)?.attached(entry.policy)?;
+    let profiles = args.profile.of(&loaded)?;
     let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
-    let prompt = match args.chat {
+    let mut cache = match &args.prefix {
+        Some(path) => {
+            let cache = prefix::open(path, &model, profiles.weights()?)?;
+            entry =
+                Entry { label: cache.policy().name().to_owned(), policy: cache.policy().clone() };
+            cache
+        }
+        None => {
+            entry.policy = profiles.attached(entry.policy)?;
+            model.cache(entry.policy.clone())?
+        }
+    };
+    let mut prompt = match args.chat {
         true => {
             let template = args.template.of(&dir)?;
             let text = template.render(&[ChatMessage::new("user", text)], true)?;
@@ -111,12 +113,17 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         false => tokenizer.encode(&text, true)?,
     };
+    if args.prefix.is_some() {
+        prompt = prefix::following(prompt, &tokenizer)?;
+    }
+    let seen = cache.tokens_seen().first().copied().unwrap_or(0);
     let context = model.context(&entry.policy);
     let room = match context {
         // The first new token comes out of the prompt, each further one needs a position.
         Some(context) => {
-            let room = context.saturating_add(1).checked_sub(prompt.len()).filter(|room| *room > 0);
-            room.ok_or(ModelError::PromptTooLong { tokens: prompt.len(), context }).context(
+            let tokens = seen + prompt.len();
+            let room = context.saturating_add(1).checked_sub(tokens).filter(|room| *room > 0);
+            room.ok_or(ModelError::PromptTooLong { tokens, context }).context(
                 "the prompt is too long; a policy that counts positions in the cache and compresses after every chunk \
                  takes longer ones: --policy streaming-llm",
             )?
@@ -127,7 +134,6 @@ pub(super) fn run(args: Args) -> Result<()> {
     let instruction = Instruction::new(&tokenizer)?;
     let options = args.sampling.options(args.max_new_tokens.min(room), stop, instruction);
 
-    let mut cache = model.cache(entry.policy.clone())?;
     let mut human = args.output.stream();
     let mut stream = tokenizer.stream();
     let mut shown = String::new();
@@ -219,23 +225,5 @@ impl Report {
             100.0 * held_of_full,
             bytes(*bytes_full),
         )
-    }
-}
-
-impl PromptArgs {
-    fn read(&self) -> Result<String> {
-        match (&self.prompt, &self.file) {
-            (Some(text), _) => Ok(text.clone()),
-            (None, Some(path)) if path == Path::new("-") => {
-                let mut text = String::new();
-                io::stdin().read_to_string(&mut text).context("cannot read stdin")?;
-                Ok(text)
-            }
-            (None, Some(path)) => {
-                fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-            }
-            // The group is required, so this is not reached.
-            (None, None) => Ok(String::new()),
-        }
     }
 }

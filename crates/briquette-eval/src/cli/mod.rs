@@ -4,6 +4,7 @@ mod calibrate;
 mod chat;
 mod compare;
 mod completions;
+mod compress;
 mod depths;
 mod fidelity;
 mod generate;
@@ -21,6 +22,7 @@ mod perplexity;
 mod policies;
 mod profile;
 mod progress;
+mod prompt;
 mod report;
 mod resume;
 mod run;
@@ -35,7 +37,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use self::output::Verbosity;
-use crate::{policy, report::table};
+use crate::{policy, prefix, report::table};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -67,6 +69,8 @@ enum Command {
     Generate(generate::Args),
     /// Talk with a model on a compressed cache, which stays compressed from turn to turn
     Chat(chat::Args),
+    /// Compress a text once and keep it in a file, for `generate --prefix` and run files to start from
+    Compress(compress::Args),
     /// Needle in a haystack: how well a model still finds a number in its compressed cache
     Needle(needle::Args),
     /// How well a model continues a text on a compressed cache
@@ -116,6 +120,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
+        Command::Compress(args) => compress::run(args),
         Command::Needle(args) => needle::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Fidelity(args) => fidelity::run(args),

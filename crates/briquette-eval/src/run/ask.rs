@@ -2,7 +2,7 @@
 
 use std::{ops::ControlFlow, time::Instant};
 
-use briquette::{KvCache, Policy};
+use briquette::KvCache;
 use briquette_models::{
     GenerateOptions, Instruction, Model, Tokenizer, generate_until, prefill, reconstruct,
 };
@@ -10,6 +10,7 @@ use briquette_models::{
 use crate::{
     Error, Result,
     grid::Question,
+    prefix,
     record::{Answer, Held, Outcome},
     tasks::{Sample, Turn},
 };
@@ -35,12 +36,20 @@ impl Asked<'_> {
     /// The answers to all questions of a sample, greedily decoded.
     ///
     /// Asked before, the context and the first question are one prompt; asked after, the context is compressed alone.
-    /// Later questions follow in the same cache, as prompts of their own.
-    pub(super) fn ask(&self, policy: &Policy, sample: &Sample, ask: Question) -> Result<Outcome> {
-        let mut cache = self.model.cache(policy.clone())?;
+    /// Later questions follow in the same cache, as prompts of their own. `cache` is empty, or holds what the context
+    /// follows.
+    pub(super) fn ask(
+        &self,
+        mut cache: KvCache,
+        sample: &Sample,
+        ask: Question,
+    ) -> Result<Outcome> {
         let mut prefill_seconds = 0.0;
         let mut before = sample.context.clone();
         let instruction = Instruction::new(self.tokenizer)?;
+        if !cache.tokens_seen().is_empty() {
+            before = prefix::following(before, self.tokenizer)?;
+        }
         if ask == Question::After && !before.is_empty() {
             let start = Instant::now();
             prefill(self.model, &[&before], &mut cache, self.chunk)?;
@@ -143,7 +152,7 @@ pub(super) fn held(cache: &KvCache) -> Held {
 mod tests {
     use std::{collections::BTreeMap, path::PathBuf};
 
-    use briquette::Budget;
+    use briquette::{Budget, Policy};
     use burn::tensor::DType;
 
     use super::*;
@@ -200,7 +209,7 @@ mod tests {
         let asked = Asked { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &[]);
         for ask in [Question::Before, Question::After] {
-            let outcome = asked.ask(&Policy::full(), &sample, ask).unwrap();
+            let outcome = asked.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
             let (answers, cache, decoded) = answers(outcome);
             // It ends each answer with the end token.
             let said: Vec<&str> = answers.iter().map(|answer| answer.said.as_str()).collect();
@@ -212,7 +221,7 @@ mod tests {
             assert_eq!((cache.full, decoded), (seen * 4096, 14));
             // In parts it is the same.
             let parts = Asked { chunk: Some(40), ..asked };
-            let parts = parts.ask(&Policy::full(), &sample, ask).unwrap();
+            let parts = parts.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
             assert_eq!(self::answers(parts).0, answers);
         }
     }
@@ -222,7 +231,8 @@ mod tests {
         let (model, tokenizer) = model();
         let asked = Asked { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &["42", "0"]);
-        let outcome = asked.ask(&Policy::full(), &sample, Question::After).unwrap();
+        let outcome =
+            asked.ask(model.cache(Policy::full()).unwrap(), &sample, Question::After).unwrap();
         let (answers, cache, decoded) = answers(outcome);
         let first = &answers[0];
         assert_eq!(first.said, "817");
@@ -242,7 +252,7 @@ mod tests {
         let mut sample = sample(&tokenizer, &[]);
         sample.turns.truncate(1);
         let policy = Policy::local_window(Budget::Tokens(16));
-        let outcome = asked.ask(&policy, &sample, Question::After).unwrap();
+        let outcome = asked.ask(model.cache(policy).unwrap(), &sample, Question::After).unwrap();
         let (lost, cache, _) = answers(outcome);
         // The needle is not among the last 16 tokens.
         assert_eq!(lost[0].score, 0.0);

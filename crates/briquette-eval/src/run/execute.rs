@@ -1,6 +1,6 @@
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
-use briquette::{Budget, Policy, ops::Fallback};
+use briquette::{Budget, KvCache, Policy, ops::Fallback};
 use briquette_models::{Interrupt, Model, prefill};
 use burn::tensor::Device;
 
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Error, Result,
     fidelity::{Reference, token_texts},
-    jobs,
+    jobs, prefix,
     record::{Key, Outcome, Record},
 };
 
@@ -119,7 +119,7 @@ pub fn execute(
             on_unit(so_far);
             let todo = model.units.iter().filter(|unit| left(results, unit) && can(unit));
             let items = items(model, todo);
-            let work = Workplace::new(model, &llama, &plan.tasks, &items);
+            let work = Workplace::new(model, &llama, &plan.tasks, &items)?;
             let measure = |item: &Item<'_>| Ok(work.measure(item));
             jobs::run(&items, runner.threads, measure, |item, measured| {
                 match measured {
@@ -205,6 +205,8 @@ struct Workplace<'a> {
     tasks: &'a [Planned],
     /// The runs on the full cache that fidelity compares with, by group and sample.
     references: Shared<(usize, usize), Reference<'a>>,
+    /// What entries begin with, if not with nothing.
+    starts: Vec<Option<KvCache>>,
 }
 
 impl<'a> Workplace<'a> {
@@ -213,12 +215,15 @@ impl<'a> Workplace<'a> {
         llama: &'a Model,
         tasks: &'a [Planned],
         items: &[Item<'_>],
-    ) -> Self {
+    ) -> Result<Self> {
         let compared =
             |unit: &&&Unit| matches!(tasks[model.groups[unit.group].task].work, Work::Fidelity(_));
         let units = items.iter().filter_map(|item| item.first()).filter(compared);
         let references = Shared::new(units.map(|unit| (unit.group, unit.sample)));
-        Self { model, llama, tasks, references }
+        let open = |path: &PathBuf| prefix::open(path, llama, &model.model.header.weights);
+        let starts =
+            model.entries.iter().map(|planned| planned.prefix.as_ref().map(open).transpose());
+        Ok(Self { model, llama, tasks, references, starts: starts.collect::<Result<_>>()? })
     }
 
     /// One record a unit of the item.
@@ -246,7 +251,11 @@ impl<'a> Workplace<'a> {
                     tokenizer: &self.model.model.tokenizer,
                     chunk: self.model.model.spec.chunk,
                 };
-                asked.ask(policy, &samples[unit.sample], ask)
+                let start = match &self.starts[unit.entry] {
+                    Some(prefix) => prefix.fork(),
+                    None => self.llama.cache(policy.clone())?,
+                };
+                asked.ask(start, &samples[unit.sample], ask)
             }
             (Work::Text(text), Material::Windows(windows), _) => {
                 text.measure(self.llama, policy, &windows[unit.sample].tokens)

@@ -1,4 +1,8 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+};
 
 use super::{
     file::RunFile,
@@ -49,6 +53,8 @@ pub(super) struct PlannedPolicy {
     pub(super) entry: Entry,
     pub(super) budget: String,
     pub(super) fingerprint: String,
+    /// The file of what is read before every sample.
+    pub(super) prefix: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -110,13 +116,19 @@ impl Plan {
     /// With other tasks than those of the file.
     pub(super) fn of(file: &RunFile, tasks: Vec<Planned>, other_weights: bool) -> Result<Self> {
         let candidates = policies::candidates(&file.policies, &file.budgets(), file.full)?;
+        let prefixes = policies::prefixes(&file.policies);
+        let other = tasks.iter().find(|task| !matches!(task.work, Work::Ask { .. }));
+        if let (Some(label), Some(task)) = (prefixes.keys().next(), other) {
+            let reason = format!("it starts from a prefix, and `{}` from a text", task.label);
+            return Err(Error::PolicyText { text: label.clone(), reason });
+        }
         let mut skipped = Vec::new();
         let models = file
             .models
             .iter()
             .map(|model| {
                 let model = model.open(other_weights)?;
-                ModelPlan::new(model, &candidates, &tasks, &file.seeds, &mut skipped)
+                ModelPlan::new(model, (&candidates, &prefixes), &tasks, &file.seeds, &mut skipped)
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(Self { name: file.name.clone(), models, tasks, skipped })
@@ -176,12 +188,12 @@ impl Plan {
 impl ModelPlan {
     fn new(
         model: OpenModel,
-        candidates: &[Candidate],
+        policies: Policies<'_>,
         tasks: &[Planned],
         seeds: &[u64],
         skipped: &mut Vec<String>,
     ) -> Result<Self> {
-        let (entries, unavailable) = available(&model, candidates, seeds)?;
+        let (entries, unavailable) = available(&model, policies, seeds)?;
         let mut groups = Vec::new();
         let mut units = Vec::new();
         // A sample that another seed does not change runs once.
@@ -218,10 +230,17 @@ impl ModelPlan {
     }
 }
 
+/// What is to be measured, and the prefixes that some of it starts from, by label.
+type Policies<'a> = (&'a [Candidate], &'a BTreeMap<String, PathBuf>);
+
 /// The policies that can hold, and the others with their reasons.
 type Available = (Vec<PlannedPolicy>, Vec<(Key, String)>);
 
-fn available(model: &OpenModel, candidates: &[Candidate], seeds: &[u64]) -> Result<Available> {
+fn available(
+    model: &OpenModel,
+    (candidates, prefixes): Policies<'_>,
+    seeds: &[u64],
+) -> Result<Available> {
     let (mut entries, mut unavailable) = (Vec::new(), Vec::new());
     for Candidate { label, budget, policy } in candidates {
         let policy = model.profiles.attached_or_reason(policy.clone())?.and_then(|policy| {
@@ -230,9 +249,15 @@ fn available(model: &OpenModel, candidates: &[Candidate], seeds: &[u64]) -> Resu
         });
         match policy {
             Ok(policy) => {
-                let fingerprint = fingerprint::of_policy(&policy);
+                let mut fingerprint = fingerprint::of_policy(&policy);
+                let prefix = prefixes.get(label).cloned();
+                if let Some(path) = &prefix {
+                    let failed = |source| Error::Read { path: path.clone(), source };
+                    let bytes = fs::read(path).map_err(failed)?;
+                    fingerprint = fingerprint::of(&[fingerprint.as_bytes(), &bytes].concat());
+                }
                 let entry = Entry { label: label.clone(), policy };
-                entries.push(PlannedPolicy { entry, budget: budget.clone(), fingerprint });
+                entries.push(PlannedPolicy { entry, budget: budget.clone(), fingerprint, prefix });
             }
             Err(reason) => {
                 let key = no_sample(&model.label, label, budget, seeds.first().copied());

@@ -1,6 +1,6 @@
-use std::{fmt, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
-use briquette::{Budget, Policy, methods};
+use briquette::{Budget, Policy, Prefix, methods};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, Visitor},
@@ -9,12 +9,13 @@ use serde::{
 use super::{budget::BudgetText, twice::twice};
 use crate::{Error, Result, compare::Candidate, files, policy::changed};
 
-/// A policy in a run file: a method by its name, or a policy file.
+/// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed under one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PolicySpec {
     name: Option<MethodName>,
     file: Option<PathBuf>,
+    prefix: Option<PathBuf>,
     label: Option<String>,
     #[serde(default)]
     change: Vec<String>,
@@ -57,8 +58,8 @@ const AMPLE: Budget = Budget::Tokens(1 << 24);
 impl PolicySpec {
     /// Makes the path of the file begin at `base`.
     pub(super) fn resolve(&mut self, base: &std::path::Path) {
-        if let Some(file) = &mut self.file {
-            *file = files::joined(base, file);
+        for path in [&mut self.file, &mut self.prefix].into_iter().flatten() {
+            *path = files::joined(base, path);
         }
     }
 
@@ -69,9 +70,9 @@ impl PolicySpec {
         }
         let stem =
             |path: &PathBuf| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let name = match (&self.name, &self.file) {
+        let name = match (&self.name, self.file.as_ref().or(self.prefix.as_ref())) {
             (Some(name), _) => name.0.clone(),
-            (None, file) => file.as_ref().and_then(stem).unwrap_or_default(),
+            (None, file) => file.and_then(stem).unwrap_or_default(),
         };
         self.change.iter().fold(name, |label, change| format!("{label}:{change}"))
     }
@@ -79,16 +80,22 @@ impl PolicySpec {
     /// The policy at this budget, or with that of its file.
     fn policy(&self, budget: Option<Budget>) -> Result<Policy> {
         let fail = |reason: &str| Error::PolicyText { text: self.label(), reason: reason.into() };
-        let policy = match (&self.name, &self.file) {
-            (Some(name), None) => Policy::named(&name.0, budget.unwrap_or(AMPLE))?,
-            (None, Some(file)) => {
+        let policy = match (&self.name, &self.file, &self.prefix) {
+            (Some(name), None, None) => Policy::named(&name.0, budget.unwrap_or(AMPLE))?,
+            (None, None, Some(prefix)) if self.change.is_empty() && self.budgets.is_empty() => {
+                return Ok(Prefix::read(prefix)?.policy()?);
+            }
+            (None, None, Some(_)) => {
+                return Err(fail("a prefix has the policy and the budget it was made with"));
+            }
+            (None, Some(file), None) => {
                 let policy = Policy::from_file(file)?;
                 match budget {
                     Some(budget) => policy.with_budget(budget),
                     None => policy,
                 }
             }
-            _ => return Err(fail("a policy has either a `name` or a `file`")),
+            _ => return Err(fail("a policy has either a `name`, a `file` or a `prefix`")),
         };
         let policy = self
             .change
@@ -103,6 +110,10 @@ impl PolicySpec {
     fn candidates(&self, default: &[Budget]) -> Result<Vec<Candidate>> {
         let label = self.label();
         let ample = self.policy(Some(AMPLE))?;
+        if self.prefix.is_some() {
+            let budget = ample.budget().map_or_else(|| "-".into(), |budget| budget.to_string());
+            return Ok(vec![Candidate { label, budget, policy: Ok(ample) }]);
+        }
         let one = |budget: String, policy| Candidate { label: label.clone(), budget, policy };
         if ample.budget().is_none() {
             return Ok(vec![one("-".into(), Ok(ample))]);
@@ -130,6 +141,12 @@ impl PolicySpec {
             })
             .collect())
     }
+}
+
+/// The prefixes that policies start from, by the labels of those.
+pub(super) fn prefixes(policies: &[PolicySpec]) -> BTreeMap<String, PathBuf> {
+    let starts = policies.iter().filter_map(|spec| Some((spec.label(), spec.prefix.clone()?)));
+    starts.collect()
 }
 
 /// Every policy at every budget, behind the full cache.

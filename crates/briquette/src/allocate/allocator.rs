@@ -55,6 +55,12 @@ pub trait Allocator: Any + Debug + Send + Sync {
         Ok(vec![0.0; view.seen.len()])
     }
 
+    /// Whether what it allocates adds up to no more than the budget of all layers. One that keeps some layers whole,
+    /// whatever the budget, does not.
+    fn holds_budget(&self) -> bool {
+        true
+    }
+
     /// How many entries the layer keeps.
     ///
     /// # Errors

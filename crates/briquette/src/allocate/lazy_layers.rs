@@ -38,6 +38,10 @@ impl Allocator for LazyLayers {
         Observes::window(self.window)
     }
 
+    fn holds_budget(&self) -> bool {
+        false
+    }
+
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let weights = view.moments(self.window, Wanted::default(), self.name())?.own_mean();
         let weights = view.layer_mean(weights).narrow(1, 0, 1);

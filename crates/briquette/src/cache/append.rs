@@ -25,15 +25,17 @@ pub(super) struct Step {
 impl Step {
     /// Takes the store of a layer, or makes one.
     pub(super) fn new(store: Option<Box<dyn Store>>, context: Context<'_>, batch: usize) -> Self {
+        let Context { layer, shape, policy, config, observes, device, rows, .. } = context;
         let build = || {
-            context.policy.store().build(StoreOptions {
-                shape: context.shape,
+            policy.store().build(StoreOptions {
+                layer,
+                shape,
                 batch,
-                dtype: context.config.dtype,
-                observes: context.observes,
-                device: context.device.clone(),
-                rows: context.rows,
-                ops: context.config.ops.clone(),
+                dtype: config.dtype,
+                observes,
+                device: device.clone(),
+                rows,
+                ops: config.ops.clone(),
             })
         };
         let store = store.unwrap_or_else(build);

@@ -2,11 +2,12 @@
 
 use burn::tensor::{DType, Tensor};
 
-use super::{Entries, Sharing, Track, progress::Phase};
+use super::{Entries, Sharing, Track, pages, progress::Phase};
 use crate::{
     Error, LayerView, Policy, PrefillCompression, Result,
     allocate::Allocation,
     device::{Rows, buffer_bytes},
+    policy::AppendOnly,
     reduce::Reduced,
 };
 
@@ -25,7 +26,7 @@ impl Due {
         let schedule = policy.schedule();
         let compress = match phase {
             // The second pass is still to come.
-            _ if policy.observes().repeat.is_some() => false,
+            _ if policy.repeat().is_some() => false,
             Phase::Prompt { missing: 0, first } => match schedule.prefill {
                 PrefillCompression::Never => false,
                 PrefillCompression::FirstPrompt => first,
@@ -103,6 +104,14 @@ pub(super) fn compress(
     }
     if !due.compress {
         return Ok(Findings::default());
+    }
+    if let (false, Some(append)) = (view.prompt, policy.schedule().append_only) {
+        let new = policy.schedule().decode_every.unwrap_or(1);
+        let scores = score(policy, &view)?;
+        let view = LayerView { scores: Some(&scores), ..view };
+        let shares = shares(policy, &view, allocator.allocate(&view)?)?;
+        let reduced = appended(&view, append, new, &shares)?;
+        return Ok(Findings { reduced, ..Findings::default() });
     }
     let known = allocator.reads_scores().then(|| score(policy, &view)).transpose()?;
     let keep = allocate(policy, &LayerView { scores: known.as_ref(), ..view }, arrived)?;
@@ -183,23 +192,8 @@ fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Vec<f64>> {
     Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
 }
 
-/// How many entries each head keeps; `None` if all of them hold no more.
-fn allocate(
-    policy: &Policy,
-    view: &LayerView<'_>,
-    arrived: &[usize],
-) -> Result<Option<Vec<usize>>> {
-    let allocation = policy.allocator().allocate(view)?;
-    kept(policy, view, allocation, arrived)
-}
-
-/// How many entries each head keeps of what the allocator has said; `None` if all of them hold no more.
-pub(super) fn kept(
-    policy: &Policy,
-    view: &LayerView<'_>,
-    allocation: Allocation,
-    arrived: &[usize],
-) -> Result<Option<Vec<usize>>> {
+/// The share of each head of what the allocator has said.
+fn shares(policy: &Policy, view: &LayerView<'_>, allocation: Allocation) -> Result<Vec<usize>> {
     let allocator = policy.allocator();
     let heads = view.shape.kv_heads;
     let fail = |found: &[usize], what: &str| {
@@ -207,7 +201,7 @@ pub(super) fn kept(
         Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
     };
     let rows = view.seen.len();
-    let mut keep = match allocation {
+    Ok(match allocation {
         Allocation::Rows(keep) if keep.len() != rows || keep.contains(&0) => {
             return fail(&keep, &format!("{rows} rows"));
         }
@@ -218,7 +212,27 @@ pub(super) fn kept(
             return fail(&keep, &format!("{rows} rows of {heads} heads"));
         }
         Allocation::Heads(keep) => keep,
-    };
+    })
+}
+
+/// How many entries each head keeps; `None` if all of them hold no more.
+fn allocate(
+    policy: &Policy,
+    view: &LayerView<'_>,
+    arrived: &[usize],
+) -> Result<Option<Vec<usize>>> {
+    kept(policy, view, policy.allocator().allocate(view)?, arrived)
+}
+
+/// How many entries each head keeps of what the allocator has said; `None` if all of them hold no more.
+pub(super) fn kept(
+    policy: &Policy,
+    view: &LayerView<'_>,
+    allocation: Allocation,
+    arrived: &[usize],
+) -> Result<Option<Vec<usize>>> {
+    let heads = view.shape.kv_heads;
+    let mut keep = shares(policy, view, allocation)?;
     let entries = distinct(view.entries, view.held);
     for (head, keep) in keep.iter_mut().enumerate() {
         // A row that only received padding waits for its own tokens, as it would alone.
@@ -232,6 +246,19 @@ pub(super) fn kept(
 /// Entries of each head: tokens that share one count once.
 pub(super) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
     entries.sharing.as_ref().map_or_else(|| held.to_vec(), Sharing::all_entries)
+}
+
+/// What is left of a layer whose entries are not rewritten, of which the last `new` of each head have come since the last
+/// time; `None` if all of it is.
+fn appended(
+    view: &LayerView<'_>,
+    append: AppendOnly,
+    new: usize,
+    shares: &[usize],
+) -> Result<Option<Compressed>> {
+    let Some(selection) = pages::select(view, append, new, shares)? else { return Ok(None) };
+    let entries = view.selected(&selection)?;
+    Ok(Some(Compressed { entries, counts: selection.counts, state: None, scores: None }))
 }
 
 /// What the reducer leaves of the entries: `keep` of each head.

@@ -22,6 +22,9 @@ pub struct CacheConfig {
     /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
     /// [read them](Policy::reads_output_weights).
     pub output_weights: Option<Arc<[Tensor<2>]>>,
+    /// What tells the model from others of its shape, such as a hash of its weights: a [prefix](crate::Prefix) is taken up
+    /// for the model it was saved for.
+    pub model: Option<String>,
     /// The hot operations.
     pub ops: Arc<dyn Ops>,
 }
@@ -34,6 +37,7 @@ impl Default for CacheConfig {
             softmax_scale: None,
             input_check: InputCheck::default(),
             output_weights: None,
+            model: None,
             ops: best(),
         }
     }
@@ -119,6 +123,12 @@ impl CacheConfig {
     /// What query-key products of a cache of this shape are multiplied by.
     pub(super) fn scale(&self, shape: CacheShape) -> f64 {
         self.softmax_scale.unwrap_or(1.0 / (shape.head_dim as f64).sqrt())
+    }
+
+    /// What tells the model from others of its shape.
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.model = Some(model.into());
+        self
     }
 
     /// Other implementations of the hot operations.

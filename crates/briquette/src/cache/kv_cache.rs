@@ -17,7 +17,7 @@ use crate::{
 
 /// The key-value cache of a model: what every layer has kept of the tokens it has seen.
 ///
-/// Cloning is cheap: both copies share their tensors until one of them is written to.
+/// Cloning is cheap: both copies share their tensors until one of them is written to. [`fork`](Self::fork) says more.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) shape: CacheShape,
@@ -29,9 +29,9 @@ pub struct KvCache {
     pub(super) layers: Vec<LayerCache>,
     /// What was measured of the layers at the last prompt.
     pub(super) measures: Arc<Measures>,
-    batch: Option<usize>,
+    pub(super) batch: Option<usize>,
     /// The positions of the last call: the layers of one step share them.
-    positions: Option<(Vec<i64>, Tensor<3, Int>)>,
+    pub(super) positions: Option<(Vec<i64>, Tensor<3, Int>)>,
 }
 
 impl KvCache {
@@ -200,6 +200,7 @@ impl KvCache {
     }
 }
 
-fn measures_of(layers: &[LayerCache]) -> Arc<Measures> {
+/// What was measured of the layers.
+pub(super) fn measures_of(layers: &[LayerCache]) -> Arc<Measures> {
     Arc::new(Measures::new(layers.iter().map(|layer| layer.measure().cloned()).collect()))
 }

@@ -34,20 +34,20 @@ pub(super) struct Replacement {
 
 #[derive(Clone, Debug)]
 pub(super) struct LayerCache {
-    progress: Progress,
-    store: Option<Box<dyn Store>>,
-    window: QueryWindow,
-    log: QueryLog,
+    pub(super) progress: Progress,
+    pub(super) store: Option<Box<dyn Store>>,
+    pub(super) window: QueryWindow,
+    pub(super) log: QueryLog,
     /// Tokens held, one number a batch row and kv head, rows first, padding not counted.
-    held: Vec<usize>,
+    pub(super) held: Vec<usize>,
     /// What the allocator measured at the last prompt, one number a batch row.
-    measure: Option<Vec<f64>>,
+    pub(super) measure: Option<Vec<f64>>,
     /// What the reducer remembers.
-    state: Option<Box<Tensor<2>>>,
+    pub(super) state: Option<Box<Tensor<2>>>,
     /// Decoded queries in the local window so far.
-    local_queries: usize,
+    pub(super) local_queries: usize,
     /// What is needed to compress again as later layers of a prompt arrive.
-    snapshot: Option<Box<Snapshot>>,
+    pub(super) snapshot: Option<Box<Snapshot>>,
 }
 
 impl LayerCache {

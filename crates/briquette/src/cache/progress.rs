@@ -67,6 +67,16 @@ impl Progress {
         &self.seen
     }
 
+    /// A layer that has seen so much, whole prompts among it, `decoded` of it since the last prompt or compression.
+    pub(crate) fn after(seen: Vec<usize>, decoded: usize) -> Self {
+        Self { seen, prompt: None, after_first: true, decoded }
+    }
+
+    /// Tokens decoded since the last prompt or compression.
+    pub(crate) fn decoded(&self) -> usize {
+        self.decoded
+    }
+
     /// The prompt that has not arrived whole, as (arrived, declared).
     pub(crate) fn unfinished(&self) -> Option<(usize, usize)> {
         self.prompt.as_ref().map(|(prompt, arrived)| (*arrived, prompt.columns))

@@ -1,8 +1,10 @@
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::query_window::Queries;
 use crate::{
+    Result,
     device::{Rows, buffer_bytes},
+    prefix::{Parts, PrefixError},
     view::HeldQueries,
 };
 
@@ -34,6 +36,64 @@ impl QueryLog {
     /// Takes the newest queries in.
     pub(super) fn push(&mut self, new: Queries, positions: &[i64]) {
         self.pieces.push((new, positions.to_vec()));
+    }
+
+    /// What it is written to a file as. Of positions those on the host are, one higher, so that padding is 0: rows that were
+    /// [cleared](Self::clear_rows) are told by them alone.
+    pub(super) fn save(&self) -> Result<Parts> {
+        let mut parts = Parts::default();
+        parts.put_numbers("pieces", [self.pieces.len()]);
+        for (number, (piece, positions)) in self.pieces.iter().enumerate() {
+            let places = positions.iter().map(|&position| usize::try_from(position + 1));
+            let places = places.map(|place| place.unwrap_or(0));
+            parts.put_numbers(&format!("{number}.positions"), places.collect::<Vec<_>>());
+            parts.put(&format!("{number}.queries"), &piece.queries)?;
+        }
+        Ok(parts)
+    }
+
+    /// The log that [`save`](Self::save) wrote, of queries `[batch, query_heads, head_dim]` a token.
+    pub(super) fn restore(
+        mut parts: Parts,
+        [batch, heads, head_dim]: [usize; 3],
+        device: &Device,
+    ) -> Result<Self> {
+        let mut pieces = Vec::new();
+        for number in 0..parts.take_number("pieces")? {
+            let name = format!("{number}.positions");
+            let places = parts.take_numbers(&name)?;
+            let columns = places.len() / batch;
+            if columns == 0 || columns * batch != places.len() {
+                let reason = format!("has {} numbers for {batch} rows", places.len());
+                return Err(PrefixError::contents(&name, reason).into());
+            }
+            let of_place = |place| i64::try_from(place).map(|place| place - 1);
+            let positions: std::result::Result<Vec<i64>, _> =
+                places.into_iter().map(of_place).collect();
+            let positions = positions
+                .map_err(|error| PrefixError::contents(&name, format!("is too large: {error}")))?;
+            let dims = [batch, heads, columns, head_dim];
+            let data = TensorData::new(positions.clone(), [batch, 1, columns]);
+            let queries = Queries {
+                queries: parts.take_float(&format!("{number}.queries"), dims, device)?,
+                positions: Tensor::from_data(data, device),
+            };
+            pieces.push((queries, positions));
+        }
+        parts.finish()?;
+        Ok(Self { pieces })
+    }
+
+    /// The same queries for so many rows, where there is one.
+    pub(super) fn repeated(&self, rows: usize) -> Self {
+        let repeat = |(piece, positions): &(Queries, Vec<i64>)| {
+            let queries = Queries {
+                queries: piece.queries.clone().repeat_dim(0, rows),
+                positions: piece.positions.clone().repeat_dim(0, rows),
+            };
+            (queries, positions.repeat(rows))
+        };
+        Self { pieces: self.pieces.iter().map(repeat).collect() }
     }
 
     /// Forgets all of them.

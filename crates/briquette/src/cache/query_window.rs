@@ -1,8 +1,10 @@
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 
 use crate::{
+    Result,
     device::{Rows, buffer_bytes},
     ops::{Selection, gather_positions, gather_rows},
+    prefix::{Parts, PrefixError},
 };
 
 /// The last queries of a layer, for scorers that look at a window of them: a ring that is written in place.
@@ -98,6 +100,57 @@ impl QueryWindow {
         let mut pieces = ring.last((self.size - kept).min(ring.held));
         pieces.push(new.narrow(arriving - kept, kept));
         Queries::cat(pieces)
+    }
+
+    /// What it is written to a file as.
+    pub(crate) fn save(&self) -> Result<Parts> {
+        let mut parts = Parts::default();
+        let Some(Ring { slots, held, next, valid }) = &self.ring else { return Ok(parts) };
+        parts.put_numbers("held", [*held]);
+        parts.put_numbers("next", [*next]);
+        parts.put_numbers("valid", &valid[..]);
+        parts.put("queries", &slots.queries)?;
+        parts.put("positions", &slots.positions)?;
+        Ok(parts)
+    }
+
+    /// The window that [`save`](Self::save) wrote, of queries `[batch, query_heads, size, head_dim]`.
+    pub(crate) fn restore(
+        mut parts: Parts,
+        [batch, heads, size, head_dim]: [usize; 4],
+        device: &Device,
+    ) -> Result<Self> {
+        if !parts.holds("queries") {
+            parts.finish()?;
+            return Ok(Self::new(size));
+        }
+        let ring = Ring {
+            slots: Queries {
+                queries: parts.take_float("queries", [batch, heads, size, head_dim], device)?,
+                positions: parts.take_int("positions", [batch, 1, size], None, device)?,
+            },
+            held: parts.take_number("held")?,
+            next: parts.take_number("next")?,
+            valid: parts.take_list("valid", batch)?,
+        };
+        if ring.held > size || ring.next >= size || ring.valid.iter().any(|&own| own > size) {
+            return Err(PrefixError::contents("window", format!("holds more than {size}")).into());
+        }
+        parts.finish()?;
+        Ok(Self { size, ring: Some(ring) })
+    }
+
+    /// The same queries for so many rows, where there is one.
+    pub(crate) fn repeated(&self, rows: usize) -> Self {
+        let repeat = |ring: &Ring| Ring {
+            slots: Queries {
+                queries: ring.slots.queries.clone().repeat_dim(0, rows),
+                positions: ring.slots.positions.clone().repeat_dim(0, rows),
+            },
+            valid: ring.valid.repeat(rows),
+            ..*ring
+        };
+        Self { size: self.size, ring: self.ring.as_ref().map(repeat) }
     }
 
     /// Forgets all queries and frees their memory.

@@ -60,7 +60,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::Stage`] if the cache does not hold all tokens it has seen, or has seen none.
     pub fn reconstruction(&self) -> Result<Option<Reconstruction<'_>>> {
-        let Some(repeat) = self.policy.observes().repeat else { return Ok(None) };
+        let Some(repeat) = self.policy.repeat() else { return Ok(None) };
         let seen = self.tokens_seen();
         let whole = |layer: usize| {
             let heads = self.layers[layer].held().chunks(self.shape.kv_heads);

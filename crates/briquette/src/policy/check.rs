@@ -3,7 +3,7 @@
 use super::Policy;
 use crate::{
     CacheShape, Error, Result,
-    budget::{Budget, Protect},
+    budget::{Budget, Protect, Recent},
     check,
 };
 
@@ -24,10 +24,11 @@ impl Policy {
         if let Some(every) = self.schedule.decode_every {
             check::count("schedule.decode-every", every)?;
         }
-        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.observes().repeat) {
+        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.repeat()) {
             let must_be = "absent: decoded tokens are not repeated in a second pass";
             return check::refuse("schedule.decode-every", every, must_be);
         }
+        self.check_append_only()?;
         let Some(budget) = self.budget else { return Ok(()) };
         budget.check()?;
         if let Budget::Tokens(tokens) = budget {
@@ -35,6 +36,47 @@ impl Policy {
         }
         self.protect.check_columns()?;
         self.reducer().check_budget(budget, self.protect)
+    }
+
+    /// Nothing but dropping leaves entries as they are, and not every store does.
+    fn check_append_only(&self) -> Result<()> {
+        let Some(append) = self.schedule.append_only else { return Ok(()) };
+        check::count("schedule.append-only.page", append.page)?;
+        check::count("schedule.append-only.keep", append.keep)?;
+        let Some(every) = self.schedule.decode_every else {
+            return check::refuse("schedule.decode-every", "absent", "given with append-only");
+        };
+        if append.keep > every {
+            let must_be = format!("at most the {every} of decode-every");
+            return check::refuse("schedule.append-only.keep", append.keep, must_be);
+        }
+        if let Recent::Tokens(recent) = self.protect.recent
+            && recent > append.keep
+        {
+            let must_be = format!("at least the {recent} recent tokens that are always kept");
+            return check::refuse("schedule.append-only.keep", append.keep, must_be);
+        }
+        if !self.reducer().drops_only() {
+            return check::refuse("reduce", self.reducer().name(), "evict, with append-only");
+        }
+        if self.store().repacks_entries() {
+            return Err(Error::StoreMismatch {
+                policy: self.name.clone(),
+                stage: "the append-only schedule".into(),
+                needs: "entries that are never rewritten",
+                store: self.store().name().to_owned(),
+            });
+        }
+        let Some(budget @ Budget::Tokens(tokens)) = self.budget else { return Ok(()) };
+        let least = append.least(self.protect.sinks);
+        if tokens < least {
+            let must_be = format!(
+                "at least {least}: the pages of {} sinks, a page of {} and the {} new tokens kept",
+                self.protect.sinks, append.page, append.keep
+            );
+            return check::refuse("budget", budget, must_be);
+        }
+        Ok(())
     }
 
     /// A store that pads heads to the longest, or holds a copy for each token, would take the memory that the other

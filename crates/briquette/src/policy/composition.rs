@@ -5,7 +5,7 @@ use crate::{
     Profile,
     allocate::{Allocator, AllocatorSpec},
     budget::{Budget, Protect},
-    observes::Observes,
+    observes::{Observes, Repeat},
     reduce::{Reducer, ReducerSpec},
     score::Scorer,
     store::{StoreBuilder, StoreSpec},
@@ -111,6 +111,17 @@ impl Policy {
     pub fn observes(&self) -> Observes {
         let scorer = self.scorer().observes();
         scorer.and(self.allocator().observes()).and(self.reducer().observes())
+    }
+
+    /// How the model repeats the prompt in a second pass, [which](crate::KvCache::reconstruction) such a policy compresses by;
+    /// `None` if one pass is enough.
+    pub fn repeat(&self) -> Option<Repeat> {
+        self.observes().repeat
+    }
+
+    /// Whether it has a budget and compresses down to it: SimLayerKV keeps whole layers beyond its budget, and KIVI has none.
+    pub fn holds_budget(&self) -> bool {
+        self.budget.is_some() && self.allocator().holds_budget()
     }
 
     /// Its first stage.

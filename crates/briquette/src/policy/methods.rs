@@ -227,7 +227,7 @@ impl Policy {
             .with_positions(PositionMode::InCache)
             .with_schedule(Schedule {
                 prefill: PrefillCompression::EveryChunk,
-                decode_every: Some(1),
+                ..Schedule::always(1)
             })
     }
 

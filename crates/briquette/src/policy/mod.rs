@@ -17,6 +17,6 @@ mod statistics;
 pub use composition::Policy;
 pub use methods::{MethodInfo, methods};
 pub use positions::PositionMode;
-pub use schedule::{PrefillCompression, Schedule};
+pub use schedule::{AppendOnly, PrefillCompression, Schedule};
 
 pub use crate::budget::{Budget, Protect, Recent};

@@ -12,7 +12,7 @@ impl Policy {
             .with_allocate(OneThreshold {})
             .with_schedule(Schedule {
                 prefill: PrefillCompression::FirstPrompt,
-                decode_every: None,
+                ..Schedule::prefill_only()
             })
     }
 

@@ -5,6 +5,7 @@ use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     Result,
     ops::{AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, Tracks, laid_out},
+    prefix::{Parts, PrefixError},
     tracks,
 };
 
@@ -20,6 +21,10 @@ impl StoreBuilder for Dense {
 
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         Box::new(DenseStore::new(options))
+    }
+
+    fn restore(&self, options: StoreOptions, parts: Parts) -> Result<Option<Box<dyn Store>>> {
+        Ok(Some(Box::new(DenseStore::restore(options, parts)?)))
     }
 }
 
@@ -47,6 +52,63 @@ impl DenseStore {
             tracks: tracks::zeros(observes, shape, batch, columns, device),
             sharing: None,
         }
+    }
+
+    /// The store whose [`parts`](Self::parts) these are.
+    pub(super) fn restore(options: StoreOptions, mut parts: Parts) -> Result<Self> {
+        let (columns, capacity) = (parts.take_number("columns")?, parts.take_number("capacity")?);
+        if columns > capacity {
+            let reason = format!("are {columns}, more than the {capacity} there is room for");
+            return Err(PrefixError::contents("columns", reason).into());
+        }
+        let mut store = Self::new(options);
+        store.reserve(capacity);
+        if columns > 0 {
+            let device = store.options.device.clone();
+            let none = store.empty(columns);
+            let entries = Entries {
+                keys: parts.take_float("keys", none.keys.dims(), &device)?,
+                values: parts.take_float("values", none.values.dims(), &device)?,
+                positions: parts.take_int("positions", none.positions.dims(), None, &device)?,
+                tracks: tracks::restore(none.tracks, &mut parts, &device)?,
+                sharing: None,
+            };
+            store.write(entries, 0);
+        }
+        parts.finish()?;
+        Ok(store)
+    }
+
+    /// What it is written to a file as: the columns held, and how much room there is for more.
+    pub(super) fn parts(&self) -> Result<Parts> {
+        let mut parts = Parts::default();
+        parts.put_numbers("columns", [self.columns]);
+        parts.put_numbers("capacity", [self.capacity()]);
+        if self.columns > 0 {
+            let Entries { keys, values, positions, tracks, .. } = self.held();
+            parts.put("keys", &keys)?;
+            parts.put("values", &values)?;
+            parts.put("positions", &positions)?;
+            tracks::save(&tracks, &mut parts)?;
+        }
+        Ok(parts)
+    }
+
+    /// The same entries in so many rows, where there is one: a view, until a row is written to.
+    pub(super) fn of_rows(&self, rows: usize) -> Self {
+        let widened = |x: &Tensor<4>| {
+            let [_, heads, columns, channels] = x.dims();
+            x.clone().expand([rows, heads, columns, channels])
+        };
+        let buffers = self.buffers.as_ref().map(|buffers| Entries {
+            keys: widened(&buffers.keys),
+            values: widened(&buffers.values),
+            positions: buffers.positions.clone().repeat_dim(0, rows),
+            tracks: tracks::repeated(buffers.tracks.clone(), rows),
+            sharing: None,
+        });
+        let options = StoreOptions { batch: rows, ..self.options.clone() };
+        Self { options, buffers, columns: self.columns }
     }
 
     /// The entries held.
@@ -206,6 +268,14 @@ impl Store for DenseStore {
     fn replace(&mut self, entries: Entries, _: &[usize], capacity: usize) -> Result<()> {
         self.hold(entries, capacity);
         Ok(())
+    }
+
+    fn save(&self) -> Result<Option<Parts>> {
+        self.parts().map(Some)
+    }
+
+    fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
+        Some(Box::new(self.of_rows(rows)))
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {

@@ -9,6 +9,7 @@ use crate::{
     ops::{AttentionOutput, DecodeInput, KvLayout, Ops, Visibility},
     ops::{Entries, Tracks},
     position::Encode,
+    prefix::Parts,
     tracks,
 };
 
@@ -49,6 +50,11 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether it packs what is left anew when entries are dropped, which changes their numbers.
+    fn repacks_entries(&self) -> bool {
+        false
+    }
+
     /// Whether it holds what tokens share once.
     fn holds_shared_entries(&self) -> bool {
         false
@@ -56,12 +62,23 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
 
     /// An empty store. Nothing is allocated on the device before the first entry.
     fn build(&self, options: StoreOptions) -> Box<dyn Store>;
+
+    /// The store that [`Store::save`] wrote; `None` if it does not say how.
+    ///
+    /// # Errors
+    /// [`Error::Prefix`](crate::Error::Prefix) if the parts are not those of such a store.
+    fn restore(&self, options: StoreOptions, parts: Parts) -> Result<Option<Box<dyn Store>>> {
+        let _ = (options, parts);
+        Ok(None)
+    }
 }
 
 /// What a store is made for.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoreOptions {
+    /// The layer it is for.
+    pub layer: usize,
     /// The dimensions of the cache.
     pub shape: CacheShape,
     /// Batch rows.
@@ -191,6 +208,21 @@ pub trait Store: Debug + Send + Sync {
     /// Called when a call has succeeded and no columns of a prompt are missing: the time to move entries into
     /// another form.
     fn settle(&mut self) {}
+
+    /// What it is written to a file as, read from the device; `None` if it does not say how.
+    ///
+    /// # Errors
+    /// [`Error::Execution`](crate::Error::Execution) if the device failed.
+    fn save(&self) -> Result<Option<Parts>> {
+        Ok(None)
+    }
+
+    /// A store of so many rows, each with the entries of this one, which has one row; `None` if it does not say how. What
+    /// can be shared is, until it is written to.
+    fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
+        let _ = rows;
+        None
+    }
 
     /// A copy that shares its tensors until either is written to.
     fn boxed_clone(&self) -> Box<dyn Store>;

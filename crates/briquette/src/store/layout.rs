@@ -57,6 +57,16 @@ impl Layout {
         self.counts.iter().all(|&count| count == self.width)
     }
 
+    /// How many rows each batch row and head has.
+    pub(super) fn counts(&self) -> &[usize] {
+        &self.counts
+    }
+
+    /// The same lists for so many rows, where there is one.
+    pub(super) fn repeated(&self, rows: usize) -> Self {
+        Self::new(rows, self.heads, &self.counts.repeat(rows), None, &self.offsets.device())
+    }
+
     /// Places of a rectangle a head.
     pub(super) fn width(&self) -> usize {
         self.width

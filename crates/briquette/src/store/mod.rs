@@ -1,21 +1,30 @@
 //! Stage four: how the entries of a layer lie in memory.
 
+mod codec;
 mod dense;
+mod fp8;
 mod interface;
 mod layout;
+mod packed;
+mod paged;
 mod quantized;
 mod ragged;
+mod rotation;
 mod segmented;
 mod shared;
 mod spec;
 mod tokens;
+mod turbo_quant;
+mod words;
 
 pub(crate) use dense::attend_entries;
 pub use dense::{Dense, DenseStore};
+pub use fp8::Fp8;
 pub use interface::{Store, StoreBuilder, StoreOptions, StoreQuery};
 pub use quantized::Quantized;
 pub use ragged::Ragged;
 pub use shared::Shared;
 pub(crate) use spec::StoreSpec;
+pub use turbo_quant::TurboQuant;
 
-pub use crate::position::Encode;
+pub use crate::{position::Encode, prefix::Parts};

@@ -11,6 +11,7 @@ use crate::{
     Result,
     ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
     ops::{Entries, Tracks},
+    prefix::Parts,
 };
 
 /// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
@@ -38,6 +39,10 @@ impl StoreBuilder for Ragged {
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         Box::new(Segmented::<RaggedBody>::new(options))
     }
+
+    fn restore(&self, options: StoreOptions, parts: Parts) -> Result<Option<Box<dyn Store>>> {
+        Ok(Some(Box::new(Segmented::<RaggedBody>::restore(options, parts)?)))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -50,6 +55,14 @@ struct RaggedBody {
     bytes: usize,
 }
 
+impl RaggedBody {
+    fn new(tokens: Tokens, [keys, values]: [Tensor<2>; 2], options: &StoreOptions) -> Self {
+        let row = options.pair_bytes() / (options.batch * options.shape.kv_heads);
+        let bytes = tokens.layout.total() * row + tokens.bytes(options.rows);
+        Self { tokens, keys, values, bytes }
+    }
+}
+
 impl Body for RaggedBody {
     fn pack(
         entries: Entries,
@@ -60,13 +73,11 @@ impl Body for RaggedBody {
         if counts.iter().all(|&count| count == entries.columns()) {
             return Ok(Packing::AsTheyAre(Box::new(entries)));
         }
-        let StoreOptions { shape, batch, dtype, ref ops, .. } = *options;
+        let StoreOptions { dtype, ref ops, .. } = *options;
         let tokens = Tokens::pack(entries.positions, entries.tracks, counts, before, options);
-        let row = options.pair_bytes() / (batch * shape.kv_heads);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
-        let [keys, values] = tokens.layout.pack(both, ops.as_ref())?;
-        let bytes = tokens.layout.total() * row + tokens.bytes(options.rows);
-        Ok(Packing::Packed(Self { keys, values, bytes, tokens }))
+        let both = tokens.layout.pack(both, ops.as_ref())?;
+        Ok(Packing::Packed(Self::new(tokens, both, options)))
     }
 
     fn layout(&self) -> &Layout {
@@ -110,6 +121,29 @@ impl Body for RaggedBody {
 
     fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    fn save(&self) -> Result<Parts> {
+        let mut parts = Parts::default();
+        parts.put_parts("tokens", self.tokens.save()?);
+        parts.put("keys", &self.keys)?;
+        parts.put("values", &self.values)?;
+        Ok(parts)
+    }
+
+    fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
+        let tokens = Tokens::restore(parts.take_parts("tokens"), options)?;
+        let dims = [tokens.layout.total(), options.shape.head_dim];
+        let mut rows = |name| parts.take_float(name, dims, &options.device);
+        let both = [rows("keys")?, rows("values")?];
+        parts.finish()?;
+        Ok(Self::new(tokens, both, options))
+    }
+
+    fn repeated(&self, options: &StoreOptions) -> Self {
+        let rows = options.batch;
+        let both = [&self.keys, &self.values].map(|x| x.clone().repeat_dim(0, rows));
+        Self::new(self.tokens.repeated(rows), both, options)
     }
 
     fn bytes_of(options: &StoreOptions, _entries: usize, columns: usize) -> usize {

@@ -5,6 +5,7 @@ use crate::{
     Result,
     ops::{AttentionOutput, Tail},
     ops::{Entries, Sharing, Tracks},
+    prefix::Parts,
 };
 
 /// Entries in a form of their own, which change only when all of them are replaced.
@@ -58,6 +59,15 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Bytes held on the device.
     fn bytes(&self) -> usize;
 
+    /// What it is written to a file as.
+    fn save(&self) -> Result<Parts>;
+
+    /// The body that [`save`](Self::save) wrote.
+    fn restore(parts: Parts, options: &StoreOptions) -> Result<Self>;
+
+    /// The same entries for as many rows as the options have, where there is one.
+    fn repeated(&self, options: &StoreOptions) -> Self;
+
     /// The most bytes of a body and a tail that hold so many entries and columns together.
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
 }
@@ -83,6 +93,17 @@ pub(super) struct Segmented<B> {
 impl<B: Body> Segmented<B> {
     pub(super) fn new(options: StoreOptions) -> Self {
         Self { tail: DenseStore::new(options.clone()), options, body: None, padded: false }
+    }
+
+    /// The store that [`save`](Store::save) wrote.
+    pub(super) fn restore(options: StoreOptions, mut parts: Parts) -> Result<Self> {
+        let padded = parts.take_number("padded")? == 1;
+        let packed = parts.take_number("packed")? == 1;
+        let tail = DenseStore::restore(options.clone(), parts.take_parts("tail"))?;
+        let body = || B::restore(parts.take_parts("body"), &options);
+        let body = packed.then(body).transpose()?;
+        parts.finish()?;
+        Ok(Self { options, body, tail, padded })
     }
 
     fn tail(&self) -> Tail {
@@ -212,6 +233,27 @@ impl<B: Body> Store for Segmented<B> {
         }
         self.tail.reserve(room);
         Ok(())
+    }
+
+    fn save(&self) -> Result<Option<Parts>> {
+        let mut parts = Parts::default();
+        parts.put_numbers("padded", [usize::from(self.padded)]);
+        parts.put_numbers("packed", [usize::from(self.body.is_some())]);
+        parts.put_parts("tail", self.tail.parts()?);
+        if let Some(body) = &self.body {
+            parts.put_parts("body", body.save()?);
+        }
+        Ok(Some(parts))
+    }
+
+    fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
+        let options = StoreOptions { batch: rows, ..self.options.clone() };
+        Some(Box::new(Self {
+            body: self.body.as_ref().map(|body| body.repeated(&options)),
+            tail: self.tail.of_rows(rows),
+            padded: self.padded,
+            options,
+        }))
     }
 
     fn boxed_clone(&self) -> Box<dyn Store> {

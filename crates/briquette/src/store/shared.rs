@@ -12,6 +12,8 @@ use crate::{
     device::buffer_bytes,
     ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
     ops::{Entries, Sharing, Tracks},
+    prefix::Parts,
+    tracks,
 };
 
 /// Entries that tokens share (EMS): each entry is a row of keys and one of values, held once; each token is a column
@@ -41,6 +43,10 @@ impl StoreBuilder for Shared {
 
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
         Box::new(Segmented::<SharedBody>::new(options))
+    }
+
+    fn restore(&self, options: StoreOptions, parts: Parts) -> Result<Option<Box<dyn Store>>> {
+        Ok(Some(Box::new(Segmented::<SharedBody>::restore(options, parts)?)))
     }
 }
 
@@ -154,6 +160,84 @@ impl Body for SharedBody {
 
     fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    fn save(&self) -> Result<Parts> {
+        let Sharing { tokens, entries, own, entry, norms, centers, members, none } = &self.sharing;
+        let mut parts = Parts::default();
+        parts.put_numbers("columns", [self.columns()]);
+        parts.put_numbers("centers", [centers.dims()[2]]);
+        parts.put_numbers("tokens", &tokens[..]);
+        parts.put_numbers("entries", &entries[..]);
+        parts.put_numbers("own", &own[..]);
+        for (name, x) in [("entry", entry), ("centers", centers), ("members", members)] {
+            parts.put(name, x)?;
+        }
+        parts.put("norms", norms)?;
+        parts.put("none", none)?;
+        parts.put("keys", &self.keys)?;
+        parts.put("values", &self.values)?;
+        parts.put("positions", &self.positions)?;
+        tracks::save(&self.tracks, &mut parts)?;
+        Ok(parts)
+    }
+
+    fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
+        let StoreOptions { shape, batch, observes, ref device, .. } = *options;
+        let heads = shape.kv_heads;
+        let [columns, centers] = [parts.take_number("columns")?, parts.take_number("centers")?];
+        let mut list = |name| parts.take_list(name, batch * heads);
+        let [tokens, entries, own] = [list("tokens")?, list("entries")?, list("own")?];
+        let rows = Layout::new(batch, heads, &entries, None, device);
+        let mut of = |name, width| parts.take_int(name, [batch, heads, width], None, device);
+        let sharing = Sharing {
+            tokens,
+            entries,
+            own,
+            entry: of("entry", columns)?,
+            centers: of("centers", centers)?,
+            members: of("members", columns)?,
+            norms: parts.take_float("norms", [batch, heads, columns], device)?,
+            none: parts.take_int("none", [batch, heads], None, device)?,
+        };
+        let dims = [rows.total(), shape.head_dim];
+        let none = tracks::zeros(observes, shape, batch, columns, device);
+        let body = Self {
+            keys: parts.take_float("keys", dims, device)?,
+            values: parts.take_float("values", dims, device)?,
+            positions: parts.take_int("positions", [batch, heads, columns], None, device)?,
+            tracks: tracks::restore(none, &mut parts, device)?,
+            rows,
+            sharing,
+            bytes: 0,
+        };
+        parts.finish()?;
+        Ok(Self { bytes: body.bytes_held(options), ..body })
+    }
+
+    fn repeated(&self, options: &StoreOptions) -> Self {
+        let rows = options.batch;
+        let ints = |x: &Tensor<3, Int>| x.clone().repeat_dim(0, rows);
+        let Sharing { tokens, entries, own, entry, norms, centers, members, none } = &self.sharing;
+        let body = Self {
+            rows: self.rows.repeated(rows),
+            keys: self.keys.clone().repeat_dim(0, rows),
+            values: self.values.clone().repeat_dim(0, rows),
+            positions: ints(&self.positions),
+            tracks: tracks::repeated(self.tracks.clone(), rows),
+            sharing: Sharing {
+                tokens: tokens.repeat(rows),
+                entries: entries.repeat(rows),
+                own: own.repeat(rows),
+                entry: ints(entry),
+                norms: norms.clone().repeat_dim(0, rows),
+                centers: ints(centers),
+                members: ints(members),
+                none: none.clone().repeat_dim(0, rows),
+            },
+            bytes: 0,
+        };
+        Self { bytes: body.bytes_held(options), ..body }
     }
 
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize {

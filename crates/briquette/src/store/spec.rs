@@ -1,4 +1,4 @@
-use super::{Dense, Quantized, Ragged, Shared, StoreBuilder};
+use super::{Dense, Fp8, Quantized, Ragged, Shared, StoreBuilder, TurboQuant};
 use crate::spec::built_in;
 
 built_in! {
@@ -8,6 +8,8 @@ built_in! {
         Ragged,
         Shared,
         Quantized,
+        Fp8,
+        TurboQuant,
     }
 }
 

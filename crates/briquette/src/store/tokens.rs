@@ -2,8 +2,11 @@ use burn::tensor::{Int, Tensor};
 
 use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
+    Result,
     device::{Rows, buffer_bytes},
     ops::Tracks,
+    prefix::Parts,
+    tracks,
 };
 
 /// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong in them.
@@ -51,6 +54,35 @@ impl Tokens {
         let positions = positions.select(2, last.clone());
         let tracks = tracks.map(|track| track.select(2, last.clone()));
         Self { layout, positions, tracks }
+    }
+
+    pub(super) fn save(&self) -> Result<Parts> {
+        let mut parts = Parts::default();
+        parts.put_numbers("counts", self.layout.counts());
+        parts.put("positions", &self.positions)?;
+        tracks::save(&self.tracks, &mut parts)?;
+        Ok(parts)
+    }
+
+    pub(super) fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
+        let StoreOptions { shape, batch, observes, ref device, .. } = *options;
+        let counts = parts.take_list("counts", batch * shape.kv_heads)?;
+        let layout = Layout::new(batch, shape.kv_heads, &counts, None, device);
+        let dims = [batch, shape.kv_heads, layout.width()];
+        let positions = parts.take_int("positions", dims, None, device)?;
+        let none = tracks::zeros(observes, shape, batch, layout.width(), device);
+        let tracks = tracks::restore(none, &mut parts, device)?;
+        parts.finish()?;
+        Ok(Self { layout, positions, tracks })
+    }
+
+    /// The same tokens for so many rows, where there is one.
+    pub(super) fn repeated(&self, rows: usize) -> Self {
+        Self {
+            layout: self.layout.repeated(rows),
+            positions: self.positions.clone().repeat_dim(0, rows),
+            tracks: tracks::repeated(self.tracks.clone(), rows),
+        }
     }
 
     /// `[batch, kv_heads, width]`, −1 at fillers.

@@ -1,0 +1,140 @@
+use std::{fs, path::PathBuf, time::Instant};
+
+use anyhow::{Context, Result};
+use briquette::Budget;
+use briquette_models::{Instruction, prefill, reconstruct};
+use serde::Serialize;
+
+use super::{
+    model::{Loaded, ModelArgs},
+    output::{OutputArgs, bytes, note_fallbacks},
+    policy, prefix,
+    profile::ProfileArgs,
+    progress,
+    prompt::PromptArgs,
+};
+use crate::files;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    prompt: PromptArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
+    /// (.toml, .json)
+    #[arg(long, value_name = "NAME|FILE", default_value = "snapkv")]
+    policy: String,
+    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// [default: 256, or that of the policy file]
+    #[arg(long)]
+    budget: Option<Budget>,
+    /// Tokens of the text given to the model at a time [default: all]
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
+    /// The file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    device: String,
+    dtype: String,
+    policy: String,
+    budget: String,
+    tokens: usize,
+    /// One a layer.
+    tokens_kept: Vec<usize>,
+    bytes_held: usize,
+    bytes_full: usize,
+    /// Bytes of the file.
+    bytes_written: u64,
+    /// What giving the text to the model took: what a prefix saves.
+    prefill_seconds: f64,
+    save_seconds: f64,
+    /// What it took to take the file up again, the fingerprint of the model not counted.
+    load_seconds: f64,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    args.output.check()?;
+    files::check(&args.out)?;
+    let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
+    let text = args.prompt.read()?;
+    let loaded = args.model.load()?;
+    let profiles = args.profile.of(&loaded)?;
+    entry.policy = profiles.attached(entry.policy)?;
+    let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let prompt = tokenizer.encode(&text, true)?;
+    let instruction = Instruction::new(&tokenizer)?;
+    let fingerprint = profiles.weights()?;
+
+    let mut cache = prefix::cache(&model, fingerprint, entry.policy.clone())?;
+    let spinner = progress::spinner(format!("reading {} tokens", prompt.len()));
+    let start = Instant::now();
+    let prefilled = prefill(&model, &[&prompt], &mut cache, args.chunk)
+        .and_then(|_| reconstruct(&model, &[&prompt], &mut cache, &instruction));
+    model.device().sync().map_err(briquette_models::Error::from)?;
+    let prefill_seconds = start.elapsed().as_secs_f64();
+    spinner.clear();
+    prefilled?;
+    let start = Instant::now();
+    cache.save(&args.out)?;
+    let save_seconds = start.elapsed().as_secs_f64();
+    // Read back, so that what is kept is known to be whole.
+    let start = Instant::now();
+    let loaded = prefix::open(&args.out, &model, fingerprint)?;
+    model.device().sync().map_err(briquette_models::Error::from)?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let written = fs::metadata(&args.out);
+    let written = written.with_context(|| format!("cannot read {}", args.out.display()))?;
+
+    let layers = 0..model.config().num_hidden_layers;
+    let report = Report {
+        model: dir.display().to_string(),
+        device,
+        dtype,
+        budget: entry.budget(),
+        policy: entry.label,
+        tokens: prompt.len(),
+        tokens_kept: layers
+            .map(|layer| Ok(loaded.tokens_kept(layer)?.first().copied().unwrap_or(0)))
+            .collect::<Result<_>>()?,
+        bytes_held: loaded.bytes_held(),
+        bytes_full: loaded.bytes_full(),
+        bytes_written: written.len(),
+        prefill_seconds,
+        save_seconds,
+        load_seconds,
+    };
+    note_fallbacks(&report.model, &model.fallbacks());
+    args.output.write(&report.human(&args.out.display().to_string()), &report)
+}
+
+impl Report {
+    fn human(&self, out: &str) -> String {
+        let most = self.tokens_kept.iter().max().copied().unwrap_or(0);
+        let written = usize::try_from(self.bytes_written).unwrap_or(usize::MAX);
+        format!(
+            "{out}  {most} of {} tokens, {} of the {} of a full cache, {} in the file\npolicy   {}, budget {}\nprefill  \
+             {:.3} s\nsave     {:.3} s\nload     {:.3} s, {:.0} times faster than prefilling again\n",
+            self.tokens,
+            bytes(self.bytes_held),
+            bytes(self.bytes_full),
+            bytes(written),
+            self.policy,
+            self.budget,
+            self.prefill_seconds,
+            self.save_seconds,
+            self.load_seconds,
+            self.prefill_seconds / self.load_seconds.max(1e-9),
+        )
+    }
+}

@@ -1,0 +1,164 @@
+//! A text compressed once by one run of the command, and asked by others.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+const DOCUMENT: &str = "\nSome special magic numbers are hidden within the following text. Make sure to memorize them. \
+    I will quiz you about the numbers afterwards.\nThe rain had stopped before noon.\nOne of the special magic numbers \
+    is countess:8174205. The road was wet and nobody came.";
+const QUESTION: &str = "\nWhat is the special magic number for countess mentioned in the provided text? The special \
+    magic number is countess:";
+
+fn briquette(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = briquette(&[args, &["--json", "-"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn refused(args: &[&str], code: i32) -> String {
+    let output = briquette(args);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_prefix_answers_as_the_text_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("document.prefix");
+    let kept = json(&["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
+    assert_eq!(kept["bytes_written"], fs::metadata(&file).unwrap().len());
+    assert_eq!(kept["tokens_kept"][0], kept["tokens"]);
+    let from = |question: &str| json(&["generate", "--prompt", question, "--prefix", text(&file)]);
+    let found = from(QUESTION);
+    assert_eq!(found["text"].as_str().unwrap().trim_end(), "8174205", "{found}");
+    let question = found["prefill"]["tokens"].as_u64().unwrap();
+    let (seen, tokens) = (&found["cache"]["tokens_seen"], kept["tokens"].as_u64().unwrap());
+    assert!(seen.as_u64().unwrap() >= tokens + question, "{seen} of {tokens} and {question}");
+    // What was kept is there for the next question.
+    assert_eq!(from(QUESTION)["text"], found["text"]);
+
+    // Under a policy of its own it keeps as much as it was told to.
+    let args = ["compress", "--prompt", DOCUMENT, "--policy", "snapkv:kernel=15", "--budget", "48"];
+    let small = json(&[&args[..], &["--out", text(&file)]].concat());
+    assert_eq!(small["tokens_kept"][0], 48);
+    assert!(small["bytes_written"].as_u64() < kept["bytes_written"].as_u64());
+    assert_eq!(from(QUESTION)["policy"], "snapkv");
+}
+
+/// KVzip reads the text twice before it is kept, and a question behind it is not.
+#[test]
+fn a_text_that_is_read_twice_is_kept_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("document.prefix");
+    for policy in ["kvzip", "kvzip-plus"] {
+        let args = ["compress", "--prompt", DOCUMENT, "--policy", policy, "--budget", "25%"];
+        let kept = json(&[&args[..], &["--out", text(&file)]].concat());
+        // Of so short a text room for what follows is most of what is held.
+        let part = kept["bytes_written"].as_f64().unwrap() / kept["bytes_full"].as_f64().unwrap();
+        assert!(part < 0.4, "{policy}: {kept}");
+        let found = json(&["generate", "--prompt", QUESTION, "--prefix", text(&file)]);
+        let question = found["prefill"]["tokens"].as_u64().unwrap();
+        let seen = found["cache"]["tokens_seen"].as_u64().unwrap();
+        assert!(seen >= kept["tokens"].as_u64().unwrap() + question, "{found}");
+        assert_eq!(found["policy"], policy);
+    }
+}
+
+#[test]
+fn what_is_no_prefix_of_this_model_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("document.prefix");
+    let out = text(&file);
+    json(&["compress", "--prompt", DOCUMENT, "--out", out]);
+    let ask = ["generate", "--prompt", QUESTION, "--prefix", out];
+    let error = refused(&[&ask[..], &["--budget", "64"]].concat(), 2);
+    assert!(error.contains("--budget"), "{error}");
+    let error = refused(&[&ask[..], &["--dtype", "f16"]].concat(), 1);
+    assert!(error.contains("F32") && error.contains("F16"), "{error}");
+
+    // The same weights in a folder with another tokenizer are another model.
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    for entry in fs::read_dir(&model).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), other.join(entry.file_name())).unwrap();
+        }
+    }
+    let tokenizer = other.join("tokenizer.json");
+    let json = fs::read_to_string(&tokenizer).unwrap() + "\n";
+    fs::write(&tokenizer, json).unwrap();
+    let error = refused(&[&ask[..], &["--model", text(&other)]].concat(), 1);
+    assert!(error.contains("is of the model"), "{error}");
+
+    let mut bytes = fs::read(&file).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    assert!(refused(&ask, 1).contains("was altered"));
+    fs::write(&file, &bytes[..last]).unwrap();
+    assert!(refused(&ask, 1).contains("cut off"));
+}
+
+/// Every sample of a run follows what was kept.
+#[test]
+fn a_run_starts_from_a_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("document.prefix");
+    let kept = json(&["compress", "--prompt", DOCUMENT, "--policy", "full", "--out", text(&file)]);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
+    let run = folder.path().join("run.toml");
+    let of = |more: &str| {
+        let models = format!("[[models]]\ndir = {:?}\n", text(&model));
+        format!("name = \"prefixes\"\n{models}[[policies]]\nprefix = \"document.prefix\"\n{more}")
+    };
+    let needle = "[[tasks.needle]]\nlengths = [256]\nask = [\"after\"]\n";
+    fs::write(&run, of(needle)).unwrap();
+    let out = folder.path().join("out");
+    let args = ["run", text(&run), "--out", text(&out), "--no-report"];
+    let output = briquette(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    let full = |policy: &str| -> Vec<u64> {
+        let records = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of_policy = records.filter(|record| record["policy"] == policy);
+        of_policy.map(|record| record["cache"]["full"].as_u64().unwrap()).collect()
+    };
+    let (alone, behind) = (full("full"), full("document"));
+    assert!(!alone.is_empty() && alone.len() == behind.len(), "{lines}");
+    // 4 KiB a token; answers may differ by some.
+    let tokens = kept["tokens"].as_u64().unwrap();
+    for (alone, behind) in alone.iter().zip(&behind) {
+        let more = (behind - alone) / 4096;
+        assert!(
+            (tokens - 16..=tokens + 16).contains(&more),
+            "{more} more than {alone}, {tokens} kept"
+        );
+    }
+
+    for (text, what) in [
+        (
+            "change = [\"kernel=15\"]\n[[tasks.needle]]\nlengths = [256]\n",
+            "the policy and the budget",
+        ),
+        ("[[tasks.perplexity]]\nprompt = 64\ntokens = 16\n", "starts from a prefix"),
+    ] {
+        fs::write(&run, of(text)).unwrap();
+        let error = refused(&args, 1);
+        assert!(error.contains(what), "{error}");
+    }
+}

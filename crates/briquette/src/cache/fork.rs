@@ -1,0 +1,65 @@
+//! One cache for many questions.
+
+use super::{KvCache, kv_cache::measures_of, layer::LayerCache, progress::Progress};
+use crate::{Error, Policy, Result, prefix::PrefixError};
+
+impl KvCache {
+    /// A cache that goes on from here on its own: what a question, or an answer tried out, is given to.
+    ///
+    /// Nothing is copied now. Both share their tensors, and what one of them writes to is copied then: a dense store whole,
+    /// with the first token; of the others, which hold what a compression left apart from what has come since, only that
+    /// little.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        self.clone()
+    }
+
+    /// A cache of so many rows that each go on from here, for questions that are asked in one batch.
+    ///
+    /// What can be shared is, until it is written to: dense buffers, and pages of which nothing is counted. Lists of
+    /// entries, which lie row by row, are copied.
+    ///
+    /// # Errors
+    /// [`Error::Prefix`] if it does not hold one row, [`Error::PromptUnfinished`], or [`Error::InvalidParameter`] for no
+    /// rows.
+    pub fn fork_rows(&self, rows: usize) -> Result<Self> {
+        if rows == 0 {
+            let must_be = "at least 1".into();
+            return Err(Error::InvalidParameter { parameter: "rows", value: "0".into(), must_be });
+        }
+        if self.batch != Some(1) {
+            return Err(PrefixError::Rows { rows: self.batch.unwrap_or(0) }.into());
+        }
+        self.check_complete()?;
+        let layers = self.layers.iter().map(|layer| layer.of_rows(rows, &self.policy));
+        let layers: Vec<LayerCache> = layers.collect::<Result<_>>()?;
+        Ok(Self {
+            measures: measures_of(&layers),
+            layers,
+            batch: Some(rows),
+            positions: None,
+            ..self.clone()
+        })
+    }
+}
+
+impl LayerCache {
+    fn of_rows(&self, rows: usize, policy: &Policy) -> Result<Self> {
+        let Self { progress, store, window, log, held, measure, state, local_queries, snapshot: _ } =
+            self;
+        let none = || PrefixError::Store { store: policy.store().name().to_owned() };
+        let store = store.as_ref().map(|store| store.repeated(rows).ok_or_else(none));
+        Ok(Self {
+            progress: Progress::after(progress.seen().repeat(rows), progress.decoded()),
+            store: store.transpose()?,
+            window: window.repeated(rows),
+            log: log.repeated(rows),
+            held: held.repeat(rows),
+            measure: measure.as_ref().map(|measure| measure.repeat(rows)),
+            state: state.as_ref().map(|state| Box::new(state.as_ref().clone().repeat_dim(0, rows))),
+            local_queries: *local_queries,
+            // Forgotten when the last layer of a prompt has come.
+            snapshot: None,
+        })
+    }
+}

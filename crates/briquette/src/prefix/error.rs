@@ -1,0 +1,137 @@
+use std::path::PathBuf;
+
+use crate::shape::CacheShape;
+
+/// Why a prefix cannot be kept or taken up again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrefixError {
+    /// The file cannot be read.
+    #[error("cannot read the prefix {}: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// The file cannot be written. What was there before is still there.
+    #[error("cannot write the prefix {}: {reason}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// The file is cut off, or is no safetensors file.
+    #[error("{} is cut off or no safetensors file: {reason}", path.display())]
+    Container {
+        /// The file.
+        path: PathBuf,
+        /// What does not hold.
+        reason: String,
+    },
+    /// The file is a safetensors file, but no prefix.
+    #[error("{} holds no prefix", path.display())]
+    NotAPrefix {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The prefix was written in another version of the format.
+    #[error("{} is a prefix of format {found}, but this build reads format {expected}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: String,
+        /// The version this build reads.
+        expected: u32,
+    },
+    /// The checksum is not that of the contents.
+    #[error("{} was altered: its contents do not match their checksum", path.display())]
+    Altered {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something in the file is not what the rest of it implies.
+    #[error("the prefix does not fit together: {part} {reason}")]
+    Contents {
+        /// Which number or tensor.
+        part: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The prefix is of a model with other dimensions.
+    #[error("the prefix is for {found:?}, but the cache is {given:?}")]
+    OtherShape {
+        /// The shape in the file.
+        found: CacheShape,
+        /// The shape asked for.
+        given: CacheShape,
+    },
+    /// The prefix is of another model of the same shape.
+    #[error("the prefix is of the model {}, but the cache is for {}", named(found), named(given))]
+    OtherModel {
+        /// The model in the file.
+        found: Option<String>,
+        /// The model asked for.
+        given: Option<String>,
+    },
+    /// The prefix was compressed under another policy.
+    #[error(
+        "the prefix was made under the policy `{found}`, which differs from the policy `{given}` of the cache"
+    )]
+    OtherPolicy {
+        /// The policy in the file.
+        found: String,
+        /// The policy asked for. It may have the same name and another parameter.
+        given: String,
+    },
+    /// The prefix is of a cache that was configured otherwise.
+    #[error("the prefix has {what} {found}, but the cache has {given}")]
+    OtherConfig {
+        /// What differs.
+        what: &'static str,
+        /// What it is in the file.
+        found: String,
+        /// What it is in the configuration.
+        given: String,
+    },
+    /// The cache has seen no token.
+    #[error("the cache has seen no token: there is nothing to keep")]
+    Empty,
+    /// The layers of the cache have not seen the same tokens.
+    #[error(
+        "layer {layer} has seen {found:?} tokens, but layer 0 has seen {first:?}: a step is not complete"
+    )]
+    LayersApart {
+        /// The first layer that differs.
+        layer: usize,
+        /// Tokens it has seen, one number a batch row.
+        found: Vec<usize>,
+        /// Tokens layer 0 has seen.
+        first: Vec<usize>,
+    },
+    /// A store of one's own that does not say how it is written.
+    #[error("the store `{store}` does not say how it is written to a file or repeated")]
+    Store {
+        /// The name of the store.
+        store: String,
+    },
+    /// A cache of several rows, or of none, is to be given to other rows.
+    #[error("only a cache of one row can be given to several: this one has {rows}")]
+    Rows {
+        /// Rows of the cache.
+        rows: usize,
+    },
+}
+
+impl PrefixError {
+    /// What [`Contents`](Self::Contents) says.
+    pub(crate) fn contents(part: &str, reason: impl Into<String>) -> Self {
+        Self::Contents { part: part.to_owned(), reason: reason.into() }
+    }
+}
+
+fn named(model: &Option<String>) -> String {
+    model.as_ref().map_or_else(|| "no name".to_owned(), |model| format!("`{model}`"))
+}
