@@ -1,7 +1,7 @@
 //! How many fillers each head begins with.
 
-use briquette_ops::Result;
-use burn::tensor::{Int, Tensor, TensorData};
+use briquette_ops::{Result, constant_ints};
+use burn::tensor::{Int, Tensor};
 
 use crate::check::Check;
 
@@ -34,7 +34,6 @@ impl Missing {
     pub(crate) fn beside(&self, other: &Self, like: &Tensor<3, Int>) -> Tensor<2, Int> {
         let both = self.0.iter().zip(&other.0);
         let list: Vec<i64> = both.flat_map(|(&a, &b)| [a as i64, b as i64]).collect();
-        let data = TensorData::new(list, [self.0.len(), 2]);
-        Tensor::from_data(data, (&like.device(), like.dtype()))
+        constant_ints("missing", list, [self.0.len(), 2], &like.device()).cast(like.dtype())
     }
 }

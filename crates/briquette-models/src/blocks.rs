@@ -1,17 +1,15 @@
 //! The blocks that layers of several architectures are made of. Fields carry the names of the Hugging Face checkpoint.
 
-use burn::{
-    module::Module,
-    nn::LinearConfig,
-    tensor::{Device, Tensor},
-};
+use std::sync::Arc;
+
+use burn::{module::Module, tensor::Tensor};
 
 use briquette::{
-    ops::{GatedInput, best, gated},
+    ops::{GatedInput, Ops},
     position::PositionEncoding,
 };
 
-use crate::{Activation, Attend, ModelConfig, Result, linear::Linear, rms_norm::RmsNorm};
+use crate::{Activation, Attend, Result, build::Build, linear::Linear, rms_norm::RmsNorm};
 
 /// Attention of groups of query heads, with a matrix each for queries, keys and values.
 #[derive(Module, Debug)]
@@ -28,17 +26,18 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+    pub(crate) fn new(build: Build<'_>) -> Self {
+        let config = build.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let queries = config.num_attention_heads * head_dim;
         let keys = config.num_key_value_heads * head_dim;
-        let linear_in = |output| linear(hidden, output, config.attention_bias, device);
-        let norm = || config.qk_norm.then(|| RmsNorm::new(head_dim, config, device));
+        let linear_in = |output| build.linear(hidden, output, config.attention_bias);
+        let norm = || config.qk_norm.then(|| build.rms_norm(head_dim));
         Self {
             q_proj: linear_in(queries),
             k_proj: linear_in(keys),
             v_proj: linear_in(keys),
-            o_proj: linear(queries, hidden, config.output_bias, device),
+            o_proj: build.linear(queries, hidden, config.output_bias),
             q_norm: norm(),
             k_norm: norm(),
             head_dim,
@@ -61,20 +60,20 @@ impl Attention {
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
         attend.hidden_states(&x);
-        let mut q = split_heads(self.q_proj.forward(x.clone()), self.head_dim);
-        let mut k = split_heads(self.k_proj.forward(x.clone()), self.head_dim);
-        let v = split_heads(self.v_proj.forward(x), self.head_dim);
+        let mut q = split_heads(self.q_proj.forward(x.clone())?, self.head_dim);
+        let mut k = split_heads(self.k_proj.forward(x.clone())?, self.head_dim);
+        let v = split_heads(self.v_proj.forward(x)?, self.head_dim);
         if let Some(norm) = &self.q_norm {
-            q = norm.forward(q);
+            q = norm.forward(q)?;
         }
         if let Some(norm) = &self.k_norm {
-            k = norm.forward(k);
+            k = norm.forward(k)?;
         }
         if let Some(scale) = self.query_scale {
             q = q * scale;
         }
         let out = attend.attend(layer, q, k, v, positions)?;
-        Ok(self.o_proj.forward(merge_heads(out)))
+        self.o_proj.forward(merge_heads(out))
     }
 }
 
@@ -98,23 +97,28 @@ pub(crate) struct GatedFeedForward {
     pub(crate) down_proj: Linear,
     #[module(skip)]
     pub(crate) activation: Activation,
+    #[module(skip)]
+    pub(crate) ops: Arc<dyn Ops>,
 }
 
 impl GatedFeedForward {
-    pub(crate) fn new(config: &ModelConfig, inner: usize, device: &Device) -> Self {
-        let linear = |input, output| linear(input, output, config.mlp_bias, device);
+    pub(crate) fn new(build: Build<'_>, inner: usize) -> Self {
+        let config = build.config;
+        let linear = |input, output| build.linear(input, output, config.mlp_bias);
         Self {
             gate_proj: linear(config.hidden_size, inner),
             up_proj: linear(config.hidden_size, inner),
             down_proj: linear(inner, config.hidden_size),
             activation: config.hidden_act,
+            ops: build.ops.clone(),
         }
     }
 
     /// `[.., hidden_size]` -> the same
-    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let gate = self.gate_proj.forward(x.clone());
-        self.down_proj.forward(times_active(gate, self.up_proj.forward(x), self.activation))
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
+        let gate = self.gate_proj.forward(x.clone())?;
+        let up = self.up_proj.forward(x)?;
+        self.down_proj.forward(times_active(gate, up, self.activation, self.ops.as_ref())?)
     }
 }
 
@@ -123,15 +127,11 @@ pub(crate) fn times_active<const D: usize>(
     gate: Tensor<D>,
     up: Tensor<D>,
     activation: Activation,
-) -> Tensor<D> {
+    ops: &dyn Ops,
+) -> Result<Tensor<D>> {
     let dims = gate.dims();
     let rows = dims[..D - 1].iter().product::<usize>();
     let [gate, up] = [gate, up].map(|side| side.reshape([rows, dims[D - 1]]));
     let input = GatedInput { gate, up, activation };
-    // What the operation refuses, tensor operations refuse in their own way.
-    best().gated(input.clone()).unwrap_or_else(|_| gated(input)).reshape(dims)
-}
-
-pub(crate) fn linear(input: usize, output: usize, bias: bool, device: &Device) -> Linear {
-    LinearConfig::new(input, output).with_bias(bias).init(device).into()
+    Ok(ops.gated(input).map_err(briquette::Error::from)?.reshape(dims))
 }

@@ -1,15 +1,16 @@
 use burn::{
     module::Module,
     nn::{Embedding, EmbeddingConfig, LayerNorm},
-    tensor::{Device, Int, Tensor},
+    tensor::{Int, Tensor},
 };
 
 use briquette::position::PositionEncoding;
 
 use crate::{
-    Architecture, Attend, ModelConfig, Result,
+    Architecture, Attend, Result,
     architecture::{FalconLayer, GemmaLayer, falcon_norm},
     blocks::{Attention, GatedFeedForward},
+    build::Build,
     experts::Experts,
     linear::Linear,
     merged::{MergedAttention, MergedFeedForward},
@@ -32,13 +33,15 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
-        let layer = |layer| Layer::new(config, layer, device);
+    pub(crate) fn new(build: Build<'_>) -> Self {
+        let config = build.config;
+        let layer = |layer| Layer::new(build, layer);
         let gemma = matches!(config.architecture, Architecture::Gemma2 | Architecture::Gemma3);
         Self {
-            embed_tokens: EmbeddingConfig::new(config.vocab_size, config.hidden_size).init(device),
+            embed_tokens: EmbeddingConfig::new(config.vocab_size, config.hidden_size)
+                .init(build.device),
             layers: (0..config.num_hidden_layers).map(layer).collect(),
-            norm: Norm::new(config, device),
+            norm: Norm::new(build),
             embedding_scale: gemma.then(|| (config.hidden_size as f64).sqrt()),
         }
     }
@@ -58,7 +61,7 @@ impl Decoder {
         for (index, layer) in self.layers.iter().enumerate() {
             residual = layer.forward(residual, index, positions.of(index), attend)?;
         }
-        Ok(self.norm.forward(residual))
+        self.norm.forward(residual)
     }
 
     /// With one matrix for products of the same rows.
@@ -81,17 +84,17 @@ enum Norm {
 }
 
 impl Norm {
-    fn new(config: &ModelConfig, device: &Device) -> Self {
-        match config.architecture {
-            Architecture::Falcon => Self::Layer(falcon_norm(config, device)),
-            _ => Self::Rms(RmsNorm::new(config.hidden_size, config, device)),
+    fn new(build: Build<'_>) -> Self {
+        match build.config.architecture {
+            Architecture::Falcon => Self::Layer(falcon_norm(build)),
+            _ => Self::Rms(build.rms_norm(build.config.hidden_size)),
         }
     }
 
-    fn forward(&self, residual: Residual) -> Tensor<3> {
+    fn forward(&self, residual: Residual) -> Result<Tensor<3>> {
         match self {
-            Self::Rms(norm) => residual.normalised(norm).1,
-            Self::Layer(norm) => norm.forward(residual.summed()),
+            Self::Rms(norm) => Ok(residual.normalised(norm)?.1),
+            Self::Layer(norm) => Ok(norm.forward(residual.summed())),
         }
     }
 }
@@ -104,13 +107,11 @@ enum Layer {
 }
 
 impl Layer {
-    fn new(config: &ModelConfig, layer: usize, device: &Device) -> Self {
-        match config.architecture {
-            Architecture::Falcon => Self::Falcon(FalconLayer::new(config, device)),
-            Architecture::Gemma2 | Architecture::Gemma3 => {
-                Self::Gemma(GemmaLayer::new(config, device))
-            }
-            _ => Self::PreNorm(PreNormLayer::new(config, layer, device)),
+    fn new(build: Build<'_>, layer: usize) -> Self {
+        match build.config.architecture {
+            Architecture::Falcon => Self::Falcon(FalconLayer::new(build)),
+            Architecture::Gemma2 | Architecture::Gemma3 => Self::Gemma(GemmaLayer::new(build)),
+            _ => Self::PreNorm(PreNormLayer::new(build, layer)),
         }
     }
 
@@ -164,13 +165,13 @@ struct PreNormLayer {
 }
 
 impl PreNormLayer {
-    fn new(config: &ModelConfig, layer: usize, device: &Device) -> Self {
-        let norm = || RmsNorm::new(config.hidden_size, config, device);
+    fn new(build: Build<'_>, layer: usize) -> Self {
+        let norm = || build.rms_norm(build.config.hidden_size);
         Self {
             input_layernorm: norm(),
-            self_attn: SelfAttention::new(config, device),
+            self_attn: SelfAttention::new(build),
             post_attention_layernorm: norm(),
-            mlp: FeedForward::new(config, layer, device),
+            mlp: FeedForward::new(build, layer),
         }
     }
 
@@ -181,9 +182,9 @@ impl PreNormLayer {
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
     ) -> Result<Residual> {
-        let (residual, normal) = residual.normalised(&self.input_layernorm);
+        let (residual, normal) = residual.normalised(&self.input_layernorm)?;
         let residual = residual.with(self.self_attn.forward(normal, layer, positions, attend)?);
-        let (residual, normal) = residual.normalised(&self.post_attention_layernorm);
+        let (residual, normal) = residual.normalised(&self.post_attention_layernorm)?;
         Ok(residual.with(self.mlp.forward(normal)?))
     }
 }
@@ -197,10 +198,10 @@ enum SelfAttention {
 }
 
 impl SelfAttention {
-    fn new(config: &ModelConfig, device: &Device) -> Self {
-        match config.architecture {
-            Architecture::Phi3 => Self::Merged(MergedAttention::new(config, device)),
-            _ => Self::Separate(Attention::new(config, device)),
+    fn new(build: Build<'_>) -> Self {
+        match build.config.architecture {
+            Architecture::Phi3 => Self::Merged(MergedAttention::new(build)),
+            _ => Self::Separate(Attention::new(build)),
         }
     }
 
@@ -233,23 +234,23 @@ enum FeedForward {
 }
 
 impl FeedForward {
-    fn new(config: &ModelConfig, layer: usize, device: &Device) -> Self {
-        match &config.experts {
+    fn new(build: Build<'_>, layer: usize) -> Self {
+        match &build.config.experts {
             Some(experts) if !experts.dense_layers.contains(&layer) => {
-                Self::Experts(Experts::new(config, experts, device))
+                Self::Experts(Experts::new(build, experts))
             }
-            _ if config.architecture == Architecture::Phi3 => {
-                Self::Merged(MergedFeedForward::new(config, device))
+            _ if build.config.architecture == Architecture::Phi3 => {
+                Self::Merged(MergedFeedForward::new(build))
             }
-            _ => Self::Gated(GatedFeedForward::new(config, config.intermediate_size, device)),
+            _ => Self::Gated(GatedFeedForward::new(build, build.config.intermediate_size)),
         }
     }
 
     /// `[batch, tokens, hidden_size]` -> the same
     fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
         match self {
-            Self::Gated(inner) => Ok(inner.forward(x)),
-            Self::Merged(inner) => Ok(inner.forward(x)),
+            Self::Gated(inner) => inner.forward(x),
+            Self::Merged(inner) => inner.forward(x),
             Self::Experts(inner) => inner.forward(x),
         }
     }

@@ -1,13 +1,9 @@
 use burn::{
     module::Module,
-    tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData},
+    tensor::{IndexingUpdateOp, Int, Tensor, TensorData},
 };
 
-use crate::{
-    ExpertsConfig, ModelConfig, Result,
-    blocks::{GatedFeedForward, linear},
-    linear::Linear,
-};
+use crate::{ExpertsConfig, Result, blocks::GatedFeedForward, build::Build, linear::Linear};
 
 /// A mixture of experts (Shazeer et al., 2017, [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few
 /// networks whose gates are highest, and their outputs are added with the gates' softmax as weights.
@@ -23,10 +19,10 @@ pub(crate) struct Experts {
 }
 
 impl Experts {
-    pub(crate) fn new(config: &ModelConfig, experts: &ExpertsConfig, device: &Device) -> Self {
-        let expert = |_| GatedFeedForward::new(config, experts.intermediate_size, device);
+    pub(crate) fn new(build: Build<'_>, experts: &ExpertsConfig) -> Self {
+        let expert = |_| GatedFeedForward::new(build, experts.intermediate_size);
         Self {
-            gate: linear(config.hidden_size, experts.experts, false, device),
+            gate: build.linear(build.config.hidden_size, experts.experts, false),
             experts: (0..experts.experts).map(expert).collect(),
             experts_per_token: experts.experts_per_token,
             norm_topk_prob: experts.norm_topk_prob,
@@ -38,7 +34,7 @@ impl Experts {
         let shape = x.dims();
         let [batch, tokens, channels] = shape;
         let rows = x.reshape([batch * tokens, channels]);
-        let gates = self.gate.forward(rows.clone()).try_into_vec_as::<f32>()?;
+        let gates = self.gate.forward(rows.clone())?.try_into_vec_as::<f32>()?;
         let (device, dtype) = (rows.device(), rows.dtype());
         let mut sum = rows.zeros_like();
         for (expert, routed) in self.experts.iter().zip(self.route(&gates)) {
@@ -50,7 +46,7 @@ impl Experts {
             let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &device);
             let weights = TensorData::new(weights, [count, 1]);
             let weights = Tensor::<2>::from_data(weights, (&device, dtype));
-            let output = expert.forward(rows.clone().select(0, places.clone())) * weights;
+            let output = expert.forward(rows.clone().select(0, places.clone()))? * weights;
             sum = sum.select_assign(0, places, output, IndexingUpdateOp::Add);
         }
         Ok(sum.reshape(shape))

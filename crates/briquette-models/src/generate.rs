@@ -149,7 +149,7 @@ fn rows<P: AsRef<[u32]>>(
             break;
         }
         let shape = [rows.len(), 1];
-        logits = model.last_logits(model.decode(columns(next, shape, model), cache)?);
+        logits = model.last_logits(model.decode(columns(next, shape, model), cache)?)?;
     }
     device.sync()?;
     let timing = Timing {
@@ -223,7 +223,7 @@ pub fn prefill<P: AsRef<[u32]>>(
         let hidden = model.decode(tokens.clone().narrow(1, start, length), cache)?;
         start += length;
         if start == width {
-            return Ok(model.last_logits(hidden));
+            return model.last_logits(hidden);
         }
     }
 }

@@ -32,6 +32,7 @@ mod activation;
 mod architecture;
 mod attend;
 mod blocks;
+mod build;
 mod chat;
 mod config;
 mod conversation;

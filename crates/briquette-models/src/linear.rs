@@ -1,10 +1,14 @@
+use std::sync::Arc;
+
 use burn::{
     module::{Module, Param},
     nn,
-    tensor::{Tensor, module},
+    tensor::Tensor,
 };
 
-use briquette::ops::{LinearInput, best};
+use briquette::ops::{LinearInput, Ops, best};
+
+use crate::Result;
 
 /// A linear layer in the place of Burn's [`nn::Linear`], which it is made from: parameters have the same names and shapes,
 /// and what goes by the module's name, as the adapter of PyTorch's checkpoints does, treats it alike.
@@ -17,30 +21,35 @@ pub struct Linear {
     pub weight: Param<Tensor<2>>,
     /// `[outputs]`
     pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(crate) ops: Arc<dyn Ops>,
 }
 
 impl From<nn::Linear> for Linear {
     fn from(nn::Linear { weight, bias }: nn::Linear) -> Self {
-        Self { weight, bias }
+        Self { weight, bias, ops: best() }
     }
 }
 
 impl Linear {
+    /// With these operations: those of a cache, so that one list tells of all [fallbacks](Ops::fallbacks).
+    #[must_use]
+    pub fn with_ops(self, ops: Arc<dyn Ops>) -> Self {
+        Self { ops, ..self }
+    }
+
     /// `[.., inputs]` -> `[.., outputs]`
     ///
-    /// # Panics
-    /// As Burn's own does, if shapes or types do not fit.
-    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+    /// # Errors
+    /// [`Error::Cache`](crate::Error::Cache) if shapes or types do not fit.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
         let mut dims = x.dims();
         let rows = dims[..D - 1].iter().product::<usize>();
+        let channels = dims[D - 1];
         let weight = self.weight.val();
-        let [inputs, outputs] = weight.dims();
-        dims[D - 1] = outputs;
+        dims[D - 1] = weight.dims()[1];
         let bias = self.bias.as_ref().map(|bias| bias.val());
-        let x = x.reshape([rows, inputs]);
-        let input = LinearInput { x: x.clone(), weight: weight.clone(), bias: bias.clone() };
-        // What the operation refuses, Burn refuses in its own way.
-        let product = best().linear(input).unwrap_or_else(|_| module::linear(x, weight, bias));
-        product.reshape(dims)
+        let input = LinearInput { x: x.reshape([rows, channels]), weight, bias };
+        Ok(self.ops.linear(input).map_err(briquette::Error::from)?.reshape(dims))
     }
 }

@@ -1,16 +1,19 @@
 //! Blocks with one matrix for several products of the same rows: as Phi-3 stores them, and as others are
 //! [merged](crate::Model::merge_projections) into. A decode step then hands over fewer launches.
 
+use std::sync::Arc;
+
 use burn::{
     module::{Module, Param, ParamId},
-    tensor::{Device, Tensor},
+    tensor::Tensor,
 };
 
-use briquette::position::PositionEncoding;
+use briquette::{ops::Ops, position::PositionEncoding};
 
 use crate::{
-    Activation, Attend, ModelConfig, Result,
-    blocks::{Attention, GatedFeedForward, linear, merge_heads, split_heads, times_active},
+    Activation, Attend, Result,
+    blocks::{Attention, GatedFeedForward, merge_heads, split_heads, times_active},
+    build::Build,
     linear::Linear,
     rms_norm::RmsNorm,
 };
@@ -29,12 +32,13 @@ pub(crate) struct MergedAttention {
 }
 
 impl MergedAttention {
-    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+    pub(crate) fn new(build: Build<'_>) -> Self {
+        let config = build.config;
         let (query_heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         Self {
-            qkv_proj: linear(hidden, (query_heads + 2 * kv_heads) * head_dim, false, device),
-            o_proj: linear(query_heads * head_dim, hidden, false, device),
+            qkv_proj: build.linear(hidden, (query_heads + 2 * kv_heads) * head_dim, false),
+            o_proj: build.linear(query_heads * head_dim, hidden, false),
             q_norm: None,
             k_norm: None,
             query_heads,
@@ -57,21 +61,21 @@ impl MergedAttention {
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
         attend.hidden_states(&x);
-        let heads = split_heads(self.qkv_proj.forward(x), self.head_dim);
+        let heads = split_heads(self.qkv_proj.forward(x)?, self.head_dim);
         let mut q = heads.clone().narrow(1, 0, self.query_heads);
         let mut k = heads.clone().narrow(1, self.query_heads, self.kv_heads);
         let v = heads.narrow(1, self.query_heads + self.kv_heads, self.kv_heads);
         if let Some(norm) = &self.q_norm {
-            q = norm.forward(q);
+            q = norm.forward(q)?;
         }
         if let Some(norm) = &self.k_norm {
-            k = norm.forward(k);
+            k = norm.forward(k)?;
         }
         if let Some(scale) = self.query_scale {
             q = q * scale;
         }
         let out = attend.attend(layer, q, k, v, positions)?;
-        Ok(self.o_proj.forward(merge_heads(out)))
+        self.o_proj.forward(merge_heads(out))
     }
 }
 
@@ -93,32 +97,37 @@ pub(crate) struct MergedFeedForward {
     down_proj: Linear,
     #[module(skip)]
     activation: Activation,
+    #[module(skip)]
+    ops: Arc<dyn Ops>,
 }
 
 impl MergedFeedForward {
-    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+    pub(crate) fn new(build: Build<'_>) -> Self {
+        let config = build.config;
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         Self {
-            gate_up_proj: linear(hidden, 2 * inner, false, device),
-            down_proj: linear(inner, hidden, false, device),
+            gate_up_proj: build.linear(hidden, 2 * inner, false),
+            down_proj: build.linear(inner, hidden, false),
             activation: config.hidden_act,
+            ops: build.ops.clone(),
         }
     }
 
     /// `[batch, tokens, hidden_size]` -> the same
-    pub(crate) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let both = self.gate_up_proj.forward(x);
+    pub(crate) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
+        let both = self.gate_up_proj.forward(x)?;
         let inner = both.dims()[2] / 2;
         let gate = both.clone().narrow(2, 0, inner);
-        self.down_proj.forward(times_active(gate, both.narrow(2, inner, inner), self.activation))
+        let up = both.narrow(2, inner, inner);
+        self.down_proj.forward(times_active(gate, up, self.activation, self.ops.as_ref())?)
     }
 }
 
 impl From<GatedFeedForward> for MergedFeedForward {
     fn from(apart: GatedFeedForward) -> Self {
-        let GatedFeedForward { gate_proj, up_proj, down_proj, activation } = apart;
+        let GatedFeedForward { gate_proj, up_proj, down_proj, activation, ops } = apart;
         let gate_up_proj = side_by_side(vec![gate_proj, up_proj]);
-        Self { gate_up_proj, down_proj, activation }
+        Self { gate_up_proj, down_proj, activation, ops }
     }
 }
 
@@ -126,6 +135,7 @@ impl From<GatedFeedForward> for MergedFeedForward {
 fn side_by_side(layers: Vec<Linear>) -> Linear {
     let biases: Option<Vec<Tensor<1>>> =
         layers.iter().map(|layer| Some(layer.bias.as_ref()?.val())).collect();
+    let ops = layers[0].ops.clone();
     let weights: Vec<Tensor<2>> = layers.into_iter().map(|layer| layer.weight.val()).collect();
     let device = weights[0].device();
     // Where Burn puts weights that it loads.
@@ -137,5 +147,6 @@ fn side_by_side(layers: Vec<Linear>) -> Linear {
     Linear {
         weight: param(weight),
         bias: bias.map(|bias| Param::initialized(ParamId::new(), bias)),
+        ops,
     }
 }

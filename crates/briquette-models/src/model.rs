@@ -13,7 +13,7 @@ use briquette::{
 };
 
 use crate::{
-    Attend, Error, Interrupt, Linear, ModelConfig, Result, blocks::linear, decoder::Decoder,
+    Attend, Error, Interrupt, Linear, ModelConfig, Result, build::Build, decoder::Decoder,
     positions::Positions,
 };
 
@@ -32,7 +32,7 @@ pub struct Model {
     config: ModelConfig,
     #[module(skip)]
     positions: Positions,
-    /// Those of its caches, which count together.
+    /// Those of its layers and caches, which count together.
     #[module(skip)]
     ops: Arc<dyn Ops>,
     #[module(skip)]
@@ -45,12 +45,14 @@ impl Model {
     /// # Errors
     /// [`Error::Cache`] if the position encoding cannot be built.
     pub fn new(config: ModelConfig, device: &Device) -> Result<Self> {
-        let head = || linear(config.hidden_size, config.vocab_size, false, device);
+        let ops = best();
+        let build = Build { config: &config, device, ops: &ops };
+        let head = || build.linear(config.hidden_size, config.vocab_size, false);
         Ok(Self {
-            model: Decoder::new(&config, device),
+            model: Decoder::new(build),
             lm_head: (!config.tie_word_embeddings).then(head),
             positions: Positions::new(&config, device)?,
-            ops: best(),
+            ops,
             interrupt: Interrupt::new(),
             config,
         })
@@ -163,7 +165,7 @@ impl Model {
         }
     }
 
-    /// How often tensor operations answered for a kernel in all its [caches](Self::cache), by operation, and why.
+    /// How often tensor operations answered for a kernel in its layers and all its [caches](Self::cache), by operation, and why.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.ops.fallbacks()
     }
@@ -180,7 +182,7 @@ impl Model {
     /// [`Error::Cache`] for what the cache refuses. After an error in the middle of the layers the cache
     /// holds the tokens in some layers only: reset it.
     pub fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
-        Ok(self.head(self.hidden_states(tokens, cache)?))
+        self.head(self.hidden_states(tokens, cache)?)
     }
 
     /// The logits after the last token of each row. The head is computed for that column only, so a long
@@ -194,7 +196,7 @@ impl Model {
     /// As [`forward`](Self::forward).
     pub fn forward_last(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<2>> {
         let hidden = self.hidden_states(tokens, cache)?;
-        Ok(self.last_logits(hidden))
+        self.last_logits(hidden)
     }
 
     /// As [`forward_last`](Self::forward_last), on something around a cache that looks at what comes and goes.
@@ -209,7 +211,7 @@ impl Model {
         self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
         Self::check_not_empty(&tokens)?;
         self.interrupt.check()?;
-        Ok(self.last_logits(self.model.forward(tokens, &self.positions, attend)?))
+        self.last_logits(self.model.forward(tokens, &self.positions, attend)?)
     }
 
     /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary, as those are that
@@ -223,7 +225,7 @@ impl Model {
         tokens: Tensor<2, Int>,
         cache: &mut KvCache,
     ) -> Result<Tensor<2>> {
-        Ok(self.last_logits(self.decode(tokens, cache)?))
+        self.last_logits(self.decode(tokens, cache)?)
     }
 
     /// The normalised output of the last layer, before the head.
@@ -264,9 +266,9 @@ impl Model {
     }
 
     /// `[batch, tokens, hidden_size]` -> `[batch, vocab_size]`
-    pub(crate) fn last_logits(&self, hidden: Tensor<3>) -> Tensor<2> {
+    pub(crate) fn last_logits(&self, hidden: Tensor<3>) -> Result<Tensor<2>> {
         let last = hidden.dims()[1] - 1;
-        self.head(hidden.narrow(1, last, 1)).squeeze_dim(1)
+        Ok(self.head(hidden.narrow(1, last, 1))?.squeeze_dim(1))
     }
 
     pub(crate) fn check_cache(&self, cache: &KvCache) -> Result<()> {
@@ -284,15 +286,15 @@ impl Model {
     }
 
     /// `[batch, tokens, hidden_size]` -> `[batch, tokens, vocab_size]`
-    fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
-        let logits = self.uncapped(hidden);
-        match self.config.final_logit_softcapping {
+    fn head(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
+        let logits = self.uncapped(hidden)?;
+        Ok(match self.config.final_logit_softcapping {
             Some(cap) => (logits / cap).tanh() * cap,
             None => logits,
-        }
+        })
     }
 
-    fn uncapped(&self, hidden: Tensor<3>) -> Tensor<3> {
+    fn uncapped(&self, hidden: Tensor<3>) -> Result<Tensor<3>> {
         match &self.lm_head {
             Some(head) => head.forward(hidden),
             None => {
@@ -302,7 +304,7 @@ impl Model {
                 // right factor it made a decoded token ten times slower on the CPU.
                 let columns = hidden.reshape([batch * tokens, channels]).transpose();
                 let logits = embedding.matmul(columns).transpose();
-                logits.reshape([batch, tokens, self.config.vocab_size])
+                Ok(logits.reshape([batch, tokens, self.config.vocab_size]))
             }
         }
     }

@@ -1,6 +1,6 @@
 use burn::tensor::Tensor;
 
-use crate::rms_norm::RmsNorm;
+use crate::{Result, rms_norm::RmsNorm};
 
 /// The residual stream between two layers, `[batch, tokens, hidden_size]`: what the last block found may still have to be added,
 /// so that the norm behind it does both in one launch.
@@ -29,8 +29,8 @@ impl Residual {
     }
 
     /// All of it, summed, and what a norm makes of it.
-    pub(crate) fn normalised(self, norm: &RmsNorm) -> (Self, Tensor<3>) {
-        let (sum, normal) = norm.add(self.sum, self.added);
-        (Self::new(sum), normal)
+    pub(crate) fn normalised(self, norm: &RmsNorm) -> Result<(Self, Tensor<3>)> {
+        let (sum, normal) = norm.add(self.sum, self.added)?;
+        Ok((Self::new(sum), normal))
     }
 }

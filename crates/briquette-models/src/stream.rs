@@ -96,7 +96,7 @@ impl<'a> TokenStream<'a> {
             let tokens = columns(vec![token], [1, 1], self.model);
             let hidden = self.model.decode(tokens, self.cache)?;
             self.unseen = None;
-            self.logits = Some(self.model.last_logits(hidden));
+            self.logits = Some(self.model.last_logits(hidden)?);
         }
         // There are logits after the prompt and after each token.
         let logits = self.logits.take().ok_or(Error::NotFinite { row: 0 })?;

@@ -16,6 +16,7 @@
 mod attention;
 mod block;
 mod cluster;
+mod constant;
 mod entries;
 mod error;
 mod fallbacks;
@@ -38,6 +39,7 @@ pub use cluster::{
     ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, ExtendOutput, GlobalLocalInput, Groups,
     MergedRows, Pool, PoolKind, RegroupInput, RegroupOutput, RowWeightsInput, row_weights,
 };
+pub use constant::{constant_floats, constant_ints, counting};
 pub use entries::{
     Entries, Selection, Sharing, Split, Track, Tracks, aligned, aligned_rows, counted, few_widths,
     few_widths_from, fillers, gather_entries, gather_positions, gather_rows, gather_scalars,

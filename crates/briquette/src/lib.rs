@@ -62,6 +62,7 @@ pub mod reduce;
 pub mod score;
 mod shape;
 mod spec;
+pub mod state;
 pub mod store;
 mod tracks;
 mod view;

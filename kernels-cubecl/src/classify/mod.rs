@@ -1,10 +1,10 @@
 mod extension;
 mod kernel;
 
-use briquette_ops::{ClassifyInput, ClassifyOutput, MergedRows, Result};
+use briquette_ops::{ClassifyInput, ClassifyOutput, MergedRows, Result, constant_ints};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Tensor, TensorData},
+    tensor::{DType, Int, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
@@ -55,8 +55,8 @@ pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
     // What is not looked at: another tensor stands in.
     let held = if differ {
         let numbers: Vec<i64> = (0..lists).flat_map(of_head).map(|number| number as i64).collect();
-        let data = TensorData::new(numbers, [lists, 3]);
-        Tensor::<2, Int>::from_data(data, (&rows.device(), ints)).into_dispatch()
+        let numbers = constant_ints("classify", numbers, [lists, 3], &rows.device());
+        numbers.cast(ints).into_dispatch()
     } else {
         rows.clone().into_dispatch()
     };

@@ -1,10 +1,10 @@
 mod extension;
 mod kernel;
 
-use briquette_ops::{Entries, Result, Selection};
+use briquette_ops::{Entries, Result, Selection, constant_ints};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor, TensorData},
+    tensor::{DType, Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
@@ -42,8 +42,8 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
     let filled = counts.iter().any(|&count| count != kept);
     let fillers = if filled {
         let fillers: Vec<i64> = counts.iter().map(|count| (kept - count) as i64).collect();
-        let data = TensorData::new(fillers, [counts.len()]);
-        Tensor::<1, Int>::from_data(data, (&keys.device(), indices.dtype())).into_dispatch()
+        let fillers = constant_ints("compact", fillers, [counts.len()], &keys.device());
+        fillers.cast(indices.dtype()).into_dispatch()
     } else {
         indices.clone().into_dispatch()
     };

@@ -1,10 +1,10 @@
 mod extension;
 mod kernel;
 
-use briquette_ops::{EmaInput, EmaOutput, Result};
+use briquette_ops::{EmaInput, EmaOutput, Result, constant_ints};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor, TensorData},
+    tensor::{DType, Shape, Tensor},
 };
 use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
@@ -53,8 +53,7 @@ pub fn ema_weights(input: EmaInput<'_>) -> Result<EmaOutput> {
         Held::Alike { count: first }
     } else {
         let list: Vec<i64> = counts.iter().map(|&count| count as i64).collect();
-        let list = TensorData::new(list, [lists]);
-        let counts = Tensor::<1, Int>::from_data(list, &similarity.device());
+        let counts = constant_ints("ema", list, [lists], &similarity.device());
         Held::Differ { counts: counts.into_dispatch() }
     };
     let before = match before {

@@ -1,10 +1,10 @@
 mod extension;
 mod kernel;
 
-use briquette_ops::{ExtendInput, ExtendOutput, Result};
+use briquette_ops::{ExtendInput, ExtendOutput, Result, constant_ints};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor, TensorData},
+    tensor::{DType, Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
@@ -54,8 +54,8 @@ pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
     // What is not looked at: another tensor stands in.
     let list = if differ {
         let numbers: Vec<i64> = counts.iter().flatten().map(|&count| count as i64).collect();
-        let like = (&entry.device(), entry.dtype());
-        Tensor::<2, Int>::from_data(TensorData::new(numbers, [lists, 3]), like).into_dispatch()
+        let numbers = constant_ints("extend", numbers, [lists, 3], &entry.device());
+        numbers.cast(entry.dtype()).into_dispatch()
     } else {
         entry.clone().into_dispatch()
     };

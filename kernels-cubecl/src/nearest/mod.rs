@@ -3,11 +3,8 @@ mod kernel;
 mod launch;
 mod planes;
 
-use briquette_ops::{NearestInput, NearestOutput, OpError, Result};
-use burn::{
-    backend::Dispatch,
-    tensor::{Int, Tensor, TensorData},
-};
+use briquette_ops::{NearestInput, NearestOutput, OpError, Result, constant_ints};
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::extension::NearestBackend;
 use crate::{
@@ -45,8 +42,7 @@ pub fn nearest(input: NearestInput) -> Result<NearestOutput> {
     let (more_from, more_to) = pairs[number - 1].clone();
     let lists = fillers.len();
     let fillers = fillers.into_iter().map(|fillers| fillers as i64).collect::<Vec<_>>();
-    let fillers =
-        Tensor::<1, Int>::from_data(TensorData::new(fillers, [lists]), &pairs[0].0.device());
+    let fillers = constant_ints("nearest", fillers, [lists], &pairs[0].0.device());
     let (similarity, index) = Dispatch::nearest(
         from.into_dispatch(),
         to.into_dispatch(),

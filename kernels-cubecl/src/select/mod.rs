@@ -1,10 +1,10 @@
 mod extension;
 mod kernel;
 
-use briquette_ops::{Result, SelectInput};
+use briquette_ops::{Result, SelectInput, constant_ints};
 use burn::{
     backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Int, Shape, Tensor, TensorData},
+    tensor::{DType, Int, Shape, Tensor},
 };
 use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::{
@@ -61,10 +61,10 @@ pub fn select(input: &SelectInput<'_>, splits: bool) -> Result<SelectOutput> {
     let left: Vec<usize> = input.held.iter().zip(&counts).map(|(held, kept)| held - kept).collect();
     let others = left.iter().copied().max().filter(|_| splits).unwrap_or(0);
     let device = input.scores.device();
-    let rows = TensorData::new(rows, [counts.len(), ROW]);
+    let rows = constant_ints("select", rows, [counts.len(), ROW], &device);
     let (indices, rest, nan) = Dispatch::select_columns(
         input.scores.clone().cast(DType::F32).into_dispatch(),
-        Tensor::<2, Int>::from_data(rows, &device).into_dispatch(),
+        rows.into_dispatch(),
         width,
         others,
         parts,

@@ -3,11 +3,8 @@ mod kernel;
 mod launch;
 mod planes;
 
-use briquette_ops::{MomentsInput, MomentsOutput, Result, Visibility, WindowInput};
-use burn::{
-    backend::Dispatch,
-    tensor::{Int, Tensor, TensorData},
-};
+use briquette_ops::{MomentsInput, MomentsOutput, Result, Visibility, WindowInput, constant_ints};
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::extension::WindowBackend;
 use crate::{
@@ -119,8 +116,7 @@ fn run(
 ) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
     let batch = counted.len();
     let counted = counted.into_iter().map(|counted| counted as i64).collect::<Vec<_>>();
-    let counted =
-        Tensor::<1, Int>::from_data(TensorData::new(counted, [batch]), &window.queries.device());
+    let counted = constant_ints("window", counted, [batch], &window.queries.device());
     let (of_queries, of_entries, by_position) = match window.visibility {
         Visibility::Positions { queries, entries } => (queries, entries, true),
         // Not looked at: another tensor stands in.

@@ -1,7 +1,7 @@
 use burn::{
     module::Module,
     nn::{LayerNorm, LayerNormConfig},
-    tensor::{Device, Tensor},
+    tensor::Tensor,
 };
 use serde::Deserialize;
 
@@ -10,7 +10,8 @@ use briquette::position::PositionEncoding;
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
     Activation, Attend, ModelConfig, Result, activation,
-    blocks::{linear, merge_heads, split_heads},
+    blocks::{merge_heads, split_heads},
+    build::Build,
     keys::Keys,
     linear::Linear,
     setting::unsupported,
@@ -74,11 +75,11 @@ pub(crate) struct FalconLayer {
 }
 
 impl FalconLayer {
-    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
+    pub(crate) fn new(build: Build<'_>) -> Self {
         Self {
-            input_layernorm: layer_norm(config, device),
-            self_attention: MultiQueryAttention::new(config, device),
-            mlp: FeedForward::new(config, device),
+            input_layernorm: layer_norm(build),
+            self_attention: MultiQueryAttention::new(build),
+            mlp: FeedForward::new(build),
         }
     }
 
@@ -96,12 +97,13 @@ impl FalconLayer {
     ) -> Result<Tensor<3>> {
         let normal = self.input_layernorm.forward(x.clone());
         let attention = self.self_attention.forward(normal.clone(), layer, positions, attend)?;
-        Ok(x + attention + self.mlp.forward(normal))
+        Ok(x + attention + self.mlp.forward(normal)?)
     }
 }
 
-pub(crate) fn layer_norm(config: &ModelConfig, device: &Device) -> LayerNorm {
-    LayerNormConfig::new(config.hidden_size).with_epsilon(config.rms_norm_eps).init(device)
+pub(crate) fn layer_norm(build: Build<'_>) -> LayerNorm {
+    let config = LayerNormConfig::new(build.config.hidden_size);
+    config.with_epsilon(build.config.rms_norm_eps).init(build.device)
 }
 
 #[derive(Module, Debug)]
@@ -113,12 +115,13 @@ struct MultiQueryAttention {
 }
 
 impl MultiQueryAttention {
-    fn new(config: &ModelConfig, device: &Device) -> Self {
+    fn new(build: Build<'_>) -> Self {
+        let config = build.config;
         let (query_heads, head_dim) = (config.num_attention_heads, config.head_dim);
         let (hidden, bias) = (config.hidden_size, config.attention_bias);
         Self {
-            query_key_value: linear(hidden, (query_heads + 2) * head_dim, bias, device),
-            dense: linear(query_heads * head_dim, hidden, config.output_bias, device),
+            query_key_value: build.linear(hidden, (query_heads + 2) * head_dim, bias),
+            dense: build.linear(query_heads * head_dim, hidden, config.output_bias),
             query_heads,
             head_dim,
         }
@@ -132,12 +135,12 @@ impl MultiQueryAttention {
         attend: &mut dyn Attend,
     ) -> Result<Tensor<3>> {
         attend.hidden_states(&x);
-        let heads = split_heads(self.query_key_value.forward(x), self.head_dim);
+        let heads = split_heads(self.query_key_value.forward(x)?, self.head_dim);
         let q = heads.clone().narrow(1, 0, self.query_heads);
         let k = heads.clone().narrow(1, self.query_heads, 1);
         let v = heads.narrow(1, self.query_heads + 1, 1);
         let out = attend.attend(layer, q, k, v, positions)?;
-        Ok(self.dense.forward(merge_heads(out)))
+        self.dense.forward(merge_heads(out))
     }
 }
 
@@ -150,16 +153,17 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    fn new(config: &ModelConfig, device: &Device) -> Self {
+    fn new(build: Build<'_>) -> Self {
+        let config = build.config;
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         Self {
-            dense_h_to_4h: linear(hidden, inner, config.mlp_bias, device),
-            dense_4h_to_h: linear(inner, hidden, config.mlp_bias, device),
+            dense_h_to_4h: build.linear(hidden, inner, config.mlp_bias),
+            dense_4h_to_h: build.linear(inner, hidden, config.mlp_bias),
             activation: config.hidden_act,
         }
     }
 
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.dense_4h_to_h.forward(self.activation.apply(self.dense_h_to_4h.forward(x)))
+    fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
+        self.dense_4h_to_h.forward(self.activation.apply(self.dense_h_to_4h.forward(x)?))
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use burn::{module::Module, tensor::Device};
+use burn::module::Module;
 use serde::Deserialize;
 
 use briquette::position::PositionEncoding;
@@ -9,6 +9,7 @@ use super::{Architecture, DEFAULTS, Defaults};
 use crate::{
     Activation, Attend, ModelConfig, Result,
     blocks::{Attention, GatedFeedForward},
+    build::Build,
     keys::Keys,
     linear::Linear,
     residual::Residual,
@@ -133,14 +134,14 @@ pub(crate) struct GemmaLayer {
 }
 
 impl GemmaLayer {
-    pub(crate) fn new(config: &ModelConfig, device: &Device) -> Self {
-        let norm = || RmsNorm::new(config.hidden_size, config, device);
+    pub(crate) fn new(build: Build<'_>) -> Self {
+        let norm = || build.rms_norm(build.config.hidden_size);
         Self {
             input_layernorm: norm(),
-            self_attn: Attention::new(config, device),
+            self_attn: Attention::new(build),
             post_attention_layernorm: norm(),
             pre_feedforward_layernorm: norm(),
-            mlp: GatedFeedForward::new(config, config.intermediate_size, device),
+            mlp: GatedFeedForward::new(build, build.config.intermediate_size),
             post_feedforward_layernorm: norm(),
         }
     }
@@ -156,11 +157,11 @@ impl GemmaLayer {
         positions: &dyn PositionEncoding,
         attend: &mut dyn Attend,
     ) -> Result<Residual> {
-        let (residual, normal) = residual.normalised(&self.input_layernorm);
+        let (residual, normal) = residual.normalised(&self.input_layernorm)?;
         let attention = self.self_attn.forward(normal, layer, positions, attend)?;
-        let residual = residual.with(self.post_attention_layernorm.forward(attention));
-        let (residual, normal) = residual.normalised(&self.pre_feedforward_layernorm);
-        let inner = self.mlp.forward(normal);
-        Ok(residual.with(self.post_feedforward_layernorm.forward(inner)))
+        let residual = residual.with(self.post_attention_layernorm.forward(attention)?);
+        let (residual, normal) = residual.normalised(&self.pre_feedforward_layernorm)?;
+        let inner = self.mlp.forward(normal)?;
+        Ok(residual.with(self.post_feedforward_layernorm.forward(inner)?))
     }
 }

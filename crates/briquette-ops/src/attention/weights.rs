@@ -1,7 +1,10 @@
-use burn::tensor::{DType, Device, Int, Tensor, activation::softmax};
+use burn::tensor::{DType, Device, Tensor, activation::softmax};
 
 use super::visibility::Visibility;
-use crate::product::{Precision, product};
+use crate::{
+    constant::counting,
+    product::{Precision, product},
+};
 
 /// What is added to the score of an invisible entry: its weight underflows to an exact zero.
 const INVISIBLE: f64 = -1e30;
@@ -51,8 +54,8 @@ pub(super) fn block_weights(
 
 /// `[1, 1, rows, columns]`: zero where column ≤ row + `offset`, [`INVISIBLE`] elsewhere.
 fn causal_bias(rows: usize, columns: usize, offset: usize, device: &Device) -> Tensor<4> {
-    let row = Tensor::<1, Int>::arange(offset as i64..(offset + rows) as i64, device);
-    let column = Tensor::<1, Int>::arange(0..columns as i64, device);
+    let row = counting(offset..offset + rows, device);
+    let column = counting(0..columns, device);
     let beyond = column
         .reshape([1, columns])
         .expand([rows, columns])

@@ -1,6 +1,7 @@
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor};
 
 use super::{visibility::Visibility, weights::block_weights};
+use crate::constant::constant_floats;
 use crate::product::Precision;
 
 /// A window of queries over the entries of a layer.
@@ -70,8 +71,7 @@ pub(super) fn moments(
     let sums = sum(weights.clone());
     let deviations = deviations.then(|| {
         let counts: Vec<f32> = own.iter().map(|&own| own.max(1) as f32).collect();
-        let data = TensorData::new(counts, [batch, 1, 1, 1]);
-        let counts = Tensor::<4>::from_data(data, (&device, DType::F32));
+        let counts = constant_floats("window counts", counts, [batch, 1, 1, 1], &device);
         let mean = weights.clone().sum_dim(2) / counts;
         sum(of_own_queries((weights.clone() - mean).square(), own))
     });
@@ -88,7 +88,6 @@ fn of_own_queries(numbers: Tensor<4>, own: &[usize]) -> Tensor<4> {
     let mask = own.iter().flat_map(|&own| {
         (0..queries).map(move |query| if query + own >= queries { 1.0 } else { 0.0 })
     });
-    let data = TensorData::new(mask.collect::<Vec<f32>>(), [batch, 1, queries, 1]);
     let device = numbers.device();
-    numbers * Tensor::from_data(data, (&device, DType::F32))
+    numbers * constant_floats("own queries", mask.collect(), [batch, 1, queries, 1], &device)
 }

@@ -1,10 +1,12 @@
 //! Numbers of columns, and columns of heads that begin at places of their own.
 
-use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
+use burn::tensor::{Device, Int, Tensor, kind::Basic};
+
+use crate::constant::{constant_ints, counting};
 
 /// 0, 1, 2 … in every row.
 pub fn counted(dims: [usize; 3], device: &Device) -> Tensor<3, Int> {
-    let place = Tensor::<1, Int>::arange(0..dims[2] as i64, device);
+    let place = counting(0..dims[2], device);
     place.reshape([1, 1, dims[2]]).expand(dims)
 }
 
@@ -15,8 +17,7 @@ pub fn moved(x: Tensor<3, Int>, by: &[i64]) -> Tensor<3, Int> {
         return if first == 0 { x } else { x + first };
     }
     let dims = x.dims();
-    let by = TensorData::new(by.to_vec(), [dims[0], dims[1], 1]);
-    let by = Tensor::<3, Int>::from_data(by, &x.device());
+    let by = constant_ints("moved", by.to_vec(), [dims[0], dims[1], 1], &x.device());
     (x + by.expand(dims)).clamp_min(0)
 }
 

@@ -5,6 +5,7 @@ use super::{
     layer::Entries,
     selection::Selection,
 };
+use crate::constant::constant_ints;
 
 /// The selected rows of `x`: `[batch, kv_heads, entries, channels]` becomes `[batch, kv_heads, kept, channels]`.
 ///
@@ -14,9 +15,9 @@ pub fn gather_rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
     let [batch, heads, entries, channels] = x.dims();
     let kept = selection.width();
     let device = x.device();
-    let starts =
-        Tensor::<1, Int>::arange_step(0..(batch * heads * entries) as i64, entries, &device);
-    let starts = starts.reshape([batch, heads, 1]).expand([batch, heads, kept]);
+    let starts = (0..batch * heads).map(|head| (head * entries) as i64).collect();
+    let starts = constant_ints("first rows", starts, [batch, heads, 1], &device);
+    let starts = starts.expand([batch, heads, kept]);
     let rows = (selection.indices.clone() + starts).reshape([batch * heads * kept]);
     x.reshape([batch * heads * entries, channels])
         .select(0, rows)

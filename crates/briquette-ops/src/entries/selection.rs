@@ -1,6 +1,7 @@
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor};
 
 use super::columns::counted;
+use crate::constant::constant_ints;
 
 /// The entries of a layer to keep, in the order of their positions.
 #[derive(Clone, Debug)]
@@ -32,8 +33,8 @@ impl Selection {
             indices.extend(std::iter::repeat_n(0, width - list.len()));
             indices.extend(list.iter().map(|&entry| entry as i64));
         }
-        let data = TensorData::new(indices, [counts.len() / heads, heads, width]);
-        Self { indices: Tensor::from_data(data, device), counts }
+        let dims = [counts.len() / heads, heads, width];
+        Self { indices: constant_ints("selection", indices, dims, device), counts }
     }
 
     /// The same entries for every one of `heads` heads: one ascending list a batch row.
@@ -108,6 +109,6 @@ pub fn fillers(
     let [batch, heads, _] = dims;
     let missing: Vec<i64> = missing.map(|missing| missing as i64).collect();
     // One number a head goes to the device, not one a column.
-    let missing = Tensor::<3, Int>::from_data(TensorData::new(missing, [batch, heads, 1]), device);
+    let missing = constant_ints("fillers", missing, [batch, heads, 1], device);
     counted(dims, device).lower(missing.expand(dims))
 }

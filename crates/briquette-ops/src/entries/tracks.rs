@@ -42,6 +42,11 @@ impl Tracks {
         Self { kinds: kinds.to_vec(), stacked: (!kinds.is_empty()).then(zeros) }
     }
 
+    /// All of them where they lie, `[kinds · batch, heads, entries]`; `None` if there are no kinds.
+    pub fn stacked_mut(&mut self) -> Option<&mut Tensor<3>> {
+        self.stacked.as_mut()
+    }
+
     /// One of them, `[batch, heads, entries]`.
     pub fn get(&self, track: Track) -> Option<Tensor<3>> {
         let place = self.kinds.iter().position(|kind| *kind == track)?;

@@ -1,6 +1,9 @@
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::product::{Precision, product};
+use crate::{
+    constant::counting,
+    product::{Precision, product},
+};
 
 /// Rows, each to be added to the slots it is sent to.
 #[derive(Clone, Debug)]
@@ -28,7 +31,7 @@ pub(super) fn accumulate(input: AccumulateInput) -> Tensor<4> {
     let device = x.device();
     let precision = Precision::of(&[DType::F32], &device);
     let x = x.cast(DType::F32);
-    let place = Tensor::<1, Int>::arange(0..slots as i64, &device).reshape([1, 1, slots, 1]);
+    let place = counting(0..slots, &device).reshape([1, 1, slots, 1]);
     let block = (BLOCK_NUMBERS / (batch * heads * slots)).clamp(16, 4096).min(rows.max(1));
     let mut total: Option<Tensor<4>> = None;
     for start in (0..rows).step_by(block) {

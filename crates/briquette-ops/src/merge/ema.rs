@@ -1,5 +1,6 @@
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor};
 
+use crate::constant::constant_floats;
 use crate::entries::fillers;
 
 /// Similarities of evicted entries, which a moving average of them is held against (D2O, Eq. 5 to 9).
@@ -38,8 +39,7 @@ pub(super) fn ema_weights(input: EmaInput<'_>) -> EmaOutput {
     // The mean of the highest similarities of a row, over all its heads.
     let numbers: Vec<f32> =
         counts.chunks(heads).map(|row| row.iter().sum::<usize>() as f32).collect();
-    let numbers = TensorData::new(numbers, [batch, 1]);
-    let numbers = Tensor::<2>::from_data(numbers, (&device, DType::F32));
+    let numbers = constant_floats("ema counts", numbers, [batch, 1], &device);
     let total = (similarity.clone() * own.clone()).reshape([batch, heads * most]).sum_dim(1);
     let mean = total / numbers.clone().clamp_min(1.0);
     let before =

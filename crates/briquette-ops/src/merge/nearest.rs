@@ -1,6 +1,7 @@
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::{
+    constant::counting,
     entries,
     product::{Precision, product},
     unit::unit,
@@ -39,7 +40,7 @@ pub(super) fn nearest(input: NearestInput) -> NearestOutput {
     let pairs: Vec<(Tensor<4>, Tensor<4>)> =
         pairs.into_iter().map(|(a, b)| (unit(a), unit(b).swap_dims(2, 3))).collect();
 
-    let columns = Tensor::<1, Int>::arange(0..to as i64, &device).reshape([1, 1, 1, to]);
+    let columns = counting(0..to, &device).reshape([1, 1, 1, to]);
     let filler = fillers.iter().any(|&fillers| fillers > 0).then(|| {
         entries::fillers(fillers.iter().copied(), [batch, heads, to], &device).unsqueeze_dim::<4>(2)
     });

@@ -1,5 +1,6 @@
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor};
 
+use crate::constant::constant_ints;
 use crate::{attention::Tail, entries::counted};
 
 /// Ragged entries, and dense ones behind them, to be padded to a rectangle.
@@ -66,7 +67,6 @@ pub(super) fn pack(input: PackInput<'_>) -> [Tensor<2>; 2] {
         let end = ((head + 1) * columns) as i64;
         places.extend(end - count as i64..end);
     }
-    let data = TensorData::new(places, [counts.iter().sum::<usize>()]);
-    let places = Tensor::<1, Int>::from_data(data, &keys.device());
+    let places = constant_ints("packed", places, [counts.iter().sum()], &keys.device());
     [keys, values].map(|x| x.reshape([batch * heads * columns, channels]).select(0, places.clone()))
 }

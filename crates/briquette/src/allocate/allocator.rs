@@ -55,6 +55,12 @@ pub trait Allocator: Any + Debug + Send + Sync {
         Ok(vec![0.0; view.seen.len()])
     }
 
+    /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
+    /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// Whether what it allocates adds up to no more than the budget of all layers. One that keeps some layers whole,
     /// whatever the budget, does not.
     fn holds_budget(&self) -> bool {

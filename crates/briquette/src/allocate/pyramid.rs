@@ -29,6 +29,10 @@ impl Allocator for Pyramid {
         check::factor("allocate.beta", self.beta)
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let layers = view.shape.layers;
         let of_row = |row: usize| {

@@ -13,6 +13,10 @@ impl Allocator for Uniform {
         "uniform"
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         Ok(Allocation::Rows(view.budget.to_vec()))
     }

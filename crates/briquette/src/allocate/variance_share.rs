@@ -81,6 +81,10 @@ impl Allocator for VarianceShare {
         Ok(sums.chunks(heads * columns).enumerate().take(rows).map(density).collect())
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let of_row = |row: usize| {
             let (budget, seen) = (view.budget[row], view.seen[row]);

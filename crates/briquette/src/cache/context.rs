@@ -17,6 +17,8 @@ pub(super) struct Context<'a> {
     /// How rows lie there.
     pub(super) rows: Rows,
     pub(super) encoding: &'a dyn PositionEncoding,
+    /// Tables of positions reach so far at least.
+    pub(super) reach: usize,
     /// What scorer and allocator want to know.
     pub(super) observes: Observes,
     /// What was measured of each layer at the last prompt.

@@ -32,6 +32,8 @@ pub struct KvCache {
     pub(super) batch: Option<usize>,
     /// The positions of the last call: the layers of one step share them.
     pub(super) positions: Option<(Vec<i64>, Tensor<3, Int>)>,
+    /// Tables of positions reach so far at least.
+    pub(super) reach: usize,
 }
 
 impl KvCache {
@@ -79,6 +81,7 @@ impl KvCache {
             measures: Arc::default(),
             batch: None,
             positions: None,
+            reach: 0,
         })
     }
 
@@ -141,7 +144,7 @@ impl KvCache {
         let new = if arrival.padded { new.without_padding(&positions) } else { new };
         check_finite(layer, &new, &self.config, arrival.phase)?;
 
-        let Self { shape, policy, config, device, rows, layers, measures, .. } = self;
+        let Self { shape, policy, config, device, rows, layers, measures, reach, .. } = self;
         let context = Context {
             layer,
             shape: *shape,
@@ -151,6 +154,7 @@ impl KvCache {
             device,
             rows: *rows.get_or_insert_with(|| Rows::of(device)),
             encoding,
+            reach: *reach,
             measures,
         };
         let (placed, arriving) = place(context, arrival, new, positions, layers[layer].held())?;
@@ -186,11 +190,20 @@ impl KvCache {
 
     /// The positions of an arrival, `[batch, 1, new]`.
     fn positions(&mut self, arrival: &Arrival, batch: usize) -> Tensor<3, Int> {
-        if let Some((host, tensor)) = &self.positions
-            && *host == arrival.positions
+        if let Some((host, tensor)) = &mut self.positions
+            && host.len() == arrival.positions.len()
             && tensor.dims()[0] == batch
         {
-            return tensor.clone();
+            if *host == arrival.positions {
+                return tensor.clone();
+            }
+            let next = |(before, now): (&i64, &i64)| *before >= 0 && before + 1 == *now;
+            if host.iter().zip(&arrival.positions).all(next) {
+                // The device counts on: nothing has to be sent to it.
+                tensor.inplace(|positions| positions.add_scalar(1));
+                host.clone_from(&arrival.positions);
+                return tensor.clone();
+            }
         }
         let new = arrival.positions.len() / batch;
         let data = TensorData::new(arrival.positions.clone(), [batch, 1, new]);

@@ -25,6 +25,7 @@ mod reconstruct;
 mod rescore;
 mod room;
 mod saved;
+mod steady;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;

@@ -63,7 +63,8 @@ pub(super) fn place(
     let before = |head: usize| held.get(head).copied().unwrap_or(0);
     let held: Vec<usize> =
         arrived_by_head.iter().enumerate().map(|(head, new)| before(head) + new).collect();
-    let end = check_positions(context, &arrival, &held)?;
+    let most = encoding.max_positions().unwrap_or(usize::MAX);
+    let end = check_positions(context, &arrival, &held)?.max(context.reach.min(most));
 
     let encoded = |x| encode(encoding, x, positions.clone(), end, config.ops.as_ref());
     let query_bytes = new.queries.dtype().size();

@@ -33,6 +33,10 @@ impl QueryLog {
         HeldQueries { queries: Tensor::cat(tensors.collect(), 2), positions }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// Takes the newest queries in.
     pub(super) fn push(&mut self, new: Queries, positions: &[i64]) {
         self.pieces.push((new, positions.to_vec()));

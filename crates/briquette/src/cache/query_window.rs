@@ -5,6 +5,7 @@ use crate::{
     device::{Rows, buffer_bytes},
     ops::{Selection, gather_positions, gather_rows},
     prefix::{Parts, PrefixError},
+    state::{StateTensor, StateVisitor},
 };
 
 /// The last queries of a layer, for scorers that look at a window of them: a ring that is written in place.
@@ -151,6 +152,15 @@ impl QueryWindow {
             ..*ring
         };
         Self { size: self.size, ring: self.ring.as_ref().map(repeat) }
+    }
+
+    /// See [`KvCache::visit_state`](crate::KvCache::visit_state).
+    pub(crate) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        let Some(Ring { slots, held, next, valid }) = &mut self.ring else { return };
+        visitor.tensor(StateTensor::Float4(&mut slots.queries));
+        visitor.tensor(StateTensor::Int3(&mut slots.positions));
+        visitor.numbers(&[*held, *next]);
+        visitor.numbers(valid);
     }
 
     /// Forgets all queries and frees their memory.

@@ -1,6 +1,9 @@
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 
-use crate::{CacheShape, ops::moved};
+use crate::{
+    CacheShape,
+    ops::{constant_ints, counting, moved},
+};
 
 /// Positions re-counted over the entries held.
 pub(super) struct Ranks<'a> {
@@ -27,7 +30,7 @@ impl Ranks<'_> {
             let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
             return moved(ranks - all, &by);
         }
-        Tensor::<1, Int>::arange(0..columns as i64, self.device).reshape([1, 1, columns]).expand([
+        counting(0..columns, self.device).reshape([1, 1, columns]).expand([
             self.batch(),
             1,
             columns,
@@ -73,6 +76,6 @@ impl Ranks<'_> {
         }
         let heads = if even { 1 } else { query_heads };
         let columns = all.len() / (self.batch() * heads);
-        Tensor::from_data(TensorData::new(all, [self.batch(), heads, columns]), self.device)
+        constant_ints("ranks", all, [self.batch(), heads, columns], self.device)
     }
 }

@@ -29,6 +29,7 @@ impl KvCache {
             device,
             rows,
             encoding: &NoPositionEncoding,
+            reach: 0,
             measures,
         };
         let mut held = Vec::new();

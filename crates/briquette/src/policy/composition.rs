@@ -119,6 +119,13 @@ impl Policy {
         self.observes().repeat
     }
 
+    /// Whether its stages make the same launches at every decoded token, if they are asked at all.
+    pub fn repeats(&self) -> bool {
+        let stages =
+            || self.scorer().repeats() && self.allocator().repeats() && self.reducer().repeats();
+        self.schedule.decode_every.is_none() || stages()
+    }
+
     /// Whether it has a budget and compresses down to it: SimLayerKV keeps whole layers beyond its budget, and KIVI has none.
     pub fn holds_budget(&self) -> bool {
         self.budget.is_some() && self.allocator().holds_budget()

@@ -96,6 +96,10 @@ impl Reducer for EmaMerge {
         check::share("reduce.beta", self.beta)
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
         let Split { kept, rest: evicted } = split(view, keep)?;
         let counts = kept.counts.clone();

@@ -17,6 +17,10 @@ impl Reducer for Evict {
         true
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
         let selection = view.select(keep)?;
         let entries = view.selected(&selection)?;

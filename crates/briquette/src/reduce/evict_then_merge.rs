@@ -150,6 +150,10 @@ impl Reducer for EvictThenMerge {
         self.rotate == Rotate::Center
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
         let scores = view.scores(self.name())?;
         if view.check {

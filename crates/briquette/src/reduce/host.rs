@@ -1,8 +1,8 @@
 //! What reducers that decide on the host share.
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 
-use crate::{Error, LayerView, Result};
+use crate::{Error, LayerView, Result, ops::constant_floats};
 
 /// Numbers of the entries of a layer on the host, one a column.
 pub(super) struct Columns {
@@ -52,6 +52,5 @@ pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tens
         numbers.extend(std::iter::repeat_n(0.0, width - list.len()));
         numbers.extend(list);
     }
-    let data = TensorData::new(numbers, [lists.len() / heads, heads, width]);
-    Tensor::from_data(data, (device, DType::F32))
+    constant_floats("scalars", numbers, [lists.len() / heads, heads, width], device)
 }

@@ -47,6 +47,12 @@ pub trait Reducer: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
+    /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// Whether heads of a layer may end with different numbers of entries.
     fn makes_ragged_heads(&self) -> bool {
         false

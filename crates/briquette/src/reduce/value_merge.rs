@@ -8,7 +8,10 @@ use super::{
 use crate::{
     LayerView, Result, check,
     observes::Observes,
-    ops::{AccumulateInput, Split, gather_positions, gather_rows, gather_scalars, select_entries},
+    ops::{
+        AccumulateInput, Split, counting, gather_positions, gather_rows, gather_scalars,
+        select_entries,
+    },
     ops::{Entries, Track},
     score::draw,
 };
@@ -47,6 +50,10 @@ impl Reducer for ValueMerge {
 
     fn observes(&self) -> Observes {
         Observes::column_sums()
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {
@@ -98,16 +105,15 @@ impl ValueMerge {
         let width = kept.width();
         // Before an entry stand as many kept ones as entries less evicted ones. Fillers of both stand at the left: as
         // many as there are columns more than entries held, and more where another head has more of the one or other.
-        let place = Tensor::<1, Int>::arange(0..most as i64, &device).reshape([1, 1, most]);
+        let place = counting(0..most, &device).reshape([1, 1, most]);
         let fillers = (width + most) as i64 - entries.columns() as i64;
         let start = (evicted.indices.clone() - place + fillers).clamp(0, width as i64);
         let number = start.clone().neg().add_scalar(width as i64).clamp_max(self.window as i64);
 
         let window = [batch, heads, most, self.window];
-        let behind = Tensor::<1, Int>::arange(0..self.window as i64, &device)
-            .reshape([1, 1, 1, self.window])
-            .expand(window)
-            + start.clone().unsqueeze_dim::<4>(3).expand(window);
+        let behind =
+            counting(0..self.window, &device).reshape([1, 1, 1, self.window]).expand(window)
+                + start.clone().unsqueeze_dim::<4>(3).expand(window);
         let none = behind.clone().greater_equal_scalar(width as i64);
         let column = behind.clamp_max(width as i64 - 1).reshape([batch, heads, most * self.window]);
         let of_kept = gather_scalars(attention.clone(), kept).gather(2, column);

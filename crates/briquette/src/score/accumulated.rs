@@ -1,8 +1,11 @@
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{Observes, Scorer};
-use crate::{LayerView, Result, ops::Track};
+use crate::{
+    LayerView, Result,
+    ops::{Track, constant_floats},
+};
 
 /// The attention weight a token has received from all queries since it was written, prompt and decoding
 /// together: H2O (Zhang et al., 2023), `F_score`.
@@ -34,12 +37,16 @@ impl Scorer for AccumulatedAttention {
         Observes::column_sums()
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let sums = view.group_mean(view.track(Track::Sums, self.name())?);
         Ok(match self.normalize {
             Normalize::Sum => sums,
             Normalize::Mean => {
-                let queries = queries_seen(view, &sums.device());
+                let queries = queries_seen(view);
                 sums / queries
             }
         })
@@ -48,9 +55,15 @@ impl Scorer for AccumulatedAttention {
 
 /// The queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees itself, so the last one
 /// was seen once.
-pub(super) fn queries_seen(view: &LayerView<'_>, device: &Device) -> Tensor<3> {
-    let seen: Vec<f32> = view.seen.iter().map(|&seen| seen as f32).collect();
-    let data = TensorData::new(seen, [view.seen.len(), 1, 1]);
-    let seen = Tensor::<3>::from_data(data, (device, DType::F32));
-    seen - view.positions().clone().float().cast(DType::F32)
+pub(super) fn queries_seen(view: &LayerView<'_>) -> Tensor<3> {
+    let positions = view.positions().clone().float().cast(DType::F32);
+    let [batch, heads, columns] = positions.dims();
+    if view.prompt {
+        let seen: Vec<f32> = view.seen.iter().map(|&seen| seen as f32).collect();
+        return constant_floats("queries seen", seen, [batch, 1, 1], &positions.device())
+            - positions;
+    }
+    // A decoded token is the last of its row, and among the entries: the device knows its position.
+    let last = positions.clone().reshape([batch, 1, heads * columns]).max_dim(2);
+    last + 1.0 - positions
 }

@@ -1,8 +1,11 @@
 //! Which entries are the best of their head.
 
-use burn::tensor::{DType, IndexingUpdateOp, Tensor, TensorData};
+use burn::tensor::{IndexingUpdateOp, Tensor};
 
-use crate::{LayerView, Result, ops::SelectInput};
+use crate::{
+    LayerView, Result,
+    ops::{SelectInput, constant_floats},
+};
 
 /// 1 at the `keep` best entries of each head, rows first, the first `sinks` and the last `recent` among them; 0 at others:
 /// `[batch, kv_heads, entries]`, f32.
@@ -31,7 +34,6 @@ pub(super) fn best(
     let ones = selection.counts.iter().flat_map(|&count| {
         (0..width).map(move |column| if column + count >= width { 1.0 } else { 0.0 })
     });
-    let data = TensorData::new(ones.collect::<Vec<f32>>(), selection.indices.dims());
-    let ones = Tensor::<3>::from_data(data, (&scores.device(), DType::F32));
+    let ones = constant_floats("ones", ones.collect(), selection.indices.dims(), &scores.device());
     Ok(none.scatter(2, selection.indices, ones, IndexingUpdateOp::Add))
 }

@@ -1,6 +1,8 @@
 //! Numbers drawn for tokens, the same on every device and in every batch.
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor};
+
+use crate::ops::constant_ints;
 
 /// A number in 0..1 for each token at these positions of a layer, `[batch, kv_heads, tokens]`, f32: a function of seed,
 /// layer, head and position. Permutations modulo a prime small enough for 32-bit integers.
@@ -18,8 +20,7 @@ pub(crate) fn draw(seed: u64, layer: usize, positions: Tensor<3, Int>) -> Tensor
         })
     };
     let of_heads: Vec<i64> = (0..heads).map(of_head).collect();
-    let of_heads = TensorData::new(of_heads, [1, heads, 1]);
-    let of_heads = Tensor::<3, Int>::from_data(of_heads, &positions.device());
+    let of_heads = constant_ints("draw", of_heads, [1, heads, 1], &positions.device());
     let permuted = |x: Tensor<3, Int>| {
         let x = (x.remainder_scalar(PRIME) * FACTOR + TERM).remainder_scalar(PRIME);
         (x.clone() * x.clone()).remainder_scalar(PRIME).mul(x).remainder_scalar(PRIME)

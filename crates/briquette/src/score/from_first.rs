@@ -1,10 +1,10 @@
 //! Entries counted from the first of their head: partitions of them begin there, whatever padding stands before.
 
-use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Int, Tensor};
 
 use crate::{
     LayerView,
-    ops::{Selection, counted, gather_rows},
+    ops::{Selection, constant_ints, counted, gather_rows},
 };
 
 /// The entries of a layer counted from the first of each head.
@@ -61,7 +61,7 @@ pub(super) fn per_head(
     view: &LayerView<'_>,
 ) -> Tensor<3, Int> {
     let numbers: Vec<i64> = numbers.map(|number| number as i64).collect();
-    Tensor::from_data(TensorData::new(numbers, [batch, heads, 1]), &view.positions().device())
+    constant_ints("per head", numbers, [batch, heads, 1], &view.positions().device())
 }
 
 /// Rows of entries, f32, with zeros at fillers.

@@ -76,6 +76,10 @@ impl Scorer for GlobalLocal {
         check::pool(self.pool)
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let track = |track| view.track(track, self.name());
         let (sums, past) = (track(Track::Sums)?, track(Track::LocalPast)?);

@@ -15,6 +15,10 @@ impl Scorer for Recency {
         "recency"
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         Ok(view.positions().clone().float().cast(DType::F32))
     }

@@ -35,12 +35,16 @@ impl Scorer for RobustAttention {
         check::share("score.std-share", self.std_share)
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let sums = view.track(Track::Sums, self.name())?;
         let squares = view.track(Track::Squares, self.name())?;
         let [batch, query_heads, entries] = sums.dims();
         let (heads, group) = (view.shape.kv_heads, view.shape.group());
-        let queries = queries_seen(view, &sums.device())
+        let queries = queries_seen(view)
             .clamp_min(1.0)
             .reshape([batch, heads, 1, entries])
             .expand([batch, heads, group, entries])

@@ -37,6 +37,12 @@ pub trait Scorer: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
+    /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not matter.
     ///
     /// # Errors

@@ -65,6 +65,10 @@ impl Scorer for WindowAttention {
         matches!(self.heads, HeadMean::Retrieval(_))
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let scores = view.moments(self.window, Wanted::default(), self.name())?.own_mean();
         let scores = match self.pool {

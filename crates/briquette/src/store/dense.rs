@@ -6,6 +6,7 @@ use crate::{
     Result,
     ops::{AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, Tracks, laid_out},
     prefix::{Parts, PrefixError},
+    state::{StateTensor, StateVisitor, visit_tracks},
     tracks,
 };
 
@@ -159,7 +160,9 @@ impl DenseStore {
         if entries.tracks.is_empty() {
             buffers.tracks = std::mem::take(&mut buffers.tracks).map(|tracks| {
                 let [rows, heads, _] = tracks.dims();
-                tracks.slice_fill([0..rows, 0..heads, start..end], 0.0)
+                let zeros =
+                    Tensor::zeros([rows, heads, end - start], (&tracks.device(), tracks.dtype()));
+                tracks.slice_assign([0..rows, 0..heads, start..end], zeros)
             });
         } else {
             write_tracks(&mut buffers.tracks, entries.tracks, start);
@@ -268,6 +271,17 @@ impl Store for DenseStore {
     fn replace(&mut self, entries: Entries, _: &[usize], capacity: usize) -> Result<()> {
         self.hold(entries, capacity);
         Ok(())
+    }
+
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
+        visitor.numbers(&[self.columns, self.capacity()]);
+        if let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers {
+            visitor.tensor(StateTensor::Float4(keys));
+            visitor.tensor(StateTensor::Float4(values));
+            visitor.tensor(StateTensor::Int3(positions));
+            visit_tracks(tracks, visitor);
+        }
+        true
     }
 
     fn save(&self) -> Result<Option<Parts>> {

@@ -10,6 +10,7 @@ use crate::{
     ops::{Entries, Tracks},
     position::Encode,
     prefix::Parts,
+    state::StateVisitor,
     tracks,
 };
 
@@ -215,6 +216,12 @@ pub trait Store: Debug + Send + Sync {
     /// [`Error::Execution`](crate::Error::Execution) if the device failed.
     fn save(&self) -> Result<Option<Parts>> {
         Ok(None)
+    }
+
+    /// Visits what it holds, see [`KvCache::visit_state`](crate::KvCache::visit_state); `false` if it does not say.
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
+        let _ = visitor;
+        false
     }
 
     /// A store of so many rows, each with the entries of this one, which has one row; `None` if it does not say how. What

@@ -4,6 +4,7 @@ use crate::{
     Result,
     device::{Rows, buffer_bytes},
     ops::{Ops, PackInput, PadInput, Tail, few_widths},
+    state::StateVisitor,
 };
 
 /// Where the rows of each batch row and head lie in one list of all of them, without padding.
@@ -50,6 +51,12 @@ impl Layout {
     /// At most so many places a head for lists that are at most `longest`.
     pub(super) fn most_width(longest: usize) -> usize {
         longest + longest / 8
+    }
+
+    /// See [`KvCache::visit_state`](crate::KvCache::visit_state). Where rows begin is sent to the device when counts change.
+    pub(super) fn visit_state(&self, visitor: &mut dyn StateVisitor) {
+        visitor.number(self.width);
+        visitor.numbers(&self.counts);
     }
 
     /// Whether the list and a rectangle are the same.

@@ -12,6 +12,7 @@ use crate::{
     ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
     ops::{Entries, Tracks},
     prefix::Parts,
+    state::{StateTensor, StateVisitor},
 };
 
 /// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
@@ -101,6 +102,12 @@ impl Body for RaggedBody {
             width: self.tokens.layout.width(),
             tail,
         }))
+    }
+
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        self.tokens.visit_state(visitor);
+        visitor.tensor(StateTensor::Float2(&mut self.keys));
+        visitor.tensor(StateTensor::Float2(&mut self.values));
     }
 
     fn positions(&self) -> Tensor<3, Int> {

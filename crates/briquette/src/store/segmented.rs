@@ -6,6 +6,7 @@ use crate::{
     ops::{AttentionOutput, Tail},
     ops::{Entries, Sharing, Tracks},
     prefix::Parts,
+    state::StateVisitor,
 };
 
 /// Entries in a form of their own, which change only when all of them are replaced.
@@ -55,6 +56,9 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// Replaces what is counted of them.
     fn set_tracks(&mut self, tracks: Tracks);
+
+    /// Visits what it holds, see [`KvCache::visit_state`](crate::KvCache::visit_state).
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
 
     /// Bytes held on the device.
     fn bytes(&self) -> usize;
@@ -233,6 +237,14 @@ impl<B: Body> Store for Segmented<B> {
         }
         self.tail.reserve(room);
         Ok(())
+    }
+
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
+        visitor.numbers(&[usize::from(self.padded), usize::from(self.body.is_some())]);
+        if let Some(body) = &mut self.body {
+            body.visit_state(visitor);
+        }
+        self.tail.visit_state(visitor)
     }
 
     fn save(&self) -> Result<Option<Parts>> {

@@ -13,6 +13,7 @@ use crate::{
     ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
     ops::{Entries, Sharing, Tracks},
     prefix::Parts,
+    state::{StateTensor, StateVisitor, visit_sharing, visit_tracks},
     tracks,
 };
 
@@ -156,6 +157,16 @@ impl Body for SharedBody {
 
     fn set_tracks(&mut self, tracks: Tracks) {
         write_tracks(&mut self.tracks, tracks, 0);
+    }
+
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        let Self { rows, keys, values, positions, tracks, sharing, .. } = self;
+        rows.visit_state(visitor);
+        visitor.tensor(StateTensor::Float2(keys));
+        visitor.tensor(StateTensor::Float2(values));
+        visitor.tensor(StateTensor::Int3(positions));
+        visit_tracks(tracks, visitor);
+        visit_sharing(sharing, visitor);
     }
 
     fn bytes(&self) -> usize {

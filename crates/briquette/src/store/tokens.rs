@@ -4,8 +4,9 @@ use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::Tracks,
+    ops::{Tracks, counting},
     prefix::Parts,
+    state::{StateTensor, StateVisitor, visit_tracks},
     tracks,
 };
 
@@ -50,7 +51,7 @@ impl Tokens {
             return Self { layout, positions, tracks };
         }
         // What stands before the longest head is copied away from: a view would hold all of it.
-        let last = Tensor::<1, Int>::arange((columns - width) as i64..columns as i64, device);
+        let last = counting(columns - width..columns, device);
         let positions = positions.select(2, last.clone());
         let tracks = tracks.map(|track| track.select(2, last.clone()));
         Self { layout, positions, tracks }
@@ -93,6 +94,12 @@ impl Tokens {
     /// Each `[batch, heads, width]`, 0 at fillers.
     pub(super) fn tracks(&self) -> Tracks {
         self.tracks.clone()
+    }
+
+    pub(super) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        self.layout.visit_state(visitor);
+        visitor.tensor(StateTensor::Int3(&mut self.positions));
+        visit_tracks(&mut self.tracks, visitor);
     }
 
     pub(super) fn set_tracks(&mut self, tracks: Tracks) {

@@ -1,12 +1,12 @@
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 
 use super::{Bounds, Encoded, HeldQueries, Measures, Wanted, Window, WindowMoments};
 use crate::{
     CacheShape, Error, Profile, QueryStatistics, Result,
     budget::Protect,
     ops::{
-        Entries, OpError, Ops, SelectInput, Selection, Split, Track, group_mean, laid_out,
-        select_entries,
+        Entries, OpError, Ops, SelectInput, Selection, Split, Track, constant_ints, group_mean,
+        laid_out, select_entries,
     },
 };
 
@@ -205,7 +205,7 @@ impl<'a> LayerView<'a> {
         let pick = |list: Vec<usize>| {
             let list: Vec<i64> = list.into_iter().map(|index| index as i64).collect();
             let length = list.len();
-            Tensor::<1, Int>::from_data(TensorData::new(list, [length]), &device)
+            constant_ints("heads", list, [length], &device)
         };
         let scores = scores.select(1, pick(heads.to_vec()));
         if !self.heads_differ {

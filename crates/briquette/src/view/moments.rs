@@ -1,6 +1,6 @@
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
-use crate::ops::MomentsOutput;
+use crate::ops::{MomentsOutput, constant_floats};
 
 /// Which sums are wanted besides those of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,6 @@ impl WindowMoments {
         let counts: Vec<f32> =
             self.own.iter().map(|own| own.saturating_sub(less).max(1) as f32).collect();
         let batch = counts.len();
-        Tensor::from_data(TensorData::new(counts, [batch, 1, 1]), (device, DType::F32))
+        constant_floats("moments", counts, [batch, 1, 1], device)
     }
 }

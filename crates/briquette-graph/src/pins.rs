@@ -1,0 +1,101 @@
+//! Tensors of a cache that every step makes anew: a replay has to find them where the step before left them.
+
+use std::collections::BTreeSet;
+
+use burn_cubecl::tensor::CubeTensor;
+
+use briquette::{
+    KvCache, Result,
+    state::{StateTensor, StateVisitor},
+};
+
+use crate::buffer::{Place, of_state, overwrite, put};
+
+/// What a cache is before or after a step.
+#[derive(Default)]
+pub(crate) struct State {
+    /// What decides on the host what the next step launches.
+    pub(crate) numbers: Vec<usize>,
+    /// Where tensors lie; `None` for one that lies on no device of CubeCL's.
+    pub(crate) places: Vec<Option<Place>>,
+}
+
+impl StateVisitor for State {
+    fn tensor(&mut self, tensor: StateTensor<'_>) {
+        self.places.push(of_state(&tensor).as_ref().map(Place::of));
+    }
+
+    fn number(&mut self, number: usize) {
+        self.numbers.push(number);
+    }
+}
+
+impl State {
+    pub(crate) fn of(cache: &mut KvCache) -> Result<Self> {
+        let mut state = Self::default();
+        cache.visit_state(&mut state)?;
+        Ok(state)
+    }
+}
+
+/// The tensors that steps make anew, as they were before a step: what comes of it is written over them.
+#[derive(Default)]
+pub(crate) struct Pins {
+    /// Which of the state's they are, ascending.
+    numbers: BTreeSet<usize>,
+    /// Those of the step that is running, in the same order.
+    buffers: Vec<CubeTensor>,
+    next: usize,
+    /// Whether tensors are taken up or written over.
+    writes: bool,
+}
+
+impl StateVisitor for Pins {
+    fn tensor(&mut self, tensor: StateTensor<'_>) {
+        let number = self.next;
+        self.next += 1;
+        if !self.numbers.contains(&number) {
+            return;
+        }
+        let pin = self.numbers.range(..number).count();
+        match (self.writes, of_state(&tensor)) {
+            (_, None) => {}
+            (false, Some(buffer)) => self.buffers.push(buffer),
+            (true, Some(buffer)) => {
+                let Some(target) = self.buffers.get(pin) else { return };
+                if Place::of(&buffer) != Place::of(target) {
+                    overwrite(target, buffer);
+                    put(tensor, target.clone());
+                }
+            }
+        }
+    }
+
+    fn number(&mut self, _: usize) {}
+}
+
+impl Pins {
+    /// From the next step on these too.
+    pub(crate) fn add(&mut self, numbers: Vec<usize>) {
+        self.numbers.extend(numbers);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.numbers.clear();
+    }
+
+    /// Holds the tensors as they are.
+    pub(crate) fn take(&mut self, cache: &mut KvCache) -> Result<()> {
+        (self.next, self.writes) = (0, false);
+        self.buffers.clear();
+        cache.visit_state(self)
+    }
+
+    /// Writes what has come of them over them, and gives them back to the cache.
+    pub(crate) fn put_back(&mut self, cache: &mut KvCache) -> Result<()> {
+        (self.next, self.writes) = (0, true);
+        let done = cache.visit_state(self);
+        self.buffers.clear();
+        done
+    }
+}

@@ -1,0 +1,295 @@
+use std::{collections::BTreeMap, marker::PhantomData};
+
+use burn::tensor::{Int, Tensor};
+
+use briquette::KvCache;
+
+use crate::{
+    Error,
+    buffer::{of_ints, overwrite},
+    pins::{Pins, State},
+    recording::{Recorder, Recording},
+};
+
+/// Tokens for which tables of positions are made ready at a time.
+const AHEAD: usize = 4096;
+
+/// Steps of one kind that run before one is recorded, the last of them made ready for it.
+const BEFORE: usize = 3;
+
+/// Decodes tokens over a cache, by steps that are recorded once and replayed.
+///
+/// Each [`step`](Self::step) takes a token a row, gives it to the model, and takes the most likely one as the next:
+///
+/// ```no_run
+/// # use briquette::KvCache;
+/// # use briquette_graph::{Error, StepGraph};
+/// # use burn::tensor::{Int, Tensor};
+/// # fn forward(_: Tensor<2, Int>, _: &mut KvCache) -> briquette::Result<Tensor<2>> { unimplemented!() }
+/// # fn decode(cache: &mut KvCache, tokens: Tensor<2, Int>) -> Result<(), Error> {
+/// let mut steps = StepGraph::new(cache, tokens, |tokens, cache| forward(tokens, cache));
+/// for _ in 0..100 {
+///     steps.step()?;
+///     println!("{}", steps.tokens());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A recording holds for steps that are all alike: those of a policy that compresses at every token and has come to its
+/// budget. What it gives is, bit for bit, what the launched step gives. Others run as they are; so do all where the device
+/// has no graphs.
+///
+/// What the model does may depend on nothing but the tokens and the cache: a recording repeats what it did the first time,
+/// numbers on the host among it. Reading from the device in a step, or sending to it, cannot be recorded.
+pub struct StepGraph<'a, R> {
+    cache: &'a mut KvCache,
+    run: R,
+    /// The next token of each row, `[rows, 1]`, always in the same buffer.
+    tokens: Tensor<2, Int>,
+    logits: Option<Tensor<2>>,
+    recorder: Option<Recorder>,
+    pins: Pins,
+    kinds: BTreeMap<u64, Kind>,
+    /// The kind that is ready to be recorded.
+    prepared: Option<u64>,
+    refused: Option<String>,
+    replayed: usize,
+    /// Positions that tables are ready for.
+    end: usize,
+    /// Recordings run in the order of the thread they were made on.
+    one_thread: PhantomData<*const ()>,
+}
+
+/// Steps that make the same launches.
+#[derive(Default)]
+struct Kind {
+    /// How many were launched in a row that left the cache as they found it.
+    alike: usize,
+    recording: Option<(Recording, Tensor<2>)>,
+}
+
+impl<'a, R, E> StepGraph<'a, R>
+where
+    R: FnMut(Tensor<2, Int>, &mut KvCache) -> Result<Tensor<2>, E>,
+    E: From<Error>,
+{
+    /// Steps of a model from here on. `run` gives the tokens `[rows, 1]` to the model and returns its logits,
+    /// `[rows, vocabulary]`; `tokens` are the first it is given.
+    pub fn new(cache: &'a mut KvCache, tokens: Tensor<2, Int>, run: R) -> Self {
+        let recorder = Recorder::of(&tokens.device());
+        let refused = recorder.is_none().then(|| "the device has no graphs".to_owned());
+        Self {
+            cache,
+            run,
+            // A buffer of its own.
+            tokens: tokens.add_scalar(0),
+            logits: None,
+            recorder,
+            pins: Pins::default(),
+            kinds: BTreeMap::new(),
+            prepared: None,
+            refused,
+            replayed: 0,
+            end: 0,
+            one_thread: PhantomData,
+        }
+    }
+
+    /// Gives the next token of each row to the model, and chooses the most likely one as the one after it.
+    ///
+    /// # Errors
+    /// What `run` returns; [`Error::Replay`]; [`Error::Recording`] and [`Error::Moved`], after which the cache has to be reset.
+    pub fn step(&mut self) -> Result<(), E> {
+        self.make_room();
+        let kind = self.cache.step_kind();
+        if let Some((recording, logits)) =
+            self.kinds.get(&kind).and_then(|kind| kind.recording.as_ref())
+        {
+            self.replay(recording)?;
+            self.logits = Some(logits.clone());
+            self.cache.skip_step().map_err(Error::from)?;
+            self.replayed += 1;
+            return Ok(());
+        }
+        if self.refused.is_some() {
+            return self.launch();
+        }
+        if self.prepared == Some(kind) {
+            return self.record(kind);
+        }
+        let alike = self.kinds.entry(kind).or_default().alike;
+        if alike + 1 >= BEFORE && self.prepared.is_none() {
+            match self.recorder.as_ref().map(Recorder::prepare) {
+                Some(Ok(())) => self.prepared = Some(kind),
+                Some(Err(error)) => self.refused = Some(error),
+                None => {}
+            }
+        }
+        self.launch_and_compare(kind)
+    }
+
+    /// The next token of each row, `[rows, 1]`.
+    pub fn tokens(&self) -> Tensor<2, Int> {
+        // A copy: the next step writes over the buffer.
+        self.tokens.clone().add_scalar(0)
+    }
+
+    /// The logits of the last step, `[rows, vocabulary]`; `None` before the first.
+    pub fn logits(&self) -> Option<Tensor<2>> {
+        self.logits.clone().map(|logits| logits.mul_scalar(1.0))
+    }
+
+    /// Gives these to the model next, `[rows, 1]`, in the place of the most likely ones.
+    ///
+    /// # Errors
+    /// [`Error::Tokens`] for another shape.
+    pub fn set_tokens(&mut self, tokens: Tensor<2, Int>) -> Result<(), E> {
+        let (found, expected) = (tokens.dims(), self.tokens.dims());
+        if found != expected {
+            return Err(Error::Tokens { found, expected }.into());
+        }
+        self.take_tokens(tokens);
+        Ok(())
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &KvCache {
+        self.cache
+    }
+
+    /// How many steps were replayed.
+    pub fn replayed(&self) -> usize {
+        self.replayed
+    }
+
+    /// Why no step is recorded; `None` if there is no reason yet.
+    pub fn launched_because(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// Reaches further with the tables of positions, when tokens come to their end: recordings read the old ones.
+    fn make_room(&mut self) {
+        let seen = self.cache.tokens_seen().into_iter().max().unwrap_or(0);
+        if seen >= self.end {
+            self.end = seen.saturating_add(AHEAD).next_power_of_two();
+            self.cache.reach(self.end);
+            self.kinds.clear();
+        }
+    }
+
+    fn launch(&mut self) -> Result<(), E> {
+        let logits = (self.run)(self.tokens.clone(), self.cache)?;
+        self.take(logits);
+        Ok(())
+    }
+
+    /// Chooses the next tokens.
+    fn take(&mut self, logits: Tensor<2>) {
+        let next = logits.clone().argmax(1);
+        self.logits = Some(logits);
+        self.take_tokens(next);
+    }
+
+    fn take_tokens(&mut self, tokens: Tensor<2, Int>) {
+        match (of_ints(&self.tokens), of_ints(&tokens)) {
+            (Some(target), Some(source)) if target.dtype == source.dtype => {
+                overwrite(&target, source)
+            }
+            _ => self.tokens = tokens,
+        }
+    }
+
+    /// Launches a step, and looks at what it has moved.
+    fn launch_and_compare(&mut self, kind: u64) -> Result<(), E> {
+        let before = State::of(self.cache);
+        let logits = self.pinned()?;
+        self.take(logits);
+        let (before, after) = match (before, State::of(self.cache)) {
+            (Ok(before), Ok(after)) => (before, after),
+            (_, Err(error)) | (Err(error), _) => {
+                self.give_up(error.to_string());
+                return Ok(());
+            }
+        };
+        if after.places.iter().any(Option::is_none) {
+            self.give_up("its tensors lie on no device of CubeCL's, or are fused".to_owned());
+            return Ok(());
+        }
+        let seen = self.kinds.entry(kind).or_default();
+        if before.numbers != after.numbers || before.places.len() != after.places.len() {
+            // Not at its budget yet, or never there.
+            seen.alike = 0;
+            self.pins.clear();
+            return Ok(());
+        }
+        let moved = moved(&before, &after);
+        match moved.is_empty() {
+            true => seen.alike += 1,
+            false => {
+                seen.alike = 0;
+                self.pins.add(moved);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the model, and writes what the cache has become over its pins.
+    fn pinned(&mut self) -> Result<Tensor<2>, E> {
+        self.pins.take(self.cache).map_err(Error::from)?;
+        let logits = (self.run)(self.tokens.clone(), self.cache)?;
+        self.pins.put_back(self.cache).map_err(Error::from)?;
+        Ok(logits)
+    }
+
+    /// Records a step, and runs it.
+    fn record(&mut self, kind: u64) -> Result<(), E> {
+        self.prepared = None;
+        let Some(recorder) = &self.recorder else { return self.launch() };
+        if let Err(error) = recorder.begin() {
+            self.give_up(error);
+            return self.launch();
+        }
+        let before = State::of(self.cache).map_err(Error::from)?;
+        let found = self.pinned().map(|logits| {
+            self.take(logits.clone());
+            logits
+        });
+        // Whatever has happened, launches are to run again.
+        let recording = self.recorder.as_ref().map(Recorder::end);
+        let logits = found?;
+        let after = State::of(self.cache).map_err(Error::from)?;
+        let moved = moved(&before, &after);
+        if !moved.is_empty() || before.numbers != after.numbers {
+            return Err(Error::Moved { tensors: moved.len() }.into());
+        }
+        let Some(recording) = recording else { return Ok(()) };
+        let recording = recording.map_err(Error::Recording)?;
+        // The host has counted the token already.
+        self.replay(&recording)?;
+        self.kinds.entry(kind).or_default().recording = Some((recording, logits));
+        Ok(())
+    }
+
+    /// Runs a recording.
+    fn replay(&self, recording: &Recording) -> Result<(), Error> {
+        // SAFETY: the recording reads and writes the model's tensors, which `run` owns or borrows; the cache's, which is
+        // borrowed for as long as this lives, and whose tensors lie where they lay when it was recorded: what a step changes
+        // is written in place or over the pins, and only `step` changes it; the tokens and logits, which are held here and
+        // only given out as copies; and scratch memory, which CubeCL keeps for it. This is not `Send`.
+        #[allow(unsafe_code)]
+        unsafe { recording.replay() }.map_err(Error::Replay)
+    }
+
+    fn give_up(&mut self, why: String) {
+        self.refused = Some(why);
+        self.kinds.clear();
+        self.pins.clear();
+    }
+}
+
+/// Which tensors lie elsewhere.
+fn moved(before: &State, after: &State) -> Vec<usize> {
+    let places = before.places.iter().zip(&after.places).enumerate();
+    places.filter(|(_, (before, after))| before != after).map(|(number, _)| number).collect()
+}

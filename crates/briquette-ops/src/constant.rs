@@ -1,0 +1,129 @@
+//! Small lists that go to the device again and again.
+
+use std::{any::Any, cell::RefCell, collections::HashMap, ops::Range};
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
+
+/// Lists kept of each use, for as many layers of a model.
+const KEPT: usize = 128;
+
+/// Bytes of the longest list that is kept: four numbers for each of 8 heads of 512 rows.
+const LONGEST: usize = 1 << 17;
+
+/// A list on the device.
+struct Sent {
+    data: TensorData,
+    device: Device,
+    dtype: DType,
+    tensor: Box<dyn Any>,
+    /// When it was asked for the last time.
+    asked: u64,
+}
+
+/// The lists of each use.
+#[derive(Default)]
+struct All {
+    of_use: HashMap<&'static str, Vec<Sent>>,
+    time: u64,
+}
+
+thread_local! {
+    static ALL: RefCell<All> = RefCell::default();
+}
+
+/// Integers of the device's own type, which are sent to it if they were not just sent there: layers and steps that keep as
+/// many entries tell kernels the same numbers.
+///
+/// Of each `purpose`, the last 128 lists are kept on the device, by threads. A step that sends nothing does not wait for the
+/// copy, and can be recorded.
+///
+/// # Panics
+/// As [`Tensor::from_data`], if the list does not fill the dimensions.
+pub fn constant_ints<const D: usize>(
+    purpose: &'static str,
+    list: Vec<i64>,
+    dims: [usize; D],
+    device: &Device,
+) -> Tensor<D, Int> {
+    let dtype = DType::from(device.settings().int_dtype);
+    constant(purpose, TensorData::new(list, dims), device, dtype)
+}
+
+/// The integers of a range, one by one.
+///
+/// # Panics
+/// As [`constant_ints`].
+pub fn counting(range: Range<usize>, device: &Device) -> Tensor<1, Int> {
+    let dims = [range.len()];
+    constant_ints("counting", range.map(|number| number as i64).collect(), dims, device)
+}
+
+/// As [`constant_ints`], of numbers in f32.
+///
+/// # Panics
+/// As [`constant_ints`].
+pub fn constant_floats<const D: usize>(
+    purpose: &'static str,
+    list: Vec<f32>,
+    dims: [usize; D],
+    device: &Device,
+) -> Tensor<D> {
+    constant(purpose, TensorData::new(list, dims), device, DType::F32)
+}
+
+fn constant<const D: usize, K: Basic + 'static>(
+    purpose: &'static str,
+    data: TensorData,
+    device: &Device,
+    dtype: DType,
+) -> Tensor<D, K> {
+    if data.bytes().len() > LONGEST {
+        return Tensor::from_data(data, (device, dtype));
+    }
+    ALL.with_borrow_mut(|All { of_use, time }| {
+        *time += 1;
+        let lists = of_use.entry(purpose).or_default();
+        let known = lists
+            .iter_mut()
+            .filter(|sent| sent.dtype == dtype && sent.device == *device && sent.data == data)
+            .find_map(|sent| {
+                sent.asked = *time;
+                sent.tensor.downcast_ref::<Tensor<D, K>>().cloned()
+            });
+        known.unwrap_or_else(|| {
+            let tensor = Tensor::<D, K>::from_data(data.clone(), (device, dtype));
+            if lists.len() >= KEPT
+                && let Some(oldest) = (0..lists.len()).min_by_key(|&place| lists[place].asked)
+            {
+                lists.swap_remove(oldest);
+            }
+            let (device, asked) = (device.clone(), *time);
+            let kept = Box::new(tensor.clone());
+            lists.push(Sent { data, device, dtype, tensor: kept, asked });
+            tensor
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_what_was_asked_for() {
+        let device = Device::flex();
+        let numbers = |x: Tensor<2, Int>| x.try_into_vec_as::<i64>().unwrap();
+        for round in 0..2 {
+            for first in 0..2 * KEPT as i64 {
+                let list = vec![first, -1, 7];
+                let wide = constant_ints("test", list.clone(), [1, 3], &device);
+                let long = constant_ints("test", list.clone(), [3, 1], &device);
+                assert_eq!((wide.dims(), long.dims()), ([1, 3], [3, 1]), "{round}");
+                assert_eq!((numbers(wide), numbers(long)), (list.clone(), list));
+            }
+        }
+        let half = constant_floats("test", vec![0.5], [1], &device);
+        assert_eq!(half.try_into_vec_as::<f32>().unwrap(), [0.5]);
+        ALL.with_borrow(|all| assert_eq!(all.of_use["test"].len(), KEPT));
+    }
+}

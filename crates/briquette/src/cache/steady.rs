@@ -1,0 +1,101 @@
+//! Steps that are all alike: what a recording of one has to know of the cache.
+
+use super::{KvCache, compress::Due, progress::Phase};
+use crate::{
+    Error, Result,
+    policy::PositionMode,
+    state::{StateTensor, StateVisitor},
+};
+
+impl KvCache {
+    /// Visits all that a decoded token changes but how many tokens were seen, which every step counts on.
+    ///
+    /// A step that leaves all numbers as they were makes the same launches as the step before, on tensors that hold other
+    /// numbers: recorded once, it can be replayed, if its results go where the tensors were.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] for stages that do not [repeat](crate::Policy::repeats) themselves, for an input check of every token,
+    /// which reads from the device, and for a store that does not say what it holds; [`Error::PromptUnfinished`].
+    pub fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
+        self.check_complete()?;
+        let refused = |stage, name: &str, reason: &str| Error::Stage {
+            stage,
+            name: name.to_owned(),
+            reason: reason.to_owned(),
+        };
+        if !self.policy.repeats() {
+            return Err(refused(
+                "policy",
+                self.policy.name(),
+                "decides on the host at every token",
+            ));
+        }
+        if self.config.input_check.applies(false) {
+            return Err(refused("cache", "input check", "reads every token back"));
+        }
+        if let Some((_, positions)) = &mut self.positions {
+            visitor.tensor(StateTensor::Int3(positions));
+        }
+        for layer in &mut self.layers {
+            let says = match &mut layer.store {
+                Some(store) => store.visit_state(visitor),
+                None => true,
+            };
+            if !says || !layer.log.is_empty() {
+                let name = self.policy.store().name();
+                return Err(refused("store", name, "does not say what a step changes"));
+            }
+            visitor.numbers(&layer.held);
+            visitor.number(layer.progress.decoded());
+            layer.window.visit_state(visitor);
+            if let Some(state) = &mut layer.state {
+                visitor.tensor(StateTensor::Float2(state));
+            }
+        }
+        Ok(())
+    }
+
+    /// The kind of the next decoded token: those that end a local window move its sums, and are of another kind.
+    pub fn step_kind(&self) -> u64 {
+        let local = self.policy.observes().local;
+        let ends = |count: usize| local > 0 && count + 1 >= local;
+        u64::from(self.layers.first().is_some_and(|layer| ends(layer.local_queries)))
+    }
+
+    /// Counts a decoded token that a recording has brought. All tensors are taken to be what the step has made of them.
+    ///
+    /// # Errors
+    /// As [`attend`](Self::attend) for a token that does not fit.
+    pub fn skip_step(&mut self) -> Result<()> {
+        let batch = self.batch.unwrap_or(0);
+        let local = self.policy.observes().local;
+        let mut arrivals = Vec::with_capacity(self.layers.len());
+        for (number, layer) in self.layers.iter().enumerate() {
+            let arrival = layer.progress.arrive(number, batch, 1)?;
+            if !matches!(arrival.phase, Phase::Decode { .. }) {
+                let (name, reason) = ("step".to_owned(), "is a prompt's".to_owned());
+                return Err(Error::Stage { stage: "cache", name, reason });
+            }
+            arrivals.push(arrival);
+        }
+        for (layer, arrival) in self.layers.iter_mut().zip(arrivals) {
+            if let Some((host, _)) = &mut self.positions {
+                host.clone_from(&arrival.positions);
+            }
+            if local > 0 {
+                layer.local_queries = (layer.local_queries + 1) % local;
+            }
+            let compressed = Due::of(&self.policy, arrival.phase).compress;
+            layer.progress = arrival.into_progress(compressed);
+        }
+        Ok(())
+    }
+
+    /// Makes ready for positions below `end`: tables of position encodings that steps ask for reach that far from now on, or
+    /// to their end, so that none is made anew on the way.
+    pub fn reach(&mut self, end: usize) {
+        if self.policy.positions() != PositionMode::InCache {
+            self.reach = end;
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Steps that are recorded and replayed give what launched ones give, bit for bit.
+
+use briquette::{
+    CacheConfig, CacheShape, KvCache, Policy, Prompt, Schedule, position::RotaryEmbedding,
+};
+use briquette_graph::{Error, StepGraph};
+use briquette_tests::{
+    backends::{Backend, backends},
+    in_one_pass,
+    inputs::Noise,
+    profiles::profile,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 16 };
+const BUDGET: usize = 40;
+const ROWS: usize = 2;
+const WORDS: usize = 64;
+/// More than the tokens that EMS remembers.
+const COLUMNS: usize = 180;
+
+/// A model of attention alone: rows of tables for tokens, and a head.
+struct Model {
+    queries: Vec<Tensor<2>>,
+    keys: Vec<Tensor<2>>,
+    values: Vec<Tensor<2>>,
+    head: Tensor<2>,
+    rope: RotaryEmbedding,
+}
+
+impl Model {
+    fn new(device: &Device) -> Self {
+        let mut noise = Noise::new(11);
+        let mut table = |heads: usize| {
+            let numbers = noise.tensor([1, heads, WORDS, SHAPE.head_dim], device);
+            numbers.swap_dims(1, 2).reshape([WORDS, heads * SHAPE.head_dim])
+        };
+        let mut tables = |heads| (0..SHAPE.layers).map(|_| table(heads)).collect();
+        let (queries, keys, values) =
+            (tables(SHAPE.query_heads), tables(SHAPE.kv_heads), tables(SHAPE.kv_heads));
+        let head = table(SHAPE.query_heads).transpose();
+        let rope = RotaryEmbedding::new(SHAPE.head_dim, 1024, 10_000.0, device).unwrap();
+        Self { queries, keys, values, head, rope }
+    }
+
+    /// `[rows, tokens]` -> `[rows, WORDS]`
+    fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> briquette::Result<Tensor<2>> {
+        let [rows, columns] = tokens.dims();
+        let of = |table: &Tensor<2>, heads: usize| {
+            let picked = table.clone().select(0, tokens.clone().reshape([rows * columns]));
+            picked.reshape([rows, columns, heads, SHAPE.head_dim]).swap_dims(1, 2)
+        };
+        let mut sum = Tensor::<2>::zeros([rows, WORDS], &tokens.device());
+        for layer in 0..SHAPE.layers {
+            let output = cache.attend(
+                layer,
+                of(&self.queries[layer], SHAPE.query_heads),
+                of(&self.keys[layer], SHAPE.kv_heads),
+                of(&self.values[layer], SHAPE.kv_heads),
+                &self.rope,
+            )?;
+            let last = output
+                .narrow(2, columns - 1, 1)
+                .reshape([rows, SHAPE.query_heads * SHAPE.head_dim]);
+            sum = sum + last.matmul(self.head.clone());
+        }
+        Ok(sum)
+    }
+
+    /// A cache that has seen a prompt, and the first token.
+    fn begin(&self, policy: &Policy, device: &Device) -> (KvCache, Tensor<2, Int>) {
+        let config = CacheConfig::default().with_input_check(briquette::InputCheck::Prompt);
+        let mut cache = KvCache::with_config(SHAPE, policy.clone(), config, device).unwrap();
+        let words: Vec<i64> =
+            (0..ROWS * COLUMNS).map(|number| (number * 37 % WORDS) as i64).collect();
+        let words = Tensor::from_data(TensorData::new(words, [ROWS, COLUMNS]), device);
+        cache.begin_prompt(Prompt::new(COLUMNS).left_padding(vec![0, 13])).unwrap();
+        let logits = self.forward(words, &mut cache).unwrap();
+        (cache, logits.argmax(1))
+    }
+}
+
+/// What a step gave.
+#[derive(Debug, PartialEq)]
+struct Given {
+    tokens: Vec<i64>,
+    logits: Vec<f32>,
+    positions: Vec<Vec<Vec<Vec<usize>>>>,
+    bytes: usize,
+}
+
+fn given(tokens: Tensor<2, Int>, logits: Tensor<2>, cache: &KvCache) -> Given {
+    Given {
+        tokens: tokens.try_into_vec_as().unwrap(),
+        logits: logits.cast(DType::F32).try_into_vec_as().unwrap(),
+        positions: (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap()).collect(),
+        bytes: cache.bytes_held(),
+    }
+}
+
+fn policies(backend: &Backend) -> Vec<Policy> {
+    let few =
+        ["full", "streaming-llm", "h2o", "tova", "roco", "cam", "d2o", "ems", "adakv", "kivi"];
+    let all =
+        in_one_pass(BUDGET).filter(|policy| backend.is_quick() || few.contains(&policy.name()));
+    let only = std::env::var("ONLY").unwrap_or_default();
+    let all = all.filter(move |policy| only.is_empty() || policy.name() == only);
+    all.map(|policy| policy.with_profile(profile(SHAPE))).collect()
+}
+
+#[test]
+fn replayed_steps_are_launched_ones() {
+    const STEPS: usize = 14;
+    for backend in backends() {
+        let model = Model::new(&backend.device);
+        for policy in policies(&backend) {
+            let name = policy.name().to_owned();
+            let (mut cache, mut next) = model.begin(&policy, &backend.device);
+            let mut launched = Vec::new();
+            for _ in 0..STEPS {
+                let logits = model.forward(next, &mut cache).unwrap();
+                next = logits.clone().argmax(1);
+                launched.push(given(next.clone(), logits, &cache));
+            }
+            let (mut cache, first) = model.begin(&policy, &backend.device);
+            let run = |tokens, cache: &mut KvCache| -> Result<_, Error> {
+                Ok(model.forward(tokens, cache)?)
+            };
+            let mut steps = StepGraph::new(&mut cache, first, run);
+            for (number, launched) in launched.iter().enumerate() {
+                steps.step().unwrap_or_else(|error| {
+                    panic!("{name}, {}, step {number}: {error}", backend.name)
+                });
+                let found = given(steps.tokens(), steps.logits().unwrap(), steps.cache());
+                assert_eq!(found, *launched, "{name}, {}, step {number}", backend.name);
+            }
+            println!(
+                "{name}, {}: {} of {STEPS} replayed {:?}",
+                backend.name,
+                steps.replayed(),
+                steps.launched_because()
+            );
+            let every =
+                policy.schedule() == Schedule { ..Schedule::always(1) } || name == "streaming-llm";
+            if backend.name == "flex" {
+                assert_eq!(steps.replayed(), 0, "{name}");
+                assert!(steps.launched_because().is_some(), "{name}");
+            } else if every {
+                assert!(
+                    steps.replayed() >= STEPS / 2,
+                    "{name}, {}: {:?}",
+                    backend.name,
+                    steps.launched_because()
+                );
+            }
+        }
+    }
+}
