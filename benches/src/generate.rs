@@ -13,6 +13,7 @@ use briquette::{
     policy::{PrefillCompression, Schedule},
     position::RotaryEmbedding,
 };
+use briquette_graph::StepGraph;
 use briquette_models::Model;
 use burn::{
     module::Module,
@@ -86,6 +87,12 @@ pub struct Report {
     /// Of these, milliseconds until the host has handed a step to the device: as long as a step, if something in it waits
     /// for the device.
     pub host_ms: f64,
+    /// Milliseconds of a step that is replayed from a recording, where steps are.
+    pub replayed_step_ms: Option<f64>,
+    /// Of these, milliseconds of the host.
+    pub replayed_host_ms: Option<f64>,
+    /// Why steps were not replayed.
+    pub launched_because: Option<String>,
     /// Decoded tokens a second, of the batch.
     pub decode_tokens_per_s: f64,
     /// New tokens a second with the prefill counted, of the batch.
@@ -158,6 +165,8 @@ pub struct Runner {
     pub fill: bool,
     /// Decoded tokens between two compressions of the methods that compress in decoding, instead of their own.
     pub decode_every: Option<usize>,
+    /// Whether steps are recorded and replayed, too.
+    pub graph: bool,
 }
 
 /// Tokens that a cache which compresses them is filled with at once.
@@ -237,6 +246,9 @@ impl Runner {
             all += begun.elapsed();
             report.decoded += steps;
         }
+        if self.graph {
+            self.replay(next, &mut cache, new, report)?;
+        }
         let step = all.as_secs_f64() / report.decoded as f64;
         report.step_ms = step * 1e3;
         report.host_ms = on_host.as_secs_f64() / report.decoded as f64 * 1e3;
@@ -251,6 +263,42 @@ impl Runner {
         report.bytes_full = batch * seen * layers * kv_heads * head_dim * 2 * self.dtype.size();
         report.bytes_in_use = briquette::device::bytes_in_use(&self.device);
         report.bytes_reserved = reserved();
+        Ok(())
+    }
+
+    /// Steps that are recorded and replayed.
+    fn replay(
+        &self,
+        next: Tensor<2, Int>,
+        cache: &mut KvCache,
+        new: usize,
+        report: &mut Report,
+    ) -> Result<()> {
+        let run = |tokens, cache: &mut KvCache| -> Result<_> {
+            Ok(self.model.forward_last_of_known(tokens, cache)?)
+        };
+        let mut steps = StepGraph::new(cache, next, run);
+        for _ in 0..8 {
+            steps.step()?;
+        }
+        self.device.sync()?;
+        let before = steps.replayed();
+        let begun = Instant::now();
+        for _ in 0..new {
+            steps.step()?;
+        }
+        let on_host = begun.elapsed();
+        self.device.sync()?;
+        let all = begun.elapsed();
+        report.launched_because = steps.launched_because().map(str::to_owned);
+        if steps.replayed() - before < new / 2 {
+            let counted = format!("{} of {new} were replayed", steps.replayed() - before);
+            report.launched_because.get_or_insert(counted);
+            return Ok(());
+        }
+        let of_step = |time: Duration| Some(time.as_secs_f64() / new as f64 * 1e3);
+        report.replayed_step_ms = of_step(all);
+        report.replayed_host_ms = of_step(on_host);
         Ok(())
     }
 

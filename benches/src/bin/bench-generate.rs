@@ -67,6 +67,9 @@ struct Args {
     /// Then run each method at the largest batch that fits into so many GiB of the device, too
     #[arg(long, value_name = "GIB")]
     memory: Option<f64>,
+    /// Record decode steps and replay them, too
+    #[arg(long)]
+    graph: bool,
     /// Tell where the time of a decode step goes, too
     #[arg(long)]
     split: bool,
@@ -108,6 +111,7 @@ fn main() -> Result<()> {
         bandwidth: args.bandwidth.map(|rate| rate * 1e12),
         fill: args.fill,
         decode_every: args.decode_every,
+        graph: args.graph,
     };
     let mut sink = Sink::new(args.out.as_ref())?;
     let mut settings = Vec::new();

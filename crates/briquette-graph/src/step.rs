@@ -14,6 +14,9 @@ use crate::{
 /// Tokens for which tables of positions are made ready at a time.
 const AHEAD: usize = 4096;
 
+/// Tokens for which a cache that grows makes room at a time; a sixty-fourth where it holds many.
+const ROOM: usize = 64;
+
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
 const BEFORE: usize = 3;
 
@@ -37,8 +40,9 @@ const BEFORE: usize = 3;
 /// ```
 ///
 /// A recording holds for steps that are all alike: those of a policy that compresses at every token and has come to its
-/// budget. What it gives is, bit for bit, what the launched step gives. Others run as they are; so do all where the device
-/// has no graphs.
+/// budget, and those of one that does not compress in decoding, as long as there is room in its buffers, which is made for
+/// 64 tokens or more at a time. What it gives is, bit for bit, what the launched step gives. Others run as they are; so
+/// do all where the device has no graphs.
 ///
 /// What the model does may depend on nothing but the tokens and the cache: a recording repeats what it did the first time,
 /// numbers on the host among it. Reading from the device in a step, or sending to it, cannot be recorded.
@@ -59,6 +63,12 @@ pub struct StepGraph<'a, R> {
     end: usize,
     /// Recordings run in the order of the thread they were made on.
     one_thread: PhantomData<*const ()>,
+}
+
+impl<R> Drop for StepGraph<'_, R> {
+    fn drop(&mut self) {
+        self.cache.close();
+    }
 }
 
 /// Steps that make the same launches.
@@ -101,7 +111,7 @@ where
     /// # Errors
     /// What `run` returns; [`Error::Replay`]; [`Error::Recording`] and [`Error::Moved`], after which the cache has to be reset.
     pub fn step(&mut self) -> Result<(), E> {
-        self.make_room();
+        self.make_room()?;
         let kind = self.cache.step_kind();
         if let Some((recording, logits)) =
             self.kinds.get(&kind).and_then(|kind| kind.recording.as_ref())
@@ -168,14 +178,23 @@ where
         self.refused.as_deref()
     }
 
-    /// Reaches further with the tables of positions, when tokens come to their end: recordings read the old ones.
-    fn make_room(&mut self) {
+    /// Makes ready for the next tokens, when those it was ready for have come: tables of positions that reach further, and room
+    /// in a cache that grows. Recordings know the old ones.
+    fn make_room(&mut self) -> Result<(), Error> {
         let seen = self.cache.tokens_seen().into_iter().max().unwrap_or(0);
         if seen >= self.end {
             self.end = seen.saturating_add(AHEAD).next_power_of_two();
             self.cache.reach(self.end);
             self.kinds.clear();
         }
+        if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
+        {
+            let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
+            self.cache.open(ROOM.max(kept / ROOM))?;
+            self.kinds.clear();
+            self.prepared = None;
+        }
+        Ok(())
     }
 
     fn launch(&mut self) -> Result<(), E> {
@@ -202,16 +221,16 @@ where
 
     /// Launches a step, and looks at what it has moved.
     fn launch_and_compare(&mut self, kind: u64) -> Result<(), E> {
-        let before = State::of(self.cache);
-        let logits = self.pinned()?;
-        self.take(logits);
-        let (before, after) = match (before, State::of(self.cache)) {
-            (Ok(before), Ok(after)) => (before, after),
-            (_, Err(error)) | (Err(error), _) => {
+        let before = match State::of(self.cache) {
+            Ok(before) => before,
+            Err(error) => {
                 self.give_up(error.to_string());
-                return Ok(());
+                return self.launch();
             }
         };
+        let logits = self.pinned()?;
+        self.take(logits);
+        let after = State::of(self.cache).map_err(Error::from)?;
         if after.places.iter().any(Option::is_none) {
             self.give_up("its tensors lie on no device of CubeCL's, or are fused".to_owned());
             return Ok(());

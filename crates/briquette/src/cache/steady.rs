@@ -1,6 +1,6 @@
 //! Steps that are all alike: what a recording of one has to know of the cache.
 
-use super::{KvCache, compress::Due, progress::Phase};
+use super::{KvCache, compress::Due, layer::LayerCache, progress::Phase};
 use crate::{
     Error, Result,
     policy::PositionMode,
@@ -45,8 +45,12 @@ impl KvCache {
                 let name = self.policy.store().name();
                 return Err(refused("store", name, "does not say what a step changes"));
             }
-            visitor.numbers(&layer.held);
-            visitor.number(layer.progress.decoded());
+            if !layer.is_open() {
+                visitor.numbers(&layer.held);
+            }
+            if self.policy.schedule().decode_every.is_some() {
+                visitor.number(layer.progress.decoded());
+            }
             layer.window.visit_state(visitor);
             if let Some(state) = &mut layer.state {
                 visitor.tensor(StateTensor::Float2(state));
@@ -85,10 +89,51 @@ impl KvCache {
             if local > 0 {
                 layer.local_queries = (layer.local_queries + 1) % local;
             }
+            if layer.is_open() {
+                layer.held.iter_mut().for_each(|held| *held += 1);
+                if let Some(store) = &mut layer.store {
+                    store.skip_append();
+                }
+            }
             let compressed = Due::of(&self.policy, arrival.phase).compress;
             layer.progress = arrival.into_progress(compressed);
         }
         Ok(())
+    }
+
+    /// Makes room for so many decoded tokens in each layer of a cache that grows, and lets the device count where they go. What
+    /// it holds and gives stays the same.
+    ///
+    /// # Errors
+    /// [`Error::Stage`] for a store that cannot.
+    pub fn open(&mut self, tokens: usize) -> Result<()> {
+        for layer in &mut self.layers {
+            if !layer.store.as_mut().is_some_and(|store| store.open(tokens)) {
+                let name = self.policy.store().name().to_owned();
+                let reason = "cannot let the device count".to_owned();
+                self.close();
+                return Err(Error::Stage { stage: "store", name, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the host count again.
+    pub fn close(&mut self) {
+        let stores = self.layers.iter_mut().filter_map(|layer| layer.store.as_mut());
+        stores.for_each(|store| store.close());
+    }
+
+    /// The tokens there is room for since it was [opened](Self::open), 0 if it is not; `None` if it cannot be, compresses in
+    /// decoding, or encodes positions anew in every call.
+    pub fn open_columns(&self) -> Option<usize> {
+        if self.policy.schedule().decode_every.is_some()
+            || self.policy.positions() != PositionMode::Written
+        {
+            return None;
+        }
+        let of_layer = |layer: &LayerCache| layer.store.as_ref()?.open_columns();
+        self.layers.iter().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
     /// Makes ready for positions below `end`: tables of position encodings that steps ask for reach that far from now on, or
@@ -97,5 +142,12 @@ impl KvCache {
         if self.policy.positions() != PositionMode::InCache {
             self.reach = end;
         }
+    }
+}
+
+impl LayerCache {
+    /// Whether the device counts its columns.
+    fn is_open(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.is_open())
     }
 }

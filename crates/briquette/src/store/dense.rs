@@ -1,10 +1,16 @@
-use burn::tensor::{Int, Tensor, kind::Basic};
+use burn::tensor::{
+    IndexingUpdateOp, Int, Tensor,
+    kind::{Basic, Numeric},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     Result,
-    ops::{AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, Tracks, laid_out},
+    ops::{
+        AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, Tracks, Visibility,
+        constant_ints, laid_out,
+    },
     prefix::{Parts, PrefixError},
     state::{StateTensor, StateVisitor, visit_tracks},
     tracks,
@@ -36,11 +42,22 @@ pub struct DenseStore {
     /// As wide as the capacity.
     buffers: Option<Entries>,
     columns: usize,
+    /// What the device knows of where entries go.
+    open: Option<Open>,
+}
+
+/// Columns that the device counts.
+#[derive(Clone, Debug)]
+struct Open {
+    /// Where the next entry is written, `[1]`.
+    next: Tensor<1, Int>,
+    /// Columns that are attended to: those held, and those there is room for.
+    end: usize,
 }
 
 impl DenseStore {
     pub(super) fn new(options: StoreOptions) -> Self {
-        Self { options, buffers: None, columns: 0 }
+        Self { options, buffers: None, columns: 0, open: None }
     }
 
     fn empty(&self, columns: usize) -> Entries {
@@ -109,7 +126,7 @@ impl DenseStore {
             sharing: None,
         });
         let options = StoreOptions { batch: rows, ..self.options.clone() };
-        Self { options, buffers, columns: self.columns }
+        Self { options, buffers, columns: self.columns, open: None }
     }
 
     /// The entries held.
@@ -150,6 +167,48 @@ impl DenseStore {
         }))
     }
 
+    /// Attention of one query over the buffers with all the room there is: where nothing is written, positions say so.
+    fn attend_open(
+        &self,
+        buffers: &Entries,
+        end: usize,
+        input: StoreQuery<'_>,
+    ) -> Result<AttentionOutput> {
+        let StoreOptions { batch, ref device, .. } = self.options;
+        // The query is behind all that is written.
+        let behind = vec![i64::from(i32::MAX); batch];
+        let behind = constant_ints("behind all", behind, [batch, 1, 1], device);
+        let visibility =
+            Visibility::Positions { queries: behind.clone(), entries: buffers.positions.clone() };
+        let found = input.decode(KvLayout::Dense(DenseKv {
+            keys: buffers.keys.clone(),
+            values: buffers.values.clone(),
+            entries: end,
+            visibility,
+        }))?;
+        match found {
+            Some(output) => Ok(output),
+            None => {
+                let visibility = Visibility::Positions {
+                    queries: behind,
+                    entries: buffers.positions.clone().narrow(2, 0, end),
+                };
+                attend_entries(first(buffers, end), StoreQuery { visibility, ..input })
+            }
+        }
+    }
+
+    /// Writes an entry where the device says, and lets it count on.
+    fn write_next(&mut self, entries: Entries, Open { next, end }: Open) {
+        let Some(buffers) = &mut self.buffers else { return };
+        let dtype = self.options.dtype;
+        write_at(&mut buffers.keys, entries.keys.cast(dtype), &next);
+        write_at(&mut buffers.values, entries.values.cast(dtype), &next);
+        write_at(&mut buffers.positions, entries.positions, &next);
+        self.open = Some(Open { next: next.add_scalar(1), end });
+        self.columns += 1;
+    }
+
     /// Writes `entries` at `start`; there must be room.
     fn write(&mut self, entries: Entries, start: usize) {
         let end = start + entries.columns();
@@ -185,6 +244,16 @@ fn write<const D: usize, K: Basic>(buffer: &mut Tensor<D, K>, values: Tensor<D, 
     let mut ranges = buffer.dims().map(|size| 0..size);
     ranges[2] = start..start + values.dims()[2];
     buffer.inplace(|buffer| buffer.slice_assign(ranges, values));
+}
+
+/// Writes a column where `place` says.
+fn write_at<const D: usize, K: Basic + Numeric>(
+    buffer: &mut Tensor<D, K>,
+    values: Tensor<D, K>,
+    place: &Tensor<1, Int>,
+) {
+    buffer
+        .inplace(|buffer| buffer.select_assign(2, place.clone(), values, IndexingUpdateOp::Assign));
 }
 
 /// The first `columns` of `buffers`.
@@ -229,12 +298,58 @@ impl Store for DenseStore {
     }
 
     fn append(&mut self, entries: Entries, _counts: &[usize]) {
+        if let Some(open) = self.open.take()
+            && entries.columns() == 1
+            && self.columns < open.end
+        {
+            return self.write_next(entries, open);
+        }
         self.reserve(self.columns + entries.columns());
         self.write(entries, self.columns);
     }
 
     fn truncate(&mut self, columns: usize) {
         self.columns = self.columns.min(columns);
+        if let Some(Open { end, .. }) = self.open {
+            self.open(end.saturating_sub(self.columns));
+        }
+    }
+
+    fn open(&mut self, more: usize) -> bool {
+        if self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty()) {
+            return false;
+        }
+        self.reserve(self.columns + more);
+        let StoreOptions { batch, shape, ref device, .. } = self.options;
+        let Some(buffers) = &mut self.buffers else { return false };
+        let end = self.columns + more;
+        let rest = buffers.columns() - self.columns;
+        if rest > 0 {
+            // What was held before may stand there.
+            let nothing = Tensor::full([batch, shape.kv_heads, rest], -1, device);
+            write(&mut buffers.positions, nothing, self.columns);
+        }
+        let next = constant_ints("next", vec![self.columns as i64], [1], device).add_scalar(0);
+        self.open = Some(Open { next, end });
+        true
+    }
+
+    fn close(&mut self) {
+        self.open = None;
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    fn open_columns(&self) -> Option<usize> {
+        let counts = self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty());
+        let free = |open: &Open| open.end.saturating_sub(self.columns);
+        (!counts).then(|| self.open.as_ref().map_or(0, free))
+    }
+
+    fn skip_append(&mut self) {
+        self.columns += 1;
     }
 
     fn entries(&self) -> Result<Entries> {
@@ -256,6 +371,11 @@ impl Store for DenseStore {
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
+        if let (Some(open), Some(buffers), None, 1) =
+            (&self.open, &self.buffers, &input.encode, input.queries.dims()[2])
+        {
+            return self.attend_open(buffers, open.end, input);
+        }
         match self.attend_in_place(&input)? {
             Some(output) => Ok(output),
             None => attend_entries(self.held(), input),
@@ -274,7 +394,15 @@ impl Store for DenseStore {
     }
 
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
-        visitor.numbers(&[self.columns, self.capacity()]);
+        match &mut self.open {
+            // Columns are counted by the device.
+            Some(Open { next, end }) => {
+                visitor.tensor(StateTensor::Int1(next));
+                visitor.number(*end);
+            }
+            None => visitor.number(self.columns),
+        }
+        visitor.number(self.capacity());
         if let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers {
             visitor.tensor(StateTensor::Float4(keys));
             visitor.tensor(StateTensor::Float4(values));

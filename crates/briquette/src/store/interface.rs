@@ -218,6 +218,29 @@ pub trait Store: Debug + Send + Sync {
         Ok(None)
     }
 
+    /// Makes room for so many more columns, and lets the device count where the next is written: steps are then alike. `false`
+    /// if it cannot.
+    fn open(&mut self, more: usize) -> bool {
+        let _ = more;
+        false
+    }
+
+    /// Lets the host say again where columns are written.
+    fn close(&mut self) {}
+
+    /// Whether the device counts where columns are written.
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    /// Columns that are still free since it was [opened](Self::open), 0 if it is not; `None` if it cannot be.
+    fn open_columns(&self) -> Option<usize> {
+        None
+    }
+
+    /// Counts a column that a replayed step has written.
+    fn skip_append(&mut self) {}
+
     /// Visits what it holds, see [`KvCache::visit_state`](crate::KvCache::visit_state); `false` if it does not say.
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
         let _ = visitor;
