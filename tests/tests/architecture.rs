@@ -21,7 +21,8 @@ use syn::{
 };
 
 /// The crates that hold to it, folders of `crates`.
-const CRATES: [&str; 4] = ["briquette", "briquette-models", "briquette-ops", "briquette-eval"];
+const CRATES: [&str; 5] =
+    ["briquette", "briquette-models", "briquette-ops", "briquette-graph", "briquette-eval"];
 
 /// The modules of `briquette` from the lowest: none imports one behind it.
 const ORDER: [&str; 8] =

@@ -58,6 +58,7 @@ pages! {
     turboquant: "methods/turboquant.md",
     combinations: "methods/combinations.md",
     prefixes: "prefixes.md",
+    recorded_steps: "recorded-steps.md",
     readings: "readings.md",
     backends: "backends.md",
     kernels: "kernels.md",
