@@ -38,6 +38,25 @@ fn main() -> Result<()> {
     for (row, line) in rows {
         println!("{row} {}", generation(line));
     }
+    if of_kind(&lines, "generate").any(|line| line["replayed_step_ms"].is_number()) {
+        println!(
+            "\n| method | budget | batch × prompt + new | launched step, ms | replayed step, ms | of it the host | decoded tokens/s |"
+        );
+        println!("|---|---|---|---|---|---|---|");
+        for line in of_kind(&lines, "generate") {
+            let rate = match (line["batch"].as_f64(), line["replayed_step_ms"].as_f64()) {
+                (Some(batch), Some(step)) => format!("{:.1}", batch / step * 1e3),
+                _ => "-".to_owned(),
+            };
+            println!(
+                "{} {} | {} | {} | {rate} |",
+                row(line),
+                number(line, "step_ms", 1),
+                number(line, "replayed_step_ms", 1),
+                number(line, "replayed_host_ms", 1),
+            );
+        }
+    }
     println!("\n| method | batch | step, ms | products with weights | cache | the rest |");
     println!("|---|---|---|---|---|---|");
     for line in of_kind(&lines, "split") {

@@ -67,6 +67,9 @@ pub struct StepGraph<'a, R> {
 
 impl<R> Drop for StepGraph<'_, R> {
     fn drop(&mut self) {
+        if let (Some(_), Some(recorder)) = (self.prepared, &self.recorder) {
+            drop(recorder.end());
+        }
         self.cache.close();
     }
 }
@@ -185,14 +188,13 @@ where
         if seen >= self.end {
             self.end = seen.saturating_add(AHEAD).next_power_of_two();
             self.cache.reach(self.end);
-            self.kinds.clear();
+            self.forget();
         }
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
             let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
             self.cache.open(ROOM.max(kept / ROOM))?;
-            self.kinds.clear();
-            self.prepared = None;
+            self.forget();
         }
         Ok(())
     }
@@ -211,10 +213,9 @@ where
     }
 
     fn take_tokens(&mut self, tokens: Tensor<2, Int>) {
+        let tokens = tokens.cast(self.tokens.dtype());
         match (of_ints(&self.tokens), of_ints(&tokens)) {
-            (Some(target), Some(source)) if target.dtype == source.dtype => {
-                overwrite(&target, source)
-            }
+            (Some(target), Some(source)) => overwrite(&target, source),
             _ => self.tokens = tokens,
         }
     }
@@ -300,9 +301,18 @@ where
         unsafe { recording.replay() }.map_err(Error::Replay)
     }
 
+    /// Forgets all recordings, and one that is being made ready.
+    fn forget(&mut self) {
+        self.kinds.clear();
+        if let (Some(_), Some(recorder)) = (self.prepared.take(), &self.recorder) {
+            // There is nothing in it.
+            drop(recorder.end());
+        }
+    }
+
     fn give_up(&mut self, why: String) {
         self.refused = Some(why);
-        self.kinds.clear();
+        self.forget();
         self.pins.clear();
     }
 }
