@@ -271,10 +271,10 @@ where
             return self.launch();
         }
         let before = State::of(self.cache).map_err(Error::from)?;
-        let found = self.pinned().map(|logits| {
+        let found = self.pinned();
+        if let Ok(logits) = &found {
             self.take(logits.clone());
-            logits
-        });
+        }
         // Whatever has happened, launches are to run again.
         let recording = self.recorder.as_ref().map(Recorder::end);
         let logits = found?;

@@ -99,6 +99,8 @@ impl Norm {
     }
 }
 
+// One a layer: what the smaller variant wastes is nothing beside the weights.
+#[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
 enum Layer {
     PreNorm(PreNormLayer),
@@ -189,8 +191,7 @@ impl PreNormLayer {
     }
 }
 
-// One a layer: what the smaller variant wastes is nothing beside the weights.
-#[allow(clippy::large_enum_variant)]
+#[allow(clippy::large_enum_variant)] // As above.
 #[derive(Module, Debug)]
 enum SelfAttention {
     Separate(Attention),
