@@ -4,7 +4,7 @@ use super::visibility::Visibility;
 use crate::product::{Precision, product};
 
 /// What is added to the score of an invisible entry: its weight underflows to an exact zero.
-const INVISIBLE: f64 = -1e30;
+pub(super) const INVISIBLE: f64 = -1e30;
 
 /// The weights of one block of queries, `[batch, query_heads, rows, columns]`.
 ///

@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     Result,
-    ops::{AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, Tracks, laid_out},
+    ops::{
+        AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, SparseAttentionInput,
+        Tracks, laid_out,
+    },
     prefix::{Parts, PrefixError},
     tracks,
 };
@@ -289,7 +292,7 @@ pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<
     let Entries { keys, values, .. } = laid_out(entries, ops)?;
     // Keys that were laid out are f32, and attention takes keys of the values' type.
     let keys = Encode::keys(input.encode.as_ref(), keys, input.ops)?.cast(values.dtype());
-    Ok(ops.attention(AttentionInput {
+    let attention = AttentionInput {
         queries: input.queries,
         keys,
         values,
@@ -297,5 +300,9 @@ pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<
         scale: input.scale,
         column_sums: input.column_sums,
         column_squares: input.column_squares,
-    })?)
+    };
+    Ok(match input.patterns {
+        None => ops.attention(attention)?,
+        Some(patterns) => ops.sparse_attention(SparseAttentionInput { attention, patterns })?,
+    })
 }
