@@ -126,6 +126,26 @@ fn a_padded_row_has_the_masks_it_has_alone() {
 }
 
 #[test]
+fn a_chunk_of_padding_alone_sees_nothing() {
+    for device in backends().into_iter().map(|backend| backend.device) {
+        for patterns in PATTERNS {
+            let prefill = SparsePrefill::of_heads(vec![patterns.to_vec()]);
+            let mut cache = cache(Some(prefill), Policy::full(), &device);
+            cache.begin_prompt(Prompt::new(140).left_padding(vec![7])).unwrap();
+            let all = inputs(2, 140, &device);
+            let part = |from: usize, count: usize| all.clone().map(|x| x.narrow(2, from, count));
+            let nothing = attend(&mut cache, part(0, 5));
+            assert_eq!(nothing.abs().max().into_scalar::<f32>(), 0.0);
+            let rest = attend(&mut cache, part(5, 135));
+            // The first token sees itself alone.
+            let first = rest.narrow(2, 2, 1).narrow(1, 3, 1);
+            let itself = all[2].clone().narrow(2, 7, 1).narrow(1, 1, 1);
+            assert!(largest_difference(&first, &itself) < 2e-5);
+        }
+    }
+}
+
+#[test]
 fn scorers_observe_the_weights_that_are_computed() {
     for device in backends().into_iter().map(|backend| backend.device) {
         let pattern = HeadPattern::AShape { first: 4, recent: 30 };

@@ -73,6 +73,10 @@ pub(super) fn picked(
 ) -> Result<Vec<Seen>> {
     let batch = input.queries.dims()[0];
     let mut seen = vec![Seen::All; batch * patterns.len()];
+    if places.end() == 0 {
+        // Padding alone: there is nothing to see.
+        return Ok(seen);
+    }
     let mut done: Vec<HeadPattern> = Vec::new();
     for &pattern in patterns {
         if done.contains(&pattern) {
@@ -203,7 +207,6 @@ fn antidiagonal(
         .queries(input, places, |offset| offset / stride * stride + (stride - 1 - offset % stride));
     let queries = queries.reshape([batch, heads, rows, stride * head_dim]);
     let keys = grid.keys(input, places).reshape([batch, kv_heads, columns, stride * head_dim]);
-    let scores = products(queries, keys, input.scale / stride as f64)?;
     let held = |positions: &[i64], from: usize, count: usize| {
         let mut held = vec![false; count];
         for &position in positions.iter().filter(|&&position| position >= 0) {
@@ -211,30 +214,42 @@ fn antidiagonal(
         }
         held
     };
-    let found = scores.chunks(rows * columns).enumerate().map(|(list, scores)| {
-        let (row, head) = (list / heads, list % heads);
-        let of_keys = held(&places.entries[row * kv_heads + head / (heads / kv_heads)], 0, columns);
-        let of_queries = held(&places.queries[row], grid.from, rows);
-        let mut sums = vec![0.0_f32; grid.rows * grid.columns];
-        for (group, scores) in
-            scores.chunks(columns).enumerate().filter(|(group, _)| of_queries[*group])
-        {
-            let end = (grid.from * groups + group + 1).min(columns);
-            let seen = || (0..end).filter(|&column| of_keys[column]);
-            let largest = seen().map(|column| scores[column]).fold(f32::NEG_INFINITY, f32::max);
-            let total: f32 = seen().map(|column| (scores[column] - largest).exp()).sum();
-            for column in seen() {
-                sums[group / groups * grid.columns + column / groups] +=
-                    (scores[column] - largest).exp() / total;
+    let of_keys: Vec<Vec<bool>> =
+        places.entries.iter().map(|positions| held(positions, 0, columns)).collect();
+    let of_queries: Vec<Vec<bool>> =
+        places.queries.iter().map(|positions| held(positions, grid.from, rows)).collect();
+    let mut seen = vec![Vec::with_capacity(grid.rows * grid.columns); batch * heads];
+    // One block of queries at a time, so that a long prompt has no matrix of groups.
+    for block in 0..grid.rows {
+        let first = block * groups;
+        let end = (grid.from + block + 1) * groups;
+        let scores = products(
+            queries.clone().narrow(2, first, groups),
+            keys.clone().narrow(2, 0, end),
+            input.scale / stride as f64,
+        )?;
+        for (list, scores) in scores.chunks(groups * end).enumerate() {
+            let (row, head) = (list / heads, list % heads);
+            let of_keys = &of_keys[row * kv_heads + head / (heads / kv_heads)];
+            let mut sums = vec![0.0_f32; grid.columns];
+            for (group, scores) in scores.chunks(end).enumerate() {
+                if !of_queries[row][first + group] {
+                    continue;
+                }
+                let last = grid.from * groups + first + group;
+                let visible = || (0..=last).filter(|&column| of_keys[column]);
+                let largest =
+                    visible().map(|column| scores[column]).fold(f32::NEG_INFINITY, f32::max);
+                let power = |column: usize| (scores[column] - largest).exp();
+                let total: f32 = visible().map(power).sum();
+                for column in visible() {
+                    sums[column / groups] += power(column) / total;
+                }
             }
+            seen[list].extend(covering(&sums, &[0, grid.from + block], threshold));
         }
-        let seen = sums
-            .chunks(grid.columns)
-            .enumerate()
-            .flat_map(|(block, sums)| covering(sums, &[0, grid.from + block], threshold));
-        grid.seen(seen.collect())
-    });
-    Ok(found.collect())
+    }
+    Ok(seen.into_iter().map(|seen| grid.seen(seen)).collect())
 }
 
 /// Blocks of so many tokens, by position.

@@ -1,5 +1,3 @@
-use crate::error::{OpError, Result};
-
 /// The tokens of a block where [`HeadPattern::Blocks`] picks blocks.
 pub(super) const POOLED_BLOCK: usize = 64;
 /// The tokens of a block where [`HeadPattern::Antidiagonal`] picks blocks.
@@ -46,34 +44,20 @@ pub enum HeadPattern {
 }
 
 impl HeadPattern {
-    /// Refuses numbers that no pattern can have.
-    ///
-    /// # Errors
-    /// [`OpError::Value`].
-    pub fn check(&self) -> Result<()> {
-        let wrong = |what, found, expected: &str| {
-            let operation = "sparse attention";
-            Err(OpError::Value { operation, what, found, expected: expected.into() })
-        };
+    /// The condition on its numbers that the pattern breaks, if it does.
+    pub fn breaks(&self) -> Option<&'static str> {
         match *self {
-            Self::Blocks { blocks: 0 } => wrong("blocks of a pattern", 0, "at least 1"),
-            Self::AShape { recent: 0, .. } => {
-                wrong("the recent tokens of a pattern", 0, "at least 1")
-            }
+            Self::Blocks { blocks: 0 } => Some("a pattern of at least one block"),
+            Self::AShape { recent: 0, .. } => Some("a pattern of at least one recent token"),
             Self::Antidiagonal { stride, .. }
                 if stride == 0 || !ANTIDIAGONAL_BLOCK.is_multiple_of(stride) =>
             {
-                wrong("the stride of a pattern", stride, "a divisor of 128")
+                Some("a pattern with a stride that divides 128")
             }
             Self::Antidiagonal { threshold, .. } if !(0.0..=1.0).contains(&threshold) => {
-                // A share has no whole number to name.
-                wrong(
-                    "the threshold of a pattern in percent",
-                    (threshold * 100.0) as usize,
-                    "0 to 100",
-                )
+                Some("a pattern with a threshold from 0 to 1")
             }
-            _ => Ok(()),
+            _ => None,
         }
     }
 }

@@ -35,7 +35,16 @@ pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionO
             expected: vec![heads],
         });
     }
-    patterns.iter().try_for_each(HeadPattern::check)?;
+    for (head, pattern) in patterns.iter().enumerate() {
+        if let Some(expected) = pattern.breaks() {
+            return Err(OpError::Value {
+                operation: "sparse attention",
+                what: "the head whose pattern cannot be",
+                found: head,
+                expected: expected.into(),
+            });
+        }
+    }
     let places = Places::of(&input)?;
     let seen = picked(&input, &patterns, &places)?;
     let mut masks = Masks { places: &places, seen: &seen, heads };

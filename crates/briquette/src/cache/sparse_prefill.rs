@@ -68,10 +68,8 @@ impl SparsePrefill {
                 layers.concat()
             }
         };
-        match all.iter().find_map(|pattern| Some((pattern, pattern.check().err()?))) {
-            Some((pattern, error)) => {
-                refused(format!("{pattern:?}"), format!("a pattern ({error})"))
-            }
+        match all.iter().find_map(|pattern| Some((pattern, pattern.breaks()?))) {
+            Some((pattern, must_be)) => refused(format!("{pattern:?}"), must_be.into()),
             None => Ok(()),
         }
     }
