@@ -2,7 +2,7 @@
 //! the same on every backend.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy, Prompt, Schedule,
+    CacheConfig, CacheShape, InputCheck, KvCache, Policy, Prompt, Schedule,
     position::NoPositionEncoding,
 };
 use briquette_tests::{
