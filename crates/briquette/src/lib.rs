@@ -68,7 +68,7 @@ mod tracks;
 mod view;
 
 pub use budget::Budget;
-pub use cache::{CacheConfig, InputCheck, KvCache, Prompt};
+pub use cache::{CacheConfig, InputCheck, KvCache, Prompt, SparsePrefill};
 pub use error::{Error, Result};
 pub use policy::{Policy, PrefillCompression, Schedule, methods};
 pub use prefix::Prefix;

@@ -1,4 +1,4 @@
-//! What was measured of a model ahead of time: which heads retrieve, which layers suffer from a small cache, and what queries look like.
+//! Measurements of a model made ahead of time: which heads retrieve, which layers suffer from a small cache, and what queries look like.
 //!
 //! `briquette calibrate` makes the file; HeadKV, CompressKV, Q-Filter, TriAttention and DuoAttention read it.
 
@@ -27,7 +27,7 @@ pub struct Profile {
     /// The relative error of each layer's attention output, after the output projection, under a small cache
     /// (CompressKV, Eq. 6 to 12), normalised to sum to one: `[layers]`.
     pub layer_errors: Vec<f64>,
-    /// What its queries look like; absent from profiles made before there was such.
+    /// Statistics of its queries; absent from profiles made before there was such.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queries: Option<QueryStatistics>,
 }

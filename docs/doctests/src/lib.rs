@@ -55,6 +55,7 @@ pages! {
     simlayerkv: "methods/simlayerkv.md",
     duoattention: "methods/duoattention.md",
     fp8: "methods/fp8.md",
+    sparse_prefill: "methods/sparse-prefill.md",
     turboquant: "methods/turboquant.md",
     combinations: "methods/combinations.md",
     prefixes: "prefixes.md",

@@ -14,6 +14,7 @@ pub mod quantize;
 pub mod reconstruction;
 pub mod reduce;
 pub mod score;
+pub mod sparse;
 
 pub use allocate::{Allocate, ErrorAware};
 pub use attention::Encoding;

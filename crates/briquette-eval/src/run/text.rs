@@ -22,7 +22,7 @@ pub enum Protocol {
     #[default]
     Window,
     /// From an empty cache, far past the budget: every token is predicted from the cache as it then is, and fed
-    /// (StreamingLLM, Section 4.1, on PG-19; EMS, Section 4).
+    /// (StreamingLLM, Section 4.1, on PG-19; EMS, appendix C).
     Stream,
 }
 

@@ -1,19 +1,27 @@
 //! Attention: of a prompt, of decoded tokens over every layout of keys and values, and of a window of queries.
 
+mod closest;
 mod decode;
+mod estimate;
 mod ops;
+mod pattern;
 mod prefill;
 mod rotary;
+mod seen;
+mod sparse;
 mod visibility;
 mod weights;
 mod window;
 
+pub use closest::closest_patterns;
 pub use decode::{
     ClusteredKv, DecodeInput, DecodeOutput, DenseKv, KvLayout, PackedGroups, QuantizedKv, RaggedKv,
     Tail,
 };
 pub use ops::AttentionOps;
+pub use pattern::HeadPattern;
 pub use prefill::{AttentionInput, AttentionOutput};
 pub use rotary::{RotaryTables, rotate};
+pub use sparse::SparseAttentionInput;
 pub use visibility::Visibility;
 pub use window::{MomentsInput, MomentsOutput, WindowInput};

@@ -6,6 +6,7 @@ use super::{
     decode::{DecodeInput, DecodeOutput},
     prefill::{self, AttentionInput, AttentionOutput},
     rotary::{self, RotaryTables},
+    sparse::{self, SparseAttentionInput},
     window::{self, MomentsInput, MomentsOutput, WindowInput},
 };
 use crate::error::Result;
@@ -19,6 +20,14 @@ pub trait AttentionOps: Debug + Send + Sync {
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn attention(&self, input: AttentionInput) -> Result<AttentionOutput> {
         Ok(prefill::attention(input))
+    }
+
+    /// The same with a part of the weights, by a pattern for each head. See [`HeadPattern`](crate::HeadPattern).
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) if shapes, types or the numbers of a pattern do not fit.
+    fn sparse_attention(&self, input: SparseAttentionInput) -> Result<AttentionOutput> {
+        sparse::sparse_attention(input)
     }
 
     /// Attention of one query a head, or a few, over keys and values read as they lie; `None` where there is no kernel

@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use burn::tensor::{DType, Tensor};
 
 use super::{visibility::Visibility, weights::block_weights};
@@ -41,6 +43,19 @@ const BLOCK_NUMBERS: usize = 1 << 22;
 /// Grouped queries are folded into the rows of one product a kv head, so keys are never expanded. Everything
 /// is computed in f32. A block reads only the columns its last query can see.
 pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
+    let visibility = input.visibility.clone();
+    let old = input.keys.dims()[2] - input.queries.dims()[2];
+    attention_by(input, |queries, keys, rows, precision| {
+        block_weights(queries, keys, &visibility, rows, old, precision)
+    })
+}
+
+/// The same with `weights` of each block of queries: of scaled queries, `[batch, query_heads, rows, head_dim]`, and
+/// transposed keys, `[batch, kv_heads, head_dim, columns]`, `[batch, query_heads, rows, columns]`.
+pub(super) fn attention_by(
+    input: AttentionInput,
+    mut weights: impl FnMut(Tensor<4>, Tensor<4>, Range<usize>, Precision) -> Tensor<4>,
+) -> AttentionOutput {
     let AttentionInput { queries, keys, values, visibility, scale, .. } = input;
     let [batch, heads, new, head_dim] = queries.dims();
     let [_, kv_heads, entries, _] = keys.dims();
@@ -62,12 +77,10 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
             Visibility::Positions { .. } => entries,
             Visibility::Causal => old + start + rows,
         };
-        let weights = block_weights(
+        let weights = weights(
             queries.clone().narrow(2, start, rows),
             keys.clone().narrow(3, 0, columns),
-            &visibility,
             start..start + rows,
-            old,
             precision,
         );
         let add = |total: &mut Option<Tensor<3>>, numbers: Tensor<4>| {

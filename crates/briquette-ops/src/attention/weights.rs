@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// What is added to the score of an invisible entry: its weight underflows to an exact zero.
-const INVISIBLE: f64 = -1e30;
+pub(super) const INVISIBLE: f64 = -1e30;
 
 /// The weights of one block of queries, `[batch, query_heads, rows, columns]`.
 ///

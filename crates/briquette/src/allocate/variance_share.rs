@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator, apportion::apportion};
 use crate::{LayerView, Result, ops::Track, score::Observes, view::Bounds};
 
-/// Larger budgets for layers whose attention is spread evenly: D2O (Wan et al., 2024, section 3.2).
+/// Larger budgets for layers whose attention is spread evenly: D2O (Wan et al., 2024, section 4.1, Eq. 4 and 5).
 ///
 /// A layer's density F is the variance over the tokens of the weight each has received from the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

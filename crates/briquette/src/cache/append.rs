@@ -1,4 +1,4 @@
-//! What arrives goes behind what is held.
+//! New entries go behind those held.
 
 use burn::tensor::{Int, Tensor};
 
@@ -50,7 +50,7 @@ impl Step {
     }
 }
 
-/// What is held with what has arrived.
+/// The entries held and those that have arrived.
 pub(super) struct Appended {
     /// Whether all of it is beside the store: it is taken in at the end of the call, or what a compression leaves of it.
     pub(super) beside_store: bool,
@@ -58,7 +58,7 @@ pub(super) struct Appended {
     entries: Option<Entries>,
     /// The position of each, `[batch, kv_heads, columns]`.
     pub(super) positions: Tensor<3, Int>,
-    /// What is counted of them.
+    /// The counts kept of them.
     pub(super) tracks: Tracks,
     /// Columns.
     pub(super) columns: usize,
@@ -81,7 +81,7 @@ impl Appended {
         self.entries.as_ref().filter(|_| self.beside_store)
     }
 
-    /// What the store is to take in if nothing is dropped.
+    /// The change the store is to take in if nothing is dropped.
     pub(super) fn change(
         mut self,
         store: &dyn Store,

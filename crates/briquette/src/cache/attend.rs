@@ -59,6 +59,10 @@ pub(super) fn attend(
             },
         },
         encode,
+        patterns: match (&config.prefill, arrival.phase.is_prompt()) {
+            (Some(prefill), true) => Some(prefill.patterns(context.layer, context.shape)),
+            _ => None,
+        },
         scale: context.scale(),
         column_sums: observes.column_sums || observes.local > 0,
         column_squares: observes.column_squares,

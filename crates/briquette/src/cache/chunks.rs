@@ -1,4 +1,4 @@
-//! What the queries of a chunk of tokens give to the entries of the same chunk.
+//! The weights that queries of a chunk of tokens give to the entries of the same chunk.
 
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData, activation::softmax};
 

@@ -11,7 +11,7 @@ use crate::{
     reduce::Reduced,
 };
 
-/// What a call is the time for.
+/// The work a call is the time for.
 #[derive(Clone, Copy)]
 pub(super) struct Due {
     /// A prompt, or a chunk after which there is a compression, has arrived.
@@ -21,7 +21,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// What a call of this phase is the time for.
+    /// The work a call of this phase is the time for.
     pub(super) fn of(policy: &Policy, phase: Phase) -> Self {
         let schedule = policy.schedule();
         let compress = match phase {
@@ -45,7 +45,7 @@ impl Due {
     }
 }
 
-/// What is left of a layer.
+/// The rest of a layer after a compression.
 pub(super) struct Compressed {
     pub(super) entries: Entries,
     /// Tokens held, by heads.
@@ -55,7 +55,7 @@ pub(super) struct Compressed {
     pub(super) scores: Option<Tensor<3>>,
 }
 
-/// What is needed to compress a layer again when later layers of the prompt have arrived.
+/// The scores and counts needed to compress a layer again when later layers of the prompt have arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     /// `[batch, kv_heads, entries]`, of the entries held.
@@ -71,12 +71,12 @@ impl Snapshot {
     }
 }
 
-/// What [`compress`] finds.
+/// The findings of [`compress`].
 #[derive(Default)]
 pub(super) struct Findings {
-    /// What is left, if the layer decides for itself and something is to go.
+    /// The entries left, if the layer decides for itself and something is to go.
     pub(super) reduced: Option<Compressed>,
-    /// What the allocator measured.
+    /// The numbers the allocator measured.
     pub(super) measure: Option<Vec<f64>>,
     /// For layers that are compressed together.
     pub(super) snapshot: Option<Snapshot>,
@@ -180,7 +180,7 @@ pub(super) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<Tensor<3>> 
     Err(Error::Stage { stage: "scorer", name: scorer.name().to_owned(), reason })
 }
 
-/// What the allocator measures of the layer, one number a batch row.
+/// The numbers the allocator measures of the layer, one number a batch row.
 fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Vec<f64>> {
     let allocator = policy.allocator();
     let measure = allocator.measure(view)?;
@@ -261,7 +261,7 @@ fn appended(
     Ok(Some(Compressed { entries, counts: selection.counts, state: None, scores: None }))
 }
 
-/// What the reducer leaves of the entries: `keep` of each head.
+/// The entries the reducer leaves: `keep` of each head.
 pub(super) fn reduce(policy: &Policy, view: &LayerView<'_>, keep: &[usize]) -> Result<Compressed> {
     let reducer = policy.reducer();
     let Reduced { entries, counts, state } = reducer.reduce(view, keep)?;

@@ -2,12 +2,13 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
 
+use super::sparse_prefill::SparsePrefill;
 use crate::{
     CacheShape, Error, Policy, Result, check,
     ops::{Ops, best},
 };
 
-/// What a cache needs to know beyond the model's shape and the policy.
+/// The settings a cache needs beyond the model's shape and the policy.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
     /// The type keys and values are held in: f32, f16 or bf16. Queries, keys and values may come in another;
@@ -15,14 +16,16 @@ pub struct CacheConfig {
     pub dtype: DType,
     /// Columns to make room for at once, if it is known how many will come.
     pub capacity: Option<usize>,
-    /// What query-key products are multiplied by; `None` is `1 / √head_dim`.
+    /// The factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
     /// When queries, keys and values are checked for NaN and infinity.
     pub input_check: InputCheck,
     /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
     /// [read them](Policy::reads_output_weights).
     pub output_weights: Option<Arc<[Tensor<2>]>>,
-    /// What tells the model from others of its shape, such as a hash of its weights: a [prefix](crate::Prefix) is taken up
+    /// The part of its weights that attention over a prompt computes; `None` is all.
+    pub prefill: Option<SparsePrefill>,
+    /// The identity of the model among others of its shape, such as a hash of its weights: a [prefix](crate::Prefix) is taken up
     /// for the model it was saved for.
     pub model: Option<String>,
     /// The hot operations.
@@ -37,6 +40,7 @@ impl Default for CacheConfig {
             softmax_scale: None,
             input_check: InputCheck::default(),
             output_weights: None,
+            prefill: None,
             model: None,
             ops: best(),
         }
@@ -101,6 +105,12 @@ impl CacheConfig {
         self
     }
 
+    /// Attention over prompts that computes a part of its weights.
+    pub fn with_prefill(mut self, prefill: SparsePrefill) -> Self {
+        self.prefill = Some(prefill);
+        self
+    }
+
     /// Checks that a policy that reads output projections finds those of a model of this shape.
     pub(crate) fn check_output_weights(&self, policy: &Policy, shape: CacheShape) -> Result<()> {
         if !policy.reads_output_weights() {
@@ -120,12 +130,12 @@ impl CacheConfig {
         })
     }
 
-    /// What query-key products of a cache of this shape are multiplied by.
+    /// The factor of query-key products of a cache of this shape.
     pub(super) fn scale(&self, shape: CacheShape) -> f64 {
         self.softmax_scale.unwrap_or(1.0 / (shape.head_dim as f64).sqrt())
     }
 
-    /// What tells the model from others of its shape.
+    /// Sets the identity of the model among others of its shape.
     pub fn with_model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self

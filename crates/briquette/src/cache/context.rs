@@ -6,7 +6,7 @@ use crate::{
     position::PositionEncoding, view::Measures,
 };
 
-/// What the layers of a cache share in one call.
+/// The things the layers of a cache share in one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) layer: usize,
@@ -17,21 +17,21 @@ pub(super) struct Context<'a> {
     /// How rows lie there.
     pub(super) rows: Rows,
     pub(super) encoding: &'a dyn PositionEncoding,
-    /// Tables of positions reach so far at least.
+    /// The least number of positions that tables reach to.
     pub(super) reach: usize,
-    /// What scorer and allocator want to know.
+    /// The observations scorer and allocator want.
     pub(super) observes: Observes,
-    /// What was measured of each layer at the last prompt.
+    /// The measures of each layer at the last prompt.
     pub(super) measures: &'a Measures,
 }
 
 impl<'a> Context<'a> {
-    /// What query-key products are multiplied by.
+    /// The factor query-key products are multiplied by.
     pub(super) fn scale(&self) -> f64 {
         self.config.scale(self.shape)
     }
 
-    /// What the stages see of a layer, without its window, scores and state.
+    /// The stages' view of a layer, without its window, scores and state.
     pub(super) fn view(
         &self,
         entries: &'a Entries,

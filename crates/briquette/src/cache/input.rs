@@ -1,4 +1,4 @@
-//! What is handed to a cache is checked before anything changes.
+//! Input of a cache is checked before anything changes.
 
 use burn::tensor::{Device, Tensor};
 

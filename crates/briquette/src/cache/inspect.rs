@@ -1,4 +1,4 @@
-//! What can be seen of a cache.
+//! The state of a cache, for those who look at it.
 
 use burn::tensor::{Device, Tensor};
 
@@ -52,7 +52,7 @@ impl KvCache {
         Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
     }
 
-    /// What the allocator measured of a layer at the last prompt, one number a batch row (CAKE: the preference;
+    /// The allocator's measure of a layer at the last prompt, one number a batch row (CAKE: the preference;
     /// D2O: the density); `None` if it measures nothing.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl KvCache {
         Ok(self.layer(layer)?.measure().cloned())
     }
 
-    /// What the reducer of a layer remembers, `[batch, numbers]` (D2O: the threshold of each row); `None` if it
+    /// The state of a layer's reducer, `[batch, numbers]` (D2O: the threshold of each row); `None` if it
     /// remembers nothing.
     ///
     /// # Errors

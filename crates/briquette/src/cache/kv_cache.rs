@@ -27,7 +27,7 @@ pub struct KvCache {
     /// How rows lie there, once something does.
     pub(super) rows: Option<Rows>,
     pub(super) layers: Vec<LayerCache>,
-    /// What was measured of the layers at the last prompt.
+    /// The measures of the layers at the last prompt.
     pub(super) measures: Arc<Measures>,
     pub(super) batch: Option<usize>,
     /// The positions of the last call: the layers of one step share them.
@@ -61,6 +61,7 @@ impl KvCache {
         policy.check_shape(shape)?;
         config.check()?;
         config.check_output_weights(&policy, shape)?;
+        config.prefill.as_ref().map_or(Ok(()), |prefill| prefill.check(shape))?;
         if !device.supports_dtype(config.dtype) {
             return Err(Error::DataType {
                 what: "the cache",
@@ -213,7 +214,7 @@ impl KvCache {
     }
 }
 
-/// What was measured of the layers.
+/// The measures of the layers.
 pub(super) fn measures_of(layers: &[LayerCache]) -> Arc<Measures> {
     Arc::new(Measures::new(layers.iter().map(|layer| layer.measure().cloned()).collect()))
 }

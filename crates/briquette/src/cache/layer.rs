@@ -40,13 +40,13 @@ pub(super) struct LayerCache {
     pub(super) log: QueryLog,
     /// Tokens held, one number a batch row and kv head, rows first, padding not counted.
     pub(super) held: Vec<usize>,
-    /// What the allocator measured at the last prompt, one number a batch row.
+    /// The allocator's measure at the last prompt, one number a batch row.
     pub(super) measure: Option<Vec<f64>>,
-    /// What the reducer remembers.
+    /// The state of the reducer.
     pub(super) state: Option<Box<Tensor<2>>>,
     /// Decoded queries in the local window so far.
     pub(super) local_queries: usize,
-    /// What is needed to compress again as later layers of a prompt arrive.
+    /// The scores and counts needed to compress again as later layers of a prompt arrive.
     pub(super) snapshot: Option<Box<Snapshot>>,
 }
 

@@ -25,12 +25,14 @@ mod reconstruct;
 mod rescore;
 mod room;
 mod saved;
+mod sparse_prefill;
 mod steady;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
 pub use prompt::Prompt;
 pub use reconstruct::Reconstruction;
+pub use sparse_prefill::SparsePrefill;
 
 pub use crate::{
     ops::{Entries, Sharing, Track, Tracks},

@@ -1,4 +1,4 @@
-//! What stages want to know of the attention.
+//! The observations of the attention that stages want.
 
 use burn::tensor::Tensor;
 

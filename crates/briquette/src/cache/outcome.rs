@@ -1,4 +1,4 @@
-//! What a call leaves behind, until nothing can fail any more.
+//! The outcome of a call, until nothing can fail any more.
 
 use burn::tensor::Tensor;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::Policy;
 
-/// What a call leaves behind, until nothing can fail any more.
+/// The outcome of a call, until nothing can fail any more.
 pub(super) struct Outcome {
     pub(super) output: Tensor<4>,
     pub(super) change: StoreChange,

@@ -1,4 +1,4 @@
-//! What arrives in one call, placed among what the layer has seen.
+//! The tokens of one call, placed among what the layer has seen.
 
 use burn::tensor::{Int, Tensor};
 
@@ -25,7 +25,7 @@ impl Projections {
     }
 }
 
-/// What arrives, placed. Heads: one number a batch row and kv head, rows first.
+/// The tokens of a call, placed. Heads: one number a batch row and kv head, rows first.
 pub(super) struct Placed {
     pub(super) arrival: Arrival,
     /// The new queries, positions encoded unless they are re-counted in every call.

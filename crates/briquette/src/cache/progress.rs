@@ -26,7 +26,7 @@ pub(crate) struct Arrival {
     pub(crate) of_prompt: Vec<usize>,
     /// Whether a column of this call is padding.
     pub(crate) padded: bool,
-    /// What the columns are part of.
+    /// The prompt or the decoding that the columns are part of.
     pub(crate) phase: Phase,
     after: Progress,
 }

@@ -220,6 +220,7 @@ impl Reconstruction<'_> {
                 queries,
                 visibility,
                 encode: None,
+                patterns: None,
                 scale: self.scale(),
                 column_sums: false,
                 column_squares: false,

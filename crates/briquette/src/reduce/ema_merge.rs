@@ -25,10 +25,10 @@ pub struct EmaMerge {
     /// Which of the evicted are merged.
     #[serde(default, skip_serializing_if = "is_default")]
     pub threshold: Threshold,
-    /// What entries are compared by (Table 7).
+    /// What entries are compared by (Table 9).
     #[serde(default, skip_serializing_if = "is_default")]
     pub compare: Compare,
-    /// What a kept entry and those merged into it weigh (Table 8).
+    /// What a kept entry and those merged into it weigh (Table 9).
     #[serde(default, skip_serializing_if = "is_default")]
     pub weights: EmaWeights,
 }

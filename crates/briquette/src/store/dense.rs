@@ -8,8 +8,8 @@ use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     Result,
     ops::{
-        AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, Tracks, Visibility,
-        constant_ints, laid_out,
+        AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, SparseAttentionInput,
+        Tracks, Visibility, constant_ints, laid_out,
     },
     prefix::{Parts, PrefixError},
     state::{StateTensor, StateVisitor, visit_tracks},
@@ -431,7 +431,7 @@ pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<
     let Entries { keys, values, .. } = laid_out(entries, ops)?;
     // Keys that were laid out are f32, and attention takes keys of the values' type.
     let keys = Encode::keys(input.encode.as_ref(), keys, input.ops)?.cast(values.dtype());
-    Ok(ops.attention(AttentionInput {
+    let attention = AttentionInput {
         queries: input.queries,
         keys,
         values,
@@ -439,5 +439,9 @@ pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<
         scale: input.scale,
         column_sums: input.column_sums,
         column_squares: input.column_squares,
-    })?)
+    };
+    Ok(match input.patterns {
+        None => ops.attention(attention)?,
+        Some(patterns) => ops.sparse_attention(SparseAttentionInput { attention, patterns })?,
+    })
 }

@@ -6,7 +6,7 @@ use crate::{
     CacheShape, Result,
     device::Rows,
     observes::Observes,
-    ops::{AttentionOutput, DecodeInput, KvLayout, Ops, Visibility},
+    ops::{AttentionOutput, DecodeInput, HeadPattern, KvLayout, Ops, Visibility},
     ops::{Entries, Tracks},
     position::Encode,
     prefix::Parts,
@@ -274,6 +274,8 @@ pub struct StoreQuery<'a> {
     pub visibility: Visibility,
     /// How to encode the keys, if they are held as they came.
     pub encode: Option<Encode<'a>>,
+    /// The part of its weights that each query head computes, `[query_heads]`; all if there is none.
+    pub patterns: Option<Vec<HeadPattern>>,
     /// What scores are multiplied by before the softmax.
     pub scale: f64,
     /// Whether the sum of the weights of each entry is wanted.
@@ -287,6 +289,9 @@ pub struct StoreQuery<'a> {
 impl StoreQuery<'_> {
     /// Attention over keys and values as they lie; `None` if there is no way.
     pub(super) fn decode(&self, kv: KvLayout) -> Result<Option<AttentionOutput>> {
+        if self.patterns.is_some() {
+            return Ok(None);
+        }
         let found = self.ops.decode(&DecodeInput {
             queries: self.queries.clone(),
             kv,

@@ -1,0 +1,81 @@
+/// The weights that one query head of a batch row computes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Seen {
+    /// All.
+    All,
+    /// Tokens below a position, and distances below another.
+    Ends { first: usize, recent: usize },
+    /// Some columns and some distances.
+    Lines { columns: Vec<bool>, distances: Vec<bool> },
+    /// Some blocks of so many tokens, `[blocks of queries · blocks of keys]`; those of queries are counted from `from` on.
+    Blocks { size: usize, from: usize, width: usize, seen: Vec<bool> },
+}
+
+impl Seen {
+    /// Whether the query at one position sees the entry in `column`, which stands at another.
+    pub(super) fn sees(&self, query: i64, column: usize, entry: i64) -> bool {
+        if entry < 0 || entry > query {
+            return false;
+        }
+        let (query, entry) = (query as usize, entry as usize);
+        match self {
+            Self::All => true,
+            Self::Ends { first, recent } => entry < *first || query - entry < *recent,
+            Self::Lines { columns, distances } => columns[column] || distances[query - entry],
+            Self::Blocks { size, from, width, seen } => {
+                seen[(query / size - from) * width + entry / size]
+            }
+        }
+    }
+}
+
+/// The first of the highest scores are picked: as many as `count`, those of -∞ never.
+pub(super) fn highest(scores: &[f32], count: usize) -> Vec<bool> {
+    let mut order: Vec<usize> =
+        (0..scores.len()).filter(|&place| scores[place] > f32::NEG_INFINITY).collect();
+    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    let mut picked = vec![false; scores.len()];
+    order.into_iter().take(count).for_each(|place| picked[place] = true);
+    picked
+}
+
+/// The fewest places that have a share of the sum of all: those that must be, then the highest.
+pub(super) fn covering(scores: &[f32], must: &[usize], share: f64) -> Vec<bool> {
+    let wanted = share * scores.iter().map(|&score| f64::from(score)).sum::<f64>();
+    let mut picked = vec![false; scores.len()];
+    must.iter().for_each(|&place| picked[place] = true);
+    let mut order: Vec<usize> = (0..scores.len()).filter(|&place| !picked[place]).collect();
+    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+    let of_picked = picked.iter().zip(scores).filter(|(picked, _)| **picked);
+    let mut sum: f64 = of_picked.map(|(_, &score)| f64::from(score)).sum();
+    for place in order {
+        if sum >= wanted || scores[place] <= 0.0 {
+            break;
+        }
+        picked[place] = true;
+        sum += f64::from(scores[place]);
+    }
+    picked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fewest_blocks_with_the_share_are_picked() {
+        let scores = [0.1, 0.4, 0.0, 0.3, 0.2];
+        // 0.1 + 0.2 must be; 0.3 of 1 is what they have.
+        assert_eq!(covering(&scores, &[0, 4], 0.2), [true, false, false, false, true]);
+        assert_eq!(covering(&scores, &[0, 4], 0.6), [true, true, false, false, true]);
+        assert_eq!(covering(&scores, &[0, 4], 0.9), [true, true, false, true, true]);
+        assert_eq!(covering(&scores, &[0, 4], 1.0), [true, true, false, true, true]);
+    }
+
+    #[test]
+    fn of_equal_scores_the_first_are_picked() {
+        let none = f32::NEG_INFINITY;
+        assert_eq!(highest(&[1.0, 2.0, none, 1.0], 2), [true, true, false, false]);
+        assert_eq!(highest(&[1.0, none], 2), [true, false]);
+    }
+}
