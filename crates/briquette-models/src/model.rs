@@ -177,8 +177,8 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::CacheShape`] for the cache of another model, [`Error::TokenOutOfRange`], and
-    /// [`Error::Cache`] for what the cache refuses. After an error in the middle of the layers the cache
-    /// holds the tokens in some layers only: reset it.
+    /// [`Error::Cache`] for what the cache refuses. An error in the middle of the layers leaves the cache as it was
+    /// before too ([`KvCache::step`]).
     pub fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         Ok(self.head(self.hidden_states(tokens, cache)?))
     }
@@ -200,7 +200,7 @@ impl Model {
     /// As [`forward_last`](Self::forward_last), on something around a cache that looks at what comes and goes.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// As [`forward`](Self::forward). What was done before an error in the middle of the layers is not taken back.
     pub fn forward_last_through(
         &self,
         tokens: Tensor<2, Int>,
@@ -245,7 +245,7 @@ impl Model {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
         self.interrupt.check()?;
-        self.model.forward(tokens, &self.positions, cache)
+        cache.step(|cache| self.model.forward(tokens, &self.positions, cache))
     }
 
     /// Runs tokens that were checked before through the layers, for what `attend` sees of them.

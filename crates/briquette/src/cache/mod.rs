@@ -3,6 +3,8 @@
 mod among_layers;
 mod append;
 mod attend;
+mod before;
+mod ceiling;
 mod chunks;
 mod compress;
 mod config;
@@ -25,6 +27,7 @@ mod reconstruct;
 mod rescore;
 mod room;
 mod saved;
+mod step;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
