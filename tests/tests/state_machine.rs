@@ -1,5 +1,5 @@
 //! Any sequence of calls, failing ones included, beside a plain model of a cache: what has been seen, what may be held, and
-//! that a call that fails changes nothing.
+//! that a call or a step that fails changes nothing.
 
 use briquette::{
     Budget, CacheShape, Error, KvCache, Policy, Prompt, Schedule, position::NoPositionEncoding,
@@ -114,6 +114,10 @@ fn attend(
 }
 
 fn bad(cache: &mut KvCache, numbers: &mut Numbers, bad: Bad) -> Result<(), Error> {
+    bad_at(cache, 0, numbers, bad)
+}
+
+fn bad_at(cache: &mut KvCache, layer: usize, numbers: &mut Numbers, bad: Bad) -> Result<(), Error> {
     let [q, k, v] = numbers.qkv(1);
     let qkv = match bad {
         Bad::Heads => [q, k.clone().slice([0..ROWS, 0..1]), v],
@@ -124,7 +128,7 @@ fn bad(cache: &mut KvCache, numbers: &mut Numbers, bad: Bad) -> Result<(), Error
         Bad::Layer => return attend(cache, SHAPE.layers, [q, k, v]).map(drop),
         Bad::NoColumns => {
             let none = numbers.qkv(0);
-            return attend(cache, 0, none).map(drop);
+            return attend(cache, layer, none).map(drop);
         }
         Bad::EmptyPrompt => return cache.begin_prompt(Prompt::new(0)),
         Bad::PaddingRows => {
@@ -132,7 +136,7 @@ fn bad(cache: &mut KvCache, numbers: &mut Numbers, bad: Bad) -> Result<(), Error
         }
         Bad::OnlyPadding => return cache.begin_prompt(Prompt::new(9).left_padding(vec![0, 9])),
     };
-    attend(cache, 0, qkv).map(drop)
+    attend(cache, layer, qkv).map(drop)
 }
 
 /// What a cache says of itself.
@@ -146,10 +150,11 @@ struct State {
 
 /// That of this cache.
 fn state(cache: &KvCache) -> State {
+    let layers = cache.shape().layers;
     State {
         seen: cache.tokens_seen(),
         bytes: [cache.bytes_held(), cache.bytes_full()],
-        kept: (0..SHAPE.layers).map(|layer| cache.kept_positions(layer).unwrap()).collect(),
+        kept: (0..layers).map(|layer| cache.kept_positions(layer).unwrap()).collect(),
     }
 }
 
@@ -248,11 +253,11 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 /// Every method, compressing at each decoded token where its paper does, and where it does not.
-fn policies() -> Vec<Policy> {
-    let all = in_one_pass(BUDGET).map(|policy| policy.with_profile(profile(SHAPE)));
+fn policies(shape: CacheShape) -> Vec<Policy> {
+    let all = in_one_pass(BUDGET).map(move |policy| policy.with_profile(profile(shape)));
     let more = ["snapkv", "adakv", "cake", "compresskv"].map(|name| {
         let policy = Policy::named(name, Budget::Tokens(BUDGET)).unwrap();
-        policy.with_schedule(Schedule::always(1)).with_profile(profile(SHAPE))
+        policy.with_schedule(Schedule::always(1)).with_profile(profile(shape))
     });
     all.chain(more).collect()
 }
@@ -349,12 +354,113 @@ fn cases() -> ProptestConfig {
     }
 }
 
+/// A step of some columns, of which this layer's call fails if one is named.
+#[derive(Clone, Debug)]
+struct Torn {
+    columns: usize,
+    padding: Option<Vec<usize>>,
+    fails_at: Option<(usize, Bad)>,
+}
+
+const LAYERS: usize = 3;
+const DEEP: CacheShape = CacheShape { layers: LAYERS, ..SHAPE };
+
+fn steps() -> impl Strategy<Value = Vec<Torn>> {
+    let columns = prop_oneof![3 => Just(1_usize), 2 => 2_usize..60];
+    let padding = prop::option::weighted(0.3, prop::collection::vec(0_usize..8, ROWS));
+    let bad = select(vec![Bad::Heads, Bad::Channels, Bad::NaN, Bad::NoColumns]);
+    let fails_at = prop::option::of((0..LAYERS, bad));
+    let step = (columns, padding, fails_at).prop_map(|(columns, padding, fails_at)| Torn {
+        columns,
+        padding,
+        fails_at,
+    });
+    prop::collection::vec(step, 2..16)
+}
+
+/// All layers of a step, in order; the numbers of the step are the same each time.
+fn go(cache: &mut KvCache, step: &Torn, numbers: &mut Numbers) -> Result<Vec<f32>, Error> {
+    let Torn { columns, padding, fails_at } = step;
+    // NaN in padding is nothing to any cache.
+    let padded = columns > &1 && !matches!(fails_at, Some((_, Bad::NaN)));
+    if let Some(padding) = padding.as_ref().filter(|all| padded && all.iter().all(|p| p < columns))
+    {
+        cache.begin_prompt(Prompt::new(*columns).left_padding(padding.clone()))?;
+    }
+    let mut outputs = Vec::new();
+    for layer in 0..LAYERS {
+        match fails_at {
+            Some((at, kind)) if *at == layer => bad_at(cache, layer, numbers, *kind)?,
+            _ => {
+                let output = attend(cache, layer, numbers.qkv(*columns))?;
+                outputs.extend(output.try_into_vec_as::<f32>().unwrap());
+            }
+        }
+    }
+    Ok(outputs)
+}
+
+/// Steps on a cache, some of which fail in the middle and are taken back, and on one that never sees those.
+fn tear(policy: Policy, steps: &[Torn]) {
+    let device = host();
+    let name = policy.name().to_owned();
+    let mut cache = KvCache::new(DEEP, policy.clone(), &device).unwrap();
+    let mut other = KvCache::new(DEEP, policy, &device).unwrap();
+    for (number, step) in steps.iter().enumerate() {
+        let numbers = || Numbers { device: device.clone(), next: 77 + number as u64 };
+        let place = format!("{name}, step {number}: {step:?}");
+        let kept = |cache: &KvCache| {
+            let kept = (0..LAYERS).map(|layer| cache.kept_positions(layer).unwrap());
+            let measures = (0..LAYERS).map(|layer| cache.layer_measure(layer).unwrap());
+            (cache.tokens_seen(), kept.collect::<Vec<_>>(), measures.collect::<Vec<_>>())
+        };
+        let before = kept(&cache);
+        let result = cache.step(|cache| {
+            // A step in a step is part of it.
+            cache.step(|cache| go(cache, step, &mut numbers()))
+        });
+        if step.fails_at.is_some() {
+            assert!(result.is_err(), "{place}");
+            assert_eq!(kept(&cache), before, "{place}");
+        } else {
+            let expected = go(&mut other, step, &mut numbers()).unwrap();
+            assert_eq!(result.unwrap(), expected, "{place}");
+        }
+        assert_eq!(kept(&cache), kept(&other), "{place}");
+    }
+    // An outer step takes back what went well inside it.
+    let before = state(&other);
+    let failed: Result<(), Error> = cache.step(|cache| {
+        for number in 0..3 {
+            let step = Torn { columns: 1 + number, padding: None, fails_at: None };
+            let mut numbers = Numbers { device: device.clone(), next: number as u64 };
+            cache.step(|cache| go(cache, &step, &mut numbers))?;
+        }
+        cache.reset();
+        Err(Error::LayerOutOfRange { layer: 9, layers: LAYERS })
+    });
+    assert!(failed.is_err());
+    let step = Torn { columns: 1, padding: None, fails_at: None };
+    assert_eq!(state(&cache).kept, before.kept, "{name}");
+    let mut outputs = [&mut cache, &mut other]
+        .map(|cache| go(cache, &step, &mut Numbers { device: device.clone(), next: 5 }).unwrap());
+    let [found, expected] = &mut outputs;
+    assert_eq!(found, expected, "{name}");
+}
+
 proptest! {
     #![proptest_config(cases())]
 
     #[test]
+    fn a_step_that_fails_is_as_if_it_never_was(steps in steps()) {
+        for policy in policies(DEEP) {
+            tear(policy, &steps);
+        }
+    }
+
+    #[test]
     fn a_cache_does_what_a_plain_one_does(calls in calls()) {
-        for policy in policies() {
+        for policy in policies(SHAPE) {
             play(policy, &calls);
         }
     }

@@ -179,8 +179,9 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::CacheShape`] for the cache of another model, [`Error::TokenOutOfRange`], and
-    /// [`Error::Cache`] for what the cache refuses. After an error in the middle of the layers the cache
-    /// holds the tokens in some layers only: reset it.
+    /// [`Error::Cache`] for what the cache refuses. An error in the middle of the layers leaves the cache as it was before too
+    /// ([`KvCache::step`]), except at a decoded token under a policy that compresses in decoding: to take that back costs a
+    /// copy of the cache, so it is the caller's choice to run it in a step.
     pub fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         self.head(self.hidden_states(tokens, cache)?)
     }
@@ -202,7 +203,7 @@ impl Model {
     /// As [`forward_last`](Self::forward_last), on something around a cache that looks at what comes and goes.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// As [`forward`](Self::forward). What was done before an error in the middle of the layers is not taken back.
     pub fn forward_last_through(
         &self,
         tokens: Tensor<2, Int>,
@@ -247,7 +248,12 @@ impl Model {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
         self.interrupt.check()?;
-        self.model.forward(tokens, &self.positions, cache)
+        let decodes = tokens.dims()[1] == 1 && cache.policy().schedule().decode_every.is_some();
+        if decodes {
+            // To be able to go back would cost a copy of all that the policy writes over.
+            return self.model.forward(tokens, &self.positions, cache);
+        }
+        cache.step(|cache| self.model.forward(tokens, &self.positions, cache))
     }
 
     /// Runs tokens that were checked before through the layers, for what `attend` sees of them.

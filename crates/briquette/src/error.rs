@@ -327,6 +327,19 @@ pub enum Error {
         /// What is wrong with its result.
         reason: String,
     },
+    /// A call that would leave the cache with more bytes than its
+    /// [ceiling](crate::CacheConfig::with_memory_ceiling).
+    #[error(
+        "the cache would hold {needed} bytes, more than its ceiling of {ceiling} (it holds {held})"
+    )]
+    MemoryCeiling {
+        /// The most bytes it may hold.
+        ceiling: usize,
+        /// Bytes it holds.
+        held: usize,
+        /// Bytes it would hold, as far as the call has come.
+        needed: usize,
+    },
     /// A prefix that cannot be kept or taken up again.
     #[error(transparent)]
     Prefix(#[from] PrefixError),

@@ -20,6 +20,8 @@ pub(super) struct Step {
     outgrown: Option<Box<dyn Store>>,
     /// Columns it held before.
     columns: usize,
+    /// Whether it was made for this call.
+    new: bool,
 }
 
 impl Step {
@@ -38,15 +40,32 @@ impl Step {
                 ops: config.ops.clone(),
             })
         };
+        let new = store.is_none();
         let store = store.unwrap_or_else(build);
-        Self { columns: store.columns(), store, outgrown: None }
+        Self { columns: store.columns(), store, outgrown: None, new }
     }
 
-    /// The store as it was before the call.
-    pub(super) fn undone(self) -> Box<dyn Store> {
-        let Self { mut store, outgrown, columns } = self;
+    /// The store as it was before the call, if there was one.
+    pub(super) fn undone(self) -> Option<Box<dyn Store>> {
+        let Self { mut store, outgrown, columns, new } = self;
         store.truncate(columns);
-        outgrown.unwrap_or(store)
+        (!new).then(|| outgrown.unwrap_or(store))
+    }
+
+    /// A copy of the store as it was before the call, if there was one. If it has grown since the copy has the new room and
+    /// shares it; one that has made way for padding is the one it was.
+    pub(super) fn before(&self, padded: bool) -> Option<Box<dyn Store>> {
+        if self.new {
+            return None;
+        }
+        match &self.outgrown {
+            Some(outgrown) if padded => Some(outgrown.clone()),
+            _ => {
+                let mut store = self.store.clone();
+                store.truncate(self.columns);
+                Some(store)
+            }
+        }
     }
 }
 

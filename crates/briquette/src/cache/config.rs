@@ -28,6 +28,8 @@ pub struct CacheConfig {
     /// The identity of the model among others of its shape, such as a hash of its weights: a [prefix](crate::Prefix) is taken up
     /// for the model it was saved for.
     pub model: Option<String>,
+    /// The most bytes that may be [held](crate::KvCache::bytes_held); `None` sets no end.
+    pub memory_ceiling: Option<usize>,
     /// The hot operations.
     pub ops: Arc<dyn Ops>,
 }
@@ -42,6 +44,7 @@ impl Default for CacheConfig {
             output_weights: None,
             prefill: None,
             model: None,
+            memory_ceiling: None,
             ops: best(),
         }
     }
@@ -138,6 +141,17 @@ impl CacheConfig {
     /// Sets the identity of the model among others of its shape.
     pub fn with_model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
+        self
+    }
+
+    /// The most bytes that may be [held](crate::KvCache::bytes_held) between two calls, in prompts and in decoding. A call
+    /// that needs more is refused with [`Error::MemoryCeiling`] before anything is written, as far as what it needs can be
+    /// told ahead, and is else taken back: the cache is as it was either way.
+    ///
+    /// For the time of a call there is more: the tensors of the model, the entries of a prompt that is compressed at its
+    /// end, and of the layer at hand what was held beside what will be.
+    pub fn with_memory_ceiling(mut self, bytes: usize) -> Self {
+        self.memory_ceiling = Some(bytes);
         self
     }
 

@@ -1,6 +1,6 @@
 //! One cache for many questions.
 
-use super::{KvCache, kv_cache::measures_of, layer::LayerCache, progress::Progress};
+use super::{KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress};
 use crate::{Error, Policy, Result, prefix::PrefixError};
 
 impl KvCache {
@@ -20,8 +20,8 @@ impl KvCache {
     /// entries, which lie row by row, are copied.
     ///
     /// # Errors
-    /// [`Error::Prefix`] if it does not hold one row, [`Error::PromptUnfinished`], or [`Error::InvalidParameter`] for no
-    /// rows.
+    /// [`Error::Prefix`] if it does not hold one row, [`Error::PromptUnfinished`], [`Error::InvalidParameter`] for no
+    /// rows, or [`Error::MemoryCeiling`].
     pub fn fork_rows(&self, rows: usize) -> Result<Self> {
         if rows == 0 {
             let must_be = "at least 1".into();
@@ -33,13 +33,15 @@ impl KvCache {
         self.check_complete()?;
         let layers = self.layers.iter().map(|layer| layer.of_rows(rows, &self.policy));
         let layers: Vec<LayerCache> = layers.collect::<Result<_>>()?;
-        Ok(Self {
+        let fork = Self {
             measures: measures_of(&layers),
             layers,
             batch: Some(rows),
             positions: None,
             ..self.clone()
-        })
+        };
+        ceiling::check(self.config.memory_ceiling, self.bytes_held(), fork.bytes_held())?;
+        Ok(fork)
     }
 }
 

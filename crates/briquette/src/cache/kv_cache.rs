@@ -5,6 +5,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::{
     CacheConfig, Prompt,
     among_layers::{commit, replacements},
+    before::UnderWay,
+    ceiling,
     context::Context,
     input::{check, check_finite},
     layer::LayerCache,
@@ -34,6 +36,8 @@ pub struct KvCache {
     pub(super) positions: Option<(Vec<i64>, Tensor<3, Int>)>,
     /// Tables of positions reach so far at least.
     pub(super) reach: usize,
+    /// What a step that fails goes back to.
+    pub(super) under_way: UnderWay,
 }
 
 impl KvCache {
@@ -83,6 +87,7 @@ impl KvCache {
             batch: None,
             positions: None,
             reach: 0,
+            under_way: UnderWay::default(),
         })
     }
 
@@ -137,6 +142,24 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         let new = Projections { queries, keys, values };
+        if self.config.memory_ceiling.is_none() {
+            return self.attend_to(layer, new, encoding);
+        }
+        let held = self.bytes_held();
+        self.step(|cache| {
+            let output = cache.attend_to(layer, new, encoding)?;
+            // What a store takes beyond what could be told ahead.
+            ceiling::check(cache.config.memory_ceiling, held, cache.bytes_held())?;
+            Ok(output)
+        })
+    }
+
+    fn attend_to(
+        &mut self,
+        layer: usize,
+        new: Projections,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
         encoding.check(self.shape.head_dim, &self.device)?;
         let [batch, _, columns, _] = new.queries.dims();
@@ -145,7 +168,10 @@ impl KvCache {
         let new = if arrival.padded { new.without_padding(&positions) } else { new };
         check_finite(layer, &new, &self.config, arrival.phase)?;
 
-        let Self { shape, policy, config, device, rows, layers, measures, reach, .. } = self;
+        let held = self.config.memory_ceiling.map(|_| self.bytes_held());
+        let Self {
+            shape, policy, config, device, rows, layers, measures, reach, under_way, ..
+        } = self;
         let context = Context {
             layer,
             shape: *shape,
@@ -160,11 +186,16 @@ impl KvCache {
         };
         let (placed, arriving) = place(context, arrival, new, positions, layers[layer].held())?;
         let mut step = layers[layer].step(context, batch);
-        let computed = layers[layer].compute(context, &placed, arriving, &mut step);
-        let computed = computed.and_then(|mut outcome| {
+        let compute = || -> Result<_> {
+            if let Some(held) = held {
+                let needed = held + layers[layer].added(context, &placed, &step)?;
+                ceiling::check(config.memory_ceiling, held, needed)?;
+            }
+            let mut outcome = layers[layer].compute(context, &placed, arriving, &mut step)?;
             let others = replacements(layers, context, &mut outcome)?;
             Ok((outcome, others))
-        });
+        };
+        let computed = compute();
         let (outcome, others) = match computed {
             Ok(computed) => computed,
             Err(error) => {
@@ -172,6 +203,16 @@ impl KvCache {
                 return Err(error);
             }
         };
+        if let Some(before) = under_way.before() {
+            before.remember(layer, || layers[layer].before(&placed, &step));
+            for (other, _) in &others {
+                before.remember(*other, || layers[*other].clone());
+            }
+            if layer + 1 == shape.layers {
+                // The last layer of a prompt that is compressed together forgets what the others were measured by.
+                before.remember_snapshots(layers);
+            }
+        }
         let measured = outcome.measure.is_some();
         let output = commit(layers, context, (placed, outcome, step), others)?;
         if measured {
@@ -183,6 +224,9 @@ impl KvCache {
 
     /// Forgets everything; the next batch may have another size.
     pub fn reset(&mut self) {
+        if let Some(before) = self.under_way.before() {
+            before.remember_all(&self.layers);
+        }
         let observes = self.policy.observes();
         self.layers.fill_with(|| LayerCache::new(observes));
         self.measures = Arc::default();

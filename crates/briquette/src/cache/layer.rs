@@ -125,7 +125,12 @@ impl LayerCache {
 
     /// Undoes a call that failed.
     pub(super) fn abort(&mut self, step: Step) {
-        self.store = Some(step.undone());
+        self.store = step.undone();
+    }
+
+    /// The layer as it was before a call that has computed its outcome.
+    pub(super) fn before(&self, placed: &Placed, step: &Step) -> Self {
+        Self { store: step.before(placed.arrival.padded), ..self.clone() }
     }
 
     /// Everything that can fail. All it changes is what stands behind the columns held.

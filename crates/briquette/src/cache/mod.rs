@@ -3,6 +3,8 @@
 mod among_layers;
 mod append;
 mod attend;
+mod before;
+mod ceiling;
 mod chunks;
 mod compress;
 mod config;
@@ -27,6 +29,7 @@ mod room;
 mod saved;
 mod sparse_prefill;
 mod steady;
+mod step;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;

@@ -18,7 +18,7 @@ impl KvCache {
     /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage returns. The cache is
     /// then as it was before.
     pub fn compress_by(&mut self, given: &[Tensor<3>]) -> Result<()> {
-        let Self { shape, policy, config, device, layers, measures, rows, .. } = self;
+        let Self { shape, policy, config, device, layers, measures, rows, under_way, .. } = self;
         let Some(rows) = *rows else { return Ok(()) };
         let of_layer = |layer| Context {
             layer,
@@ -58,6 +58,9 @@ impl KvCache {
             replacements.push((layer, layers[layer].replacement(of_layer(layer), compressed)?));
         }
         // Nothing fails from here on.
+        if let Some(before) = under_way.before() {
+            before.remember_all(layers);
+        }
         for (layer, replacement) in replacements {
             layers[layer].replace(replacement);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::tensor::Device;
 
 use super::{
-    CacheConfig, KvCache, kv_cache::measures_of, layer::LayerCache, progress::Progress,
+    CacheConfig, KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress,
     query_log::QueryLog, query_window::QueryWindow,
 };
 use crate::{
@@ -104,6 +104,7 @@ impl KvCache {
         cache.rows = Some(rows);
         cache.measures = measures_of(&cache.layers);
         cache.batch = Some(seen.len());
+        ceiling::check(cache.config.memory_ceiling, 0, cache.bytes_held())?;
         Ok(cache)
     }
 

@@ -310,9 +310,8 @@ impl Store for DenseStore {
 
     fn truncate(&mut self, columns: usize) {
         self.columns = self.columns.min(columns);
-        if let Some(Open { end, .. }) = self.open {
-            self.open(end.saturating_sub(self.columns));
-        }
+        // The device would count on from where it has come to.
+        self.open = None;
     }
 
     fn open(&mut self, more: usize) -> bool {

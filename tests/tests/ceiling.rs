@@ -1,0 +1,117 @@
+//! A cache with a ceiling holds no more than it, in prompts and in decoding, whatever its method.
+
+use briquette::{
+    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, position::NoPositionEncoding,
+};
+use briquette_tests::{backends::host, in_one_pass, inputs::Noise, profiles::profile};
+use burn::tensor::Device;
+
+const SHAPE: CacheShape = CacheShape { layers: 3, query_heads: 4, kv_heads: 2, head_dim: 32 };
+const ROWS: usize = 2;
+const BUDGET: usize = 40;
+
+fn cache(policy: Policy, ceiling: Option<usize>, device: &Device) -> KvCache {
+    let config = CacheConfig { memory_ceiling: ceiling, ..CacheConfig::default() };
+    KvCache::with_config(SHAPE, policy.with_profile(profile(SHAPE)), config, device).unwrap()
+}
+
+/// One layer's call.
+fn attend(cache: &mut KvCache, layer: usize, noise: &mut Noise, new: usize) -> Result<(), Error> {
+    let device = cache.device().clone();
+    let mut random = |heads| noise.tensor([ROWS, heads, new, SHAPE.head_dim], &device);
+    let (q, k, v) = (random(SHAPE.query_heads), random(SHAPE.kv_heads), random(SHAPE.kv_heads));
+    cache.attend(layer, q, k, v, &NoPositionEncoding).map(drop)
+}
+
+/// A prompt in `chunks`, and tokens behind it until one is refused: how many calls were taken, and the most that was held
+/// after any.
+fn fill(cache: &mut KvCache, chunks: &[usize]) -> (usize, usize, Option<Error>) {
+    let mut noise = Noise::new(5);
+    let (mut taken, mut most) = (0, 0);
+    cache.begin_prompt(Prompt::new(chunks.iter().sum())).unwrap();
+    for new in chunks.iter().copied().chain(std::iter::repeat_n(1, 40)) {
+        for layer in 0..SHAPE.layers {
+            let before = (cache.bytes_held(), cache.kept_positions(layer).unwrap());
+            if let Err(error) = attend(cache, layer, &mut noise, new) {
+                let after = (cache.bytes_held(), cache.kept_positions(layer).unwrap());
+                assert_eq!(before, after, "{error}");
+                return (taken, most, Some(error));
+            }
+            taken += 1;
+            most = most.max(cache.bytes_held());
+        }
+    }
+    (taken, most, None)
+}
+
+#[test]
+fn no_call_goes_beyond_the_ceiling() {
+    let device = host();
+    let mut refused = Vec::new();
+    for policy in in_one_pass(BUDGET) {
+        for chunks in [&[90][..], &[30, 30, 30]] {
+            let name = policy.name().to_owned();
+            let (calls, needs, error) = fill(&mut cache(policy.clone(), None, &device), chunks);
+            assert!(error.is_none(), "{name}: {error:?}");
+            // What it needs is enough, and less is not.
+            let mut enough = cache(policy.clone(), Some(needs), &device);
+            let (taken, most, error) = fill(&mut enough, chunks);
+            assert!(taken == calls && most == needs, "{name}, {chunks:?}, {needs}: {error:?}");
+            for ceiling in [needs - 1, needs * 3 / 4, needs / 4, 1000, 0] {
+                let mut less = cache(policy.clone(), Some(ceiling), &device);
+                let (taken, most, error) = fill(&mut less, chunks);
+                assert!(taken < calls && most <= ceiling, "{name}: {taken} calls, {most} held");
+                match error {
+                    Some(Error::MemoryCeiling { ceiling: named, held, needed }) => {
+                        assert!(named == ceiling && held <= ceiling && needed > ceiling, "{name}");
+                    }
+                    other => panic!("{name}: {other:?}"),
+                }
+                refused.push(taken);
+            }
+        }
+    }
+    // Some in the first call, and some while tokens are decoded.
+    assert!(refused.contains(&0) && refused.iter().any(|&taken| taken > 3 * SHAPE.layers));
+}
+
+#[test]
+fn a_full_cache_is_refused_before_it_grows() {
+    let device = host();
+    let mut noise = Noise::new(7);
+    // Room for a prompt of 64 and what it is given ahead, and not for a second one.
+    let mut small = cache(Policy::full(), None, &device);
+    for layer in 0..SHAPE.layers {
+        attend(&mut small, layer, &mut noise, 64).unwrap();
+    }
+    let held = small.bytes_held();
+    let mut small = cache(Policy::full(), Some(held), &device);
+    for layer in 0..SHAPE.layers {
+        attend(&mut small, layer, &mut noise, 64).unwrap();
+    }
+    let error = attend(&mut small, 0, &mut noise, 600).unwrap_err().to_string();
+    assert!(error.contains(&format!("ceiling of {held} ")), "{error}");
+    // It goes on within the room it has.
+    for layer in 0..SHAPE.layers {
+        attend(&mut small, layer, &mut noise, 1).unwrap();
+    }
+    assert_eq!((small.tokens_seen(), small.bytes_held()), (vec![65; ROWS], held));
+}
+
+#[test]
+fn copies_are_held_to_the_ceiling_too() {
+    let device = host();
+    let mut noise = Noise::new(9);
+    let policy = Policy::snapkv(Budget::Tokens(BUDGET));
+    let config = CacheConfig::default().with_memory_ceiling(200_000);
+    let mut one = KvCache::with_config(SHAPE, policy, config, &device).unwrap();
+    for layer in 0..SHAPE.layers {
+        let mut random = |heads| noise.tensor([1, heads, 90, SHAPE.head_dim], &device);
+        let (q, k, v) = (random(SHAPE.query_heads), random(SHAPE.kv_heads), random(SHAPE.kv_heads));
+        one.attend(layer, q, k, v, &NoPositionEncoding).unwrap();
+    }
+    let fits = 200_000 / one.bytes_held();
+    assert!(one.fork_rows(fits).is_ok());
+    let error = one.fork_rows(fits + 1).unwrap_err();
+    assert!(matches!(error, Error::MemoryCeiling { ceiling: 200_000, .. }), "{error}");
+}
