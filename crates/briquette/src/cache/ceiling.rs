@@ -14,7 +14,8 @@ pub(super) fn check(ceiling: Option<usize>, held: usize, needed: usize) -> Resul
 }
 
 impl LayerCache {
-    /// Bytes that a call adds to the store, as far as that can be told before anything is computed.
+    /// The least bytes by which a call makes the store grow, before anything is computed. What a compression leaves is not
+    /// known then, and is nothing here.
     pub(super) fn added(
         &self,
         context: Context<'_>,
@@ -23,18 +24,16 @@ impl LayerCache {
     ) -> Result<usize> {
         let store = step.store.as_ref();
         let room = Room::new(context, placed, store, self.window.size())?;
-        let columns = placed.queries.positions.dims()[2];
-        let (held, capacity) = (store.columns(), store.capacity());
-        let needed = held.saturating_add(columns);
-        let due = Due::of(context.policy, placed.arrival.phase);
-        let budget = room.budget.as_ref().and_then(|budget| budget.iter().copied().max());
-        let after = match budget {
-            // What the call itself drops is no longer held behind it.
-            Some(budget) if due.compress => needed.min(budget),
-            _ if held > 0 && needed <= capacity => capacity,
-            _ => room.grown(needed),
+        if room.budget.is_some() && Due::of(context.policy, placed.arrival.phase).compress {
+            return Ok(0);
+        }
+        let needed = store.columns().saturating_add(placed.queries.positions.dims()[2]);
+        let capacity = match placed.arrival.padded {
+            // Room that is there may be kept where padding makes way.
+            true => needed,
+            false if store.columns() > 0 && needed <= store.capacity() => store.capacity(),
+            false => room.grown(needed),
         };
-        let bytes = |columns| store.bytes_of(columns, columns);
-        Ok(bytes(after).saturating_sub(if capacity == 0 { 0 } else { bytes(capacity) }))
+        Ok(store.least_bytes(capacity).saturating_sub(store.bytes()))
     }
 }

@@ -286,6 +286,11 @@ impl Store for DenseStore {
         pairs.saturating_add(self.options.scalar_row_bytes(columns))
     }
 
+    fn least_bytes(&self, capacity: usize) -> usize {
+        let capacity = capacity.max(self.capacity());
+        self.bytes_of(capacity, capacity)
+    }
+
     fn reserve(&mut self, capacity: usize) {
         if capacity <= self.capacity() {
             return;

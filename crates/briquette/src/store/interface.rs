@@ -144,6 +144,12 @@ pub trait Store: Debug + Send + Sync {
     /// share a key and a value are columns of one entry.
     fn bytes_of(&self, entries: usize, columns: usize) -> usize;
 
+    /// The least bytes it takes once there is room for `capacity` columns in all, as far as it can tell.
+    fn least_bytes(&self, capacity: usize) -> usize {
+        let _ = capacity;
+        self.bytes()
+    }
+
     /// Makes room for `capacity` columns in all, if there is less.
     fn reserve(&mut self, capacity: usize);
 

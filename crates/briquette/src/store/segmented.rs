@@ -147,6 +147,15 @@ impl<B: Body> Store for Segmented<B> {
         B::SHARES && self.body.is_some()
     }
 
+    fn least_bytes(&self, capacity: usize) -> usize {
+        if self.columns() == 0 {
+            // It may pack all that comes.
+            return self.bytes();
+        }
+        let tail = self.tail.least_bytes(capacity.saturating_sub(self.body_columns()));
+        self.body.as_ref().map_or(0, B::bytes) + tail
+    }
+
     fn reserve(&mut self, capacity: usize) {
         self.tail.reserve(capacity.saturating_sub(self.body_columns()));
     }
