@@ -29,7 +29,8 @@ struct Model {
 }
 
 impl Model {
-    fn new(device: &Device) -> Self {
+    /// Of so many positions.
+    fn new(positions: usize, device: &Device) -> Self {
         let mut noise = Noise::new(11);
         let mut table = |heads: usize| {
             let numbers = noise.tensor([1, heads, WORDS, SHAPE.head_dim], device);
@@ -39,7 +40,7 @@ impl Model {
         let (queries, keys, values) =
             (tables(SHAPE.query_heads), tables(SHAPE.kv_heads), tables(SHAPE.kv_heads));
         let head = table(SHAPE.query_heads).transpose();
-        let rope = RotaryEmbedding::new(SHAPE.head_dim, 1024, 10_000.0, device).unwrap();
+        let rope = RotaryEmbedding::new(SHAPE.head_dim, positions, 10_000.0, device).unwrap();
         Self { queries, keys, values, head, rope }
     }
 
@@ -128,7 +129,7 @@ fn compare(found: &Given, launched: &Given, grows: bool, what: &str) {
 
 /// Plays so many steps launched and by recordings, and compares them. Returns how many were replayed, and why none were.
 fn play(policy: &Policy, steps: usize, device: &Device, what: &str) -> (usize, Option<String>) {
-    let model = Model::new(device);
+    let model = Model::new(1024, device);
     let (mut cache, mut next) = model.begin(policy, device);
     let mut launched = Vec::new();
     for _ in 0..steps {
@@ -176,7 +177,7 @@ fn replayed_steps_are_launched_ones() {
             let what = format!("{}, {}", policy.name(), backend.name);
             let (replayed, why) = play(&policy, STEPS, &backend.device, &what);
             let alike = match policy.schedule().decode_every {
-                Some(every) => every == 1 && policy.repeats(),
+                Some(every) => every == 1 && policy.steps_alike(),
                 None => policy.store().name() == "dense",
             };
             if backend.name == "flex" || !alike {
@@ -200,5 +201,34 @@ fn recordings_are_made_anew() {
         let two = Policy::ems(Budget::Tokens(BUDGET)).with_window(4);
         let (replayed, why) = play(&two, 24, &backend.device, "ems");
         assert!(replayed >= 12 || backend.name == "flex", "{replayed}, {why:?}");
+    }
+}
+
+/// A replayed token beyond the last position is refused as a launched one is, and nothing is counted.
+#[test]
+fn positions_end() {
+    for backend in backends() {
+        for policy in [Policy::h2o(Budget::Tokens(BUDGET)), Policy::snapkv(Budget::Tokens(BUDGET))]
+        {
+            let model = Model::new(COLUMNS + 10, &backend.device);
+            let (mut cache, first) = model.begin(&policy, &backend.device);
+            let run = |tokens, cache: &mut KvCache| -> Result<_, Error> {
+                Ok(model.forward(tokens, cache)?)
+            };
+            let mut steps = StepGraph::new(&mut cache, first, run);
+            for _ in 0..10 {
+                steps.step().unwrap();
+            }
+            assert_eq!(steps.replayed() > 0, backend.name != "flex", "{}", backend.name);
+            for _ in 0..2 {
+                let error = steps.step().unwrap_err().to_string();
+                let expected = briquette::Error::PositionOverflow {
+                    position: COLUMNS + 10,
+                    max: COLUMNS + 10,
+                };
+                assert_eq!(error, expected.to_string());
+                assert_eq!(steps.cache().tokens_seen()[0], COLUMNS + 10);
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use briquette::{
     KvCache, Result,
-    state::{StateTensor, StateVisitor},
+    state::{Replay, StateTensor, StateVisitor},
 };
 
 use crate::buffer::{Place, of_state, overwrite, put};

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, marker::PhantomData};
 
 use burn::tensor::{Int, Tensor};
 
-use briquette::KvCache;
+use briquette::{KvCache, state::Replay};
 
 use crate::{
     Error,
@@ -25,7 +25,7 @@ const BEFORE: usize = 3;
 /// Each [`step`](Self::step) takes a token a row, gives it to the model, and takes the most likely one as the next:
 ///
 /// ```no_run
-/// # use briquette::KvCache;
+/// # use briquette::{KvCache, state::Replay};
 /// # use briquette_graph::{Error, StepGraph};
 /// # use burn::tensor::{Int, Tensor};
 /// # fn forward(_: Tensor<2, Int>, _: &mut KvCache) -> briquette::Result<Tensor<2>> { unimplemented!() }
@@ -112,16 +112,16 @@ where
     /// Gives the next token of each row to the model, and chooses the most likely one as the one after it.
     ///
     /// # Errors
-    /// What `run` returns; [`Error::Replay`]; [`Error::Recording`] and [`Error::Moved`], after which the cache has to be reset.
+    /// What `run` returns; [`Error::Cache`] for a token beyond the last position; [`Error::Replay`]; [`Error::Recording`] and [`Error::Moved`], after which the cache has to be reset.
     pub fn step(&mut self) -> Result<(), E> {
         self.make_room()?;
         let kind = self.cache.step_kind();
         if let Some((recording, logits)) =
             self.kinds.get(&kind).and_then(|kind| kind.recording.as_ref())
         {
+            self.cache.skip_step().map_err(Error::from)?;
             self.replay(recording)?;
             self.logits = Some(logits.clone());
-            self.cache.skip_step().map_err(Error::from)?;
             self.replayed += 1;
             return Ok(());
         }

@@ -2,7 +2,10 @@
 
 use burn::tensor::{Int, Tensor};
 
-use crate::ops::{Sharing, Tracks};
+use crate::{
+    Result,
+    ops::{Sharing, Tracks},
+};
 
 /// A tensor of a cache's state.
 #[derive(Debug)]
@@ -35,6 +38,48 @@ pub trait StateVisitor {
         self.number(numbers.len());
         numbers.iter().for_each(|&number| self.number(number));
     }
+}
+
+/// What a recording of a step has to know of a cache, and to tell it: for those who record and replay, see the crate
+/// `briquette-graph`. Told what is not so, a cache counts wrongly.
+pub trait Replay {
+    /// Visits all that a decoded token changes but how many tokens were seen, which every step counts on.
+    ///
+    /// A step that leaves all numbers as they were makes the same launches as the step before, on tensors that hold other
+    /// numbers: recorded once, it can be replayed, if its results go where the tensors were.
+    ///
+    /// # Errors
+    /// [`Error::Stage`](crate::Error::Stage) for stages that do not [make alike steps](crate::Policy::steps_alike), for an input check of every token,
+    /// which reads from the device, and for a store that does not say what it holds; [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()>;
+
+    /// The kind of the next decoded token: those that end a local window move its sums, and are of another kind.
+    fn step_kind(&self) -> u64;
+
+    /// Counts a decoded token that a recording has brought. All tensors are taken to be what the step has made of them.
+    ///
+    /// # Errors
+    /// [`Error::PositionOverflow`](crate::Error::PositionOverflow) for a token beyond the positions that the last one was encoded
+    /// with, [`Error::Stage`](crate::Error::Stage) if it is a prompt's. Nothing is counted then.
+    fn skip_step(&mut self) -> Result<()>;
+
+    /// Makes room for so many decoded tokens in each layer of a cache that grows, and lets the device count where they go. What
+    /// it holds and gives stays the same.
+    ///
+    /// # Errors
+    /// [`Error::Stage`](crate::Error::Stage) for a store that cannot.
+    fn open(&mut self, tokens: usize) -> Result<()>;
+
+    /// Lets the host count again.
+    fn close(&mut self);
+
+    /// The tokens there is room for since it was [opened](Self::open), 0 if it is not; `None` if it cannot be, compresses in
+    /// decoding, or encodes positions anew in every call.
+    fn open_columns(&self) -> Option<usize>;
+
+    /// Makes ready for positions below `end`: tables of position encodings that steps ask for reach that far from now on, or
+    /// to their end, so that none is made anew on the way.
+    fn reach(&mut self, end: usize);
 }
 
 pub(crate) fn visit_tracks(tracks: &mut Tracks, visitor: &mut dyn StateVisitor) {

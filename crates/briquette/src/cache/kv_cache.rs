@@ -36,6 +36,8 @@ pub struct KvCache {
     pub(super) positions: Option<(Vec<i64>, Tensor<3, Int>)>,
     /// Tables of positions reach so far at least.
     pub(super) reach: usize,
+    /// The positions that the encoding of the last call has, if they end.
+    pub(super) max_positions: Option<usize>,
     /// What a step that fails goes back to.
     pub(super) under_way: UnderWay,
 }
@@ -87,6 +89,7 @@ impl KvCache {
             batch: None,
             positions: None,
             reach: 0,
+            max_positions: None,
             under_way: UnderWay::default(),
         })
     }
@@ -162,6 +165,7 @@ impl KvCache {
     ) -> Result<Tensor<4>> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
         encoding.check(self.shape.head_dim, &self.device)?;
+        self.max_positions = encoding.max_positions();
         let [batch, _, columns, _] = new.queries.dims();
         let arrival = self.layers[layer].progress().arrive(layer, batch, columns)?;
         let positions = self.positions(&arrival, batch);

@@ -154,7 +154,7 @@ impl QueryWindow {
         Self { size: self.size, ring: self.ring.as_ref().map(repeat) }
     }
 
-    /// See [`KvCache::visit_state`](crate::KvCache::visit_state).
+    /// See [`Replay::visit_state`](crate::state::Replay::visit_state).
     pub(crate) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
         let Some(Ring { slots, held, next, valid }) = &mut self.ring else { return };
         visitor.tensor(StateTensor::Float4(&mut slots.queries));

@@ -4,26 +4,18 @@ use super::{KvCache, compress::Due, layer::LayerCache, progress::Phase};
 use crate::{
     Error, Result,
     policy::PositionMode,
-    state::{StateTensor, StateVisitor},
+    state::{Replay, StateTensor, StateVisitor},
 };
 
-impl KvCache {
-    /// Visits all that a decoded token changes but how many tokens were seen, which every step counts on.
-    ///
-    /// A step that leaves all numbers as they were makes the same launches as the step before, on tensors that hold other
-    /// numbers: recorded once, it can be replayed, if its results go where the tensors were.
-    ///
-    /// # Errors
-    /// [`Error::Stage`] for stages that do not [repeat](crate::Policy::repeats) themselves, for an input check of every token,
-    /// which reads from the device, and for a store that does not say what it holds; [`Error::PromptUnfinished`].
-    pub fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
+impl Replay for KvCache {
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
         self.check_complete()?;
         let refused = |stage, name: &str, reason: &str| Error::Stage {
             stage,
             name: name.to_owned(),
             reason: reason.to_owned(),
         };
-        if !self.policy.repeats() {
+        if !self.policy.steps_alike() {
             return Err(refused(
                 "policy",
                 self.policy.name(),
@@ -59,18 +51,13 @@ impl KvCache {
         Ok(())
     }
 
-    /// The kind of the next decoded token: those that end a local window move its sums, and are of another kind.
-    pub fn step_kind(&self) -> u64 {
+    fn step_kind(&self) -> u64 {
         let local = self.policy.observes().local;
         let ends = |count: usize| local > 0 && count + 1 >= local;
         u64::from(self.layers.first().is_some_and(|layer| ends(layer.local_queries)))
     }
 
-    /// Counts a decoded token that a recording has brought. All tensors are taken to be what the step has made of them.
-    ///
-    /// # Errors
-    /// As [`attend`](Self::attend) for a token that does not fit.
-    pub fn skip_step(&mut self) -> Result<()> {
+    fn skip_step(&mut self) -> Result<()> {
         let batch = self.batch.unwrap_or(0);
         let local = self.policy.observes().local;
         let mut arrivals = Vec::with_capacity(self.layers.len());
@@ -81,6 +68,14 @@ impl KvCache {
                 return Err(Error::Stage { stage: "cache", name, reason });
             }
             arrivals.push(arrival);
+        }
+        let counted = self.policy.positions() != PositionMode::InCache;
+        if let (true, Some(max)) = (counted, self.max_positions) {
+            let seen = arrivals.iter().flat_map(|arrival| arrival.seen()).copied().max();
+            let position = seen.unwrap_or(0).saturating_sub(1);
+            if position >= max {
+                return Err(Error::PositionOverflow { position, max });
+            }
         }
         for (layer, arrival) in self.layers.iter_mut().zip(arrivals) {
             if let Some((host, _)) = &mut self.positions {
@@ -101,12 +96,7 @@ impl KvCache {
         Ok(())
     }
 
-    /// Makes room for so many decoded tokens in each layer of a cache that grows, and lets the device count where they go. What
-    /// it holds and gives stays the same.
-    ///
-    /// # Errors
-    /// [`Error::Stage`] for a store that cannot.
-    pub fn open(&mut self, tokens: usize) -> Result<()> {
+    fn open(&mut self, tokens: usize) -> Result<()> {
         for layer in &mut self.layers {
             if !layer.store.as_mut().is_some_and(|store| store.open(tokens)) {
                 let name = self.policy.store().name().to_owned();
@@ -118,15 +108,12 @@ impl KvCache {
         Ok(())
     }
 
-    /// Lets the host count again.
-    pub fn close(&mut self) {
+    fn close(&mut self) {
         let stores = self.layers.iter_mut().filter_map(|layer| layer.store.as_mut());
         stores.for_each(|store| store.close());
     }
 
-    /// The tokens there is room for since it was [opened](Self::open), 0 if it is not; `None` if it cannot be, compresses in
-    /// decoding, or encodes positions anew in every call.
-    pub fn open_columns(&self) -> Option<usize> {
+    fn open_columns(&self) -> Option<usize> {
         if self.policy.schedule().decode_every.is_some()
             || self.policy.positions() != PositionMode::Written
         {
@@ -136,9 +123,7 @@ impl KvCache {
         self.layers.iter().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// Makes ready for positions below `end`: tables of position encodings that steps ask for reach that far from now on, or
-    /// to their end, so that none is made anew on the way.
-    pub fn reach(&mut self, end: usize) {
+    fn reach(&mut self, end: usize) {
         if self.policy.positions() != PositionMode::InCache {
             self.reach = end;
         }

@@ -120,9 +120,12 @@ impl Policy {
     }
 
     /// Whether its stages make the same launches at every decoded token, if they are asked at all.
-    pub fn repeats(&self) -> bool {
-        let stages =
-            || self.scorer().repeats() && self.allocator().repeats() && self.reducer().repeats();
+    pub fn steps_alike(&self) -> bool {
+        let stages = || {
+            self.scorer().steps_alike()
+                && self.allocator().steps_alike()
+                && self.reducer().steps_alike()
+        };
         self.schedule.decode_every.is_none() || stages()
     }
 

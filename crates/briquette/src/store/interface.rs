@@ -247,7 +247,7 @@ pub trait Store: Debug + Send + Sync {
     /// Counts a column that a replayed step has written.
     fn skip_append(&mut self) {}
 
-    /// Visits what it holds, see [`KvCache::visit_state`](crate::KvCache::visit_state); `false` if it does not say.
+    /// Visits what it holds, see [`Replay::visit_state`](crate::state::Replay::visit_state); `false` if it does not say.
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
         let _ = visitor;
         false

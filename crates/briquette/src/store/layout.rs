@@ -53,7 +53,7 @@ impl Layout {
         longest + longest / 8
     }
 
-    /// See [`KvCache::visit_state`](crate::KvCache::visit_state). Where rows begin is sent to the device when counts change.
+    /// See [`Replay::visit_state`](crate::state::Replay::visit_state). Where rows begin is sent to the device when counts change.
     pub(super) fn visit_state(&self, visitor: &mut dyn StateVisitor) {
         visitor.number(self.width);
         visitor.numbers(&self.counts);

@@ -57,7 +57,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Replaces what is counted of them.
     fn set_tracks(&mut self, tracks: Tracks);
 
-    /// Visits what it holds, see [`KvCache::visit_state`](crate::KvCache::visit_state).
+    /// Visits what it holds, see [`Replay::visit_state`](crate::state::Replay::visit_state).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
 
     /// Bytes held on the device.
