@@ -57,7 +57,7 @@ pub trait Allocator: Any + Debug + Send + Sync {
 
     /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
     /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         false
     }
 

@@ -29,7 +29,7 @@ impl Allocator for Pyramid {
         check::factor("allocate.beta", self.beta)
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@ impl Allocator for Uniform {
         "uniform"
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

@@ -96,7 +96,7 @@ impl Reducer for EmaMerge {
         check::share("reduce.beta", self.beta)
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

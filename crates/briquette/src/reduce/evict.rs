@@ -17,7 +17,7 @@ impl Reducer for Evict {
         true
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

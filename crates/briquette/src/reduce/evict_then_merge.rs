@@ -150,7 +150,7 @@ impl Reducer for EvictThenMerge {
         self.rotate == Rotate::Center
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

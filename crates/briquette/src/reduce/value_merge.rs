@@ -52,7 +52,7 @@ impl Reducer for ValueMerge {
         Observes::column_sums()
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

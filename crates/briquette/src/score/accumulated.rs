@@ -37,7 +37,7 @@ impl Scorer for AccumulatedAttention {
         Observes::column_sums()
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

@@ -76,7 +76,7 @@ impl Scorer for GlobalLocal {
         check::pool(self.pool)
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

@@ -15,7 +15,7 @@ impl Scorer for Recency {
         "recency"
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

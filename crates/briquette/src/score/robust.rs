@@ -35,7 +35,7 @@ impl Scorer for RobustAttention {
         check::share("score.std-share", self.std_share)
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 

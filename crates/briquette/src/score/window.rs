@@ -65,7 +65,7 @@ impl Scorer for WindowAttention {
         matches!(self.heads, HeadMean::Retrieval(_))
     }
 
-    fn repeats(&self) -> bool {
+    fn steps_alike(&self) -> bool {
         true
     }
 
