@@ -152,7 +152,7 @@ fn lloyd_max(bits: u32) -> Vec<f64> {
 fn rotation(channels: usize) -> Vec<Vec<f64>> {
     let inner = (1..=16)
         .rev()
-        .find(|&size: &usize| size.is_power_of_two() && channels % size == 0)
+        .find(|&size: &usize| size.is_power_of_two() && channels.is_multiple_of(size))
         .unwrap();
     let sylvester = |size: usize| {
         let mut h = vec![vec![1.0]];
@@ -191,7 +191,7 @@ fn rotation(channels: usize) -> Vec<Vec<f64>> {
         let mut z = state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58476D1CE4E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D049BB133111EB);
-        if (z ^ (z >> 31)) % 2 == 0 { 1.0 } else { -1.0 }
+        if (z ^ (z >> 31)).is_multiple_of(2) { 1.0 } else { -1.0 }
     };
     let signs: Vec<f64> = (0..channels).map(|_| signs()).collect();
     let row = |r: usize| {
