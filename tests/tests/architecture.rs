@@ -329,10 +329,9 @@ fn src(name: &str) -> PathBuf {
 fn no_files_import_each_other_in_a_circle() {
     for name in CRATES {
         let graph = Crate::read(&src(name)).graph();
-        assert!(
-            graph.values().flatten().count() > graph.len(),
-            "{name}: hardly an import is found"
-        );
+        // Every file but a few at the bottom stands on another.
+        let standing = graph.values().filter(|others| !others.is_empty()).count();
+        assert!(2 * standing >= graph.len(), "{name}: hardly an import is found");
         let circles = circles(&graph);
         assert!(circles.is_empty(), "files of {name} import each other: {circles:#?}");
     }

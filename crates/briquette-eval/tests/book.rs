@@ -125,7 +125,6 @@ fn clone() -> tempfile::TempDir {
         let name = entry.unwrap().file_name().into_string().unwrap();
         copy(&format!("runs/{name}"), &format!("runs/{name}"));
     }
-    copy("README.md", "README.md");
     copy("docs/src/glossary.md", "docs/src/glossary.md");
     copy("docs/src/glossary.md", "TEXT");
     for text in ["FILE", "frankenstein.txt", "the-war-of-the-worlds.txt"] {

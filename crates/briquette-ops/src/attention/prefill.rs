@@ -62,7 +62,8 @@ pub(super) fn attention_by(
     let group = heads / kv_heads;
     let dtype = queries.dtype();
     let precision = Precision::of(&[dtype, keys.dtype()], &queries.device());
-    let old = entries - new;
+    // Where padding has made way there may be fewer entries than queries; positions then tell who sees what.
+    let old = entries.saturating_sub(new);
     let keys = keys.cast(DType::F32).swap_dims(2, 3);
     let values = values.cast(DType::F32);
     let queries = queries.cast(DType::F32) * scale;

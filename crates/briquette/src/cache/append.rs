@@ -52,14 +52,14 @@ impl Step {
         (!new).then(|| outgrown.unwrap_or(store))
     }
 
-    /// A copy of the store as it was before the call, if there was one. If it has grown since the copy has the new room and
-    /// shares it; one that has made way for padding is the one it was.
-    pub(super) fn before(&self, padded: bool) -> Option<Box<dyn Store>> {
+    /// A copy of the store as it was before the call, if there was one. If it has grown since, it is the one that was outgrown
+    /// where that is asked for, and else shares the new room.
+    pub(super) fn before(&self, outgrown: bool) -> Option<Box<dyn Store>> {
         if self.new {
             return None;
         }
         match &self.outgrown {
-            Some(outgrown) if padded => Some(outgrown.clone()),
+            Some(store) if outgrown => Some(store.clone()),
             _ => {
                 let mut store = self.store.clone();
                 store.truncate(self.columns);

@@ -157,11 +157,12 @@ fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
     groups.narrow(2, 0, 1).squeeze_dim(2)
 }
 
-/// The scores with zeros before them: a store may lay entries out with more fillers than it was given.
+/// The scores, right-aligned, with zeros before them: a store may lay entries out with more fillers than it was given, or fewer.
 fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
     let [batch, heads, width] = scores.dims();
     if width >= columns {
-        return scores.clone();
+        // A store may have left columns out that are padding in every row.
+        return scores.clone().narrow(2, width - columns, columns);
     }
     let fillers =
         Tensor::zeros([batch, heads, columns - width], (&scores.device(), scores.dtype()));

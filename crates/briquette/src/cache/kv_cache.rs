@@ -208,7 +208,7 @@ impl KvCache {
             }
         };
         if let Some(before) = under_way.before() {
-            before.remember(layer, || layers[layer].before(&placed, &step));
+            before.remember(layer, || layers[layer].before(context, &placed, &step));
             for (other, _) in &others {
                 before.remember(*other, || layers[*other].clone());
             }

@@ -128,9 +128,11 @@ impl LayerCache {
         self.store = step.undone();
     }
 
-    /// The layer as it was before a call that has computed its outcome.
-    pub(super) fn before(&self, placed: &Placed, step: &Step) -> Self {
-        Self { store: step.before(placed.arrival.padded), ..self.clone() }
+    /// The layer as it was before a call that has computed its outcome. What has made way for padding cannot be cut off
+    /// again, and room that stayed would count where there is a ceiling.
+    pub(super) fn before(&self, context: Context<'_>, placed: &Placed, step: &Step) -> Self {
+        let outgrown = placed.arrival.padded || context.config.memory_ceiling.is_some();
+        Self { store: step.before(outgrown), ..self.clone() }
     }
 
     /// Everything that can fail. All it changes is what stands behind the columns held.
