@@ -30,7 +30,8 @@ const BEFORE: usize = 3;
 /// # use burn::tensor::{Int, Tensor};
 /// # fn forward(_: Tensor<2, Int>, _: &mut KvCache) -> briquette::Result<Tensor<2>> { unimplemented!() }
 /// # fn decode(cache: &mut KvCache, tokens: Tensor<2, Int>) -> Result<(), Error> {
-/// let mut steps = StepGraph::new(cache, tokens, |tokens, cache| forward(tokens, cache));
+/// let run = |tokens, cache: &mut KvCache| Ok::<_, Error>(forward(tokens, cache)?);
+/// let mut steps = StepGraph::new(cache, tokens, run);
 /// for _ in 0..100 {
 ///     steps.step()?;
 ///     println!("{}", steps.tokens());
