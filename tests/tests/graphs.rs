@@ -4,6 +4,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy, Prompt, Schedule, position::RotaryEmbedding,
 };
 use briquette_graph::{Error, StepGraph};
+use briquette_models::prefill;
 use briquette_tests::{
     backends::{Backend, backends},
     in_one_pass,
@@ -229,6 +230,43 @@ fn positions_end() {
                 assert_eq!(error, expected.to_string());
                 assert_eq!(steps.cache().tokens_seen()[0], COLUMNS + 10);
             }
+        }
+    }
+}
+
+/// A whole model: nothing between its layers is sent to the device or read from it.
+#[test]
+fn steps_of_a_model_are_replayed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/ember-7m");
+    for backend in backends() {
+        let model = briquette_models::Model::load(folder, &backend.device, DType::F32).unwrap();
+        for policy in [Policy::h2o(Budget::Tokens(32)), Policy::snapkv(Budget::Tokens(32))] {
+            let prompt: Vec<u32> = (0..90).map(|number| 40 + number * 7 % 200).collect();
+            let begin = || {
+                let mut cache = model.cache(policy.clone()).unwrap();
+                let logits = prefill(&model, &[&prompt], &mut cache, None).unwrap();
+                (cache, logits.argmax(1))
+            };
+            let (mut cache, mut next) = begin();
+            let mut launched = Vec::new();
+            for _ in 0..12 {
+                next = model.forward_last_of_known(next, &mut cache).unwrap().argmax(1);
+                launched.extend(next.clone().try_into_vec_as::<i64>().unwrap());
+            }
+            let (mut cache, first) = begin();
+            let run = |tokens, cache: &mut KvCache| -> Result<_, Box<dyn std::error::Error>> {
+                Ok(model.forward_last_of_known(tokens, cache)?)
+            };
+            let mut steps = StepGraph::new(&mut cache, first, run);
+            let mut replayed = Vec::new();
+            for _ in 0..12 {
+                steps.step().unwrap();
+                replayed.extend(steps.tokens().try_into_vec_as::<i64>().unwrap());
+            }
+            let what = format!("{}, {}", policy.name(), backend.name);
+            assert_eq!(replayed, launched, "{what}");
+            let some = steps.replayed() >= 6;
+            assert_eq!(some, backend.name != "flex", "{what}: {:?}", steps.launched_because());
         }
     }
 }
