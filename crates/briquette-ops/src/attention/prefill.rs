@@ -44,7 +44,7 @@ const BLOCK_NUMBERS: usize = 1 << 22;
 /// is computed in f32. A block reads only the columns its last query can see.
 pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
     let visibility = input.visibility.clone();
-    let old = input.keys.dims()[2] - input.queries.dims()[2];
+    let old = behind(&input);
     attention_by(input, |queries, keys, rows, precision| {
         block_weights(queries, keys, &visibility, rows, old, precision)
     })
@@ -56,14 +56,13 @@ pub(super) fn attention_by(
     input: AttentionInput,
     mut weights: impl FnMut(Tensor<4>, Tensor<4>, Range<usize>, Precision) -> Tensor<4>,
 ) -> AttentionOutput {
+    let old = behind(&input);
     let AttentionInput { queries, keys, values, visibility, scale, .. } = input;
     let [batch, heads, new, head_dim] = queries.dims();
     let [_, kv_heads, entries, _] = keys.dims();
     let group = heads / kv_heads;
     let dtype = queries.dtype();
     let precision = Precision::of(&[dtype, keys.dtype()], &queries.device());
-    // Where padding has made way there may be fewer entries than queries; positions then tell who sees what.
-    let old = entries.saturating_sub(new);
     let keys = keys.cast(DType::F32).swap_dims(2, 3);
     let values = values.cast(DType::F32);
     let queries = queries.cast(DType::F32) * scale;
@@ -103,6 +102,12 @@ pub(super) fn attention_by(
     }
     let output = if outputs.len() == 1 { outputs.remove(0) } else { Tensor::cat(outputs, 2) };
     AttentionOutput { output: output.cast(dtype), column_sums: sums, column_squares: squares }
+}
+
+/// The entries that stand before the queries' own. Where padding has made way there may be fewer entries than queries; positions
+/// then tell who sees what.
+fn behind(input: &AttentionInput) -> usize {
+    input.keys.dims()[2].saturating_sub(input.queries.dims()[2])
 }
 
 /// Zeros behind the columns of `sum`.

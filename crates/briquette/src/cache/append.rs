@@ -192,7 +192,8 @@ fn padding_first(
             (before - count..before).chain(new.map(|column| before + column)).collect()
         };
         let lists: Vec<Vec<usize>> = counts.iter().enumerate().map(of_head).collect();
-        Selection::of_heads(&lists, heads, device)
+        // A call whose queries are all padding has no fewer entries than queries either.
+        Selection::of_heads(&lists, heads, device).widened(columns)
     };
     let tokens = selection(held_before, before.columns());
     let rows = before

@@ -475,7 +475,9 @@ impl<C: Codec> Store for PagedStore<C> {
             self.tail.append(entries, counts);
             return;
         }
-        let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
+        // No fewer entries than queries, if all of these are padding too.
+        let selection =
+            Selection::of_heads(&lists, self.heads(), &self.options.device).widened(new);
         let entries = gather_entries(self.tail.held().followed_by(entries), &selection);
         let capacity = self.tail.capacity().max(entries.columns());
         self.tail.hold(entries, capacity);
