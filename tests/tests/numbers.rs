@@ -234,3 +234,38 @@ fn a_nan_that_nobody_looks_for_stays_in_its_row() {
         }
     }
 }
+
+/// A prompt behind one token, of which the first call brings padding in every row: more queries than there are entries.
+#[test]
+fn padding_alone_behind_fewer_tokens() {
+    for backend in backends() {
+        let device = &backend.device;
+        for policy in policies(&backend) {
+            let what = format!("{}, {}", backend.name, policy.name());
+            let tokens = |noise: &mut Noise, tokens| {
+                let dims = |heads| [ROWS, heads, tokens, SHAPE.head_dim];
+                let heads = [SHAPE.query_heads, SHAPE.kv_heads, SHAPE.kv_heads];
+                heads.map(|heads| noise.tensor(dims(heads), device))
+            };
+            let mut noise = Noise::new(8);
+            let (first, padding) = (tokens(&mut noise, 1), tokens(&mut noise, 2));
+            let (rest, next) = (tokens(&mut noise, 6), tokens(&mut noise, 1));
+            let mut found = cache(policy.clone(), DType::F32, device);
+            let mut expected = cache(policy, DType::F32, device);
+            give(&mut found, first.clone());
+            give(&mut expected, first);
+
+            found.begin_prompt(Prompt::new(8).left_padding(vec![2; ROWS])).unwrap();
+            let nothing = give(&mut found, padding);
+            assert!(nothing.iter().all(|&number| number == 0.0), "{what}: {nothing:?}");
+            expected.begin_prompt(Prompt::new(6)).unwrap();
+            for qkv in [rest, next] {
+                let both = [&mut found, &mut expected].map(|cache| give(cache, qkv.clone()));
+                for (found, expected) in both[0].iter().zip(&both[1]) {
+                    assert!((found - expected).abs() < 1e-4, "{what}: {found}, {expected}");
+                }
+            }
+            assert_eq!(found.kept_positions(0).unwrap(), expected.kept_positions(0).unwrap());
+        }
+    }
+}
