@@ -1,4 +1,4 @@
-/// What keeps a step from being run or replayed.
+/// The reason why a step is not run or replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -11,10 +11,10 @@ use briquette::{
 
 use crate::buffer::{Place, of_state, overwrite, put};
 
-/// What a cache is before or after a step.
+/// A cache before or after a step.
 #[derive(Default)]
 pub(crate) struct State {
-    /// What decides on the host what the next step launches.
+    /// The numbers that decide on the host what the next step launches.
     pub(crate) numbers: Vec<usize>,
     /// Where tensors lie; `None` for one that lies on no device of CubeCL's.
     pub(crate) places: Vec<Option<Place>>,
@@ -41,7 +41,7 @@ impl State {
 /// The tensors that steps make anew, as they were before a step: what comes of it is written over them.
 #[derive(Default)]
 pub(crate) struct Pins {
-    /// Which of the state's they are, ascending.
+    /// The places of these tensors in the state, ascending.
     numbers: BTreeSet<usize>,
     /// Those of the step that is running, in the same order.
     buffers: Vec<CubeTensor>,

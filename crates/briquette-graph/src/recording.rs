@@ -25,7 +25,7 @@ impl Recorder {
         self.0.start_capture().map_err(|error| error.to_string())
     }
 
-    /// What was recorded.
+    /// Ends the recording and returns it.
     pub(crate) fn end(&self) -> Result<Recording, String> {
         let graph = self.0.stop_capture().map_err(|error| error.to_string())?;
         Ok(Recording(graph))

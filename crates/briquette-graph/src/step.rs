@@ -45,7 +45,7 @@ const BEFORE: usize = 3;
 /// 64 tokens or more at a time. What it gives is, bit for bit, what the launched step gives. Others run as they are; so
 /// do all where the device has no graphs.
 ///
-/// What the model does may depend on nothing but the tokens and the cache: a recording repeats what it did the first time,
+/// The model may depend on nothing but the tokens and the cache: a recording repeats what it did the first time,
 /// numbers on the host among it. Reading from the device in a step, or sending to it, cannot be recorded.
 pub struct StepGraph<'a, R> {
     cache: &'a mut KvCache,
@@ -113,7 +113,7 @@ where
     /// Gives the next token of each row to the model, and chooses the most likely one as the one after it.
     ///
     /// # Errors
-    /// What `run` returns; [`Error::Cache`] for a token beyond the last position; [`Error::Replay`]; [`Error::Recording`] and [`Error::Moved`], after which the cache has to be reset.
+    /// The errors of `run`; [`Error::Cache`] for a token beyond the last position; [`Error::Replay`]; [`Error::Recording`] and [`Error::Moved`], after which the cache has to be reset.
     pub fn step(&mut self) -> Result<(), E> {
         self.make_room()?;
         let kind = self.cache.step_kind();

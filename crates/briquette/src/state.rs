@@ -1,4 +1,4 @@
-//! What a decode step changes of a cache, for those who record a step and replay it.
+//! The state of a cache that a decode step changes, for those who record a step and replay it.
 
 use burn::tensor::{Int, Tensor};
 
@@ -40,8 +40,8 @@ pub trait StateVisitor {
     }
 }
 
-/// What a recording of a step has to know of a cache, and to tell it: for those who record and replay, see the crate
-/// `briquette-graph`. Told what is not so, a cache counts wrongly.
+/// Everything that a recording of a step has to know of a cache, and to tell it: for those who record and replay, see the
+/// crate `briquette-graph`. Told what is not so, a cache counts wrongly.
 pub trait Replay {
     /// Visits all that a decoded token changes but how many tokens were seen, which every step counts on.
     ///

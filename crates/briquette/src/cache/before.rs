@@ -1,4 +1,4 @@
-//! What a cache was before a step that is under way.
+//! A cache as it was before a step that is under way.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl UnderWay {
         std::mem::replace(self, outer).0
     }
 
-    /// What was before it.
+    /// The cache as it was before it.
     pub(super) fn before(&mut self) -> Option<&mut Before> {
         self.0.as_deref_mut()
     }

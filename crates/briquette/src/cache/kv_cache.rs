@@ -38,7 +38,7 @@ pub struct KvCache {
     pub(super) reach: usize,
     /// The positions that the encoding of the last call has, if they end.
     pub(super) max_positions: Option<usize>,
-    /// What a step that fails goes back to.
+    /// The state that a failed step goes back to.
     pub(super) under_way: UnderWay,
 }
 

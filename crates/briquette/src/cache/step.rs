@@ -7,12 +7,12 @@ impl KvCache {
     /// them back if it fails: the cache then goes on as if the step had never been, in the layers before the one that failed
     /// too.
     ///
-    /// What is remembered shares its buffers with the cache until the step ends. A call that only appends costs nothing
+    /// The remembered layers share their buffers with the cache until the step ends. A call that only appends costs nothing
     /// more. One that compresses costs a copy of what its layer held, and until the step ends that copy; a layer that is
     /// called twice in one step is copied too. Room that was made for tokens of a failed step may stay.
     ///
     /// # Errors
-    /// What `calls` returns.
+    /// The error of `calls`.
     pub fn step<T, E>(
         &mut self,
         calls: impl FnOnce(&mut Self) -> std::result::Result<T, E>,
