@@ -25,11 +25,14 @@ const BEFORE: usize = 3;
 /// Each [`step`](Self::step) takes a token a row, gives it to the model, and takes the most likely one as the next:
 ///
 /// ```no_run
-/// # use briquette::{KvCache, state::Replay};
+/// # use briquette::KvCache;
 /// # use briquette_graph::{Error, StepGraph};
 /// # use burn::tensor::{Int, Tensor};
-/// # fn forward(_: Tensor<2, Int>, _: &mut KvCache) -> briquette::Result<Tensor<2>> { unimplemented!() }
-/// # fn decode(cache: &mut KvCache, tokens: Tensor<2, Int>) -> Result<(), Error> {
+/// # fn decode(
+/// #     cache: &mut KvCache,
+/// #     tokens: Tensor<2, Int>,
+/// #     forward: impl Fn(Tensor<2, Int>, &mut KvCache) -> briquette::Result<Tensor<2>>,
+/// # ) -> Result<(), Error> {
 /// let run = |tokens, cache: &mut KvCache| Ok::<_, Error>(forward(tokens, cache)?);
 /// let mut steps = StepGraph::new(cache, tokens, run);
 /// for _ in 0..100 {
@@ -68,10 +71,19 @@ pub struct StepGraph<'a, R> {
 
 impl<R> Drop for StepGraph<'_, R> {
     fn drop(&mut self) {
-        if let (Some(_), Some(recorder)) = (self.prepared, &self.recorder) {
+        self.forget();
+        self.cache.close();
+    }
+}
+
+impl<R> StepGraph<'_, R> {
+    /// Forgets all recordings, and one that is being made ready.
+    fn forget(&mut self) {
+        self.kinds.clear();
+        if let (Some(_), Some(recorder)) = (self.prepared.take(), &self.recorder) {
+            // There is nothing in it.
             drop(recorder.end());
         }
-        self.cache.close();
     }
 }
 
@@ -265,13 +277,13 @@ where
 
     /// Records a step, and runs it.
     fn record(&mut self, kind: u64) -> Result<(), E> {
+        let before = State::of(self.cache).map_err(Error::from)?;
         self.prepared = None;
         let Some(recorder) = &self.recorder else { return self.launch() };
         if let Err(error) = recorder.begin() {
             self.give_up(error);
             return self.launch();
         }
-        let before = State::of(self.cache).map_err(Error::from)?;
         let found = self.pinned();
         if let Ok(logits) = &found {
             self.take(logits.clone());
@@ -300,15 +312,6 @@ where
         // only given out as copies; and scratch memory, which CubeCL keeps for it. This is not `Send`.
         #[allow(unsafe_code)]
         unsafe { recording.replay() }.map_err(Error::Replay)
-    }
-
-    /// Forgets all recordings, and one that is being made ready.
-    fn forget(&mut self) {
-        self.kinds.clear();
-        if let (Some(_), Some(recorder)) = (self.prepared.take(), &self.recorder) {
-            // There is nothing in it.
-            drop(recorder.end());
-        }
     }
 
     fn give_up(&mut self, why: String) {
