@@ -15,8 +15,8 @@ use crate::check::Check;
 /// The threshold of a row that has evicted nothing so far: no cosine is as low.
 const NONE_YET: f32 = -4.0;
 
-/// What evicted entries weigh in those that they are merged into, and the thresholds they are held against: D2O (Wan et
-/// al., 2024, Eq. 5 to 9). The threshold of a batch row is the mean of the similarities of all that is evicted now, and
+/// The weights of evicted entries in those that they are merged into, and the thresholds they are held against: D2O (Wan et
+/// al., 2024, Eq. 9 to 12). The threshold of a batch row is the mean of the similarities of all that is evicted now, and
 /// from the second time on an exponential moving average of those means; it stays as it is where nothing is evicted. What is
 /// as similar weighs exp(similarity), else nothing. Returns weights, `[batch, heads, evicted]`, and thresholds,
 /// `[batch, 1]`, both f32; the threshold of a row that has evicted nothing so far is −4.

@@ -65,7 +65,7 @@ impl Places {
     }
 }
 
-/// What each query head computes, `[batch · query_heads]`. Estimates are made for all heads if one wants them.
+/// The entries that each query head attends to, `[batch · query_heads]`. Estimates are made for all heads if one wants them.
 pub(super) fn picked(
     input: &AttentionInput,
     patterns: &[HeadPattern],

@@ -60,7 +60,7 @@ pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionO
     }))
 }
 
-/// What is added to scores, made on the host.
+/// The masks that are added to scores, made on the host.
 struct Masks<'a> {
     places: &'a Places,
     seen: &'a [Seen],

@@ -16,7 +16,7 @@ pub struct EmaInput<'a> {
     pub beta: f64,
 }
 
-/// What evicted entries weigh in those that they are merged into.
+/// The weights of evicted entries in those that they are merged into.
 #[derive(Clone, Debug)]
 pub struct EmaOutput {
     /// Zero drops an entry, f32, `[batch, kv_heads, evicted]`.

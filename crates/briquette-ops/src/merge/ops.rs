@@ -38,7 +38,7 @@ pub trait MergeOps: Debug + Send + Sync {
         weighted::merge(input, |input| self.accumulate(input))
     }
 
-    /// What evicted entries weigh in those that they are merged into: D2O, Eq. 9 to 12. See [`EmaInput`] for shapes.
+    /// The weights of evicted entries in those that they are merged into: D2O, Eq. 9 to 12. See [`EmaInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

@@ -25,10 +25,10 @@ pub struct EmaMerge {
     /// Which of the evicted are merged.
     #[serde(default, skip_serializing_if = "is_default")]
     pub threshold: Threshold,
-    /// What entries are compared by (Table 9).
+    /// The rows that entries are compared by (Table 9).
     #[serde(default, skip_serializing_if = "is_default")]
     pub compare: Compare,
-    /// What a kept entry and those merged into it weigh (Table 9).
+    /// The weights of a kept entry and of those merged into it (Table 9).
     #[serde(default, skip_serializing_if = "is_default")]
     pub weights: EmaWeights,
 }
