@@ -58,6 +58,11 @@ impl Plain {
         fits
     }
 
+    /// Whether the next column is padding in all rows.
+    fn next_is_padding(&self) -> bool {
+        self.prompt.is_some_and(|(_, padding, arrived)| padding.iter().all(|&p| arrived < p))
+    }
+
     /// Whether these columns can come; if they can, they have.
     fn attend(&mut self, columns: usize) -> bool {
         let first = self.seen.is_none_or(|seen| seen == [0; ROWS]);
@@ -302,6 +307,8 @@ fn play(policy: Policy, calls: &[Call]) {
                 }
                 (taken, found)
             }
+            // NaN in padding is nothing to any cache.
+            Call::Bad(Bad::NaN) if plain.next_is_padding() => continue,
             Call::Bad(kind) => {
                 let found = bad(&mut cache, &mut numbers, *kind);
                 // Before the first token any number of rows will do.
