@@ -7,7 +7,7 @@ use briquette_ops::{
     LinearInput, LinearOps, MergeInput, MergeOps, MomentsInput, MomentsOutput, NearestInput,
     NearestOutput, OpError, Ops, PackInput, PadInput, Reference, RegroupInput, RegroupOutput,
     Result, RmsNormInput, RmsNormOutput, RotaryTables, RowWeightsInput, SelectInput, SelectOps,
-    Selection, Split, WindowInput,
+    Selection, SparseAttentionInput, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -33,6 +33,7 @@ use crate::{
     rotary::rotate,
     row_weights::row_weights,
     select::{SelectOutput, select},
+    sparse_attention::sparse_attention,
     window::{window_moments, window_weights},
 };
 
@@ -56,6 +57,15 @@ impl AttentionOps for Kernels {
             false => attention_of_prompt(&input),
         };
         self.fallbacks.or(found, || Reference.attention(input))
+    }
+
+    /// Tensor operations where column sums are wanted, or where padding has made way and there are fewer entries than queries.
+    fn sparse_attention(&self, input: SparseAttentionInput) -> Result<AttentionOutput> {
+        let of_columns = input.attention.column_sums || input.attention.column_squares;
+        if of_columns || input.attention.keys.dims()[2] < input.attention.queries.dims()[2] {
+            return Reference.sparse_attention(input);
+        }
+        self.fallbacks.or(sparse_attention(&input), || Reference.sparse_attention(input))
     }
 
     fn decode(&self, input: &DecodeInput) -> Result<Option<DecodeOutput>> {

@@ -42,6 +42,7 @@ mod rows;
 mod scan;
 mod select;
 mod shared_attention;
+mod sparse_attention;
 mod split;
 mod tile;
 mod tracks;
@@ -73,6 +74,7 @@ pub use rms_norm::rms_norm;
 pub use rotary::rotate;
 pub use row_weights::row_weights;
 pub use select::{SelectOutput, select};
+pub use sparse_attention::sparse_attention;
 pub use window::{window_moments, window_weights};
 
 /// Whether the kernels run on this device.

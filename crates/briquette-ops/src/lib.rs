@@ -32,7 +32,8 @@ mod unit;
 pub use attention::{
     AttentionInput, AttentionOps, AttentionOutput, ClusteredKv, DecodeInput, DecodeOutput, DenseKv,
     HeadPattern, KvLayout, MomentsInput, MomentsOutput, PackedGroups, QuantizedKv, RaggedKv,
-    RotaryTables, SparseAttentionInput, Tail, Visibility, WindowInput, closest_patterns, rotate,
+    RotaryTables, SparseAttentionInput, SparseMap, SparseTiles, Tail, Visibility, WindowInput,
+    closest_patterns, rotate,
 };
 pub use block::{Activation, BlockOps, GatedInput, RmsNormInput, RmsNormOutput, gated, rms_norm};
 pub use cluster::{

@@ -9,7 +9,7 @@ use burn::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::launch::launch;
+use super::launch::{Mask, launch};
 
 /// The kernel as operations of a backend.
 #[backend_extension(Cube, Autodiff: cfg(feature = "autodiff"), Fusion: cfg(feature = "fusion"))]
@@ -35,9 +35,9 @@ pub(super) trait AttentionBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What both will return, for a fusion that has not run them yet.
+/// What all will return, for a fusion that has not run them yet.
 #[cfg(feature = "fusion")]
-fn outputs(queries: &TensorSpec) -> (TensorSpec, TensorSpec) {
+pub(crate) fn outputs(queries: &TensorSpec) -> (TensorSpec, TensorSpec) {
     let shape = &queries.shape;
     let sums = Shape::from([shape[0], shape[1], shape[2]]);
     (queries.clone(), TensorSpec::new(sums, DType::F32))
@@ -50,7 +50,7 @@ impl AttentionBackend for CubeBackend {
         values: FloatTensor<Self>,
         scale: f32,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        launch([queries, keys, values], None, scale)
+        launch([queries, keys, values], Mask::Causal, scale)
     }
 
     fn attention_by_position(
@@ -61,6 +61,7 @@ impl AttentionBackend for CubeBackend {
         entry_positions: IntTensor<Self>,
         scale: f32,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        launch([queries, keys, values], Some([query_positions, entry_positions]), scale)
+        let positions = [query_positions, entry_positions];
+        launch([queries, keys, values], Mask::Positions(positions), scale)
     }
 }

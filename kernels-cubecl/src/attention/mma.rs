@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::INVISIBLE;
+use super::{INVISIBLE, pattern::Pattern};
 use crate::tile::mma::{
     CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a, rows_of_b,
 };
@@ -17,6 +17,8 @@ pub(crate) struct Tiles {
     pub(crate) keys: usize,
     /// Whether positions say who sees what.
     pub(crate) by_position: bool,
+    /// Whether a pattern says which tiles are computed, and what is seen within.
+    pub(crate) sparse: bool,
 }
 
 /// See [`super::attention`]. Rows of queries, keys and values are contiguous and 16-byte aligned.
@@ -28,13 +30,14 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     values: &Tensor<Chunk<E>>,
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
+    pattern: &ComptimeOption<Pattern>,
     output: &mut Tensor<Pair<E>>,
     log_sum_exp: &mut Tensor<f32>,
     scale: f32,
     #[comptime] tiles: Tiles,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Tiles { head_dim, planes, tall, keys: block, by_position } = tiles;
+    let Tiles { head_dim, planes, tall, keys: block, by_position, sparse } = tiles;
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
     let own = comptime!(tall * 16);
@@ -104,7 +107,17 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     if comptime!(!by_position) {
         seen = (first + rows + old).min(entries);
     }
-    let blocks = seen.div_ceil(block);
+    let mut blocks = seen.div_ceil(block);
+    let mut start = 0usize.runtime();
+    let mut list = 0usize.runtime();
+    let mut words = 0usize.runtime();
+    if comptime!(sparse) {
+        let pattern = pattern.as_ref().unwrap();
+        list = pattern.list(batch, head, first);
+        words = pattern.words(batch, head);
+        blocks = pattern.count(list);
+        start = pattern.first_key(list, 0);
+    }
 
     let per_pass = comptime!((block * chunks).div_ceil(units));
     let whole_passes = comptime!((block * chunks).is_multiple_of(units));
@@ -113,7 +126,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     #[unroll]
     for pass in 0..per_pass {
         let index = unit + pass * units;
-        let row = (index / chunks).min(entries - 1);
+        let row = (start + index / chunks).min(entries - 1);
         let chunk = index % chunks;
         if whole_passes || index < block * chunks {
             key_stage[(index / chunks) * pitch + chunk] =
@@ -123,25 +136,34 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
         }
     }
     if comptime!(by_position) && unit < block {
-        let place = position_start + unit.min(entries - 1) * entry_positions.stride(2);
+        let row = (start + unit).min(entries - 1);
+        let place = position_start + row * entry_positions.stride(2);
         positions[unit] = i32::cast_from(entry_positions[place]);
     }
     sync_cube();
 
     for number in 0..blocks {
-        let base = number * block;
+        let mut base = number * block;
+        let mut next = base + block;
+        let mut bits_set = true.runtime();
         let stage = number % 2 * block;
         let other = block - stage;
         let more = number + 1 < blocks;
+        if comptime!(sparse) {
+            let pattern = pattern.as_ref().unwrap();
+            base = pattern.first_key(list, number);
+            next = pattern.first_key(list, (number + 1).min(blocks - 1));
+            bits_set = pattern.is_whole(list, number);
+        }
         if more {
             #[unroll]
             for pass in 0..per_pass {
                 let index = unit + pass * units;
-                let row = (base + block + index / chunks).min(entries - 1);
+                let row = (next + index / chunks).min(entries - 1);
                 ahead[pass] = keys[(key_start + row * keys.stride(2)) / CHUNK + index % chunks];
             }
             if comptime!(by_position) && unit < block {
-                let row = (base + block + unit).min(entries - 1);
+                let row = (next + unit).min(entries - 1);
                 let place = position_start + row * entry_positions.stride(2);
                 positions[other + unit] = i32::cast_from(entry_positions[place]);
             }
@@ -173,7 +195,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                 if whole_passes || index < block * chunks {
                     key_stage[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
                 }
-                let row = (base + block + index / chunks).min(entries - 1);
+                let row = (next + index / chunks).min(entries - 1);
                 ahead[pass] =
                     values[(value_start + row * values.stride(2)) / CHUNK + index % chunks];
             }
@@ -196,7 +218,14 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                         let score = &mut scores[half / 2 * long + tile];
                         let mut pair = score[half % 2];
                         let own = pair.extract(side);
-                        let hidden = hidden || position > row_positions[half];
+                        let mut hidden = hidden || position > row_positions[half];
+                        if comptime!(sparse) {
+                            if !bits_set && !hidden {
+                                let pattern = pattern.as_ref().unwrap();
+                                hidden =
+                                    !pattern.sees(words, column, row_positions[half], position);
+                            }
+                        }
                         pair.insert(side, select(hidden, INVISIBLE, own));
                         score[half % 2] = pair;
                     }

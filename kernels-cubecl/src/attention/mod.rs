@@ -3,12 +3,16 @@ mod extension;
 mod gradient;
 mod launch;
 mod mma;
+mod pattern;
 mod tiled;
 
 use briquette_ops::{AttentionInput, Result, Visibility};
 use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::extension::AttentionBackend;
+#[cfg(feature = "fusion")]
+pub(crate) use self::extension::outputs;
+pub(crate) use self::launch::{FEWEST_QUERIES, Mask, launch};
 use crate::check::Check;
 
 /// What a score is where the query does not see the key: its weight underflows to an exact zero.
@@ -80,7 +84,7 @@ fn check(input: &AttentionInput) -> Result<()> {
     let [batch, heads, new, _] = input.queries.dims();
     check.tensors(7)?;
     // The most cubes of either way to launch.
-    let blocks = new.div_ceil(launch::FEWEST_QUERIES);
+    let blocks = new.div_ceil(FEWEST_QUERIES);
     check.cubes([blocks.max(heads), blocks.max(heads), batch])
 }
 

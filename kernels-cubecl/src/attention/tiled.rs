@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::INVISIBLE;
+use super::{INVISIBLE, pattern::Pattern};
 use crate::tile::portable::{OWN, SIDE, UNITS, products, rows_of, slices};
 
 /// Keys whose values are in shared memory at a time.
@@ -15,11 +15,13 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
     values: &Tensor<K>,
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
+    pattern: &ComptimeOption<Pattern>,
     output: &mut Tensor<Q>,
     log_sum_exp: &mut Tensor<f32>,
     scale: f32,
     #[comptime] head_dim: usize,
     #[comptime] by_position: bool,
+    #[comptime] sparse: bool,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
     let channels = comptime!(head_dim.div_ceil(8));
@@ -69,8 +71,23 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
     if comptime!(!by_position) {
         seen = (first + SIDE + old).min(entries);
     }
-    let mut base = 0usize.runtime();
-    while base < seen {
+    let mut count = seen.div_ceil(SIDE);
+    let mut list = 0usize.runtime();
+    let mut words = 0usize.runtime();
+    if comptime!(sparse) {
+        let pattern = pattern.as_ref().unwrap();
+        list = pattern.list(batch, head, first);
+        words = pattern.words(batch, head);
+        count = pattern.count(list);
+    }
+    for number in 0..count {
+        let mut base = number * SIDE;
+        let mut whole = true.runtime();
+        if comptime!(sparse) {
+            let pattern = pattern.as_ref().unwrap();
+            base = pattern.first_key(list, number);
+            whole = pattern.is_whole(list, number);
+        }
         let mut scores = products::<Q, K>(
             queries,
             query_rows,
@@ -94,8 +111,15 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
             #[unroll]
             for row in 0..2usize {
                 let own = row * 4 + column;
+                let mut hidden = hidden || position > positions[row];
+                if comptime!(sparse) {
+                    if !whole && !hidden {
+                        let pattern = pattern.as_ref().unwrap();
+                        hidden = !pattern.sees(words, entry, positions[row], position);
+                    }
+                }
                 let score = scores[own] * scale;
-                scores[own] = select(hidden || position > positions[row], INVISIBLE, score);
+                scores[own] = select(hidden, INVISIBLE, score);
             }
         }
 
@@ -161,7 +185,6 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
             }
             sync_cube();
         }
-        base += SIDE;
     }
 
     #[unroll]

@@ -19,5 +19,6 @@ mod rotate;
 mod scores;
 mod select;
 mod shared_attention;
+mod sparse_attention;
 mod stores;
 mod window_scores;

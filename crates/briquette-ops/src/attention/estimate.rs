@@ -1,12 +1,13 @@
 //! The weights that the pattern of a head picks, from an estimate of all of them.
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData, activation::softmax};
 
 use super::{
     pattern::{ANTIDIAGONAL_BLOCK, HeadPattern, POOLED_BLOCK},
     prefill::AttentionInput,
     seen::{Seen, covering, highest},
     visibility::Visibility,
+    weights::INVISIBLE,
     window::{WindowInput, window_weights},
 };
 use crate::{
@@ -53,13 +54,13 @@ impl Places {
     }
 
     /// One more than the last position.
-    fn end(&self) -> usize {
+    pub(super) fn end(&self) -> usize {
         let all = self.queries.iter().chain(&self.entries).flatten();
         all.copied().max().map_or(0, |last| (last + 1).max(0) as usize)
     }
 
     /// The first position of a query.
-    fn start(&self) -> usize {
+    pub(super) fn start(&self) -> usize {
         let all = self.queries.iter().flatten().copied().filter(|&position| position >= 0);
         all.min().unwrap_or(0) as usize
     }
@@ -218,38 +219,47 @@ fn antidiagonal(
         places.entries.iter().map(|positions| held(positions, 0, columns)).collect();
     let of_queries: Vec<Vec<bool>> =
         places.queries.iter().map(|positions| held(positions, grid.from, rows)).collect();
-    let mut seen = vec![Vec::with_capacity(grid.rows * grid.columns); batch * heads];
+    let device = queries.device();
+    let on = |numbers: Vec<f32>, dims: [usize; 4]| {
+        Tensor::<4>::from_data(TensorData::new(numbers, dims), (&device, DType::F32))
+    };
+    let group = heads / kv_heads;
+    let bias = |visible: bool| if visible { 0.0 } else { INVISIBLE as f32 };
+    let of_head = |list: usize| list / heads * kv_heads + list % heads / group;
+    let of_keys = (0..batch * heads).flat_map(|list| of_keys[of_head(list)].iter());
+    let of_keys = on(of_keys.map(|&held| bias(held)).collect(), [batch, heads, 1, columns]);
+    let counted = of_queries.iter().flatten().map(|&held| f32::from(u8::from(held)));
+    let counted = on(counted.collect(), [batch, 1, rows, 1]);
+    let last_block = (0..groups * groups).map(|place| bias(place % groups <= place / groups));
+    let last_block = on(last_block.collect(), [1, 1, groups, groups]);
     // One block of queries at a time, so that a long prompt has no matrix of groups.
+    let mut all = Vec::with_capacity(grid.rows);
     for block in 0..grid.rows {
-        let first = block * groups;
-        let end = (grid.from + block + 1) * groups;
-        let scores = products(
-            queries.clone().narrow(2, first, groups),
-            keys.clone().narrow(2, 0, end),
-            input.scale / stride as f64,
-        )?;
-        for (list, scores) in scores.chunks(groups * end).enumerate() {
-            let (row, head) = (list / heads, list % heads);
-            let of_keys = &of_keys[row * kv_heads + head / (heads / kv_heads)];
-            let mut sums = vec![0.0_f32; grid.columns];
-            for (group, scores) in scores.chunks(end).enumerate() {
-                if !of_queries[row][first + group] {
-                    continue;
-                }
-                let last = grid.from * groups + first + group;
-                let visible = || (0..=last).filter(|&column| of_keys[column]);
-                let largest =
-                    visible().map(|column| scores[column]).fold(f32::NEG_INFINITY, f32::max);
-                let power = |column: usize| (scores[column] - largest).exp();
-                let total: f32 = visible().map(power).sum();
-                for column in visible() {
-                    sums[column / groups] += power(column) / total;
-                }
-            }
-            seen[list].extend(covering(&sums, &[0, grid.from + block], threshold));
-        }
+        let (first, blocks) = (block * groups, grid.from + block + 1);
+        let end = blocks * groups;
+        let queries = queries.clone().narrow(2, first, groups);
+        let queries = queries.reshape([batch, kv_heads, group * groups, stride * head_dim]);
+        let keys = keys.clone().narrow(2, 0, end).swap_dims(2, 3);
+        let scores = precise_product(queries * (input.scale / stride as f64), keys);
+        let scores = scores.reshape([batch, heads, groups, end]);
+        let before = Tensor::zeros([1, 1, groups, end - groups], (&device, DType::F32));
+        let causal = Tensor::cat(vec![before, last_block.clone()], 3);
+        let scores = scores + of_keys.clone().narrow(3, 0, end) + causal;
+        let weights = softmax(scores, 3) * counted.clone().narrow(2, first, groups);
+        let sums = weights.sum_dim(2).reshape([batch, heads, blocks, groups]).sum_dim(3);
+        let rest = Tensor::zeros([batch, heads, grid.columns - blocks, 1], (&device, DType::F32));
+        all.push(Tensor::cat(vec![sums, rest], 2).swap_dims(2, 3));
     }
-    Ok(seen.into_iter().map(|seen| grid.seen(seen)).collect())
+    let sums = Tensor::cat(all, 2).try_into_vec_as::<f32>().map_err(failed)?;
+    let found = sums.chunks(grid.rows * grid.columns).map(|sums| {
+        let of_blocks = sums.chunks(grid.columns).enumerate();
+        grid.seen(
+            of_blocks
+                .flat_map(|(block, sums)| covering(sums, &[0, grid.from + block], threshold))
+                .collect(),
+        )
+    });
+    Ok(found.collect())
 }
 
 /// Blocks of so many tokens, by position.

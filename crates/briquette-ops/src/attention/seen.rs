@@ -12,6 +12,32 @@ pub(super) enum Seen {
 }
 
 impl Seen {
+    /// The columns that every query sees, of entries at these positions.
+    pub(super) fn columns<'a>(
+        &'a self,
+        entries: &'a [i64],
+    ) -> Box<dyn Iterator<Item = usize> + 'a> {
+        let below = |end: usize| {
+            let there = move |entry: &i64| (0..end as i64).contains(entry);
+            (0..entries.len()).filter(move |&column| there(&entries[column]))
+        };
+        match self {
+            Self::All => Box::new(0..entries.len()),
+            Self::Ends { first, .. } => Box::new(below(*first)),
+            Self::Lines { columns, .. } => Box::new(places(columns)),
+            Self::Blocks { .. } => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// The distances, of so many, at which every query sees.
+    pub(super) fn distances(&self, end: usize) -> Box<dyn Iterator<Item = usize> + '_> {
+        match self {
+            Self::Ends { recent, .. } => Box::new(0..end.min(*recent)),
+            Self::Lines { distances, .. } => Box::new(places(distances)),
+            Self::All | Self::Blocks { .. } => Box::new(std::iter::empty()),
+        }
+    }
+
     /// Whether the query at one position sees the entry in `column`, which stands at another.
     pub(super) fn sees(&self, query: i64, column: usize, entry: i64) -> bool {
         if entry < 0 || entry > query {
@@ -27,6 +53,11 @@ impl Seen {
             }
         }
     }
+}
+
+/// The places that were picked.
+fn places(picked: &[bool]) -> impl Iterator<Item = usize> + '_ {
+    picked.iter().enumerate().filter_map(|(place, &picked)| picked.then_some(place))
 }
 
 /// The first of the highest scores are picked: as many as `count`, those of -∞ never.

@@ -7,6 +7,7 @@ use super::{
     pattern::HeadPattern,
     prefill::{AttentionInput, AttentionOutput, attention_by},
     seen::Seen,
+    tiles::SparseTiles,
     weights::INVISIBLE,
 };
 use crate::{
@@ -23,30 +24,49 @@ pub struct SparseAttentionInput {
     pub patterns: Vec<HeadPattern>,
 }
 
-/// Attention under the masks of the heads' patterns. It masks and saves nothing: all products are computed.
-pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionOutput> {
-    let SparseAttentionInput { attention: input, patterns } = input;
-    let heads = input.queries.dims()[1];
-    if patterns.len() != heads {
-        return Err(OpError::Shape {
-            operation: "sparse attention",
-            tensor: "patterns",
-            found: vec![patterns.len()],
-            expected: vec![heads],
-        });
+impl SparseAttentionInput {
+    /// The weights that are to be computed, from an estimate of all of them, in the form in which a kernel reads them.
+    ///
+    /// # Errors
+    /// [`OpError`] if there are not as many patterns as heads, or one of them cannot be.
+    pub fn tiles(&self) -> Result<SparseTiles> {
+        let (places, seen) = self.seen()?;
+        Ok(SparseTiles::new(&places, &seen))
     }
-    for (head, pattern) in patterns.iter().enumerate() {
-        if let Some(expected) = pattern.breaks() {
-            return Err(OpError::Value {
+
+    /// What each head sees.
+    fn seen(&self) -> Result<(Places, Vec<Seen>)> {
+        let Self { attention, patterns } = self;
+        let heads = attention.queries.dims()[1];
+        if patterns.len() != heads {
+            return Err(OpError::Shape {
                 operation: "sparse attention",
-                what: "the head whose pattern cannot be",
-                found: head,
-                expected: expected.into(),
+                tensor: "patterns",
+                found: vec![patterns.len()],
+                expected: vec![heads],
             });
         }
+        for (head, pattern) in patterns.iter().enumerate() {
+            if let Some(expected) = pattern.breaks() {
+                return Err(OpError::Value {
+                    operation: "sparse attention",
+                    what: "the head whose pattern cannot be",
+                    found: head,
+                    expected: expected.into(),
+                });
+            }
+        }
+        let places = Places::of(attention)?;
+        let seen = picked(attention, patterns, &places)?;
+        Ok((places, seen))
     }
-    let places = Places::of(&input)?;
-    let seen = picked(&input, &patterns, &places)?;
+}
+
+/// Attention under the masks of the heads' patterns. It masks and saves nothing: all products are computed.
+pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionOutput> {
+    let (places, seen) = input.seen()?;
+    let input = input.attention;
+    let heads = input.queries.dims()[1];
     let mut masks = Masks { places: &places, seen: &seen, heads };
     Ok(attention_by(input, |queries, keys, rows, precision| {
         let [batch, heads, count, head_dim] = queries.dims();

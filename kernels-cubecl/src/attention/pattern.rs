@@ -1,0 +1,64 @@
+//! The part of the weights that a head computes, as a kernel reads it.
+
+use briquette_ops::SparseTiles;
+use cubecl::prelude::*;
+
+/// Bits of a word.
+const BITS: usize = 32;
+
+/// See [`SparseTiles`], whose lists and bits these are.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct Pattern {
+    lists: OwnedTensor<i32>,
+    bits: OwnedTensor<i32>,
+    distances: usize,
+    pairs: usize,
+    first_block: usize,
+    blocks: usize,
+}
+
+#[cube]
+impl Pattern {
+    /// Where the list of the tile of this query begins.
+    pub(super) fn list(&self, batch: usize, head: usize, query: usize) -> usize {
+        batch * self.lists.stride(0)
+            + head * self.lists.stride(1)
+            + query / SparseTiles::QUERIES * self.lists.stride(2)
+    }
+
+    /// The tiles of keys in a list.
+    pub(super) fn count(&self, list: usize) -> usize {
+        self.lists[list] as usize
+    }
+
+    /// The first key of a tile of a list.
+    pub(super) fn first_key(&self, list: usize, number: usize) -> usize {
+        self.lists[list + 1 + number] as usize / 2 * SparseTiles::KEYS
+    }
+
+    /// Whether all bits of a tile of a list are set.
+    pub(super) fn is_whole(&self, list: usize, number: usize) -> bool {
+        self.lists[list + 1 + number] % 2 == 1
+    }
+
+    /// Where the words of a head begin.
+    pub(super) fn words(&self, batch: usize, head: usize) -> usize {
+        batch * self.bits.stride(0) + head * self.bits.stride(1)
+    }
+
+    /// The bits of a column, and of two positions, of which that of the entry is not behind the query's; neither is padding.
+    pub(super) fn sees(&self, words: usize, column: usize, query: i32, entry: i32) -> bool {
+        let (query, entry) = (query as usize, entry as usize);
+        let block = (query / SparseTiles::BLOCK - self.first_block) * self.blocks
+            + entry / SparseTiles::BLOCK;
+        let of_column = self.bit(words, column);
+        let of_distance = self.bit(words + self.distances, query - entry);
+        let of_blocks = self.bit(words + self.pairs, block);
+        (of_column | of_distance | of_blocks) != 0
+    }
+
+    fn bit(&self, words: usize, place: usize) -> u32 {
+        let word = u32::cast_from(self.bits[words + place / BITS]);
+        (word >> (place % BITS) as u32) & 1
+    }
+}
