@@ -1,7 +1,7 @@
 //! Sparse attention over prompts against dense attention under the same masks, in f64.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, SparsePrefill,
+    Budget, CacheShape, Error, KvCache, Policy, Prompt, SparsePrefill,
     ops::{AttentionInput, HeadPattern, Reference, Visibility, closest_patterns},
     position::NoPositionEncoding,
 };
@@ -36,8 +36,8 @@ fn read(x: &Tensor<4>) -> Vec<Head> {
 }
 
 fn cache(prefill: Option<SparsePrefill>, policy: Policy, device: &Device) -> KvCache {
-    let config = CacheConfig { prefill, ..CacheConfig::default() };
-    KvCache::with_config(SHAPE, policy, config, device).unwrap()
+    let policy = prefill.into_iter().fold(policy, Policy::with_sparse_prefill);
+    KvCache::new(SHAPE, policy, device).unwrap()
 }
 
 fn attend(cache: &mut KvCache, [q, k, v]: [Tensor<4>; 3]) -> Tensor<4> {
@@ -221,13 +221,11 @@ fn the_search_finds_the_pattern_that_loses_least() {
 #[test]
 fn patterns_that_cannot_be_are_refused() {
     let device = host();
-    let refused = |prefill| {
-        let config = CacheConfig::default().with_prefill(prefill);
-        match KvCache::with_config(SHAPE, Policy::full(), config, &device) {
-            Err(Error::InvalidParameter { parameter: "prefill", .. }) => {}
+    let refused =
+        |prefill| match KvCache::new(SHAPE, Policy::full().with_sparse_prefill(prefill), &device) {
+            Err(Error::InvalidParameter { parameter: "sparse_prefill", .. }) => {}
             other => panic!("{other:?}"),
-        }
-    };
+        };
     refused(SparsePrefill::of_heads(vec![vec![HeadPattern::Dense; 3]]));
     refused(SparsePrefill::of_heads(vec![]));
     refused(SparsePrefill::of_all(HeadPattern::Blocks { blocks: 0 }));
@@ -237,7 +235,6 @@ fn patterns_that_cannot_be_are_refused() {
         refused(SparsePrefill::of_all(HeadPattern::Antidiagonal { stride, threshold }));
     }
     for prefill in [SparsePrefill::minference(), SparsePrefill::xattention()] {
-        let config = CacheConfig::default().with_prefill(prefill);
-        KvCache::with_config(SHAPE, Policy::full(), config, &device).unwrap();
+        KvCache::new(SHAPE, Policy::full().with_sparse_prefill(prefill), &device).unwrap();
     }
 }

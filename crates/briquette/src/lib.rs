@@ -68,9 +68,9 @@ mod tracks;
 mod view;
 
 pub use budget::Budget;
-pub use cache::{CacheConfig, InputCheck, KvCache, Prompt, SparsePrefill};
+pub use cache::{CacheConfig, InputCheck, KvCache, Prompt};
 pub use error::{Error, Result};
-pub use policy::{Policy, PrefillCompression, Schedule, methods};
+pub use policy::{Policy, PrefillCompression, Schedule, SparsePrefill, methods};
 pub use prefix::Prefix;
 pub use profile::{HeadScoreKind, HeadScores, Profile};
 pub use query_statistics::QueryStatistics;

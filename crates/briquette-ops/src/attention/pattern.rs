@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 /// The tokens of a block where [`HeadPattern::Blocks`] picks blocks.
 pub(super) const POOLED_BLOCK: usize = 64;
 /// The tokens of a block where [`HeadPattern::Antidiagonal`] picks blocks.
@@ -8,7 +10,8 @@ pub(super) const ANTIDIAGONAL_BLOCK: usize = 128;
 ///
 /// Positions stand for tokens: a token keeps its place in lines and blocks when others around it have been evicted, and a
 /// row with padding has those it has alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HeadPattern {
     /// All of them.
     #[default]

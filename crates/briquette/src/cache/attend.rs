@@ -59,7 +59,7 @@ pub(super) fn attend(
             },
         },
         encode,
-        patterns: match (&config.prefill, arrival.phase.is_prompt()) {
+        patterns: match (policy.sparse_prefill(), arrival.phase.is_prompt()) {
             (Some(prefill), true) => Some(prefill.patterns(context.layer, context.shape)),
             _ => None,
         },

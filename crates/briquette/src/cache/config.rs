@@ -2,7 +2,6 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
 
-use super::sparse_prefill::SparsePrefill;
 use crate::{
     CacheShape, Error, Policy, Result, check,
     ops::{Ops, best},
@@ -23,8 +22,6 @@ pub struct CacheConfig {
     /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
     /// [read them](Policy::reads_output_weights).
     pub output_weights: Option<Arc<[Tensor<2>]>>,
-    /// The part of its weights that attention over a prompt computes; `None` is all.
-    pub prefill: Option<SparsePrefill>,
     /// The identity of the model among others of its shape, such as a hash of its weights: a [prefix](crate::Prefix) is taken up
     /// for the model it was saved for.
     pub model: Option<String>,
@@ -42,7 +39,6 @@ impl Default for CacheConfig {
             softmax_scale: None,
             input_check: InputCheck::default(),
             output_weights: None,
-            prefill: None,
             model: None,
             memory_ceiling: None,
             ops: best(),
@@ -105,12 +101,6 @@ impl CacheConfig {
     /// a Burn `Linear` has as its weight.
     pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
         self.output_weights = Some(weights.into());
-        self
-    }
-
-    /// Attention over prompts that computes a part of its weights.
-    pub fn with_prefill(mut self, prefill: SparsePrefill) -> Self {
-        self.prefill = Some(prefill);
         self
     }
 

@@ -67,7 +67,6 @@ impl KvCache {
         policy.check_shape(shape)?;
         config.check()?;
         config.check_output_weights(&policy, shape)?;
-        config.prefill.as_ref().map_or(Ok(()), |prefill| prefill.check(shape))?;
         if !device.supports_dtype(config.dtype) {
             return Err(Error::DataType {
                 what: "the cache",

@@ -27,7 +27,6 @@ mod reconstruct;
 mod rescore;
 mod room;
 mod saved;
-mod sparse_prefill;
 mod steady;
 mod step;
 
@@ -35,7 +34,6 @@ pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
 pub use prompt::Prompt;
 pub use reconstruct::Reconstruction;
-pub use sparse_prefill::SparsePrefill;
 
 pub use crate::{
     ops::{Entries, Sharing, Track, Tracks},

@@ -1,6 +1,6 @@
 //! Whether what a policy is made of goes together.
 
-use super::Policy;
+use super::{Policy, SparsePrefill};
 use crate::{
     CacheShape, Error, Result,
     budget::{Budget, Protect, Recent},
@@ -20,6 +20,7 @@ impl Policy {
         self.allocator().check()?;
         self.reducer().check()?;
         self.store().check()?;
+        self.sparse_prefill().map_or(Ok(()), SparsePrefill::check)?;
         self.check_store()?;
         if let Some(every) = self.schedule.decode_every {
             check::count("schedule.decode-every", every)?;
@@ -106,6 +107,7 @@ impl Policy {
     /// [`Error::InvalidParameter`].
     pub fn check_shape(&self, shape: CacheShape) -> Result<()> {
         self.store().check_shape(shape)?;
+        self.sparse_prefill().map_or(Ok(()), |prefill| prefill.check_shape(shape))?;
         if let Some(profile) = self.profile() {
             profile.check()?;
             return profile.check_shape(shape);

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{PositionMode, Schedule};
+use super::{PositionMode, Schedule, SparsePrefill};
 use crate::{
     Profile,
     allocate::{Allocator, AllocatorSpec},
@@ -36,6 +36,7 @@ pub struct Policy {
     pub(super) schedule: Schedule,
     pub(super) positions: PositionMode,
     pub(super) profile: Option<Arc<Profile>>,
+    pub(super) sparse_prefill: Option<SparsePrefill>,
     /// The first setter that was called in vain.
     pub(super) mismatch: Option<Mismatch>,
 }
@@ -63,6 +64,7 @@ impl Policy {
             schedule: Schedule::always(1),
             positions: PositionMode::Written,
             profile: None,
+            sparse_prefill: None,
             mismatch: None,
         }
     }
@@ -95,6 +97,11 @@ impl Policy {
     /// What was measured of the model, if it was given.
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_deref()
+    }
+
+    /// The part of its weights that attention over a prompt computes; `None` is all.
+    pub fn sparse_prefill(&self) -> Option<&SparsePrefill> {
+        self.sparse_prefill.as_ref()
     }
 
     /// Whether a stage reads a profile of the model.

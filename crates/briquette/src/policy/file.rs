@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Policy, PositionMode, Schedule};
+use super::{Policy, PositionMode, Schedule, SparsePrefill};
 use crate::{
     Error, Profile, Result,
     allocate::AllocatorSpec,
@@ -33,6 +33,8 @@ struct PolicyFile {
     budget: Option<Budget>,
     #[serde(default)]
     positions: PositionMode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sparse_prefill: Option<SparsePrefill>,
     score: ScorerSpec,
     #[serde(default)]
     protect: Protect,
@@ -142,6 +144,7 @@ fn parse_at(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> 
         store: file.store.stage(),
         schedule: file.schedule,
         positions: file.positions,
+        sparse_prefill: file.sparse_prefill,
         mismatch: None,
     };
     policy.check()?;
@@ -159,6 +162,7 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
         name: policy.name.clone(),
         budget: policy.budget,
         positions: policy.positions,
+        sparse_prefill: policy.sparse_prefill.clone(),
         score: ScorerSpec::of(policy.scorer())
             .ok_or_else(|| custom("scorer", policy.scorer().name()))?,
         protect: policy.protect,
@@ -186,7 +190,7 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::methods;
+    use crate::{methods, ops::HeadPattern};
 
     #[test]
     fn every_method_survives_both_forms() {
@@ -226,6 +230,34 @@ mod tests {
         }
         let error = Policy::from_toml("name = \"x\"\nkernal = 5").unwrap_err().to_string();
         assert!(error.contains("kernal") && error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn a_sparse_prefill_has_a_short_form_and_a_long_one() {
+        let antidiagonal = HeadPattern::Antidiagonal { stride: 8, threshold: 0.9 };
+        let lines = HeadPattern::VerticalSlash { vertical: 30, slash: 800 };
+        let each = vec![vec![antidiagonal, HeadPattern::Dense], vec![lines, antidiagonal]];
+        let full = Policy::full().to_toml().unwrap();
+        for (short, long) in [
+            ("\"xattention\"", SparsePrefill::xattention()),
+            ("\"minference\"", SparsePrefill::minference()),
+            ("{ antidiagonal = { stride = 8, threshold = 0.9 } }", SparsePrefill::xattention()),
+            (
+                "[[{ antidiagonal = { stride = 8, threshold = 0.9 } }, \"dense\"], \
+                 [{ vertical-slash = { vertical = 30, slash = 800 } }, \
+                  { antidiagonal = { stride = 8, threshold = 0.9 } }]]",
+                SparsePrefill::of_heads(each),
+            ),
+        ] {
+            let policy = Policy::from_toml(&format!("sparse_prefill = {short}\n{full}")).unwrap();
+            assert_eq!(policy.sparse_prefill(), Some(&long));
+            let toml = policy.to_toml().unwrap();
+            assert_eq!(Policy::from_toml(&toml).unwrap().sparse_prefill(), Some(&long));
+        }
+        for wrong in ["\"no such\"", "{ blocks = { blocks = 0 } }", "{ blocks = { number = 3 } }"] {
+            let toml = format!("sparse_prefill = {wrong}\n{full}");
+            Policy::from_toml(&toml).unwrap_err();
+        }
     }
 
     #[test]

@@ -12,11 +12,13 @@ mod positions;
 mod resolve;
 mod schedule;
 mod setters;
+mod sparse_prefill;
 mod statistics;
 
 pub use composition::Policy;
 pub use methods::{MethodInfo, methods};
 pub use positions::PositionMode;
 pub use schedule::{AppendOnly, PrefillCompression, Schedule};
+pub use sparse_prefill::SparsePrefill;
 
 pub use crate::budget::{Budget, Protect, Recent};

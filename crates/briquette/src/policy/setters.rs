@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Policy, PositionMode, Schedule, composition::Mismatch};
+use super::{Policy, PositionMode, Schedule, SparsePrefill, composition::Mismatch};
 use crate::{
     Profile,
     allocate::{Allocator, AllocatorSpec},
@@ -54,6 +54,12 @@ impl Policy {
     /// The profile of the model it is for.
     pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
         self.profile = Some(profile);
+        self
+    }
+
+    /// Attention over prompts that computes a part of its weights.
+    pub fn with_sparse_prefill(mut self, prefill: SparsePrefill) -> Self {
+        self.sparse_prefill = Some(prefill);
         self
     }
 

@@ -1,0 +1,119 @@
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CacheShape, Result, check, ops::HeadPattern};
+
+/// Attention over prompts of which each query head computes a part of the weights. What stages observe of it is that part;
+/// decoded tokens attend to all that is held.
+///
+/// MInference ([Jiang et al., 2024](https://arxiv.org/abs/2407.02490)) has a pattern for each head, which a search on one
+/// sample finds ([`closest_patterns`](crate::ops::closest_patterns)); XAttention
+/// ([Xu et al., 2025](https://arxiv.org/abs/2503.16428)) the same for all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Form", into = "Form")]
+pub struct SparsePrefill {
+    patterns: Patterns,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Patterns {
+    /// All heads of all layers.
+    One(HeadPattern),
+    /// `[layers][query_heads]`
+    Each(Arc<[Vec<HeadPattern>]>),
+}
+
+/// The form in a policy file.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Form {
+    Named(Name),
+    One(HeadPattern),
+    Each(Vec<Vec<HeadPattern>>),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Name {
+    MInference,
+    XAttention,
+}
+
+impl From<Form> for SparsePrefill {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Named(Name::MInference) => Self::minference(),
+            Form::Named(Name::XAttention) => Self::xattention(),
+            Form::One(pattern) => Self::of_all(pattern),
+            Form::Each(patterns) => Self::of_heads(patterns),
+        }
+    }
+}
+
+impl From<SparsePrefill> for Form {
+    fn from(prefill: SparsePrefill) -> Self {
+        match prefill.patterns {
+            Patterns::One(pattern) => Self::One(pattern),
+            Patterns::Each(patterns) => Self::Each(patterns.to_vec()),
+        }
+    }
+}
+
+impl SparsePrefill {
+    /// The same pattern in all heads.
+    pub fn of_all(pattern: HeadPattern) -> Self {
+        Self { patterns: Patterns::One(pattern) }
+    }
+
+    /// A pattern for each query head of each layer, `[layers][query_heads]`.
+    pub fn of_heads(patterns: Vec<Vec<HeadPattern>>) -> Self {
+        Self { patterns: Patterns::Each(patterns.into()) }
+    }
+
+    /// MInference before a search: 1 000 columns and 6 096 distances in every head, what its code gives heads that its search
+    /// finds nothing better for.
+    pub fn minference() -> Self {
+        Self::of_all(HeadPattern::VerticalSlash { vertical: 1000, slash: 6096 })
+    }
+
+    /// XAttention as CompressKV runs it beside itself (appendix E): a stride of 8 and a threshold of 0.9.
+    pub fn xattention() -> Self {
+        Self::of_all(HeadPattern::Antidiagonal { stride: 8, threshold: 0.9 })
+    }
+
+    /// Those of a layer, `[query_heads]`.
+    pub(crate) fn patterns(&self, layer: usize, shape: CacheShape) -> Vec<HeadPattern> {
+        match &self.patterns {
+            Patterns::One(pattern) => vec![*pattern; shape.query_heads],
+            Patterns::Each(layers) => layers[layer].clone(),
+        }
+    }
+
+    /// Refuses numbers no pattern can have.
+    pub(super) fn check(&self) -> Result<()> {
+        let all = match &self.patterns {
+            Patterns::One(pattern) => std::slice::from_ref(pattern).to_vec(),
+            Patterns::Each(layers) => layers.concat(),
+        };
+        match all.iter().find_map(|pattern| Some((pattern, pattern.breaks()?))) {
+            Some((pattern, must_be)) => check::refuse(PARAMETER, format!("{pattern:?}"), must_be),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses patterns of a model of another shape.
+    pub(super) fn check_shape(&self, shape: CacheShape) -> Result<()> {
+        let Patterns::Each(each) = &self.patterns else { return Ok(()) };
+        let CacheShape { layers, query_heads, .. } = shape;
+        let heads: Vec<usize> = each.iter().map(Vec::len).collect();
+        if heads == vec![query_heads; layers] {
+            return Ok(());
+        }
+        let must_be = format!("{query_heads} patterns in each of {layers} layers");
+        check::refuse(PARAMETER, format!("patterns of {heads:?} heads"), must_be)
+    }
+}
+
+/// Its name in a policy file.
+const PARAMETER: &str = "sparse_prefill";
