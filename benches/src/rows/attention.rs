@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use briquette::ops::{
-    AttentionInput, AttentionOps, DecodeInput, KvLayout, Ops, RaggedKv, Reference, Tail, Visibility,
+    AttentionInput, AttentionOps, DecodeInput, HeadPattern, KvLayout, Ops, RaggedKv, Reference,
+    SparseAttentionInput, SparseTiles, Tail, Visibility,
 };
 use burn::tensor::{Int, Tensor, TensorData, module, ops::AttentionModuleOptions};
 
@@ -18,6 +19,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let tokens = bench.size(4096, 64);
     prefill(bench, "prefill", heads, heads, tokens);
     prefill(bench, "prefill-grouped", heads, few, tokens);
+    sparse_prefill(bench, heads, few, tokens)?;
     let middle = bench.size(4096, 96);
     let long = bench.size(32_768, 160);
     let short = bench.size(1024, 64);
@@ -71,6 +73,49 @@ fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, 
         let check = || difference(burn(), attend(&Reference)?);
         bench.run(&case, "burn", 1, Some(&check), &|_| keep(burn()));
     }
+}
+
+/// A quarter of what `prefill-grouped` computes: 256 tokens at the beginning of 4 096 and 1 024 before a query. Lists are made in
+/// every call, as for a layer of a prompt.
+fn sparse_prefill(bench: &mut Bench, heads: usize, kv_heads: usize, tokens: usize) -> Result<()> {
+    let row = "prefill-sparse";
+    if !bench.wants(row) {
+        return Ok(());
+    }
+    let [first, recent] = [tokens / 16, tokens / 4];
+    let mut noise = |heads| bench.noise([1, heads, tokens, HEAD_DIM], bench.dtype);
+    let (queries, keys, values) = (noise(heads), noise(kv_heads), noise(kv_heads));
+    let input = SparseAttentionInput {
+        attention: AttentionInput {
+            queries,
+            keys,
+            values,
+            visibility: Visibility::Causal,
+            scale: (HEAD_DIM as f64).powf(-0.5),
+            column_sums: false,
+            column_squares: false,
+        },
+        patterns: vec![HeadPattern::AShape { first, recent }; heads],
+    };
+    let products = input.tiles()?.computed() * SparseTiles::QUERIES * SparseTiles::KEYS;
+    let case = Case {
+        row,
+        shape: format!(
+            "1×{heads}/{kv_heads}×{tokens}×{HEAD_DIM}, the first {first} and the last {recent}"
+        ),
+        bytes: (2 * (heads + kv_heads) * tokens * HEAD_DIM) as f64 * bench.number(),
+        operations: 4.0 * (products * HEAD_DIM) as f64,
+    };
+    let attend = |ops: &dyn Ops| anyhow::Ok(ops.sparse_attention(input.clone())?.output);
+    let ops = bench.ops.clone();
+    if bench.variants.contains(&Variant::Briquette) {
+        let check = || difference(attend(ops.as_ref())?, attend(&Reference)?);
+        bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend(ops.as_ref())?));
+    }
+    if bench.variants.contains(&Variant::Reference) {
+        bench.run(&case, "reference", 1, None, &|_| keep(attend(&Reference)?));
+    }
+    Ok(())
 }
 
 /// One query a head over a cache.

@@ -114,6 +114,12 @@ pub(super) const LINES: &[Line] = &[
         &[Target::OfPeer { factor: 2.0, variant: "sdpa" }, Target::FasterThanBurn { factor: 10.0 }],
     ),
     line("prefill-grouped", &["sdpa"], &[Target::OfPeer { factor: 2.0, variant: "sdpa" }]),
+    // A quarter of the products, and what lists and masks cost.
+    line(
+        "prefill-sparse",
+        &[],
+        &[Target::OfOwn { factor: 0.5, row: "prefill-grouped", variant: "briquette" }],
+    ),
     line("decode/4096", &["sdpa"], &[SDPA_DECODE]),
     line("decode/4096-in-cache", &["sdpa"], &[SDPA_DECODE]),
     line("decode/4096-with-weights", &["eager"], &[]),
