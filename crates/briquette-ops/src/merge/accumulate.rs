@@ -37,10 +37,16 @@ pub(super) fn accumulate(input: AccumulateInput) -> Tensor<4> {
     for start in (0..rows).step_by(block) {
         let rows = block.min(rows - start);
         let shape = [batch, heads, slots, rows];
-        let slot = slot.clone().narrow(2, start, rows).unsqueeze_dim::<4>(2).expand(shape);
+        let first = slot.clone().narrow(2, start, rows).unsqueeze_dim::<4>(2);
         let place = place.clone().expand(shape);
-        let sent =
-            place.clone().greater_equal(slot.clone()).bool_and(place.lower(slot + span as i64));
+        let sent = match span {
+            1 => place.equal(first.expand(shape)),
+            _ => {
+                let end = first.clone().add_scalar(span as i64);
+                let from_first = place.clone().greater_equal(first.expand(shape));
+                from_first.bool_and(place.lower(end.expand(shape)))
+            }
+        };
         let weights = weights.clone().narrow(2, start, rows).unsqueeze_dim::<4>(2).expand(shape);
         let matrix = weights.mask_fill(sent.bool_not(), 0.0);
         let sum = product(matrix, x.clone().narrow(2, start, rows), precision);

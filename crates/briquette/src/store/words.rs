@@ -79,9 +79,9 @@ fn unpack_part(packed: Tensor<3, Int>, numbers: usize, bits: u8) -> Tensor<3, In
     let a_word = a_word(bits);
     let levels = (0..a_word).map(|place| {
         let shift = (place * usize::from(bits)) as i32;
-        let level = packed.clone().bitwise_right_shift_scalar(shift);
-        level.bitwise_and_scalar(mask(bits)).reshape([pages, rows, words, 1])
+        packed.clone().bitwise_right_shift_scalar(shift).bitwise_and_scalar(mask(bits))
     });
-    let levels: Tensor<4, Int> = Tensor::cat(levels.collect(), 3);
-    levels.reshape([pages, rows, words * a_word]).narrow(2, 0, numbers)
+    // One behind another and turned at once: side by side they would be joined number by number.
+    let levels = Tensor::cat(levels.collect(), 0).reshape([a_word, pages * rows * words]);
+    levels.transpose().reshape([pages, rows, words * a_word]).narrow(2, 0, numbers)
 }
