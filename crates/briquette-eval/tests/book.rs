@@ -10,7 +10,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// What a command of ours does not begin: other programs, of which `.ci/run` calls those that a machine without a GPU and
 /// without a cluster can run.
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 14] = [
     ".ci/test",
     "$T ",
     "BRIQUETTE_TEST_DEVICES=",
@@ -20,6 +20,7 @@ const OTHERS: [&str; 13] = [
     "cargo nextest ",
     "cargo run --bin train-ember",
     "cargo test ",
+    "python3 -c ",
     "sbatch ",
     // These books are not in a clone.
     "cargo run --release --bin briquette -- run runs/held-out-text.toml",
