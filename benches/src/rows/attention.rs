@@ -83,7 +83,7 @@ fn sparse_prefill(bench: &mut Bench, heads: usize, kv_heads: usize, tokens: usiz
         return Ok(());
     }
     let [first, recent] = [tokens / 16, tokens / 4];
-    let mut noise = |heads| bench.noise([1, heads, tokens, HEAD_DIM], bench.dtype);
+    let noise = |heads| bench.noise([1, heads, tokens, HEAD_DIM], bench.dtype);
     let (queries, keys, values) = (noise(heads), noise(kv_heads), noise(kv_heads));
     let input = SparseAttentionInput {
         attention: AttentionInput {

@@ -30,6 +30,8 @@ const _: () = assert!(PLANES * TALL * 16 == SparseTiles::QUERIES);
 const _: () = assert!(SparseTiles::QUERIES.is_multiple_of(SIDE));
 
 /// Who sees what.
+// A tensor is large on the stack, but these are few.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Mask {
     /// Each query the entries up to its own.
     Causal,
