@@ -10,6 +10,7 @@ mod kivi;
 mod kvpress;
 mod kvpress_passes;
 mod kvpress_scores;
+mod kvpress_think;
 mod model;
 
 use std::{
