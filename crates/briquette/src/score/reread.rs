@@ -9,7 +9,7 @@ use crate::{LayerView, Result, check};
 ///
 /// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction): the prompt follows itself, without a word between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RereadAttention {
     /// Tokens read at a time.
     pub tokens: usize,
