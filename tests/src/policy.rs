@@ -6,7 +6,7 @@ use briquette::{
     Budget, CacheShape, HeadScoreKind, HeadScores, Policy, PrefillCompression, Profile,
     QueryStatistics, Schedule, Scorer,
     allocate::{
-        AboveThreshold, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
+        AboveThreshold, Composite, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
         OneThreshold, Preference, Pyramid, Share, StreamingHeads, Uniform, VarianceShare,
     },
     cache::store::{Quantized, Ragged},
@@ -17,10 +17,11 @@ use briquette::{
     },
     score::{
         AccumulatedAttention, BlockWise, Capacity, ChunkAttention, Compactor, Critical, Cur,
-        DropError, ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm, LagRelative,
-        Leverage, Normalize, Pick, Pool, QueryDirection, Random, Recency, ReconstructionAttention,
-        Redundancy as KeyRedundancy, RetrievalHeads, RobustAttention, ScoreFrom, Trigonometric,
-        WholeChunks, WindowAttention, WindowVariance,
+        DropError, EntropyGated, ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm,
+        LagRelative, Leverage, Normalize, Pick, Pool, QueryDirection, QuestionAttention, Random,
+        Recency, ReconstructionAttention, Redundancy as KeyRedundancy, RereadAttention,
+        RetrievalHeads, RobustAttention, ScoreFrom, Trigonometric, WholeChunks, WindowAttention,
+        WindowVariance,
     },
 };
 
@@ -135,6 +136,9 @@ fn with_score(policy: Policy, score: Score) -> Policy {
         Score::Chunks { length, inner } => {
             policy.with_score(WholeChunks { length, of: scorer(inner) })
         }
+        Score::Gated { length, few, inner } => {
+            policy.with_score(EntropyGated { length, few, of: scorer(inner) })
+        }
         Score::Critical { inner, first, epsilon } => {
             policy.with_score(Critical { first, epsilon, of: scorer(inner) })
         }
@@ -147,6 +151,10 @@ fn with_score(policy: Policy, score: Score) -> Policy {
         }
         Score::Direction => policy.with_score(QueryDirection {}),
         Score::Trigonometric { future } => policy.with_score(Trigonometric { future }),
+        Score::Question { window } => policy.with_score(QuestionAttention { window }),
+        Score::Reread { tokens, layer_mean } => {
+            policy.with_score(RereadAttention { tokens, layer_mean })
+        }
         Score::Repeat { tokens, normalize } => {
             policy.with_score(ReconstructionAttention { tokens, normalize })
         }
@@ -186,6 +194,7 @@ fn with_allocate(policy: Policy, allocate: Allocate) -> Policy {
         }
         Allocate::AboveThreshold(threshold) => policy.with_allocate(AboveThreshold { threshold }),
         Allocate::OneThreshold => policy.with_allocate(OneThreshold {}),
+        Allocate::Composite => policy.with_allocate(Composite {}).with_store(Ragged {}),
         Allocate::ErrorAware(layers) => policy.with_allocate(error_aware(layers)),
     }
 }

@@ -619,6 +619,27 @@ fn chunkkv() {
 }
 
 #[test]
+fn finch() {
+    check(Method::finch().with_window(4), None);
+    check_in(&[DType::F32], Method::finch().with_window(3), Some(3));
+}
+
+#[test]
+fn entropy_gated() {
+    let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
+    let gated = |length, few, inner| Score::Gated { length, few, inner };
+    let score = gated(4, 2, Inner::Window(window));
+    check_in(&[DType::F32], Method { score, recent: Recent::Tokens(4), ..Method::chunkkv() }, None);
+    let score = gated(5, 1, Inner::KeyDifference);
+    check_in(&[DType::F32], Method { score, ..few_sinks(Method::keydiff()) }, Some(3));
+    // Places in an order say nothing about heads: these are compared by what the window attends to.
+    let score = gated(3, 2, Inner::KeyNorm);
+    let allocate = Allocate::HeadAdaptive { floor: 0.2, by: Some(window), layers: None };
+    let method = Method { score, allocate, recent: Recent::Tokens(4), ..Method::adakv() };
+    check_in(&[DType::F32], method, None);
+}
+
+#[test]
 fn criticalkv() {
     let window = Window { window: 4, pool: Some(Pool::Average(3)), heads: Heads::Group };
     let critical = |inner, first| Score::Critical { inner, first, epsilon: 1e-4 };
@@ -773,6 +794,8 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::rkv(), Prefill::AtEnd, Some(128)),
         (Method::kvzip(false), Prefill::FirstPrompt, None),
         (Method::kvzip(true), Prefill::FirstPrompt, None),
+        (Method::kvcompose(), Prefill::FirstPrompt, None),
+        (Method::finch(), Prefill::AtEnd, None),
         (Method::dropkv(), Prefill::AtEnd, None),
         (Method::q_filter(), Prefill::AtEnd, None),
         (Method::triattention(), Prefill::AtEnd, Some(128)),

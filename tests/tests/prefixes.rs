@@ -7,7 +7,7 @@ use briquette::{
     Schedule,
     position::RotaryEmbedding,
     prefix::PrefixError,
-    store::{Fp8, TurboQuant},
+    store::{Fp8, KeyChannels, TurboQuant},
 };
 use briquette_tests::{
     backends::{Backend, backends, host},
@@ -76,6 +76,9 @@ fn policies(backend: &Backend) -> Vec<Policy> {
     let bits = TurboQuant { whole_layers: 1, residual: 8, ..TurboQuant::new(3, 2) };
     all.push(of("turbo-quant", "full").with_store(bits));
     all.push(of("turbo-quant and adakv", "adakv").with_store(bits));
+    let channels = KeyChannels { recent: 8, ..KeyChannels::new(0.5) };
+    all.push(of("key-channels", "full").with_store(channels));
+    all.push(of("key-channels and adakv", "adakv").with_store(channels));
     // With queries since the last compression, and what knows the first prompt from later ones.
     let decodes = of("expected-attention, decoding", "expected-attention");
     all.push(decodes.with_schedule(Schedule::always(16)));

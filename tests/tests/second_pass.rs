@@ -1,17 +1,17 @@
-//! KVzip: a second pass over prompts of different lengths, in parts, against the f64 reference.
+//! KVzip and KVCompose: a second pass over prompts of different lengths, in parts, against the f64 reference.
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, Schedule,
     allocate::{HeadAdaptive, Uniform},
     policy::PositionMode,
     position::RotaryEmbedding,
-    score::{Critical, ReconstructionAttention},
+    score::{Critical, ReconstructionAttention, RereadAttention},
 };
 use briquette_tests::{
     backends::{backends, host},
     reference::{
         Encoding, Head,
-        reconstruction::{Repeated, kept},
+        reconstruction::{Repeated, composed, kept, reread},
         score::critical::projection,
     },
     session::{compare, heads, tolerance},
@@ -134,6 +134,29 @@ impl Drawn {
         layers.map(|layer| (0..SHAPE.kv_heads).map(|head| of_head(layer, head)).collect()).collect()
     }
 
+    /// What each token is given while the prompt is read again, `[layer][head][token]` of a row, with the mean of the layer if so.
+    fn reread(&self, row: usize, layer_mean: bool) -> Vec<Vec<Vec<f64>>> {
+        let parts = LENGTHS[row].div_ceil(PART);
+        let of_head = |layer: usize, head: usize| {
+            let parts: Vec<_> =
+                (0..parts).map(|part| self.repeated(part, row, layer, head)).collect();
+            reread(&parts)
+        };
+        let of_layer = |layer: usize| {
+            let plain: Vec<Vec<f64>> =
+                (0..SHAPE.kv_heads).map(|head| of_head(layer, head)).collect();
+            let mean = |token: usize| {
+                plain.iter().map(|head| head[token]).sum::<f64>() / plain.len() as f64
+            };
+            let with_mean = |head: &Vec<f64>| {
+                let tokens = head.iter().enumerate();
+                tokens.map(|(at, x)| if layer_mean { x + mean(at) } else { *x }).collect()
+            };
+            plain.iter().map(with_mean).collect()
+        };
+        (0..SHAPE.layers).map(of_layer).collect()
+    }
+
     /// A cache of the prompts, and what the second pass gave; outputs are compared on the way.
     fn play(&self, policy: Policy, device: &Device) -> (KvCache, Vec<Tensor<3>>) {
         let rope = RotaryEmbedding::new(SHAPE.head_dim, 64, THETA, device).unwrap();
@@ -230,6 +253,45 @@ fn kept_tokens_are_those_of_the_reference() {
                 cache.compress_by(&given).unwrap();
                 let expected = [0, 1].map(|row| kept(&drawn.scores(row, normalize), SINKS, KEEP).0);
                 assert_eq!(positions(&cache), expected, "{}, {normalize}, {mode:?}", backend.name);
+                assert!(cache.bytes_held() < before, "{} of {before}", cache.bytes_held());
+            }
+        }
+    }
+}
+
+/// Rows of different lengths read their prompts again, and share budgets out over layers by themselves.
+#[test]
+fn composite_tokens_are_those_of_the_reference() {
+    const KEEP: usize = 3;
+    for backend in backends() {
+        for layer_mean in [true, false] {
+            for mode in [PositionMode::Written, PositionMode::Deferred] {
+                let outcome = |drawn: &Drawn, row| composed(&drawn.reread(row, layer_mean), KEEP);
+                let clear = |drawn: &Drawn| {
+                    let counts = |row| outcome(drawn, row).0.iter().map(|x| x[0].len()).collect();
+                    let counts: [Vec<usize>; 2] = [counts(0), counts(1)];
+                    counts[0] != counts[1] && (0..2).all(|row| outcome(drawn, row).1 > 1e-3)
+                };
+                let drawn = (0..400).map(Drawn::new).find(clear).unwrap();
+                let score = RereadAttention { tokens: PART, layer_mean };
+                let policy =
+                    Policy::kvcompose(Budget::Tokens(KEEP)).with_score(score).with_positions(mode);
+                let (mut cache, given) = drawn.play(policy, &backend.device);
+                for (layer, given) in given.iter().enumerate() {
+                    let given = given.clone().try_into_vec_as::<f32>().unwrap();
+                    for (index, found) in given.chunks(LENGTHS[0]).enumerate() {
+                        let (row, head) = (index / SHAPE.kv_heads, index % SHAPE.kv_heads);
+                        let expected = &drawn.reread(row, false)[layer][head];
+                        let found = &found[LENGTHS[0] - LENGTHS[row]..];
+                        for (a, b) in found.iter().zip(expected) {
+                            assert!((f64::from(*a) - b).abs() < 1e-5, "{found:?}, {expected:?}");
+                        }
+                    }
+                }
+                let before = cache.bytes_held();
+                cache.compress_by(&given).unwrap();
+                let expected = [0, 1].map(|row| outcome(&drawn, row).0);
+                assert_eq!(positions(&cache), expected, "{}, {layer_mean}, {mode:?}", backend.name);
                 assert!(cache.bytes_held() < before, "{} of {before}", cache.bytes_held());
             }
         }

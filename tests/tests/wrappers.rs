@@ -2,7 +2,7 @@
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Scorer,
-    score::{Critical, KeyDifference, KeyNorm, WholeChunks},
+    score::{Critical, EntropyGated, KeyDifference, KeyNorm, WholeChunks},
 };
 use briquette_tests::backends::host;
 use burn::tensor::Tensor;
@@ -40,6 +40,11 @@ fn parameters_of_the_inner_scorer_are_checked() {
     let inner = WholeChunks::of(0, KeyNorm {});
     let policy = Policy::knorm(Budget::Tokens(9)).with_score(WholeChunks::of(3, inner));
     assert!(policy.check().unwrap_err().to_string().contains("score.length"));
+    for few in [0, 3] {
+        let gated = EntropyGated { length: 3, few, ..EntropyGated::of(KeyNorm {}) };
+        let error = Policy::knorm(Budget::Tokens(9)).with_score(gated).check().unwrap_err();
+        assert!(error.to_string().contains("score.few"), "{error}");
+    }
     let critical = Critical { first: 1.5, ..Critical::of(KeyNorm {}) };
     let policy = Policy::knorm(Budget::Tokens(9)).with_score(critical);
     assert!(policy.check().unwrap_err().to_string().contains("score.first"));
@@ -49,6 +54,10 @@ fn parameters_of_the_inner_scorer_are_checked() {
 fn a_scorer_in_a_scorer_survives_the_file() {
     let text = critical().to_toml().unwrap();
     assert_eq!(Policy::from_toml(&text).unwrap().to_toml().unwrap(), text);
+    let gated = critical().with_score(EntropyGated::of(Critical::of(KeyDifference {})));
+    let gated = gated.to_toml().unwrap();
+    assert!(gated.contains("few = 4"), "{gated}");
+    assert_eq!(Policy::from_toml(&gated).unwrap().to_toml().unwrap(), gated);
     let spoiled = text.replace("epsilon", "epsilom");
     assert!(Policy::from_toml(&spoiled).unwrap_err().to_string().contains("epsilom"));
 

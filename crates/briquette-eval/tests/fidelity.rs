@@ -5,7 +5,7 @@ mod tiny;
 
 use briquette::{Budget, Policy};
 use briquette_eval::fidelity::{Measured, Reference};
-use briquette_models::prefill;
+use briquette_models::{Instruction, prefill, reconstruct};
 use burn::tensor::{Int, Tensor, TensorData};
 use tiny::{Tiny, device, prompt};
 
@@ -336,7 +336,9 @@ fn filled_caches_are_those_of_a_run_of_their_own() {
     };
     let logits = |policy: Policy| -> Vec<Vec<f64>> {
         let mut cache = model.cache(policy).unwrap();
-        prefill(&model, &[&tokens[..PROMPT]], &mut cache, None).unwrap();
+        let text = [&tokens[..PROMPT]];
+        prefill(&model, &text, &mut cache, None).unwrap();
+        reconstruct(&model, &text, &mut cache, &Instruction::default()).unwrap();
         let step = |token: &u32| {
             let logits = model.forward_last(row(*token), &mut cache).unwrap();
             logits.try_into_vec_as::<f64>().unwrap()
@@ -354,6 +356,9 @@ fn filled_caches_are_those_of_a_run_of_their_own() {
         Policy::d2o(budget),
         Policy::ems(budget).with_recent(briquette::policy::Recent::Tokens(4)),
         Policy::kvmerger(budget),
+        Policy::kvzip(budget),
+        Policy::kvzip_plus(budget),
+        Policy::kvcompose(budget),
         Policy::kivi(4),
     ] {
         let name = policy.name().to_owned();

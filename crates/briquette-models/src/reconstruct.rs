@@ -7,7 +7,7 @@ use crate::{Error, Instruction, Model, Result};
 const START: usize = 8;
 
 /// Runs the model a second time over prompts that the cache has just taken in and holds whole, and compresses them by what the
-/// model attends to while it repeats them: KVzip. Says whether that was to be done: the policy
+/// model attends to while it repeats them (KVzip), or reads them again (KVCompose). Says whether that was to be done: the policy
 /// [wants it](briquette::score::Observes::repeat), and these are the first tokens of the cache.
 ///
 /// Parts are as long as the policy says, or as long as positions are left for. Prompts of different lengths are repeated
@@ -33,8 +33,9 @@ pub fn reconstruct<P: AsRef<[u32]>>(
     let Some(mut pass) = cache.reconstruction()? else { return Ok(false) };
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let context = model.config().max_position_embeddings;
-    let told =
-        instruction.first.len().max(instruction.next.len() + START) + instruction.answer.len();
+    let reread = pass.repeat().reread;
+    let longest_words = instruction.first.len().max(instruction.next.len() + START);
+    let told = if reread { 0 } else { longest_words + instruction.answer.len() };
     let room = context.saturating_sub(longest + told);
     let tokens = pass.repeat().tokens.min(room);
     if tokens < LEAST.min(longest) {
@@ -45,6 +46,9 @@ pub fn reconstruct<P: AsRef<[u32]>>(
             let part = &prompt[start.min(prompt.len())..prompt.len().min(start + tokens)];
             if part.is_empty() {
                 return prompt[prompt.len() - 1..].to_vec();
+            }
+            if reread {
+                return part.to_vec();
             }
             let before = &prompt[start.saturating_sub(START.min(start))..start];
             let told = if start == 0 { &instruction.first } else { &instruction.next };

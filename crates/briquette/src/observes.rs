@@ -35,6 +35,9 @@ pub struct Repeat {
     /// Whether an attention weight is divided by the length of the hidden state that asks, and multiplied by that of the
     /// value behind the output projection.
     pub normalize: bool,
+    /// Whether the prompt is read again as it is: without a word before it, each weight of a softmax over all of it, and of the query
+    /// heads that share a kv head the mean. Else the model is told to repeat it, and the most of them counts.
+    pub reread: bool,
 }
 
 /// The heads sums are held for.

@@ -319,7 +319,8 @@ impl ModelCache {
 
     /// Score, allocate, reduce.
     fn compress(&mut self, layer: usize) {
-        let waits = matches!(self.settings.method.score, Score::Repeat { .. });
+        let score = self.settings.method.score;
+        let waits = matches!(score, Score::Repeat { .. } | Score::Reread { .. });
         if waits || self.settings.method.allocate == Allocate::All {
             return;
         }

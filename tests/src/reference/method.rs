@@ -112,6 +112,7 @@ impl Method {
     pub fn with_window(self, window: usize) -> Self {
         let score = match self.score {
             Score::Window(score) => Score::Window(Window { window, ..score }),
+            Score::Question { .. } => Score::Question { window },
             Score::Variance { gamma, pool, .. } => Score::Variance { window, gamma, pool },
             Score::GlobalLocal { pool, from, pool_window, .. } => {
                 Score::GlobalLocal { window, pool, from, pool_window }
@@ -397,6 +398,18 @@ impl Method {
         let score = Score::Repeat { tokens: 2048, normalize };
         let name = if normalize { "kvzip-plus" } else { "kvzip" };
         Self { name, score, sinks: 4, allocate: Allocate::OneThreshold, ..Self::local_window() }
+    }
+
+    /// Keeps what a second reading attends to, as much in each layer as is worth it.
+    pub fn kvcompose() -> Self {
+        let score = Score::Reread { tokens: 2048, layer_mean: true };
+        Self { name: "kvcompose", score, allocate: Allocate::Composite, ..Self::local_window() }
+    }
+
+    /// Keeps what the question attends to.
+    pub fn finch() -> Self {
+        let (score, positions) = (Score::Question { window: 32 }, Positions::InCache);
+        Self { name: "finch", score, positions, ..Self::snapkv() }
     }
 
     fn of_window(name: &'static str, score: Window) -> Self {

@@ -1,4 +1,4 @@
-//! KVzip: what queries that repeat a prompt give its tokens, and which of all heads' tokens stay.
+//! KVzip and KVCompose: what queries that repeat a prompt give its tokens, and which of all heads' tokens stay.
 
 use super::attention::{Encoding, weights};
 use super::margin::relative;
@@ -103,9 +103,108 @@ pub fn kept(scores: &[Vec<Vec<f64>>], sinks: usize, keep: usize) -> (Vec<Vec<Vec
     (kept, gap)
 }
 
+/// The most that tokens which read a prompt again give each of its tokens, part by part: of a softmax over the whole prompt and what is
+/// read before them in their part. The mean over the query heads.
+pub fn reread(parts: &[Repeated<'_>]) -> Vec<f64> {
+    let (heads, seen) = (parts[0].queries.len(), parts[0].keys.len());
+    let mut mean = vec![0.0; seen];
+    for head in 0..heads {
+        let mut most = vec![0.0_f64; seen];
+        for part in parts {
+            for (token, query) in part.queries[head].iter().enumerate() {
+                let query = part.encoding.encode(query, seen + token);
+                let keys = part.keys.iter().chain(&part.new_keys[..=token]).enumerate();
+                let keys: Head = keys.map(|(at, key)| part.encoding.encode(key, at)).collect();
+                let weights = weights(&query, &keys, part.scale);
+                most.iter_mut().zip(weights).for_each(|(most, weight)| *most = most.max(weight));
+            }
+        }
+        mean.iter_mut().zip(most).for_each(|(mean, most)| *mean += most / heads as f64);
+    }
+    mean
+}
+
+/// The positions that stay of each head of each layer by composite tokens, `keep` a layer on average; and how near another outcome was.
+pub fn composed(scores: &[Vec<Vec<f64>>], keep: usize) -> (Vec<Vec<Vec<usize>>>, f64) {
+    let falling = |scores: &[f64]| {
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        order
+    };
+    let composite = |heads: &Vec<Vec<f64>>| -> Vec<f64> {
+        let ranked: Vec<Vec<f64>> = heads
+            .iter()
+            .map(|scores| falling(scores).into_iter().map(|token| scores[token]).collect())
+            .collect();
+        let mean = |rank: usize| ranked.iter().map(|head| head[rank]).sum::<f64>();
+        (0..ranked[0].len()).map(|rank| mean(rank) / heads.len() as f64).collect()
+    };
+    let mut layers: Vec<Vec<f64>> = scores.iter().map(composite).collect();
+    for rank in 0..layers[0].len() {
+        layers[0][rank] = layers.iter().map(|layer| layer[rank]).fold(0.0, f64::max);
+    }
+    let mut all: Vec<(f64, usize)> = Vec::new();
+    for (number, layer) in layers.iter().enumerate() {
+        all.extend(layer.iter().map(|&score| (score, number)));
+    }
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let count = scores.len() * keep;
+    let mut gap = relative(all[count - 1].0, all[count].0);
+    let mut kept = Vec::new();
+    for (number, heads) in scores.iter().enumerate() {
+        let stays = all[..count].iter().filter(|(_, layer)| *layer == number).count().max(1);
+        let mut of_heads = Vec::new();
+        for scores in heads {
+            let mut order = falling(scores);
+            if let Some(&next) = order.get(stays) {
+                gap = gap.min(relative(scores[order[stays - 1]], scores[next]));
+            }
+            order.truncate(stays);
+            order.sort_unstable();
+            of_heads.push(order);
+        }
+        kept.push(of_heads);
+    }
+    (kept, gap)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_prompt_again_by_hand() {
+        // One query head gives e¹, e⁰ and e⁰ to itself, the other e⁻¹, e⁰ and e⁰: of 1/(e + 2) and so on the mean.
+        let keys: Head = [1.0, 0.0].map(|x| vec![x]).to_vec();
+        let (zero, one, less) = (vec![vec![0.0]], vec![vec![1.0]], vec![vec![-1.0]]);
+        let part = Repeated {
+            keys: &keys,
+            values: &keys,
+            queries: vec![&one, &less],
+            new_keys: &zero,
+            new_values: &zero,
+            encoding: Encoding::None,
+            scale: 1.0,
+        };
+        let (more, less) = (1.0_f64.exp(), (-1.0_f64).exp());
+        let expected = [
+            (more / (more + 2.0) + less / (less + 2.0)) / 2.0,
+            (1.0 / (more + 2.0) + 1.0 / (less + 2.0)) / 2.0,
+        ];
+        for (found, expected) in reread(&[part]).iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-12, "{found}, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn layers_share_composites() {
+        // The second layer's are 0.8 and 0.5, the first's 0.6 and 0.2, which become 0.8 and 0.5.
+        let scores =
+            vec![vec![vec![0.9, 0.1], vec![0.3, 0.3]], vec![vec![0.5, 0.7], vec![0.9, 0.5]]];
+        let (kept, gap) = composed(&scores, 1);
+        assert_eq!(kept, [vec![vec![0], vec![0]], vec![vec![1], vec![0]]]);
+        assert_eq!(gap, 0.0, "the two tokens of a head are equal");
+    }
 
     #[test]
     fn one_head_by_hand() {

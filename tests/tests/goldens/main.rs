@@ -8,8 +8,12 @@ mod cam;
 mod headkv;
 mod kivi;
 mod kvpress;
+mod kvpress_compose;
+mod kvpress_finch;
+mod kvpress_gated;
 mod kvpress_passes;
 mod kvpress_scores;
+mod kvpress_think;
 mod model;
 
 use std::{

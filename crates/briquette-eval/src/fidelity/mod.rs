@@ -27,7 +27,8 @@
 //!
 //! The prompt is seen by the model once: until a cache is compressed at its end, every policy would hand the model the
 //! same outputs, so the caches of all policies are filled with the queries, keys and values of that one pass. For a
-//! policy that compresses after every chunk, the prompt is one chunk.
+//! policy that compresses after every chunk, the prompt is one chunk. A policy that wants a second pass (KVzip, KVCompose) gets it: the
+//! model repeats the prompt on the filled cache, without a word before it.
 
 mod capture;
 mod divergence;

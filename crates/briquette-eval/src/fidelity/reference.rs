@@ -4,7 +4,7 @@ use briquette::{
     CacheConfig, KvCache, Policy,
     ops::{MomentsInput, Visibility, WindowInput},
 };
-use briquette_models::{Error as ModelError, Model};
+use briquette_models::{Error as ModelError, Instruction, Model, reconstruct};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::capture::{Capture, Passed, Projections};
@@ -84,12 +84,14 @@ impl<'a> Reference<'a> {
         &self.tokens[self.prompt..]
     }
 
-    /// A cache of this policy that has read the prompt and compressed it.
+    /// A cache of this policy that has read the prompt and compressed it, by a second pass where the policy wants one: a text is
+    /// repeated as it is, without a word before it.
     pub(super) fn filled(&self, policy: Policy) -> Result<KvCache> {
         let mut cache = self.model.cache(policy)?;
         for (index, layer) in self.layers.iter().enumerate() {
             attend(&mut cache, index, &layer.prompt, self.model)?;
         }
+        reconstruct(self.model, &[self.prompt()], &mut cache, &Instruction::default())?;
         Ok(cache)
     }
 

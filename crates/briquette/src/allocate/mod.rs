@@ -3,6 +3,7 @@
 mod above_threshold;
 mod allocator;
 mod apportion;
+mod composite;
 mod error_aware;
 mod head_adaptive;
 mod head_profile;
@@ -18,6 +19,7 @@ mod variance_share;
 
 pub use above_threshold::AboveThreshold;
 pub use allocator::{Allocation, Allocator};
+pub use composite::Composite;
 pub use error_aware::ErrorAware;
 pub use head_adaptive::HeadAdaptive;
 pub use head_profile::HeadProfile;

@@ -1,6 +1,6 @@
 use super::{
-    AboveThreshold, Allocator, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
-    OneThreshold, Preference, Pyramid, StreamingHeads, Uniform, VarianceShare,
+    AboveThreshold, Allocator, Composite, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios,
+    LazyLayers, OneThreshold, Preference, Pyramid, StreamingHeads, Uniform, VarianceShare,
 };
 use crate::spec::built_in;
 
@@ -18,6 +18,7 @@ built_in! {
         AboveThreshold,
         LazyLayers,
         OneThreshold,
+        Composite,
         StreamingHeads,
     }
 }

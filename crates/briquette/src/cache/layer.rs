@@ -234,6 +234,11 @@ impl LayerCache {
         let compressed = Due::of(policy, arrival.phase).compress;
         let complete = !matches!(arrival.phase, Phase::Prompt { missing, .. } if missing > 0);
         if complete || compressed {
+            let asked = policy.store().window();
+            if asked > 0 && arrival.phase.is_prompt() {
+                let last = self.window.with(&queries, &arrival.positions);
+                store.observe_queries(last.mean_squares(asked, context.shape.kv_heads), &arrived);
+            }
             store.settle();
         }
         self.store = Some(store);

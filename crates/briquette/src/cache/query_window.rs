@@ -1,4 +1,4 @@
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::{
     Result,
@@ -36,6 +36,19 @@ pub(crate) struct Queries {
 }
 
 impl Queries {
+    /// The mean square of each channel of the last `most` queries that are not padding, over those that share a kv head,
+    /// `[batch, kv_heads, head_dim]`, f32.
+    pub(crate) fn mean_squares(&self, most: usize, kv_heads: usize) -> Tensor<3> {
+        let kept = most.min(self.len());
+        let Self { queries, positions } = self.narrow(self.len() - kept, kept);
+        let [batch, heads, _, head_dim] = queries.dims();
+        let own = positions.greater_equal_scalar(0).float().cast(DType::F32);
+        let own = own.reshape([batch, 1, kept, 1]);
+        let sums = (queries.cast(DType::F32).square() * own.clone()).sum_dim(2);
+        let means = sums / own.sum_dim(2).clamp_min(1.0);
+        means.reshape([batch, kv_heads, heads / kv_heads, head_dim]).mean_dim(2).squeeze_dim(2)
+    }
+
     fn len(&self) -> usize {
         self.positions.dims()[2]
     }

@@ -8,7 +8,7 @@ use super::{Entries, KvCache, Tracks, input::check, place::Projections};
 use crate::{
     Error, Result,
     observes::Repeat,
-    ops::{Selection, Visibility, gather_rows, precise_product},
+    ops::{Selection, Visibility, gather_rows, group_mean, precise_product},
     policy::PositionMode,
     position::{PositionEncoding, encode},
     store::{StoreQuery, attend_entries},
@@ -23,7 +23,8 @@ use crate::{
 /// [`finish`](Self::finish) returns.
 ///
 /// The weights that are counted are a softmax over the sinks, the part, and the repeating tokens themselves, as published
-/// (KVzip, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)).
+/// (KVzip, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)); or over all of the prompt and these
+/// ([`Repeat::reread`]: KVCompose, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
 #[derive(Debug)]
 pub struct Reconstruction<'a> {
     cache: &'a KvCache,
@@ -33,7 +34,7 @@ pub struct Reconstruction<'a> {
     columns: usize,
     part: Option<Part>,
     hidden: Option<Tensor<3>>,
-    /// The most weight so far, `[batch, kv_heads, columns]` a layer.
+    /// The most weight so far, `[batch, heads, columns]` a layer: of kv heads, or of query heads where their mean counts.
     given: Vec<Tensor<3>>,
 }
 
@@ -71,8 +72,9 @@ impl KvCache {
             return Err(self.refused(reason));
         }
         let columns = seen.iter().copied().max().unwrap_or(0);
+        let heads = if repeat.reread { self.shape.query_heads } else { self.shape.kv_heads };
         let given = || {
-            let dims = [seen.len(), self.shape.kv_heads, columns];
+            let dims = [seen.len(), heads, columns];
             Tensor::zeros(dims, (&self.device, DType::F32))
         };
         let given = (0..self.shape.layers).map(|_| given()).collect();
@@ -113,6 +115,10 @@ impl Reconstruction<'_> {
             return Err(Error::EmptyPrompt { row, columns: new, padding: new });
         }
         let rows = seen.len();
+        let whole = self.repeat.reread;
+        // A row of which nothing is left gives nothing.
+        let asks = |seen: usize| !whole || part.start < seen;
+        let part = if whole { 0..columns } else { part.clone() };
         let sinks = cache.policy.protect().sinks.min(part.start);
         let width = seen.iter().map(|&seen| part.end.min(seen).saturating_sub(part.start)).max();
         let width = width.unwrap_or(0);
@@ -124,7 +130,8 @@ impl Reconstruction<'_> {
                 let column = |&token: &usize| (columns - seen + token).min(columns - 1) as i64;
                 indices.extend(wanted.iter().map(column));
             }
-            there.extend(wanted.iter().map(|&token| if token < seen { 0_i64 } else { -1 }));
+            let has = |&token: &usize| if token < seen && asks(seen) { 0_i64 } else { -1 };
+            there.extend(wanted.iter().map(has));
         }
         let mut positions = Vec::new();
         for (seen, &tokens) in seen.iter().zip(tokens) {
@@ -208,7 +215,7 @@ impl Reconstruction<'_> {
             sharing: None,
         };
         let given = self.received(layer, part, queries.clone(), &held, keys)?;
-        self.given[layer] = self.given[layer].clone() + given;
+        self.given[layer] = self.given[layer].clone().max_pair(given);
         let all = Entries { tracks: Tracks::default(), ..held }.followed_by(arriving);
         let visibility = Visibility::Positions {
             queries: part.positions.clone(),
@@ -232,7 +239,8 @@ impl Reconstruction<'_> {
 
     /// What the entries of each layer were given, `[batch, kv_heads, entries]`, f32; 0 where nothing was repeated.
     pub fn finish(self) -> Vec<Tensor<3>> {
-        self.given
+        let heads = self.cache.shape.kv_heads;
+        self.given.into_iter().map(|given| group_mean(given, heads)).collect()
     }
 
     fn scale(&self) -> f64 {
@@ -240,7 +248,7 @@ impl Reconstruction<'_> {
         config.scale(*shape)
     }
 
-    /// The most that a repeating query gives each entry of the part, `[batch, kv_heads, columns]`.
+    /// The most that a repeating query gives each entry of the part, `[batch, heads, columns]`.
     fn received(
         &self,
         layer: usize,
@@ -300,12 +308,17 @@ impl Reconstruction<'_> {
             let length = |x: Tensor<4>| x.square().sum_dim(3).sqrt();
             most = most * reach(values, weight.clone(), cache.shape, length);
         }
-        let most: Tensor<3> = most.max_dim(2).squeeze_dim(2);
+        let given = self.given[layer].zeros_like();
+        let [_, of_heads, _] = given.dims();
+        let most = if of_heads == heads { most.max_dim(2) } else { most };
+        let most: Tensor<3> = most.reshape([batch, of_heads, part.width]);
         let there = part.there.clone().narrow(1, part.sinks, part.width);
         let there = there.lower_scalar(0).reshape([batch, 1, part.width]);
         let most = most.clone().mask_fill(there.expand(most.dims()), 0.0);
         let columns = part.columns.indices.clone().narrow(2, part.sinks, part.width);
-        Ok(self.given[layer].zeros_like().scatter(2, columns, most, IndexingUpdateOp::Add))
+        // The same for all heads of a row.
+        let columns = columns.narrow(1, 0, 1).expand([batch, of_heads, part.width]);
+        Ok(given.scatter(2, columns, most, IndexingUpdateOp::Add))
     }
 
     /// What the weights of each repeating token are multiplied by, `[batch, 1, new, 1]`: 0 at padding.

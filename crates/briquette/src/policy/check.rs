@@ -1,6 +1,6 @@
 //! Whether what a policy is made of goes together.
 
-use super::{Policy, SparsePrefill};
+use super::{Policy, PositionMode, SparsePrefill};
 use crate::{
     CacheShape, Error, Result,
     budget::{Budget, Protect, Recent},
@@ -96,6 +96,9 @@ impl Policy {
         }
         if self.reducer().makes_shared_entries() && !store.holds_shared_entries() {
             return fail(self.reducer().name(), "entries that tokens share");
+        }
+        if store.needs_encoded_keys() && self.positions != PositionMode::Written {
+            return fail("positions", "keys whose positions are not encoded");
         }
         Ok(())
     }

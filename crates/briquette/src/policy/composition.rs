@@ -117,7 +117,8 @@ impl Policy {
     /// What its stages want to know of the attention.
     pub fn observes(&self) -> Observes {
         let scorer = self.scorer().observes();
-        scorer.and(self.allocator().observes()).and(self.reducer().observes())
+        let stages = scorer.and(self.allocator().observes()).and(self.reducer().observes());
+        stages.and(Observes::window(self.store().window()))
     }
 
     /// How the model repeats the prompt in a second pass, [which](crate::KvCache::reconstruction) such a policy compresses by;

@@ -6,7 +6,8 @@ use crate::{
     budget::{Budget, Recent},
     score::{
         Capacity, ChunkAttention, Compactor, Cur, ExpectedAttention, HeadMean, KeyDifference,
-        KeyNorm, LagRelative, Leverage, Pool, Random, Redundancy, WholeChunks, WindowAttention,
+        KeyNorm, LagRelative, Leverage, Pool, QuestionAttention, Random, Redundancy, WholeChunks,
+        WindowAttention,
     },
 };
 
@@ -77,6 +78,15 @@ impl Policy {
         let score =
             WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
         Self::snapkv(budget).with_name("chunkkv").with_score(WholeChunks::of(20, score))
+    }
+
+    /// FINCH (Corallo and Papotti, 2024): what the question attends to, the last 32 tokens of the prompt unless
+    /// [`with_window`](Self::with_window) says how many they are, and the question; positions are re-counted inside the cache.
+    pub fn finch(budget: Budget) -> Self {
+        Self::snapkv(budget)
+            .with_name("finch")
+            .with_score(QuestionAttention { window: 32 })
+            .with_positions(PositionMode::InCache)
     }
 
     /// R-KV (Cai et al., 2025): what the last 8 queries attend to, less what other keys say already, and those 8; every 128

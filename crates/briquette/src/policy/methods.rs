@@ -137,6 +137,12 @@ const METHODS: &[Method] = &[
     },
     Method { name: "capkv", title: "CapKV", paper: "arXiv 2604.25975", build: Policy::capkv },
     Method { name: "chunkkv", title: "ChunkKV", paper: "Liu et al., 2025", build: Policy::chunkkv },
+    Method {
+        name: "finch",
+        title: "FINCH",
+        paper: "Corallo and Papotti, 2024",
+        build: Policy::finch,
+    },
     Method { name: "r-kv", title: "R-KV", paper: "Cai et al., 2025", build: Policy::rkv },
     Method {
         name: "kvmerger-50",
@@ -162,6 +168,12 @@ const METHODS: &[Method] = &[
         title: "KVzip+",
         paper: "Kim et al., 2025",
         build: Policy::kvzip_plus,
+    },
+    Method {
+        name: "kvcompose",
+        title: "KVCompose",
+        paper: "Akulov et al., 2025",
+        build: Policy::kvcompose,
     },
     Method { name: "dropkv", title: "DropKV", paper: "OpenReview, 2026", build: Policy::dropkv },
     Method {

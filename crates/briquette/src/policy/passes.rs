@@ -1,7 +1,12 @@
 //! Named methods that run the model a second time over the prompt.
 
 use super::{Policy, PrefillCompression, Schedule};
-use crate::{allocate::OneThreshold, budget::Budget, score::ReconstructionAttention};
+use crate::{
+    allocate::{Composite, OneThreshold},
+    budget::Budget,
+    score::{ReconstructionAttention, RereadAttention},
+    store::Ragged,
+};
 
 impl Policy {
     /// KVzip (Kim et al., 2025): the first 4 tokens, and what the model attends to most while it repeats the prompt, 2,048
@@ -21,5 +26,16 @@ impl Policy {
     pub fn kvzip_plus(budget: Budget) -> Self {
         let score = ReconstructionAttention { normalize: true, ..Default::default() };
         Self::kvzip(budget).with_name("kvzip-plus").with_score(score)
+    }
+
+    /// KVCompose (Akulov et al., 2025): what the model attends to most while it reads the prompt again, plus the mean over the layer's
+    /// heads; layer budgets by composite tokens. Later prompts and decoded tokens are all kept.
+    pub fn kvcompose(budget: Budget) -> Self {
+        Self::kvzip(budget)
+            .with_name("kvcompose")
+            .with_sinks(0)
+            .with_score(RereadAttention::default())
+            .with_allocate(Composite {})
+            .with_store(Ragged {})
     }
 }

@@ -108,6 +108,7 @@ impl Policy {
             let scorer = match score {
                 Some(ScorerSpec::WindowAttention(scorer)) => Some(&mut scorer.window),
                 Some(ScorerSpec::DropError(scorer)) => Some(&mut scorer.window),
+                Some(ScorerSpec::QuestionAttention(scorer)) => Some(&mut scorer.window),
                 Some(ScorerSpec::WindowVariance(scorer)) => Some(&mut scorer.window),
                 Some(ScorerSpec::GlobalLocal(scorer)) => Some(&mut scorer.window),
                 _ => None,

@@ -37,7 +37,7 @@ impl Scorer for ReconstructionAttention {
     }
 
     fn observes(&self) -> Observes {
-        Observes::repeat(Repeat { tokens: self.tokens, normalize: self.normalize })
+        Observes::repeat(Repeat { tokens: self.tokens, normalize: self.normalize, reread: false })
     }
 
     fn check(&self) -> Result<()> {

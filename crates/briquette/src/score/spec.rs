@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AccumulatedAttention, BlockWise, Capacity, ChunkAttention, Compactor, Critical, Cur, DropError,
-    ExpectedAttention, GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage, QueryDirection,
-    Random, Recency, ReconstructionAttention, Redundancy, RobustAttention, Scorer, Trigonometric,
-    WholeChunks, WindowAttention, WindowVariance,
+    EntropyGated, ExpectedAttention, GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage,
+    QueryDirection, QuestionAttention, Random, Recency, ReconstructionAttention, Redundancy,
+    RereadAttention, RobustAttention, Scorer, Trigonometric, WholeChunks, WindowAttention,
+    WindowVariance,
 };
 use crate::spec::built_in;
 
@@ -34,8 +35,11 @@ built_in! {
         DropError,
         QueryDirection,
         Trigonometric,
+        QuestionAttention,
+        RereadAttention,
     } around {
         WholeChunks(WholeChunksForm),
+        EntropyGated(EntropyGatedForm),
         BlockWise(BlockWiseForm),
         Critical(CriticalForm),
     }
@@ -58,6 +62,27 @@ impl WholeChunksForm {
 
     fn stage(self) -> Arc<dyn Scorer> {
         Arc::new(WholeChunks { length: self.length, of: self.of.stage() })
+    }
+}
+
+/// The file form of [`EntropyGated`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EntropyGatedForm {
+    length: usize,
+    few: usize,
+    of: Box<ScorerSpec>,
+}
+
+impl EntropyGatedForm {
+    /// `None` if the scorer inside has no file form.
+    fn of(stage: &EntropyGated) -> Option<Self> {
+        let EntropyGated { length, few, ref of } = *stage;
+        Some(Self { length, few, of: Box::new(ScorerSpec::of(of.as_ref())?) })
+    }
+
+    fn stage(self) -> Arc<dyn Scorer> {
+        Arc::new(EntropyGated { length: self.length, few: self.few, of: self.of.stage() })
     }
 }
 

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 use super::packed::{Packed, Widths};
 use crate::ops::PackedGroups;
@@ -11,17 +11,31 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The last so many tokens at least stay as they are.
     fn residual(&self) -> usize;
 
-    /// What a page of keys has, and one of values.
-    fn widths(&self, head_dim: usize) -> [Widths; 2];
+    /// Channels of a key that a page holds, if they are fewer than there are: which ones is chosen a head, by what the last
+    /// queries of a prompt look at.
+    fn key_channels(&self, head_dim: usize) -> Option<usize> {
+        let _ = head_dim;
+        None
+    }
 
-    /// Packs keys and values, each `[pages, group, head_dim]`; measures are held in `dtype`.
-    fn pack(&self, keys: Tensor<3>, values: Tensor<3>, dtype: DType) -> [Packed; 2];
+    /// What a page of keys has, and one of values; or one that holds both.
+    fn widths(&self, head_dim: usize) -> Vec<Widths>;
+
+    /// Packs keys and values, each `[pages, group, head_dim]`; measures are held in `dtype`. `channels` are the
+    /// [`key_channels`](Self::key_channels) of each page, ascending, `[pages, kept]`.
+    fn pack(
+        &self,
+        keys: Tensor<3>,
+        values: Tensor<3>,
+        channels: Option<Tensor<2, Int>>,
+        dtype: DType,
+    ) -> Vec<Packed>;
 
     /// The keys and values again, f32, `[pages, group, head_dim]`.
-    fn unpack(&self, pages: &[Packed; 2], head_dim: usize) -> [Tensor<3>; 2];
+    fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2];
 
     /// The bits of a number, keys and values as a kernel reads them; `None` if none does.
-    fn groups(&self, pages: &[Packed; 2]) -> Option<(usize, [PackedGroups; 2])> {
+    fn groups(&self, pages: &[Packed]) -> Option<(usize, [PackedGroups; 2])> {
         let _ = pages;
         None
     }

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -63,17 +63,23 @@ impl Codec for Fp8 {
         0
     }
 
-    fn widths(&self, head_dim: usize) -> [Widths; 2] {
+    fn widths(&self, head_dim: usize) -> Vec<Widths> {
         let widths = || Widths { words: PAGE * words::width(head_dim, 8), measures: vec![PAGE] };
-        [widths(), widths()]
+        vec![widths(), widths()]
     }
 
-    fn pack(&self, keys: Tensor<3>, values: Tensor<3>, dtype: DType) -> [Packed; 2] {
-        [encode(keys, dtype), encode(values, dtype)]
+    fn pack(
+        &self,
+        keys: Tensor<3>,
+        values: Tensor<3>,
+        _channels: Option<Tensor<2, Int>>,
+        dtype: DType,
+    ) -> Vec<Packed> {
+        vec![encode(keys, dtype), encode(values, dtype)]
     }
 
-    fn unpack(&self, pages: &[Packed; 2], head_dim: usize) -> [Tensor<3>; 2] {
-        pages.each_ref().map(|packed| decode(packed, head_dim))
+    fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2] {
+        [0, 1].map(|which| decode(&pages[which], head_dim))
     }
 }
 

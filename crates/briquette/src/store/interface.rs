@@ -56,6 +56,16 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
+    /// Queries at the end of a prompt that its stores [ask for](Store::observe_queries); 0 if they ask for none.
+    fn window(&self) -> usize {
+        0
+    }
+
+    /// Whether it must be given keys with their positions encoded.
+    fn needs_encoded_keys(&self) -> bool {
+        false
+    }
+
     /// Whether it holds what tokens share once.
     fn holds_shared_entries(&self) -> bool {
         false
@@ -211,6 +221,13 @@ pub trait Store: Debug + Send + Sync {
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; it then holds what it held.
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()>;
+
+    /// Takes what the last [queries](StoreBuilder::window) of a prompt look at, when it is complete or compressed, before it
+    /// [settles](Self::settle): the mean square of each of their channels, over the query heads that share a kv head,
+    /// `[batch, kv_heads, head_dim]`, f32. Rows to which no tokens have `arrived` asked nothing.
+    fn observe_queries(&mut self, squares: Tensor<3>, arrived: &[usize]) {
+        let _ = (squares, arrived);
+    }
 
     /// Called when a call has succeeded and no columns of a prompt are missing: the time to move entries into
     /// another form.

@@ -1,9 +1,11 @@
 //! Stage four: how the entries of a layer lie in memory.
 
+mod channels;
 mod codec;
 mod dense;
 mod fp8;
 mod interface;
+mod key_channels;
 mod layout;
 mod packed;
 mod paged;
@@ -21,6 +23,7 @@ pub(crate) use dense::attend_entries;
 pub use dense::{Dense, DenseStore};
 pub use fp8::Fp8;
 pub use interface::{Store, StoreBuilder, StoreOptions, StoreQuery};
+pub use key_channels::KeyChannels;
 pub use quantized::Quantized;
 pub use ragged::Ragged;
 pub use shared::Shared;

@@ -3,8 +3,8 @@ use std::sync::OnceLock;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 
 use super::{
-    DenseStore, Store, StoreOptions, StoreQuery, codec::Codec, dense::attend_entries,
-    packed::Packed,
+    DenseStore, Store, StoreOptions, StoreQuery, channels::Channels, codec::Codec,
+    dense::attend_entries, packed::Packed,
 };
 use crate::{
     Result,
@@ -16,6 +16,9 @@ use crate::{
     prefix::{Parts, PrefixError},
     tracks,
 };
+
+/// What the packed parts of pages are called in a file.
+const PACKED: [&str; 2] = ["keys", "values"];
 
 /// Pages of tokens of a head, each packed by a codec; behind them the last tokens as they are.
 #[derive(Clone, Debug)]
@@ -32,6 +35,8 @@ pub(super) struct PagedStore<C> {
     before_append: Vec<usize>,
     /// Known once a query has been attended that reads pages as they are.
     places: OnceLock<Places>,
+    /// The channels of keys that pages hold, where they hold fewer than there are.
+    channels: Option<Channels>,
 }
 
 /// Where the entries of each batch row and kv head lie, on the device.
@@ -48,8 +53,8 @@ struct Places {
 /// Groups of tokens, packed.
 #[derive(Clone, Debug)]
 struct Pages {
-    /// Keys and values.
-    packed: [Packed; 2],
+    /// Keys and values, or both in one.
+    packed: Vec<Packed>,
     /// `[pages, 1, group]`
     positions: Tensor<3, Int>,
     /// `[pages, numbers, group]`, the [numbers](Tracks::by_head) of a kv head.
@@ -58,7 +63,13 @@ struct Pages {
 
 impl Pages {
     /// Quantizes the entries at `rows` of the rectangle: for each page the rows of its tokens.
-    fn of(entries: &Entries, rows: &[usize], codec: &impl Codec, dtype: DType) -> Self {
+    fn of(
+        entries: &Entries,
+        rows: &[usize],
+        codec: &impl Codec,
+        channels: Option<&Channels>,
+        dtype: DType,
+    ) -> Self {
         let [batch, heads, width, head_dim] = entries.keys.dims();
         let group = codec.group();
         let pages = rows.len() / group;
@@ -69,8 +80,12 @@ impl Pages {
             list.select(0, index.clone()).reshape([pages, group, head_dim])
         };
         let positions = entries.positions.clone().reshape([batch * heads * width]);
+        let channels = channels.map(|channels| {
+            let heads = rows.chunks(group).map(|rows| (rows[0] / width) as i64).collect();
+            channels.of_heads(upload(heads, &device))
+        });
         Self {
-            packed: codec.pack(pick(&entries.keys), pick(&entries.values), dtype),
+            packed: codec.pack(pick(&entries.keys), pick(&entries.values), channels, dtype),
             positions: positions.select(0, index.clone()).reshape([pages, 1, group]),
             tracks: entries.tracks.by_head(heads).map(|numbers| {
                 let per = numbers.dims()[2];
@@ -86,9 +101,9 @@ impl Pages {
     }
 
     fn followed_by(self, new: Self) -> Self {
-        let ([keys, values], [new_keys, new_values]) = (self.packed, new.packed);
+        let packed = self.packed.into_iter().zip(new.packed);
         Self {
-            packed: [keys.followed_by(new_keys), values.followed_by(new_values)],
+            packed: packed.map(|(held, new)| held.followed_by(new)).collect(),
             positions: Tensor::cat(vec![self.positions, new.positions], 0),
             tracks: self.tracks.zip(new.tracks).map(|(held, new)| Tensor::cat(vec![held, new], 0)),
         }
@@ -96,7 +111,7 @@ impl Pages {
 
     fn save(&self) -> Result<Parts> {
         let mut parts = Parts::default();
-        for (name, packed) in ["keys", "values"].into_iter().zip(&self.packed) {
+        for (name, packed) in PACKED.into_iter().zip(&self.packed) {
             parts.put_parts(name, packed.save()?);
         }
         parts.put("positions", &self.positions)?;
@@ -114,10 +129,12 @@ impl Pages {
     ) -> Result<Self> {
         let StoreOptions { shape, observes, ref device, .. } = *options;
         let group = codec.group();
-        let [keys, values] = codec.widths(shape.head_dim);
-        let mut packed =
-            |name, widths| Packed::restore(parts.take_parts(name), pages, &widths, options);
-        let packed = [packed("keys", keys)?, packed("values", values)?];
+        let widths = codec.widths(shape.head_dim);
+        let packed = PACKED
+            .into_iter()
+            .zip(&widths)
+            .map(|(name, widths)| Packed::restore(parts.take_parts(name), pages, widths, options));
+        let packed = packed.collect::<Result<_>>()?;
         let numbers = tracks::rows(observes, shape) / shape.kv_heads;
         let tracks = || parts.take_float("tracks", [pages, numbers, group], device);
         let tracks = (numbers > 0).then(tracks).transpose()?;
@@ -128,7 +145,7 @@ impl Pages {
 
     fn repeated(&self, times: usize) -> Self {
         Self {
-            packed: self.packed.each_ref().map(|packed| packed.repeated(times)),
+            packed: self.packed.iter().map(|packed| packed.repeated(times)).collect(),
             positions: self.positions.clone().repeat_dim(0, times),
             tracks: self.tracks.clone().map(|tracks| tracks.repeat_dim(0, times)),
         }
@@ -158,6 +175,7 @@ impl<C: Codec> PagedStore<C> {
             tail_counts: vec![0; heads],
             before_append: vec![0; heads],
             places: OnceLock::new(),
+            channels: None,
         }
     }
 
@@ -184,6 +202,11 @@ impl<C: Codec> PagedStore<C> {
         if pages > 0 {
             store.pages =
                 Some(Pages::restore(&store.codec, &options, pages, parts.take_parts("page"))?);
+        }
+        let kept = store.codec.key_channels(options.shape.head_dim);
+        if let Some(kept) = kept.filter(|_| parts.holds("channels.of-heads")) {
+            let channels = parts.take_parts("channels");
+            store.channels = Some(Channels::restore(channels, kept, &options)?);
         }
         parts.finish()?;
         Ok(store)
@@ -287,7 +310,7 @@ impl<C: Codec> PagedStore<C> {
         let StoreOptions { batch, shape, .. } = self.options;
         let (group, most) = (self.codec.group(), self.most_pages());
         let index = self.page_index();
-        let picked = pages.packed.each_ref().map(|packed| packed.select(&index));
+        let picked: Vec<_> = pages.packed.iter().map(|packed| packed.select(&index)).collect();
         let both = self.codec.unpack(&picked, shape.head_dim);
         both.map(|x| x.reshape([batch, shape.kv_heads, most * group, shape.head_dim]))
     }
@@ -346,7 +369,8 @@ impl<C: Codec> PagedStore<C> {
         if rows.is_empty() {
             self.tail.hold(entries, capacity);
         } else {
-            let new = Pages::of(&entries, &rows, &self.codec, self.options.dtype);
+            let channels = self.channels.as_ref();
+            let new = Pages::of(&entries, &rows, &self.codec, channels, self.options.dtype);
             self.pages = Some(match self.pages.take() {
                 None => new,
                 Some(held) => held.followed_by(new),
@@ -369,6 +393,27 @@ impl<C: Codec> PagedStore<C> {
         }
         self.before_append.clone_from(&left);
         self.tail_counts = left;
+    }
+
+    /// The sums of the squares of each channel over the keys of a head, `[batch, kv_heads, head_dim]`.
+    fn key_squares(&self) -> Option<Tensor<3>> {
+        let sum = |keys: Tensor<4>, positions: Tensor<3, Int>| {
+            let held = positions.greater_equal_scalar(0).float().cast(DType::F32);
+            let squares = keys.cast(DType::F32).square() * held.unsqueeze_dim::<4>(3);
+            squares.sum_dim(2).squeeze_dim::<3>(2)
+        };
+        let pages = self.pages.as_ref().map(|pages| {
+            let [keys, _] = self.page_rows(pages);
+            sum(keys, self.page_positions(pages))
+        });
+        let tail = (self.tail.columns() > 0).then(|| {
+            let held = self.tail.held();
+            sum(held.keys, held.positions)
+        });
+        match (pages, tail) {
+            (Some(pages), Some(tail)) => Some(pages + tail),
+            (pages, tail) => pages.or(tail),
+        }
     }
 
     /// Room for what a tail may hold, whatever is asked for.
@@ -423,6 +468,7 @@ impl<C: Codec> Store for PagedStore<C> {
         });
         self.pages.as_ref().map_or(0, |pages| pages.bytes(self.options.rows))
             + self.tail.bytes()
+            + self.channels.as_ref().map_or(0, |channels| channels.bytes(self.options.rows))
             + places
     }
 
@@ -430,17 +476,22 @@ impl<C: Codec> Store for PagedStore<C> {
         let StoreOptions { shape, batch, dtype, rows, .. } = self.options;
         let group = self.codec.group();
         let heads = batch * shape.kv_heads;
-        let packed = self.codec.widths(shape.head_dim).map(|widths| widths.bytes(rows, dtype));
+        let widths = self.codec.widths(shape.head_dim);
+        let packed = widths.iter().map(|widths| widths.bytes(rows, dtype));
+        let channels = self
+            .codec
+            .key_channels(shape.head_dim)
+            .map_or(0, |kept| heads * rows.bytes(kept, self.options.int_bytes()));
         let tail = columns.min(self.room());
         let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual());
         let positions = rows.bytes(group, self.options.int_bytes());
         let tracks = tracks::rows(self.options.observes, shape) / shape.kv_heads
             * rows.bytes(group, DType::F32.size());
-        let page = packed.iter().sum::<usize>() + positions + tracks;
+        let page = packed.sum::<usize>() + positions + tracks;
         let places = heads * (quantized / group + 2) + 1;
         let pages = heads.saturating_mul(quantized).saturating_mul(page).div_ceil(group);
-        full.saturating_add(pages).saturating_add(places * self.options.int_bytes())
+        full.saturating_add(pages).saturating_add(places * self.options.int_bytes() + channels)
     }
 
     fn reserve(&mut self, capacity: usize) {
@@ -627,8 +678,19 @@ impl<C: Codec> Store for PagedStore<C> {
         self.quantize(entries, &counts, capacity);
     }
 
+    fn observe_queries(&mut self, squares: Tensor<3>, arrived: &[usize]) {
+        let StoreOptions { shape, .. } = self.options;
+        let Some(kept) = self.codec.key_channels(shape.head_dim) else { return };
+        let Some(keys) = self.key_squares() else { return };
+        self.channels =
+            Some(Channels::highest(squares * keys, kept, arrived, self.channels.take()));
+    }
+
     fn save(&self) -> Result<Option<Parts>> {
         let mut parts = Parts::default();
+        if let Some(channels) = &self.channels {
+            parts.put_parts("channels", channels.save()?);
+        }
         parts.put_parts("tail", self.tail.parts()?);
         parts.put_numbers("tail-counts", &self.tail_counts[..]);
         parts.put_numbers("before-append", &self.before_append[..]);
@@ -661,7 +723,7 @@ impl<C: Codec> Store for PagedStore<C> {
             tail: self.tail.of_rows(rows),
             tail_counts: self.tail_counts.repeat(rows),
             before_append: self.before_append.repeat(rows),
-            places: OnceLock::new(),
+            channels: self.channels.as_ref().map(|channels| channels.repeated(rows)),
             ..Self::new(self.codec.clone(), options)
         }))
     }

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -113,7 +113,7 @@ impl Codec for Quantized {
         self.residual
     }
 
-    fn widths(&self, head_dim: usize) -> [Widths; 2] {
+    fn widths(&self, head_dim: usize) -> Vec<Widths> {
         let of = |rows: usize, numbers: usize, group: usize| {
             let groups = rows * numbers / group;
             Widths {
@@ -121,23 +121,30 @@ impl Codec for Quantized {
                 measures: vec![groups, groups],
             }
         };
-        [of(head_dim, self.group, self.group), of(self.group, head_dim, self.value_group(head_dim))]
+        let values = of(self.group, head_dim, self.value_group(head_dim));
+        vec![of(head_dim, self.group, self.group), values]
     }
 
-    fn pack(&self, keys: Tensor<3>, values: Tensor<3>, dtype: DType) -> [Packed; 2] {
+    fn pack(
+        &self,
+        keys: Tensor<3>,
+        values: Tensor<3>,
+        _channels: Option<Tensor<2, Int>>,
+        dtype: DType,
+    ) -> Vec<Packed> {
         let group = self.value_group(values.dims()[2]);
         // Rows of keys are channels: their groups are tokens.
         let keys = quantize(keys.swap_dims(1, 2), self.group, self.bits, dtype);
-        [keys, quantize(values, group, self.bits, dtype)]
+        vec![keys, quantize(values, group, self.bits, dtype)]
     }
 
-    fn unpack(&self, [keys, values]: &[Packed; 2], head_dim: usize) -> [Tensor<3>; 2] {
-        let keys = dequantize(keys, head_dim, self.group, self.bits).swap_dims(1, 2);
-        [keys, dequantize(values, self.group, head_dim, self.bits)]
+    fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2] {
+        let keys = dequantize(&pages[0], head_dim, self.group, self.bits).swap_dims(1, 2);
+        [keys, dequantize(&pages[1], self.group, head_dim, self.bits)]
     }
 
-    fn groups(&self, pages: &[Packed; 2]) -> Option<(usize, [PackedGroups; 2])> {
-        let [keys, values] = pages;
+    fn groups(&self, pages: &[Packed]) -> Option<(usize, [PackedGroups; 2])> {
+        let [keys, values] = pages else { return None };
         Some((usize::from(self.bits), [groups(keys)?, groups(values)?]))
     }
 }

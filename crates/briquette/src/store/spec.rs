@@ -1,4 +1,4 @@
-use super::{Dense, Fp8, Quantized, Ragged, Shared, StoreBuilder, TurboQuant};
+use super::{Dense, Fp8, KeyChannels, Quantized, Ragged, Shared, StoreBuilder, TurboQuant};
 use crate::spec::built_in;
 
 built_in! {
@@ -10,6 +10,7 @@ built_in! {
         Quantized,
         Fp8,
         TurboQuant,
+        KeyChannels,
     }
 }
 

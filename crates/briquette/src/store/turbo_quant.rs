@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -112,21 +112,27 @@ impl Codec for TurboQuant {
         self.residual
     }
 
-    fn widths(&self, head_dim: usize) -> [Widths; 2] {
-        [self.key_bits, self.value_bits]
-            .map(|bits| Widths { words: PAGE * words::width(head_dim, bits), measures: vec![PAGE] })
+    fn widths(&self, head_dim: usize) -> Vec<Widths> {
+        let of = |bits| Widths { words: PAGE * words::width(head_dim, bits), measures: vec![PAGE] };
+        vec![of(self.key_bits), of(self.value_bits)]
     }
 
-    fn pack(&self, keys: Tensor<3>, values: Tensor<3>, dtype: DType) -> [Packed; 2] {
+    fn pack(
+        &self,
+        keys: Tensor<3>,
+        values: Tensor<3>,
+        _channels: Option<Tensor<2, Int>>,
+        dtype: DType,
+    ) -> Vec<Packed> {
         let rotation = Rotation::new(keys.dims()[2], &keys.device());
         let pack = |x, bits| encode(x, bits, &rotation, dtype);
-        [pack(keys, self.key_bits), pack(values, self.value_bits)]
+        vec![pack(keys, self.key_bits), pack(values, self.value_bits)]
     }
 
-    fn unpack(&self, [keys, values]: &[Packed; 2], head_dim: usize) -> [Tensor<3>; 2] {
-        let rotation = Rotation::new(head_dim, &keys.words.device());
+    fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2] {
+        let rotation = Rotation::new(head_dim, &pages[0].words.device());
         let unpack = |packed, bits| decode(packed, head_dim, bits, &rotation);
-        [unpack(keys, self.key_bits), unpack(values, self.value_bits)]
+        [unpack(&pages[0], self.key_bits), unpack(&pages[1], self.value_bits)]
     }
 }
 

@@ -78,6 +78,8 @@ pub enum Allocate {
     LayerRatios([f64; 2]),
     /// DMS's rule: scores of at least so much.
     AboveThreshold(f64),
+    /// KVCompose: the best tokens of a layer's heads, taken together. Only a second pass knows them.
+    Composite,
     /// KVzip: the highest of all scores. Only a second pass knows them.
     OneThreshold,
 }
@@ -175,7 +177,7 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
             };
             method.score.scores(cache, layer, &mut Margin::new()).iter().map(of_head).collect()
         }
-        Allocate::OneThreshold => panic!("there is no second pass"),
+        Allocate::OneThreshold | Allocate::Composite => panic!("there is no second pass"),
         Allocate::ErrorAware(layers) => all_heads(of_layer(cache, layer, layers)),
     }
 }

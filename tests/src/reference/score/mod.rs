@@ -7,6 +7,7 @@ pub mod compactor;
 pub mod critical;
 pub mod cur;
 pub mod drop_error;
+pub mod entropy_gated;
 pub mod expected_attention;
 pub mod global_local;
 pub mod key_difference;
@@ -14,6 +15,7 @@ pub mod key_norm;
 pub mod lag_relative;
 pub mod leverage;
 pub mod query_direction;
+pub mod question;
 pub mod random;
 pub mod redundancy;
 pub mod robust;
@@ -145,6 +147,15 @@ pub enum Score {
         /// Of what.
         inner: Inner,
     },
+    /// Chunks, of which important ones of low entropy give few tokens.
+    Gated {
+        /// Tokens of a chunk.
+        length: usize,
+        /// What such a chunk gives.
+        few: usize,
+        /// Of what.
+        inner: Inner,
+    },
     /// KeyDiff's blocks: what is left where the budget competes with one block after the other.
     Blocks {
         /// Tokens of a block.
@@ -165,6 +176,18 @@ pub enum Score {
     Trigonometric {
         /// The furthest position ahead.
         future: usize,
+    },
+    /// FINCH: what a question's queries attend to.
+    Question {
+        /// Queries.
+        window: usize,
+    },
+    /// KVCompose: what queries that read the prompt again give a token, of which a cache alone knows nothing.
+    Reread {
+        /// Tokens read at a time.
+        tokens: usize,
+        /// Whether the mean of the layer is added.
+        layer_mean: bool,
     },
     /// KVzip: what queries that repeat the prompt give a token, of which a cache alone knows nothing.
     Repeat {
@@ -191,6 +214,7 @@ impl Score {
                 | Self::Capacity { .. }
                 | Self::Redundancy { .. }
                 | Self::Chunks { .. }
+                | Self::Gated { .. }
                 | Self::Critical { .. }
                 | Self::Blocks { .. }
                 | Self::Drop { .. }
@@ -253,13 +277,17 @@ impl Score {
             Self::Chunks { length, inner } => {
                 whole_chunks::scores(cache, layer, length, inner, margin)
             }
+            Self::Gated { length, few, inner } => {
+                entropy_gated::scores(cache, layer, (length, few), inner, margin)
+            }
             Self::Blocks { length, inner } => {
                 block_wise::scores(cache, layer, length, inner, margin)
             }
             Self::Drop { window, pool } => drop_error::scores(cache, layer, window, pool),
             Self::Direction => query_direction::scores(cache, layer),
             Self::Trigonometric { future } => trigonometric::scores(cache, layer, future),
-            Self::Repeat { .. } => panic!("there is no second pass"),
+            Self::Question { window } => question::scores(cache, layer, window),
+            Self::Repeat { .. } | Self::Reread { .. } => panic!("there is no second pass"),
         }
     }
 }

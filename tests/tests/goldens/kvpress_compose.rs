@@ -1,0 +1,52 @@
+//! The tokens that kvpress's KVComposePress keeps.
+
+use briquette::{Budget, Policy, score::RereadAttention};
+use briquette_models::{Instruction, Tokenizer, prefill, reconstruct};
+use serde::Deserialize;
+
+use super::{Cases, Prompt, fixture, model, repository};
+
+#[derive(Deserialize)]
+struct Case {
+    params: Params,
+    n_kept: usize,
+    #[serde(flatten)]
+    prompt: Prompt,
+}
+
+/// By kvpress's names and with its defaults.
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+struct Params {
+    add_mean_across_heads: bool,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { add_mean_across_heads: true }
+    }
+}
+
+#[test]
+fn composites_of_kvpress() {
+    let compose: Cases<Case> = fixture("kvpress_compose.json");
+    let tokenizer = Tokenizer::load(repository().join("models/ember-7m")).unwrap();
+    let instruction = Instruction::new(&tokenizer).unwrap();
+    assert!(compose.cases.len() >= 3);
+    for case in compose.cases {
+        let tokens = &case.prompt.tokens;
+        let score = RereadAttention {
+            layer_mean: case.params.add_mean_across_heads,
+            ..RereadAttention::default()
+        };
+        let policy = Policy::kvcompose(Budget::Tokens(case.n_kept)).with_score(score);
+        let mut cache = model().cache(policy).unwrap();
+        prefill(model(), &[tokens], &mut cache, None).unwrap();
+        assert!(reconstruct(model(), &[tokens], &mut cache, &instruction).unwrap());
+        for (layer, expected) in case.prompt.kept.iter().enumerate() {
+            let found = cache.kept_positions(layer).unwrap().remove(0);
+            let margin = case.prompt.margin;
+            assert_eq!(found, *expected, "layer {layer}, {:?}, margin {margin}", case.params);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The tokens that kvpress's FinchPress keeps.
+
+use briquette::{Budget, Policy};
+use serde::Deserialize;
+
+use super::{Cases, Compressed, Next, Prompt, fixture};
+
+#[derive(Deserialize)]
+struct Case {
+    params: Params,
+    n_kept: usize,
+    #[serde(flatten)]
+    prompt: Prompt,
+    #[serde(flatten)]
+    next: Next,
+}
+
+/// By kvpress's names.
+#[derive(Debug, Deserialize)]
+struct Params {
+    /// What it finds behind the delimiter.
+    window_size: usize,
+}
+
+#[test]
+fn questions_of_kvpress() {
+    let finch: Cases<Case> = fixture("kvpress_finch.json");
+    assert!(finch.cases.len() >= 3);
+    for case in finch.cases {
+        let policy =
+            Policy::finch(Budget::Tokens(case.n_kept)).with_window(case.params.window_size);
+        let place = format!("{:?}, {} tokens", case.params, case.prompt.tokens.len());
+        let compressed = Compressed::new(&policy, &case.prompt.tokens);
+        compressed.assert_kept(&case.prompt, &place);
+        compressed.assert_next(&case.next, &place);
+    }
+}
