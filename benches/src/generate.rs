@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     Budget, CacheConfig, CacheShape, HeadScores, InputCheck, KvCache, Policy, Profile, Prompt,
+    QueryStatistics,
     policy::{PrefillCompression, Schedule},
     position::RotaryEmbedding,
 };
@@ -568,6 +569,12 @@ pub fn random_profile(shape: CacheShape) -> Profile {
         };
         (0..shape.layers).map(heads).collect()
     };
+    let channels = |heads: usize, width: usize| -> Vec<Vec<Vec<f64>>> {
+        let head = |at: usize| (0..width).map(|channel| number(1 + at * width + channel)).collect();
+        (0..shape.layers)
+            .map(|layer| (0..heads).map(|index| head(layer * heads + index)).collect())
+            .collect()
+    };
     Profile {
         model: "random weights".into(),
         made: "drawn".into(),
@@ -575,7 +582,12 @@ pub fn random_profile(shape: CacheShape) -> Profile {
         shape,
         heads: HeadScores { semantic: table(0), copy_paste: table(1), headkv: table(2) },
         layer_errors: (0..shape.layers).map(|layer| 0.5 + number(layer + 1)).collect(),
-        queries: None,
+        queries: Some(QueryStatistics {
+            directions: channels(shape.kv_heads, shape.head_dim),
+            means: channels(shape.query_heads, shape.head_dim),
+            lengths: channels(shape.query_heads, shape.head_dim / 2),
+            reach: channels(1, shape.kv_heads).into_iter().flatten().collect(),
+        }),
     }
 }
 

@@ -1,3 +1,15 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 use std::{collections::BTreeSet, path::Path};
 
 use briquette::CacheShape;
@@ -189,9 +201,10 @@ impl ModelConfig {
         }
         let heads = file.num_attention_heads;
         let kv_heads = file.num_key_value_heads.unwrap_or(heads);
-        let head_dim = match file.head_dim.or(defaults.head_dim) {
+        let shared = file.hidden_size.checked_div(heads);
+        let shared = shared.filter(|_| file.hidden_size.is_multiple_of(heads));
+        let head_dim = match file.head_dim.or(defaults.head_dim).or(shared) {
             Some(head_dim) => head_dim,
-            None if file.hidden_size.is_multiple_of(heads) => file.hidden_size / heads,
             None => {
                 let must_be =
                     format!("a multiple of num_attention_heads = {heads} without head_dim");

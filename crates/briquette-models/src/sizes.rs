@@ -1,6 +1,18 @@
 //! Sizes of a configuration, held to what models have and to what the checkpoint holds: memory is sized by them before a
 //! weight is read.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 use crate::{ModelConfig, Result, setting::invalid};
 
 impl ModelConfig {

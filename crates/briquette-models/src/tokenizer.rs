@@ -1,3 +1,15 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 use std::{fmt::Display, fs, path::Path};
 
 use crate::{
@@ -128,7 +140,7 @@ impl StreamDecoder<'_> {
     }
 
     fn waiting(&self) -> Result<String> {
-        let shown = self.tokenizer.decode(&self.ids[..self.shown])?;
+        let shown = self.tokenizer.decode(self.ids.get(..self.shown).unwrap_or_default())?;
         let all = self.tokenizer.decode(&self.ids)?;
         let text = all.strip_prefix(&shown).or_else(|| all.get(shown.len()..));
         Ok(text.unwrap_or_default().to_owned())

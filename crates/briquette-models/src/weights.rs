@@ -1,3 +1,15 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -70,23 +82,20 @@ impl Weights {
         let Index { weight_map } = parse(&read_text(index)?, &index.display().to_string())?;
         let names: BTreeSet<&String> = weight_map.values().collect();
         let mut files = Vec::with_capacity(names.len());
-        let mut number = BTreeMap::new();
-        for name in names {
+        let mut place = BTreeMap::new();
+        for (number, name) in names.into_iter().enumerate() {
             let shard = dir.join(name);
             if !shard.exists() {
                 return Err(Error::MissingShard { shard });
             }
-            number.insert(name, files.len());
             let tensors = open(&shard)?;
-            files.push((shard, tensors));
-        }
-        let mut place = BTreeMap::new();
-        for (tensor, name) in &weight_map {
-            let (shard, tensors) = &files[number[name]];
-            if !tensors.contains_key(tensor) {
-                return Err(Error::NotInShard { tensor: tensor.clone(), shard: shard.clone() });
+            for (tensor, _) in weight_map.iter().filter(|(_, holder)| *holder == name) {
+                if !tensors.contains_key(tensor) {
+                    return Err(Error::NotInShard { tensor: tensor.clone(), shard });
+                }
+                place.insert(tensor.clone(), number);
             }
-            place.insert(tensor.clone(), number[name]);
+            files.push((shard, tensors));
         }
         // A tensor the index forgot is in the folder all the same.
         for (file, (_, tensors)) in files.iter().enumerate() {
@@ -110,7 +119,7 @@ impl Weights {
     }
 
     fn tensor(&self, name: &str) -> Option<&Tensor> {
-        self.files[*self.place.get(name)?].1.get(name)
+        self.files.get(*self.place.get(name)?)?.1.get(name)
     }
 
     /// Compares what the files say with what the model needs.
@@ -120,7 +129,7 @@ impl Weights {
             return Err(Error::MissingTensor {
                 tensor: tensor.clone(),
                 shape: shape.clone(),
-                count: 1 + missing.count(),
+                count: missing.count().saturating_add(1),
             });
         }
         // Older files hold the frequencies of the rotary embedding, which follow from the configuration.
@@ -134,8 +143,8 @@ impl Weights {
         if let Some((tensor, file)) = extra.next() {
             return Err(Error::ExtraTensor {
                 tensor: tensor.clone(),
-                path: self.files[*file].0.clone(),
-                count: 1 + extra.count(),
+                path: self.files.get(*file).map(|(path, _)| path.clone()).unwrap_or_default(),
+                count: extra.count().saturating_add(1),
             });
         }
         for (name, Slot { shape, .. }) in expected {
@@ -179,24 +188,25 @@ fn check_header(path: &Path) -> Result<()> {
     check_regular(path)?;
     let mut file = File::open(path).map_err(io)?;
     let found = file.metadata().map_err(io)?.len();
-    if found < 8 {
+    let Some(room) = found.checked_sub(8) else {
         return Err(container(path, format!("it has {found} bytes, fewer than a header")));
-    }
+    };
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(io)?;
     let length = u64::from_le_bytes(length);
-    if length > MAX_HEADER || length > found - 8 {
+    if length > MAX_HEADER || length > room {
         return Err(container(
             path,
             format!("its header claims {length} bytes, the file has {found}"),
         ));
     }
-    let mut header = vec![0; length as usize];
-    file.read_exact(&mut header).map_err(io)?;
+    let mut header = Vec::new();
+    file.take(length).read_to_end(&mut header).map_err(io)?;
     let metadata: Metadata =
         serde_json::from_slice(&header).map_err(|error| container(path, error))?;
     let tensors = metadata.tensors();
-    let end = |info: &TensorInfo| (8 + length).saturating_add(info.data_offsets.1 as u64);
+    let end =
+        |info: &TensorInfo| length.saturating_add(8).saturating_add(info.data_offsets.1 as u64);
     let cut = tensors
         .into_iter()
         .filter(|(_, info)| end(info) > found)

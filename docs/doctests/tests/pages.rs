@@ -68,6 +68,24 @@ fn links_and_includes_lead_somewhere() {
     }
 }
 
+/// `folder/file.rs::name` between backticks, of the chapter on reliability: the file has a test of this name.
+#[test]
+fn tests_that_are_named_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = read("reliability.md");
+    let mut found = 0;
+    for (file, name) in page.split('`').filter_map(|code| code.split_once(".rs::")) {
+        let folder = if file.contains('/') { "" } else { "crates/briquette-eval/tests/" };
+        let text = fs::read_to_string(root.join(format!("{folder}{file}.rs")));
+        let text = text.unwrap_or_else(|error| panic!("{file}: {error}"));
+        let test = format!("#[test]\n{{}}fn {name}()");
+        let there = ["", "    "].iter().any(|indent| text.contains(&test.replace("{}", indent)));
+        assert!(there, "{file} has no test `{name}`");
+        found += 1;
+    }
+    assert!(found > 20, "{found} tests are named");
+}
+
 /// If set, [the parts](parts_are_the_files_they_are_from) are written anew instead of compared.
 const UPDATE: &str = "BRIQUETTE_UPDATE_BOOK";
 

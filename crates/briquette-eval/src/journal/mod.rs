@@ -1,5 +1,17 @@
 //! Results kept as they come, so that a run that was killed continues where it was.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 mod difference;
 mod steps;
 
@@ -109,7 +121,7 @@ impl Journal {
             let _ = self.file.set_len(self.length);
             return Err(write_error(&self.path, error));
         }
-        self.length += line.len() as u64;
+        self.length = self.length.saturating_add(line.len() as u64);
         Ok(())
     }
 

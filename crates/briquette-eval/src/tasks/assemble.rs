@@ -172,7 +172,30 @@ pub(crate) fn digits(rng: &mut ChaCha8Rng, count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, iter};
+
     use super::*;
+
+    #[test]
+    fn a_tokenizer_without_tokens_for_a_text_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        // What it does not know it passes over.
+        let file = r#"{"model": {"type": "BPE", "vocab": {"7": 0}, "merges": []}}"#;
+        fs::write(dir.path().join("tokenizer.json"), file).unwrap();
+        let tokenizer = Tokenizer::load(dir.path()).unwrap();
+        let mut asked = 0;
+        let endless = iter::repeat_with(|| {
+            asked += 1;
+            "blue".to_owned()
+        });
+        let error = Hay::fill(&tokenizer, endless, 10).unwrap_err();
+        assert!(matches!(&error, Error::NoTokens { text } if text == "blue"), "{error}");
+        assert_eq!(asked, PATIENCE + 1);
+        // Pieces without tokens among others are no failure.
+        let pieces = ["7", "blue"].into_iter().cycle().map(str::to_owned);
+        let hay = Hay::fill(&tokenizer, pieces, 2 * PATIENCE).unwrap();
+        assert_eq!(hay.tokens, vec![0; 2 * PATIENCE]);
+    }
 
     #[test]
     fn the_largest_that_fits_is_found() {

@@ -39,7 +39,8 @@ impl<R: Read> Header<R> {
         let length = self.u64()?;
         let at = self.at;
         self.check(length)?;
-        let mut bytes = vec![0; length as usize];
+        let length = usize::try_from(length).map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; length];
         self.fill(&mut bytes)?;
         String::from_utf8(bytes).map_err(|_| format!("the text at byte {at} is not UTF-8"))
     }
@@ -112,7 +113,7 @@ impl<R: Read> Header<R> {
     }
 
     fn check(&self, bytes: u64) -> Result<()> {
-        let left = self.end - self.at;
+        let left = self.end.saturating_sub(self.at);
         if bytes > left {
             let (at, end) = (self.at, self.end);
             return Err(format!(
@@ -124,7 +125,7 @@ impl<R: Read> Header<R> {
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.input.read_exact(bytes).map_err(|error| error.to_string())?;
-        self.at += bytes.len() as u64;
+        self.at = self.at.saturating_add(bytes.len() as u64);
         Ok(())
     }
 }

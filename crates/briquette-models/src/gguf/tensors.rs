@@ -49,7 +49,7 @@ pub(crate) fn tensors(file: &Gguf) -> Result<BTreeMap<String, Tensor>> {
             };
             Ok(Bytes::from_bytes_vec(plain))
         };
-        let length = count * dtype.size();
+        let length = count.saturating_mul(dtype.size());
         let tensor =
             Tensor::deferred(checkpoint_name.clone(), dtype, shape, None, length, provider);
         tensors.insert(checkpoint_name, tensor);
@@ -66,8 +66,8 @@ impl Gguf {
         }
         let io = |source| Error::Read { path: self.path.clone(), source };
         let bytes = place.encoding.plain(read(&self.path, place).map_err(io)?);
-        let number = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        Ok(Some(bytes.chunks_exact(4).map(number).collect()))
+        let (numbers, _) = bytes.as_chunks();
+        Ok(Some(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
     }
 }
 
@@ -87,21 +87,23 @@ fn read(path: &Path, place: &Place) -> io::Result<Vec<u8>> {
 fn row_order(name: &str, place: &Place, heads: u64) -> Result<Vec<usize>> {
     let rows = place.shape.first().copied().unwrap_or(0);
     let heads = usize::try_from(heads).unwrap_or(0);
-    if heads == 0 || !rows.is_multiple_of(2 * heads) {
+    let channels = rows.checked_div(heads).unwrap_or(0);
+    if rows == 0 || !channels.is_multiple_of(2) || channels.checked_mul(heads) != Some(rows) {
         let message = format!("its {rows} rows are not those of {heads} heads");
         return Err(Error::LoadTensor { tensor: name.into(), message });
     }
-    let (channels, half) = (rows / heads, rows / heads / 2);
-    let from = |row: usize| {
-        let (head, channel) = (row / channels, row % channels);
-        head * channels + channel % half * 2 + channel / half
+    let all: Vec<usize> = (0..rows).collect();
+    let halves = |head: &[usize]| {
+        let (even, odd) = (head.iter().step_by(2), head.iter().skip(1).step_by(2));
+        even.chain(odd).copied().collect::<Vec<usize>>()
     };
-    Ok((0..rows).map(from).collect())
+    Ok(all.chunks_exact(channels).flat_map(halves).collect())
 }
 
 fn reordered(bytes: &[u8], order: &[usize]) -> Vec<u8> {
-    let row = bytes.len() / order.len();
-    order.iter().flat_map(|&from| &bytes[from * row..(from + 1) * row]).copied().collect()
+    let row = bytes.len().checked_div(order.len()).unwrap_or(0).max(1);
+    let rows: Vec<&[u8]> = bytes.chunks_exact(row).collect();
+    order.iter().filter_map(|&from| rows.get(from)).copied().flatten().copied().collect()
 }
 
 /// A tensor that has no other name there keeps its own, and finds no place in the model.

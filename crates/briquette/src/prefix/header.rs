@@ -36,5 +36,5 @@ pub(crate) struct Header {
 /// Differs between policies, in anything that is a part of them.
 pub(crate) fn fingerprint(policy: &Policy) -> String {
     let text = policy.to_toml().unwrap_or_else(|_| format!("{policy:?}"));
-    blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+    blake3::hash(text.as_bytes()).to_hex().chars().take(32).collect()
 }

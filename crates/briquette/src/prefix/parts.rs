@@ -175,6 +175,9 @@ fn below<T>(all: &mut BTreeMap<String, T>, name: &str) -> BTreeMap<String, T> {
         .map(|(name, _)| name.clone())
         .take_while(|n| n.starts_with(&start))
         .collect();
-    let take = |name: String| all.remove(&name).map(|part| (name[start.len()..].to_owned(), part));
+    let take = |name: String| {
+        let inner = name.strip_prefix(&start)?;
+        all.remove(&name).map(|part| (inner.to_owned(), part))
+    };
     names.into_iter().filter_map(take).collect()
 }

@@ -1,3 +1,15 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
@@ -68,7 +80,10 @@ pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) ->
             if source.files.is_empty() {
                 source.settings = settings;
             } else if undated(&source.settings) != undated(&settings) {
-                return Err(Error::ResultSettings { path: path.clone(), first: paths[0].clone() });
+                return Err(Error::ResultSettings {
+                    path: path.clone(),
+                    first: paths.first().cloned().unwrap_or_default(),
+                });
             }
         }
         source.files.push(name);

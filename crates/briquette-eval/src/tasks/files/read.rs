@@ -1,5 +1,17 @@
 //! Records of a file of data, one after the other: a file is never held as a whole.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
 use std::{
     cell::Cell,
     fmt,
@@ -136,7 +148,7 @@ impl<R: BufRead> Read for NewLines<R> {
             let next = self.reader.fill_buf()?.first().copied();
             if self.held && next != Some(b'\n') {
                 *place = b'\r';
-                bytes += 1;
+                bytes = bytes.saturating_add(1);
                 self.held = false;
                 continue;
             }
@@ -145,7 +157,7 @@ impl<R: BufRead> Read for NewLines<R> {
             self.held = next == b'\r';
             if !self.held {
                 *place = next;
-                bytes += 1;
+                bytes = bytes.saturating_add(1);
             }
         }
         Ok(bytes)
@@ -157,7 +169,9 @@ fn table_fault(kind: &csv::ErrorKind) -> String {
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             format!("{len} columns, the header has {expected_len}")
         }
-        csv::ErrorKind::Utf8 { err, .. } => format!("column {}: not UTF-8", err.field() + 1),
+        csv::ErrorKind::Utf8 { err, .. } => {
+            format!("column {}: not UTF-8", err.field().saturating_add(1))
+        }
         csv::ErrorKind::Deserialize { err, .. } => err.kind().to_string(),
         _ => "not a line of CSV".into(),
     }
@@ -195,8 +209,8 @@ struct Counting<R> {
 impl<R: Read> Read for Counting<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let bytes = self.reader.read(into)?;
-        let found = into[..bytes].iter().filter(|byte| **byte == b'\n').count();
-        self.newlines.set(self.newlines.get() + found);
+        let found = into.iter().take(bytes).filter(|byte| **byte == b'\n').count();
+        self.newlines.set(self.newlines.get().saturating_add(found));
         Ok(bytes)
     }
 }
@@ -225,7 +239,7 @@ where
         // First as any value: an item that is JSON but not a record can be passed over.
         while let Some(item) = items.next_element::<Value>()? {
             let record = serde_json::from_value(item).map_err(|error| what(&error));
-            if let Err(error) = (self.each)(self.newlines.get() + 1, record) {
+            if let Err(error) = (self.each)(self.newlines.get().saturating_add(1), record) {
                 *self.refused = Some(error);
                 return Err(serde::de::Error::custom("refused"));
             }
@@ -265,8 +279,8 @@ where
 /// What is wrong, without the line, which is 1 for every line read by itself.
 fn what(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(at) => format!("{} (column {})", &text[..at], error.column()),
+    match text.rsplit_once(" at line ") {
+        Some((what, _)) => format!("{what} (column {})", error.column()),
         None => text,
     }
 }
