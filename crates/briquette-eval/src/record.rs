@@ -17,6 +17,9 @@ pub struct Record {
     pub outcome: Outcome,
     /// Wall-clock seconds it took.
     pub seconds: f64,
+    /// When it ended, in seconds since the beginning of 1970, UTC; `None` where nothing was run, and in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_seconds: Option<f64>,
 }
 
 /// A unit of a run: what is lost when it is killed, and what a resumed run skips.

@@ -76,7 +76,7 @@ mod tests {
             sample: "0".into(),
             ask: None,
         };
-        Record { key, outcome, seconds }
+        Record { key, outcome, seconds, ended_seconds: None }
     }
 
     #[test]

@@ -138,8 +138,7 @@ fn numbers_are_those_worked_out_by_hand() {
     // 4 · 20 + 2 · 120 + 100 of 4 · 100 + 2 · 400 + 100.
     close(of("snapkv", "", "cache-share"), 420.0 / 1300.0, None);
     close(of("snapkv", "", "cache-bytes"), 60.0, None);
-    // Half a second each.
-    close(of("snapkv", "", "seconds"), 3.5, None);
+    close(of("snapkv", "", "seconds"), 0.5, None);
     assert!(!found.contains_key(&("full".into(), "near".into(), "overlap".into())));
 
     let tables = fs::read_to_string(&written.tables).unwrap();
@@ -237,6 +236,23 @@ fn sections_without_results_are_left_out() {
     let (written, page) = written(dir.path(), &[]);
     assert_eq!((sections(&page), written.records), (vec!["summary".to_owned()], 0));
     assert!(page.contains("No results yet."));
+}
+
+#[test]
+fn wall_time_counts_what_ran_at_a_time_once_and_no_pause() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut records = text("full", "-", &[&[1.0], &[1.0], &[1.0], &[1.0]], held(20, 100));
+    // The second began before the first ended, the third is the first once more; the last came after a pause.
+    let spans = [(2.0, 1002.0), (2.0, 1003.0), (2.0, 1002.0), (1.0, 2000.0)];
+    for (record, (seconds, ended)) in records.iter_mut().zip(spans) {
+        (record.seconds, record.ended_seconds) = (seconds, Some(ended));
+    }
+    let (_, page) = written(dir.path(), &records);
+    assert!(page.contains("<dt>Wall time, s</dt><dd>4</dd>"));
+    // One that does not say when it ended.
+    records[0].ended_seconds = None;
+    let (_, page) = written(dir.path(), &records);
+    assert!(page.contains("<dt>Seconds, summed</dt><dd>7</dd>"));
 }
 
 #[test]

@@ -214,16 +214,22 @@ impl Report {
         let CacheReport { tokens_seen, tokens_kept, bytes_held, bytes_full, held_of_full } =
             &self.cache;
         let most = tokens_kept.iter().max().copied().unwrap_or(0);
+        let full = bytes(*bytes_full);
+        // A short prompt takes less than the room that is made at first: its share says nothing of compression.
+        let share = if bytes_held > bytes_full {
+            format!(
+                ", room for tokens to come included; the keys and values of a full cache take {full}"
+            )
+        } else {
+            format!(": {:.0} % of the {full} of a full cache", 100.0 * held_of_full)
+        };
         format!(
-            "--------\npolicy   {}, budget {}\n{}{}cache    {} held for {most} of {tokens_seen} tokens: {:.0} % of \
-             the {} of a full cache\n",
+            "--------\npolicy   {}, budget {}\n{}{}cache    {} held for {most} of {tokens_seen} tokens{share}\n",
             self.policy,
             self.budget,
             speed("prefill", &self.prefill),
             speed("decode ", &self.decode),
             bytes(*bytes_held),
-            100.0 * held_of_full,
-            bytes(*bytes_full),
         )
     }
 }

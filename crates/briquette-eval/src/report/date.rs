@@ -1,9 +1,13 @@
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The time now as `2026-01-31T12:00:00Z`.
 pub(crate) fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format(since.as_secs())
+    format(since_1970().as_secs())
+}
+
+/// The time since the beginning of 1970, UTC.
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Days are counted from 1 March of year 0, so that the leap day is the last of its year.

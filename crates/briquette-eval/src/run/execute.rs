@@ -17,6 +17,7 @@ use crate::{
     fidelity::{Reference, token_texts},
     jobs, prefix,
     record::{Key, Outcome, Record},
+    report::date,
 };
 
 /// How a plan is run.
@@ -157,7 +158,8 @@ fn note_unavailable(results: &mut Results, key: Key, reason: &str) -> Result<()>
         return Ok(());
     }
     let outcome = Outcome::Unavailable { reason: reason.into() };
-    results.push(&Line { record: Record { key, outcome, seconds: 0.0 }, of: "-".into() })
+    let record = Record { key, outcome, seconds: 0.0, ended_seconds: None };
+    results.push(&Line { record, of: "-".into() })
 }
 
 /// Policies whose budget turns out too small on this model only when a prompt comes: those in bytes.
@@ -235,8 +237,13 @@ impl<'a> Workplace<'a> {
             return Err(Error::NotFinite { what });
         }
         let seconds = start.elapsed().as_secs_f64();
-        let record =
-            |unit: &&Unit| Record { key: unit.key.clone(), outcome: outcome.clone(), seconds };
+        let ended_seconds = Some(date::since_1970().as_secs_f64());
+        let record = |unit: &&Unit| Record {
+            key: unit.key.clone(),
+            outcome: outcome.clone(),
+            seconds,
+            ended_seconds,
+        };
         Ok(item.iter().map(record).collect())
     }
 

@@ -30,7 +30,7 @@ pub(crate) fn record(
         sample: sample.to_string(),
         ask,
     };
-    Record { key, outcome, seconds: 0.5 }
+    Record { key, outcome, seconds: 0.5, ended_seconds: None }
 }
 
 /// Answers with these scores, one a turn.

@@ -32,6 +32,8 @@ pub(super) struct Collected {
     pub(super) memory: BTreeMap<Row, Memory>,
     /// Seconds of all records of a row.
     pub(super) seconds: BTreeMap<Row, f64>,
+    /// From when to when each record was measured; `None` for one that does not say when it ended.
+    spans: Vec<Option<(f64, f64)>>,
     /// Why a policy cannot hold, and in which tasks.
     pub(super) unavailable: BTreeMap<Row, BTreeMap<String, BTreeSet<String>>>,
     /// By model and task.
@@ -137,7 +139,7 @@ impl Collected {
     /// [`Error::Page`] for records that contradict each other.
     pub(super) fn push(&mut self, record: Record) -> Result<()> {
         let arrived = self.seen.add(&record, "");
-        let Record { key, outcome, seconds } = record;
+        let Record { key, outcome, seconds, ended_seconds } = record;
         match arrived {
             Arrived::First => self.records += 1,
             Arrived::Newer => self.duplicates += 1,
@@ -165,6 +167,7 @@ impl Collected {
         self.seeds.insert(key.seed);
         self.units.entry(key.task.clone()).or_default().insert(unit.clone());
         *self.seconds.entry(row.clone()).or_default() += seconds;
+        self.spans.push(ended_seconds.map(|end| (end - seconds, end)));
         match outcome {
             Outcome::Answers {
                 axes,
@@ -209,6 +212,19 @@ impl Collected {
             Outcome::Unavailable { .. } => {}
         }
         Ok(())
+    }
+
+    /// Seconds in which something was measured: records that ran at a time count once, and the time between two runs does not.
+    /// `None` if one of them does not say when it ended.
+    pub(super) fn wall_seconds(&self) -> Option<f64> {
+        let mut spans = self.spans.iter().copied().collect::<Option<Vec<_>>>()?;
+        spans.sort_by(|(a, b), (c, d)| a.total_cmp(c).then(b.total_cmp(d)));
+        let (mut wall, mut reached) = (0.0, f64::NEG_INFINITY);
+        for (start, end) in spans {
+            wall += (end - start.max(reached)).max(0.0);
+            reached = end.max(reached);
+        }
+        Some(wall)
     }
 
     fn hold(&mut self, row: &Row, cache: Held) {

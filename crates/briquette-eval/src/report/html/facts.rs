@@ -54,7 +54,11 @@ impl Facts {
 
         let units: usize = collected.units.values().map(|units| units.len()).sum();
         let seeds: Vec<String> = collected.seeds.iter().map(ToString::to_string).collect();
-        let seconds: f64 = collected.seconds.values().sum();
+        let (time, seconds) = match collected.wall_seconds() {
+            Some(wall) => ("Wall time, s", wall),
+            // Results of older versions do not say when they ended.
+            None => ("Seconds, summed", collected.seconds.values().sum()),
+        };
         let mut facts = vec![("Model", collected.each(|row| &row.model).join(", "))];
         for (label, names) in [
             ("Device", &["device", "device_kind"][..]),
@@ -72,7 +76,7 @@ impl Facts {
             ("Tasks", plural(collected.units.len(), "task")),
             ("Samples", plural(units, "sample")),
             ("Results", plural(collected.records, "record")),
-            ("Seconds, summed", format!("{seconds:.0}")),
+            (time, format!("{seconds:.0}")),
         ]);
         facts.retain(|(_, value)| !value.is_empty());
         let settings_left = settings.len().saturating_sub(SETTINGS_SHOWN);

@@ -46,7 +46,7 @@ impl Measure {
             Self::Overlap => "overlap with the oracle",
             Self::CacheShare => "cache of full",
             Self::CacheBytes => "cache, KiB",
-            Self::Seconds => "seconds",
+            Self::Seconds => "s a sample",
         }
     }
 
@@ -76,7 +76,7 @@ impl Measure {
             }
             Self::CacheShare => "Bytes held over what a full cache takes, all samples together.",
             Self::CacheBytes => "KiB held at the end of a sample, the mean.",
-            Self::Seconds => "Seconds of all samples together.",
+            Self::Seconds => "Wall-clock seconds of a sample, the mean.",
         }
     }
 
@@ -208,7 +208,8 @@ impl Measures {
             measures.add((row, None, Measure::CacheShare), sure(memory.share()));
             measures.add((row, None, Measure::CacheBytes), sure(memory.bytes()));
             let seconds = collected.seconds.get(row).copied().unwrap_or(0.0);
-            measures.add((row, None, Measure::Seconds), sure(seconds));
+            let each = seconds / memory.count as f64;
+            measures.add((row, None, Measure::Seconds), sure(each));
         }
         measures.means(collected);
         measures
