@@ -34,7 +34,7 @@ impl SparseAttentionInput {
         Ok(SparseTiles::new(&places, &seen))
     }
 
-    /// What each head sees.
+    /// The positions of queries and entries, and the part of the weights that each head computes.
     fn seen(&self) -> Result<(Places, Vec<Seen>)> {
         let Self { attention, patterns } = self;
         let heads = attention.queries.dims()[1];

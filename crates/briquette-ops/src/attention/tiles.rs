@@ -140,7 +140,7 @@ struct Span {
     most: usize,
 }
 
-/// That of each tile; none where there is padding alone.
+/// The span of each tile; none where there is padding alone.
 fn spans(positions: &[i64], size: usize) -> Vec<Option<Span>> {
     let of_tile = |(tile, positions): (usize, &[i64])| {
         let there = || positions.iter().filter(|&&position| position >= 0);

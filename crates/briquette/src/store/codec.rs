@@ -18,7 +18,7 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// What a page of keys has, and one of values; or one that holds both.
+    /// Words and measures of a page of keys, and of one of values; or of one that holds both.
     fn widths(&self, head_dim: usize) -> Vec<Widths>;
 
     /// Packs keys and values, each `[pages, group, head_dim]`; measures are held in `dtype`. `channels` are the

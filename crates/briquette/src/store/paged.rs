@@ -17,7 +17,7 @@ use crate::{
     tracks,
 };
 
-/// What the packed parts of pages are called in a file.
+/// The names of the packed parts of pages in a file.
 const PACKED: [&str; 2] = ["keys", "values"];
 
 /// Pages of tokens of a head, each packed by a codec; behind them the last tokens as they are.
