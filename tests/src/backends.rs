@@ -2,12 +2,21 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+#[cfg(feature = "wgpu")]
+use burn::backend::{WgpuBackend, WgpuDevice, WgpuDeviceKind};
 use burn::tensor::{DType, Device, Tensor};
 
 /// Names devices, separated by commas, that stand in for all of the build: `flex`, `flex,wgpu`, `cuda:1`.
 pub const DEVICES: &str = "BRIQUETTE_TEST_DEVICES";
 /// If set, accelerators run every session of the host's suite instead of a few a method.
 pub const THOROUGH: &str = "BRIQUETTE_TEST_THOROUGH";
+/// If set, accelerators run one session a method, and every second case of a kernel, in f32: a software device compiles
+/// each kernel for seconds.
+pub const FEW: &str = "BRIQUETTE_TEST_FEW";
+
+/// The name of wgpu's device on OpenGL, whatever other drivers there are. It binds sixteen buffers a kernel, where
+/// Vulkan, Metal and CUDA bind as many as any kernel here has.
+pub const OPENGL: &str = "opengl";
 
 /// An open device.
 #[derive(Clone, Debug)]
@@ -24,8 +33,12 @@ impl Backend {
     /// # Panics
     /// If that fails, with what to do about it.
     pub fn open(name: &str) -> Self {
-        let device = briquette::device::open(name)
-            .unwrap_or_else(|error| cannot_open(name, &error.to_string()));
+        let device = match name {
+            #[cfg(feature = "wgpu")]
+            OPENGL => opengl(),
+            _ => briquette::device::open(name)
+                .unwrap_or_else(|error| cannot_open(name, &error.to_string())),
+        };
         // Some devices only show that they are missing when they are first used, by a panic.
         let first_use = || Tensor::<1>::ones([2], &device).try_into_vec_as::<f32>();
         match catch_unwind(AssertUnwindSafe(first_use)) {
@@ -37,8 +50,16 @@ impl Backend {
 
     /// The types a cache can hold keys and values in on this device.
     pub fn dtypes(&self) -> Vec<DType> {
-        let all = [DType::F32, DType::F16, DType::BF16];
-        all.into_iter().filter(|dtype| self.device.supports_dtype(*dtype)).collect()
+        let all = match self.runs_few() {
+            true => &[DType::F32][..],
+            false => &[DType::F32, DType::F16, DType::BF16],
+        };
+        all.iter().copied().filter(|dtype| self.device.supports_dtype(*dtype)).collect()
+    }
+
+    /// Whether this is an accelerator, and [`FEW`] is set.
+    pub fn runs_few(&self) -> bool {
+        self.name != "flex" && std::env::var_os(FEW).is_some()
     }
 
     /// The cases of a kernel that run here in this type: on CUDA, whose tensor cores take 16-bit types, all; elsewhere,
@@ -47,7 +68,13 @@ impl Backend {
         let all = dtype == DType::F32
             || self.name.starts_with("cuda")
             || std::env::var_os(THOROUGH).is_some();
-        cases.into_iter().step_by(if all { 1 } else { 4 }).collect()
+        let step = if self.runs_few() { 2 } else { 1 };
+        cases.into_iter().step_by(if all { step } else { 4 }).collect()
+    }
+
+    /// Whether the device binds fewer tensors than some kernels have, so that tensor operations answer for those.
+    pub fn binds_few(&self) -> bool {
+        self.name == OPENGL
     }
 
     /// Whether every session runs here. Elsewhere, where a launch costs milliseconds and a kernel's first one
@@ -75,6 +102,13 @@ pub fn backends() -> Vec<Backend> {
 /// The host device, for suites that need only one.
 pub fn host() -> Device {
     Backend::open("flex").device
+}
+
+/// Pinned to OpenGL: CubeCL opens it there, or not at all.
+#[cfg(feature = "wgpu")]
+fn opengl() -> Device {
+    let kind = WgpuDeviceKind::DefaultDevice;
+    Device::new(WgpuDevice { kind, backend: WgpuBackend::Gl })
 }
 
 fn cannot_open(name: &str, why: &str) -> ! {

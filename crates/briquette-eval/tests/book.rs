@@ -8,9 +8,10 @@ use std::{
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What a command of ours does not begin: other programs, of which `.ci/run` calls those that a machine without a GPU and
+/// What a command of ours does not begin: other programs, of which `.ci/full` calls those that a machine without a GPU and
 /// without a cluster can run.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
+    ".ci/full",
     ".ci/test",
     "$T ",
     "BRIQUETTE_TEST_DEVICES=",

@@ -15,7 +15,9 @@ struct Case {
 
 fn cases() -> Vec<Case> {
     let lines = include_str!("fixtures/metrics/metrics.jsonl").lines();
-    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    let cases: Vec<Case> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(cases.len(), 734);
+    cases
 }
 
 #[test]

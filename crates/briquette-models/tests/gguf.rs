@@ -294,7 +294,9 @@ fn a_real_model_is_what_transformers_reads() {
         value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
     };
     let tokenizer = Tokenizer::load(&path).unwrap();
-    for case in golden["texts"].as_array().unwrap() {
+    let texts = golden["texts"].as_array().unwrap();
+    assert_eq!(texts.len(), 5);
+    for case in texts {
         let text = case["text"].as_str().unwrap();
         assert_eq!(tokenizer.encode(text, true).unwrap(), ids(&case["tokens"]), "{text}");
     }

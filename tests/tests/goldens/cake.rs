@@ -8,7 +8,7 @@ use briquette::{
 };
 use serde::Deserialize;
 
-use super::{Cases, Compressed, Prompt, fixture};
+use super::{Compressed, Prompt, cases};
 
 #[derive(Deserialize)]
 struct Case {
@@ -34,8 +34,7 @@ struct Params {
 
 #[test]
 fn cake_of_its_authors() {
-    let cake: Cases<Case> = fixture("cake.json");
-    for case in cake.cases {
+    for case in cases::<Case>("cake.json", 5) {
         let place = format!("{:?}, {} tokens", case.params, case.prompt.tokens.len());
         let Params { cache_size, window_size: window, tau1, tau2, gamma } = case.params;
         let policy = Policy::cake(Budget::Tokens(cache_size))

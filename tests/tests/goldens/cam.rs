@@ -242,6 +242,7 @@ fn decode(case: &Case) -> Decoded {
 #[test]
 fn cam_of_kvpress() {
     let cam: Cam = fixture("kvpress_cam.json");
+    assert_eq!(cam.cases.len(), 5);
     for case in cam.cases {
         let place = format!("{:?}, {} of {}", case.params, case.n_prompt, case.tokens.len());
         assert_eq!(case.golden.is_some(), case.agrees, "{place}");
@@ -356,6 +357,7 @@ impl Reducer for Elsewhere {
 #[test]
 fn draws_of_cam() {
     let cam: Cam = fixture("kvpress_cam.json");
+    assert_eq!(cam.draws.len(), 9);
     let device = host();
     for (layer, head, position, number) in cam.draws {
         for (off, merged) in [(-0.5, false), (0.5, true)] {

@@ -152,6 +152,7 @@ fn with_window(capacity: &[Vec<usize>], window: usize) -> Vec<Vec<usize>> {
 #[test]
 fn capacities_of_headkv() {
     let headkv: HeadKv = fixture("headkv.json");
+    assert_eq!(headkv.capacities.len(), 7);
     for case in headkv.capacities {
         let place = format!("{:?} heads, {:?}", case.heads, case.params);
         let Capacity { table, head_capacity: there, head_capacity_here: here, .. } = case;
@@ -175,6 +176,7 @@ fn capacities_of_headkv() {
 #[test]
 fn prompts_of_headkv() {
     let headkv: HeadKv = fixture("headkv.json");
+    assert_eq!(headkv.prompts.len(), 3);
     for case in headkv.prompts {
         let place = format!("{:?}, {} tokens", case.params, case.n_tokens);
         let window = case.params.window_size;
@@ -198,6 +200,7 @@ fn prompts_of_headkv() {
 #[test]
 fn adakv_in_headkv() {
     let headkv: HeadKv = fixture("headkv.json");
+    assert_eq!(headkv.adaptive.len(), 2);
     for case in headkv.adaptive {
         let place = format!("{:?}, {} tokens", case.params, case.tokens.len());
         let AdaptiveParams { base_capacity, window_size, kernel_size, floor, .. } = case.params;
@@ -216,6 +219,7 @@ fn adakv_in_headkv() {
 #[test]
 fn pyramid_in_headkv() {
     let headkv: HeadKv = fixture("headkv.json");
+    assert_eq!(headkv.pyramids.len(), 2);
     for case in headkv.pyramids {
         let place = format!("{:?}, {} tokens", case.params, case.n_tokens);
         let PyramidParams { max_capacity_prompt, window_size, beta } = case.params;

@@ -7,7 +7,7 @@ use briquette_tests::backends::host;
 use burn::tensor::{DType, Tensor, TensorData, f16};
 use serde::Deserialize;
 
-use super::{Cases, fixture};
+use super::cases;
 
 #[derive(Deserialize)]
 struct Case {
@@ -128,8 +128,7 @@ fn unit_of_f16(number: f64) -> f64 {
 
 #[test]
 fn round_trips_of_kivi() {
-    let kivi: Cases<Case> = fixture("kivi.json");
-    for case in kivi.cases {
+    for case in cases::<Case>("kivi.json", 8) {
         let lines = case.lines_here();
         let mut other_steps = 0;
         for (index, found) in case.through_a_cache().into_iter().enumerate() {

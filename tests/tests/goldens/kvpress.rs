@@ -8,7 +8,7 @@ use briquette::{
 };
 use serde::Deserialize;
 
-use super::{Cases, Compressed, Next, Prompt, counts_of_length, fixture};
+use super::{Compressed, Next, Prompt, cases, counts_of_length};
 
 #[derive(Deserialize)]
 struct Case {
@@ -59,8 +59,7 @@ fn policy(case: &Case) -> Policy {
 
 #[test]
 fn presses_of_kvpress() {
-    let presses: Cases<Case> = fixture("kvpress.json");
-    for case in presses.cases {
+    for case in cases::<Case>("kvpress.json", 24) {
         let tokens = &case.prompt.tokens;
         let place = format!("{} {:?}, {} tokens", case.press, case.params, tokens.len());
         let kept_share = tokens.len() as f64 * (1.0 - case.params.compression_ratio);
@@ -110,8 +109,7 @@ struct Golden {
 
 #[test]
 fn pyramid_of_kvpress() {
-    let pyramids: Cases<PyramidCase> = fixture("kvpress_pyramid.json");
-    for case in pyramids.cases {
+    for case in cases::<PyramidCase>("kvpress_pyramid.json", 9) {
         let place = format!("{:?}, {} tokens", case.params, case.n_tokens);
         let PyramidParams { compression_ratio, window_size, kernel_size, beta } = case.params;
         assert_eq!(case.budget, (case.n_tokens as f64 * (1.0 - compression_ratio)) as usize);
@@ -153,8 +151,7 @@ struct AdaptiveParams {
 
 #[test]
 fn adakv_of_kvpress() {
-    let adaptive: Cases<AdaptiveCase> = fixture("kvpress_adakv.json");
-    for case in adaptive.cases {
+    for case in cases::<AdaptiveCase>("kvpress_adakv.json", 4) {
         let Golden { prompt, next } = case.golden;
         let place = format!("{:?}, {} tokens", case.params, prompt.tokens.len());
         let AdaptiveParams { compression_ratio, window_size, kernel_size, alpha_safeguard } =

@@ -4,7 +4,7 @@ use briquette::{Budget, Policy, score::RereadAttention};
 use briquette_models::{Instruction, Tokenizer, prefill, reconstruct};
 use serde::Deserialize;
 
-use super::{Cases, Prompt, fixture, model, repository};
+use super::{Prompt, cases, model, repository};
 
 #[derive(Deserialize)]
 struct Case {
@@ -29,11 +29,9 @@ impl Default for Params {
 
 #[test]
 fn composites_of_kvpress() {
-    let compose: Cases<Case> = fixture("kvpress_compose.json");
     let tokenizer = Tokenizer::load(repository().join("models/ember-7m")).unwrap();
     let instruction = Instruction::new(&tokenizer).unwrap();
-    assert!(compose.cases.len() >= 3);
-    for case in compose.cases {
+    for case in cases::<Case>("kvpress_compose.json", 3) {
         let tokens = &case.prompt.tokens;
         let score = RereadAttention {
             layer_mean: case.params.add_mean_across_heads,

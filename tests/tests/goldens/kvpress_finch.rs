@@ -3,7 +3,7 @@
 use briquette::{Budget, Policy};
 use serde::Deserialize;
 
-use super::{Cases, Compressed, Next, Prompt, fixture};
+use super::{Compressed, Next, Prompt, cases};
 
 #[derive(Deserialize)]
 struct Case {
@@ -24,9 +24,7 @@ struct Params {
 
 #[test]
 fn questions_of_kvpress() {
-    let finch: Cases<Case> = fixture("kvpress_finch.json");
-    assert!(finch.cases.len() >= 3);
-    for case in finch.cases {
+    for case in cases::<Case>("kvpress_finch.json", 3) {
         let policy =
             Policy::finch(Budget::Tokens(case.n_kept)).with_window(case.params.window_size);
         let place = format!("{:?}, {} tokens", case.params, case.prompt.tokens.len());

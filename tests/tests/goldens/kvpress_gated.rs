@@ -8,7 +8,7 @@ use briquette::{
 };
 use serde::Deserialize;
 
-use super::{Cases, Compressed, Prompt, fixture};
+use super::{Compressed, Prompt, cases};
 
 #[derive(Deserialize)]
 struct Case {
@@ -37,9 +37,7 @@ impl Default for Params {
 
 #[test]
 fn gated_chunks_of_kvpress() {
-    let gated: Cases<Case> = fixture("kvpress_gated.json");
-    assert!(gated.cases.len() >= 4);
-    for case in gated.cases {
+    for case in cases::<Case>("kvpress_gated.json", 4) {
         let Params { chunk_length: length, low_entropy_chunk_length: few, epsilon } = case.params;
         let of: Arc<dyn Scorer> = match case.press.as_str() {
             "knorm" => Arc::new(KeyNorm {}),

@@ -13,7 +13,7 @@ use briquette::{
 };
 use serde::Deserialize;
 
-use super::{Cases, Compressed, Prompt, fixture};
+use super::{Compressed, Prompt, cases};
 
 #[derive(Deserialize)]
 struct Case {
@@ -134,8 +134,7 @@ fn around(press: &str, params: &Params) -> Arc<dyn Scorer> {
 
 #[test]
 fn scores_of_kvpress() {
-    let presses: Cases<Case> = fixture("kvpress_scores.json");
-    for case in presses.cases {
+    for case in cases::<Case>("kvpress_scores.json", 26) {
         let tokens = &case.prompt.tokens;
         let place = format!("{} {:?}, {} tokens", case.press, case.params, tokens.len());
         let kept_share = tokens.len() as f64 * (1.0 - case.params.compression_ratio);

@@ -4,7 +4,7 @@ use briquette::{Budget, Policy, store::KeyChannels};
 use briquette_models::prefill;
 use serde::Deserialize;
 
-use super::{Cases, Next, assert_logits, feed, fixture, model};
+use super::{Next, assert_logits, cases, feed, model};
 
 #[derive(Deserialize)]
 struct Case {
@@ -29,9 +29,9 @@ struct Params {
 
 #[test]
 fn channels_of_kvpress() {
-    let think: Cases<Case> = fixture("kvpress_think.json");
-    assert!(think.cases.iter().any(|case| case.params.compression_ratio > 0.0));
-    for case in think.cases {
+    let think = cases::<Case>("kvpress_think.json", 3);
+    assert!(think.iter().any(|case| case.params.compression_ratio > 0.0));
+    for case in think {
         let Params { compression_ratio, key_channel_compression_ratio: drop, window_size: window } =
             case.params;
         let place = format!("{:?}, margin {}", case.params, case.margin);

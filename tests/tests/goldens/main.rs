@@ -62,6 +62,13 @@ fn fixture<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The cases of a fixture that is one list, of which there must be so many: one that was lost is not one that passed.
+fn cases<T: DeserializeOwned>(name: &str, count: usize) -> Vec<T> {
+    let Cases { cases } = fixture(name);
+    assert_eq!(cases.len(), count, "the cases of {name}");
+    cases
+}
+
 fn model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| {

@@ -23,7 +23,7 @@ struct Continuation {
 #[test]
 fn logits_of_transformers() {
     let logits: Logits = fixture("ember_logits.json");
-    assert_eq!(logits.model, "ember-7m");
+    assert_eq!((&*logits.model, logits.prompts.len()), ("ember-7m", 4));
     let model = model();
     let tokenizer = Tokenizer::load(repository().join("models/ember-7m")).unwrap();
     for prompt in &logits.prompts {

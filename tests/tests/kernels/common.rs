@@ -35,13 +35,13 @@ pub(crate) fn kernel_backends() -> Vec<Backend> {
     all_backends().into_iter().filter(|backend| supports(&backend.device)).collect()
 }
 
-/// Whether the device binds fewer tensors than a kernel has: OpenGL has sixteen places, a browser eight.
-pub(crate) fn binds_too_few(reason: &OpError) -> bool {
-    matches!(reason, OpError::TooLarge { what: "the number of tensors", .. })
+/// Whether a kernel is refused because it has more tensors than the device binds, on a device that is known for it.
+pub(crate) fn binds_too_few(backend: &Backend, reason: &OpError) -> bool {
+    backend.binds_few() && matches!(reason, OpError::TooLarge { what: "the number of tensors", .. })
 }
 
-/// What a call gives: from a kernel where the device has them and binds all of its tensors. Elsewhere tensor operations answer, and this operation, and
-/// any other that they called, has been counted as one that the device lacks.
+/// What a call gives: from a kernel where the device has them and binds all of its tensors. Elsewhere tensor operations
+/// answer, and this operation, and any other that they called, has been counted as one that the device lacks.
 pub(crate) fn answer<T>(
     backend: &Backend,
     operation: &str,
@@ -52,7 +52,7 @@ pub(crate) fn answer<T>(
     let found = call(&kernels).unwrap_or_else(|error| panic!("{name}: {error}"));
     let fallbacks = kernels.fallbacks();
     if supports(&backend.device) {
-        let lacks = fallbacks.iter().all(|fallback| binds_too_few(&fallback.reason));
+        let lacks = fallbacks.iter().all(|fallback| binds_too_few(backend, &fallback.reason));
         assert!(lacks, "tensor operations answered on {name}: {fallbacks:?}");
         return found;
     }

@@ -396,7 +396,11 @@ fn regroup_refuses() {
     for backend in kernel_backends() {
         let good = case.classify(&drawn, &counts[1], &merging, &backend.device);
         let whole = regroup(case.regroup(&drawn, &counts, &backend.device)).err();
-        if classify(good.clone()).err().or(whole).is_some_and(|error| binds_too_few(&error)) {
+        if classify(good.clone())
+            .err()
+            .or(whole)
+            .is_some_and(|error| binds_too_few(&backend, &error))
+        {
             continue;
         }
         let few = ClassifyInput { entries: &counts[1][1..], ..good.clone() };

@@ -231,7 +231,8 @@ fn window_scores_are_those_of_softmax() {
         for dtype in backend.dtypes() {
             // Tensor cores take rows of other types than this, of so many channels.
             let all = dtype == DType::F32;
-            for case in cases().into_iter().filter(|case| all || case.head_dim % 32 == 0) {
+            let cases = backend.some(cases(), DType::F32).into_iter();
+            for case in cases.filter(|case| all || case.head_dim % 32 == 0) {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
                 case.check(dtype, &backend);
             }
