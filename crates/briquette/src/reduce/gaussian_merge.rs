@@ -76,8 +76,9 @@ pub enum Sigma {
     Average,
 }
 
-/// Steps to the fixed point of Eq. 6, from above.
-const STEPS: usize = 32;
+/// Steps to the fixed point of Eq. 6, from above. They slow down where a set is just about to have none but its pivot's own:
+/// of 4 000 random sets the slowest was 7e-7 off after so many, where 32 left σ at 0.40 for 0.08.
+const STEPS: usize = 256;
 
 impl GaussianMerge {
     fn heavy(&self, budget: usize) -> usize {
