@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all.
+//! Files: texts that are read, and what is written whole or not at all.
 
 use std::{
     fs,
@@ -9,6 +9,30 @@ use std::{
 use tempfile::{Builder, NamedTempFile};
 
 use crate::{Error, Result};
+
+/// Bytes of a text at most.
+pub(crate) const LONGEST: u64 = 1 << 30;
+
+/// Reads a text of at most 1 GiB.
+///
+/// # Errors
+/// [`Error::Read`], also for what is no regular file: a named pipe would be waited for, and `/dev/zero` has no end.
+pub(crate) fn read_text(path: &Path) -> Result<String> {
+    let read = || {
+        let found = fs::metadata(path)?;
+        if !found.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        if found.len() > LONGEST {
+            let bytes = found.len();
+            return Err(io::Error::other(format!(
+                "it has {bytes} bytes, at most {LONGEST} are read"
+            )));
+        }
+        fs::read_to_string(path)
+    };
+    read().map_err(|source| Error::Read { path: path.into(), source })
+}
 
 /// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its place. Who reads it finds
 /// the old one or the new one. What is there and is no regular file (`/dev/stdout`, a named pipe) is written to as it is.
@@ -143,6 +167,20 @@ mod tests {
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_has_no_end_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in [Path::new("/dev/zero"), dir.path()] {
+            let error = read_text(path).unwrap_err().to_string();
+            assert!(error.contains("no regular file"), "{error}");
+        }
+        let large = dir.path().join("large");
+        fs::File::create(&large).unwrap().set_len(LONGEST + 1).unwrap();
+        let error = read_text(&large).unwrap_err().to_string();
+        assert!(error.contains("1073741825 bytes, at most 1073741824"), "{error}");
     }
 
     #[test]

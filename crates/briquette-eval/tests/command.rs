@@ -52,6 +52,18 @@ fn policies_are_listed_for_people_and_programs() {
 }
 
 #[test]
+fn an_environment_of_millions_of_threads_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+        .args(["generate", "--prompt", "a", "--max-new-tokens", "1"])
+        .env("RAYON_NUM_THREADS", "99999999")
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("RAYON_NUM_THREADS asks for 99999999 threads, at most 4096"), "{error}");
+}
+
+#[test]
 fn a_printed_policy_is_a_policy_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.toml");

@@ -16,6 +16,7 @@ use crate::{
     gguf::{self, Gguf},
     json::{parse, read_text},
     source::Source,
+    template_limits,
 };
 
 /// A message of a conversation.
@@ -87,7 +88,7 @@ impl ChatTemplate {
     /// A template of this text. `bos_token` and `eos_token` are what it may write out at the ends of texts.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if it does not parse.
+    /// [`Error::ChatTemplate`] if it does not parse, or has more than 128 KiB.
     pub fn new(
         template: impl Into<String>,
         bos_token: Option<String>,
@@ -99,7 +100,8 @@ impl ChatTemplate {
     /// The text of a conversation. With `generation_prompt` it ends with what an answer begins after.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if the template fails, or refuses the conversation, as many do where roles do not alternate.
+    /// [`Error::ChatTemplate`] if the template fails, takes more than ten million steps or makes longer texts than any needs, or
+    /// refuses the conversation, as many do where roles do not alternate.
     pub fn render(&self, messages: &[ChatMessage], generation_prompt: bool) -> Result<String> {
         let tokens = self.special_tokens.iter().filter_map(|(name, token)| {
             token.as_ref().map(|token| (*name, Value::from(token.as_str())))
@@ -127,7 +129,8 @@ impl ChatTemplate {
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", raise_exception);
         environment.add_filter("tojson", to_json);
-        environment.add_template_owned(NAME, template).map_err(failed)?;
+        template_limits::set(&mut environment);
+        template_limits::add(&mut environment, NAME, template).map_err(failed)?;
         Ok(Self { environment, special_tokens })
     }
 }

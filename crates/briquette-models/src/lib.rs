@@ -65,6 +65,7 @@ mod setting;
 mod sizes;
 mod source;
 mod stream;
+mod template_limits;
 mod tokenizer;
 mod weights;
 

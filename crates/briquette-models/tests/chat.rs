@@ -77,6 +77,43 @@ fn a_folder_says_its_template() {
 }
 
 #[test]
+fn a_template_without_end_is_refused_by_name() {
+    let refused = |template: String| {
+        let rendered = ChatTemplate::new(template, None, None).and_then(|it| it.render(&[], false));
+        match rendered {
+            Err(Error::ChatTemplate(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    };
+    let nested = "{% for a in range(9999) %}".repeat(4) + "a" + &"{% endfor %}".repeat(4);
+    for (template, part) in [
+        (format!("{{{{ {}true }}}}", "not ".repeat(300_000)), "at most 131072"),
+        (nested, "fuel"),
+        ("{{ '%999999999d'|format(1) }}".into(), "at most 3 digits"),
+        ("{{ '%*d'|format(999999999, 1) }}".into(), "at most 3 digits"),
+        ("{{ range(9)|slice(999999999)|list }}".into(), "slice into 999999999"),
+        ("{{ range(9)|batch(999999999, 'a')|list }}".into(), "batch into 999999999"),
+        ("{{ range(99999)|join('a' * 999999) }}".into(), "join makes"),
+    ] {
+        let message = refused(template);
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    // As deep as a template may be.
+    for deep in [
+        "not ".repeat(32_000) + "true",
+        "-".repeat(100_000) + "1",
+        "a".to_owned() + &".a".repeat(60_000),
+    ] {
+        let _ = ChatTemplate::new(format!("{{{{ {deep} }}}}"), None, None);
+    }
+    // What models use is as it was.
+    let template =
+        "{{ ['a', 'b']|join(', ') }} {{ '%02d'|format(7) }} {{ range(3)|batch(2)|list }}";
+    let template = ChatTemplate::new(template, None, None).unwrap();
+    assert_eq!(template.render(&[], false).unwrap(), "a, b 07 [[0, 1], [2]]");
+}
+
+#[test]
 fn a_broken_template_is_refused() {
     let broken = ChatTemplate::new("{% for message in messages %}", None, None);
     assert!(matches!(broken, Err(Error::ChatTemplate(_))));

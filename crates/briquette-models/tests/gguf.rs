@@ -182,6 +182,10 @@ fn what_a_header_claims_is_checked() {
     let key = "qwen2.block_count";
     let value = find(&bytes, key) + key.len() + 4;
     damaged(&with(value, &(1_u32 << 31).to_le_bytes()), "block_count is 2147483648");
+    let key = "qwen2.rope.freq_base";
+    let value = find(&bytes, key) + key.len() + 4;
+    damaged(&with(value, &f32::NAN.to_le_bytes()), "freq_base is NaN, but must be a finite float");
+    damaged(&with(value, &f32::INFINITY.to_le_bytes()), "freq_base is inf, but must be");
 }
 
 #[test]

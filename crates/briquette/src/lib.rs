@@ -64,6 +64,7 @@ mod shape;
 mod spec;
 pub mod state;
 pub mod store;
+mod text_file;
 mod tracks;
 mod view;
 

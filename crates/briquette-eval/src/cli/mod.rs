@@ -117,25 +117,7 @@ pub fn main() -> ExitCode {
         (false, false) => Verbosity::Normal,
     });
     table::fit(if cli.wide { None } else { output::width() });
-    let done = match cli.command {
-        Command::Generate(args) => generate::run(args),
-        Command::Chat(args) => chat::run(args),
-        Command::Compress(args) => compress::run(args),
-        Command::Needle(args) => needle::run(args),
-        Command::Perplexity(args) => perplexity::run(args),
-        Command::Fidelity(args) => fidelity::run(args),
-        Command::Compare(args) => compare::run(args),
-        Command::Run(args) => run::run(args),
-        Command::Merge(args) => merge::run(args),
-        Command::Tune(args) => tune::run(args),
-        Command::Calibrate(args) => calibrate::run(args),
-        Command::MaskHeads(args) => mask_heads::run(args),
-        Command::Report(args) => report::run(args),
-        Command::Score(args) => score::run(args),
-        Command::Policies(args) => policies::run(args),
-        Command::Completions(args) => completions::run(args, Cli::command()),
-        Command::Man(args) => man::run(args, Cli::command()),
-    };
+    let done = jobs::check_environment().and_then(|()| cli.command.run());
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if interrupt::caused(&error) => {
@@ -146,6 +128,30 @@ pub fn main() -> ExitCode {
             let hint = hints::of(&error).map_or_else(String::new, |hint| format!(" ({hint})"));
             output::error(&format!("error: {}{hint}", with_causes(&error)));
             ExitCode::FAILURE
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Generate(args) => generate::run(args),
+            Self::Chat(args) => chat::run(args),
+            Self::Compress(args) => compress::run(args),
+            Self::Needle(args) => needle::run(args),
+            Self::Perplexity(args) => perplexity::run(args),
+            Self::Fidelity(args) => fidelity::run(args),
+            Self::Compare(args) => compare::run(args),
+            Self::Run(args) => run::run(args),
+            Self::Merge(args) => merge::run(args),
+            Self::Tune(args) => tune::run(args),
+            Self::Calibrate(args) => calibrate::run(args),
+            Self::MaskHeads(args) => mask_heads::run(args),
+            Self::Report(args) => report::run(args),
+            Self::Score(args) => score::run(args),
+            Self::Policies(args) => policies::run(args),
+            Self::Completions(args) => completions::run(args, Cli::command()),
+            Self::Man(args) => man::run(args, Cli::command()),
         }
     }
 }

@@ -1,10 +1,11 @@
 use std::{
-    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+
+use crate::files::{self, LONGEST};
 
 /// A text given to the model.
 #[derive(Debug, clap::Args)]
@@ -24,12 +25,13 @@ impl PromptArgs {
             (Some(text), _) => Ok(text.clone()),
             (None, Some(path)) if path == Path::new("-") => {
                 let mut text = String::new();
-                io::stdin().read_to_string(&mut text).context("cannot read stdin")?;
+                let read = io::stdin().take(LONGEST + 1).read_to_string(&mut text);
+                if read.context("cannot read stdin")? as u64 > LONGEST {
+                    bail!("stdin has more than {LONGEST} bytes");
+                }
                 Ok(text)
             }
-            (None, Some(path)) => {
-                fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-            }
+            (None, Some(path)) => Ok(files::read_text(path)?),
             // The group is required, so this is not reached.
             (None, None) => Ok(String::new()),
         }

@@ -1,10 +1,9 @@
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use briquette_models::ChatTemplate;
+
+use crate::files;
 
 /// Which chat template.
 #[derive(Debug, clap::Args)]
@@ -18,9 +17,7 @@ impl TemplateArgs {
     /// The template named, or that of the model in `dir`.
     pub(super) fn of(&self, dir: &Path) -> Result<ChatTemplate> {
         if let Some(path) = &self.template {
-            let text = fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            return Ok(ChatTemplate::new(text, None, None)?);
+            return Ok(ChatTemplate::new(files::read_text(path)?, None, None)?);
         }
         ChatTemplate::load(dir)?.with_context(|| {
             format!(

@@ -1,7 +1,4 @@
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use briquette::Budget;
 use serde::Deserialize;
@@ -13,7 +10,7 @@ use super::{
     tasks::{Planned, Tasks, Work},
     twice::twice,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// What a user writes: which models, policies and tasks, every one with every other.
 #[derive(Clone, Debug, Deserialize)]
@@ -59,8 +56,7 @@ impl RunFile {
     /// # Errors
     /// [`Error::Read`], and [`Error::RunFile`] with line and column for what is not understood.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+        let text = files::read_text(path)?;
         let base = path.parent().map_or_else(PathBuf::new, Path::to_path_buf);
         Self::parse(&text, path, &base)
     }

@@ -71,8 +71,7 @@ pub(super) fn write_plan<'a>(dir: &Path, keys: impl Iterator<Item = &'a Key>) ->
 
 /// The keys of a plan.
 pub(super) fn read_plan(path: &Path) -> Result<Vec<Key>> {
-    let text =
-        fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+    let text = files::read_text(path)?;
     let key = |(line, text): (usize, &str)| {
         serde_json::from_str(text).map_err(|error| Error::ResultLine {
             path: path.into(),

@@ -1,12 +1,12 @@
 //! How a needle is written and asked for: a model finds it in the form of prompt that it was trained on.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use briquette_models::{ChatMessage, ChatTemplate};
 use serde::{Deserialize, Serialize};
 
 use super::{ember, files::fill};
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// Texts around a hidden number. `{word}` stands for the word it is hidden under, `{number}` for the number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,8 +87,7 @@ impl Form {
             _ => {}
         }
         let path = Path::new(text);
-        let file =
-            fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+        let file = files::read_text(path)?;
         let refuse = |reason: String| Error::TaskParameter {
             task: "needle",
             parameter: "form",
@@ -158,6 +157,8 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn refused(text: &str) -> String {

@@ -6,7 +6,7 @@ use rand::{RngExt, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
 use super::form::Form;
-use crate::{Error, Result, fingerprint};
+use crate::{Error, Result, files, fingerprint};
 
 /// Sentences written for this project, one a line, in the manner of the books the embedded model was
 /// trained on. None holds a digit or a needle's word.
@@ -73,7 +73,7 @@ impl Haystack {
         files.sort();
         let mut text = String::new();
         for path in &files {
-            text += fs::read_to_string(path).map_err(|source| read(path, source))?.trim();
+            text += files::read_text(path)?.trim();
             text += "\n\n";
         }
         let text = text.trim();

@@ -1,10 +1,10 @@
 //! Running text, cut into windows of tokens.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use briquette_models::Tokenizer;
 
-use crate::{Error, Result, fingerprint, tasks::haystack};
+use crate::{Error, Result, files, fingerprint, tasks::haystack};
 
 /// A text in tokens.
 #[derive(Clone, Debug)]
@@ -40,8 +40,7 @@ impl Text {
     /// [`Error::Read`], and [`Error::Model`] if the tokenizer fails.
     pub fn from_file(path: impl AsRef<Path>, tokenizer: &Tokenizer) -> Result<Self> {
         let path = path.as_ref();
-        let text =
-            fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+        let text = files::read_text(path)?;
         let name = path.file_name().unwrap_or(path.as_os_str());
         Self::new(&name.to_string_lossy(), &text, tokenizer)
     }

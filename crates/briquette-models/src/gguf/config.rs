@@ -22,7 +22,7 @@ pub(crate) fn config_json(
     let key = |name: &str| format!("{family}.{name}");
     let number = |name: &str| file.optional(&key(name), "a number", Value::unsigned);
     let needed = |name: &str| file.required(&key(name), "a number", Value::unsigned);
-    let float = |name: &str| file.optional(&key(name), "a float", Value::float);
+    let float = |name: &str| file.optional(&key(name), "a finite float", Value::float);
     let token =
         |name: &str| file.optional(&format!("tokenizer.ggml.{name}"), "a number", Value::unsigned);
     let tensor = |name: &str| file.tensors.get(name);

@@ -21,9 +21,10 @@ impl Value {
         }
     }
 
+    /// A finite number.
     pub(crate) fn float(&self) -> Option<f64> {
         match self {
-            Self::Float(number) => Some(*number),
+            Self::Float(number) if number.is_finite() => Some(*number),
             _ => None,
         }
     }

@@ -1,7 +1,6 @@
 //! The file form of a policy, TOML or JSON.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,6 +15,7 @@ use crate::{
     reduce::ReducerSpec,
     score::ScorerSpec,
     store::StoreSpec,
+    text_file,
 };
 
 #[derive(Clone, Copy)]
@@ -107,7 +107,7 @@ fn read(path: &Path) -> Result<Policy> {
         Some("json") => Format::Json,
         _ => return Err(fail("the name must end in .toml or .json".into())),
     };
-    let text = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+    let text = text_file::read(path).map_err(|error| fail(error.to_string()))?;
     parse_at(&text, format, &origin, path.parent())
 }
 

@@ -72,6 +72,10 @@ pub(super) fn records_under_data<T: DeserializeOwned>(
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {
+    // A named pipe would be waited for.
+    if !path.is_dir() && path.exists() && !path.is_file() {
+        return Err(read_error(path, std::io::Error::other("it is no regular file")));
+    }
     let opened = File::open(path).map_err(|source| read_error(path, source))?;
     let mut reader = BufReader::new(opened);
     let start = reader.fill_buf().map_err(|source| read_error(path, source))?;
