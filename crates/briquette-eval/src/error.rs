@@ -197,6 +197,16 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// Results were cut short by something else while a run wrote to them.
+    #[error("{path} was cut to {found} bytes while results were written to it; it had {length}")]
+    JournalCut {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes now.
+        found: u64,
+        /// Its bytes before.
+        length: u64,
+    },
     /// Results or a profile that were made with other weights, another tokenizer or another configuration.
     #[error(
         "{what} was made with other weights: theirs have the fingerprint {found}, those of this model have {given}; take \
@@ -330,6 +340,17 @@ pub enum Error {
     NoResults {
         /// The folder.
         dir: PathBuf,
+    },
+    /// Results of a command that has no page.
+    #[error(
+        "{path} is of `briquette {command}`, which writes its own tables; a page is of `briquette run`, whose file names \
+         models, policies and tasks"
+    )]
+    NoPage {
+        /// The file.
+        path: PathBuf,
+        /// The command that wrote it.
+        command: &'static str,
     },
     /// A tokenizer that knows nothing of a text.
     #[error("the tokenizer makes no token of this text: `{text}`")]

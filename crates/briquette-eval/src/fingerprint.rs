@@ -38,10 +38,7 @@ pub fn of_model(dir: &Path) -> Result<String> {
     };
     for entry in folder.into_iter().flatten() {
         let path = entry.map_err(|source| failed(dir, source))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let weights = [".safetensors", ".safetensors.index.json", ".gguf"];
-        let weights = weights.iter().any(|ending| name.ends_with(ending));
-        if weights || name == "config.json" || name == "tokenizer.json" {
+        if read_of_a_model(&path.file_name().unwrap_or_default().to_string_lossy()) {
             files.push(path);
         }
     }
@@ -51,6 +48,15 @@ pub fn of_model(dir: &Path) -> Result<String> {
         add(&mut hasher, &path).map_err(|source| failed(&path, source))?;
     }
     Ok(digits(&hasher))
+}
+
+/// Whether a file of a model folder decides what it computes: weights, whatever the case of a GGUF file's ending, the
+/// configuration and the tokenizer. What ends an answer is in the settings of results, what a chat template writes in samples.
+fn read_of_a_model(name: &str) -> bool {
+    const FILES: [&str; 2] = ["config.json", "tokenizer.json"];
+    let gguf = Path::new(name).extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
+    gguf || FILES.contains(&name)
+        || [".safetensors", ".safetensors.index.json"].iter().any(|end| name.ends_with(end))
 }
 
 /// A file behind its name and length, so that no two run into each other.
@@ -94,8 +100,13 @@ mod tests {
         fs::write(&path, &weights).unwrap();
         fs::write(dir.path().join("README.md"), "nothing that is read").unwrap();
         assert_eq!(of_model(dir.path()).unwrap(), first);
-        fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
-        assert_ne!(of_model(dir.path()).unwrap(), first);
+        let mut known = vec![first];
+        for name in ["tokenizer.json", "b.GGUF"] {
+            fs::write(dir.path().join(name), "{}").unwrap();
+            let now = of_model(dir.path()).unwrap();
+            assert!(!known.contains(&now), "{name}");
+            known.push(now);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub(crate) fn of(
         "briquette": env!("CARGO_PKG_VERSION"),
         "model": name,
         "weights": weights,
+        "stop": model.config().eos_token_ids,
         "shape": model.cache_shape(),
         "dtype": format!("{:?}", model.dtype()),
         "device": format!("{:?}", model.device()),

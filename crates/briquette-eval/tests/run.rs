@@ -270,7 +270,7 @@ fn a_run_grows_but_does_not_change() {
         // Another model.
         (
             format!("label = \"m\"\n{window}{task}1\n"),
-            "its models.ember-7m is context, dtype, shape, weights, here it is absent",
+            "its models.ember-7m is context, dtype, shape, stop, weights, here it is absent",
         ),
         (
             format!("chunk = 32\n{window}{task}1\n"),

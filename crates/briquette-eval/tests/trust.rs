@@ -153,6 +153,29 @@ fn a_closed_stdout_is_a_failure_that_leaves_every_file() {
 }
 
 #[test]
+fn results_know_the_tokens_that_end_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model(dir.path(), |_| ());
+    let (out, file) = (dir.path().join("out"), dir.path().join("small.toml"));
+    let tasks = "budgets = [48]\n[[policies]]\nname = \"tova\"\n[[tasks.needle]]\nlengths = [128]\ndepths = [0]\nsamples = 1\n";
+    let head = tasks.replacen('\n', &format!("\n[[models]]\ndir = {:?}\n", text(&model)), 1);
+    fs::write(&file, format!("name = \"small\"\n{head}")).unwrap();
+    let sizes = "--lengths 128 --depths 1 --samples 1 --policies tova --budgets 48".split(' ');
+    let needle =
+        [&["needle", "--model", text(&model), "--out", text(&out)][..], &sizes.collect::<Vec<_>>()]
+            .concat();
+    let run_out = dir.path().join("ran");
+    let run = ["run", text(&file), "--out", text(&run_out), "--no-report"];
+    for args in [&needle[..], &run] {
+        let _ = fs::remove_file(model.join("generation_config.json"));
+        stdout(args);
+        fs::write(model.join("generation_config.json"), "{\"eos_token_id\": 7}").unwrap();
+        let error = refused(args);
+        assert!(error.contains("stop") && error.contains('7'), "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn a_closed_stderr_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     for (args, files) in commands(dir.path()) {
@@ -171,6 +194,13 @@ fn a_closed_stderr_changes_nothing() {
     drop(reader);
     let status = command(&["policies", "nosuch"]).stderr(writer).status().unwrap();
     assert_eq!(status.code(), Some(1));
+
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let args = ["generate", "--prompt", "It was", "--max-new-tokens", "2", "--json", "-"];
+    let output = command(&args).stderr(writer).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && found.is_object(), "{output:?}");
 }
 
 #[test]

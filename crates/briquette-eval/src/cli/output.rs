@@ -81,7 +81,11 @@ impl OutputArgs {
     /// The stream for people, for text that comes bit by bit.
     pub(super) fn stream(&self) -> Stream {
         match self.json_on_stdout() {
-            true => Stream { to: Box::new(io::stderr()), terminal: io::stderr().is_terminal() },
+            // The result is what counts: it is written also where nobody listens to this.
+            true => {
+                let terminal = io::stderr().is_terminal();
+                Stream { to: Box::new(io::stderr()), terminal, counts: false }
+            }
             false => Stream::stdout(),
         }
     }
@@ -91,17 +95,23 @@ impl OutputArgs {
 pub(super) struct Stream {
     to: Box<dyn Write>,
     terminal: bool,
+    /// Whether what cannot be written is an error.
+    counts: bool,
 }
 
 impl Stream {
     pub(super) fn stdout() -> Self {
-        Self { to: Box::new(io::stdout()), terminal: io::stdout().is_terminal() }
+        let terminal = io::stdout().is_terminal();
+        Self { to: Box::new(io::stdout()), terminal, counts: true }
     }
 
     pub(super) fn show(&mut self, text: &str) -> Result<()> {
         let text = if self.terminal { plain(text) } else { text.into() };
         let written = self.to.write_all(text.as_bytes()).and_then(|()| self.to.flush());
-        written.context("cannot write what was generated")
+        match written {
+            Err(_) if !self.counts => Ok(()),
+            written => written.context("cannot write what was generated"),
+        }
     }
 }
 

@@ -111,7 +111,8 @@ impl Journal {
     /// Adds a result.
     ///
     /// # Errors
-    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::Write`].
+    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::JournalCut`] if it was cut short,
+    /// [`Error::Write`].
     pub fn push(&mut self, result: &impl Serialize) -> Result<()> {
         self.check()?;
         let line =
@@ -143,11 +144,15 @@ impl Journal {
         fs::remove_file(&self.path).map_err(|error| write_error(&self.path, error))
     }
 
-    /// Whether what stands under the name is what is written to.
+    /// Whether what stands under the name is what is written to, and still has all that was written.
     fn check(&self) -> Result<()> {
-        match Handle::from_path(&self.path) {
-            Ok(found) if found == self.handle => Ok(()),
-            _ => Err(Error::JournalGone { path: self.path.clone() }),
+        if !Handle::from_path(&self.path).is_ok_and(|found| found == self.handle) {
+            return Err(Error::JournalGone { path: self.path.clone() });
+        }
+        let found = self.file.metadata().map_err(|error| write_error(&self.path, error))?.len();
+        match found < self.length {
+            true => Err(Error::JournalCut { path: self.path.clone(), found, length: self.length }),
+            false => Ok(()),
         }
     }
 }
@@ -365,5 +370,26 @@ mod tests {
             }
             let _ = fs::remove_file(&path);
         }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        let (mut journal, _) = open(&path, 1).unwrap();
+        journal.push(&(0, 0.5)).unwrap();
+        let length = fs::metadata(&path).unwrap().len();
+        fs::write(&path, "").unwrap();
+        for error in [journal.push(&(1, 0.5)), journal.finish()] {
+            match error {
+                Err(Error::JournalCut { found: 0, length: before, .. }) => {
+                    assert_eq!(before, length);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // Nothing was written behind what is gone: the next run begins anew.
+        drop(journal);
+        assert!(open(&path, 1).unwrap().1.is_empty());
     }
 }

@@ -48,6 +48,7 @@ impl CompareReport {
             (middle.low, middle.high)
         };
         let mut notes = Notes::default();
+        let full = self.full();
         let weak = self.row("full", "-").and_then(|row| match &row.found {
             Found::Measured { needles, .. } => weak(needles.after.exact),
             Found::Unavailable(_) => None,
@@ -58,12 +59,13 @@ impl CompareReport {
             "{model}, {dtype}, {device}; briquette {briquette}, burn {burn}, {date}, seed {seed}.\n\n\
              Needles: {length} tokens, {} a cell, depths {depths:?} %, haystack {}. Shares of exact answers / of right \
              tokens. The 95 % interval of a share of 0.50 is {low:.2} to {high:.2}; the others are in `compare.csv`.\n\n\
-             Text: {}, {} of {length} tokens each, then {tokens} predicted. Nats a token (above the full cache).\n\n\
+             Text: {}, {} of {length} tokens each, then {tokens} predicted. Nats a token{}.\n\n\
              Cache: KiB held behind an answer (of a full cache).\n",
             plural(prompts, "prompt"),
             self.haystack,
             self.text,
             plural(*windows, "prompt"),
+            if full.is_some() { " (above the full cache)" } else { "" },
         );
         let accuracy = |accuracy: &Accuracy| {
             format!("{:.2} / {:.2}", accuracy.exact.rate, accuracy.per_token.rate)
@@ -74,7 +76,6 @@ impl CompareReport {
             let share = 100.0 * needles.bytes_held / needles.bytes_full.max(1.0);
             format!("{:.0} ({share:.0} %)", needles.bytes_held / 1024.0)
         };
-        let full = self.full();
         let nats = |_: &Summary, nats: &[f64]| match over(nats, full) {
             Some(over) => format!("{:.3} ({:+.3})", Mean::of(nats).mean, over.mean),
             None => format!("{:.3}", Mean::of(nats).mean),

@@ -31,8 +31,40 @@ pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A text that a file or a command line said, as Markdown shows it: on one line, without HTML, links or cells of its own.
+pub(super) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '<' | '>' | '[' | ']' | '|' | '`' | '\\' | '&' => plain.extend(['\\', char]),
+            char if char.is_control() => plain.push(' '),
+            char => plain.push(char),
+        }
+    }
+    plain
+}
+
+/// The same as code in a cell: a backtick would end the code, and a bar the cell.
+pub(super) fn code(text: &str) -> String {
+    let clean = |char: char| match char {
+        '`' => '\'',
+        '|' => '│',
+        char if char.is_control() => ' ',
+        char => char,
+    };
+    format!("`{}`", text.chars().map(clean).collect::<String>())
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_was_said_stays_in_its_place() {
+        let said = "a|b\n<script>x</script> [y](javascript:z) `c`";
+        let plain = r"a\|b \<script\>x\</script\> \[y\](javascript:z) \`c\`";
+        assert_eq!(super::plain(said), plain);
+        assert_eq!(super::code(said), "`a│b <script>x</script> [y](javascript:z) 'c'`");
+    }
+
     #[test]
     fn columns_are_aligned() {
         let row = |name: &str, number: &str| vec![name.to_owned(), number.to_owned()];

@@ -38,6 +38,9 @@ pub struct ModelHeader {
     /// Whether prompts are in the chat template of the model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chat: bool,
+    /// The tokens that end an answer, which `generation_config.json` may name.
+    #[serde(default)]
+    pub stop: Vec<u32>,
     /// The fingerprint of configuration, tokenizer and weights, by [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
 }

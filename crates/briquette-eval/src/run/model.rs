@@ -111,6 +111,7 @@ impl ModelSpec {
                 context: config.max_position_embeddings,
                 chunk: self.chunk,
                 chat: self.chat,
+                stop: config.eos_token_ids.clone(),
                 weights: profiles.weights()?.to_owned(),
             },
             config,

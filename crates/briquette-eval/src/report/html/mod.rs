@@ -47,7 +47,8 @@ pub struct Written {
 /// the difference on the same sample.
 ///
 /// # Errors
-/// [`Error::NoResults`](crate::Error::NoResults), [`Error::ResultLine`](crate::Error::ResultLine) for a first line that says
+/// [`Error::NoResults`](crate::Error::NoResults), [`Error::NoPage`](crate::Error::NoPage) for results of another command,
+/// [`Error::ResultLine`](crate::Error::ResultLine) for a first line that says
 /// nothing of a run, [`Error::ResultSettings`](crate::Error::ResultSettings) for shards of different runs,
 /// [`Error::Page`](crate::Error::Page), [`Error::Read`](crate::Error::Read) and [`Error::Write`](crate::Error::Write).
 pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Written> {

@@ -19,7 +19,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    Error, Result,
+    Error, Result, files,
     record::{Key, Record},
 };
 
@@ -40,7 +40,8 @@ pub(super) struct Source {
 /// `results-I-of-N.jsonl`.
 ///
 /// # Errors
-/// [`Error::NoResults`], [`Error::Read`], [`Error::ResultLine`] for a first line that says nothing of a run,
+/// [`Error::NoResults`], [`Error::NoPage`] for results of another command, [`Error::Read`], [`Error::ResultLine`] for a
+/// first line that says nothing of a run,
 /// [`Error::ResultSettings`] for shards of different runs, and those of `each`.
 pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) -> Result<Source> {
     let paths = files(dir)?;
@@ -77,6 +78,10 @@ pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) ->
                 continue;
             }
             let settings: Value = serde_json::from_slice(line).map_err(json)?;
+            // Those of a run name several models, those of a comparison one.
+            if settings.get("models").is_none() && settings.get("model").is_some() {
+                return Err(Error::NoPage { path: path.clone(), command: "compare" });
+            }
             if source.files.is_empty() {
                 source.settings = settings;
             } else if undated(&source.settings) != undated(&settings) {
@@ -109,8 +114,7 @@ pub(super) fn plan(dir: &Path) -> Result<Option<Vec<Key>>> {
     if !path.is_file() {
         return Ok(None);
     }
-    let text =
-        fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let text = files::read_text(&path)?;
     let key = |(line, text): (usize, &str)| {
         serde_json::from_str(text).map_err(|error| Error::ResultLine {
             path: path.clone(),
@@ -136,9 +140,19 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     }
     shards.sort();
     if shards.is_empty() {
-        return Err(Error::NoResults { dir: dir.into() });
+        return Err(no_results(dir));
     }
     Ok(shards.into_iter().map(|(_, path)| path).collect())
+}
+
+/// A folder of another command's results is called by its name.
+fn no_results(dir: &Path) -> Error {
+    let commands = ["needle", "perplexity", "fidelity", "mask-heads"];
+    let journal = |command: &&str| dir.join(format!("{command}.jsonl"));
+    match commands.iter().find(|command| journal(command).is_file()) {
+        Some(command) => Error::NoPage { path: journal(command), command },
+        None => Error::NoResults { dir: dir.into() },
+    }
 }
 
 /// Which shard of how many: `results-2-of-8.jsonl`.
@@ -178,6 +192,24 @@ mod tests {
         write("results.jsonl", format!("{{\"a\":2}}\n{RECORD}\n"));
         let (records, source) = count(dir.path()).unwrap();
         assert_eq!((records, source.settings["a"].as_u64()), (1, Some(2)));
+    }
+
+    #[test]
+    fn results_of_other_commands_are_called_by_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = || match count(dir.path()).unwrap_err() {
+            Error::NoPage { path, command } => (path, command),
+            error => panic!("{error}"),
+        };
+        for command in ["mask-heads", "fidelity", "perplexity", "needle"] {
+            let path = dir.path().join(format!("{command}.jsonl"));
+            fs::write(&path, "{\"briquette\":\"0.1.0\",\"model\":\"m\"}\n").unwrap();
+            assert_eq!(found(), (path, command));
+        }
+        let path = dir.path().join("results.jsonl");
+        let line = r#"{"policy":"a","task":"needle","answer":"b"}"#;
+        fs::write(&path, format!("{{\"briquette\":\"0.1.0\",\"model\":\"m\"}}\n{line}\n")).unwrap();
+        assert_eq!(found(), (path, "compare"));
     }
 
     #[test]

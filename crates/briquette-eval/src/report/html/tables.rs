@@ -40,7 +40,7 @@ const SHOWN: [Shown; 3] = [
 
 /// All of it. The same results give the same text.
 pub(super) fn tables(facts: &Facts, collected: &Collected, measures: &Measures) -> String {
-    let mut text = facts.line() + "\n";
+    let mut text = markdown::plain(&facts.line()) + "\n";
     for model in collected.each(|row| &row.model) {
         let grid = Grid::new(collected, model);
         for shown in &SHOWN {
@@ -140,17 +140,22 @@ impl<'a> Grid<'a> {
                 .collect();
             cells.iter().any(Option::is_some).then(|| {
                 let cells = cells.into_iter().map(Option::unwrap_or_default);
-                [format!("`{policy}`")].into_iter().chain(cells).collect::<Vec<_>>()
+                [markdown::code(policy)].into_iter().chain(cells).collect::<Vec<_>>()
             })
         };
         let rows: Vec<Vec<String>> = self.policies.iter().filter_map(row).collect();
         if rows.is_empty() {
             return String::new();
         }
-        let heads =
-            self.budgets.iter().map(|budget| if *budget == NONE { NO_BUDGET } else { budget });
-        let header: Vec<&str> = ["policy"].into_iter().chain(heads).collect();
+        let head = |budget: &&str| match *budget {
+            NONE => NO_BUDGET.to_owned(),
+            budget => markdown::plain(budget),
+        };
+        let heads: Vec<String> = self.budgets.iter().map(head).collect();
+        let header: Vec<&str> =
+            ["policy"].into_iter().chain(heads.iter().map(String::as_str)).collect();
         let of = if self.several_models { format!("{model}: ") } else { String::new() };
-        format!("\n### {of}{heading}\n\n{what}\n\n{}", markdown::table(&header, &rows))
+        let heading = markdown::plain(&format!("{of}{heading}"));
+        format!("\n### {heading}\n\n{what}\n\n{}", markdown::table(&header, &rows))
     }
 }
