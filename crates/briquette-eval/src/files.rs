@@ -16,15 +16,11 @@ pub(crate) const LONGEST: u64 = 1 << 30;
 /// Reads a text of at most 1 GiB.
 ///
 /// # Errors
-/// [`Error::Read`], also for what is no regular file: a named pipe would be waited for, and `/dev/zero` has no end.
+/// [`Error::Read`], also for what is no [`regular`] file.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let read = || {
-        let found = fs::metadata(path)?;
-        if !found.is_file() {
-            return Err(io::Error::other("it is no regular file"));
-        }
-        if found.len() > LONGEST {
-            let bytes = found.len();
+        let bytes = regular(path)?.len();
+        if bytes > LONGEST {
             return Err(io::Error::other(format!(
                 "it has {bytes} bytes, at most {LONGEST} are read"
             )));
@@ -32,6 +28,15 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
         fs::read_to_string(path)
     };
     read().map_err(|source| Error::Read { path: path.into(), source })
+}
+
+/// Metadata of a regular file. Another kind is an error: a named pipe would be waited for, and `/dev/zero` has no end.
+pub(crate) fn regular(path: &Path) -> io::Result<fs::Metadata> {
+    let found = fs::metadata(path)?;
+    match found.is_file() {
+        true => Ok(found),
+        false => Err(io::Error::other("it is no regular file")),
+    }
 }
 
 /// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its place. Who reads it finds

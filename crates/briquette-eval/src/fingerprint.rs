@@ -9,7 +9,7 @@ use std::{
 use blake3::Hasher;
 use briquette::Policy;
 
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// The first 128 bits of BLAKE3, in hexadecimal digits.
 pub(crate) fn of(bytes: &[u8]) -> String {
@@ -61,11 +61,7 @@ fn read_of_a_model(name: &str) -> bool {
 
 /// A file behind its name and length, so that no two run into each other.
 fn add(hasher: &mut Hasher, path: &Path) -> io::Result<()> {
-    let found = fs::metadata(path)?;
-    // A named pipe would be waited for.
-    if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
+    let found = files::regular(path)?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     hasher.update(&(name.len() as u64).to_le_bytes()).update(name);
     hasher.update(&found.len().to_le_bytes());

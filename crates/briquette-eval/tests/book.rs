@@ -8,8 +8,7 @@ use std::{
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What a command of ours does not begin: other programs, of which `.ci/full` calls those that a machine without a GPU and
-/// without a cluster can run.
+/// Beginnings of lines that call other programs; `.ci/full` runs those that need neither a GPU nor a cluster.
 const OTHERS: [&str; 15] = [
     ".ci/full",
     ".ci/test",

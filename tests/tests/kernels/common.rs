@@ -40,7 +40,7 @@ pub(crate) fn binds_too_few(backend: &Backend, reason: &OpError) -> bool {
     backend.binds_few() && matches!(reason, OpError::TooLarge { what: "the number of tensors", .. })
 }
 
-/// What a call gives: from a kernel where the device has them and binds all of its tensors. Elsewhere tensor operations
+/// Calls an operation: a kernel answers where the device has them and binds all of its tensors. Elsewhere tensor operations
 /// answer, and this operation, and any other that they called, has been counted as one that the device lacks.
 pub(crate) fn answer<T>(
     backend: &Backend,

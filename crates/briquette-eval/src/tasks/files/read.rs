@@ -28,7 +28,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// What comes of a record: `Err` says what is wrong with it.
 pub(super) type Checked<T> = std::result::Result<T, String>;
@@ -72,11 +72,8 @@ pub(super) fn records_under_data<T: DeserializeOwned>(
 }
 
 fn open(path: &Path) -> Result<BufReader<File>> {
-    // A named pipe would be waited for.
-    if !path.is_dir() && path.exists() && !path.is_file() {
-        return Err(read_error(path, std::io::Error::other("it is no regular file")));
-    }
-    let opened = File::open(path).map_err(|source| read_error(path, source))?;
+    let opened = files::regular(path).and_then(|_| File::open(path));
+    let opened = opened.map_err(|source| read_error(path, source))?;
     let mut reader = BufReader::new(opened);
     let start = reader.fill_buf().map_err(|source| read_error(path, source))?;
     if start.starts_with("\u{feff}".as_bytes()) {
