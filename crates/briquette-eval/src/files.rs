@@ -53,18 +53,6 @@ pub(crate) fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
     written.map_err(|error| failed(path, error))
 }
 
-/// As [`write`], of a file that `fill` writes under the name it is given, which has the same ending.
-///
-/// # Errors
-/// [`Error::Write`].
-pub(crate) fn write_by(
-    path: &Path,
-    fill: impl FnOnce(&Path) -> std::result::Result<(), String>,
-) -> Result<()> {
-    replace(path, |file| fill(file.path()).map_err(io::Error::other))
-        .map_err(|error| failed(path, error))
-}
-
 fn replace(path: &Path, fill: impl FnOnce(&mut NamedTempFile) -> io::Result<()>) -> io::Result<()> {
     let before = fs::metadata(path).ok();
     // A link stays a link.

@@ -85,9 +85,13 @@ impl Estimate {
             let interval = Some([share.low, share.high]);
             return Self { mean: share.rate, interval, count: scores.len() };
         }
-        let estimate = Self::of(scores);
-        let cut = |[low, high]: [f64; 2]| [low.clamp(0.0, 1.0), high.clamp(0.0, 1.0)];
-        Self { interval: estimate.interval.map(cut), ..estimate }
+        Self::of(scores).within(0.0, 1.0)
+    }
+
+    /// Cuts the interval to the numbers that can be.
+    pub(crate) fn within(self, low: f64, high: f64) -> Self {
+        let interval = self.interval.map(|ends| ends.map(|end| end.clamp(low, high)));
+        Self { interval, ..self }
     }
 
     /// Of any numbers: Student's interval, from their spread. It takes two numbers.

@@ -1,4 +1,4 @@
-//! `briquette chat` through pipes, on the embedded model.
+//! `briquette chat` through pipes and on a terminal, on the embedded model.
 
 use std::{
     fs,
@@ -141,4 +141,92 @@ fn ctrl_c_ends_an_answer_and_then_the_program() {
     interrupt(&chat.child);
     assert_eq!(chat.child.wait().unwrap().code(), Some(130));
     listener.join().unwrap();
+}
+
+/// A chat on a terminal of its own, which `script` makes: what is typed goes to it when it asks for it.
+#[cfg(target_os = "linux")]
+struct Terminal {
+    chat: Chat,
+    seen: mpsc::Receiver<Vec<u8>>,
+    shown: String,
+}
+
+#[cfg(target_os = "linux")]
+impl Terminal {
+    fn open(args: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let template = dir.path().join("template.jinja");
+        fs::write(&template, TEMPLATE).unwrap();
+        let command = format!(
+            "{} chat --device flex --template {} {args}",
+            env!("CARGO_BIN_EXE_briquette"),
+            template.display()
+        );
+        let mut script = Command::new("script");
+        script.args(["-qefc", &command, "/dev/null"]).env("TERM", "xterm");
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = script.spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let (heard, seen) = mpsc::channel();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count) = stdout.read(&mut bytes) {
+                if count == 0 || heard.send(bytes[..count].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { chat: Chat { child, _dir: dir }, seen, shown: String::new() }
+    }
+
+    /// Waits until this is shown, and gives what was shown until then.
+    fn wait(&mut self, text: &str) -> String {
+        while !self.shown.contains(text) {
+            let bytes = self.seen.recv_timeout(Duration::from_secs(60));
+            let bytes = bytes.unwrap_or_else(|_| panic!("`{text}` is not in {:?}", self.shown));
+            self.shown += &String::from_utf8_lossy(&bytes);
+        }
+        let end = self.shown.find(text).unwrap() + text.len();
+        self.shown.drain(..end).collect()
+    }
+
+    fn write(&mut self, keys: &str) {
+        self.chat.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_terminal_takes_a_paste_of_any_length_and_commands() {
+    let args = ["--policy", "tova", "--budget", "64", "--max-new-tokens", "4"];
+    // A terminal that is read by the line cuts it at 4,095 bytes.
+    let long = long_line().repeat(9) + "and the end";
+    assert!(long.len() > 6_000);
+    let (_, piped) = chat(&args).say(&format!("{long}\n"));
+
+    let mut terminal = Terminal::open(&args.join(" "));
+    let banner = terminal.wait("> ");
+    for part in ["ember-7m", "tova with a budget of 64", "/help"] {
+        assert!(banner.contains(part), "{banner}");
+    }
+    // As terminals send what is pasted, here of two lines.
+    let (first, rest) = long.split_at(3_000);
+    terminal.write(&format!("\x1b[200~{first}\r{rest}\x1b[201~\r"));
+    let status = terminal.wait(" tokens seen");
+    let seen = status.trim_end_matches(" tokens seen").rsplit('[').next().unwrap();
+    let seen: usize = seen.parse().unwrap();
+    let whole = statuses(&piped)[0].0;
+    assert!((whole..whole + 4).contains(&seen), "{seen} tokens of {whole}");
+
+    for (said, answer) in [
+        ("/policy snapkv 25%", "a new conversation: snapkv with a budget of 25%"),
+        ("/policy nothing", "unknown method `nothing`"),
+        ("/nothing", "there is no /nothing"),
+        ("/policy", "snapkv with a budget of 25%"),
+    ] {
+        terminal.write(&format!("{said}\r"));
+        terminal.wait(answer);
+    }
+    terminal.write("/quit\r");
+    assert!(terminal.chat.child.wait().unwrap().success());
 }

@@ -1,5 +1,3 @@
-use std::io::{self, BufRead, IsTerminal, Write};
-
 use anyhow::{Context, Result};
 use briquette::{Budget, KvCache, Policy};
 use briquette_models::{
@@ -9,6 +7,7 @@ use briquette_models::{
 
 use super::{
     interrupt,
+    lines::{Lines, Said},
     model::{Loaded, ModelArgs},
     output::{Stream, bytes, note},
     policy,
@@ -19,8 +18,19 @@ use super::{
 };
 
 const KEYS: &str = "\
-Each line of stdin is what the user says. /reset forgets the conversation. Ctrl-C ends an answer, and between answers the
-program; so does the end of stdin.";
+On a terminal what is said is edited as in a shell, pasted text may have any length and several lines, and arrows bring back
+what was said before; elsewhere each line of stdin is what the user says. /help lists commands. Ctrl-C ends an answer, and
+between answers the program; so does the end of stdin.";
+
+const COMMANDS: &str = "\
+/clear                        forgets the conversation
+/policy                       says what the cache keeps
+/policy NAME|FILE [BUDGET]    begins anew with another policy: /policy tova 25%
+/quit                         ends, as Ctrl-D does
+Text that begins with a slash is sent behind a space.";
+
+/// What the cache may keep if nothing is said.
+const BUDGET: Budget = Budget::Tokens(512);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = KEYS)]
@@ -50,39 +60,51 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(512))?;
+    let entry = policy::read(&args.policy, args.budget, BUDGET)?;
     let loaded = args.model.load()?;
-    entry.policy = args.profile.of(&loaded)?.attached(entry.policy)?;
+    let policy = args.profile.of(&loaded)?.attached(entry.policy)?;
     let template = args.template.of(&loaded.dir)?;
     let interrupt = interrupt::flag();
     let mut chat = Chat {
-        cache: loaded.model.cache(entry.policy.clone())?,
+        cache: loaded.model.cache(policy.clone())?,
         conversation: begin(&args, &template, &loaded),
+        template: &template,
         loaded: &loaded,
-        policy: &entry.policy,
+        label: entry.label,
+        policy,
         out: Stream::stdout(),
         args: &args,
     };
-    let (mut lines, asks) = (io::stdin().lock(), io::stdin().is_terminal());
+    let mut lines = Lines::open()?;
+    if lines.is_terminal() {
+        note(&format!("{}, {}. /help says what can be written.", loaded.name(), chat.describe()));
+    }
     loop {
-        if asks {
-            // Who does not see it can still write.
-            let _ = io::stderr().write_all(b"> ").and_then(|()| io::stderr().flush());
-        }
-        let mut line = String::new();
         // While nothing is computed, Ctrl-C is as a second one: it ends the program.
         interrupt.set();
-        if lines.read_line(&mut line).context("cannot read stdin")? == 0 {
-            return Ok(());
-        }
+        let said = lines.next()?;
         interrupt.clear();
-        match line.trim() {
-            "" => {}
-            "/reset" => {
-                chat.cache.reset();
-                chat.conversation = begin(&args, &template, &loaded);
+        let text = match said {
+            Said::Text(text) => text,
+            Said::Interrupt => std::process::exit(interrupt::EXIT_CODE.into()),
+            Said::End => {
+                if lines.is_terminal() {
+                    note("");
+                }
+                return Ok(());
             }
-            text => chat.answer(text, &interrupt)?,
+        };
+        let mut words = text.split_whitespace();
+        match words.next().filter(|_| text.starts_with('/')) {
+            Some("/quit") => return Ok(()),
+            Some("/help") => note(COMMANDS),
+            Some("/clear" | "/reset") => chat.clear(),
+            Some("/policy") => chat.change(words.next(), words.next()),
+            Some(word) if word[1..].chars().all(char::is_alphabetic) => {
+                note(&format!("there is no {word}\n{COMMANDS}"));
+            }
+            _ if text.trim().is_empty() => {}
+            _ => chat.answer(text.trim(), &interrupt)?,
         }
     }
 }
@@ -94,7 +116,10 @@ fn begin<'a>(args: &Args, template: &'a ChatTemplate, loaded: &'a Loaded) -> Con
 
 struct Chat<'a> {
     loaded: &'a Loaded,
-    policy: &'a Policy,
+    template: &'a ChatTemplate,
+    /// The policy as it was written.
+    label: String,
+    policy: Policy,
     cache: KvCache,
     conversation: Conversation<'a>,
     out: Stream,
@@ -102,6 +127,43 @@ struct Chat<'a> {
 }
 
 impl Chat<'_> {
+    /// The policy and its budget.
+    fn holds(&self) -> String {
+        match self.policy.budget() {
+            Some(budget) => format!("{} with a budget of {budget}", self.label),
+            None => self.label.clone(),
+        }
+    }
+
+    /// Forgets the conversation.
+    fn clear(&mut self) {
+        self.cache.reset();
+        self.conversation = begin(self.args, self.template, self.loaded);
+    }
+
+    /// Shows the policy, or begins anew with another. After an error the policy and the conversation are as before.
+    fn change(&mut self, text: Option<&str>, budget: Option<&str>) {
+        let Some(text) = text else {
+            note(&self.describe());
+            return;
+        };
+        let changed = || -> Result<(String, Policy, KvCache)> {
+            let budget = budget.map(str::parse).transpose()?.or(self.args.budget);
+            let entry = policy::read(text, budget, BUDGET)?;
+            let policy = self.args.profile.of(self.loaded)?.attached(entry.policy)?;
+            let cache = self.loaded.model.cache(policy.clone())?;
+            Ok((entry.label, policy, cache))
+        };
+        match changed() {
+            Ok((label, policy, cache)) => {
+                (self.label, self.policy, self.cache) = (label, policy, cache);
+                self.conversation = begin(self.args, self.template, self.loaded);
+                note(&format!("a new conversation: {}", self.describe()));
+            }
+            Err(error) => note(&format!("{error:#}")),
+        }
+    }
+
     fn answer(&mut self, text: &str, interrupt: &Interrupt) -> Result<()> {
         let Loaded { model, tokenizer, .. } = self.loaded;
         let turn = self.conversation.say(text)?;
@@ -109,7 +171,7 @@ impl Chat<'_> {
             self.cache.reset();
         }
         let seen = self.cache.tokens_seen().first().copied().unwrap_or(0);
-        let room = match model.context(self.policy) {
+        let room = match model.context(&self.policy) {
             // The first new token comes out of the prompt, each further one needs a position.
             Some(context) => {
                 let tokens = seen + turn.tokens.len();

@@ -11,6 +11,7 @@ mod generate;
 mod haystack;
 mod hints;
 mod interrupt;
+mod lines;
 mod jobs;
 mod man;
 mod mask_heads;

@@ -162,7 +162,8 @@ impl Row {
         let values: Vec<f64> = found.iter().map(|(value, ..)| *value).collect();
         let estimate = match measure {
             Measure::Score => Estimate::of_scores(&values),
-            _ => Estimate::of(&values),
+            Measure::Kl => Estimate::of(&values).within(0.0, f64::INFINITY),
+            Measure::Nats => Estimate::of(&values),
         };
         let bytes =
             |of: fn(&Held) -> usize| found.iter().map(|(_, held, _)| of(held) as f64).sum::<f64>();
@@ -198,6 +199,14 @@ mod tests {
             ask: None,
         };
         Row::new(key, measure, &found)
+    }
+
+    #[test]
+    fn no_interval_of_a_divergence_begins_below_zero() {
+        let [low, high] = row(Measure::Kl, &[0.001, 0.9]).interval.unwrap();
+        assert!(low == 0.0 && high > 0.9);
+        let [low, _] = row(Measure::Nats, &[0.001, 0.9]).interval.unwrap();
+        assert!(low < 0.0);
     }
 
     #[test]

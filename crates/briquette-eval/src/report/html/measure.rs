@@ -193,13 +193,13 @@ impl Measures {
         for (row, tasks) in &collected.fidelity {
             for (task, found) in tasks {
                 let at = |measure| (row, Some(Column { task: task.clone(), ask: None }), measure);
-                let kl = positive(Estimate::of(&values(&found.kl)));
+                let kl = Estimate::of(&values(&found.kl)).within(0.0, f64::INFINITY);
                 measures.add(at(Measure::Kl), kl);
-                let agreement = bounded(Estimate::of(&values(&found.agreement)));
+                let agreement = Estimate::of(&values(&found.agreement)).within(0.0, 1.0);
                 measures.add(at(Measure::Agreement), agreement);
-                let error = positive(Estimate::of(&values(&found.error)));
+                let error = Estimate::of(&values(&found.error)).within(0.0, f64::INFINITY);
                 measures.add(at(Measure::OutputError), error);
-                let overlap = bounded(Estimate::of(&values(&found.overlap)));
+                let overlap = Estimate::of(&values(&found.overlap)).within(0.0, 1.0);
                 measures.add(at(Measure::Overlap), overlap);
             }
         }
@@ -224,8 +224,14 @@ impl Measures {
             let over = over(&scores.by_unit, &full.by_unit);
             self.add(at(Measure::ScoreOverFull), Estimate::of(&over));
         }
-        self.add(at(Measure::Prefill), positive(Estimate::of(&values(&scores.prefill))));
-        self.add(at(Measure::Decode), positive(Estimate::of(&values(&scores.decode))));
+        self.add(
+            at(Measure::Prefill),
+            Estimate::of(&values(&scores.prefill)).within(0.0, f64::INFINITY),
+        );
+        self.add(
+            at(Measure::Decode),
+            Estimate::of(&values(&scores.decode)).within(0.0, f64::INFINITY),
+        );
     }
 
     /// The mean score over tasks, for rows that have them all, and speed over all samples.
@@ -243,7 +249,7 @@ impl Measures {
                 for (row, _) in rows() {
                     let each = columns.iter().map(|c| self.get(row, Some(c), Measure::Score));
                     if let Some(each) = each.collect::<Option<Vec<_>>>() {
-                        let mean = bounded(Estimate::mean_of(&each));
+                        let mean = Estimate::mean_of(&each).within(0.0, 1.0);
                         let all = Column { task: String::new(), ask };
                         self.add((row, Some(all), Measure::Score), mean);
                     }
@@ -252,7 +258,7 @@ impl Measures {
             for (row, tasks) in rows() {
                 let of = |each: fn(&Scores) -> &BTreeMap<Unit, f64>| {
                     let all: Vec<f64> = tasks.values().flat_map(|s| values(each(s))).collect();
-                    positive(Estimate::of(&all))
+                    Estimate::of(&all).within(0.0, f64::INFINITY)
                 };
                 self.add((row, None, Measure::Prefill), of(|scores| &scores.prefill));
                 self.add((row, None, Measure::Decode), of(|scores| &scores.decode));
@@ -323,16 +329,4 @@ fn values(of: &BTreeMap<Unit, f64>) -> Vec<f64> {
 /// Differences on the samples that both have.
 fn over(these: &BTreeMap<Unit, f64>, full: &BTreeMap<Unit, f64>) -> Vec<f64> {
     these.iter().filter_map(|(unit, value)| Some(value - full.get(unit)?)).collect()
-}
-
-/// An interval of what lies in 0..=1.
-fn bounded(estimate: Estimate) -> Estimate {
-    let interval = estimate.interval.map(|ends| ends.map(|end| end.clamp(0.0, 1.0)));
-    Estimate { interval, ..estimate }
-}
-
-/// An interval of what is never below 0.
-fn positive(estimate: Estimate) -> Estimate {
-    let interval = estimate.interval.map(|ends| ends.map(|end| end.max(0.0)));
-    Estimate { interval, ..estimate }
 }

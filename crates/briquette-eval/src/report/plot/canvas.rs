@@ -1,26 +1,35 @@
 use std::{
-    fs,
     path::{Path, PathBuf},
+    sync::{Arc, LazyLock},
 };
 
 use plotters::{
     coord::Shift,
     prelude::*,
-    style::{
-        FontStyle, register_font,
-        text_anchor::{HPos, Pos, VPos},
-    },
+    style::text_anchor::{HPos, Pos, VPos},
+};
+use resvg::{
+    tiny_skia::{Pixmap, Transform},
+    usvg::{Options, Tree, fontdb::Database},
 };
 
 use super::color::PAPER;
 use crate::{Error, Result, files};
 
-/// The name a viewer of an SVG understands; in a PNG it is the font registered under it.
+/// The family that an SVG asks its viewer for. A PNG has [`FONTS`] in its place.
 const FONT: &str = "sans-serif";
 /// Pixels of a PNG for one unit of the drawing, so that text is sharp on dense screens.
-const PNG_SCALE: i32 = 2;
-/// What every PNG ends with: the type and the checksum of its last chunk.
-const PNG_END: &[u8] = b"IEND\xaeB`\x82";
+const PNG_SCALE: u32 = 2;
+
+/// The built-in font alone, so that a PNG is the same on every machine.
+static FONTS: LazyLock<Arc<Database>> = LazyLock::new(|| {
+    let mut fonts = Database::new();
+    fonts.load_font_data(epaint_default_fonts::UBUNTU_LIGHT.to_vec());
+    let family =
+        fonts.faces().next().and_then(|face| face.families.first()).map(|(name, _)| name.clone());
+    fonts.set_sans_serif_family(family.unwrap_or_default());
+    Arc::new(fonts)
+});
 
 /// Something drawn in whole units, with the origin at the top left.
 pub trait Picture {
@@ -28,43 +37,51 @@ pub trait Picture {
     fn size(&self) -> (u32, u32);
     /// Draws everything but the background.
     #[doc(hidden)]
-    fn draw<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn;
+    fn draw(&self, canvas: &Canvas) -> Drawn;
 }
 
-/// The result of a drawing operation. Backends have errors of different types, of which the text is kept.
+/// The result of a drawing operation: the text of the backend's error.
 pub(super) type Drawn = std::result::Result<(), String>;
 
-/// Writes `DIR/STEM.svg` and `DIR/STEM.png`.
+/// Writes `DIR/STEM.svg` and `DIR/STEM.png`, which shows the SVG.
 ///
 /// # Errors
 /// [`Error::Write`].
 pub fn save(picture: &impl Picture, dir: &Path, stem: &str) -> Result<[PathBuf; 2]> {
     let svg = dir.join(format!("{stem}.svg"));
     let png = dir.join(format!("{stem}.png"));
-    let (width, height) = picture.size();
-    let scale = PNG_SCALE as u32;
-    register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).map_err(|_| {
-        Error::Write { path: png.clone(), message: "the built-in font cannot be read".into() }
-    })?;
-    // The backends that write files lose what a full disk refuses of the last block.
-    let mut text = String::new();
-    render(picture, SVGBackend::with_string(&mut text, (width, height)), 1)
-        .map_err(|message| Error::Write { path: svg.clone(), message })?;
+    let failed = |path: &PathBuf| {
+        let path = path.clone();
+        move |message| Error::Write { path, message }
+    };
+    let text = draw(picture).map_err(failed(&svg))?;
+    let pixels = render(&text).map_err(failed(&png))?;
     files::write(&svg, text)?;
-    files::write_by(&png, |path| {
-        render(picture, BitMapBackend::new(path, (width * scale, height * scale)), PNG_SCALE)?;
-        let whole = fs::read(path).is_ok_and(|bytes| bytes.ends_with(PNG_END));
-        if whole { Ok(()) } else { Err("No space left on device".into()) }
-    })?;
+    files::write(&png, pixels)?;
     Ok([svg, png])
 }
 
-fn render<DB: DrawingBackend>(picture: &impl Picture, backend: DB, scale: i32) -> Drawn {
-    let area = backend.into_drawing_area();
+fn draw(picture: &impl Picture) -> std::result::Result<String, String> {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
     area.fill(&PAPER).map_err(|error| error.to_string())?;
-    let canvas = Canvas { area, scale };
+    let canvas = Canvas { area };
     picture.draw(&canvas)?;
-    canvas.area.present().map_err(|error| error.to_string())
+    canvas.area.present().map_err(|error| error.to_string())?;
+    drop(canvas);
+    Ok(text)
+}
+
+/// A PNG of an SVG, [`PNG_SCALE`] times its size.
+fn render(svg: &str) -> std::result::Result<Vec<u8>, String> {
+    let options = Options { fontdb: FONTS.clone(), ..Options::default() };
+    let tree = Tree::from_str(svg, &options).map_err(|error| error.to_string())?;
+    let size = tree.size().to_int_size();
+    let pixmap = Pixmap::new(size.width() * PNG_SCALE, size.height() * PNG_SCALE);
+    let mut pixmap = pixmap.ok_or("the picture is too large")?;
+    let scale = Transform::from_scale(PNG_SCALE as f32, PNG_SCALE as f32);
+    resvg::render(&tree, scale, &mut pixmap.as_mut());
+    pixmap.encode_png().map_err(|error| error.to_string())
 }
 
 /// Where a text lies about its point.
@@ -89,27 +106,21 @@ impl Marker {
     }
 }
 
-/// A surface of either format, in units of the drawing.
+/// A surface in units of the drawing.
 #[allow(missing_debug_implementations)]
-pub struct Canvas<DB: DrawingBackend> {
-    area: DrawingArea<DB, Shift>,
-    scale: i32,
+pub struct Canvas<'a> {
+    area: DrawingArea<SVGBackend<'a>, Shift>,
 }
 
-impl<DB: DrawingBackend> Canvas<DB> {
-    fn at(&self, (x, y): (i32, i32)) -> (i32, i32) {
-        (x * self.scale, y * self.scale)
-    }
-
+impl Canvas<'_> {
     pub(super) fn fill(&self, from: (i32, i32), to: (i32, i32), color: RGBColor) -> Drawn {
-        let shape = Rectangle::new([self.at(from), self.at(to)], color.filled());
+        let shape = Rectangle::new([from, to], color.filled());
         self.area.draw(&shape).map_err(|error| error.to_string())
     }
 
     pub(super) fn line(&self, points: &[(i32, i32)], width: u32, color: RGBColor) -> Drawn {
-        let points: Vec<_> = points.iter().map(|point| self.at(*point)).collect();
-        let style = color.stroke_width(width * self.scale as u32);
-        self.area.draw(&PathElement::new(points, style)).map_err(|error| error.to_string())
+        let path = PathElement::new(points, color.stroke_width(width));
+        self.area.draw(&path).map_err(|error| error.to_string())
     }
 
     /// A horizontal dashed line.
@@ -155,9 +166,8 @@ impl<DB: DrawingBackend> Canvas<DB> {
         Ok(())
     }
 
-    pub(super) fn marker(&self, at: (i32, i32), marker: Marker, color: RGBColor) -> Drawn {
-        let (x, y) = self.at(at);
-        let r = 5 * self.scale;
+    pub(super) fn marker(&self, (x, y): (i32, i32), marker: Marker, color: RGBColor) -> Drawn {
+        let r = 5;
         let style = color.filled();
         let polygon = |points: Vec<(i32, i32)>| {
             self.area.draw(&Polygon::new(points, style)).map_err(|error| error.to_string())
@@ -211,10 +221,10 @@ impl<DB: DrawingBackend> Canvas<DB> {
             Align::Middle => HPos::Center,
             Align::Right => HPos::Right,
         };
-        let style = TextStyle::from((FONT, size * self.scale).into_font())
+        let style = TextStyle::from((FONT, size).into_font())
             .color(&color)
             .transform(transform)
             .pos(Pos::new(horizontal, VPos::Center));
-        self.area.draw_text(text, &style, self.at(at)).map_err(|error| error.to_string())
+        self.area.draw_text(text, &style, at).map_err(|error| error.to_string())
     }
 }

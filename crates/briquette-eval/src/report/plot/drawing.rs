@@ -1,4 +1,4 @@
-use plotters::{prelude::DrawingBackend, style::RGBColor};
+use plotters::style::RGBColor;
 
 use super::{
     canvas::{Align, Canvas, Drawn, Marker, Picture},
@@ -221,12 +221,12 @@ impl Picture for Drawing {
         (self.width.ceil() as u32, self.height.ceil() as u32)
     }
 
-    fn draw<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn draw(&self, canvas: &Canvas) -> Drawn {
         draw(&self.marks, canvas)
     }
 }
 
-fn draw<DB: DrawingBackend>(marks: &[Mark], canvas: &Canvas<DB>) -> Drawn {
+fn draw(marks: &[Mark], canvas: &Canvas) -> Drawn {
     let whole = |(x, y): (f64, f64)| (x.round() as i32, y.round() as i32);
     for mark in marks {
         match mark {

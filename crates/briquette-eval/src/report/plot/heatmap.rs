@@ -1,5 +1,3 @@
-use plotters::prelude::DrawingBackend;
-
 use super::{
     canvas::{Align, Canvas, Drawn, Picture},
     color::{GREY, GRID, INK, ink_on_ramp, ramp},
@@ -59,7 +57,7 @@ impl Picture for HeatMap {
         ((right + BAR.1).max(title) as u32, (bottom - GAP.1 + 62) as u32)
     }
 
-    fn draw<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn draw(&self, canvas: &Canvas) -> Drawn {
         canvas.text((20, 24), Align::Left, 22, INK, &self.title)?;
         canvas.text((20, 50), Align::Left, 15, GREY, &self.subtitle)?;
         let (width, height) = self.panel();
@@ -96,12 +94,7 @@ impl Picture for HeatMap {
 }
 
 impl HeatMap {
-    fn cells<DB: DrawingBackend>(
-        &self,
-        canvas: &Canvas<DB>,
-        (x, y): (i32, i32),
-        panel: &Panel,
-    ) -> Drawn {
+    fn cells(&self, canvas: &Canvas, (x, y): (i32, i32), panel: &Panel) -> Drawn {
         let cell = self.cell();
         for (i, line) in panel.iter().enumerate() {
             for (j, share) in line.iter().enumerate() {
@@ -124,7 +117,7 @@ impl HeatMap {
     }
 
     /// The scale of colours, beside the first row.
-    fn bar<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn bar(&self, canvas: &Canvas) -> Drawn {
         let (x, y) = self.origin(self.columns.len(), 0);
         let (x, height) = (x - GAP.0 + 18, self.panel().1);
         for step in 0..height {

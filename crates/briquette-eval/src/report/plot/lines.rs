@@ -1,5 +1,3 @@
-use plotters::prelude::DrawingBackend;
-
 use super::{
     canvas::{Align, Canvas, Drawn, Marker, Picture},
     color::{GREY, GRID, INK, category},
@@ -51,7 +49,7 @@ impl Picture for Lines {
         (self.width() as u32, height as u32)
     }
 
-    fn draw<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn draw(&self, canvas: &Canvas) -> Drawn {
         canvas.text((20, 24), Align::Left, 22, INK, &self.title)?;
         canvas.text((20, 50), Align::Left, 15, GREY, &self.subtitle)?;
         for (i, (name, (x, y))) in self.series.iter().zip(self.legend_places()).enumerate() {
@@ -97,12 +95,7 @@ impl Lines {
         (step, step * (most / step).ceil().max(1.0))
     }
 
-    fn panel<DB: DrawingBackend>(
-        &self,
-        canvas: &Canvas<DB>,
-        index: usize,
-        panel: &LinePanel,
-    ) -> Drawn {
+    fn panel(&self, canvas: &Canvas, index: usize, panel: &LinePanel) -> Drawn {
         let (row, column) = (index / COLUMNS, index % COLUMNS);
         let left = LEFT + column as i32 * (PANEL.0 + GAP.0);
         let top = self.top() + row as i32 * (PANEL.1 + GAP.1);

@@ -1,4 +1,4 @@
-//! Pictures, each drawn by one function as SVG and as PNG.
+//! Pictures, drawn as SVG and shown as PNG.
 
 mod canvas;
 mod color;

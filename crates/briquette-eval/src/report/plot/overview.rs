@@ -1,4 +1,4 @@
-use plotters::{prelude::DrawingBackend, style::RGBColor};
+use plotters::style::RGBColor;
 
 use super::{
     canvas::{Align, Canvas, Drawn, Marker, Picture},
@@ -62,7 +62,7 @@ impl Picture for Overview {
         (self.width() as u32, height as u32)
     }
 
-    fn draw<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn draw(&self, canvas: &Canvas) -> Drawn {
         canvas.text((20, 24), Align::Left, 22, INK, &self.title)?;
         canvas.text((20, 50), Align::Left, 15, GREY, &self.subtitle)?;
         self.legend(canvas)?;
@@ -105,7 +105,7 @@ impl Overview {
         self.names().map(place).collect()
     }
 
-    fn legend<DB: DrawingBackend>(&self, canvas: &Canvas<DB>) -> Drawn {
+    fn legend(&self, canvas: &Canvas) -> Drawn {
         let first = usize::from(self.full.is_some());
         for (i, (name, (x, y))) in self.names().zip(self.legend_places()).enumerate() {
             match i.checked_sub(first) {
@@ -120,7 +120,7 @@ impl Overview {
         Ok(())
     }
 
-    fn panel<DB: DrawingBackend>(&self, canvas: &Canvas<DB>, row: usize, column: usize) -> Drawn {
+    fn panel(&self, canvas: &Canvas, row: usize, column: usize) -> Drawn {
         let left = LEFT + column as i32 * (PANEL.0 + GAP.0);
         let top = self.top() + row as i32 * (PANEL.1 + GAP.1);
         let (right, bottom) = (left + PANEL.0, top + PANEL.1);
@@ -183,13 +183,7 @@ impl Overview {
     }
 }
 
-fn bar<DB: DrawingBackend>(
-    canvas: &Canvas<DB>,
-    x: i32,
-    low: i32,
-    high: i32,
-    color: RGBColor,
-) -> Drawn {
+fn bar(canvas: &Canvas, x: i32, low: i32, high: i32, color: RGBColor) -> Drawn {
     canvas.line(&[(x, low), (x, high)], 1, color)?;
     for end in [low, high] {
         canvas.line(&[(x - 4, end), (x + 4, end)], 1, color)?;

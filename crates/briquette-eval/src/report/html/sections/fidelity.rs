@@ -35,7 +35,11 @@ pub(in super::super) fn fidelity(data: &Data<'_>) -> (Vec<Figures>, usize) {
             "‖full − compressed‖ / ‖full‖ of each layer's attention output over the continued tokens (CompressKV, \
              Eq. 8). Less is better.",
             by_layer(data, "output error", "output error, share", |found| {
-                found.layer_error.iter().map(|samples| Estimate::of(samples)).collect()
+                found
+                    .layer_error
+                    .iter()
+                    .map(|samples| Estimate::of(samples).within(0.0, f64::INFINITY))
+                    .collect()
             }),
         ),
         (
@@ -102,7 +106,7 @@ fn by_layer(
                 let layer = |(layer, known): (usize, Estimate)| LinePoint {
                     x: layer as f64,
                     y: known.mean,
-                    interval: known.interval.map(|ends| ends.map(|end| end.max(0.0))),
+                    interval: known.interval,
                     tip: format!("{}, layer {layer}: {what} {}", row.label(), short(known.mean)),
                 };
                 (0..).zip(layers).filter(|(_, known)| known.count > 0).map(layer).collect()
