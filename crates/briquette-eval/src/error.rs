@@ -29,6 +29,24 @@ pub enum Error {
         /// Why not.
         message: String,
     },
+    /// A file that is to be written is one that is read.
+    #[error("{path} is read by this command, which would overwrite it")]
+    OutputIsInput {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two results are to be written into one file.
+    #[error("{path} is named for two outputs")]
+    OutputTwice {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file that briquette did not write is where a result is to be written.
+    #[error("{path} is there and was not written by briquette")]
+    OutputForeign {
+        /// The file.
+        path: PathBuf,
+    },
     /// A haystack folder without text.
     #[error("haystack {dir}: its {files} .txt files hold no text")]
     EmptyHaystack {

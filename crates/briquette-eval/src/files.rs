@@ -108,8 +108,17 @@ pub(crate) fn check_new(path: &Path) -> Result<()> {
     if path.exists() { check(path) } else { check_dir(&folder(path)) }
 }
 
+/// What a folder of a run holds to be read.
+pub(crate) fn results(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let read = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ending == "jsonl") || path.ends_with("run.toml")
+    };
+    entries.filter(read).collect()
+}
+
 /// The folder a file lies in.
-fn folder(path: &Path) -> PathBuf {
+pub(crate) fn folder(path: &Path) -> PathBuf {
     or_here(path.parent().unwrap_or(path))
 }
 

@@ -118,6 +118,11 @@ pub(crate) fn is_file(text: &str) -> bool {
     Path::new(text).extension().is_some_and(|ending| ending == "toml" || ending == "json")
 }
 
+/// Those of the texts that name files.
+pub(crate) fn inputs<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<PathBuf> {
+    texts.into_iter().filter(|text| is_file(text)).map(PathBuf::from).collect()
+}
+
 /// The policy with `key=value` written into its file form, and read again with all checks.
 pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Policy, String> {
     let (key, value) = key_and_value(change)?;

@@ -12,6 +12,7 @@ use crate::{
     blocks::{Attention, GatedFeedForward},
     build::Build,
     experts::Experts,
+    interrupt::Interrupt,
     linear::Linear,
     merged::{MergedAttention, MergedFeedForward},
     positions::Positions,
@@ -47,11 +48,15 @@ impl Decoder {
     }
 
     /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`](crate::Error::Interrupted) between two layers, and what `attend` refuses.
     pub(crate) fn forward(
         &self,
         tokens: Tensor<2, Int>,
         positions: &Positions,
         attend: &mut dyn Attend,
+        interrupt: &Interrupt,
     ) -> Result<Tensor<3>> {
         let mut x = self.embed_tokens.forward(tokens);
         if let Some(scale) = self.embedding_scale {
@@ -59,6 +64,7 @@ impl Decoder {
         }
         let mut residual = Residual::new(x);
         for (index, layer) in self.layers.iter().enumerate() {
+            interrupt.check()?;
             residual = layer.forward(residual, index, positions.of(index), attend)?;
         }
         self.norm.forward(residual)

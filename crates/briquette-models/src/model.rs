@@ -212,7 +212,7 @@ impl Model {
         self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
         Self::check_not_empty(&tokens)?;
         self.interrupt.check()?;
-        self.last_logits(self.model.forward(tokens, &self.positions, attend)?)
+        self.last_logits(self.model.forward(tokens, &self.positions, attend, &self.interrupt)?)
     }
 
     /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary, as those are that
@@ -251,14 +251,14 @@ impl Model {
         let decodes = tokens.dims()[1] == 1 && cache.policy().schedule().decode_every.is_some();
         if decodes {
             // To be able to go back would cost a copy of all that the policy writes over.
-            return self.model.forward(tokens, &self.positions, cache);
+            return self.model.forward(tokens, &self.positions, cache, &Interrupt::new());
         }
-        cache.step(|cache| self.model.forward(tokens, &self.positions, cache))
+        cache.step(|cache| self.model.forward(tokens, &self.positions, cache, &self.interrupt))
     }
 
     /// Runs tokens that were checked before through the layers, for what `attend` sees of them.
     pub(crate) fn pass(&self, tokens: Tensor<2, Int>, attend: &mut dyn Attend) -> Result<()> {
-        self.model.forward(tokens, &self.positions, attend)?;
+        self.model.forward(tokens, &self.positions, attend, &self.interrupt)?;
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use super::{
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
     output::OutputArgs,
+    output_gate::Mark,
     progress,
     resume::ResumeArgs,
 };
@@ -53,8 +54,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
-    files::check_new(&args.out)?;
+    let inputs = [args.model.inputs(), args.haystack.inputs(), args.text.clone()].concat();
+    let mut gate = args.output.gate_as(Mark::Profile, inputs)?;
+    gate.file(&args.out, Mark::Profile)?;
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let name = loaded.name();
@@ -95,7 +97,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         args.out.display(),
         shares.join(" ")
     );
-    args.output.write(&human, &profile)
+    args.output.write_plain(&human, &profile)
 }
 
 /// Steps of an earlier run come at once, and say nothing of the time left.

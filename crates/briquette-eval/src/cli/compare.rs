@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{
     compare::{Comparison, Plan},
-    files,
     report::{CompareReport, Environment},
 };
 
@@ -84,8 +83,15 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         policies => policies,
     };
-    args.output.check()?;
-    files::check_dir(&args.out)?;
+    let inputs = [
+        args.model.inputs(),
+        args.profile.inputs(),
+        args.haystack.inputs(),
+        args.text.inputs(),
+        policy::inputs(&policies),
+    ];
+    let mut gate = args.output.gate(inputs.concat())?;
+    gate.results(&args.out, "results.jsonl", &["compare.md", "compare.csv", "compare.json"])?;
     let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;

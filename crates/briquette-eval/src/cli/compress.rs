@@ -2,18 +2,19 @@ use std::{fs, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result};
 use briquette::Budget;
-use briquette_models::{Instruction, prefill, reconstruct};
+use briquette_models::{Error as ModelError, Instruction, prefill, reconstruct};
 use serde::Serialize;
 
 use super::{
+    interrupt,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, bytes, note_fallbacks},
+    output_gate::Mark,
     policy, prefix,
     profile::ProfileArgs,
     progress,
     prompt::PromptArgs,
 };
-use crate::files;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -64,8 +65,13 @@ struct Report {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
-    files::check(&args.out)?;
+    let inputs = [
+        args.prompt.inputs(),
+        args.model.inputs(),
+        args.profile.inputs(),
+        policy::inputs([&args.policy]),
+    ];
+    args.output.gate(inputs.concat())?.file(&args.out, Mark::Prefix)?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
     let loaded = args.model.load()?;
@@ -81,17 +87,20 @@ pub(super) fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     let prefilled = prefill(&model, &[&prompt], &mut cache, args.chunk)
         .and_then(|_| reconstruct(&model, &[&prompt], &mut cache, &instruction));
-    model.device().sync().map_err(briquette_models::Error::from)?;
+    model.device().sync().map_err(ModelError::from)?;
     let prefill_seconds = start.elapsed().as_secs_f64();
     spinner.clear();
     prefilled?;
+    if interrupt::flag().is_set() {
+        return Err(ModelError::Interrupted.into());
+    }
     let start = Instant::now();
     cache.save(&args.out)?;
     let save_seconds = start.elapsed().as_secs_f64();
     // Read back, so that what is kept is known to be whole.
     let start = Instant::now();
     let loaded = prefix::open(&args.out, &model, fingerprint)?;
-    model.device().sync().map_err(briquette_models::Error::from)?;
+    model.device().sync().map_err(ModelError::from)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let written = fs::metadata(&args.out);
     let written = written.with_context(|| format!("cannot read {}", args.out.display()))?;

@@ -16,7 +16,6 @@ use super::{
 use crate::{
     compare::Candidate,
     fidelity::{self, Kept, Plan},
-    files,
     grid::Entry,
     report::{Environment, FidelityReport, FidelityRow, FidelitySummary},
     settings,
@@ -68,8 +67,16 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
-    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
+    let inputs = [
+        args.model.inputs(),
+        args.profile.inputs(),
+        args.text.inputs(),
+        policy::inputs(&args.policies),
+    ];
+    let mut gate = args.output.gate(inputs.concat())?;
+    if let Some(out) = &args.out {
+        gate.results(out, "fidelity.jsonl", &["fidelity.json", "fidelity.csv", "*.svg", "*.png"])?;
+    }
     let mut candidates = candidates(&args.policies, &args.budgets)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;

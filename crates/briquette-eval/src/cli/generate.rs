@@ -87,7 +87,15 @@ struct CacheReport {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
+    let inputs = [
+        args.prompt.inputs(),
+        args.model.inputs(),
+        args.profile.inputs(),
+        args.template.inputs(),
+        args.prefix.iter().cloned().collect(),
+        policy::inputs([&args.policy]),
+    ];
+    args.output.gate(inputs.concat())?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
     let loaded = args.model.load()?;

@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use briquette_models::ChatTemplate;
@@ -22,6 +22,12 @@ pub(super) struct HaystackArgs {
 }
 
 impl HaystackArgs {
+    /// The folder and the file that are read, if named.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        let form = Path::new(&self.form);
+        self.haystack.iter().cloned().chain(form.is_file().then(|| form.into())).collect()
+    }
+
     pub(super) fn read(&self, model: &ModelArgs) -> Result<Haystack> {
         let mut form = Form::read(&self.form).with_context(|| format!("--form {}", self.form))?;
         if self.chat {

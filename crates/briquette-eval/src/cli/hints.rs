@@ -17,6 +17,9 @@ pub(super) fn of(error: &anyhow::Error) -> Option<&'static str> {
             (Some(Error::Cache(error)), _) | (_, Some(ModelError::Cache(error))) => Some(error),
             _ => None,
         });
+        if let Some(Error::OutputForeign { .. }) = eval {
+            return Some("--force overwrites it");
+        }
         match cache {
             Some(CacheError::ProfileMissing { .. }) => Some(
                 "make a profile with `briquette calibrate --out FILE`, and name it with --profile FILE",

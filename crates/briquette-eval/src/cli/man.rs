@@ -1,16 +1,22 @@
-use std::path::PathBuf;
+use std::{ffi::OsString, fs, io, path::PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Command;
 use clap_mangen::{Man, generate_to};
 
-use super::output::stdout;
+use super::{
+    output::{ForceArgs, stdout},
+    output_gate::Mark,
+};
+use crate::files;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Write a page of the command and one of each of its commands into this folder, rather than the first to stdout
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArgs,
 }
 
 pub(super) fn run(args: Args, command: Command) -> Result<()> {
@@ -20,6 +26,21 @@ pub(super) fn run(args: Args, command: Command) -> Result<()> {
         return stdout(&String::from_utf8_lossy(&page));
     };
     let failed = || format!("cannot write the manual into {}", dir.display());
-    std::fs::create_dir_all(&dir).and_then(|()| generate_to(command, &dir)).with_context(failed)?;
+    let pages = pages(command).with_context(failed)?;
+    let mut gate = args.force.gate([]);
+    pages.iter().try_for_each(|(name, _)| gate.file(&dir.join(name), Mark::Manual))?;
+    fs::create_dir_all(&dir).with_context(failed)?;
+    pages.iter().try_for_each(|(name, page)| files::write(&dir.join(name), page))?;
     stdout(&format!("the manual is in {}\n", dir.display()))
+}
+
+/// The page of each command, by the name of its file.
+fn pages(command: Command) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+    let dir = tempfile::tempdir()?;
+    generate_to(command, dir.path())?;
+    let page = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        Ok((entry.file_name(), fs::read(entry.path())?))
+    };
+    fs::read_dir(dir.path())?.map(page).collect()
 }

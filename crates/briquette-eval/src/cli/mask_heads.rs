@@ -13,7 +13,7 @@ use super::{
     resume::ResumeArgs,
 };
 use crate::{
-    Error, files, fingerprint,
+    Error, fingerprint,
     mask::{self, Right},
     report::{Environment, MaskReport, weak},
     settings,
@@ -59,8 +59,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
-    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
+    let inputs = [args.model.inputs(), args.profile.inputs(), args.haystack.inputs()];
+    let mut gate = args.output.gate(inputs.concat())?;
+    if let Some(out) = &args.out {
+        gate.results(
+            out,
+            "mask-heads.jsonl",
+            &["mask-heads.json", "mask-heads.csv", "*.svg", "*.png"],
+        )?;
+    }
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;

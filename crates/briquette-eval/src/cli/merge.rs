@@ -26,7 +26,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
+    args.output.gate(args.paths.clone())?;
     let out = match (&args.out, args.paths.as_slice()) {
         (Some(out), _) => out.clone(),
         (None, [dir]) if dir.is_dir() => dir.clone(),

@@ -96,6 +96,11 @@ impl ModelArgs {
         Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })
     }
 
+    /// The folder or file that is read.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        self.dir().into_iter().collect()
+    }
+
     /// The folder of the model.
     pub(super) fn dir(&self) -> Result<PathBuf> {
         if let Some(dir) = &self.model {

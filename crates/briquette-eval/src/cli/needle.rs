@@ -14,7 +14,6 @@ use super::{
     resume::ResumeArgs,
 };
 use crate::{
-    files,
     grid::{self, Answers, Axes},
     report::{NeedleReport, Settings, weak},
     settings,
@@ -81,8 +80,17 @@ pub(super) fn run(args: Args) -> Result<()> {
         entries: policy::entries(&args.policies, &args.budgets)?,
     };
     axes.check()?;
-    args.output.check()?;
-    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
+    let inputs = [
+        args.model.inputs(),
+        args.profile.inputs(),
+        args.haystack.inputs(),
+        policy::inputs(&args.policies),
+    ];
+    let mut gate = args.output.gate(inputs.concat())?;
+    if let Some(out) = &args.out {
+        let names = ["needle.json", "needle.csv", "answers.csv", "*.svg", "*.png"];
+        gate.results(out, "needle.jsonl", &names)?;
+    }
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;

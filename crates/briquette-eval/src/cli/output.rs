@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use briquette::ops::Fallback;
 
+use super::output_gate::{Mark, OutputGate};
 use crate::files;
 
 /// How much is said on stderr beside errors.
@@ -43,6 +44,31 @@ pub(super) struct OutputArgs {
     /// Write the result as JSON too; `-` is stdout, and what is for people then goes to stderr
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    force: ForceArgs,
+}
+
+/// Whether files of others may be overwritten.
+#[derive(Debug, clap::Args)]
+pub(super) struct ForceArgs {
+    /// Overwrite files that briquette did not write. Files that the command reads are never overwritten
+    #[arg(long)]
+    force: bool,
+}
+
+impl ForceArgs {
+    /// The gate of a command that reads these files and folders.
+    pub(super) fn gate(&self, inputs: impl IntoIterator<Item = PathBuf>) -> OutputGate {
+        OutputGate::new(self.force, inputs)
+    }
+}
+
+/// A result with the mark by which its file is known.
+#[derive(Serialize)]
+struct Marked<'a, T> {
+    written_by: &'static str,
+    #[serde(flatten)]
+    result: &'a T,
 }
 
 impl OutputArgs {
@@ -50,17 +76,34 @@ impl OutputArgs {
         self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// Whether all of it can be written, before there is anything to write.
-    pub(super) fn check(&self) -> Result<()> {
-        match &self.json {
-            Some(path) if !self.json_on_stdout() => Ok(files::check(path)?),
-            _ => Ok(()),
-        }
+    /// The gate of a command that reads these files and folders, behind the JSON.
+    pub(super) fn gate(&self, inputs: impl IntoIterator<Item = PathBuf>) -> Result<OutputGate> {
+        self.gate_as(Mark::Json, inputs)
     }
 
-    /// Writes `value` as JSON, if it was asked for, and the text for people: files first, so that they are there also when
-    /// nobody reads the text.
-    pub(super) fn write(&self, human: &str, value: &impl Serialize) -> Result<()> {
+    /// As [`gate`](Self::gate), of a command whose JSON has this mark.
+    pub(super) fn gate_as(
+        &self,
+        mark: Mark,
+        inputs: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<OutputGate> {
+        let mut gate = self.force.gate(inputs);
+        match &self.json {
+            Some(path) if !self.json_on_stdout() => gate.file(path, mark)?,
+            _ => {}
+        }
+        Ok(gate)
+    }
+
+    /// Writes a result as JSON, if it was asked for, and the text for people.
+    pub(super) fn write(&self, human: &str, result: &impl Serialize) -> Result<()> {
+        let written_by = concat!("briquette ", env!("CARGO_PKG_VERSION"));
+        self.write_plain(human, &Marked { written_by, result })
+    }
+
+    /// As [`write`](Self::write), without the mark. Files come first, so that they are there also when nobody reads the
+    /// text.
+    pub(super) fn write_plain(&self, human: &str, value: &impl Serialize) -> Result<()> {
         let json = || Ok::<_, serde_json::Error>(serde_json::to_string_pretty(value)? + "\n");
         match &self.json {
             Some(_) if self.json_on_stdout() => {

@@ -14,7 +14,6 @@ use super::{
     text::TextArgs,
 };
 use crate::{
-    files,
     perplexity::{self, Losses, Plan},
     report::{Environment, PerplexityReport},
     settings,
@@ -67,8 +66,16 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
-    args.out.as_deref().map_or(Ok(()), files::check_dir)?;
+    let inputs = [
+        args.model.inputs(),
+        args.profile.inputs(),
+        args.text.inputs(),
+        policy::inputs(&args.policies),
+    ];
+    let mut gate = args.output.gate(inputs.concat())?;
+    if let Some(out) = &args.out {
+        gate.results(out, "perplexity.jsonl", &["perplexity.json", "perplexity.csv"])?;
+    }
     let mut entries = policy::entries(&args.policies, &args.budgets)?;
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;

@@ -1,7 +1,8 @@
 use anyhow::Result;
 use briquette::{Budget, methods};
+use serde::Serialize;
 
-use super::{output::OutputArgs, policy};
+use super::{output::OutputArgs, output_gate::Mark, policy};
 use crate::report;
 
 /// The budget in a printed file, to be edited.
@@ -16,15 +17,23 @@ pub(super) struct Args {
     output: OutputArgs,
 }
 
+/// What `--json` writes where no policy is named.
+#[derive(Serialize)]
+struct Listed<T> {
+    methods: T,
+}
+
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
+    let mark = if args.policy.is_some() { Mark::Never } else { Mark::Json };
+    args.output.gate_as(mark, policy::inputs(&args.policy))?;
     let Some(text) = &args.policy else {
         let methods = methods();
         let narrow = "method, protect, schedule and positions are shown with --wide\n";
         let left = if report::methods_are_cut() { narrow } else { "" };
-        return args.output.write(&format!("{}\n{left}", report::methods(&methods)), &methods);
+        let human = format!("{}\n{left}", report::methods(&methods));
+        return args.output.write(&human, &Listed { methods });
     };
     let policy = policy::read(text, None, BUDGET)?.policy;
     let json: serde_json::Value = serde_json::from_str(&policy.to_json()?)?;
-    args.output.write(&policy.to_toml()?, &json)
+    args.output.write_plain(&policy.to_toml()?, &json)
 }

@@ -13,6 +13,11 @@ pub(super) struct ProfileArgs {
 }
 
 impl ProfileArgs {
+    /// The file that is read, if one is named.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        self.profile.iter().cloned().collect()
+    }
+
     /// The profile for this model.
     pub(super) fn of(&self, loaded: &Loaded) -> Result<Profiles> {
         Profiles::of(&loaded.dir, self.profile.as_deref(), loaded.other_weights)

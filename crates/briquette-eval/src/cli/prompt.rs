@@ -20,6 +20,11 @@ pub(super) struct PromptArgs {
 }
 
 impl PromptArgs {
+    /// The file that is read, if one is named.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        self.file.iter().filter(|path| *path != Path::new("-")).cloned().collect()
+    }
+
     pub(super) fn read(&self) -> Result<String> {
         match (&self.prompt, &self.file) {
             (Some(text), _) => Ok(text.clone()),

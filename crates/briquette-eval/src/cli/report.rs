@@ -5,7 +5,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::output::{note, plain};
+use super::output::{ForceArgs, note, plain};
 use crate::{files, report::html};
 
 #[derive(Debug, clap::Args)]
@@ -20,10 +20,13 @@ pub(super) struct Args {
     /// The title of the page [default: the name of the run]
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
+    #[command(flatten)]
+    force: ForceArgs,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.out.as_deref().map_or(Ok(()), files::check)?;
+    let inputs = files::results(&args.dir);
+    args.force.gate(inputs).report(&args.dir, args.out.as_deref())?;
     let written = html::write(&args.dir, args.out.as_deref(), args.title.as_deref())?;
     for warning in &written.warnings {
         note(&format!("warning: {warning}"));

@@ -12,6 +12,7 @@ use super::{
     jobs::JobsArgs,
     model::{Dtype, open_device},
     output::{OutputArgs, note, note_fallbacks, plain},
+    output_gate::Mark,
     progress,
     resume::ResumeArgs,
 };
@@ -82,7 +83,6 @@ struct Report {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
     let mut file = RunFile::read(&args.file)?;
     if let Some(dtype) = args.dtype {
         file.models.iter_mut().for_each(|model| model.dtype = dtype.into());
@@ -90,7 +90,17 @@ pub(super) fn run(args: Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| {
         Path::new("out").join(args.file.file_stem().unwrap_or_else(|| file.name.as_ref()))
     });
-    files::check_dir(&out)?;
+    let mut gate = args
+        .output
+        .gate([file.inputs(), files::results(&out), vec![args.file.clone()]].concat())?;
+    if let Some(prompts) = &args.prompts {
+        gate.file(prompts, Mark::Prompts)?;
+    } else if !args.dry_run {
+        files::check_dir(&out)?;
+        if args.shard.is_none() && !args.no_report {
+            gate.report(&out, None)?;
+        }
+    }
     let spinner = progress::spinner("making samples");
     let plan = Plan::new(&file, args.other_weights)?;
     drop(spinner);
@@ -181,6 +191,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// What a dry run leaves for programs.
+#[derive(Serialize)]
+struct Left {
+    shares: Vec<Share>,
+}
+
 fn failed(Failure { key, error }: &Failure) -> String {
     let Key { model, policy, budget, task, sample, .. } = key;
     format!("{model}, {policy} at {budget}, {task}, {sample}: {error}")
@@ -220,5 +236,5 @@ fn dry_run(args: &Args, plan: &Plan, out: &Path) -> Result<()> {
     for (key, reason) in plan.unavailable() {
         writeln!(human, "{}, {} at {}: {reason}", key.model, key.policy, key.budget)?;
     }
-    args.output.write(&human, &shares)
+    args.output.write(&human, &Left { shares })
 }

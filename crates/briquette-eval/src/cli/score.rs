@@ -44,7 +44,7 @@ fn metrics() -> impl TypedValueParser<Value = Metric> {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    args.output.check()?;
+    args.output.gate([args.file.clone()])?;
     let Args { file, metric, prediction, answers, classes, skip_damaged, output } = args;
     let scoring = Scoring { prediction, answers, classes, metrics: metric, skip_damaged };
     let scores = scoring.score(&file)?;

@@ -14,6 +14,11 @@ pub(super) struct TemplateArgs {
 }
 
 impl TemplateArgs {
+    /// The file that is read, if one is named.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        self.template.iter().cloned().collect()
+    }
+
     /// The template named, or that of the model in `dir`.
     pub(super) fn of(&self, dir: &Path) -> Result<ChatTemplate> {
         if let Some(path) = &self.template {

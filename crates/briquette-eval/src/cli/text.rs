@@ -13,6 +13,11 @@ pub(super) struct TextArgs {
 }
 
 impl TextArgs {
+    /// The file that is read, if one is named.
+    pub(super) fn inputs(&self) -> Vec<PathBuf> {
+        self.text.iter().cloned().collect()
+    }
+
     pub(super) fn read(&self, tokenizer: &Tokenizer) -> Result<Text> {
         Text::read(self.text.as_deref(), tokenizer)
     }

@@ -12,6 +12,7 @@ use super::{
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
     output::OutputArgs,
+    output_gate::Mark,
     policy,
     profile::ProfileArgs,
     progress,
@@ -80,8 +81,13 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.out.extension().is_none_or(|ending| ending != "toml") {
         bail!("{}: the name of a policy file must end in .toml", args.out.display());
     }
-    args.output.check()?;
-    files::check_new(&args.out)?;
+    let inputs = [
+        args.model.inputs(),
+        args.profile.inputs(),
+        args.text.inputs(),
+        policy::inputs(&args.policies),
+    ];
+    args.output.gate(inputs.concat())?.file(&args.out, Mark::Tuned)?;
     let mut candidates = candidates(&args.policies)?;
     let loaded = args.model.load()?;
     let name = loaded.name();

@@ -73,7 +73,8 @@ impl Journal {
         let (mut journal, bytes) = Self::held(path)?;
         let kept = read::<T>(path, &bytes, &settings, accept)?;
         if !kept.damaged.is_empty() {
-            set_aside(path, &kept)?;
+            set_aside(path, &kept.damaged)?;
+            files::write(path, kept.lines.concat())?;
             // The file is another now.
             (journal, _) = Self::held(path)?;
         }
@@ -201,21 +202,32 @@ fn read<'a, T: DeserializeOwned>(
     Ok(kept)
 }
 
-/// Moves the damaged lines into a file of their own, behind those that are there.
-fn set_aside<T>(path: &Path, kept: &Kept<'_, T>) -> Result<()> {
+/// Adds lines that are damaged to the file beside a journal, behind those that are there, each once.
+pub(crate) fn set_aside(path: &Path, damaged: &[impl AsRef<[u8]>]) -> Result<()> {
     let beside = damaged_path(path);
     let mut all = match fs::read(&beside) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         Err(source) => return Err(Error::Read { path: beside, source }),
     };
-    kept.damaged.iter().for_each(|line| all.extend_from_slice(line));
-    files::write(&beside, all)?;
-    files::write(path, kept.lines.concat())
+    for line in damaged.iter().map(AsRef::as_ref) {
+        if all.split_inclusive(|byte| *byte == b'\n').all(|other| other != line) {
+            all.extend_from_slice(line);
+        }
+    }
+    files::write(&beside, all)
+}
+
+/// Whether a journal of ours is at this path.
+pub(crate) fn is_one(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin));
+    read.is_ok() && begin == BEGIN
 }
 
 /// Where the damaged lines of a journal are put.
-pub(crate) fn damaged_path(path: &Path) -> PathBuf {
+fn damaged_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".damaged");
     name.into()

@@ -112,6 +112,28 @@ impl RunFile {
         self.tasks.planned(&self.base)
     }
 
+    /// Files and folders that it names and that are there.
+    pub(crate) fn inputs(&self) -> Vec<PathBuf> {
+        const KEYS: [&str; 7] = ["dir", "file", "form", "haystack", "prefix", "profile", "text"];
+        fn texts<'a>(table: &'a toml::Table, found: &mut Vec<&'a str>) {
+            for (key, value) in table {
+                match value {
+                    toml::Value::String(text) if KEYS.contains(&key.as_str()) => found.push(text),
+                    toml::Value::Table(inner) => texts(inner, found),
+                    toml::Value::Array(values) => {
+                        values.iter().filter_map(|v| v.as_table()).for_each(|v| texts(v, found));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let table: toml::Table = toml::from_str(&self.text).unwrap_or_default();
+        let mut found = Vec::new();
+        texts(&table, &mut found);
+        let paths = found.into_iter().map(|text| files::joined(&self.base, Path::new(text)));
+        paths.filter(|path| path.exists()).collect()
+    }
+
     /// The text it was read from.
     pub fn text(&self) -> &str {
         &self.text

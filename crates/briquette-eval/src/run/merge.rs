@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Error, Result, files,
-    journal::{Accept, damaged_path},
+    journal::{Accept, set_aside},
     record::Key,
     record_set::{Arrived, RecordSet},
 };
@@ -84,7 +84,7 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
         });
         for (number, line) in read.damaged {
             damaged.push(format!("{}, line {number}", path.display()));
-            aside.extend(line);
+            aside.push(line);
         }
         for line in read.lines {
             let new = Found { path: path.clone(), line };
@@ -122,7 +122,7 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
     fs::create_dir_all(out)
         .map_err(|error| Error::Write { path: out.into(), message: error.to_string() })?;
     if !aside.is_empty() {
-        files::write(&damaged_path(&file), aside)?;
+        set_aside(&file, &aside)?;
     }
     files::write(&file, text)?;
     let missing = plan.as_ref().map(|plan| missing(plan, &found));

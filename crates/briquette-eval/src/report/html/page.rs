@@ -44,6 +44,7 @@ pub(super) fn page(facts: Facts, data: &Data<'_>) -> Result<(String, Vec<Figures
     let safe = |text: &str| Value::from_safe_string(text.to_owned());
     let text = template
         .render(context! {
+            version => env!("CARGO_PKG_VERSION"),
             style => safe(STYLE),
             script => safe(SCRIPT),
             facts => Value::from(Serde(&facts)),

@@ -40,7 +40,8 @@ const SHOWN: [Shown; 3] = [
 
 /// All of it. The same results give the same text.
 pub(super) fn tables(facts: &Facts, collected: &Collected, measures: &Measures) -> String {
-    let mut text = markdown::plain(&facts.line()) + "\n";
+    let version = env!("CARGO_PKG_VERSION");
+    let mut text = format!("<!-- briquette {version} -->\n{}\n", markdown::plain(&facts.line()));
     for model in collected.each(|row| &row.model) {
         let grid = Grid::new(collected, model);
         for shown in &SHOWN {

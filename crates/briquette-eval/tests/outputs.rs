@@ -1,0 +1,257 @@
+//! No command writes over a file that it reads, over one of somebody else, or over another of its own.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
+
+/// Runs a command in the folder `dir`.
+fn briquette(dir: &Path, line: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+    let args = line.split(' ').map(|word| word.replace('~', " "));
+    command.current_dir(dir).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn done(dir: &Path, line: &str) {
+    let output = briquette(dir, line);
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Stderr of a run that must fail and change nothing.
+fn refused(dir: &Path, line: &str) -> String {
+    let before = content(dir);
+    let output = briquette(dir, line);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+    assert!(content(dir) == before, "{line} changed a file: {said}");
+    said
+}
+
+/// Every file under a folder, with its bytes.
+fn content(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(content(&path)),
+            false => {
+                let bytes = fs::read(&path).unwrap_or_default();
+                all.push((path.display().to_string(), bytes));
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+/// A folder with a model, a run file with its results, texts, and files of others.
+fn place() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("m")).unwrap();
+    for entry in fs::read_dir(MODEL).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, at("m").join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let head =
+        "name = \"n\"\nbudgets = [48]\n[[models]]\ndir = \"m\"\n[[policies]]\nfile = \"p.toml\"\n";
+    let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
+    fs::write(at("run.toml"), format!("{head}{task}")).unwrap();
+    fs::write(at("p.toml"), "method = \"tova\"\nbudget = 48\n").unwrap();
+    fs::write(at("t.txt"), "It was a bright cold day in April. ".repeat(40)).unwrap();
+    fs::write(at("notes"), "mine").unwrap();
+    fs::write(at("notes.toml"), "mine = 1").unwrap();
+    fs::write(at("notes.json"), "{\n  \"mine\": 1\n}\n").unwrap();
+    dir
+}
+
+const GENERATE: &str = "generate --model m --file t.txt --max-new-tokens 1 --policy tova";
+const COMPRESS: &str = "compress --model m --file t.txt --policy tova --budget 48";
+const TUNE: &str = "tune --model m --target-ratio 0.9 --length 96 --tokens 2 --windows 2 --policies p.toml --text t.txt";
+const CALIBRATE: &str = "calibrate --model m --prompts 1 --tokens 128 --min-right 0";
+const NEEDLE: &str = "needle --model m --lengths 128 --depths 1 --samples 1 --policies p.toml";
+const TEXT: &str = "--model m --tokens 2 --windows 2 --policies tova --budgets 48";
+
+#[test]
+fn a_file_that_is_read_is_never_an_output() {
+    let dir = place();
+    done(dir.path(), "run run.toml --out ro --no-report");
+    for line in [
+        format!("{GENERATE} --json m/model.safetensors"),
+        format!("{GENERATE} --json m/config.json"),
+        format!("{GENERATE} --json t.txt"),
+        format!("{GENERATE}:window=4 --json ./m/../t.txt"),
+        "generate --model m --prompt It --policy p.toml --json p.toml".into(),
+        format!("{COMPRESS} --out t.txt"),
+        format!("{COMPRESS} --out m/model.safetensors"),
+        format!("{TUNE} --out p.toml"),
+        format!("{TUNE} --out found.toml --json t.txt"),
+        format!("{CALIBRATE} --out m/config.json"),
+        format!("{NEEDLE} --json p.toml"),
+        format!("perplexity {TEXT} --text t.txt --json t.txt"),
+        "run run.toml --json run.toml".into(),
+        "run run.toml --json p.toml".into(),
+        "run run.toml --json m/tokenizer.json".into(),
+        "run run.toml --prompts run.toml".into(),
+        "report ro --out ro/results.jsonl".into(),
+        "report ro --out ro/run.toml".into(),
+        "merge ro --json ro/results.jsonl".into(),
+        "score notes.json --metric exact-match --json notes.json".into(),
+        "policies p.toml --json p.toml".into(),
+    ] {
+        for force in ["", " --force"] {
+            let said = refused(dir.path(), &format!("{line}{force}"));
+            assert!(said.contains("is read by this command"), "{line}{force}: {said}");
+        }
+    }
+    #[cfg(unix)]
+    {
+        let at = |name: &str| dir.path().join(name);
+        fs::hard_link(at("t.txt"), at("same.txt")).unwrap();
+        std::os::unix::fs::symlink("t.txt", at("link.txt")).unwrap();
+        for name in ["same.txt", "link.txt"] {
+            let said = refused(dir.path(), &format!("{COMPRESS} --force --out {name}"));
+            assert!(said.contains(&format!("{name} is read")), "{said}");
+        }
+    }
+}
+
+#[test]
+fn two_outputs_are_two_files() {
+    let dir = place();
+    for line in [
+        format!("{COMPRESS} --out x --json x"),
+        format!("{COMPRESS} --out x --json ./x"),
+        format!("{TUNE} --out x.toml --json x.toml"),
+        format!("{CALIBRATE} --out x --json x"),
+        "run run.toml --prompts x --json x".into(),
+        "run run.toml --out ro --json ro/report.html".into(),
+    ] {
+        let said = refused(dir.path(), &format!("{line} --force"));
+        assert!(said.contains("is named for two outputs"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_file_of_others_is_overwritten_by_force_alone() {
+    let dir = place();
+    done(dir.path(), "run run.toml --out ro --no-report");
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("ro/report")).unwrap();
+    for name in ["ro/report.html", "ro/report/tables.md", "briquette.1"] {
+        fs::write(at(name), "mine").unwrap();
+    }
+    for folder in ["needle", "table", "nats"] {
+        fs::create_dir(at(folder)).unwrap();
+    }
+    for name in ["needle/overview.png", "table/compare.md", "nats/perplexity.csv"] {
+        fs::write(at(name), "mine").unwrap();
+    }
+    let lines = [
+        format!("{GENERATE} --json notes"),
+        format!("{GENERATE} --json notes.json"),
+        format!("{COMPRESS} --out notes"),
+        format!("{COMPRESS} --out m.prefix --json notes.json"),
+        format!("{TUNE} --out notes.toml"),
+        format!("{CALIBRATE} --out notes.json"),
+        format!("{NEEDLE} --out needle"),
+        format!("perplexity {TEXT} --prompt 48 --out nats"),
+        format!("compare {TEXT} --length 96 --depths 1 --samples 1 --out table"),
+        "run run.toml --prompts notes".into(),
+        "run run.toml --out ro".into(),
+        "run run.toml --dry-run --json notes.json".into(),
+        "report ro".into(),
+        "report ro --out notes".into(),
+        "policies --json notes.json".into(),
+        "policies tova --json notes.json".into(),
+        "score notes.json --metric exact-match --json notes".into(),
+        "merge ro --json notes".into(),
+        "man --out .".into(),
+    ];
+    for line in &lines {
+        let said = refused(dir.path(), line);
+        assert!(said.contains("was not written by briquette (--force"), "{line}: {said}");
+    }
+    for line in [&lines[0], &lines[2], &lines[9], &lines[18]] {
+        done(dir.path(), &format!("{line} --force"));
+    }
+    let page = fs::read_to_string(at("briquette.1")).unwrap();
+    assert!(page.contains(".TH briquette"), "{page}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_nothing_is_not_followed() {
+    let dir = place();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
+    for line in [format!("{GENERATE} --json link"), format!("{COMPRESS} --out link --force")] {
+        let said = refused(dir.path(), &line);
+        assert!(said.contains("a link to a file that is not there"), "{said}");
+        assert!(!dir.path().join("nowhere").exists());
+    }
+}
+
+#[test]
+fn what_briquette_wrote_is_written_again() {
+    let dir = place();
+    let needle = format!("{NEEDLE} --out needle --json needle.json");
+    for line in [
+        format!("{GENERATE} --json g.json"),
+        format!("{COMPRESS} --out m.prefix --json c.json"),
+        format!("{TUNE} --out x.toml --json tuned.json"),
+        format!("{CALIBRATE} --out m/profile.json --json profile.json"),
+        needle,
+        format!("fidelity {TEXT} --length 64 --out near"),
+        "run run.toml --out ro --json ran.json".into(),
+        "run run.toml --prompts prompts.jsonl".into(),
+        "run run.toml --dry-run --json dry.json".into(),
+        "report ro".into(),
+        "report ro --out page.html".into(),
+        "merge ro --json merged.json".into(),
+        "policies --json policies.json".into(),
+        "man --out man".into(),
+    ] {
+        done(dir.path(), &line);
+        done(dir.path(), &line);
+    }
+    // Nothing is lost with a file that is empty, and a device keeps nothing.
+    fs::write(dir.path().join("empty"), "").unwrap();
+    done(dir.path(), "policies --json empty");
+    #[cfg(unix)]
+    done(dir.path(), "policies --json /dev/null");
+}
+
+/// Ctrl-C while a text is compressed: nothing is written. It may come before anything listens to it, so it comes later and
+/// later.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_compress() {
+    use std::{thread, time::Duration};
+
+    let dir = place();
+    fs::write(dir.path().join("t.txt"), "It was a bright cold day in April. ".repeat(150)).unwrap();
+    for wait in (1..).map(|steps| Duration::from_millis(150 * steps)) {
+        let line = "compress --model m --file t.txt --policy kvzip --budget 128 --out x";
+        let mut command = Command::new(env!("CARGO_BIN_EXE_briquette"));
+        let mut child = command
+            .current_dir(dir.path())
+            .args(line.split(' '))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        thread::sleep(wait);
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let code = child.wait().unwrap().code();
+        assert!(sent.success() && code != Some(0), "it was never stopped");
+        if code == Some(130) {
+            assert!(!dir.path().join("x").exists());
+            return;
+        }
+    }
+}
