@@ -241,7 +241,7 @@ pub enum Error {
     /// A model that answers too few prompts for a profile to mean anything.
     #[error(
         "the model answers {right} of {prompts} prompts right, so its heads say little of retrieval: at least {least} \
-         are asked for (--min-right)"
+         are asked for (--min-right); a prompt in the form that the model was trained on helps (--form, --chat)"
     )]
     TooFewRight {
         /// Prompts answered right.

@@ -1,14 +1,20 @@
 //! Policies as they are written on a command line or in a run file: a name with changes, or a policy file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use briquette::{Budget, Policy};
+use rapidfuzz::distance::levenshtein;
 use toml::{Table, Value};
 
 use crate::{Error, Result, compare::Candidate, grid::Entry};
 
 /// Budgets of a policy given by name when no budget is given.
 pub(crate) const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
+
+/// The policy where none is named. A pooling kernel of 15 keeps answers of that many tokens whole, SnapKV's 5 does not.
+pub(crate) const DEFAULT: &str = "snapkv:kernel=15";
+/// The policies that are compared where none are named.
+pub(crate) const DEFAULTS: &str = "streaming-llm,h2o,snapkv:kernel=15";
 
 /// Reads `NAME`, `NAME:key=value:…` or `FILE.toml`, `FILE.json`. The keys are those of the policy file; a key
 /// that stands there once needs no path: `snapkv:kernel=15` is `snapkv:score.pool.kernel=15`.
@@ -126,6 +132,10 @@ pub(crate) fn inputs<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<Pat
 /// The policy with `key=value` written into its file form, and read again with all checks.
 pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Policy, String> {
     let (key, value) = key_and_value(change)?;
+    if key == "compression_ratio" {
+        let budget = change.parse::<Budget>().map_err(|error| error.to_string())?;
+        return Ok(policy.clone().with_budget(budget));
+    }
     let mut table = table(policy)?;
     let path: Vec<String> = match leaves(&table, key).as_slice() {
         [path] if !key.contains('.') => path.clone(),
@@ -146,9 +156,21 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
         if key.contains('.') || !leaves(&old, key).is_empty() {
             return error.to_string();
         }
-        let keys: Vec<String> = all_leaves(&old).iter().map(|path| path.join(".")).collect();
-        format!("policy `{}` has no `{key}`, it has {} ({error})", policy.name(), keys.join(", "))
+        let paths = all_leaves(&old);
+        let near = nearest(key, paths.iter().filter_map(|path| path.last().map(String::as_str)));
+        let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        let keys: Vec<String> = paths.iter().map(|path| path.join(".")).collect();
+        let has = keys.join(", ");
+        format!("policy `{}` has no `{key}`{near} (it has {has}; {error})", policy.name())
     })
+}
+
+/// The name that was probably meant: the one that fewest letters tell apart, at most a third of them.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, near) = known
+        .map(|known| (levenshtein::distance(name.chars(), known.chars()), known))
+        .min_by_key(|(distance, _)| *distance)?;
+    (3 * distance <= name.chars().count()).then_some(near)
 }
 
 /// The policy with `key=value` written to every place of its file form that has this key; `None` if there is none.
@@ -216,6 +238,24 @@ mod tests {
         let policy = |budget| read("h2o", budget, DEFAULT).unwrap().policy;
         assert_eq!(policy(None).budget(), Some(DEFAULT));
         assert_eq!(policy(Some(Budget::Ratio(0.5))).budget(), Some(Budget::Ratio(0.5)));
+    }
+
+    #[test]
+    fn a_compression_ratio_is_a_budget() {
+        let entry = read("tova:compression_ratio=0.75", None, DEFAULT).unwrap();
+        assert_eq!(entry.policy.budget(), Some(Budget::Ratio(0.25)));
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_said() {
+        let methods = ["snapkv", "tova", "h2o"];
+        let near = |name| nearest(name, methods.into_iter());
+        assert_eq!(
+            (near("snapvk"), near("Snapkv"), near("quux")),
+            (Some("snapkv"), Some("snapkv"), None)
+        );
+        let error = read("snapkv:kernal=7", None, DEFAULT).unwrap_err().to_string();
+        assert!(error.contains("did you mean `kernel`?"), "{error}");
     }
 
     #[test]

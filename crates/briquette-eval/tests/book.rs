@@ -33,7 +33,7 @@ const OTHERS: [&str; 15] = [
 fn small(command: &str) -> &'static [(&'static str, &'static str)] {
     match command {
         "needle" => {
-            &[("--lengths", "128"), ("--depths", "1"), ("--samples", "1"), ("--budgets", "48")]
+            &[("--lengths", "128"), ("--depths", "50"), ("--samples", "1"), ("--budgets", "48")]
         }
         "fidelity" => &[("--length", "160"), ("--tokens", "2"), ("--windows", "1")],
         "tune" => &[
@@ -44,7 +44,7 @@ fn small(command: &str) -> &'static [(&'static str, &'static str)] {
         ],
         "calibrate" => &[("--prompts", "1"), ("--tokens", "128"), ("--min-right", "0")],
         "mask-heads" => {
-            &[("--counts", "0,1"), ("--length", "128"), ("--depths", "1"), ("--samples", "1")]
+            &[("--counts", "0,1"), ("--length", "128"), ("--depths", "50"), ("--samples", "1")]
         }
         "generate" => &[("--max-new-tokens", "2"), ("--device", "flex"), ("--dtype", "f32")],
         _ => &[],

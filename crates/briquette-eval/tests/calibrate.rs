@@ -87,7 +87,7 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
     let tiny = ["--prompts", "2", "--tokens", "128", "--out", text(&profile)];
     briquette(&[&["calibrate"][..], &tiny].concat());
 
-    let counts = ["--counts", "0,16", "--length", "160", "--depths", "2", "--samples", "2"];
+    let counts = ["--counts", "0,16", "--length", "160", "--depths", "0,100", "--samples", "2"];
     let files = ["--profile", text(&profile), "--out", text(&masked)];
     briquette(&[&["mask-heads"][..], &counts, &files].concat());
     let report: Value = serde_json::from_str(&read(&masked.join("mask-heads.json"))).unwrap();
@@ -110,7 +110,7 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
         std::fs::copy(std::path::Path::new(model).join(file), bare.join(file)).unwrap();
     }
     let compare = |policies, more: &[&str]| {
-        let sizes = ["--length", "160", "--depths", "1", "--samples", "1", "--windows", "1"];
+        let sizes = ["--length", "160", "--depths", "50", "--samples", "1", "--windows", "1"];
         let axes = ["--tokens", "4", "--budgets", "16,48", "--policies", policies];
         let out = ["--out", text(&compared), "--model", text(&bare)];
         let output = briquette(&[&["compare"][..], &sizes, &axes, &out, more].concat());

@@ -161,8 +161,17 @@ fn batches_answer_as_single_prompts_do() {
     let dir = tempfile::tempdir().unwrap();
     let answers = |batch: &str| {
         let out = dir.path().join(batch);
-        let grid =
-            ["needle", "--lengths", "256", "--depths", "2", "--samples", "3", "--policies", "tova"];
+        let grid = [
+            "needle",
+            "--lengths",
+            "256",
+            "--depths",
+            "0,100",
+            "--samples",
+            "3",
+            "--policies",
+            "tova",
+        ];
         stdout(&[&grid[..], &["--budgets", "96", "--batch", batch, "--out", text(&out)]].concat());
         fs::read_to_string(out.join("answers.csv")).unwrap()
     };

@@ -52,7 +52,7 @@ fn commands(dir: &Path) -> Vec<(Vec<String>, PathBuf)> {
     let head = format!("name = \"n\"\nbudgets = [32]\n[[models]]\ndir = {MODEL:?}\n");
     let file = dir.join("run.toml");
     fs::write(&file, head + rest).unwrap();
-    let grid = "--policies tova --budgets 48 --depths 3 --samples 2";
+    let grid = "--policies tova --budgets 48 --depths 0,50,100 --samples 2";
     let of = |line: String, out: &str, file: &str| {
         let words = line.split(' ').map(str::to_owned);
         let out = dir.join(out);

@@ -74,7 +74,7 @@ const GENERATE: &str = "generate --model m --file t.txt --max-new-tokens 1 --pol
 const COMPRESS: &str = "compress --model m --file t.txt --policy tova --budget 48";
 const TUNE: &str = "tune --model m --target-ratio 0.9 --length 96 --tokens 2 --windows 2 --policies p.toml --text t.txt";
 const CALIBRATE: &str = "calibrate --model m --prompts 1 --tokens 128 --min-right 0";
-const NEEDLE: &str = "needle --model m --lengths 128 --depths 1 --samples 1 --policies p.toml";
+const NEEDLE: &str = "needle --model m --lengths 128 --depths 50 --samples 1 --policies p.toml";
 const TEXT: &str = "--model m --tokens 2 --windows 2 --policies tova --budgets 48";
 
 #[test]
@@ -161,7 +161,7 @@ fn a_file_of_others_is_overwritten_by_force_alone() {
         format!("{CALIBRATE} --out notes.json"),
         format!("{NEEDLE} --out needle"),
         format!("perplexity {TEXT} --prompt 48 --out nats"),
-        format!("compare {TEXT} --length 96 --depths 1 --samples 1 --out table"),
+        format!("compare {TEXT} --length 96 --depths 50 --samples 1 --out table"),
         "run run.toml --prompts notes".into(),
         "run run.toml --out ro".into(),
         "run run.toml --dry-run --json notes.json".into(),

@@ -48,7 +48,7 @@ answer = " The special magic number is {word}:{number}"
 /// The answers of a small grid, by the fingerprints of policies and prompts.
 fn needle(more: &[&str]) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
-    let args = "needle --lengths 256 --depths 2 --samples 1 --policies tova --budgets 64 --out";
+    let args = "needle --lengths 256 --depths 0,100 --samples 1 --policies tova --budgets 64 --out";
     let args: Vec<&str> = args.split(' ').chain([text(dir.path())]).collect();
     stdout(&[&args[..], more].concat());
     let journal = fs::read_to_string(dir.path().join("needle.jsonl")).unwrap();
@@ -65,7 +65,7 @@ fn needles_are_asked_for_in_any_form() {
     let ruler = needle(&["--form", "ruler"]);
     assert_ne!(ruler, ours);
 
-    let small = "needle --lengths 128 --depths 1 --samples 1 --policies tova --budgets 48";
+    let small = "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48";
     let small: Vec<&str> = small.split(' ').collect();
     let error = refused(&[&small[..], &["--form", "no/such.toml"]].concat());
     assert!(error.contains("--form no/such.toml"), "{error}");
@@ -74,6 +74,36 @@ fn needles_are_asked_for_in_any_form() {
     assert!(error.contains("half.toml") && error.contains("missing field"), "{error}");
     let error = refused(&[&small[..], &["--chat"]].concat());
     assert!(error.contains("no chat template"), "{error}");
+}
+
+#[test]
+fn a_run_file_asks_for_needles_in_a_form_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "own.toml", EMBER);
+    let prompts = |form: &str| {
+        let head =
+            format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n[[policies]]\nname = \"full\"\n");
+        let task = format!("[[tasks.needle]]\nlabel = \"n\"\nlengths = [256]\nsamples = 1\n{form}");
+        let run = file(dir.path(), "run.toml", &format!("{head}{task}"));
+        let out = dir.path().join("prompts.jsonl");
+        stdout(&["run", text(&run), "--prompts", text(&out)]);
+        fs::read_to_string(out).unwrap()
+    };
+    let ours = prompts("");
+    assert_eq!(prompts("form = \"own.toml\"\n"), ours);
+    assert_ne!(prompts("form = \"ruler\"\n"), ours);
+    for (form, said) in [
+        ("form = \"rular\"\n", "not `short`, `ruler` or a file"),
+        ("form = \"gone.toml\"\n", "gone.toml"),
+        ("form = \"own.toml\"\nvalues = 2\n", "one number under a word"),
+    ] {
+        let head =
+            format!("name = \"n\"\n[[models]]\ndir = {MODEL:?}\n[[policies]]\nname = \"full\"\n");
+        let task = format!("[[tasks.needle]]\nlengths = [256]\n{form}");
+        let run = file(dir.path(), "wrong.toml", &format!("{head}{task}"));
+        let error = refused(&["run", text(&run), "--dry-run"]);
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[test]
@@ -91,14 +121,14 @@ fn profiles_and_tables_are_made_in_any_form_and_not_mixed() {
     assert_ne!(calibrate(&at("c.json"), "ruler"), ours);
 
     let profile = at("a.json");
-    let sizes = "--counts 0,1 --length 128 --depths 1 --samples 1 --form ruler --profile";
+    let sizes = "--counts 0,1 --length 128 --depths 50 --samples 1 --form ruler --profile";
     let masked: Vec<&str> =
         ["mask-heads"].into_iter().chain(sizes.split(' ')).chain([text(&profile)]).collect();
     assert!(stdout(&masked).contains("semantic"));
 
     let table = at("table");
     let compare = |form| {
-        let sizes = "--length 128 --depths 1 --samples 1 --tokens 2 --windows 1 --policies tova";
+        let sizes = "--length 128 --depths 50 --samples 1 --tokens 2 --windows 1 --policies tova";
         let args = ["compare", "--budgets", "48", "--out", text(&table), "--form", form];
         let args: Vec<&str> = args.into_iter().chain(sizes.split(' ')).collect();
         briquette(&args)

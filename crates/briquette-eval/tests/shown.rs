@@ -33,7 +33,7 @@ const NEEDLE: [&str; 11] = [
     "--lengths",
     "128",
     "--depths",
-    "1",
+    "50",
     "--samples",
     "1",
     "--policies",

@@ -101,7 +101,7 @@ fn commands(dir: &Path) -> Vec<(Vec<String>, Vec<PathBuf>)> {
         files.push(at(&format!("{name}.json")));
         (args, files)
     };
-    let needle = "needle --lengths 128 --depths 1 --samples 1 --policies tova --budgets 48";
+    let needle = "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48";
     let text_sizes = "--tokens 2 --windows 2 --policies tova --budgets 48";
     let mut all = vec![
         (words("policies"), Vec::new()),
@@ -111,7 +111,7 @@ fn commands(dir: &Path) -> Vec<(Vec<String>, Vec<PathBuf>)> {
         folder(&format!("perplexity --prompt 96 {text_sizes}"), "nats", &["perplexity.csv"]),
         folder(&format!("fidelity --length 96 {text_sizes}"), "near", &["fidelity.csv"]),
         folder(
-            &format!("compare --length 128 --depths 1 --samples 1 {text_sizes}"),
+            &format!("compare --length 128 --depths 50 --samples 1 {text_sizes}"),
             "table",
             &["compare.md", "compare.csv", "compare.json"],
         ),
@@ -160,7 +160,7 @@ fn results_know_the_tokens_that_end_an_answer() {
     let tasks = "budgets = [48]\n[[policies]]\nname = \"tova\"\n[[tasks.needle]]\nlengths = [128]\ndepths = [0]\nsamples = 1\n";
     let head = tasks.replacen('\n', &format!("\n[[models]]\ndir = {:?}\n", text(&model)), 1);
     fs::write(&file, format!("name = \"small\"\n{head}")).unwrap();
-    let sizes = "--lengths 128 --depths 1 --samples 1 --policies tova --budgets 48".split(' ');
+    let sizes = "--lengths 128 --depths 50 --samples 1 --policies tova --budgets 48".split(' ');
     let needle =
         [&["needle", "--model", text(&model), "--out", text(&out)][..], &sizes.collect::<Vec<_>>()]
             .concat();
@@ -324,7 +324,7 @@ fn one_bit_of_the_weights_makes_another_model() {
     let (first, second) = (model(&first, |_| {}), model(&second, one_bit));
     let out = dir.path().join("out");
     let compare = |model: &Path, more: &[&str]| -> Vec<String> {
-        let sizes = "--length 128 --depths 1 --samples 1 --tokens 2 --windows 1 --policies tova";
+        let sizes = "--length 128 --depths 50 --samples 1 --tokens 2 --windows 1 --policies tova";
         let args = ["compare", "--budgets", "48", "--model", text(model), "--out", text(&out)];
         let args = args.into_iter().chain(sizes.split(' ')).chain(more.iter().copied());
         args.map(str::to_owned).collect()
@@ -554,7 +554,8 @@ fn a_model_that_overflows_or_finds_nothing_gets_no_profile() {
     assert!(output.status.success() && said.starts_with("WARNING"), "{said}");
     assert!(out.is_file());
 
-    let needle = "needle --lengths 128 --depths 1 --samples 1 --policies tova --budgets 48 --model";
+    let needle =
+        "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48 --model";
     let needle: Vec<&str> = needle.split(' ').chain([text(&lost)]).collect();
     assert!(stdout(&needle).starts_with("WARNING: with everything kept, the model answers 0 %"));
 }

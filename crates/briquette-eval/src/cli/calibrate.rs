@@ -28,11 +28,17 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Retrieval prompts of each length, and chunks of each length of each text
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    prompts: usize,
+    #[arg(long, alias = "prompts", value_name = "N", default_value_t = 32)]
+    samples: usize,
     /// Lengths of the prompts, in tokens
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,1024")]
-    tokens: Vec<usize>,
+    #[arg(
+        long,
+        alias = "tokens",
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "512,1024"
+    )]
+    lengths: Vec<usize>,
     /// Seed of the prompts
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -71,7 +77,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         tokenizer: &tokenizer,
         haystack: &haystack,
         texts: &texts,
-        plan: Plan { prompts: args.prompts, lengths: args.tokens, seed: args.seed },
+        plan: Plan { prompts: args.samples, lengths: args.lengths, seed: args.seed },
         name,
         weights: fingerprint::of_model(&dir)?,
         accept: args.resume.accept(other_weights),

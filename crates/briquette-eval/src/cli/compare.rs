@@ -4,7 +4,6 @@ use anyhow::Result;
 use briquette::{Budget, methods};
 
 use super::{
-    depths::{Depths, depths},
     haystack::HaystackArgs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
@@ -45,9 +44,10 @@ pub(super) struct Args {
     /// Tokens of a needle prompt and its answer, and of a prompt of text
     #[arg(long, value_name = "N", default_value_t = 1024)]
     length: usize,
-    /// How many depths of the needle from 0 to 100 percent, or a list of them: 0,10,50
-    #[arg(long, value_name = "N|N,…", value_parser = depths, default_value = "5")]
-    depths: Depths,
+    /// Depths of the needle, in percent of the text
+    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0,25,50,75,100")]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=100))]
+    depths: Vec<u32>,
     /// Needle prompts for each depth
     #[arg(long, value_name = "N", default_value_t = 2)]
     samples: usize,
@@ -57,8 +57,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,
     /// Prompts of text, from different places
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    windows: usize,
+    #[arg(long, alias = "windows", value_name = "N", default_value_t = 4)]
+    text_samples: usize,
     /// Seed of the needle prompts
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -109,10 +109,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         text: &text,
         plan: Plan {
             length: args.length,
-            depths: args.depths.0,
+            depths: args.depths,
             samples: args.samples,
             tokens: args.tokens,
-            windows: args.windows,
+            windows: args.text_samples,
             seed: args.seed,
         },
         candidates,

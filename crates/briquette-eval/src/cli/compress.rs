@@ -26,7 +26,7 @@ pub(super) struct Args {
     profile: ProfileArgs,
     /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
     /// (.toml, .json)
-    #[arg(long, value_name = "NAME|FILE", default_value = "snapkv")]
+    #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
     /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]

@@ -35,7 +35,7 @@ pub(super) struct Args {
         visible_alias = "policy",
         value_name = "NAME|FILE,…",
         value_delimiter = ',',
-        default_value = "streaming-llm,h2o,snapkv"
+        default_value = policy::DEFAULTS
     )]
     policies: Vec<String>,
     /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
@@ -43,14 +43,14 @@ pub(super) struct Args {
     #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
     budgets: Vec<Budget>,
     /// Tokens of a prompt, which is compressed
-    #[arg(long, visible_alias = "prompt", value_name = "N", default_value_t = 1024)]
+    #[arg(long, alias = "prompt", value_name = "N", default_value_t = 1024)]
     length: usize,
     /// Tokens fed behind a prompt, one at a time
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,
     /// Prompts, from different places of the text
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    windows: usize,
+    #[arg(long, alias = "windows", value_name = "N", default_value_t = 4)]
+    samples: usize,
     /// Tokens from one prompt's start to the next [default: so many that they span the text]
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
@@ -91,7 +91,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         });
     }
     let text = args.text.read(&tokenizer)?;
-    let Args { length, tokens, windows, stride, .. } = args;
+    let Args { length, tokens, samples: windows, stride, .. } = args;
     let plan = Plan { prompt: length, tokens, windows, stride };
     let windows = plan.windows(&text, &model)?;
     let entry = |Candidate { label, policy, .. }: &Candidate| {

@@ -28,8 +28,8 @@ pub(super) struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
     /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json). SnapKV and those built on it pool scores over 5 or 7 tokens: longer answers need kernel=15
-    #[arg(long, value_name = "NAME|FILE", default_value = "snapkv")]
+    /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
+    #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
     /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]

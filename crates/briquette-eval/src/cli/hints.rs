@@ -1,12 +1,12 @@
 //! What helps against an error, in the words of the command: the libraries below do not know its options.
 
-use briquette::Error as CacheError;
+use briquette::{Error as CacheError, methods};
 use briquette_models::Error as ModelError;
 
-use crate::Error;
+use crate::{Error, policy};
 
 /// What option helps, if one does.
-pub(super) fn of(error: &anyhow::Error) -> Option<&'static str> {
+pub(super) fn of(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         let eval = cause.downcast_ref::<Error>();
         let model = cause.downcast_ref::<ModelError>().or(match eval {
@@ -18,9 +18,14 @@ pub(super) fn of(error: &anyhow::Error) -> Option<&'static str> {
             _ => None,
         });
         if let Some(Error::OutputForeign { .. }) = eval {
-            return Some("--force overwrites it");
+            return Some("--force overwrites it".into());
         }
-        match cache {
+        if let Some(CacheError::UnknownMethod { name, .. }) = cache {
+            let methods = methods();
+            let near = policy::nearest(name, methods.iter().map(|method| method.name.as_str()));
+            return near.map(|near| format!("did you mean {near}?"));
+        }
+        let hint = match cache {
             Some(CacheError::ProfileMissing { .. }) => Some(
                 "make a profile with `briquette calibrate --out FILE`, and name it with --profile FILE",
             ),
@@ -29,7 +34,8 @@ pub(super) fn of(error: &anyhow::Error) -> Option<&'static str> {
             }
             Some(CacheError::Device { .. }) => Some("--device names another"),
             _ => model.and_then(of_model),
-        }
+        };
+        hint.map(str::to_owned)
     })
 }
 

@@ -5,7 +5,6 @@ mod chat;
 mod compare;
 mod completions;
 mod compress;
-mod depths;
 mod fidelity;
 mod generate;
 mod haystack;

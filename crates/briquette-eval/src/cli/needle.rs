@@ -4,7 +4,6 @@ use anyhow::Result;
 use briquette::Budget;
 
 use super::{
-    depths::{Depths, depths},
     haystack::HaystackArgs,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, note_fallbacks},
@@ -29,9 +28,10 @@ pub(super) struct Args {
     /// Lengths of prompt and answer, in tokens
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,1024")]
     lengths: Vec<usize>,
-    /// How many depths from 0 to 100 percent, or a list of them: 0,10,50
-    #[arg(long, value_name = "N|N,…", value_parser = depths, default_value = "5")]
-    depths: Depths,
+    /// Depths of the needle, in percent of the text
+    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0,25,50,75,100")]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=100))]
+    depths: Vec<u32>,
     /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json).
     /// The full cache is always measured beside them
     #[arg(
@@ -39,7 +39,7 @@ pub(super) struct Args {
         visible_alias = "policy",
         value_name = "NAME|FILE,…",
         value_delimiter = ',',
-        default_value = "streaming-llm,h2o,snapkv:kernel=15"
+        default_value = policy::DEFAULTS
     )]
     policies: Vec<String>,
     /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
@@ -73,7 +73,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     let mut axes = Axes {
         lengths: args.lengths,
-        depths: args.depths.0,
+        depths: args.depths,
         needles: args.needles,
         samples: args.samples,
         seed: args.seed,

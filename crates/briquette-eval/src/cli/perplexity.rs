@@ -34,7 +34,7 @@ pub(super) struct Args {
         visible_alias = "policy",
         value_name = "NAME|FILE,…",
         value_delimiter = ',',
-        default_value = "streaming-llm,h2o,snapkv"
+        default_value = policy::DEFAULTS
     )]
     policies: Vec<String>,
     /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
@@ -42,14 +42,14 @@ pub(super) struct Args {
     #[arg(long, visible_alias = "budget", value_name = "B,…", value_delimiter = ',')]
     budgets: Vec<Budget>,
     /// Tokens of a prompt, which is compressed
-    #[arg(long, value_name = "N", default_value_t = 1024)]
-    prompt: usize,
+    #[arg(long, alias = "prompt", value_name = "N", default_value_t = 1024)]
+    length: usize,
     /// Tokens predicted behind a prompt
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
     /// Prompts, from different places of the text
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    windows: usize,
+    #[arg(long, alias = "windows", value_name = "N", default_value_t = 4)]
+    samples: usize,
     /// Tokens from one prompt's start to the next [default: so many that they span the text]
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
@@ -85,7 +85,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let name = loaded.name();
     let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
     let text = args.text.read(&tokenizer)?;
-    let Args { prompt, tokens, windows, stride, .. } = args;
+    let Args { length: prompt, tokens, samples: windows, stride, .. } = args;
     let plan = Plan { prompt, tokens, windows, stride };
     let windows = plan.windows(&text, &model)?;
 

@@ -48,14 +48,14 @@ pub(super) struct Args {
     #[arg(long, value_enum, default_value_t = UnitArg::Tokens)]
     unit: UnitArg,
     /// Tokens of a prompt, which is compressed
-    #[arg(long, visible_alias = "prompt", value_name = "N", default_value_t = 1024)]
+    #[arg(long, alias = "prompt", value_name = "N", default_value_t = 1024)]
     length: usize,
     /// Tokens fed behind a prompt, one at a time
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
     /// Prompts of the last round, from different places of the text; earlier rounds have fewer
-    #[arg(long, value_name = "N", default_value_t = 18)]
-    windows: usize,
+    #[arg(long, alias = "windows", value_name = "N", default_value_t = 18)]
+    samples: usize,
     /// Seed of the order in which prompts are used
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -108,7 +108,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             },
             prompt: args.length,
             tokens: args.tokens,
-            windows: args.windows,
+            windows: args.samples,
             seed: args.seed,
         },
         candidates,

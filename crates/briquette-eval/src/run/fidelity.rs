@@ -18,11 +18,12 @@ pub struct FidelityTask {
     /// A file of text; the built-in prose by default.
     text: Option<PathBuf>,
     /// Tokens of the prompt that is compressed.
+    #[serde(alias = "length")]
     pub prompt: usize,
     /// Tokens fed behind it.
     pub tokens: usize,
     /// Windows of the text.
-    #[serde(default = "one")]
+    #[serde(default = "one", alias = "samples")]
     windows: usize,
     /// Tokens from the start of one to the start of the next; by default they are spread over the text.
     stride: Option<usize>,

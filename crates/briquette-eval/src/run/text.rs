@@ -37,11 +37,12 @@ pub struct TextTask {
     #[serde(default)]
     pub protocol: Protocol,
     /// Tokens of the prompt that is compressed, of [`Protocol::Window`] only.
+    #[serde(alias = "length")]
     prompt: Option<usize>,
     /// Tokens predicted.
     tokens: usize,
     /// Windows of the text.
-    #[serde(default = "one")]
+    #[serde(default = "one", alias = "samples")]
     windows: usize,
     /// Tokens from the start of one to the start of the next; by default they are spread over the text.
     stride: Option<usize>,

@@ -4,6 +4,19 @@ use super::Budget;
 use crate::{Error, Result, check};
 
 impl Budget {
+    /// The budget of a compression ratio as kvpress counts it, the share of the tokens that are dropped: 0.75 keeps a
+    /// quarter.
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] for a ratio outside `0 ≤ r < 1`.
+    pub fn of_compression_ratio(ratio: f64) -> Result<Self> {
+        if !(0.0..1.0).contains(&ratio) {
+            return check::refuse("compression_ratio", ratio, "at least 0, below 1");
+        }
+        // 1 - 0.9 has other last digits than 0.1.
+        Ok(Self::Ratio(((1.0 - ratio) * 1e12).round() / 1e12))
+    }
+
     /// Checks the number.
     ///
     /// # Errors
@@ -34,7 +47,9 @@ impl FromStr for Budget {
             ("GB", 1_000_000_000),
             ("B", 1),
         ];
-        let budget = if let Some(percent) = trimmed.strip_suffix('%') {
+        let budget = if let Some(ratio) = trimmed.strip_prefix("compression_ratio=") {
+            Self::of_compression_ratio(number(ratio)?).map_err(|error| fail(&error.to_string()))?
+        } else if let Some(percent) = trimmed.strip_suffix('%') {
             Self::Ratio(number(percent)? / 100.0)
         } else if let Some((digits, unit)) =
             UNITS.iter().find_map(|(suffix, unit)| Some((trimmed.strip_suffix(suffix)?, unit)))
@@ -67,6 +82,8 @@ mod tests {
             ("512KiB", Budget::Bytes(512 << 10)),
             ("1.5MB", Budget::Bytes(1_500_000)),
             ("100 B", Budget::Bytes(100)),
+            ("compression_ratio=0.75", Budget::Ratio(0.25)),
+            ("compression_ratio=0.9", Budget::Ratio(0.1)),
         ] {
             assert_eq!(text.parse::<Budget>().unwrap(), budget, "{text}");
         }
@@ -74,7 +91,19 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_budget() {
-        for text in ["", "0", "-3", "0%", "140%", "1.5", "nan%", "KiB", "12QB", "0.0"] {
+        for text in [
+            "",
+            "0",
+            "-3",
+            "0%",
+            "140%",
+            "1.5",
+            "nan%",
+            "KiB",
+            "12QB",
+            "0.0",
+            "compression_ratio=1",
+        ] {
             let error = text.parse::<Budget>().unwrap_err();
             assert!(error.to_string().contains(text), "{error}");
         }

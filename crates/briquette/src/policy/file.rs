@@ -31,6 +31,9 @@ struct PolicyFile {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Budget>,
+    /// Another word for a budget, the share of the tokens that are dropped.
+    #[serde(default, skip_serializing)]
+    compression_ratio: Option<f64>,
     #[serde(default)]
     positions: PositionMode,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,6 +125,13 @@ fn parse_at(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> 
         Format::Toml => toml::from_str(text).map_err(|error| fail(error.to_string()))?,
         Format::Json => serde_json::from_str(text).map_err(|error| fail(error.to_string()))?,
     };
+    let budget = match (file.budget, file.compression_ratio) {
+        (budget, None) => budget,
+        (None, Some(ratio)) => Some(Budget::of_compression_ratio(ratio)?),
+        (Some(_), Some(_)) => {
+            return Err(fail("`budget` and `compression_ratio` are the same: name one".into()));
+        }
+    };
     let profile = match file.profile {
         None => None,
         Some(ProfileForm::Whole(profile)) => {
@@ -136,7 +146,7 @@ fn parse_at(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> 
     let policy = Policy {
         profile,
         name: file.name,
-        budget: file.budget,
+        budget,
         score: file.score.stage(),
         protect: file.protect,
         allocate: file.allocate.stage(),
@@ -161,6 +171,7 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
     let file = PolicyFile {
         name: policy.name.clone(),
         budget: policy.budget,
+        compression_ratio: None,
         positions: policy.positions,
         sparse_prefill: policy.sparse_prefill.clone(),
         score: ScorerSpec::of(policy.scorer())
@@ -230,6 +241,16 @@ mod tests {
         }
         let error = Policy::from_toml("name = \"x\"\nkernal = 5").unwrap_err().to_string();
         assert!(error.contains("kernal") && error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn a_compression_ratio_is_what_a_budget_leaves() {
+        let file = Policy::snapkv(Budget::Ratio(0.25)).to_toml().unwrap();
+        let named = file.replace("budget = \"25%\"", "compression_ratio = 0.75");
+        assert_ne!(file, named);
+        assert_eq!(Policy::from_toml(&named).unwrap().budget(), Some(Budget::Ratio(0.25)));
+        let error = Policy::from_toml(&format!("compression_ratio = 0.5\n{file}")).unwrap_err();
+        assert!(error.to_string().contains("name one"), "{error}");
     }
 
     #[test]

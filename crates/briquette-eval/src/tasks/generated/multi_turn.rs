@@ -80,6 +80,7 @@ impl Family for MultiTurn {
 
     fn resolve(&mut self, base: &Path) {
         self.haystack.resolve(base);
+        self.form.resolve(base);
     }
 }
 
@@ -98,7 +99,9 @@ impl Task for MultiTurn {
         if questions > needles {
             return refuse(TASK, "questions", format!("{questions} of {needles} needles"));
         }
-        let place = Hidden { tokenizer, scene: self.scene(), haystack: self.scene().load()? };
+        let own = self.form.load()?;
+        let scene = Scene { own: own.as_ref(), ..self.scene() };
+        let place = Hidden { tokenizer, scene, haystack: scene.load()? };
         cells.iter().map(|cell| self.sample(&place, cell, seed)).collect()
     }
 }
@@ -107,7 +110,8 @@ impl MultiTurn {
     fn scene(&self) -> Scene<'_> {
         Scene {
             task: TASK,
-            form: self.form,
+            form: &self.form,
+            own: None,
             key: Kind::Words,
             value: Kind::Numbers,
             source: &self.haystack,

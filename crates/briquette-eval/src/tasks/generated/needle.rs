@@ -1,6 +1,6 @@
 //! Needles in a haystack: one or several, of which one or several are asked for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use briquette_models::Tokenizer;
 use rand_chacha::ChaCha8Rng;
@@ -12,11 +12,11 @@ use super::{
     names::{Names, enumerate},
 };
 use crate::{
-    Error, Result,
+    Error, Result, files,
     grid::Question,
     metrics::Metric,
     tasks::{
-        Sample, Task, Turn,
+        Form, Sample, Task, Turn,
         assemble::{self, Hiding},
         ember,
         haystack::Haystack,
@@ -27,8 +27,8 @@ use crate::{
 const TASK: &str = "needle";
 
 /// How needles are written and asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum NeedleForm {
     /// `One of the special magic numbers is WORD:NUMBER.`, asked for up to `… is WORD:`. What the embedded model was
     /// trained on, and what [`NeedleTask`](crate::tasks::needle::NeedleTask) writes. A single answer is scored by
@@ -38,6 +38,49 @@ pub enum NeedleForm {
     /// RULER's published prompt, `One of the special magic numbers for WORD is: NUMBER.`, scored by
     /// [`Metric::Contains`].
     Ruler,
+    /// A file of one's own, as [`Form::read`] reads it. A key has one number, which is asked for alone and scored by
+    /// [`Metric::ExactMatch`].
+    File(PathBuf),
+}
+
+impl TryFrom<String> for NeedleForm {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        match text.as_str() {
+            "short" => Ok(Self::Short),
+            "ruler" => Ok(Self::Ruler),
+            file if file.ends_with(".toml") => Ok(Self::File(file.into())),
+            _ => Err(format!("`{text}` is not `short`, `ruler` or a file that ends in .toml")),
+        }
+    }
+}
+
+impl From<NeedleForm> for String {
+    fn from(form: NeedleForm) -> Self {
+        match form {
+            NeedleForm::Short => "short".into(),
+            NeedleForm::Ruler => "ruler".into(),
+            NeedleForm::File(path) => path.display().to_string(),
+        }
+    }
+}
+
+impl NeedleForm {
+    /// Lets the path of a file begin at `base`.
+    pub(super) fn resolve(&mut self, base: &Path) {
+        if let Self::File(path) = self {
+            *path = files::joined(base, path);
+        }
+    }
+
+    /// The texts of a file.
+    pub(super) fn load(&self) -> Result<Option<Form>> {
+        match self {
+            Self::File(path) => Form::read(&path.display().to_string()).map(Some),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// RULER's needle in a haystack (Hsieh et al. 2024, "NIAH": single, multi-key, multi-value, multi-query).
@@ -112,6 +155,7 @@ impl Family for Needle {
 
     fn resolve(&mut self, base: &Path) {
         self.haystack.resolve(base);
+        self.form.resolve(base);
     }
 }
 
@@ -132,7 +176,16 @@ impl Task for Needle {
         {
             at_least(TASK, parameter, count, 1)?;
         }
-        let place = Hidden { tokenizer, scene: self.scene(), haystack: self.scene().load()? };
+        let own = self.form.load()?;
+        if own.is_some() {
+            let numbers = (self.key_type, self.value_type) == (Kind::Words, Kind::Numbers);
+            if !numbers || self.values * self.queries > 1 {
+                let reason = "a file's form is of one number under a word".to_owned();
+                return Err(Error::TaskParameter { task: TASK, parameter: "form", reason });
+            }
+        }
+        let scene = Scene { own: own.as_ref(), ..self.scene() };
+        let place = Hidden { tokenizer, scene, haystack: scene.load()? };
         cells.iter().map(|cell| self.sample(&place, cell, seed)).collect()
     }
 }
@@ -141,7 +194,8 @@ impl Needle {
     fn scene(&self) -> Scene<'_> {
         Scene {
             task: TASK,
-            form: self.form,
+            form: &self.form,
+            own: None,
             key: self.key_type,
             value: self.value_type,
             source: &self.haystack,
@@ -174,7 +228,9 @@ impl Needle {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scene<'a> {
     pub(super) task: &'static str,
-    pub(super) form: NeedleForm,
+    pub(super) form: &'a NeedleForm,
+    /// The texts of a form that is a file.
+    pub(super) own: Option<&'a Form>,
     pub(super) key: Kind,
     pub(super) value: Kind,
     pub(super) source: &'a Source,
@@ -184,8 +240,13 @@ impl Scene<'_> {
     /// What a label says of it.
     pub(super) fn suffix(&self) -> String {
         let mut suffix = String::new();
-        if self.form == NeedleForm::Ruler {
-            suffix += "-ruler";
+        match self.form {
+            NeedleForm::Short => {}
+            NeedleForm::Ruler => suffix += "-ruler",
+            NeedleForm::File(path) => {
+                let stem = path.file_stem().unwrap_or_default();
+                suffix += &format!("-{}", stem.to_string_lossy());
+            }
         }
         if self.key != Kind::Words {
             suffix += &format!("-{}-keys", self.key.noun());
@@ -210,8 +271,11 @@ impl Scene<'_> {
     /// `many` answers are asked for.
     fn introduction(&self, many: bool) -> String {
         let noun = self.value.noun();
+        if let Some(own) = self.own {
+            return own.introduction().0;
+        }
         match self.form {
-            NeedleForm::Short => ember::introduction(noun),
+            NeedleForm::Short | NeedleForm::File(_) => ember::introduction(noun),
             NeedleForm::Ruler if many => format!(
                 "Some special magic {noun}s are hidden within the following text. Make sure to memorize it. I will \
                  quiz you about the {noun}s afterwards."
@@ -223,10 +287,21 @@ impl Scene<'_> {
         }
     }
 
+    /// Whether the text begins with a line break, which the introduction lacks.
+    fn breaks_line(&self) -> bool {
+        match self.own {
+            Some(own) => !own.line_break().is_empty(),
+            None => *self.form == NeedleForm::Ruler,
+        }
+    }
+
     fn needle(&self, key: &str, value: &str) -> String {
         let noun = self.value.noun();
+        if let Some(own) = self.own {
+            return own.needle(key, value);
+        }
         match self.form {
-            NeedleForm::Short => ember::needle(noun, key, value),
+            NeedleForm::Short | NeedleForm::File(_) => ember::needle(noun, key, value),
             NeedleForm::Ruler => {
                 let before = if self.source.in_lines() { "\n" } else { " " };
                 format!("{before}One of the special magic {noun}s for {key} is: {value}.")
@@ -237,11 +312,11 @@ impl Scene<'_> {
     fn question(&self, keys: &str, many: bool) -> String {
         let noun = self.value.noun();
         match self.form {
-            NeedleForm::Short if many => format!(
+            NeedleForm::Short | NeedleForm::File(_) if many => format!(
                 "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
                  magic {noun}s are"
             ),
-            NeedleForm::Short => ember::question(noun, keys),
+            NeedleForm::Short | NeedleForm::File(_) => ember::question(noun, keys),
             NeedleForm::Ruler if many => format!(
                 "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
                  magic {noun}s for {keys} mentioned in the provided text are"
@@ -309,7 +384,16 @@ impl Hidden<'_> {
         let references: Vec<String> =
             asked.iter().flat_map(|pair| pair.values.iter().cloned()).collect();
         let many = references.len() > 1;
-        let text = self.scene.question(&enumerate(&keys), many);
+        let (text, answer) = match (self.scene.own, &keys[..], &references[..]) {
+            (Some(own), [key], [value]) => {
+                let asked = own.asked(key, value);
+                (asked.question, asked.answer)
+            }
+            _ => {
+                let answer = references.first().cloned().unwrap_or_default();
+                (self.scene.question(&enumerate(&keys), many), answer)
+            }
+        };
         let question = self.tokenizer.encode(&text, false)?;
         let list = || {
             let values =
@@ -317,15 +401,14 @@ impl Hidden<'_> {
             values.collect::<Vec<_>>().join(",")
         };
         let (tokens, max_new_tokens, metric) = match self.scene.form {
-            NeedleForm::Short if !many => {
-                let answer =
-                    assemble::continuation(self.tokenizer, &text, &question, &references[0])?;
+            NeedleForm::Short | NeedleForm::File(_) if !many => {
+                let answer = assemble::continuation(self.tokenizer, &text, &question, &answer)?;
                 let room = answer.len();
                 (Some(answer), room, Metric::ExactMatch)
             }
             form => {
                 // RULER generates 128 tokens.
-                let least = if form == NeedleForm::Ruler { 128 } else { 16 };
+                let least = if *form == NeedleForm::Ruler { 128 } else { 16 };
                 let right = self.tokenizer.encode(&list(), false)?.len();
                 (None, answer_room(least, right), Metric::Contains)
             }
@@ -371,7 +454,7 @@ impl Hidden<'_> {
         };
         match haystack {
             // RULER's introduction ends without a line break: the text brings it.
-            Some(haystack) if scene.form == NeedleForm::Ruler => {
+            Some(haystack) if scene.breaks_line() => {
                 let breaks = std::iter::once("\n").chain(std::iter::repeat(""));
                 let pieces = haystack.pieces(text).zip(breaks);
                 let pieces = pieces.map(|(piece, before)| format!("{before}{piece}"));
