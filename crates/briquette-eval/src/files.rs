@@ -76,6 +76,9 @@ fn replace(path: &Path, fill: impl FnOnce(&mut NamedTempFile) -> io::Result<()>)
 /// [`Error::Write`].
 pub(crate) fn check(path: &Path) -> Result<()> {
     match fs::metadata(path) {
+        Err(_) if path.is_symlink() => {
+            Err(failed(path, "it is a link to a file that is not there"))
+        }
         Ok(found) if found.is_dir() => Err(failed(path, "it is a folder")),
         Ok(found) if found.is_file() && found.permissions().readonly() => {
             Err(failed(path, "it is read-only"))
@@ -105,7 +108,7 @@ pub(crate) fn check_dir(dir: &Path) -> Result<()> {
 /// # Errors
 /// [`Error::Write`].
 pub(crate) fn check_new(path: &Path) -> Result<()> {
-    if path.exists() { check(path) } else { check_dir(&folder(path)) }
+    if path.exists() || path.is_symlink() { check(path) } else { check_dir(&folder(path)) }
 }
 
 /// What a folder of a run holds to be read.

@@ -45,7 +45,10 @@ fn policies_are_listed_for_people_and_programs() {
     }
     assert!(table.contains("Li et al., 2024"), "{table}");
     let listed = read_json(&json);
-    assert!(listed.as_array().unwrap().iter().any(|method| method["name"] == "snapkv"), "{listed}");
+    assert!(
+        listed["methods"].as_array().unwrap().iter().any(|method| method["name"] == "snapkv"),
+        "{listed}"
+    );
 
     let stdout: Value = serde_json::from_str(&stdout(&["policies", "--json", "-"])).unwrap();
     assert_eq!(stdout, listed);

@@ -6,6 +6,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use briquette::{Budget, Policy};
+
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/ember-7m");
 
 /// Runs a command in the folder `dir`.
@@ -62,7 +64,8 @@ fn place() -> tempfile::TempDir {
         "name = \"n\"\nbudgets = [48]\n[[models]]\ndir = \"m\"\n[[policies]]\nfile = \"p.toml\"\n";
     let task = "[[tasks.perplexity]]\nprompt = 48\ntokens = 2\n";
     fs::write(at("run.toml"), format!("{head}{task}")).unwrap();
-    fs::write(at("p.toml"), "method = \"tova\"\nbudget = 48\n").unwrap();
+    let policy = Policy::tova(Budget::Tokens(48)).to_toml().unwrap();
+    fs::write(at("p.toml"), policy).unwrap();
     fs::write(at("t.txt"), "It was a bright cold day in April. ".repeat(40)).unwrap();
     fs::write(at("notes"), "mine").unwrap();
     fs::write(at("notes.toml"), "mine = 1").unwrap();
@@ -124,6 +127,7 @@ fn a_file_that_is_read_is_never_an_output() {
 #[test]
 fn two_outputs_are_two_files() {
     let dir = place();
+    fs::create_dir(dir.path().join("ro")).unwrap();
     for line in [
         format!("{COMPRESS} --out x --json x"),
         format!("{COMPRESS} --out x --json ./x"),

@@ -293,7 +293,7 @@ fn a_dry_run_counts_and_writes_nothing() {
     let shares: Value =
         serde_json::from_str(&place.run("out", &["--dry-run", "--json", "-"])).unwrap();
     let sum = |key: &str| -> u64 {
-        shares.as_array().unwrap().iter().map(|share| share[key].as_u64().unwrap()).sum()
+        shares["shares"].as_array().unwrap().iter().map(|share| share[key].as_u64().unwrap()).sum()
     };
     assert_eq!(sum("units"), SMALL_LINES as u64 - 1);
     assert_eq!(sum("left"), sum("units"));
@@ -303,8 +303,13 @@ fn a_dry_run_counts_and_writes_nothing() {
     // Together the shards are the whole.
     let units = |shard: &str| -> u64 {
         let json = place.run("out", &["--dry-run", "--shard", shard, "--json", "-"]);
-        let shares: Vec<Value> = serde_json::from_str(&json).unwrap();
-        shares.iter().map(|share| share["units"].as_u64().unwrap()).sum()
+        let found: Value = serde_json::from_str(&json).unwrap();
+        found["shares"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|share| share["units"].as_u64().unwrap())
+            .sum()
     };
     assert_eq!(units("1/2") + units("2/2"), sum("units"));
 }
@@ -376,7 +381,8 @@ fn the_run_files_of_the_book_can_be_read() {
 fn the_committed_run_is_what_its_page_says() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../runs/five-policies.toml");
     let shares = stdout(&["run", file, "--dry-run", "--json", "-"]);
-    let shares: Vec<Value> = serde_json::from_str(&shares).unwrap();
+    let found: Value = serde_json::from_str(&shares).unwrap();
+    let shares = found["shares"].as_array().unwrap();
     let units = |task: &str, policy: &str| -> u64 {
         let here = shares.iter().filter(|one| one["task"] == task && one["policy"] == policy);
         here.map(|share| share["units"].as_u64().unwrap()).sum()

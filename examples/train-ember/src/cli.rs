@@ -457,7 +457,6 @@ fn trained(out: &Path, device: &Device) -> Result<(Layout, Parameters)> {
 }
 
 fn draw(out: &Path) -> Result<()> {
-    let [svg, png] = plot(&read_log(out)?, out, "training")?;
-    println!("{}\n{}", svg.display(), png.display());
+    println!("{}", plot(&read_log(out)?, out, "training")?.display());
     Ok(())
 }

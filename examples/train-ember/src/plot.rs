@@ -6,20 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
-use plotters::{
-    coord::Shift,
-    prelude::*,
-    style::{FontStyle, register_font},
-};
+use anyhow::{Context, Result, ensure};
+use plotters::{coord::Shift, prelude::*};
 
 use crate::Line;
 
-/// The name a viewer of an SVG understands; in a PNG it is the font registered under it.
 const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (900, 880);
-/// Pixels of a PNG for one unit, so that text is sharp on dense screens.
-const PNG_SCALE: u32 = 2;
 /// Units of a marked measurement.
 const POINT: u32 = 2;
 
@@ -30,27 +23,21 @@ const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const ORANGE: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 const GREEN: RGBColor = RGBColor(0x00, 0x9e, 0x73);
 
-/// Writes `DIR/STEM.svg` and `DIR/STEM.png`: loss, share of right answers and nats a token of the held-out text
+/// Writes `DIR/STEM.svg`: loss, share of right answers and nats a token of the held-out text
 /// against the tokens seen, with the stages told apart.
 ///
 /// # Errors
-/// If the log holds no step, or a file cannot be written.
-pub fn plot(lines: &[Line], dir: &Path, stem: &str) -> Result<[PathBuf; 2]> {
+/// If the log holds no step, or the file cannot be written.
+pub fn plot(lines: &[Line], dir: &Path, stem: &str) -> Result<PathBuf> {
     let course = Course::new(lines)?;
-    register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT)
-        .map_err(|_| anyhow!("the built-in font cannot be read"))?;
     let svg = dir.join(format!("{stem}.svg"));
-    let png = dir.join(format!("{stem}.png"));
-    let failed = |path: &Path| format!("{} cannot be drawn", path.display());
     course
-        .draw(&SVGBackend::new(&svg, SIZE).into_drawing_area(), 1)
-        .with_context(|| failed(&svg))?;
-    let size = (SIZE.0 * PNG_SCALE, SIZE.1 * PNG_SCALE);
-    course
-        .draw(&BitMapBackend::new(&png, size).into_drawing_area(), PNG_SCALE)
-        .with_context(|| failed(&png))?;
-    Ok([svg, png])
+        .draw(&SVGBackend::new(&svg, SIZE).into_drawing_area())
+        .with_context(|| format!("{} cannot be drawn", svg.display()))?;
+    Ok(svg)
 }
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A number at so many million tokens.
 type Points = Vec<(f64, f64)>;
@@ -136,43 +123,32 @@ impl Course {
         ]
     }
 
-    fn draw<DB: DrawingBackend>(&self, area: &DrawingArea<DB, Shift>, scale: u32) -> Result<()>
-    where
-        DB::ErrorType: 'static,
-    {
+    fn draw(&self, area: &Area<'_>) -> Result<()> {
         area.fill(&WHITE)?;
         let parts = area.split_evenly((3, 1));
         for (panel, part) in self.panels().iter().zip(&parts) {
-            self.panel(panel, part, scale)?;
+            self.panel(panel, part)?;
         }
         area.present()?;
         Ok(())
     }
 
-    fn panel<DB: DrawingBackend>(
-        &self,
-        panel: &Panel<'_>,
-        area: &DrawingArea<DB, Shift>,
-        scale: u32,
-    ) -> Result<()>
-    where
-        DB::ErrorType: 'static,
-    {
+    fn panel(&self, panel: &Panel<'_>, area: &Area<'_>) -> Result<()> {
         let text = |size: u32, color: &'static RGBColor| {
-            TextStyle::from((FONT, size * scale).into_font()).color(color)
+            TextStyle::from((FONT, size).into_font()).color(color)
         };
         let mut chart = ChartBuilder::on(area)
             .caption(&panel.heading, text(17, &INK))
-            .margin(10 * scale)
-            .margin_right(24 * scale)
-            .x_label_area_size(44 * scale)
-            .y_label_area_size(52 * scale)
+            .margin(10)
+            .margin_right(24)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
             .build_cartesian_2d(0.0..self.end.max(1e-9), panel.range.clone())?;
         chart
             .configure_mesh()
-            .bold_line_style(GRID.stroke_width(scale))
+            .bold_line_style(GRID.stroke_width(1))
             .light_line_style(TRANSPARENT)
-            .axis_style(GREY.stroke_width(scale))
+            .axis_style(GREY.stroke_width(1))
             .label_style(text(14, &INK))
             .axis_desc_style(text(14, &INK))
             .x_desc("million tokens")
@@ -182,25 +158,18 @@ impl Course {
             .draw()?;
         for (stage, from) in &self.stages {
             let ends = [(*from, panel.range.start), (*from, panel.range.end)];
-            chart.draw_series(DashedLineSeries::new(
-                ends,
-                4 * scale,
-                4 * scale,
-                GREY.stroke_width(scale),
-            ))?;
-            let offset = (4 * scale as i32, 2 * scale as i32);
+            chart.draw_series(DashedLineSeries::new(ends, 4, 4, GREY.stroke_width(1)))?;
+            let offset = (4, 2);
             let label = EmptyElement::at(ends[1])
                 + Text::new(format!("stage {stage}"), offset, text(12, &GREY));
             chart.draw_series(std::iter::once(label))?;
         }
         for &(name, points, color, marked) in &panel.series {
-            let style = color.stroke_width(2 * scale);
+            let style = color.stroke_width(2);
             let line = chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
-            line.label(name).legend(move |(x, y)| {
-                PathElement::new([(x, y), (x + 18 * scale as i32, y)], style)
-            });
+            line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
             if marked {
-                let point = |at: &(f64, f64)| Circle::new(*at, POINT * scale, color.filled());
+                let point = |at: &(f64, f64)| Circle::new(*at, POINT, color.filled());
                 chart.draw_series(points.iter().map(point))?;
             }
         }
@@ -208,8 +177,8 @@ impl Course {
             chart
                 .configure_series_labels()
                 .position(SeriesLabelPosition::LowerRight)
-                .margin(12 * scale)
-                .legend_area_size(26 * scale)
+                .margin(12)
+                .legend_area_size(26)
                 .label_font(text(14, &INK))
                 .background_style(WHITE.mix(0.9))
                 .draw()?;
@@ -269,9 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn both_files_are_drawn() {
+    fn a_log_is_drawn() {
         let dir = tempfile::tempdir().unwrap();
-        let [svg, png] = plot(&log(), dir.path(), "training").unwrap();
+        let svg = plot(&log(), dir.path(), "training").unwrap();
         let svg = std::fs::read_to_string(svg).unwrap();
         for text in [
             "Training loss",
@@ -284,10 +253,6 @@ mod tests {
         }
         // The chart's three lines and four points are there.
         assert!(svg.matches("<polyline").count() >= 5 && svg.matches("<circle").count() == 4);
-        let png = std::fs::read(png).unwrap();
-        assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
-        let number = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
-        assert_eq!((number(16), number(20)), (2 * SIZE.0, 2 * SIZE.1));
         // Nothing is drawn where nothing can be written.
         assert!(plot(&log(), &dir.path().join("missing"), "training").is_err());
     }

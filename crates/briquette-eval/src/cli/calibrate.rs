@@ -62,7 +62,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     let inputs = [args.model.inputs(), args.haystack.inputs(), args.text.clone()].concat();
     let mut gate = args.output.gate_as(Mark::Profile, inputs)?;
-    gate.file(&args.out, Mark::Profile)?;
+    gate.new_file(&args.out, Mark::Profile)?;
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
     let name = loaded.name();

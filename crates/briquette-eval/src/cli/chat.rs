@@ -128,7 +128,7 @@ struct Chat<'a> {
 
 impl Chat<'_> {
     /// The policy and its budget.
-    fn holds(&self) -> String {
+    fn describe(&self) -> String {
         match self.policy.budget() {
             Some(budget) => format!("{} with a budget of {budget}", self.label),
             None => self.label.clone(),

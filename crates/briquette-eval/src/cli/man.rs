@@ -28,7 +28,7 @@ pub(super) fn run(args: Args, command: Command) -> Result<()> {
     let failed = || format!("cannot write the manual into {}", dir.display());
     let pages = pages(command).with_context(failed)?;
     let mut gate = args.force.gate([]);
-    pages.iter().try_for_each(|(name, _)| gate.file(&dir.join(name), Mark::Manual))?;
+    pages.iter().try_for_each(|(name, _)| gate.new_file(&dir.join(name), Mark::Manual))?;
     fs::create_dir_all(&dir).with_context(failed)?;
     pages.iter().try_for_each(|(name, page)| files::write(&dir.join(name), page))?;
     stdout(&format!("the manual is in {}\n", dir.display()))

@@ -11,7 +11,7 @@ use serde::Serialize;
 use briquette::ops::Fallback;
 
 use super::output_gate::{Mark, OutputGate};
-use crate::files;
+use crate::{files, report::Marked};
 
 /// How much is said on stderr beside errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,14 +63,6 @@ impl ForceArgs {
     }
 }
 
-/// A result with the mark by which its file is known.
-#[derive(Serialize)]
-struct Marked<'a, T> {
-    written_by: &'static str,
-    #[serde(flatten)]
-    result: &'a T,
-}
-
 impl OutputArgs {
     fn json_on_stdout(&self) -> bool {
         self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
@@ -97,8 +89,7 @@ impl OutputArgs {
 
     /// Writes a result as JSON, if it was asked for, and the text for people.
     pub(super) fn write(&self, human: &str, result: &impl Serialize) -> Result<()> {
-        let written_by = concat!("briquette ", env!("CARGO_PKG_VERSION"));
-        self.write_plain(human, &Marked { written_by, result })
+        self.write_plain(human, &Marked::new(result))
     }
 
     /// As [`write`](Self::write), without the mark. Files come first, so that they are there also when nobody reads the

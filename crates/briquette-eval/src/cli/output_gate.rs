@@ -83,6 +83,15 @@ impl OutputGate {
     /// [`Error::OutputIsInput`], [`Error::OutputTwice`], [`Error::OutputForeign`], and [`Error::Write`] for what cannot be
     /// written, such as a link to nothing.
     pub(super) fn file(&mut self, path: &Path, mark: Mark) -> Result<()> {
+        files::check(path)?;
+        self.new_file(path, mark)
+    }
+
+    /// Checks a file whose folder is made when it is written.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file).
+    pub(super) fn new_file(&mut self, path: &Path, mark: Mark) -> Result<()> {
         self.check(path, carries(path, mark))
     }
 
@@ -104,7 +113,10 @@ impl OutputGate {
         files::check_dir(&folder)?;
         let own = carries(&folder.join("tables.md"), Mark::Tables);
         self.present(&folder, own, &["report.csv", "tables.md", "*.svg", "*.png"])?;
-        self.file(page.unwrap_or(&dir.join("report.html")), Mark::Page)
+        match page {
+            Some(page) => self.file(page, Mark::Page),
+            None => self.new_file(&dir.join("report.html"), Mark::Page),
+        }
     }
 
     /// Checks files of these names that are there; `*` stands for any beginning.
@@ -121,10 +133,6 @@ impl OutputGate {
     }
 
     fn check(&mut self, path: &Path, own: bool) -> Result<()> {
-        if path.is_symlink() && !path.exists() {
-            let message = "it is a link to a file that is not there".into();
-            return Err(Error::Write { path: path.into(), message });
-        }
         files::check_new(path)?;
         let found = fs::metadata(path).ok();
         // Pipes and devices keep nothing that could be lost.
@@ -132,7 +140,7 @@ impl OutputGate {
             return Ok(());
         }
         let same = |other: &PathBuf| {
-            is_same_file(path, other).unwrap_or_else(|_| absolute(path) == absolute(other))
+            is_same_file(path, other).unwrap_or_else(|_| whole(path) == whole(other))
         };
         if self.outputs.iter().any(same) {
             return Err(Error::OutputTwice { path: path.into() });
@@ -154,8 +162,13 @@ fn carries(path: &Path, mark: Mark) -> bool {
     read.is_ok() && mark.is_on(&head)
 }
 
-/// The path with its folder as it is on the disk.
-fn absolute(path: &Path) -> Option<PathBuf> {
-    let folder = files::folder(path).canonicalize().ok()?;
-    Some(folder.join(path.file_name()?))
+/// The path from the root on, without links as far as it is on the disk.
+fn whole(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let path = files::joined(Path::new(""), &path);
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    there.map_or_else(
+        || path.clone(),
+        |(above, real)| real.join(path.strip_prefix(above).unwrap_or(&path)),
+    )
 }

@@ -87,7 +87,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         args.text.inputs(),
         policy::inputs(&args.policies),
     ];
-    args.output.gate(inputs.concat())?.file(&args.out, Mark::Tuned)?;
+    args.output.gate(inputs.concat())?.new_file(&args.out, Mark::Tuned)?;
     let mut candidates = candidates(&args.policies)?;
     let loaded = args.model.load()?;
     let name = loaded.name();

@@ -13,8 +13,23 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
     files::write(path, text)
 }
 
-pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| failed(path, error))?;
+/// A result with the mark by which its file is known.
+#[derive(Serialize)]
+pub(crate) struct Marked<'a, T> {
+    written_by: &'static str,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+impl<'a, T> Marked<'a, T> {
+    pub(crate) fn new(result: &'a T) -> Self {
+        Self { written_by: concat!("briquette ", env!("CARGO_PKG_VERSION")), result }
+    }
+}
+
+pub(super) fn write_json(path: &Path, result: &impl Serialize) -> Result<()> {
+    let text =
+        serde_json::to_string_pretty(&Marked::new(result)).map_err(|error| failed(path, error))?;
     write_text(path, &(text + "\n"))
 }
 

@@ -19,6 +19,7 @@ mod weak;
 pub use compare::CompareReport;
 pub use environment::Environment;
 pub use fidelity::{FidelityReport, FidelityRow, FidelitySummary};
+pub(crate) use files::Marked;
 pub use mask::MaskReport;
 pub(crate) use methods::{methods, methods_are_cut};
 pub use needle::{Cell, Entry, NeedleReport, Settings};
