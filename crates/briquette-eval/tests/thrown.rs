@@ -198,11 +198,17 @@ fn configurations_tokenizers_and_templates() {
     throw("tokenizer", &seed, at(dir.path(), "tokenizer.json", load));
     let template =
         "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}";
-    throw("chat template", template.as_bytes(), |bytes| {
-        let message = [briquette_models::ChatMessage::new("user", "hello")];
-        ChatTemplate::new(text(bytes), Some("<s>".into()), None)
-            .is_ok_and(|template| template.render(&message, true).is_ok())
-    });
+    // Numbers and texts that filters and loops multiply.
+    let filters = "{% for m in messages %}{% for i in range(9) %}{{ '%5s' | format(m.role) }}{{ [1, 2] | join('-') }}\
+                   {{ [1, 2, 3] | slice(2) | list | length }}{{ [1, 2, 3] | batch(2, 0) | list | length }}\
+                   {{ 'ab' * 3 }}{{ not not (1 + 2) }}{% endfor %}{% endfor %}";
+    for (name, template) in [("chat template", template), ("chat template of filters", filters)] {
+        throw(name, template.as_bytes(), |bytes| {
+            let message = [briquette_models::ChatMessage::new("user", "hello")];
+            ChatTemplate::new(text(bytes), Some("<s>".into()), None)
+                .is_ok_and(|template| template.render(&message, true).is_ok())
+        });
+    }
 }
 
 /// A whole checkpoint of one layer, with nothing but zeros.

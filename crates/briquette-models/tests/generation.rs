@@ -4,9 +4,12 @@ mod tiny;
 
 use std::ops::ControlFlow;
 
-use briquette::{Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule};
+use briquette::{
+    Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule, position::PositionEncoding,
+};
 use briquette_models::{
-    Error, GenerateOptions, Interrupt, Model, generate, generate_batch, generate_until, prefill,
+    Attend, Error, GenerateOptions, Interrupt, Model, generate, generate_batch, generate_until,
+    prefill,
 };
 use burn::tensor::{Int, Tensor, TensorData};
 use serde_json::json;
@@ -288,4 +291,32 @@ fn an_interrupt_stops_between_chunks_and_tokens_and_leaves_the_cache() {
     let next = host(next);
     let best = (0..next.len()).max_by(|a, b| next[*a].total_cmp(&next[*b])).unwrap();
     assert_eq!(best as u32, expected.tokens[3]);
+}
+
+#[test]
+fn an_interrupt_stops_between_layers() {
+    /// Sets the flag in the first layer, and counts layers.
+    struct Interrupting(KvCache, Interrupt, usize);
+
+    impl Attend for Interrupting {
+        fn attend(
+            &mut self,
+            layer: usize,
+            queries: Tensor<4>,
+            keys: Tensor<4>,
+            values: Tensor<4>,
+            encoding: &dyn PositionEncoding,
+        ) -> briquette::Result<Tensor<4>> {
+            self.1.set();
+            self.2 += 1;
+            self.0.attend(layer, queries, keys, values, encoding)
+        }
+    }
+
+    let interrupt = Interrupt::new();
+    let model = Tiny::new().load().with_interrupt(interrupt.clone());
+    let mut attend = Interrupting(cache(&model), interrupt, 0);
+    let error = model.forward_last_through(row(&prompt(3, 24)), &mut attend).unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    assert_eq!(attend.2, 1);
 }
