@@ -38,6 +38,8 @@ pub struct KvCache {
     pub(super) reach: usize,
     /// The positions that the encoding of the last call has, if they end.
     pub(super) max_positions: Option<usize>,
+    /// Whether queries and keys of the last call came rotated.
+    pub(super) rotated: bool,
     /// The state that a failed step goes back to.
     pub(super) under_way: UnderWay,
 }
@@ -89,6 +91,7 @@ impl KvCache {
             positions: None,
             reach: 0,
             max_positions: None,
+            rotated: false,
             under_way: UnderWay::default(),
         })
     }
@@ -166,6 +169,7 @@ impl KvCache {
         check(layer, &new, self.shape, &self.device, self.batch)?;
         check_encoding(encoding, &self.policy, self.shape, &self.device)?;
         self.max_positions = encoding.max_positions();
+        self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
         let arrival = self.layers[layer].progress().arrive(layer, batch, columns)?;
         let positions = self.positions(&arrival, batch);
