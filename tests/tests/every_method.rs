@@ -2,8 +2,8 @@
 //! device of the build.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, KvCache, Policy, PrefillCompression, Prompt, Schedule,
-    position::RotaryEmbedding,
+    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, PrefillCompression, Prompt, Schedule,
+    position::{PositionEncoding, RotaryEmbedding, Rotated},
     reduce::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Sigma},
 };
 use briquette_tests::{
@@ -12,7 +12,7 @@ use briquette_tests::{
     inputs::Noise,
     profiles::profile,
 };
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 const SHAPE: CacheShape = CacheShape { layers: 3, query_heads: 4, kv_heads: 2, head_dim: 16 };
 const BUDGET: usize = 48;
@@ -38,7 +38,7 @@ type Qkv = (Tensor<4>, Tensor<4>, Tensor<4>);
 /// Tokens of all layers: the same for the same seed on every device.
 struct Tokens {
     layers: Vec<Qkv>,
-    rope: RotaryEmbedding,
+    encoding: Box<dyn PositionEncoding>,
 }
 
 impl Tokens {
@@ -49,7 +49,22 @@ impl Tokens {
             .map(|_| (random(shape.query_heads), random(shape.kv_heads), random(shape.kv_heads)))
             .collect();
         let rope = RotaryEmbedding::new(shape.head_dim, 1024, 10_000.0, device).unwrap();
-        Self { layers, rope }
+        Self { layers, encoding: Box::new(rope) }
+    }
+
+    /// The same, rotated by the model: so many columns of each row are padding, and the token behind them stands at 0.
+    fn rotated(&self, padding: &[usize]) -> Self {
+        let [rows, _, tokens, _] = self.layers[0].0.dims();
+        let of_row = |padding: &usize| {
+            let padding = *padding as i64;
+            (0..tokens as i64).map(move |column| (column - padding).max(-1))
+        };
+        let positions: Vec<i64> = padding.iter().flat_map(of_row).collect();
+        let positions = TensorData::new(positions, [rows, 1, tokens]);
+        let positions = Tensor::from_data(positions, &self.layers[0].0.device());
+        let turn = |x: &Tensor<4>| self.encoding.encode(x.clone(), positions.clone());
+        let layers = self.layers.iter().map(|(q, k, v)| (turn(q), turn(k), v.clone())).collect();
+        Self { layers, encoding: Box::new(Rotated) }
     }
 
     /// Gives the cache the tokens `from..to` of some rows. Returns the output of every layer.
@@ -66,9 +81,14 @@ impl Tokens {
             .iter()
             .enumerate()
             .map(|(layer, (q, k, v))| {
-                cache.attend(layer, cut(q), cut(k), cut(v), &self.rope).unwrap_or_else(|error| {
-                    panic!("{}, layer {layer}, tokens {from}..{to}: {error}", cache.policy().name())
-                })
+                cache.attend(layer, cut(q), cut(k), cut(v), &*self.encoding).unwrap_or_else(
+                    |error| {
+                        panic!(
+                            "{}, layer {layer}, tokens {from}..{to}: {error}",
+                            cache.policy().name()
+                        )
+                    },
+                )
             })
             .collect()
     }
@@ -272,6 +292,73 @@ fn batches_and_chunks_change_nothing() {
             }
         }
     }
+}
+
+/// Methods that need queries or keys before they are rotated.
+const NEED_UNROTATED: [&str; 8] = [
+    "streaming-llm",
+    "ems",
+    "ems-pyramidkv",
+    "expected-attention",
+    "expected-attention-adakv",
+    "capkv",
+    "ems-needle",
+    "triattention",
+];
+
+/// A model that rotates queries and keys itself keeps the tokens and has the outputs of one that leaves it to the cache, or is
+/// told that the method needs them before.
+#[test]
+fn queries_and_keys_may_come_rotated() {
+    let padding = [0, 33];
+    for backend in backends() {
+        let device = &backend.device;
+        let tokens = Tokens::new(9, SHAPE, 2, 150, device);
+        let rotated = tokens.rotated(&padding);
+        let all = if backend.is_quick() { names() } else { names_for(&backend) };
+        for name in all {
+            let what = format!("{name}, {}", backend.name);
+            let policy = || policy(&name, Budget::Tokens(BUDGET), SHAPE);
+            let new = || {
+                let mut cache = KvCache::new(SHAPE, policy(), device).unwrap();
+                cache.begin_prompt(Prompt::new(120).left_padding(padding.to_vec())).unwrap();
+                cache
+            };
+            if NEED_UNROTATED.contains(&name.as_str()) {
+                let (mut cache, (q, k, v)) = (new(), rotated.layers[0].clone());
+                let needs = policy().needs_unrotated().unwrap();
+                let error = cache.attend(0, q, k, v, &Rotated).unwrap_err();
+                let text = error.to_string();
+                assert!(matches!(error, Error::RotatedKeys { .. }), "{what}: {error:?}");
+                assert!(text.contains(&name) && text.contains(needs), "{what}: {text}");
+                assert!(cache.tokens_seen().iter().all(|&seen| seen == 0), "{what}");
+                continue;
+            }
+            let play = |tokens: &Tokens| {
+                let mut cache = new();
+                let mut outputs = numbers(tokens.give(&mut cache, 0..2, 0, 50));
+                outputs.extend(numbers(tokens.give(&mut cache, 0..2, 50, 120)));
+                for token in 120..150 {
+                    outputs.extend(numbers(tokens.give(&mut cache, 0..2, token, token + 1)));
+                }
+                let kept = |layer| cache.kept_positions(layer).unwrap();
+                (outputs, (0..SHAPE.layers).map(kept).collect::<Vec<_>>())
+            };
+            let [(expected, kept), (found, kept_rotated)] = [&tokens, &rotated].map(play);
+            assert_eq!(kept_rotated, kept, "{what}");
+            if backend.name == "flex" {
+                assert!(found == expected, "{what}");
+            }
+            assert_close(&found, &expected, 1e-5, &what);
+        }
+    }
+    let all = briquette::methods().into_iter().map(|method| method.name);
+    let need =
+        all.filter(|name| policy(name, Budget::Tokens(BUDGET), SHAPE).needs_unrotated().is_some());
+    let (mut need, mut expected) = (need.collect::<Vec<_>>(), NEED_UNROTATED.to_vec());
+    need.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(need, expected);
 }
 
 /// Multi-query and multi-head attention, and a second prompt on what is left of the first.

@@ -1,12 +1,14 @@
 //! Steps that are recorded and replayed give what launched ones give, bit for bit.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, KvCache, Policy, Prompt, Schedule, position::RotaryEmbedding,
+    Budget, CacheConfig, CacheShape, KvCache, Policy, Prompt, Schedule,
+    position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding, Rotated},
+    state::{Replay, StateTensor, StateVisitor},
 };
 use briquette_graph::{Error, StepGraph};
 use briquette_models::prefill;
 use briquette_tests::{
-    backends::{Backend, backends},
+    backends::{Backend, backends, host},
     in_one_pass,
     inputs::Noise,
     profiles::profile,
@@ -230,6 +232,30 @@ fn positions_end() {
                 assert_eq!(error, expected.to_string());
                 assert_eq!(steps.cache().tokens_seen()[0], COLUMNS + 10);
             }
+        }
+    }
+}
+
+/// A recording of a model that rotates queries and keys itself would repeat the position it was made at.
+#[test]
+fn rotated_keys_are_not_recorded() {
+    struct Blind;
+    impl StateVisitor for Blind {
+        fn tensor(&mut self, _: StateTensor<'_>) {}
+        fn number(&mut self, _: usize) {}
+    }
+    let device = host();
+    let x = |heads: usize| Tensor::<4>::zeros([ROWS, heads, 5, SHAPE.head_dim], &device);
+    let encodings: [(&dyn PositionEncoding, bool); 2] =
+        [(&NoPositionEncoding, true), (&Rotated, false)];
+    for (encoding, recorded) in encodings {
+        let mut cache = KvCache::new(SHAPE, Policy::full(), &device).unwrap();
+        for layer in 0..SHAPE.layers {
+            cache.attend(layer, x(4), x(2), x(2), encoding).unwrap();
+        }
+        match cache.visit_state(&mut Blind) {
+            Ok(()) => assert!(recorded, "{encoding:?}"),
+            Err(error) => assert!(!recorded && error.to_string().contains("Rotated"), "{error}"),
         }
     }
 }

@@ -4,7 +4,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, Schedule,
     allocate::{HeadAdaptive, Uniform},
     policy::PositionMode,
-    position::RotaryEmbedding,
+    position::{PositionEncoding, RotaryEmbedding, Rotated},
     score::{Critical, ReconstructionAttention, RereadAttention},
 };
 use briquette_tests::{
@@ -68,6 +68,23 @@ fn tensor(rows: &[&[Head]], device: &Device) -> Tensor<4> {
     }
     let data = TensorData::new(numbers, [rows.len(), rows[0].len(), columns, width]);
     Tensor::from_data(data, device)
+}
+
+/// Queries or keys of a model that rotates them itself: so many tokens of each row, the first of them at this position.
+fn rotated(
+    rope: &RotaryEmbedding,
+    x: &Tensor<4>,
+    first: [usize; 2],
+    tokens: [usize; 2],
+) -> Tensor<4> {
+    let [rows, _, columns, _] = x.dims();
+    let mut positions = Vec::new();
+    for (first, tokens) in first.into_iter().zip(tokens) {
+        positions.extend(std::iter::repeat_n(-1, columns - tokens));
+        positions.extend((first..first + tokens).map(|position| position as i64));
+    }
+    let positions = TensorData::new(positions, [rows, 1, columns]);
+    rope.encode(x.clone(), Tensor::from_data(positions, &x.device()))
 }
 
 /// All that is drawn: `[row][layer]`, and `[part][row][layer]`.
@@ -157,7 +174,8 @@ impl Drawn {
         (0..SHAPE.layers).map(of_layer).collect()
     }
 
-    /// A cache of the prompts, and what the second pass gave; outputs are compared on the way.
+    /// A cache of the prompts, and what the second pass gave; outputs are compared on the way. A policy that takes rotated
+    /// queries and keys runs on them beside it, and is given the same.
     fn play(&self, policy: Policy, device: &Device) -> (KvCache, Vec<Tensor<3>>) {
         let rope = RotaryEmbedding::new(SHAPE.head_dim, 64, THETA, device).unwrap();
         let weight = |layer| {
@@ -176,21 +194,35 @@ impl Drawn {
             let rows: Vec<&[Head]> = rows.iter().map(|row| &of(&row[layer])[..]).collect();
             tensor(&rows, device)
         };
+        let mut itself = cache.policy().needs_unrotated().is_none().then(|| cache.clone());
         for layer in 0..SHAPE.layers {
             let [q, k, v] = PARTS.map(|of| rows(&self.prompts, layer, of));
+            if let Some(itself) = &mut itself {
+                let [q, k] = [&q, &k].map(|x| rotated(&rope, x, [0, 0], LENGTHS));
+                itself.attend(layer, q, k, v.clone(), &Rotated).unwrap();
+            }
             cache.attend(layer, q, k, v, &rope).unwrap();
         }
         assert_eq!(cache.kept_by_head(1).unwrap(), [[11, 11], [7, 7]], "nothing yet");
 
         let mut pass = cache.reconstruction().unwrap().unwrap();
+        let mut its_pass = itself.as_ref().map(|cache| cache.reconstruction().unwrap().unwrap());
         for (number, (part, repeats)) in self.parts.iter().zip(REPEATS).enumerate() {
-            pass.begin(number * PART..(number + 1) * PART, &repeats).unwrap();
+            for pass in [Some(&mut pass), its_pass.as_mut()].into_iter().flatten() {
+                pass.begin(number * PART..(number + 1) * PART, &repeats).unwrap();
+            }
             for layer in 0..SHAPE.layers {
                 let hidden: Vec<Vec<Head>> =
                     part.iter().map(|row| vec![row[layer].hidden.clone()]).collect();
                 let hidden: Vec<&[Head]> = hidden.iter().map(Vec::as_slice).collect();
-                pass.hidden_states(&tensor(&hidden, device).squeeze_dim::<3>(1));
+                let hidden = tensor(&hidden, device).squeeze_dim::<3>(1);
                 let [q, k, v] = PARTS.map(|of| rows(part, layer, of));
+                if let Some(pass) = &mut its_pass {
+                    pass.hidden_states(&hidden);
+                    let [q, k] = [&q, &k].map(|x| rotated(&rope, x, LENGTHS, repeats));
+                    pass.attend(layer, q, k, v.clone(), &Rotated).unwrap();
+                }
+                pass.hidden_states(&hidden);
                 let found = heads(pass.attend(layer, q, k, v, &rope).unwrap());
                 for (row, found) in found.into_iter().enumerate() {
                     let padding = repeats.iter().max().unwrap() - repeats[row];
@@ -209,6 +241,10 @@ impl Drawn {
             }
         }
         let given = pass.finish();
+        for (found, expected) in its_pass.into_iter().flat_map(|pass| pass.finish()).zip(&given) {
+            let apart = (found - expected.clone()).abs().max().try_into_scalar::<f32>().unwrap();
+            assert!(apart < 1e-6, "rotated by the model: {apart} apart");
+        }
         assert_eq!(cache.tokens_seen(), LENGTHS, "a second pass leaves the cache as it is");
         (cache, given)
     }

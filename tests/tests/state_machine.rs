@@ -2,7 +2,8 @@
 //! that a call or a step that fails changes nothing.
 
 use briquette::{
-    Budget, CacheShape, Error, KvCache, Policy, Prompt, Schedule, position::NoPositionEncoding,
+    Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, Policy, Prompt, Schedule,
+    position::NoPositionEncoding,
 };
 use briquette_tests::{backends::host, in_one_pass, profiles::profile};
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -108,6 +109,12 @@ impl Numbers {
         let CacheShape { query_heads, kv_heads, head_dim, .. } = SHAPE;
         [query_heads, kv_heads, kv_heads].map(|heads| self.tensor([ROWS, heads, columns, head_dim]))
     }
+}
+
+/// A cache that checks every token for NaN.
+fn checked(shape: CacheShape, policy: Policy, device: &Device) -> KvCache {
+    let config = CacheConfig::default().with_input_check(InputCheck::Always);
+    KvCache::with_config(shape, policy, config, device).unwrap()
 }
 
 fn attend(
@@ -270,7 +277,7 @@ fn policies(shape: CacheShape) -> Vec<Policy> {
 fn play(policy: Policy, calls: &[Call]) {
     let device = host();
     let mut numbers = Numbers { device: device.clone(), next: calls.len() as u64 };
-    let mut cache = KvCache::new(SHAPE, policy, &device).unwrap();
+    let mut cache = checked(SHAPE, policy, &device);
     let mut plain = Plain::default();
     for call in calls {
         let before = state(&cache);
@@ -411,8 +418,8 @@ fn go(cache: &mut KvCache, step: &Torn, numbers: &mut Numbers) -> Result<Vec<f32
 fn tear(policy: Policy, steps: &[Torn]) {
     let device = host();
     let name = policy.name().to_owned();
-    let mut cache = KvCache::new(DEEP, policy.clone(), &device).unwrap();
-    let mut other = KvCache::new(DEEP, policy, &device).unwrap();
+    let mut cache = checked(DEEP, policy.clone(), &device);
+    let mut other = checked(DEEP, policy, &device);
     for (number, step) in steps.iter().enumerate() {
         let numbers = || Numbers { device: device.clone(), next: 77 + number as u64 };
         let place = format!("{name}, step {number}: {step:?}");

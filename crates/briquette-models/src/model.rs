@@ -253,7 +253,7 @@ impl Model {
             // To be able to go back would cost a copy of all that the policy writes over.
             return self.model.forward(tokens, &self.positions, cache, &Interrupt::new());
         }
-        cache.step(|cache| self.model.forward(tokens, &self.positions, cache, &self.interrupt))
+        cache.try_step(|cache| self.model.forward(tokens, &self.positions, cache, &self.interrupt))
     }
 
     /// Runs tokens that were checked before through the layers, for what `attend` sees of them.

@@ -44,7 +44,7 @@ fn logits(model: &Model, cache: &mut briquette::KvCache, ids: &[u32]) -> Result<
         Tensor::<2, Int>::from_data(TensorData::new(ids.to_vec(), [1, ids.len()]), &device());
     let run = |cache: &mut briquette::KvCache| model.forward(tokens, cache);
     // A prompt is a step already.
-    let logits = if ids.len() > 1 { run(cache) } else { cache.step(run) };
+    let logits = if ids.len() > 1 { run(cache) } else { cache.try_step(run) };
     Ok(logits?.try_into_vec_as()?)
 }
 

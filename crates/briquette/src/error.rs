@@ -195,6 +195,16 @@ pub enum Error {
         /// Positions the encoding holds.
         max: usize,
     },
+    /// A policy that needs queries or keys before they are rotated, of a model that rotates them itself.
+    #[error(
+        "policy `{policy}` {needs}, but queries and keys come rotated (`position::Rotated`): give `attend` the encoding instead, and take it out of the model"
+    )]
+    RotatedKeys {
+        /// The policy.
+        policy: String,
+        /// The reason that it needs them.
+        needs: &'static str,
+    },
     /// No method has this name.
     #[error("unknown method `{name}`; known: {known}")]
     UnknownMethod {

@@ -20,6 +20,10 @@ pub struct Observes {
     /// The queries since the last compression, before their positions are encoded. They are held in between: those of a
     /// prompt until it is complete, and decoded ones if the policy compresses in decoding.
     pub queries: bool,
+    /// The encoding of positions to come, for [`LayerView::queries_ahead`](crate::LayerView::queries_ahead) and
+    /// [`LayerView::mean_rotation`](crate::LayerView::mean_rotation). A model that rotates queries and keys itself has none to
+    /// give.
+    pub ahead: bool,
     /// Whether sums are held for each query head or for each kv head, where they are the mean of its group.
     pub heads: ObservedHeads,
     /// What the queries of a second pass over the prompt attend to, in which the model repeats it. Nothing is compressed
@@ -91,6 +95,11 @@ impl Observes {
         Self { queries: true, ..Self::default() }
     }
 
+    /// The encoding of positions to come.
+    pub fn ahead() -> Self {
+        Self { ahead: true, ..Self::default() }
+    }
+
     /// What the queries of a second pass attend to.
     pub fn repeat(repeat: Repeat) -> Self {
         Self { repeat: Some(repeat), ..Self::default() }
@@ -110,6 +119,7 @@ impl Observes {
             local: self.local.max(other.local),
             chunk: self.chunk.max(other.chunk),
             queries: self.queries || other.queries,
+            ahead: self.ahead || other.ahead,
             heads: self.heads.max(other.heads),
             repeat: self.repeat.or(other.repeat),
         }

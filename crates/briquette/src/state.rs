@@ -50,7 +50,7 @@ pub trait Replay {
     ///
     /// # Errors
     /// [`Error::Stage`](crate::Error::Stage) for stages that do not [make alike steps](crate::Policy::steps_alike), for an input check of every token,
-    /// which reads from the device, and for a store that does not say what it holds; [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
+    /// which reads from the device, for positions that the model encodes itself, and for a store that does not say what it holds; [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()>;
 
     /// The kind of the next decoded token: those that end a local window move its sums, and are of another kind.

@@ -47,15 +47,16 @@ impl Default for CacheConfig {
 }
 
 /// When queries, keys and values are checked for NaN and infinity, and scores for NaN when entries are selected. A
-/// check reads a few numbers back from the device, so on an accelerator it costs a decoded token a round trip a layer.
+/// check reads a few numbers back from the device: on an accelerator a round trip a layer, which a prompt does not notice and a
+/// decoded token does.
 ///
 /// Where scores are selected on the host, they are checked whatever is said here: they are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputCheck {
     /// In every call.
-    #[default]
     Always,
     /// While a prompt arrives.
+    #[default]
     Prompt,
     /// Never. What a NaN does is then up to the model; an entry whose score is NaN is evicted first.
     Never,

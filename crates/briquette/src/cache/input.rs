@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor};
 
 use super::{CacheConfig, config::is_cache_type, place::Projections, progress::Phase};
-use crate::{CacheShape, Error, Result};
+use crate::{CacheShape, Error, Policy, Result, position::PositionEncoding};
 
 /// Refuses what the cache was not made for: another layer, device, shape, type or `batch`.
 pub(super) fn check(
@@ -52,6 +52,21 @@ pub(super) fn check(
     match batch {
         Some(expected) if expected != rows => Err(Error::BatchChanged { expected, found: rows }),
         _ => Ok(()),
+    }
+}
+
+/// Refuses an encoding that is not for heads of this cache, and one that leaves out what the policy needs.
+pub(super) fn check_encoding(
+    encoding: &dyn PositionEncoding,
+    policy: &Policy,
+    shape: CacheShape,
+    device: &Device,
+) -> Result<()> {
+    encoding.check(shape.head_dim, device)?;
+    let needs = encoding.comes_rotated().then(|| policy.needs_unrotated()).flatten();
+    match needs {
+        Some(needs) => Err(Error::RotatedKeys { policy: policy.name().to_owned(), needs }),
+        None => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     before::UnderWay,
     ceiling,
     context::Context,
-    input::{check, check_finite},
+    input::{check, check_encoding, check_finite},
     layer::LayerCache,
     place::{Projections, place},
     progress::Arrival,
@@ -38,6 +38,8 @@ pub struct KvCache {
     pub(super) reach: usize,
     /// The positions that the encoding of the last call has, if they end.
     pub(super) max_positions: Option<usize>,
+    /// Whether queries and keys of the last call came rotated.
+    pub(super) rotated: bool,
     /// The state that a failed step goes back to.
     pub(super) under_way: UnderWay,
 }
@@ -89,6 +91,7 @@ impl KvCache {
             positions: None,
             reach: 0,
             max_positions: None,
+            rotated: false,
             under_way: UnderWay::default(),
         })
     }
@@ -128,7 +131,8 @@ impl KvCache {
     /// - `keys`, `values`: `[batch, kv_heads, new, head_dim]`
     /// - returns `[batch, query_heads, new, head_dim]`, of the type of the queries; zero at padding
     ///
-    /// Queries and keys come before their positions are encoded; `encoding` encodes them.
+    /// Queries and keys come before their positions are encoded; `encoding` encodes them. Where the model rotates them itself,
+    /// `encoding` is [`Rotated`](crate::position::Rotated).
     ///
     /// # Errors
     /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was before.
@@ -163,8 +167,9 @@ impl KvCache {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>> {
         check(layer, &new, self.shape, &self.device, self.batch)?;
-        encoding.check(self.shape.head_dim, &self.device)?;
+        check_encoding(encoding, &self.policy, self.shape, &self.device)?;
         self.max_positions = encoding.max_positions();
+        self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
         let arrival = self.layers[layer].progress().arrive(layer, batch, columns)?;
         let positions = self.positions(&arrival, batch);

@@ -4,7 +4,11 @@ use std::ops::Range;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData, activation::softmax};
 
-use super::{Entries, KvCache, Tracks, input::check, place::Projections};
+use super::{
+    Entries, KvCache, Tracks,
+    input::{check, check_encoding},
+    place::Projections,
+};
 use crate::{
     Error, Result,
     observes::Repeat,
@@ -178,7 +182,7 @@ impl Reconstruction<'_> {
         let cache = self.cache;
         let new = Projections { queries, keys, values };
         check(layer, &new, cache.shape, &cache.device, Some(self.seen.len()))?;
-        encoding.check(cache.shape.head_dim, &cache.device)?;
+        check_encoding(encoding, &cache.policy, cache.shape, &cache.device)?;
         let columns = new.queries.dims()[2];
         let Some(part) = self.part.as_ref().filter(|part| part.new == columns) else {
             return Err(

@@ -25,6 +25,9 @@ impl Replay for KvCache {
         if self.config.input_check.applies(false) {
             return Err(refused("cache", "input check", "reads every token back"));
         }
+        if self.rotated {
+            return Err(refused("cache", "Rotated", "leaves positions to the model"));
+        }
         if let Some((_, positions)) = &mut self.positions {
             visitor.tensor(StateTensor::Int3(positions));
         }

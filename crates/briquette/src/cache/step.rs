@@ -1,19 +1,51 @@
 //! A step of a model, which is taken back whole if it fails.
 
 use super::{KvCache, before::Before};
+use crate::Result;
 
 impl KvCache {
     /// Runs the calls of one step, such as those of all layers for one token or one chunk of a prompt, and takes all of
     /// them back if it fails: the cache then goes on as if the step had never been, in the layers before the one that failed
     /// too.
     ///
+    /// ```
+    /// # use briquette::{CacheShape, KvCache, Policy, position::NoPositionEncoding};
+    /// # use burn::tensor::Tensor;
+    /// # fn main() -> briquette::Result<()> {
+    /// # let device = briquette::device::open("flex")?;
+    /// # let shape = CacheShape { layers: 3, query_heads: 4, kv_heads: 2, head_dim: 16 };
+    /// # let mut cache = KvCache::new(shape, Policy::full(), &device)?;
+    /// # let x = |heads, new| Tensor::<4>::zeros([1, heads, new, 16], &device);
+    /// cache.step(|cache| {
+    ///     for layer in 0..3 {
+    ///         cache.attend(layer, x(4, 5), x(2, 5), x(2, 5), &NoPositionEncoding)?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A model does without it where an error ends the generation, or [`reset`](Self::reset) follows: each call of
+    /// [`attend`](Self::attend) takes itself back. It needs a step where the same cache goes on after an error, because the layers before
+    /// the one that failed have taken the tokens in.
+    ///
     /// The remembered layers share their buffers with the cache until the step ends. A call that only appends costs nothing
-    /// more. One that compresses costs a copy of what its layer held, and until the step ends that copy; a layer that is
-    /// called twice in one step is copied too. Room that was made for tokens of a failed step may stay.
+    /// more: prompts, and decoded tokens where the policy does not compress in decoding. A call that compresses costs a copy of what its
+    /// layer held, and until the step ends that copy; a layer that is called twice in one step is copied too. Room that was
+    /// made for tokens of a failed step may stay.
+    ///
+    /// # Errors
+    /// The error of `calls`. Where that is of another type, see [`try_step`](Self::try_step).
+    pub fn step<T>(&mut self, calls: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.try_step(calls)
+    }
+
+    /// The same for calls that fail with an error of the model's own.
     ///
     /// # Errors
     /// The error of `calls`.
-    pub fn step<T, E>(
+    pub fn try_step<T, E>(
         &mut self,
         calls: impl FnOnce(&mut Self) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {

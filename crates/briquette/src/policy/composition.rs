@@ -121,6 +121,21 @@ impl Policy {
         stages.and(Observes::window(self.store().window()))
     }
 
+    /// What it does that needs queries or keys before they are rotated; `None` if it runs on those of a model that rotates them
+    /// itself ([`Rotated`](crate::position::Rotated)).
+    pub fn needs_unrotated(&self) -> Option<&'static str> {
+        let observes = self.observes();
+        match self.positions {
+            PositionMode::InCache => Some("counts the positions of its entries anew in every call"),
+            PositionMode::Deferred => Some("compares keys before they are rotated"),
+            PositionMode::Written if observes.queries => {
+                Some("looks at queries before they are rotated")
+            }
+            PositionMode::Written if observes.ahead => Some("rotates queries to positions to come"),
+            PositionMode::Written => None,
+        }
+    }
+
     /// How the model repeats the prompt in a second pass, [which](crate::KvCache::reconstruction) such a policy compresses by;
     /// `None` if one pass is enough.
     pub fn repeat(&self) -> Option<Repeat> {

@@ -1,6 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-/// At which positions a cache encodes the entries it holds.
+/// At which positions a cache encodes the entries it holds. A model that rotates queries and keys itself
+/// ([`Rotated`](crate::position::Rotated)) has `Written` only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PositionMode {

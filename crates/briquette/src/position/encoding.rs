@@ -35,6 +35,12 @@ pub trait PositionEncoding: Debug + Send + Sync {
     /// One more than the highest position that can be encoded, or `None` if there is no end.
     fn max_positions(&self) -> Option<usize>;
 
+    /// Whether the model has rotated queries and keys before it hands them over, so that [`encode`](Self::encode) leaves them as
+    /// they are. Policies that need them before are then refused ([`Error::RotatedKeys`](crate::Error::RotatedKeys)).
+    fn comes_rotated(&self) -> bool {
+        false
+    }
+
     /// Checks that heads of `head_dim` channels on `device` can be encoded. A cache asks before every call.
     ///
     /// # Errors
@@ -106,7 +112,8 @@ pub(crate) fn mean_rotation(
     Ok(Tensor::<2>::stack::<3>(all, 0).unsqueeze_dim::<4>(1))
 }
 
-/// For models that encode positions elsewhere, or not at all.
+/// For layers without positions in their queries and keys, such as those of models that add positions to their embeddings. Where
+/// a model rotates queries and keys itself, [`Rotated`](super::Rotated) says so.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPositionEncoding;
 
@@ -139,23 +146,32 @@ impl PositionEncoding for RotaryEmbedding {
     }
 
     fn check(&self, head_dim: usize, device: &Device) -> Result<()> {
-        if self.head_dim() != head_dim {
-            return Err(Error::InvalidParameter {
-                parameter: "head_dim of the rotary embedding",
-                value: self.head_dim().to_string(),
-                must_be: format!("{head_dim}, as in the cache"),
-            });
-        }
-        let found = self.device();
-        if found != device {
-            return Err(Error::WrongDevice {
-                tensor: "the rotary embedding",
-                expected: format!("{device:?}"),
-                found: format!("{found:?}"),
-            });
-        }
-        Ok(())
+        check_table(self.head_dim(), self.device(), head_dim, device)
     }
+}
+
+/// Checks that a table for heads of so many `channels`, which lies at `found`, encodes heads of `head_dim` channels on `device`.
+pub(super) fn check_table(
+    channels: usize,
+    found: &Device,
+    head_dim: usize,
+    device: &Device,
+) -> Result<()> {
+    if channels != head_dim {
+        return Err(Error::InvalidParameter {
+            parameter: "head_dim of the rotary embedding",
+            value: channels.to_string(),
+            must_be: format!("{head_dim}, as in the cache"),
+        });
+    }
+    if found != device {
+        return Err(Error::WrongDevice {
+            tensor: "the rotary embedding",
+            expected: format!("{device:?}"),
+            found: format!("{found:?}"),
+        });
+    }
+    Ok(())
 }
 
 /// The encoding of keys that are held as they came.

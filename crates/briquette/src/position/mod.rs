@@ -1,11 +1,17 @@
 //! Position encodings, applied by the cache.
 //!
 //! A policy may re-count positions inside the cache, or compare keys before they are rotated, so the
-//! model hands over queries and keys *before* their positions are encoded and the cache encodes them.
+//! model hands over queries and keys *before* their positions are encoded and the cache encodes them. The encoding is
+//! [`RotaryEmbedding`], Burn's own [`RotaryEncoding`](burn::nn::RotaryEncoding), or any other [`PositionEncoding`].
+//!
+//! A model that keeps its own rotation gives [`Rotated`]; policies that need more than that are refused.
 
+mod burn_rotary;
 mod encoding;
 mod rotary;
+mod rotated;
 
 pub use encoding::{Encode, NoPositionEncoding, PositionEncoding};
 pub(crate) use encoding::{encode, mean_rotation};
 pub use rotary::RotaryEmbedding;
+pub use rotated::Rotated;

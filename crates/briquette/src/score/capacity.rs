@@ -35,7 +35,7 @@ impl Scorer for Capacity {
     }
 
     fn observes(&self) -> Observes {
-        Observes::queries()
+        Observes::queries().and(Observes::ahead())
     }
 
     fn check(&self) -> Result<()> {

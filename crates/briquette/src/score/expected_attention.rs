@@ -36,7 +36,7 @@ impl Scorer for ExpectedAttention {
     }
 
     fn observes(&self) -> Observes {
-        Observes::queries()
+        Observes::queries().and(Observes::ahead())
     }
 
     fn check(&self) -> Result<()> {

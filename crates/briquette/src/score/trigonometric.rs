@@ -1,7 +1,7 @@
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{Scorer, table::table};
+use super::{Observes, Scorer, table::table};
 use crate::{LayerView, Result, check, ops::precise_product};
 
 /// What the mean query of a head will give a key at 1, 2, 4, … positions from now, and how much the lengths of queries vary:
@@ -32,6 +32,10 @@ impl Scorer for Trigonometric {
 
     fn summary(&self) -> String {
         format!("{} {}", self.name(), self.future)
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::ahead()
     }
 
     fn check(&self) -> Result<()> {

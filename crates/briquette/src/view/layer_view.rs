@@ -95,9 +95,9 @@ impl<'a> LayerView<'a> {
     /// `[batch, 1, head_dim, head_dim]`, f32.
     ///
     /// # Errors
-    /// As [`encoded_keys`](Self::encoded_keys).
+    /// As [`encoded_keys`](Self::encoded_keys), and [`Error::Stage`] where queries and keys come rotated.
     pub fn mean_rotation(&self, count: usize, stage: &str) -> Result<Tensor<4>> {
-        let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
+        let encoded = self.to_come(stage)?;
         encoded.mean_rotation(count, &self.entries.keys)
     }
 
@@ -106,10 +106,18 @@ impl<'a> LayerView<'a> {
     /// can is taken.
     ///
     /// # Errors
-    /// As [`encoded_keys`](Self::encoded_keys).
+    /// As [`mean_rotation`](Self::mean_rotation).
     pub fn queries_ahead(&self, x: Tensor<4>, ahead: &[usize], stage: &str) -> Result<Tensor<4>> {
+        self.to_come(stage)?.ahead(x, ahead)
+    }
+
+    /// The encoding of positions to come. A stage that did not say it observes them may meet rotated queries and keys.
+    fn to_come(&self, stage: &str) -> Result<&'a Encoded<'a>> {
         let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
-        encoded.ahead(x, ahead)
+        if encoded.encoding.comes_rotated() {
+            return Err(without(stage, "position encoding: queries and keys come rotated"));
+        }
+        Ok(encoded)
     }
 
     /// The output projection of the layer, `[query_heads · head_dim, hidden]`.
