@@ -114,6 +114,7 @@ fn clone() -> tempfile::TempDir {
     fs::create_dir_all(at("models/ember-7m")).unwrap();
     fs::create_dir_all(at("runs")).unwrap();
     fs::create_dir_all(at("docs/src")).unwrap();
+    fs::create_dir_all(at("examples")).unwrap();
     fs::create_dir_all(at("DIR")).unwrap();
     let copy = |from: &str, to: &str| {
         fs::copy(Path::new(ROOT).join(from), at(to)).unwrap();
@@ -127,6 +128,7 @@ fn clone() -> tempfile::TempDir {
         copy(&format!("runs/{name}"), &format!("runs/{name}"));
     }
     copy("docs/src/glossary.md", "docs/src/glossary.md");
+    copy("examples/harbour.txt", "examples/harbour.txt");
     copy("docs/src/glossary.md", "TEXT");
     for text in ["FILE", "frankenstein.txt", "the-war-of-the-worlds.txt"] {
         copy("crates/briquette-eval/assets/haystack.txt", text);
@@ -185,4 +187,33 @@ fn every_command_runs() {
     }
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
     assert!(ran.len() > 12, "{ran:#?}");
+}
+
+/// The page that a newcomer reads first shows what its commands print: the number that the text hides, or that it is lost, and
+/// the cache it took.
+#[test]
+fn the_first_question_is_answered() {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/src/start.md")).unwrap();
+    let lines = lines(&page);
+    let asking: Vec<&String> = lines.iter().filter(|line| line.contains("harbour.txt")).collect();
+    let found = [true, true, false, false];
+    assert_eq!(asking.len(), found.len());
+    for (line, found) in asking.into_iter().zip(found) {
+        let (_, rest) = line.split_once(" -- ").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+            .args(words(rest))
+            .args(["--device", "flex", "--dtype", "f32"])
+            .current_dir(ROOT)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let (said, report) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{line}: {report}");
+        assert_eq!(said == "4178205\n", found, "{line} says {said}");
+        let steady = |part: &&str| part.starts_with("policy ") || part.starts_with("cache ");
+        for part in report.lines().filter(|part| found && steady(part)) {
+            assert!(page.contains(part), "{line} prints `{part}`");
+        }
+    }
 }

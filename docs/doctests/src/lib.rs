@@ -16,6 +16,11 @@ macro_rules! pages {
 pages! {
     start: "start.md",
     add_to_your_model: "add-to-your-model.md",
+    position_encodings: "position-encodings.md",
+    prompts: "prompts.md",
+    cache_settings: "cache-settings.md",
+    models: "models.md",
+    chat: "chat.md",
     write_a_policy: "write-a-policy.md",
     which_policy: "which-policy.md",
     methods: "methods.md",

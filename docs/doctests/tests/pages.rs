@@ -128,6 +128,15 @@ fn parts_are_the_files_they_are_from() {
     assert!(found > 10, "{found} parts");
 }
 
+/// The page on adding a cache begins with the lines of the example that it replaces.
+#[test]
+fn replaced_attention_is_that_of_the_example() {
+    let page = read("add-to-your-model.md");
+    let example = read("../../examples/attention-module/src/before.rs");
+    let example = example.replace("\n        ", "\n");
+    assert!(example.contains(blocks(&page, "rust,ignore")[0]));
+}
+
 /// The anchor that a heading gets.
 fn slug(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
