@@ -97,7 +97,7 @@ impl<'a> LayerView<'a> {
     /// # Errors
     /// As [`encoded_keys`](Self::encoded_keys), and [`Error::Stage`] where queries and keys come rotated.
     pub fn mean_rotation(&self, count: usize, stage: &str) -> Result<Tensor<4>> {
-        let encoded = self.to_come(stage)?;
+        let encoded = self.encoding_ahead(stage)?;
         encoded.mean_rotation(count, &self.entries.keys)
     }
 
@@ -108,11 +108,11 @@ impl<'a> LayerView<'a> {
     /// # Errors
     /// As [`mean_rotation`](Self::mean_rotation).
     pub fn queries_ahead(&self, x: Tensor<4>, ahead: &[usize], stage: &str) -> Result<Tensor<4>> {
-        self.to_come(stage)?.ahead(x, ahead)
+        self.encoding_ahead(stage)?.ahead(x, ahead)
     }
 
     /// The encoding of positions to come. A stage that did not say it observes them may meet rotated queries and keys.
-    fn to_come(&self, stage: &str) -> Result<&'a Encoded<'a>> {
+    fn encoding_ahead(&self, stage: &str) -> Result<&'a Encoded<'a>> {
         let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
         if encoded.encoding.comes_rotated() {
             return Err(without(stage, "position encoding: queries and keys come rotated"));
