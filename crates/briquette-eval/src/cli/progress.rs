@@ -16,7 +16,7 @@ fn shown(bar: ProgressBar) -> ProgressBar {
     if verbosity() == Verbosity::Quiet {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     } else if !io::stderr().is_terminal() {
-        lines(&bar, INTERVAL, |line| note(line));
+        lines(&bar, INTERVAL, note);
     }
     bar
 }
