@@ -84,7 +84,7 @@ fn halves(x: Tensor<4>) -> Tensor<4> {
 /// However a policy encodes positions, it does the same as with a [`RotaryEmbedding`] over channels in another order.
 #[test]
 fn policies_encode_by_it() {
-    let budget = Budget::Tokens(36);
+    let budget = Budget::Tokens(48);
     for backend in backends() {
         let device = &backend.device;
         let burns = rope(256, device);

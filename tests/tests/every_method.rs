@@ -12,7 +12,7 @@ use briquette_tests::{
     inputs::Noise,
     profiles::profile,
 };
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 const SHAPE: CacheShape = CacheShape { layers: 3, query_heads: 4, kv_heads: 2, head_dim: 16 };
 const BUDGET: usize = 48;
@@ -61,7 +61,7 @@ impl Tokens {
         };
         let positions: Vec<i64> = padding.iter().flat_map(of_row).collect();
         let positions = TensorData::new(positions, [rows, 1, tokens]);
-        let positions = Tensor::from_data(positions, &self.layers[0].0.device());
+        let positions = Tensor::<3, Int>::from_data(positions, &self.layers[0].0.device());
         let turn = |x: &Tensor<4>| self.encoding.encode(x.clone(), positions.clone());
         let layers = self.layers.iter().map(|(q, k, v)| (turn(q), turn(k), v.clone())).collect();
         Self { layers, encoding: Box::new(Rotated) }
