@@ -55,7 +55,7 @@ fn a_prefix_answers_as_the_text_would() {
     let small = json(&[&args[..], &["--out", text(&file)]].concat());
     assert_eq!(small["tokens_kept"][0], 48);
     assert!(small["bytes_written"].as_u64() < kept["bytes_written"].as_u64());
-    assert_eq!(from(QUESTION)["policy"], "snapkv");
+    assert_eq!(from(QUESTION)["policy"], "snapkv:kernel=15");
 }
 
 /// KVzip reads the text twice before it is kept, and a question behind it is not.

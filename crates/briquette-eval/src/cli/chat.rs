@@ -17,10 +17,9 @@ use super::{
     template::TemplateArgs,
 };
 
-const KEYS: &str = "\
-On a terminal what is said is edited as in a shell, pasted text may have any length and several lines, and arrows bring back
-what was said before; elsewhere each line of stdin is what the user says. /help lists commands. Ctrl-C ends an answer, and
-between answers the program; so does the end of stdin.";
+const KEYS: &str = "On a terminal a line is edited as in a shell: a paste may have any length and several lines, and \
+     arrows bring earlier lines back. Elsewhere each line of stdin is a turn of the user. /help lists \
+     commands. Ctrl-C ends an answer, and between answers the program; so does the end of stdin.";
 
 const COMMANDS: &str = "\
 /clear                        forgets the conversation
@@ -40,7 +39,7 @@ pub(super) struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
     /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json). SnapKV and those built on it pool scores over 5 or 7 tokens: longer answers need kernel=15
+    /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
     /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)

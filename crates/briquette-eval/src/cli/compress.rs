@@ -82,7 +82,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     let instruction = Instruction::new(&tokenizer)?;
     let fingerprint = profiles.weights()?;
 
-    let mut cache = prefix::cache(&model, fingerprint, entry.policy.clone())?;
+    // Under its whole name, which is shown where the prefix is used.
+    let policy = entry.policy.clone().with_name(&entry.label);
+    let mut cache = prefix::cache(&model, fingerprint, policy)?;
     let spinner = progress::spinner(format!("reading {} tokens", prompt.len()));
     let start = Instant::now();
     let prefilled = prefill(&model, &[&prompt], &mut cache, args.chunk)
