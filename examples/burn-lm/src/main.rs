@@ -116,13 +116,13 @@ fn furthest(a: &Generated, b: &Generated) -> f32 {
 mod tests {
     use super::*;
 
-    /// Under `full` the cache gives what the one before gives: the same tokens, and logits to the digit.
+    /// Under `full` the cache gives what the one before gives: the same tokens, and logits but for the order of sums.
     #[test]
     fn full_is_the_cache_before() {
         let run = Run::new().unwrap();
         let before = run.before().unwrap();
         let (after, kept) = run.after(Policy::full()).unwrap();
+        assert!(furthest(&before, &after) < 1e-5);
         assert_eq!((after.tokens, kept), (before.tokens, PROMPT + GENERATED - 1));
-        assert_eq!(after.logits, before.logits);
     }
 }
