@@ -111,7 +111,7 @@ pub(crate) fn check_new(path: &Path) -> Result<()> {
     if path.exists() || path.is_symlink() { check(path) } else { check_dir(&folder(path)) }
 }
 
-/// What a folder of a run holds to be read.
+/// The files in the folder of a run that are read.
 pub(crate) fn results(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let read = |path: &PathBuf| {

@@ -28,7 +28,7 @@ const COMMANDS: &str = "\
 /quit                         ends, as Ctrl-D does
 Text that begins with a slash is sent behind a space.";
 
-/// What the cache may keep if nothing is said.
+/// The budget where none is named.
 const BUDGET: Budget = Budget::Tokens(512);
 
 #[derive(Debug, clap::Args)]

@@ -17,7 +17,7 @@ pub(super) struct Args {
     output: OutputArgs,
 }
 
-/// What `--json` writes where no policy is named.
+/// The JSON of all methods.
 #[derive(Serialize)]
 struct Listed<T> {
     methods: T,

@@ -191,7 +191,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// What a dry run leaves for programs.
+/// The JSON of a dry run.
 #[derive(Serialize)]
 struct Left {
     shares: Vec<Share>,

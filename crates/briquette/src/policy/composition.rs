@@ -121,8 +121,8 @@ impl Policy {
         stages.and(Observes::window(self.store().window()))
     }
 
-    /// What it does that needs queries or keys before they are rotated; `None` if it runs on those of a model that rotates them
-    /// itself ([`Rotated`](crate::position::Rotated)).
+    /// The reason that it needs queries or keys before they are rotated; `None` if it runs on those of a model that rotates
+    /// them itself ([`Rotated`](crate::position::Rotated)).
     pub fn needs_unrotated(&self) -> Option<&'static str> {
         let observes = self.observes();
         match self.positions {
