@@ -227,7 +227,14 @@ fn what_briquette_wrote_is_written_again() {
     fs::write(dir.path().join("empty"), "").unwrap();
     done(dir.path(), "policies --json empty");
     #[cfg(unix)]
-    done(dir.path(), "policies --json /dev/null");
+    {
+        done(dir.path(), "policies --json /dev/null");
+        let pipe = dir.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = std::thread::spawn(move || fs::read_to_string(pipe).unwrap());
+        done(dir.path(), "policies --json pipe");
+        assert!(reader.join().unwrap().contains("\"methods\""));
+    }
 }
 
 /// Ctrl-C while a text is compressed: nothing is written. It may come before anything listens to it, so it comes later and

@@ -158,8 +158,9 @@ impl OutputGate {
 
 fn carries(path: &Path, mark: Mark) -> bool {
     let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
-    read.is_ok() && mark.is_on(&head)
+    // A pipe would be waited for.
+    let file = files::regular(path).and_then(|_| File::open(path));
+    file.and_then(|file| file.take(HEAD).read_to_end(&mut head)).is_ok() && mark.is_on(&head)
 }
 
 /// The path from the root on, without links as far as it is on the disk.
