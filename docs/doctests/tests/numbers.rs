@@ -26,7 +26,7 @@ fn has_row(text: &str, heads: &[&str], cells: &[&str]) -> bool {
     rows.iter().any(|row| columns.iter().zip(cells).all(|(&column, cell)| row[column] == *cell))
 }
 
-/// What a file of results says of a policy at a budget under a head as `needle in 512, before`, as the page writes it.
+/// The entry of a file of results for a policy at a budget under a head as `needle in 512, before`, as the page writes it.
 fn result(csv: &str, policy: &str, budget: &str, head: &str) -> Option<String> {
     let (task, measure) = head.rsplit_once(", ").unwrap_or(("", head));
     let (ask, measure, write): (_, _, fn(f64) -> String) = match measure {

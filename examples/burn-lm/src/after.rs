@@ -8,7 +8,7 @@ use burn::{
 
 use crate::decoder::{Attention, HEAD_DIM, HEADS, KV_HEADS, LAYERS, Transformer};
 
-/// What the policy keeps of the keys and values of one layer.
+/// The keys and values of one layer that the policy keeps.
 pub(crate) struct KeyValueCache<'a> {
     cache: &'a mut KvCache,
     layer: usize,

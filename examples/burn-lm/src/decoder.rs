@@ -78,7 +78,7 @@ impl Transformer {
 }
 
 impl Block {
-    /// What stands behind the attention, whose output is `[batch, tokens, d_model]`.
+    /// The rest of the layer behind the attention, whose output is `[batch, tokens, d_model]`.
     pub(crate) fn feed_forward(&self, h: Tensor<3>) -> Tensor<3> {
         let x = self.feed_forward_norm.forward(h.clone());
         h + self.down.forward(silu(self.gate.forward(x.clone())) * self.up.forward(x))
