@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Component, Path, PathBuf},
 };
 
@@ -37,6 +37,14 @@ pub(crate) fn regular(path: &Path) -> io::Result<fs::Metadata> {
         true => Ok(found),
         false => Err(io::Error::other("it is no regular file")),
     }
+}
+
+/// The first bytes of a [`regular`] file, at most so many.
+pub(crate) fn head(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+    regular(path)?;
+    let mut head = Vec::new();
+    fs::File::open(path)?.take(bytes).read_to_end(&mut head)?;
+    Ok(head)
 }
 
 /// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its place. Who reads it finds

@@ -4,6 +4,7 @@ use anyhow::Result;
 use briquette::{Budget, methods};
 
 use super::{
+    depths::DepthArgs,
     haystack::HaystackArgs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
@@ -44,10 +45,8 @@ pub(super) struct Args {
     /// Tokens of a needle prompt and its answer, and of a prompt of text
     #[arg(long, value_name = "N", default_value_t = 1024)]
     length: usize,
-    /// Depths of the needle, in percent of the text
-    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0,25,50,75,100")]
-    #[arg(value_parser = clap::value_parser!(u32).range(..=100))]
-    depths: Vec<u32>,
+    #[command(flatten)]
+    depths: DepthArgs,
     /// Needle prompts for each depth
     #[arg(long, value_name = "N", default_value_t = 2)]
     samples: usize,
@@ -109,7 +108,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         text: &text,
         plan: Plan {
             length: args.length,
-            depths: args.depths,
+            depths: args.depths.depths,
             samples: args.samples,
             tokens: args.tokens,
             windows: args.text_samples,

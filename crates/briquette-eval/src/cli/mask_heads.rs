@@ -3,6 +3,7 @@ use std::{fmt::Write, path::PathBuf, time::Instant};
 use anyhow::{Context, Result};
 
 use super::{
+    depths::DepthArgs,
     haystack::HaystackArgs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
@@ -34,10 +35,8 @@ pub(super) struct Args {
     /// Tokens of a prompt and its answer
     #[arg(long, value_name = "N", default_value_t = 512)]
     length: usize,
-    /// Depths of the needle, in percent of the text
-    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0,25,50,75,100")]
-    #[arg(value_parser = clap::value_parser!(u32).range(..=100))]
-    depths: Vec<u32>,
+    #[command(flatten)]
+    depths: DepthArgs,
     /// Prompts for each depth
     #[arg(long, value_name = "N", default_value_t = 4)]
     samples: usize,
@@ -88,14 +87,14 @@ pub(super) fn run(args: Args) -> Result<()> {
     let task = NeedleTask::new(&tokenizer, &haystack, args.seed)?;
     let mut prompts = Vec::new();
     for sample in 0..args.samples {
-        for &depth in &args.depths {
+        for &depth in &args.depths.depths {
             prompts.push(task.prompt(Place { length: args.length, depth, needles: 1, sample })?);
         }
     }
 
     let plan = serde_json::json!({
         "length": args.length,
-        "depths": args.depths,
+        "depths": args.depths.depths,
         "samples": args.samples,
         "seed": args.seed,
         "profile": fingerprint::of(profile.to_json()?.as_bytes()),
@@ -125,7 +124,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         profile: profile.made.clone(),
         haystack: haystack.name().to_owned(),
         length: args.length,
-        depths: args.depths,
+        depths: args.depths.depths,
         samples: args.samples,
         seed: args.seed,
         seconds: start.elapsed().as_secs_f64(),

@@ -5,6 +5,7 @@ mod chat;
 mod compare;
 mod completions;
 mod compress;
+mod depths;
 mod fidelity;
 mod generate;
 mod haystack;

@@ -4,6 +4,7 @@ use anyhow::Result;
 use briquette::Budget;
 
 use super::{
+    depths::DepthArgs,
     haystack::HaystackArgs,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, note_fallbacks},
@@ -28,10 +29,8 @@ pub(super) struct Args {
     /// Lengths of prompt and answer, in tokens
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,1024")]
     lengths: Vec<usize>,
-    /// Depths of the needle, in percent of the text
-    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', default_value = "0,25,50,75,100")]
-    #[arg(value_parser = clap::value_parser!(u32).range(..=100))]
-    depths: Vec<u32>,
+    #[command(flatten)]
+    depths: DepthArgs,
     /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json).
     /// The full cache is always measured beside them
     #[arg(
@@ -73,7 +72,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<()> {
     let mut axes = Axes {
         lengths: args.lengths,
-        depths: args.depths,
+        depths: args.depths.depths,
         needles: args.needles,
         samples: args.samples,
         seed: args.seed,

@@ -1,6 +1,5 @@
 use std::{
-    fs::{self, File},
-    io::Read,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -84,7 +83,7 @@ impl OutputGate {
     /// written, such as a link to nothing.
     pub(super) fn file(&mut self, path: &Path, mark: Mark) -> Result<()> {
         files::check(path)?;
-        self.new_file(path, mark)
+        self.check(path, carries(path, mark))
     }
 
     /// Checks a file whose folder is made when it is written.
@@ -92,6 +91,7 @@ impl OutputGate {
     /// # Errors
     /// As [`file`](Self::file).
     pub(super) fn new_file(&mut self, path: &Path, mark: Mark) -> Result<()> {
+        files::check_new(path)?;
         self.check(path, carries(path, mark))
     }
 
@@ -129,11 +129,14 @@ impl OutputGate {
             })
         };
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(named).try_for_each(|path| self.check(&path, own))
+        for path in entries.map(|entry| entry.path()).filter(named) {
+            files::check(&path)?;
+            self.check(&path, own)?;
+        }
+        Ok(())
     }
 
     fn check(&mut self, path: &Path, own: bool) -> Result<()> {
-        files::check_new(path)?;
         let found = fs::metadata(path).ok();
         // Pipes and devices keep nothing that could be lost.
         if found.as_ref().is_some_and(|found| !found.is_file()) {
@@ -157,10 +160,7 @@ impl OutputGate {
 }
 
 fn carries(path: &Path, mark: Mark) -> bool {
-    let mut head = Vec::new();
-    // A pipe would be waited for.
-    let file = files::regular(path).and_then(|_| File::open(path));
-    file.and_then(|file| file.take(HEAD).read_to_end(&mut head)).is_ok() && mark.is_on(&head)
+    files::head(path, HEAD).is_ok_and(|head| mark.is_on(&head))
 }
 
 /// The path from the root on, without links as far as it is on the disk.

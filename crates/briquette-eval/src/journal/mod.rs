@@ -220,10 +220,7 @@ pub(crate) fn set_aside(path: &Path, damaged: &[impl AsRef<[u8]>]) -> Result<()>
 
 /// Whether a journal of ours is at this path.
 pub(crate) fn is_one(path: &Path) -> bool {
-    let mut begin = Vec::new();
-    let file = files::regular(path).and_then(|_| File::open(path));
-    let read = file.and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin));
-    read.is_ok() && begin == BEGIN
+    files::head(path, BEGIN.len() as u64).is_ok_and(|head| head == BEGIN)
 }
 
 /// Where the damaged lines of a journal are put.
