@@ -206,6 +206,7 @@ fn memory_is_that_of_the_channels_that_stay() {
         let room = 2 * 64 * (2 * 2 * 64 + integer) + 2 * kept * integer;
         let page = 32 * (2 * (kept + 64) + integer) + kept;
         assert_eq!(cache.bytes_held(), 2 * (tokens / 32) * page + room, "{drop}");
+        assert_eq!(cache.bytes_spare(), 2 * 64 * (2 * 2 * 64 + integer), "{drop}");
     }
 }
 

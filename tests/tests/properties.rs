@@ -454,6 +454,30 @@ fn decoding_makes_no_new_room() {
     }
 }
 
+/// The room for tokens to come is told apart from what is held: a decoded token takes of it what it needs, also behind heads
+/// that lie in lists.
+#[test]
+fn a_token_takes_its_bytes_of_the_spare_room() {
+    let device = host();
+    let integer = DType::from(device.settings().int_dtype).size();
+    let (rows, pairs) = (2, 2 * 2);
+    let token = rows * pairs * (2 * 16 * 4 + integer);
+    for policy in [Policy::full(), Policy::adakv(Budget::Tokens(40))] {
+        let config = CacheConfig::default().with_capacity(150);
+        let cache = KvCache::with_config(SHAPE, policy.clone(), config, &device).unwrap();
+        let mut bytes = Vec::new();
+        stream(cache, 60, 20, |cache| {
+            if policy.budget().is_none() {
+                let seen = 60 + bytes.len();
+                assert_eq!(cache.bytes_held() - cache.bytes_spare(), seen * token);
+            }
+            bytes.push((cache.bytes_held(), cache.bytes_spare()));
+        });
+        let steps = bytes.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].1 - pair[1].1));
+        assert!(steps.clone().all(|step| step == (0, token)), "{}: {bytes:?}", policy.name());
+    }
+}
+
 /// A reset cache is a new one, for another batch too.
 #[test]
 fn reset_forgets() {

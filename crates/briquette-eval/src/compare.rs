@@ -100,7 +100,7 @@ pub enum Found {
         needles: Summary,
         /// On text: nats a token, one number a window.
         nats: Vec<f64>,
-        /// On text: bytes of cache held behind a window, the mean over windows.
+        /// On text: bytes of cache held behind a window, the mean over windows, with the room for tokens to come.
         text_bytes_held: f64,
     },
 }

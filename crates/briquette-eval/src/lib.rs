@@ -27,6 +27,7 @@ pub mod fidelity;
 mod files;
 pub mod fingerprint;
 pub mod grid;
+mod held;
 mod jobs;
 pub mod journal;
 pub mod mask;

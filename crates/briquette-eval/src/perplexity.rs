@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Result, fingerprint,
     grid::Entry,
+    held::Held,
     jobs,
     journal::Steps,
     tasks::text::{Text, Window, check_windows},
@@ -35,8 +36,11 @@ pub struct Plan {
 pub struct Loss {
     /// In nats, one for each predicted token. In f32, which JSON gives back exactly.
     pub nats: Vec<f32>,
-    /// Bytes of cache held at the end.
+    /// Bytes of cache held at the end, with the room for tokens to come.
     pub bytes_held: usize,
+    /// Those of them that are free; `None` in journals of older versions, which do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_spare: Option<usize>,
     /// What a full cache would hold then.
     pub bytes_full: usize,
 }
@@ -131,5 +135,6 @@ pub fn loss(model: &Model, policy: &Policy, window: &[u32], prompt: usize) -> Re
     if nats.iter().any(|nats| !nats.is_finite()) {
         return Err(ModelError::NotFinite { row: 0 }.into());
     }
-    Ok(Loss { nats, bytes_held: cache.bytes_held(), bytes_full: cache.bytes_full() })
+    let Held { bytes, spare, full } = Held::of(&cache);
+    Ok(Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::held::Held;
 use crate::{grid::Question, metrics::Metric};
 
 /// What was found of one policy on one sample.
@@ -140,15 +141,6 @@ pub struct Answer {
     pub right_tokens: Option<f64>,
 }
 
-/// Bytes of a cache, of one row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    /// Held.
-    pub bytes: usize,
-    /// What keys and values of all tokens seen would take.
-    pub full: usize,
-}
-
 /// What a cache kept of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
@@ -166,7 +158,7 @@ mod tests {
 
     #[test]
     fn numbers_that_json_does_not_have_are_found() {
-        let cache = Held { bytes: 1, full: 1 };
+        let cache = Held { bytes: 1, spare: None, full: 1 };
         let text = |nats| Outcome::Text { prompt: 1, nats, cache };
         assert_eq!(text(vec![1.0, 2.0]).not_finite(), None);
         assert_eq!(text(vec![1.0, f32::NAN]).not_finite(), Some("the loss of a token"));

@@ -48,15 +48,16 @@ impl RecordSet {
     }
 }
 
-/// The fingerprint of what was found, without seconds.
+/// The fingerprint of what was found, without seconds, and without the spare room, which older versions do not tell.
 fn said(record: &Record, of: &str) -> Option<String> {
     let mut outcome = record.outcome.clone();
     match &mut outcome {
         Outcome::Unavailable { .. } => return None,
-        Outcome::Answers { prefill_seconds, decode_seconds, .. } => {
+        Outcome::Answers { cache, prefill_seconds, decode_seconds, .. } => {
             (*prefill_seconds, *decode_seconds) = (0.0, 0.0);
+            cache.spare = None;
         }
-        Outcome::Text { .. } | Outcome::Fidelity { .. } => {}
+        Outcome::Text { cache, .. } | Outcome::Fidelity { cache, .. } => cache.spare = None,
     }
     Some(fingerprint::of(format!("{of} {outcome:?}").as_bytes()))
 }
@@ -81,14 +82,16 @@ mod tests {
 
     #[test]
     fn the_first_counts_and_another_says_the_same() {
-        let text = |nats: f32| Outcome::Text {
+        let text_with = |nats: f32, spare| Outcome::Text {
             prompt: 1,
             nats: vec![nats],
-            cache: Held { bytes: 1, full: 2 },
+            cache: Held { bytes: 1, spare, full: 2 },
         };
+        let text = |nats| text_with(nats, Some(1));
         let mut set = RecordSet::default();
         assert_eq!(set.add(&record("t", text(0.5), 1.0), "of"), Arrived::First);
         assert_eq!(set.add(&record("t", text(0.5), 2.0), "of"), Arrived::Again);
+        assert_eq!(set.add(&record("t", text_with(0.5, None), 1.0), "of"), Arrived::Again);
         assert_eq!(set.add(&record("t", text(0.25), 1.0), "of"), Arrived::Other);
         assert_eq!(set.add(&record("t", text(0.5), 1.0), "another"), Arrived::Other);
         assert_eq!(set.add(&record("u", text(0.25), 1.0), "of"), Arrived::First);

@@ -16,8 +16,9 @@ use briquette_eval::{
 };
 use made_up::{HOSTILE, answers, record};
 
-fn held(bytes: usize, full: usize) -> Held {
-    Held { bytes, full }
+/// What is kept, and beside it room of a tenth of a full cache.
+fn held(kept: usize, full: usize) -> Held {
+    Held { bytes: kept + full / 10, spare: Some(full / 10), full }
 }
 
 /// Answers of one policy to the task `tiny`.
@@ -136,8 +137,11 @@ fn numbers_are_those_worked_out_by_hand() {
     close(of("snapkv", "near", "output-error"), 0.2, None);
     close(of("snapkv", "near", "overlap"), 0.5, None);
     // 4 · 20 + 2 · 120 + 100 of 4 · 100 + 2 · 400 + 100.
-    close(of("snapkv", "", "cache-share"), 420.0 / 1300.0, None);
-    close(of("snapkv", "", "cache-bytes"), 60.0, None);
+    close(of("snapkv", "", "held-share"), 420.0 / 1300.0, None);
+    close(of("snapkv", "", "held-bytes"), 60.0, None);
+    // 4 · 10 + 2 · 40 + 10 of the same.
+    close(of("snapkv", "", "spare-share"), 0.1, None);
+    close(of("snapkv", "", "spare-bytes"), 130.0 / 7.0, None);
     close(of("snapkv", "", "seconds"), 0.5, None);
     assert!(!found.contains_key(&("full".into(), "near".into(), "overlap".into())));
 
@@ -154,7 +158,7 @@ fn numbers_are_those_worked_out_by_hand() {
         "| 3.750 / +0.750 |\n",
         "| 0.300 / 0.75 |\n",
         "### cache\n",
-        "0 / 32.3 % |\n",
+        "0 / 32.3 % / 0 |\n",
     ] {
         assert!(tables.contains(part), "{part} is not in\n{tables}");
     }
@@ -167,7 +171,10 @@ fn numbers_are_those_worked_out_by_hand() {
         "+0.750 <small>-2.427 to +3.927</small>",
         "32.3 %",
         "policies have between 2 and 4 samples",
-        "<h1>made up</h1>",
+        "<h1>ember-7m: book, near, tiny, 2026-11-21</h1>",
+        "<dt>Run</dt><dd>made up</dd>",
+        "spare room, of full",
+        "spare room, of full 10.0 %, no interval, 7 samples",
         "2026-11-21",
         "flex (CPU)",
         "[[100,100,100],[100,50,0]]",
@@ -214,6 +221,92 @@ fn the_same_results_give_the_same_files_in_whatever_order() {
     assert!(page == again);
     assert_eq!(csv, fs::read(&second.csv).unwrap());
     assert_eq!(tables, fs::read(&second.tables).unwrap());
+}
+
+/// The texts of the charts of a kind, as their sheet has them.
+fn sheet(dir: &Path, stem: &str) -> String {
+    fs::read_to_string(dir.join(format!("report/{stem}.svg"))).unwrap()
+}
+
+#[test]
+fn budgets_in_tokens_and_in_per_cent_have_axes_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, page) = written(dir.path(), &made_up::run());
+    let chart = |title: &str| {
+        let start = page.find(&format!(">{title}</text>")).unwrap_or_else(|| panic!("{title}"));
+        page[start..start + page[start..].find("</svg>").unwrap()].to_owned()
+    };
+    let tokens = chart("needle, asked before; budget, tokens");
+    assert!(tokens.contains(">64</text>") && tokens.contains(">128</text>"), "{tokens}");
+    assert!(tokens.contains(">budget, tokens (log scale)</text>"), "{tokens}");
+    assert!(!tokens.contains(">25%</text>"), "{tokens}");
+    let shares = chart("needle, asked before; budget, share of the tokens");
+    assert!(shares.contains(">25%</text>") && !shares.contains(">64</text>"), "{shares}");
+    // What has no budget is a line across in both.
+    for chart in [&tokens, &shares] {
+        assert!(
+            chart.contains("<g data-policy=\"kivi\">") && chart.contains("kivi: score"),
+            "{chart}"
+        );
+    }
+    // One unit needs no more than its axis.
+    let (_, page) = written(dir.path(), &tiny("snapkv", "64", &[1.0, 0.0], held(20, 100)));
+    assert!(page.contains(">tiny, asked before</text>") && !page.contains("; budget, tokens"));
+}
+
+#[test]
+fn scores_are_drawn_against_the_bytes_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut records = tiny("full", "-", &[1.0; 4], held(100, 100));
+    records.extend(tiny("snapkv", "64", &[1.0, 0.0, 1.0, 1.0], held(20, 100)));
+    records.extend(tiny("h2o", "64", &[0.0, 0.0, 1.0, 0.0], held(45, 100)));
+    let (_, page) = written(dir.path(), &records);
+    for part in [
+        "Score against bytes held",
+        ">held, % of a full cache</text>",
+        // Room is not held.
+        "snapkv · 64: held, of full 20.0 %, no interval, 4 samples; score 0.75",
+        "h2o · 64: held, of full 45.0 %",
+        "<li data-policy=\"best so far\">",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(sheet(dir.path(), "memory").contains("best so far"));
+}
+
+#[test]
+fn maps_of_a_kind_share_one_scale_of_colours() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, page) = written(dir.path(), &made_up::run());
+    let places = &page[page.find("<section id=\"places\"").unwrap()..];
+    let places = &places[..places.find("</section>").unwrap()];
+    // The needle before and after: 17 maps each.
+    assert_eq!(places.matches("<figure").count(), 2 * 17);
+    assert_eq!(places.matches("<div class=\"colors\">").count(), 2);
+    let heads = &page[page.find("tokens held by each head").unwrap()..];
+    assert!(heads.contains(">the most in the map</text>"));
+    // A sheet has one too: eleven colours more than tiles, whatever the maps.
+    let (map, tiles) = (sheet(dir.path(), "heatmap-needle-before"), 17 * 15);
+    assert_eq!(map.matches("<rect").count(), 1 + 11 + tiles);
+}
+
+#[test]
+fn results_of_older_versions_tell_no_spare_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = Held { bytes: 45, spare: None, full: 100 };
+    let mut records = tiny("snapkv", "64", &[1.0, 0.0], old);
+    records.extend(tiny("full", "-", &[1.0, 1.0], held(100, 100)));
+    let (written, page) = written(dir.path(), &records);
+    let found = numbers(&written.csv);
+    let of = |policy: &str, measure: &str| {
+        found.get(&(policy.to_owned(), String::new(), measure.to_owned())).copied()
+    };
+    close(of("snapkv", "held-share").unwrap(), 0.45, None);
+    assert_eq!(of("snapkv", "spare-share"), None);
+    close(of("full", "held-share").unwrap(), 1.0, None);
+    assert!(page.contains("Some results are of an older version"));
+    // A share is a number, whatever the budget was called.
+    assert!(page.contains(">45.0 %<") && !page.contains("quarter"));
 }
 
 #[test]
@@ -319,6 +412,10 @@ fn the_command_writes_the_page_and_says_what_is_missing() {
     assert!(warned.contains("2 of 5 units of the run are missing"), "{warned}");
     let page = fs::read_to_string(out).unwrap();
     assert!(page.contains("<h1>Two &lt;shards&gt;</h1>"));
+    // The page may be far from the files, and says the same without their names.
+    let top = &page[page.find("<header>").unwrap()..page.find("</header>").unwrap()];
+    assert!(top.contains("The last line of the results is cut short"), "{top}");
+    assert!(!top.contains("of-2.jsonl") && !top.contains(&path("")), "{top}");
 
     fs::write(&cut, whole.replacen("\"seed\":0", "\"seed\":\"x\"", 1)).unwrap();
     let refused = briquette(&["report", &path("")]);

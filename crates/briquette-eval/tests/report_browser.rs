@@ -38,13 +38,14 @@ fn open(look: Look) -> Option<(tempfile::TempDir, Browser)> {
 fn column(browser: &mut Browser, name: &str) -> Vec<Value> {
     let script = format!(
         "(() => {{
-            const table = document.getElementById('table');
+            const table = {head}.closest('table');
             const column = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent.includes({name}));
             return [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => {{
                 const cell = row.cells[column];
                 return cell.dataset.v === undefined ? cell.textContent.trim() : Number(cell.dataset.v);
             }});
         }})()",
+        head = head(name),
         name = json!(name)
     );
     browser.value(&script).as_array().unwrap().clone()
@@ -53,14 +54,16 @@ fn column(browser: &mut Browser, name: &str) -> Vec<Value> {
 fn head(name: &str) -> String {
     let name = json!(name);
     format!(
-        "[...document.querySelectorAll('#table thead th')].find((head) => head.textContent.includes({name}))"
+        "[...document.querySelectorAll('table.numbers thead th')].find((head) => head.textContent.includes({name}))"
     )
 }
 
 #[test]
 fn the_page_is_shown_without_a_complaint_and_asks_for_nothing_else() {
     let Some((_dir, mut browser)) = open(DESKTOP) else { return };
-    assert_eq!(browser.value("document.querySelector('h1').textContent"), "made up");
+    let title = "ember-7m: fidelity, key-value, needle, pg19, 2026-11-21";
+    assert_eq!(browser.value("document.querySelector('h1').textContent"), title);
+    assert_eq!(browser.value("document.title"), title);
     assert_eq!(browser.value("document.querySelectorAll('main > section').length"), 8);
     // Every chart has a size and something drawn on it.
     let empty = browser.value(
@@ -91,7 +94,7 @@ fn the_page_is_shown_without_a_complaint_and_asks_for_nothing_else() {
 #[test]
 fn a_header_sorts_by_mouse_and_by_keyboard() {
     let Some((_dir, mut browser)) = open(DESKTOP) else { return };
-    let name = "cache of full";
+    let name = "held, of full";
     let before = column(&mut browser, name);
     browser.value(&format!("{}.querySelector('button').click()", head(name)));
     let sorted = |values: &[Value], falling: bool| {
@@ -148,8 +151,7 @@ fn filters_hide_rows_columns_and_charts() {
     assert_eq!(column(&mut browser, "Policy").len(), all - 5);
     browser.value(&click("method", "h2o"));
     assert_eq!(column(&mut browser, "Policy").len(), all - 5 - 2);
-    let heads =
-        "[...document.querySelectorAll('#table thead th')].filter((head) => !head.hidden).length";
+    let heads = "[...document.querySelectorAll('table.numbers thead th')].filter((head) => !head.hidden).length";
     let before = browser.value(heads).as_u64().unwrap();
     browser.value(&click("task", "needle"));
     // Asked before and after.
@@ -204,11 +206,44 @@ fn a_phone_shows_it_without_scrolling_sideways() {
     assert!(browser.value(wide).as_i64().unwrap() <= 0);
     browser.value("document.querySelectorAll('details').forEach((one) => (one.open = true))");
     assert!(browser.value(wide).as_i64().unwrap() <= 0, "with everything open");
-    // The table scrolls in its box, and charts are as wide as the page.
+    // The table scrolls in its box and says so, and charts are as wide as the page.
     let scrolls = "(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)(document.getElementById('table').closest('.box'))";
     assert_eq!(browser.value(scrolls), true);
+    let said = format!("({HINTS}).every(([said, wide]) => said === wide)");
+    assert_eq!(browser.value(&said), true, "{}", browser.value(HINTS));
     let narrow = "Math.min(...[...document.querySelectorAll('figure svg')].map((svg) => svg.getBoundingClientRect().width))";
     assert!(browser.value(narrow).as_f64().unwrap() > 340.0);
+}
+
+/// Of each table, whether a hint above it says that it scrolls, and whether it does.
+const HINTS: &str = "[...document.querySelectorAll('.box')]
+    .filter((box) => box.previousElementSibling?.classList.contains('hint') && box.getClientRects().length > 0)
+    .map((box) => [box.previousElementSibling.getClientRects().length > 0, box.scrollWidth > box.clientWidth])";
+
+#[test]
+fn a_screen_shows_whole_tables_of_numbers() {
+    let Some((_dir, mut browser)) = open(DESKTOP) else { return };
+    let wide =
+        "[...document.querySelectorAll('table.numbers')].map((table) => table.closest('.box'))
+        .filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.ariaLabel)";
+    for width in [1280, 1920] {
+        browser.look(Look { width, ..DESKTOP });
+        assert_eq!(browser.value(wide), json!([]), "{width} pixels");
+        assert!(
+            browser.value("document.querySelectorAll('table.numbers').length").as_u64().unwrap()
+                >= 5
+        );
+    }
+}
+
+#[test]
+fn a_phone_without_scripts_is_told_of_columns_too() {
+    let Some((dir, mut browser)) = open(PHONE) else { return };
+    browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
+    browser.open(&dir.path().join("report.html"));
+    assert_eq!(browser.value("document.documentElement.classList.contains('js')"), false);
+    let said = "document.getElementById('table').closest('.box').previousElementSibling.getClientRects().length";
+    assert_eq!(browser.value(said), 1);
 }
 
 /// Text whose contrast with what is behind it is below 4.5 (WCAG 2.1, 1.4.3), with the contrast.

@@ -33,6 +33,15 @@
     for (const head of table.tHead.rows[0].cells)
       head.querySelector('button')?.addEventListener('click', () => sort(table, head));
 
+  // What is wider than its box says so.
+  const hint = () => {
+    for (const one of all('.hint')) {
+      const { scrollWidth, clientWidth } = one.nextElementSibling;
+      one.classList.toggle('wide', scrollWidth > clientWidth);
+    }
+  };
+  addEventListener('resize', hint);
+
   // Filters. Parts of the page say what they are about; one that is about something unchecked is hidden.
   const filter = document.getElementById('filter');
   const samples = document.getElementById('sample-filter');
@@ -69,13 +78,14 @@
       if (part.closest('#sample-table')) part.dataset.out = hidden ? '1' : '0';
       else if (part.tagName !== 'TH') part.toggleAttribute('hidden', hidden);
     }
-    const table = document.getElementById('table');
-    const heads = [...table.tHead.rows[0].cells];
-    const gone = heads.map((head) => Boolean(out(head)));
-    for (const row of table.rows) [...row.cells].forEach((cell, i) => (cell.hidden = gone[i]));
-    const rows = [...table.tBodies[0].rows];
+    for (const table of all('table.numbers')) {
+      const gone = [...table.tHead.rows[0].cells].map((head) => Boolean(out(head)));
+      for (const row of table.rows) [...row.cells].forEach((cell, i) => (cell.hidden = gone[i]));
+    }
+    const rows = [...document.getElementById('table').tBodies[0].rows];
     document.getElementById('count').textContent = `${shown(rows)} of ${rows.length} rows`;
     showSamples();
+    hint();
   };
   for (const form of [filter, samples]) form?.addEventListener('submit', (event) => event.preventDefault());
   filter?.addEventListener('input', apply);
@@ -83,6 +93,7 @@
   samples?.addEventListener('input', showSamples);
   apply();
   showSamples();
+  hint();
 
   // Kept tokens: a policy's shares onto the text.
   for (const panel of all('.panel')) {

@@ -9,7 +9,7 @@ use super::{
     divergence::{agreement, kl_divergence},
     kept::share_of_heads,
     oracle,
-    reference::{Reference, attend, continued_logits, held},
+    reference::{Reference, attend, continued_logits},
 };
 use crate::{
     Error, Result,
@@ -48,7 +48,7 @@ impl Reference<'_> {
     /// What the policy or its cache refuses, failures of the model, and [`Error::NotFinite`].
     pub fn measure(&self, policy: Policy) -> Result<Measured> {
         let cache = self.filled(policy)?;
-        let cache_after_prompt = held(&cache);
+        let cache_after_prompt = Held::of(&cache);
         let kept = (0..self.layers.len())
             .map(|layer| Ok(cache.kept_positions(layer)?.pop().unwrap_or_default()))
             .collect::<Result<Vec<Vec<Vec<usize>>>>>()?;
@@ -74,7 +74,7 @@ impl Reference<'_> {
             overlap: self.overlap(&kept),
             kept,
             cache_after_prompt,
-            cache: held(&run.cache),
+            cache: Held::of(&run.cache),
         };
         match not_finite(&measured.output_error, &measured.end_to_end_error, &measured.kl) {
             Some(what) => Err(Error::NotFinite { what }),

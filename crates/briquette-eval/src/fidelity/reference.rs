@@ -101,7 +101,7 @@ impl<'a> Reference<'a> {
     /// # Errors
     /// What the policy or its cache refuses.
     pub fn held(&self, policy: Policy) -> Result<Held> {
-        Ok(held(&self.filled(policy)?))
+        Ok(Held::of(&self.filled(policy)?))
     }
 }
 
@@ -132,10 +132,6 @@ pub(super) fn continued_logits(
         return Err(ModelError::NotFinite { row: 0 }.into());
     }
     Ok(logits.chunks(vocabulary).map(<[f32]>::to_vec).collect())
-}
-
-pub(super) fn held(cache: &KvCache) -> Held {
-    Held { bytes: cache.bytes_held(), full: cache.bytes_full() }
 }
 
 /// `[1, tokens]`

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{grid::Entry, tasks::needle::NeedlePrompt};
+use crate::{grid::Entry, held::Held, tasks::needle::NeedlePrompt};
 
 /// When the question comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,8 +42,11 @@ pub struct Answer {
     pub right: usize,
     /// Tokens of the number.
     pub tokens: usize,
-    /// Bytes of cache held after the answer, of this row of the batch.
+    /// Bytes of cache held after the answer, of this row of the batch, with the room for tokens to come.
     pub bytes_held: usize,
+    /// Those of them that are free; `None` in journals of older versions, which do not tell.
+    #[serde(default)]
+    pub bytes_spare: Option<usize>,
     /// What a full cache would hold then.
     pub bytes_full: usize,
 }
@@ -55,7 +58,7 @@ impl Answer {
         prompt: &NeedlePrompt,
         tokens: &[u32],
         text: String,
-        (bytes_held, bytes_full): (usize, usize),
+        cache: Held,
     ) -> Self {
         let place = prompt.place;
         let right = prompt.right(tokens);
@@ -73,8 +76,9 @@ impl Answer {
             exact: right == prompt.answer.len(),
             right,
             tokens: prompt.answer.len(),
-            bytes_held,
-            bytes_full,
+            bytes_held: cache.bytes,
+            bytes_spare: cache.spare,
+            bytes_full: cache.full,
         }
     }
 

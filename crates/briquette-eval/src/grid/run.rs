@@ -6,6 +6,7 @@ use briquette_models::{
 use crate::{
     Error, Result, fingerprint,
     grid::{Answer, Axes, Entry, Question},
+    held::Held,
     journal::Steps,
     tasks::needle::{NeedlePrompt, NeedleTask},
 };
@@ -144,14 +145,16 @@ impl Runner<'_> {
         };
         let (generations, _) = generate_batch(self.model, inputs, cache, &options, |_, _| {})?;
         let rows = prompts.len();
-        let bytes = (cache.bytes_held() / rows, cache.bytes_full() / rows);
+        let Held { bytes, spare, full } = Held::of(cache);
+        let held =
+            Held { bytes: bytes / rows, spare: spare.map(|spare| spare / rows), full: full / rows };
         prompts
             .iter()
             .zip(generations)
             .map(|(prompt, generation)| {
                 let tokens = &generation.tokens[..prompt.answer.len().min(generation.tokens.len())];
                 let text = self.tokenizer.decode(tokens)?;
-                Ok(Answer::new(entry, question, prompt, tokens, text, bytes))
+                Ok(Answer::new(entry, question, prompt, tokens, text, held))
             })
             .collect()
     }

@@ -12,8 +12,10 @@ pub struct Summary {
     pub before: Accuracy,
     /// With the question after compression.
     pub after: Accuracy,
-    /// Bytes of cache held for a prompt, the mean over all answers.
+    /// Bytes of cache held for a prompt, the mean over all answers, with the room for tokens to come.
     pub bytes_held: f64,
+    /// Those of them that are free; `None` if an answer of an older version does not tell.
+    pub bytes_spare: Option<f64>,
     /// What full caches would hold, the mean over all answers.
     pub bytes_full: f64,
 }
@@ -49,10 +51,13 @@ impl Summary {
             answers.iter().map(|answer| bytes(answer) as f64).sum::<f64>()
                 / answers.len().max(1) as f64
         };
+        let spare = answers.iter().map(|answer| Some(answer.bytes_spare? as f64));
+        let spare = spare.sum::<Option<f64>>();
         Self {
             before: Accuracy::of(when(Question::Before)),
             after: Accuracy::of(when(Question::After)),
             bytes_held: mean(|answer| answer.bytes_held),
+            bytes_spare: spare.map(|spare| spare / answers.len().max(1) as f64),
             bytes_full: mean(|answer| answer.bytes_full),
         }
     }

@@ -60,7 +60,7 @@ impl CompareReport {
              Needles: {length} tokens, {} a cell, depths {depths:?} %, haystack {}. Shares of exact answers / of right \
              tokens. The 95 % interval of a share of 0.50 is {low:.2} to {high:.2}; the others are in `compare.csv`.\n\n\
              Text: {}, {} of {length} tokens each, then {tokens} predicted. Nats a token{}.\n\n\
-             Cache: KiB held behind an answer (of a full cache).\n",
+             Cache: KiB held behind an answer (of a full cache) + KiB of spare room for tokens to come.\n",
             plural(prompts, "prompt"),
             self.haystack,
             self.text,
@@ -73,8 +73,12 @@ impl CompareReport {
         let before = |needles: &Summary, _: &[f64]| accuracy(&needles.before);
         let after = |needles: &Summary, _: &[f64]| accuracy(&needles.after);
         let cache = |needles: &Summary, _: &[f64]| {
-            let share = 100.0 * needles.bytes_held / needles.bytes_full.max(1.0);
-            format!("{:.0} ({share:.0} %)", needles.bytes_held / 1024.0)
+            let Summary { bytes_held, bytes_spare, bytes_full, .. } = needles;
+            let kept = bytes_held - bytes_spare.unwrap_or(0.0);
+            let share = 100.0 * kept / bytes_full.max(1.0);
+            let spare =
+                bytes_spare.map_or_else(String::new, |room| format!(" + {:.0}", room / 1024.0));
+            format!("{:.0} ({share:.0} %){spare}", kept / 1024.0)
         };
         let nats = |_: &Summary, nats: &[f64]| match over(nats, full) {
             Some(over) => format!("{:.3} ({:+.3})", Mean::of(nats).mean, over.mean),
@@ -215,6 +219,7 @@ struct CsvRow<'a> {
     after_per_token_low: Option<f64>,
     after_per_token_high: Option<f64>,
     bytes_held: Option<f64>,
+    bytes_spare: Option<f64>,
     bytes_full: Option<f64>,
     windows: Option<usize>,
     nats: Option<f64>,
@@ -234,7 +239,7 @@ impl<'a> CsvRow<'a> {
             }
             Found::Measured { needles, nats, text_bytes_held } => (needles, nats, text_bytes_held),
         };
-        let Summary { before, after, bytes_held, bytes_full } = needles;
+        let Summary { before, after, bytes_held, bytes_spare, bytes_full } = needles;
         let mean = Mean::of(nats);
         let over = over(nats, full);
         Self {
@@ -254,6 +259,7 @@ impl<'a> CsvRow<'a> {
             after_per_token_low: Some(after.per_token.low),
             after_per_token_high: Some(after.per_token.high),
             bytes_held: Some(*bytes_held),
+            bytes_spare: *bytes_spare,
             bytes_full: Some(*bytes_full),
             windows: Some(mean.count),
             nats: Some(mean.mean),
@@ -277,8 +283,13 @@ mod tests {
     fn report() -> CompareReport {
         let share = Proportion::wilson(5.0, 10);
         let accuracy = Accuracy { exact: share, per_token: Proportion::wilson(7.5, 10) };
-        let needles =
-            Summary { before: accuracy, after: accuracy, bytes_held: 2048.0, bytes_full: 8192.0 };
+        let needles = Summary {
+            before: accuracy,
+            after: accuracy,
+            bytes_held: 3072.0,
+            bytes_spare: Some(1024.0),
+            bytes_full: 8192.0,
+        };
         let row = |policy: &str, budget: &str, nats: Option<f64>| Row {
             policy: policy.into(),
             budget: budget.into(),
@@ -330,7 +341,7 @@ mod tests {
         assert!(snapkv.iter().all(|line| line.contains("-[^1]")), "{text}");
         assert!(snapkv[0].contains("0.50 / 0.75"), "{text}");
         assert!(snapkv[2].contains("3.750 (+0.250)"), "{text}");
-        assert!(snapkv[3].contains("2 (25 %)"), "{text}");
+        assert!(snapkv[3].contains("2 (25 %) + 1"), "{text}");
         assert_eq!(line("[^1]: "), ["[^1]: snapkv is too large"]);
         assert!(line("| `full`")[0].contains("3.500 (+0.000)"), "{text}");
     }

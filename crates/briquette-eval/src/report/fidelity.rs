@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{
     Environment,
     files::{create_dir, write_csv, write_json},
+    plain_name::plain_name,
     plot::{self, LinePanel, Lines},
     table,
 };
@@ -56,8 +57,10 @@ pub struct FidelitySummary {
     pub overlap: Option<Mean>,
     /// Tokens each head held at the end of the prompt, `[layer][kv_head]`, the mean over windows.
     pub kept: Vec<Vec<f64>>,
-    /// Bytes held at the end of the prompt, the mean.
+    /// Bytes held at the end of the prompt, the mean, with the room for tokens to come.
     pub bytes_held: f64,
+    /// Those of them that are free; `None` if a window of an older version does not tell.
+    pub bytes_spare: Option<f64>,
     /// What the full cache held there.
     pub bytes_full: f64,
     /// Bytes held behind the last continued token, the mean.
@@ -98,6 +101,8 @@ impl FidelitySummary {
                 |head: usize| mean(&|one: &Measured| one.kept[layer][head].len() as f64).mean;
             (0..heads.len()).map(of_head).collect()
         });
+        let spare = windows.iter().map(|one| Some(one.cache_after_prompt.spare? as f64));
+        let spare = spare.sum::<Option<f64>>();
         Self {
             output_error: by_layer(|one| &one.output_error),
             end_to_end_error: by_layer(|one| &one.end_to_end_error),
@@ -106,6 +111,7 @@ impl FidelitySummary {
             overlap: (!overlaps.is_empty()).then(|| Mean::of(&overlaps)),
             kept: kept.collect(),
             bytes_held: mean(&|one| one.cache_after_prompt.bytes as f64).mean,
+            bytes_spare: spare.map(|spare| spare / windows.len().max(1) as f64),
             bytes_full: mean(&|one| one.cache_after_prompt.full as f64).mean,
             bytes_held_at_end: mean(&|one| one.cache.bytes as f64).mean,
         }
@@ -128,7 +134,7 @@ impl FidelityReport {
     /// The table for people, and below it why some have no row.
     pub fn table(&self) -> String {
         let mut table = table::new();
-        table.set_header([
+        let header = [
             "policy",
             "budget",
             "output error\nmean",
@@ -136,9 +142,8 @@ impl FidelityReport {
             "KL\nnats a token",
             "same\ntoken",
             "overlap with\nthe oracle",
-            "cache\nKiB",
-            "\nof full",
-        ]);
+        ];
+        table.set_header(header.into_iter().chain(table::MEMORY));
         let mut missing = String::new();
         for row in &self.rows {
             let found = match &row.found {
@@ -151,7 +156,8 @@ impl FidelityReport {
             let (layer, worst) = found.worst_layer();
             let overlap =
                 found.overlap.map_or("-".into(), |overlap| format!("{:.2}", overlap.mean));
-            table.add_row([
+            let memory = table::memory(found.bytes_held, found.bytes_spare, found.bytes_full);
+            let cells = [
                 table::left(&row.policy),
                 table::right(&row.budget),
                 table::right(format!("{:.3}", found.mean_error())),
@@ -159,12 +165,8 @@ impl FidelityReport {
                 table::right(format!("{:.4} ± {:.4}", found.kl.mean, found.kl.error)),
                 table::right(format!("{:.0} %", 100.0 * found.agreement.mean)),
                 table::right(overlap),
-                table::right(format!("{:.0}", found.bytes_held / 1024.0)),
-                table::right(format!(
-                    "{:.0} %",
-                    100.0 * found.bytes_held / found.bytes_full.max(1.0)
-                )),
-            ]);
+            ];
+            table.add_row(cells.into_iter().chain(memory));
         }
         table.to_string() + &missing
     }
@@ -213,7 +215,8 @@ impl FidelityReport {
             title: "Error of each layer's attention output".into(),
             subtitle: format!(
                 "{}: {windows} prompts of {prompt} tokens, {tokens} fed behind each; {}",
-                self.text, self.environment.model
+                plain_name(&self.text),
+                plain_name(&self.environment.model)
             ),
             measure: "output error".into(),
             axis: "layer".into(),
@@ -266,8 +269,8 @@ mod tests {
             agreement: 0.5,
             overlap: vec![vec![0.5], vec![1.0]],
             kept: kept.map(heads).to_vec(),
-            cache_after_prompt: Held { bytes: 1024, full: 4096 },
-            cache: Held { bytes: 2048, full: 4608 },
+            cache_after_prompt: Held { bytes: 1024, spare: Some(256), full: 4096 },
+            cache: Held { bytes: 2048, spare: Some(0), full: 4608 },
         }
     }
 
@@ -309,6 +312,7 @@ mod tests {
         assert_eq!(found.overlap.unwrap().mean, 0.5);
         assert_eq!(found.kept, [[2.5], [4.0]]);
         assert_eq!((found.bytes_held, found.bytes_full), (1024.0, 4096.0));
+        assert_eq!(found.bytes_spare, Some(256.0));
 
         let table = report.table();
         for part in ["1.0000 ± 0.5000", "0.400 (layer 1)", "25 %", "snapkv 16: too few"] {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{
     Environment,
     files::{create_dir, write_csv, write_json},
-    plot::{self, Overview, Point, Series},
+    plot::{self, MarkedAxis, Overview, Point, Series},
     plural, table,
 };
 use crate::{
@@ -88,18 +88,15 @@ impl MaskReport {
                 counts.push(cell.masked);
             }
         }
-        let of = |choice: Choice| Series {
-            name: choice.name().into(),
-            points: self
-                .cells
-                .iter()
-                .filter(|cell| cell.choice == choice)
-                .filter_map(|cell| {
-                    let place = counts.iter().position(|count| *count == cell.masked)?;
-                    Some(Point { place, values: vec![vec![cell.exact, cell.per_token]] })
-                })
-                .collect(),
+        let of = |choice: Choice| {
+            let cells = self.cells.iter().filter(|cell| cell.choice == choice);
+            let point = |cell: &Cell| {
+                let place = counts.iter().position(|count| *count == cell.masked)?;
+                Some(Point { x: place as f64, values: vec![vec![cell.exact, cell.per_token]] })
+            };
+            Series { name: choice.name().into(), points: vec![cells.filter_map(point).collect()] }
         };
+        let mark = |(place, count): (usize, &usize)| (place as f64, count.to_string());
         let prompts = self.cells.first().map_or(0, |cell| cell.exact.trials);
         Overview {
             title: "Needle in a haystack with heads silenced".into(),
@@ -110,8 +107,10 @@ impl MaskReport {
             ),
             columns: vec!["exact answers".into(), "right tokens".into()],
             rows: vec!["share".into()],
-            axis: "heads silenced, of all layers".into(),
-            places: counts.iter().map(ToString::to_string).collect(),
+            axes: vec![MarkedAxis {
+                label: "heads silenced, of all layers".into(),
+                marks: counts.iter().enumerate().map(mark).collect(),
+            }],
             series: Choice::ALL.map(of).to_vec(),
             full: None,
         }

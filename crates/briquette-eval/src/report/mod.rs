@@ -1,5 +1,6 @@
 //! What was found, for people and for programs.
 
+mod budget_axis;
 mod compare;
 pub(crate) mod date;
 pub(crate) mod environment;
@@ -11,6 +12,7 @@ mod mask;
 mod methods;
 mod needle;
 mod perplexity;
+mod plain_name;
 pub mod plot;
 pub(crate) mod table;
 mod tune;

@@ -10,6 +10,7 @@ use crate::{
     Result,
     grid::{Accuracy, Answer, Axes, Question, Summary, summarize},
     report::{
+        budget_axis::BudgetAxis,
         environment::Environment,
         files::{create_dir, write_csv, write_json},
         plot,
@@ -285,28 +286,27 @@ impl NeedleReport {
             let found = summaries.iter().find(|((p, b), _)| p == policy && b == budget)?;
             Some(panels(&found.1))
         };
-        let mut budgets: Vec<String> = Vec::new();
-        for Entry { budget, .. } in &self.settings.policies {
-            if budget != "-" && !budgets.contains(budget) {
-                budgets.push(budget.clone());
-            }
-        }
+        let budgets = self.settings.policies.iter().map(|entry| entry.budget.as_str());
+        let axes = BudgetAxis::each(budgets.filter(|budget| *budget != "-"));
         let compressing =
             self.policies().into_iter().filter(|policy| self.budgets(policy) != ["-"]);
         let series: Vec<Series> = compressing
             .map(|policy| Series {
                 name: policy.to_owned(),
-                points: budgets
+                points: axes
                     .iter()
-                    .enumerate()
-                    .filter_map(|(place, text)| Some(Point { place, values: of(policy, text)? }))
+                    .map(|axis| {
+                        let point = |text: &String| {
+                            Some(Point { x: axis.place(text)?, values: of(policy, text)? })
+                        };
+                        axis.budgets.iter().filter_map(point).collect()
+                    })
                     .collect(),
             })
             .collect();
         if series.is_empty() {
             return None;
         }
-        let tokens_only = budgets.iter().all(|budget| budget.bytes().all(|b| b.is_ascii_digit()));
         let Settings { lengths, depths, samples, needles, .. } = &self.settings;
         let (least, most) = (lengths.iter().min()?, lengths.iter().max()?);
         let span = if least == most { format!("{least}") } else { format!("{least} to {most}") };
@@ -322,9 +322,7 @@ impl NeedleReport {
                 "question asked after compression".into(),
             ],
             rows: vec!["exact answers".into(), "right tokens".into()],
-            axis: if tokens_only { "budget (tokens)" } else { "budget (tokens, unless marked)" }
-                .into(),
-            places: budgets,
+            axes: axes.iter().map(BudgetAxis::marked).collect(),
             series,
             full: of("full", "-"),
         })
@@ -358,12 +356,13 @@ struct CsvCell<'a> {
     after_per_token_low: f64,
     after_per_token_high: f64,
     bytes_held: f64,
+    bytes_spare: Option<f64>,
     bytes_full: f64,
 }
 
 impl<'a> CsvCell<'a> {
     fn new(cell: &'a Cell) -> Self {
-        let Summary { before, after, bytes_held, bytes_full } = cell.summary;
+        let Summary { before, after, bytes_held, bytes_spare, bytes_full } = cell.summary;
         Self {
             policy: &cell.policy,
             budget: &cell.budget,
@@ -384,6 +383,7 @@ impl<'a> CsvCell<'a> {
             after_per_token_low: after.per_token.low,
             after_per_token_high: after.per_token.high,
             bytes_held,
+            bytes_spare,
             bytes_full,
         }
     }
@@ -439,7 +439,8 @@ mod tests {
                         exact: right == 7,
                         right,
                         tokens: 7,
-                        bytes_held: 1000,
+                        bytes_held: 1500,
+                        bytes_spare: Some(500),
                         bytes_full: 10_000,
                     });
                 }

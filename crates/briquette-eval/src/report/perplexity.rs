@@ -43,8 +43,10 @@ pub struct PerplexityRow {
     pub over_full: Option<Mean>,
     /// e to the nats a token.
     pub perplexity: f64,
-    /// Bytes of cache held at the end of a window, the mean.
+    /// Bytes of cache held at the end of a window, the mean, with the room for tokens to come.
     pub bytes_held: f64,
+    /// Those of them that are free; `None` if a window of an older version does not tell.
+    pub bytes_spare: Option<f64>,
     /// What full caches would hold, the mean.
     pub bytes_full: f64,
     /// The mean over windows, one number a predicted token.
@@ -85,28 +87,21 @@ impl PerplexityReport {
     /// The table for people.
     pub fn table(&self) -> String {
         let mut table = table::new();
-        table.set_header([
-            "policy",
-            "budget",
-            "nats\na token",
-            "above\nthe full cache",
-            "perplexity",
-            "cache\nKiB",
-            "\nof full",
-        ]);
+        let header = ["policy", "budget", "nats\na token", "above\nthe full cache", "perplexity"];
+        table.set_header(header.into_iter().chain(table::MEMORY));
         for row in &self.rows {
             let over = row
                 .over_full
                 .map_or("-".into(), |over| format!("{:+.3} ± {:.3}", over.mean, over.error));
-            table.add_row([
+            let memory = table::memory(row.bytes_held, row.bytes_spare, row.bytes_full);
+            let cells = [
                 table::left(&row.policy),
                 table::right(&row.budget),
                 table::right(format!("{:.3}", row.nats.mean)),
                 table::right(over),
                 table::right(format!("{:.1}", row.perplexity)),
-                table::right(format!("{:.0}", row.bytes_held / 1024.0)),
-                table::right(format!("{:.0} %", 100.0 * row.bytes_held / row.bytes_full.max(1.0))),
-            ]);
+            ];
+            table.add_row(cells.into_iter().chain(memory));
         }
         table.to_string()
     }
@@ -136,6 +131,7 @@ impl PerplexityRow {
         let bytes = |of: fn(&Loss) -> usize| {
             losses.iter().map(|loss| of(loss) as f64).sum::<f64>() / windows
         };
+        let spare = losses.iter().map(|loss| Some(loss.bytes_spare? as f64));
         let tokens = losses.iter().map(|loss| loss.nats.len()).max().unwrap_or(0);
         let at = |token: usize| -> f64 {
             losses.iter().filter_map(|loss| loss.nats.get(token)).map(|nats| f64::from(*nats)).sum()
@@ -147,6 +143,7 @@ impl PerplexityRow {
             over_full,
             perplexity: nats.mean.exp(),
             bytes_held: bytes(|loss| loss.bytes_held),
+            bytes_spare: spare.sum::<Option<f64>>().map(|spare| spare / windows),
             bytes_full: bytes(|loss| loss.bytes_full),
             by_position: (0..tokens).map(|token| at(token) / windows).collect(),
         }
@@ -177,8 +174,12 @@ mod tests {
 
     #[test]
     fn losses_are_averaged_by_window_and_by_position() {
-        let loss =
-            |nats: [f32; 2]| Loss { nats: nats.to_vec(), bytes_held: 1024, bytes_full: 4096 };
+        let loss = |nats: [f32; 2]| Loss {
+            nats: nats.to_vec(),
+            bytes_held: 3072,
+            bytes_spare: Some(1024),
+            bytes_full: 4096,
+        };
         let snapkv = Entry { label: "snapkv".into(), policy: Policy::snapkv(Budget::Tokens(64)) };
         let losses =
             [vec![loss([1.0, 2.0]), loss([3.0, 4.0])], vec![loss([1.5, 2.5]), loss([4.0, 6.0])]];
@@ -200,6 +201,8 @@ mod tests {
         assert_eq!((over.mean, over.error), (1.0, 0.5));
         assert_eq!(row.by_position, [2.75, 4.25]);
         assert!(report.table().contains("+1.000 ± 0.500"), "{}", report.table());
+        let cells = |part: &str| report.table().replace(' ', "").contains(part);
+        assert!(cells("┆2┆50%┆1"), "{}", report.table());
 
         let dir = tempfile::tempdir().unwrap();
         let files = report.write(dir.path()).unwrap();

@@ -18,9 +18,8 @@ pub(super) fn needle(rows: &[(Key, Summary)], show_needles: bool) -> String {
         "\nper token",
         "question after\nexact",
         "\nper token",
-        "cache\nKiB",
-        "\nof full",
     ]);
+    header.extend(MEMORY);
     table.set_header(header);
     for ((policy, budget, needles, length), summary) in rows {
         let mut row = vec![Cell::new(policy), right(budget), right(length)];
@@ -32,11 +31,8 @@ pub(super) fn needle(rows: &[(Key, Summary)], show_needles: bool) -> String {
                 [&accuracy.exact, &accuracy.per_token].map(|share| Cell::new(interval(share))),
             );
         }
-        row.push(right(format!("{:.0}", summary.bytes_held / 1024.0)));
-        row.push(right(format!(
-            "{:.0} %",
-            100.0 * summary.bytes_held / summary.bytes_full.max(1.0)
-        )));
+        let Summary { bytes_held, bytes_spare, bytes_full, .. } = summary;
+        row.extend(memory(*bytes_held, *bytes_spare, *bytes_full));
         table.add_row(row);
     }
     table.to_string()
@@ -76,6 +72,26 @@ pub(crate) fn left(text: impl ToString) -> Cell {
 
 pub(crate) fn right(text: impl ToString) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+/// The heads of the cells of [`memory`].
+pub(super) const MEMORY: [&str; 3] = ["held\nKiB", "\nof full", "spare\nKiB"];
+
+/// KiB of what is kept, its share of a full cache, and KiB of free room. Where that is not known apart, it is in what is
+/// held.
+pub(super) fn memory(held: f64, spare: Option<f64>, full: f64) -> [Cell; 3] {
+    let kept = held - spare.unwrap_or(0.0);
+    let kib = |bytes: f64| format!("{:.0}", bytes / 1024.0);
+    [
+        right(kib(kept)),
+        right(share(kept / full.max(1.0))),
+        right(spare.map_or_else(|| "-".into(), kib)),
+    ]
+}
+
+/// A share in percent.
+pub(crate) fn share(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
 }
 
 pub(super) fn interval(Proportion { rate, low, high, .. }: &Proportion) -> String {

@@ -74,7 +74,7 @@ impl Asked<'_> {
         Ok(Outcome::Answers {
             axes: sample.axes.clone(),
             answers,
-            cache: held(&cache),
+            cache: Held::of(&cache),
             prefill_seconds,
             decode_seconds,
             decoded_tokens,
@@ -141,11 +141,6 @@ fn answer(turn: &Turn, said: Said) -> Result<Answer> {
         metric: turn.metric,
         said: said.text,
     })
-}
-
-/// What a cache holds.
-pub(super) fn held(cache: &KvCache) -> Held {
-    Held { bytes: cache.bytes_held(), full: cache.bytes_full() }
 }
 
 #[cfg(test)]

@@ -63,8 +63,11 @@ pub struct Row {
     pub mean: Mean,
     /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of one of these there is none.
     pub interval: Option<[f64; 2]>,
-    /// Bytes held over bytes of a full cache, of all samples together.
+    /// Bytes of what is kept over bytes of a full cache, of all samples together; with the spare room where that is not
+    /// known apart.
     pub held_of_full: f64,
+    /// Bytes of free room for tokens to come over bytes of a full cache; `None` in results of older versions.
+    pub spare_of_full: Option<f64>,
     /// Wall-clock seconds of all samples.
     pub seconds: f64,
 }
@@ -119,8 +122,16 @@ impl Summary {
     pub fn table(&self) -> String {
         let mut table = table::new();
         let models = self.rows.iter().any(|row| row.model != self.rows[0].model);
-        let mut header =
-            vec!["task", "measure", "policy", "budget", "mean", "samples", "cache\nof full"];
+        let mut header = vec![
+            "task",
+            "measure",
+            "policy",
+            "budget",
+            "mean",
+            "samples",
+            "held\nof full",
+            "spare\nof full",
+        ];
         if models {
             header.insert(0, "model");
         }
@@ -146,7 +157,8 @@ impl Summary {
                 table::right(&row.budget),
                 table::right(mean),
                 table::right(row.mean.count),
-                table::right(format!("{:.0} %", 100.0 * row.held_of_full)),
+                table::right(table::share(row.held_of_full)),
+                table::right(row.spare_of_full.map_or("-".into(), table::share)),
             ];
             if models {
                 cells.insert(0, table::left(&row.model));
@@ -165,8 +177,11 @@ impl Row {
             Measure::Kl => Estimate::of(&values).within(0.0, f64::INFINITY),
             Measure::Nats => Estimate::of(&values),
         };
-        let bytes =
-            |of: fn(&Held) -> usize| found.iter().map(|(_, held, _)| of(held) as f64).sum::<f64>();
+        let bytes = |of: &dyn Fn(&Held) -> usize| -> f64 {
+            found.iter().map(|(_, held, _)| of(held) as f64).sum()
+        };
+        let spare = found.iter().map(|(_, held, _)| Some(held.spare? as f64)).sum::<Option<f64>>();
+        let full = bytes(&|held| held.full).max(1.0);
         Self {
             model: key.model,
             task: key.task,
@@ -176,7 +191,8 @@ impl Row {
             measure,
             mean: Mean::of(&values),
             interval: estimate.interval,
-            held_of_full: bytes(|held| held.bytes) / bytes(|held| held.full).max(1.0),
+            held_of_full: (bytes(&|held| held.bytes) - spare.unwrap_or(0.0)) / full,
+            spare_of_full: spare.map(|spare| spare / full),
             seconds: found.iter().map(|(.., seconds)| seconds).sum(),
         }
     }
@@ -187,7 +203,7 @@ mod tests {
     use super::*;
 
     fn row(measure: Measure, values: &[f64]) -> Row {
-        let held = Held { bytes: 25, full: 100 };
+        let held = Held { bytes: 35, spare: Some(10), full: 100 };
         let found: Vec<Value> = values.iter().map(|value| (*value, held, 0.5)).collect();
         let key = Key {
             model: "m".into(),
@@ -223,6 +239,7 @@ mod tests {
         close(row(Measure::Nats, &[0.0, 0.0, 0.5]).interval, [-0.55044, 0.88378]);
         assert_eq!(row(Measure::Nats, &[0.5]).interval, None);
         let row = row(Measure::Kl, &[1.0, 3.0]);
-        assert_eq!((row.mean.mean, row.held_of_full, row.seconds), (2.0, 0.25, 1.0));
+        assert_eq!((row.mean.mean, row.seconds), (2.0, 1.0));
+        assert_eq!((row.held_of_full, row.spare_of_full), (0.25, Some(0.1)));
     }
 }

@@ -7,9 +7,9 @@ use briquette_models::{Error as ModelError, Model, Tokenizer, prefill};
 use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::Deserialize;
 
-use super::ask::held;
 use crate::{
-    Error, Result, files, perplexity,
+    Error, Result, files,
+    perplexity::{self, Loss},
     record::{Held, Outcome},
     tasks::text::{Text, Window, check_windows},
 };
@@ -124,12 +124,13 @@ impl TextTask {
         let prompt = self.prompt();
         let (nats, cache) = match self.protocol {
             Protocol::Window => {
-                let loss = perplexity::loss(model, policy, window, prompt)?;
-                (loss.nats, Held { bytes: loss.bytes_held, full: loss.bytes_full })
+                let Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full } =
+                    perplexity::loss(model, policy, window, prompt)?;
+                (nats, Held { bytes, spare, full })
             }
             Protocol::Stream => {
                 let mut cache = model.cache(policy.clone())?;
-                (stream(model, &mut cache, window, self.chunk())?, held(&cache))
+                (stream(model, &mut cache, window, self.chunk())?, Held::of(&cache))
             }
         };
         Ok(Outcome::Text { prompt, nats, cache })

@@ -511,6 +511,6 @@ impl Done {
     }
 }
 
-fn share(Held { bytes, full }: Held) -> f64 {
+fn share(Held { bytes, full, .. }: Held) -> f64 {
     bytes as f64 / full.max(1) as f64
 }

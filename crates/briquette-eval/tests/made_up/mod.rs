@@ -119,7 +119,8 @@ pub(crate) fn run() -> Vec<Record> {
 
 fn held(share: f64, length: u64) -> Held {
     let full = length as usize * 4096;
-    Held { bytes: (share * full as f64) as usize, full }
+    let spare = full / 8;
+    Held { bytes: (share * full as f64) as usize + spare, spare: Some(spare), full }
 }
 
 fn answered(

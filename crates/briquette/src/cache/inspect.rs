@@ -97,10 +97,17 @@ impl KvCache {
     }
 
     /// Bytes the buffers of all layers take on the device now: keys, values, positions, what scorers
-    /// accumulate, and the room made for tokens to come. What a device pads rows by is counted (CUDA pads those of scalars).
+    /// accumulate, and the [room](Self::bytes_spare) made for tokens to come. What a device pads rows by is counted (CUDA
+    /// pads those of scalars).
     pub fn bytes_held(&self) -> usize {
         let rows = self.rows.unwrap_or_default();
         self.layers.iter().map(|layer| layer.bytes(rows)).sum()
+    }
+
+    /// Those of [`bytes_held`](Self::bytes_held) that hold nothing yet: the room made for tokens to come. The rest are the
+    /// keys and values that are kept, with their bookkeeping.
+    pub fn bytes_spare(&self) -> usize {
+        self.layers.iter().map(LayerCache::spare_bytes).sum()
     }
 
     /// Bytes the keys and values of all tokens seen would take.

@@ -99,6 +99,11 @@ impl LayerCache {
             + state
     }
 
+    /// Those of [`bytes`](Self::bytes) that are free.
+    pub(super) fn spare_bytes(&self) -> usize {
+        self.store.as_ref().map_or(0, |store| store.spare_bytes())
+    }
+
     /// Tokens to keep, one number a batch row; `None` keeps everything, and before the first token.
     pub(super) fn budget(&self, context: Context<'_>) -> Result<Option<Vec<usize>>> {
         let Some(store) = &self.store else { return Ok(None) };

@@ -281,6 +281,10 @@ impl Store for DenseStore {
         self.bytes_of(capacity, capacity)
     }
 
+    fn spare_bytes(&self) -> usize {
+        self.bytes().saturating_sub(self.bytes_of(self.columns, self.columns))
+    }
+
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
         let pairs = columns.saturating_mul(self.options.pair_bytes());
         pairs.saturating_add(self.options.scalar_row_bytes(columns))

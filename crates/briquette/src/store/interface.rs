@@ -150,6 +150,11 @@ pub trait Store: Debug + Send + Sync {
     /// Bytes its buffers take on the device.
     fn bytes(&self) -> usize;
 
+    /// Those of [`bytes`](Self::bytes) that hold nothing yet: the room for columns to come. 0 if it does not tell.
+    fn spare_bytes(&self) -> usize {
+        0
+    }
+
     /// The most bytes it takes while it holds so many entries a head and so many columns, one a token. Tokens that
     /// share a key and a value are columns of one entry.
     fn bytes_of(&self, entries: usize, columns: usize) -> usize;

@@ -472,6 +472,10 @@ impl<C: Codec> Store for PagedStore<C> {
             + places
     }
 
+    fn spare_bytes(&self) -> usize {
+        self.tail.spare_bytes()
+    }
+
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
         let StoreOptions { shape, batch, dtype, rows, .. } = self.options;
         let group = self.codec.group();

@@ -139,6 +139,10 @@ impl<B: Body> Store for Segmented<B> {
         self.body.as_ref().map_or(0, B::bytes) + self.tail.bytes()
     }
 
+    fn spare_bytes(&self) -> usize {
+        self.tail.spare_bytes()
+    }
+
     fn bytes_of(&self, entries: usize, columns: usize) -> usize {
         B::bytes_of(&self.options, entries, columns)
     }

@@ -1,6 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::key::{Column, Row, Unit};
+use super::{
+    key::{Column, Row, Unit},
+    natural,
+};
 use crate::{
     Error, Result,
     record::{Answer, Held, Kept, Key, Outcome, Record},
@@ -95,20 +98,43 @@ pub(super) struct Fidelities {
 /// Bytes of caches, summed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    pub(super) held: f64,
-    pub(super) full: f64,
+    /// With the spare room.
+    all: f64,
+    spare: f64,
+    full: f64,
     pub(super) count: usize,
+    /// Records that tell the spare room.
+    told: usize,
 }
 
 impl Memory {
-    /// The share of full caches that was held.
-    pub(super) fn share(&self) -> f64 {
-        if self.full > 0.0 { self.held / self.full } else { 0.0 }
+    fn add(&mut self, cache: Held) {
+        self.all += cache.bytes as f64;
+        self.spare += cache.spare.unwrap_or(0) as f64;
+        self.full += cache.full as f64;
+        self.count += 1;
+        self.told += usize::from(cache.spare.is_some());
     }
 
-    /// Bytes a sample.
-    pub(super) fn bytes(&self) -> f64 {
-        self.held / self.count.max(1) as f64
+    /// Free room, bytes a sample; `None` where a record does not tell.
+    pub(super) fn spare(&self) -> Option<f64> {
+        self.tells().then(|| self.spare / self.count.max(1) as f64)
+    }
+
+    /// What is kept, bytes a sample; with the spare room where a record does not tell it.
+    pub(super) fn held(&self) -> f64 {
+        let spare = if self.tells() { self.spare } else { 0.0 };
+        (self.all - spare) / self.count.max(1) as f64
+    }
+
+    /// What full caches would hold, bytes a sample.
+    pub(super) fn full(&self) -> f64 {
+        self.full / self.count.max(1) as f64
+    }
+
+    /// Whether every record tells the spare room.
+    pub(super) fn tells(&self) -> bool {
+        self.told == self.count
     }
 }
 
@@ -228,10 +254,7 @@ impl Collected {
     }
 
     fn hold(&mut self, row: &Row, cache: Held) {
-        let memory = self.memory.entry(row.clone()).or_default();
-        memory.held += cache.bytes as f64;
-        memory.full += cache.full as f64;
-        memory.count += 1;
+        self.memory.entry(row.clone()).or_default().add(cache);
     }
 
     fn show(&mut self, row: Row, column: Column, unit: Unit, answers: Vec<Answer>) {
@@ -304,6 +327,13 @@ impl Collected {
             }
         }
         values
+    }
+
+    /// The tasks with samples, in order.
+    pub(super) fn tasks(&self) -> Vec<&str> {
+        let mut tasks: Vec<&str> = self.units.keys().map(String::as_str).collect();
+        tasks.sort_by(|a, b| natural::compare(a, b));
+        tasks
     }
 
     /// The tasks with answers, and when they were asked.

@@ -4,10 +4,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{collect::Collected, read::Source};
-use crate::{record::Key, report::plural};
+use crate::{
+    record::Key,
+    report::{plain_name::plain_name, plural},
+};
 
 /// Lines of settings shown.
 const SETTINGS_SHOWN: usize = 300;
+/// Names in a title; of more the first are named, and the rest are counted.
+const NAMED: usize = 5;
 
 /// What a run was: the head of the page.
 #[derive(Debug, Serialize)]
@@ -20,6 +25,9 @@ pub(super) struct Facts {
     settings_left: usize,
     /// What a reader must know of gaps.
     warnings: Vec<String>,
+    /// The same with the files it is about, for who can open them.
+    #[serde(skip)]
+    warnings_by_file: Vec<String>,
 }
 
 impl Facts {
@@ -44,13 +52,11 @@ impl Facts {
             (!values.is_empty()).then(|| values.join(", "))
         };
         let name = source.settings.get("name").and_then(Value::as_str).map(str::to_owned);
-        let folder = || dir.file_name().map(|name| name.to_string_lossy().into_owned());
+        let models: Vec<&str> =
+            collected.each(|row| &row.model).into_iter().map(plain_name).collect();
+        let date = find(&["date", "started"]);
         let title = title
-            .map(str::to_owned)
-            .or(name)
-            .or_else(|| run_name(dir))
-            .or_else(folder)
-            .unwrap_or_else(|| "Run".into());
+            .map_or_else(|| title_of(&models, collected.tasks(), date.as_deref()), str::to_owned);
 
         let units: usize = collected.units.values().map(|units| units.len()).sum();
         let seeds: Vec<String> = collected.seeds.iter().map(ToString::to_string).collect();
@@ -59,7 +65,8 @@ impl Facts {
             // Results of older versions do not say when they ended.
             None => ("Seconds, summed", collected.seconds.values().sum()),
         };
-        let mut facts = vec![("Model", collected.each(|row| &row.model).join(", "))];
+        let run = name.or_else(|| run_name(dir)).unwrap_or_default();
+        let mut facts = vec![("Run", run), ("Model", models.join(", "))];
         for (label, names) in [
             ("Device", &["device", "device_kind"][..]),
             ("Type", &["dtype"]),
@@ -81,13 +88,19 @@ impl Facts {
         facts.retain(|(_, value)| !value.is_empty());
         let settings_left = settings.len().saturating_sub(SETTINGS_SHOWN);
         settings.truncate(SETTINGS_SHOWN);
-        Self { title, facts, settings, settings_left, warnings: warnings(source, collected, plan) }
+        let gaps = gaps(collected, plan);
+        let all = |read: Vec<String>| -> Vec<String> {
+            read.into_iter().chain(gaps.iter().cloned()).collect()
+        };
+        let warnings = capped(all(unread(source, false)));
+        let warnings_by_file = capped(all(unread(source, true)));
+        Self { title, facts, settings, settings_left, warnings, warnings_by_file }
     }
 }
 
 impl Facts {
-    pub(super) fn warnings(&self) -> &[String] {
-        &self.warnings
+    pub(super) fn warnings_by_file(&self) -> &[String] {
+        &self.warnings_by_file
     }
 
     /// What the numbers are of, in a line: the model and what it ran with, not how much of it.
@@ -105,17 +118,55 @@ impl Facts {
     }
 }
 
-fn warnings(source: &Source, collected: &Collected, plan: Option<&[Key]>) -> Vec<String> {
+/// `MODEL: TASKS, DATE`
+fn title_of(models: &[&str], tasks: Vec<&str>, date: Option<&str>) -> String {
+    let tasks: Vec<&str> = tasks.into_iter().map(plain_name).collect();
+    // Of shards begun at different times the first; of a time the day.
+    let day = date.and_then(|date| date.get(..10)).unwrap_or_default();
+    let of = [named(models), named(&tasks)];
+    let of: Vec<String> = of.into_iter().filter(|part| !part.is_empty()).collect();
+    let all = [of.join(": "), day.to_owned()];
+    let all: Vec<String> = all.into_iter().filter(|part| !part.is_empty()).collect();
+    if all.is_empty() { "Run".into() } else { all.join(", ") }
+}
+
+fn named(names: &[&str]) -> String {
+    match names.get(..NAMED) {
+        Some(first) if names.len() > NAMED => {
+            format!("{} and {} more", first.join(", "), names.len() - NAMED)
+        }
+        _ => names.join(", "),
+    }
+}
+
+/// What could not be read, with the names of the files where they are wanted.
+fn unread(source: &Source, by_file: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     for file in &source.cut {
+        let file = if by_file { file.as_str() } else { "the results" };
         warnings.push(format!(
             "The last line of {file} is cut short and left out: the run was writing it."
         ));
     }
-    for line in &source.damaged {
-        warnings.push(format!(
-            "{line}. The line is damaged and left out; `briquette run` with --repair measures it again."
-        ));
+    const REPAIR: &str = "`briquette run` with --repair measures it again.";
+    for line in source.damaged.iter().filter(|_| by_file) {
+        warnings.push(format!("{line}. The line is damaged and left out; {REPAIR}"));
+    }
+    if !by_file && !source.damaged.is_empty() {
+        let lines = plural(source.damaged.len(), "line");
+        warnings.push(format!("Damaged and left out: {lines} of the results; {REPAIR}"));
+    }
+    warnings
+}
+
+/// What the results lack.
+fn gaps(collected: &Collected, plan: Option<&[Key]>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if collected.memory.values().any(|memory| !memory.tells()) {
+        warnings.push(
+            "Some results are of an older version, which did not tell spare room: the bytes held include it."
+                .into(),
+        );
     }
     if let Some(plan) = plan {
         let missing = collected.missing(plan);
@@ -149,6 +200,10 @@ fn warnings(source: &Source, collected: &Collected, plan: Option<&[Key]>) -> Vec
             }
         }
     }
+    warnings
+}
+
+fn capped(mut warnings: Vec<String>) -> Vec<String> {
     const SHOWN: usize = 12;
     if warnings.len() > SHOWN {
         let left = warnings.len() - SHOWN;
@@ -190,4 +245,21 @@ fn flatten(path: &str, value: &Value, into: &mut Vec<(String, String)>) {
 
 fn scalar(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_names_no_file() {
+        let title = title_of(
+            &["m"],
+            vec!["a", "x/b.txt", "c", "d", "e", "f", "g"],
+            Some("2026-11-21T10:00:00Z"),
+        );
+        assert_eq!(title, "m: a, b, c, d, e and 2 more, 2026-11-21");
+        assert_eq!(title_of(&["m"], vec![], None), "m");
+        assert_eq!(title_of(&[], vec![], None), "Run");
+    }
 }

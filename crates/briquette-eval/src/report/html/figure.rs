@@ -4,12 +4,18 @@ use serde::Serialize;
 
 use super::{
     collect::Collected,
-    key::{FULL, NONE, Row, compare_budgets, kind_of_budget},
+    key::{FULL, NONE, Row, compare_budgets},
     measure::{Measure, Measures},
 };
 use crate::{
     Result,
-    report::plot::{Drawing, Key, Line, LineChart, LinePoint, Style, XAxis, YAxis, inline, save},
+    report::{
+        budget_axis::BudgetAxis,
+        plot::{
+            ColorScale, Drawing, Key, Line, LineChart, LinePoint, MarkedAxis, Style, XAxis, YAxis,
+            inline, save,
+        },
+    },
     stats::Estimate,
 };
 
@@ -26,6 +32,8 @@ pub(super) struct Figures {
     /// What is to be seen, and how.
     pub(super) note: String,
     pub(super) legend: Vec<Key>,
+    /// What the colours of maps say.
+    pub(super) colors: Option<ColorScale>,
     pub(super) charts: Vec<Chart>,
     /// Whether it is closed until a reader asks.
     pub(super) folded: bool,
@@ -76,6 +84,8 @@ pub(super) struct FiguresView {
     title: String,
     note: String,
     legend: Vec<LegendView>,
+    /// The scale of colours.
+    colors: Option<String>,
     charts: Vec<ChartView>,
     /// Charts that the page has no room for.
     left: usize,
@@ -114,6 +124,7 @@ impl Figures {
             title: self.title.clone(),
             note: self.note.clone(),
             legend: self.legend.iter().map(legend).collect(),
+            colors: self.colors.as_ref().map(|colors| inline::svg(&colors.drawing())),
             left: self.charts.len() - charts.len(),
             charts,
             stem: self.stem.clone(),
@@ -124,9 +135,16 @@ impl Figures {
     /// Writes them as SVG and PNG. Returns the files.
     pub(super) fn save(&self, dir: &Path) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
+        let colors = self.colors.as_ref().map(ColorScale::drawing);
         for (number, charts) in (1..).zip(self.charts.chunks(SHEET)) {
             let drawings: Vec<Drawing> = charts.iter().map(|chart| chart.drawing.clone()).collect();
-            let sheet = Drawing::sheet(&self.title, &self.legend, &drawings, SHEET_COLUMNS);
+            let sheet = Drawing::sheet(
+                &self.title,
+                &self.legend,
+                colors.as_ref(),
+                &drawings,
+                SHEET_COLUMNS,
+            );
             let stem = match number {
                 1 => self.stem.clone(),
                 number => format!("{}-sheet-{number}", self.stem),
@@ -197,6 +215,7 @@ impl<'a> Data<'a> {
             title: title.into(),
             note: note.into(),
             legend: self.legend(&charts),
+            colors: None,
             charts: charts
                 .iter()
                 .zip(tags)
@@ -221,61 +240,84 @@ impl<'a> Data<'a> {
             .collect()
     }
 
-    /// A value against the budget, a line a policy. `None` where no policy has it.
+    /// A value against the budget, a line a policy: a chart for each unit of budgets, since numbers of tokens and shares have
+    /// no axis in common. All have one range upwards. None where no policy has the value.
     pub(super) fn against_budget(
         &self,
         model: &str,
         title: &str,
         measure: Measure,
         value: impl Fn(&Row) -> Option<Estimate>,
-    ) -> Option<LineChart> {
-        let budgets = self.budgets(model);
-        let mut series: Vec<Line> = Vec::new();
-        for row in self.rows(model) {
-            let Some(estimate) = value(row) else { continue };
-            let place = budgets.iter().position(|budget| *budget == row.budget);
-            let point = LinePoint {
-                x: if row.is_full() { 0.0 } else { place.unwrap_or(0) as f64 },
-                y: estimate.mean,
-                interval: estimate.interval,
-                tip: format!("{}: {}", row.label(), measure.tip(&estimate)),
+    ) -> Vec<LineChart> {
+        let found: Vec<(&Row, Estimate)> =
+            self.rows(model).into_iter().filter_map(|row| Some((row, value(row)?))).collect();
+        if found.iter().all(|(row, _)| row.is_full()) {
+            return Vec::new();
+        }
+        let mut holds = if measure.is_share() { vec![0.0, 1.0] } else { Vec::new() };
+        for (_, Estimate { mean, interval, .. }) in &found {
+            holds.extend([*mean].into_iter().chain(interval.iter().flatten().copied()));
+        }
+        let y = YAxis { label: measure.label().into(), holds };
+        let with_budget = found.iter().map(|(row, _)| row.budget.as_str());
+        let axes = BudgetAxis::each(with_budget.filter(|budget| *budget != NONE));
+        if axes.is_empty() {
+            let none = MarkedAxis { label: "no budget".into(), marks: vec![(0.0, String::new())] };
+            let series = self.lines(&found, measure, |row| (Some(0.0), row.is_full()));
+            let (title, x) = (title.into(), XAxis::Marked(none));
+            return vec![LineChart { title, x, y, series }];
+        }
+        let several = axes.len() > 1;
+        let chart = |axis: &BudgetAxis| {
+            let place = |row: &Row| match row.budget.as_str() {
+                // One value whatever the budget of others.
+                NONE => (Some(0.0), true),
+                budget => (axis.place(budget), false),
             };
-            match series.iter_mut().find(|line| line.name == row.policy) {
+            let unit = axis.unit.label();
+            LineChart {
+                title: if several { format!("{title}; {unit}") } else { title.into() },
+                x: XAxis::Marked(axis.marked()),
+                y: y.clone(),
+                series: self.lines(&found, measure, place),
+            }
+        };
+        axes.iter().map(chart).collect()
+    }
+
+    /// A line a policy of what was found. `place` says where a row stands, if it does, and whether it is a line across.
+    fn lines(
+        &self,
+        found: &[(&Row, Estimate)],
+        measure: Measure,
+        place: impl Fn(&Row) -> (Option<f64>, bool),
+    ) -> Vec<Line> {
+        let mut series: Vec<Line> = Vec::new();
+        for (row, estimate) in found {
+            let (Some(x), across) = place(row) else { continue };
+            let point = LinePoint {
+                x,
+                y: estimate.mean,
+                // A full cache has no whiskers in the way of others.
+                interval: estimate.interval.filter(|_| !row.is_full()),
+                tip: format!("{}: {}", row.label(), measure.tip(estimate)),
+            };
+            let of_policy = |line: &&mut Line| line.name == row.policy && line.across == across;
+            match series.iter_mut().find(of_policy) {
                 Some(line) => line.points.push(point),
                 None => series.push(Line {
                     name: row.policy.clone(),
                     style: self.style(&row.policy),
                     points: vec![point],
                     marked: true,
+                    across,
                 }),
             }
         }
         for line in &mut series {
             line.points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            // A full cache drawn as a line across has no whiskers in the way of others.
-            if line.style == Style::Reference {
-                line.points.iter_mut().for_each(|point| point.interval = None);
-            }
         }
-        if series.iter().all(|line| line.style == Style::Reference) {
-            return None;
-        }
-        let names = budgets
-            .iter()
-            .map(|budget| if *budget == NONE { "none".into() } else { (*budget).to_owned() });
-        Some(LineChart {
-            title: title.into(),
-            x: XAxis::Places {
-                label: "budget".into(),
-                names: names.collect(),
-                kinds: budgets.iter().map(|budget| kind_of_budget(budget)).collect(),
-            },
-            y: YAxis {
-                label: measure.label().into(),
-                holds: if measure.is_share() { vec![0.0, 1.0] } else { Vec::new() },
-            },
-            series,
-        })
+        series
     }
 
     /// One chart a budget, a line a policy, the full cache in each. All have one range upwards.
@@ -308,6 +350,7 @@ impl<'a> Data<'a> {
                     style: self.style(&row.policy),
                     points: points.clone(),
                     marked,
+                    across: false,
                 })
                 .collect();
             if series.iter().all(|line| line.style == Style::Reference) {

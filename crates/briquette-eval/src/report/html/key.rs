@@ -1,10 +1,9 @@
 use std::cmp::Ordering;
 
-use briquette::Budget;
 use serde::Serialize;
 
 use super::natural;
-use crate::{grid::Question, record::Key};
+use crate::{grid::Question, record::Key, report::budget_axis::BudgetUnit};
 
 /// The label of what the others are compared with.
 pub(super) const FULL: &str = "full";
@@ -64,25 +63,10 @@ pub(super) fn compare_policies(a: &str, b: &str) -> Ordering {
     (a != FULL).cmp(&(b != FULL)).then_with(|| natural::compare(a, b))
 }
 
-/// What a budget counts, and how many.
-fn measured(budget: &str) -> (u8, f64) {
-    match budget.parse::<Budget>() {
-        Ok(Budget::Tokens(tokens)) => (0, tokens as f64),
-        Ok(Budget::Ratio(ratio)) => (1, ratio),
-        Ok(Budget::Bytes(bytes)) => (2, bytes as f64),
-        Err(_) => (3, 0.0),
-    }
-}
-
-/// Another number for tokens, shares, bytes and other texts.
-pub(super) fn kind_of_budget(budget: &str) -> u8 {
-    measured(budget).0
-}
-
 /// Tokens, shares, bytes, each from small to large; then other texts.
 pub(super) fn compare_budgets(a: &str, b: &str) -> Ordering {
-    let ((kind_a, size_a), (kind_b, size_b)) = (measured(a), measured(b));
-    kind_a.cmp(&kind_b).then(size_a.total_cmp(&size_b)).then_with(|| natural::compare(a, b))
+    let ((unit_a, size_a), (unit_b, size_b)) = (BudgetUnit::of(a), BudgetUnit::of(b));
+    unit_a.cmp(&unit_b).then(size_a.total_cmp(&size_b)).then_with(|| natural::compare(a, b))
 }
 
 /// A task, and when its question came.

@@ -25,8 +25,10 @@ pub(super) enum Measure {
     Agreement,
     OutputError,
     Overlap,
-    CacheShare,
-    CacheBytes,
+    HeldShare,
+    SpareShare,
+    HeldBytes,
+    SpareBytes,
     Seconds,
 }
 
@@ -44,8 +46,10 @@ impl Measure {
             Self::Agreement => "agreement",
             Self::OutputError => "output error",
             Self::Overlap => "overlap with the oracle",
-            Self::CacheShare => "cache of full",
-            Self::CacheBytes => "cache, KiB",
+            Self::HeldShare => "held, of full",
+            Self::SpareShare => "spare room, of full",
+            Self::HeldBytes => "held, KiB",
+            Self::SpareBytes => "spare room, KiB",
             Self::Seconds => "s a sample",
         }
     }
@@ -74,8 +78,16 @@ impl Measure {
             Self::Overlap => {
                 "Share of the kept tokens that an oracle keeps too, which sees the attention to come. More is better."
             }
-            Self::CacheShare => "Bytes held over what a full cache takes, all samples together.",
-            Self::CacheBytes => "KiB held at the end of a sample, the mean.",
+            Self::HeldShare => {
+                "Bytes of the keys and values that are kept, with their bookkeeping, over those of a full cache's keys and values."
+            }
+            Self::SpareShare => {
+                "Bytes of free room for tokens to come, over those of a full cache's keys and values."
+            }
+            Self::HeldBytes => {
+                "KiB of the keys and values that are kept, with their bookkeeping, at the end of a sample, the mean."
+            }
+            Self::SpareBytes => "KiB of free room for tokens to come, the mean.",
             Self::Seconds => "Wall-clock seconds of a sample, the mean.",
         }
     }
@@ -85,7 +97,7 @@ impl Measure {
             Self::Prefill | Self::Seconds => "s",
             Self::Decode => "ms",
             Self::Nats | Self::NatsOverFull | Self::Kl => "nats",
-            Self::CacheBytes => "bytes",
+            Self::HeldBytes | Self::SpareBytes => "bytes",
             _ => "share",
         }
     }
@@ -107,7 +119,7 @@ impl Measure {
     pub(super) fn is_share(self) -> bool {
         matches!(
             self,
-            Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap | Self::CacheShare
+            Self::Score | Self::RightTokens | Self::Agreement | Self::Overlap | Self::HeldShare
         )
     }
 
@@ -117,8 +129,8 @@ impl Measure {
                 format!("{value:.2}")
             }
             Self::ScoreOverFull => format!("{value:+.2}"),
-            Self::CacheShare => format!("{:.1} %", 100.0 * value),
-            Self::CacheBytes => format!("{:.0}", value / 1024.0),
+            Self::HeldShare | Self::SpareShare => format!("{:.1} %", 100.0 * value),
+            Self::HeldBytes | Self::SpareBytes => format!("{:.0}", value / 1024.0),
             Self::Nats | Self::Kl | Self::OutputError => format!("{value:.3}"),
             Self::NatsOverFull => format!("{value:+.3}"),
             Self::Prefill | Self::Decode | Self::Seconds => short(value),
@@ -205,8 +217,13 @@ impl Measures {
         }
         for (row, memory) in &collected.memory {
             let sure = |mean| Estimate { mean, interval: None, count: memory.count };
-            measures.add((row, None, Measure::CacheShare), sure(memory.share()));
-            measures.add((row, None, Measure::CacheBytes), sure(memory.bytes()));
+            let full = memory.full().max(1.0);
+            measures.add((row, None, Measure::HeldShare), sure(memory.held() / full));
+            measures.add((row, None, Measure::HeldBytes), sure(memory.held()));
+            if let Some(spare) = memory.spare() {
+                measures.add((row, None, Measure::SpareShare), sure(spare / full));
+                measures.add((row, None, Measure::SpareBytes), sure(spare));
+            }
             let seconds = collected.seconds.get(row).copied().unwrap_or(0.0);
             let each = seconds / memory.count as f64;
             measures.add((row, None, Measure::Seconds), sure(each));

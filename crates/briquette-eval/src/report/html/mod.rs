@@ -58,7 +58,7 @@ pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Wri
     let data = Data::new(&collected, &measures);
     let plan = read::plan(dir)?;
     let facts = facts::Facts::of(dir, title, &source, &collected, plan.as_deref());
-    let warnings = facts.warnings().to_vec();
+    let warnings = facts.warnings_by_file().to_vec();
     let tables_text = tables::tables(&facts, &collected, &measures);
     let (page_text, figures) = page::page(facts, &data)?;
 

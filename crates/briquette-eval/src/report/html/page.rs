@@ -20,13 +20,10 @@ const SCRIPT: &str = include_str!("../../../assets/report/page.js");
 pub(super) fn page(facts: Facts, data: &Data<'_>) -> Result<(String, Vec<Figures>)> {
     let (heat_maps, maps_left) = sections::heat_maps(data);
     let (fidelity, heads_left) = sections::fidelity(data);
-    let mut groups = [
-        sections::accuracy(data),
-        heat_maps,
-        sections::memory(data),
-        sections::perplexity(data),
-        fidelity,
-    ];
+    let mut accuracy = sections::pareto(data);
+    accuracy.extend(sections::accuracy(data));
+    let mut groups =
+        [accuracy, heat_maps, sections::memory(data), sections::perplexity(data), fidelity];
     name_apart(&mut groups);
     let mut room = Room::new();
     let mut views: [Vec<FiguresView>; 5] = Default::default();
@@ -48,7 +45,8 @@ pub(super) fn page(facts: Facts, data: &Data<'_>) -> Result<(String, Vec<Figures
             style => safe(STYLE),
             script => safe(SCRIPT),
             facts => Value::from(Serde(&facts)),
-            summary => Value::from(Serde(sections::summary(data))),
+            numbers => Value::from(Serde(sections::numbers(data))),
+            choices => Value::from(Serde(sections::choices(data.collected))),
             unavailable => Value::from(Serde(sections::unavailable(data.collected))),
             accuracy => Value::from(Serde(accuracy)),
             heat_maps => Value::from(Serde(heat_maps)),

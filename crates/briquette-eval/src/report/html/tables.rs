@@ -74,15 +74,12 @@ pub(super) fn tables(facts: &Facts, collected: &Collected, measures: &Measures) 
             }
         }
         let bytes = |row: &Row| {
-            let share = measures.get(row, None, Measure::CacheShare)?;
-            let bytes = measures.get(row, None, Measure::CacheBytes)?;
-            Some(format!(
-                "{} / {}",
-                Measure::CacheBytes.text(bytes.mean),
-                Measure::CacheShare.text(share.mean)
-            ))
+            let text =
+                |measure: Measure| Some(measure.text(measures.get(row, None, measure)?.mean));
+            let spare = text(Measure::SpareBytes).unwrap_or_else(|| "-".into());
+            Some(format!("{} / {} / {spare}", text(Measure::HeldBytes)?, text(Measure::HeldShare)?))
         };
-        let what = "KiB held at the end of a sample, the mean / share of what full caches take.";
+        let what = "KiB of what is kept at the end of a sample, the mean / its share of what full caches take / KiB of spare room.";
         text += &grid.section(model, "cache", what, bytes);
     }
     text

@@ -114,8 +114,14 @@ impl Drawing {
         self.marks.push(Mark::Text { at, align, size, ink, text, upward: true });
     }
 
-    /// Several drawings on one sheet, in rows of `columns`, under a title and a legend.
-    pub(crate) fn sheet(title: &str, legend: &[Key], drawings: &[Drawing], columns: usize) -> Self {
+    /// Several drawings on one sheet, in rows of `columns`, under a title, a legend and a scale of colours.
+    pub(crate) fn sheet(
+        title: &str,
+        legend: &[Key],
+        colors: Option<&Drawing>,
+        drawings: &[Drawing],
+        columns: usize,
+    ) -> Self {
         const MARGIN: f64 = 16.0;
         let columns = columns.clamp(1, drawings.len().max(1));
         let widest = |of: fn(&Drawing) -> f64| drawings.iter().map(of).fold(0.0, f64::max);
@@ -123,7 +129,9 @@ impl Drawing {
             (widest(|drawing| drawing.width) + MARGIN, widest(|drawing| drawing.height) + MARGIN);
         // A character is given a generous width, since every viewer has a font of its own.
         let room = |text: &str, character: f64| character * text.chars().count() as f64;
-        let total = (MARGIN + width * columns as f64).max(2.0 * MARGIN + room(title, 12.0));
+        let total = (MARGIN + width * columns as f64)
+            .max(2.0 * MARGIN + room(title, 12.0))
+            .max(2.0 * MARGIN + colors.map_or(0.0, |colors| colors.width));
         let mut sheet = Self::new(total, 0.0, title);
         sheet.text((MARGIN, 24.0), Align::Left, 20, Ink::Text, title);
         let (mut x, mut y) = (MARGIN, 54.0);
@@ -136,7 +144,11 @@ impl Drawing {
             sheet.text((x + 34.0, y), Align::Left, 14, Ink::Text, key.name.as_str());
             x += wide;
         }
-        let top = if legend.is_empty() { 48.0 } else { y + 24.0 };
+        let mut top = if legend.is_empty() { 48.0 } else { y + 24.0 };
+        if let Some(colors) = colors {
+            sheet.marks.extend(moved(colors.marks.clone(), (MARGIN, top)));
+            top += colors.height + 16.0;
+        }
         for (i, drawing) in drawings.iter().enumerate() {
             let (row, column) = (i / columns, i % columns);
             let by = (MARGIN + width * column as f64, top + height * row as f64);
@@ -159,6 +171,8 @@ pub(crate) struct Key {
 pub(crate) enum Style {
     /// What the others are compared with.
     Reference,
+    /// The best of all of them.
+    Frontier,
     /// One of them.
     Series(usize),
 }
@@ -166,7 +180,7 @@ pub(crate) enum Style {
 impl Style {
     pub(super) fn ink(self) -> Ink {
         match self {
-            Self::Reference => Ink::Muted,
+            Self::Reference | Self::Frontier => Ink::Muted,
             Self::Series(index) => Ink::Category(index),
         }
     }
@@ -174,6 +188,7 @@ impl Style {
     pub(super) fn dash(self) -> Dash {
         match self {
             Self::Reference => Some((6.0, 5.0)),
+            Self::Frontier => None,
             Self::Series(index) => {
                 [None, Some((8.0, 3.0)), Some((2.0, 3.0)), Some((12.0, 4.0))][index / 6 % 4]
             }
@@ -182,7 +197,7 @@ impl Style {
 
     pub(super) fn marker(self) -> Option<Marker> {
         match self {
-            Self::Reference => None,
+            Self::Reference | Self::Frontier => None,
             Self::Series(index) => Some(Marker::nth(index)),
         }
     }

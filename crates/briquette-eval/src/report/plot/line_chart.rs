@@ -1,6 +1,7 @@
 use super::{
     canvas::Align,
     drawing::{About, Drawing, Ink, Mark, Style},
+    marked_axis::MarkedAxis,
     scale::{Scale, short},
 };
 
@@ -16,9 +17,8 @@ pub(crate) struct LineChart {
 /// The axis to the right.
 #[derive(Clone, Debug)]
 pub(crate) enum XAxis {
-    /// Named places, the `x` of a point is the index of one. Series stand beside one another there, and no line leads from a place
-    /// to one of another kind.
-    Places { label: String, names: Vec<String>, kinds: Vec<u8> },
+    /// Numbers with the marks it is given. Series stand beside one another there, so that no whisker hides another.
+    Marked(MarkedAxis),
     /// Numbers.
     Numbers { label: String },
 }
@@ -40,6 +40,8 @@ pub(crate) struct Line {
     pub(crate) points: Vec<LinePoint>,
     /// Whether single points are marked; a curve of many is not.
     pub(crate) marked: bool,
+    /// Whether it is one value wherever one looks, and so a line across.
+    pub(crate) across: bool,
 }
 
 /// A value of a series.
@@ -57,6 +59,8 @@ const LEFT: f64 = 62.0;
 const TOP: f64 = 34.0;
 const RIGHT: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
+/// A character of a name below the axis takes so much at most.
+const CHARACTER: f64 = 7.5;
 /// Markers along a curve of many points.
 const CURVE_MARKS: usize = 4;
 
@@ -85,13 +89,13 @@ impl LineChart {
         drawing.line(vec![(LEFT, bottom), (right, bottom)], 1.0, Ink::Muted);
         drawing.text((LEFT + wide / 2.0, SIZE.1 - 11.0), Align::Middle, 12, Ink::Muted, label);
 
-        let beside = self.series.iter().filter(|series| series.style != Style::Reference).count();
+        let beside = self.series.iter().filter(|series| !series.across).count();
         let mut turn = 0;
         for series in &self.series {
             let aside = match &self.x {
-                XAxis::Places { names, .. } if series.style != Style::Reference => {
-                    let slot = wide / names.len().max(1) as f64;
-                    let gap = f64::min(12.0, 0.8 * slot / beside.max(1) as f64);
+                XAxis::Marked(axis) if !series.across => {
+                    let gap = 0.8 * wide * axis.least_step() / beside.max(1) as f64;
+                    let gap = gap.min(12.0);
                     turn += 1;
                     gap * (turn as f64 - (beside as f64 + 1.0) / 2.0)
                 }
@@ -111,16 +115,14 @@ impl LineChart {
         bottom: f64,
     ) -> (&'a str, Box<dyn Fn(f64) -> f64>) {
         match &self.x {
-            XAxis::Places { label, names, .. } => {
-                let slot = wide / names.len().max(1) as f64;
-                // Names that would touch their neighbours are left out.
-                let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-                let every = (7.5 * (longest as f64 + 1.0) / slot).ceil().max(1.0) as usize;
-                for (i, name) in names.iter().enumerate().step_by(every) {
-                    let x = left + slot * (i as f64 + 0.5);
-                    drawing.text((x, bottom + 13.0), Align::Middle, 12, Ink::Muted, name.as_str());
+            XAxis::Marked(axis) => {
+                for (place, name) in axis.named(CHARACTER / wide) {
+                    let x = left + wide * place;
+                    drawing.line(vec![(x, bottom), (x, bottom + 4.0)], 1.0, Ink::Muted);
+                    drawing.text((x, bottom + 13.0), Align::Middle, 12, Ink::Muted, name);
                 }
-                (label, Box::new(move |value| left + slot * (value + 0.5)))
+                let axis_of_points = axis.clone();
+                (&axis.label, Box::new(move |value| left + wide * axis_of_points.place(value)))
             }
             XAxis::Numbers { label } => {
                 let points = self.series.iter().flat_map(|series| &series.points);
@@ -147,10 +149,7 @@ impl LineChart {
         let finite = |point: &&LinePoint| point.y.is_finite() && point.x.is_finite();
         let points: Vec<&LinePoint> = series.points.iter().filter(finite).collect();
         let mut path: Vec<_> = points.iter().map(|point| (x(point.x), y(point.y))).collect();
-        // The reference is one value whatever the place.
-        if let (Style::Reference, XAxis::Places { .. }, [(_, y)]) =
-            (series.style, &self.x, &path[..])
-        {
+        if let (true, [(_, y)]) = (series.across, &path[..]) {
             path = vec![(left, *y), (right, *y)];
         }
         if let (Some(marker), false) = (series.style.marker(), series.marked) {
@@ -158,31 +157,24 @@ impl LineChart {
             let (count, every) = (path.len(), (path.len() / CURVE_MARKS).max(1));
             let first = match series.style {
                 Style::Series(index) => every * (index % 6) / 6,
-                Style::Reference => 0,
+                Style::Reference | Style::Frontier => 0,
             };
             for at in (first..count).step_by(every).map(|place| path[place]) {
                 marks.push(Mark::Point { at, marker, ink });
             }
         }
-        let width = if series.marked { 1.5 } else { 2.0 };
-        let kinds: Vec<u8> = match &self.x {
-            XAxis::Places { kinds, .. } if path.len() == points.len() => {
-                let kind = |point: &&LinePoint| kinds.get(point.x as usize).copied();
-                points.iter().map(|point| kind(point).unwrap_or_default()).collect()
-            }
-            _ => vec![0; path.len()],
+        let width = if series.style == Style::Frontier {
+            1.0
+        } else if series.marked {
+            1.5
+        } else {
+            2.0
         };
-        let mut rest = &path[..];
-        for kind in kinds.chunk_by(|a, b| a == b) {
-            let (points, behind) = rest.split_at(kind.len());
-            rest = behind;
-            if points.len() > 1 {
-                let (points, dash) = (points.to_vec(), series.style.dash());
-                marks.push(Mark::Line { points, ink, width, dash });
-            }
+        if path.len() > 1 {
+            marks.push(Mark::Line { points: path, ink, width, dash: series.style.dash() });
         }
         for point in points {
-            let at = (x(point.x), y(point.y));
+            let at = (if series.across { right } else { x(point.x) }, y(point.y));
             let mut inner = Vec::new();
             if let (Some([low, high]), true) = (point.interval, series.marked) {
                 let (low, high) = (y(low), y(high));

@@ -3,10 +3,11 @@ use plotters::style::RGBColor;
 use super::{
     canvas::{Align, Canvas, Drawn, Marker, Picture},
     color::{GREY, GRID, INK, category},
+    marked_axis::MarkedAxis,
 };
 use crate::stats::Proportion;
 
-/// Shares of several series at a few places, such as policies at budgets; one panel a measure, with error bars.
+/// Shares of several series along axes, such as policies at budgets; one panel a measure and axis, with error bars.
 #[derive(Clone, Debug)]
 pub struct Overview {
     /// Above everything.
@@ -17,10 +18,8 @@ pub struct Overview {
     pub columns: Vec<String>,
     /// Axis labels of the rows of panels.
     pub rows: Vec<String>,
-    /// Below the places.
-    pub axis: String,
-    /// The places along the axis, such as budgets.
-    pub places: Vec<String>,
+    /// The axes to the right, such as budgets in tokens and in per cent. Each has all rows of panels.
+    pub axes: Vec<MarkedAxis>,
     /// What is compared.
     pub series: Vec<Series>,
     /// The full cache, one value a panel: `[row][column]`.
@@ -32,15 +31,15 @@ pub struct Overview {
 pub struct Series {
     /// Its label.
     pub name: String,
-    /// One for each place it was measured at.
-    pub points: Vec<Point>,
+    /// What was measured along each axis.
+    pub points: Vec<Vec<Point>>,
 }
 
 /// A series at a place.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Index into the places.
-    pub place: usize,
+    /// The number on the axis.
+    pub x: f64,
     /// One value a panel: `[row][column]`.
     pub values: Vec<Vec<Proportion>>,
 }
@@ -54,11 +53,16 @@ const LEGEND_LINE: i32 = 24;
 const BELOW_LEGEND: i32 = 50;
 const PANEL: (i32, i32) = (390, 200);
 const GAP: (i32, i32) = (36, 34);
+/// From the panels of an axis to those of the next.
+const AXIS_GAP: i32 = 92;
+/// A character of a name below the axis takes so much at most.
+const CHARACTER: f64 = 9.0;
 const SERIES_GAP: i32 = 18;
 
 impl Picture for Overview {
     fn size(&self) -> (u32, u32) {
-        let height = self.top() + self.rows.len() as i32 * (PANEL.1 + GAP.1) - GAP.1 + 58;
+        let axes = self.axes.len().max(1) as i32;
+        let height = self.top() + axes * (self.height() + AXIS_GAP) - AXIS_GAP + 58;
         (self.width() as u32, height as u32)
     }
 
@@ -66,9 +70,11 @@ impl Picture for Overview {
         canvas.text((20, 24), Align::Left, 22, INK, &self.title)?;
         canvas.text((20, 50), Align::Left, 15, GREY, &self.subtitle)?;
         self.legend(canvas)?;
-        for r in 0..self.rows.len() {
-            for c in 0..self.columns.len() {
-                self.panel(canvas, r, c)?;
+        for axis in 0..self.axes.len() {
+            for r in 0..self.rows.len() {
+                for c in 0..self.columns.len() {
+                    self.panel(canvas, axis, r, c)?;
+                }
             }
         }
         Ok(())
@@ -78,6 +84,11 @@ impl Picture for Overview {
 impl Overview {
     fn width(&self) -> i32 {
         LEFT + self.columns.len() as i32 * (PANEL.0 + GAP.0) - GAP.0 + 24
+    }
+
+    /// Of the panels of one axis.
+    fn height(&self) -> i32 {
+        self.rows.len() as i32 * (PANEL.1 + GAP.1) - GAP.1
     }
 
     fn top(&self) -> i32 {
@@ -120,9 +131,11 @@ impl Overview {
         Ok(())
     }
 
-    fn panel(&self, canvas: &Canvas, row: usize, column: usize) -> Drawn {
+    fn panel(&self, canvas: &Canvas, number: usize, row: usize, column: usize) -> Drawn {
+        let axis = &self.axes[number];
         let left = LEFT + column as i32 * (PANEL.0 + GAP.0);
-        let top = self.top() + row as i32 * (PANEL.1 + GAP.1);
+        let first = self.top() + number as i32 * (self.height() + AXIS_GAP);
+        let top = first + row as i32 * (PANEL.1 + GAP.1);
         let (right, bottom) = (left + PANEL.0, top + PANEL.1);
         let y = |share: f64| bottom - (share * f64::from(PANEL.1)).round() as i32;
 
@@ -146,27 +159,25 @@ impl Overview {
             canvas.upward((22, top + PANEL.1 / 2), 15, INK, &self.rows[row])?;
         }
 
-        let slot = PANEL.0 / self.places.len().max(1) as i32;
-        for (i, place) in self.places.iter().enumerate() {
-            let x = left + slot * i as i32 + slot / 2;
-            if row + 1 == self.rows.len() {
-                canvas.text((x, bottom + 14), Align::Middle, 14, INK, place)?;
-            }
-        }
+        let wide = f64::from(PANEL.0);
+        let x = |place: f64| left + (wide * place).round() as i32;
         if row + 1 == self.rows.len() {
-            canvas.text((left + PANEL.0 / 2, bottom + 38), Align::Middle, 15, INK, &self.axis)?;
+            for (place, name) in axis.named(CHARACTER / wide) {
+                canvas.text((x(place), bottom + 14), Align::Middle, 14, INK, name)?;
+            }
+            canvas.text((left + PANEL.0 / 2, bottom + 38), Align::Middle, 15, INK, &axis.label)?;
         }
 
         if let Some(full) = &self.full {
             canvas.dashes((left, y(full[row][column].rate)), right, GREY)?;
         }
+        let slot = (wide * axis.least_step()) as i32;
         let gap = SERIES_GAP.min(slot / (self.series.len() as i32 + 1));
         for (i, series) in self.series.iter().enumerate() {
             // Beside one another, so that no error bar hides another one.
             let aside = gap * (2 * i as i32 - (self.series.len() as i32 - 1)) / 2;
-            let spot = |point: &Point| left + slot * point.place as i32 + slot / 2 + aside;
-            let points: Vec<_> = series
-                .points
+            let spot = |point: &Point| x(axis.place(point.x)) + aside;
+            let points: Vec<_> = series.points[number]
                 .iter()
                 .map(|point| (spot(point), point.values[row][column]))
                 .collect();

@@ -24,9 +24,43 @@ const LEFT: f64 = 62.0;
 const TOP: f64 = 34.0;
 const RIGHT: f64 = 12.0;
 const WIDTH: f64 = 360.0;
-/// Colours of the scale below the tiles, and how wide each is.
-const STEPS: usize = 11;
-const STEP: f64 = 14.0;
+
+/// The colours of the tiles from one end to the other: one for all maps of a kind.
+#[derive(Clone, Debug)]
+pub(crate) struct ColorScale {
+    /// What the colours say.
+    pub(crate) label: String,
+    /// The values of the two ends.
+    pub(crate) ends: [String; 2],
+}
+
+impl ColorScale {
+    const STEPS: usize = 11;
+    const STEP: f64 = 14.0;
+    const HEIGHT: f64 = 20.0;
+
+    pub(crate) fn drawing(&self) -> Drawing {
+        // A character is given a generous width, since every viewer has a font of its own.
+        let room = |text: &str| 7.0 * text.chars().count() as f64 + 8.0;
+        let [low, high] = &self.ends;
+        let left = room(&self.label) + room(low);
+        let right = left + Self::STEPS as f64 * Self::STEP;
+        let title = format!("Colours: {}, from {low} to {high}", self.label);
+        let mut drawing = Drawing::new(right + room(high), Self::HEIGHT, title);
+        let middle = Self::HEIGHT / 2.0;
+        for step in 0..Self::STEPS {
+            drawing.marks.push(Mark::Rect {
+                at: (left + Self::STEP * step as f64, middle - 5.0),
+                size: (Self::STEP, 10.0),
+                ink: Ink::Ramp(step as f64 / (Self::STEPS - 1) as f64),
+            });
+        }
+        drawing.text((0.0, middle), Align::Left, 12, Ink::Muted, self.label.as_str());
+        drawing.text((left - 6.0, middle), Align::Right, 12, Ink::Muted, low.as_str());
+        drawing.text((right + 6.0, middle), Align::Left, 12, Ink::Muted, high.as_str());
+        drawing
+    }
+}
 
 impl Tiles {
     /// Tiles it draws.
@@ -39,7 +73,7 @@ impl Tiles {
         let wide = (WIDTH - LEFT - RIGHT) / columns as f64;
         let high = (230.0 / rows as f64).clamp(5.0, 26.0);
         let bottom = TOP + high * rows as f64;
-        let mut drawing = Drawing::new(WIDTH, bottom + 66.0, self.title.as_str());
+        let mut drawing = Drawing::new(WIDTH, bottom + 42.0, self.title.as_str());
         drawing.text((4.0, 13.0), Align::Left, 14, Ink::Text, self.title.as_str());
         let every = |room: f64, size: f64| (room / size).ceil().max(1.0) as usize;
         let longest = self.x.1.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -56,7 +90,6 @@ impl Tiles {
         let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0;
         drawing.text((middle, bottom + 32.0), Align::Middle, 12, Ink::Muted, self.x.0.as_str());
         drawing.upward((12.0, (TOP + bottom) / 2.0), 12, Ink::Muted, self.y.0.as_str());
-        self.scale(&mut drawing, (middle - STEPS as f64 * STEP / 2.0, bottom + 48.0));
         // Numbers stand on tiles that are large enough for them.
         let said = wide >= 34.0 && high >= 15.0;
         for (r, row) in self.values.iter().enumerate() {
@@ -77,21 +110,6 @@ impl Tiles {
             }
         }
         drawing
-    }
-
-    /// The colours from one end to the other, with the values of the ends.
-    fn scale(&self, drawing: &mut Drawing, (left, top): (f64, f64)) {
-        let (low, high) = self.range;
-        let step = |step: usize| Mark::Rect {
-            at: (left + STEP * step as f64, top),
-            size: (STEP, 10.0),
-            ink: Ink::Ramp(step as f64 / (STEPS - 1) as f64),
-        };
-        let about = About { tip: None, policy: None };
-        drawing.marks.push(Mark::Group { about, marks: (0..STEPS).map(step).collect() });
-        let (middle, right) = (top + 5.0, left + STEPS as f64 * STEP);
-        drawing.text((left - 6.0, middle), Align::Right, 12, Ink::Muted, short(low));
-        drawing.text((right + 6.0, middle), Align::Left, 12, Ink::Muted, short(high));
     }
 
     fn tile(

@@ -23,21 +23,22 @@ pub(in super::super) fn accuracy(data: &Data<'_>) -> Vec<Figures> {
                 data.measures.overall(row, ask)
             });
             let tags = Tags { ask: Some(all.ask().into()), ..Tags::default() };
-            charts.extend(chart.map(|chart| (tags, chart)));
+            charts.extend(chart.into_iter().map(|chart| (tags.clone(), chart)));
         }
         for column in data.collected.columns() {
             let title = data.titled(model, &column.label());
             let chart = data.against_budget(model, &title, Measure::Score, |row| {
                 data.measures.get(row, Some(&column), Measure::Score)
             });
-            charts.extend(chart.map(|chart| (tags(&column), chart)));
+            charts.extend(chart.into_iter().map(|chart| (tags(&column), chart)));
         }
     }
     let mut figures = [
         data.figures(
             "accuracy",
             "Score against budget",
-            "Mean score of the samples; whiskers are 95 % intervals. The dashed line is the full cache.",
+            "Mean score of the samples; whiskers are 95 % intervals. The dashed line is the full cache; another line across is a \
+             policy without a budget.",
             charts,
         ),
         data.figures(

@@ -5,7 +5,7 @@ use super::super::{
     measure::Measure,
 };
 use crate::{
-    report::plot::{LineChart, LinePoint, Tiles, YAxis, short},
+    report::plot::{ColorScale, LineChart, LinePoint, Tiles, YAxis, short},
     stats::Estimate,
 };
 
@@ -24,7 +24,7 @@ pub(in super::super) fn fidelity(data: &Data<'_>) -> (Vec<Figures>, usize) {
                     // The full cache is at 0, and at 1.
                     data.measures.get(row, Some(&column), measure).filter(|_| !row.is_full())
                 });
-                distance.extend(chart.map(|chart| (tags(&column), chart)));
+                distance.extend(chart.into_iter().map(|chart| (tags(&column), chart)));
             }
         }
     }
@@ -166,6 +166,10 @@ fn heads(data: &Data<'_>) -> (Vec<Figures>, usize) {
                      title.{even}"
                 ),
                 legend: Vec::new(),
+                colors: Some(ColorScale {
+                    label: "tokens held by a head".into(),
+                    ends: ["0".into(), "the most in the map".into()],
+                }),
                 charts,
                 folded: false,
             });

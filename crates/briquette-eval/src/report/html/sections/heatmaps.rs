@@ -4,8 +4,9 @@ use super::super::{
     collect::{Scores, mean},
     figure::{Chart, Data, Figures, Tags, stem},
     key::Row,
+    measure::Measure,
 };
-use crate::report::plot::Tiles;
+use crate::report::plot::{ColorScale, Tiles};
 
 /// Tiles drawn on all maps together, so that a page stays small.
 const TILES: usize = 12_000;
@@ -60,6 +61,10 @@ pub(in super::super) fn heat_maps(data: &Data<'_>) -> (Vec<Figures>, usize) {
                 title: data.titled(model, &column.label()),
                 note: String::new(),
                 legend: Vec::new(),
+                colors: Some(ColorScale {
+                    label: Measure::Score.label().into(),
+                    ends: ["0".into(), "1".into()],
+                }),
                 charts,
                 folded: !all.is_empty(),
             });

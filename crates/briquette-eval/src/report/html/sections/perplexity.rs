@@ -23,7 +23,7 @@ pub(in super::super) fn perplexity(data: &Data<'_>) -> Vec<Figures> {
             let chart = data.against_budget(model, &title, measure, |row| {
                 data.measures.get(row, Some(&column), measure)
             });
-            over.extend(chart.map(|chart| (tags.clone(), chart)));
+            over.extend(chart.into_iter().map(|chart| (tags.clone(), chart)));
             for (budget, chart) in curves_of(data, model, &column) {
                 curves.push((Tags { budget: Some(budget), ..tags.clone() }, chart));
             }

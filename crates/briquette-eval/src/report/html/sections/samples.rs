@@ -7,7 +7,7 @@ use super::{
         collect::{Collected, Shown},
         key::{Column, Row, Unit},
     },
-    summary::method,
+    numbers::method,
 };
 
 /// Answers shown.

@@ -1,0 +1,41 @@
+//! How much memory a cache takes.
+
+use briquette::KvCache;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a cache, of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// All its buffers take, with the room for tokens to come.
+    pub bytes: usize,
+    /// Those of them that are free, the room for tokens to come; `None` in results of older versions, which do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare: Option<usize>,
+    /// What keys and values of all tokens seen would take.
+    pub full: usize,
+}
+
+impl Held {
+    /// Those of a cache, all rows together.
+    pub(crate) fn of(cache: &KvCache) -> Self {
+        Self {
+            bytes: cache.bytes_held(),
+            spare: Some(cache.bytes_spare()),
+            full: cache.bytes_full(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_older_versions_tell_no_spare_room() {
+        let old: Held = serde_json::from_str(r#"{"bytes":3,"full":2}"#).unwrap();
+        assert_eq!(old, Held { bytes: 3, spare: None, full: 2 });
+        assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"bytes":3,"full":2}"#);
+        let new = Held { spare: Some(1), ..old };
+        assert_eq!(serde_json::to_string(&new).unwrap(), r#"{"bytes":3,"spare":1,"full":2}"#);
+    }
+}
