@@ -95,7 +95,7 @@ pub fn backends() -> Vec<Backend> {
     if names.is_empty() {
         names = briquette::device::available();
     }
-    assert!(!names.is_empty(), "this build holds no backend: enable the feature `flex`");
+    assert!(!names.is_empty(), "this build has no backend: enable the feature `flex`");
     names.into_iter().map(Backend::open).collect()
 }
 

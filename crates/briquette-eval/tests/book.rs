@@ -9,7 +9,7 @@ use std::{
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Beginnings of lines that call other programs; `.ci/full` runs those that need neither a GPU nor a cluster.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 14] = [
     ".ci/full",
     ".ci/test",
     "$T ",
@@ -25,7 +25,6 @@ const OTHERS: [&str; 15] = [
     // These books are not in a clone.
     "cargo run --release --bin briquette -- run runs/held-out-text.toml",
     // A build of its own.
-    "cargo run -p briquette-eval --no-default-features --features flex -- needle",
     "cargo run --release -p briquette-eval --features cuda -- needle --device cuda",
 ];
 

@@ -1,25 +1,25 @@
-//! Opens a device by name, among the backends this build holds.
+//! Opens a device by name, among the backends of this build.
 
 use burn::tensor::{Device, Tensor, kind::Basic};
 
 use crate::{Error, Result};
 
+/// Every backend, by the name of its device and feature, and whether this build has it.
+const BACKENDS: [(bool, &str); 9] = [
+    (cfg!(feature = "flex"), "flex"),
+    (cfg!(feature = "wgpu"), "wgpu"),
+    (cfg!(feature = "vulkan"), "vulkan"),
+    (cfg!(feature = "metal"), "metal"),
+    (cfg!(feature = "cuda"), "cuda"),
+    (cfg!(feature = "rocm"), "rocm"),
+    (cfg!(feature = "cpu"), "cpu"),
+    (cfg!(feature = "libtorch"), "libtorch"),
+    (cfg!(feature = "remote"), "remote"),
+];
+
 /// The backends of this build, as [`open`] names them.
 pub fn available() -> Vec<&'static str> {
-    [
-        (cfg!(feature = "flex"), "flex"),
-        (cfg!(feature = "wgpu"), "wgpu"),
-        (cfg!(feature = "vulkan"), "vulkan"),
-        (cfg!(feature = "metal"), "metal"),
-        (cfg!(feature = "cuda"), "cuda"),
-        (cfg!(feature = "rocm"), "rocm"),
-        (cfg!(feature = "cpu"), "cpu"),
-        (cfg!(feature = "libtorch"), "libtorch"),
-        (cfg!(feature = "remote"), "remote"),
-    ]
-    .into_iter()
-    .filter_map(|(built, name)| built.then_some(name))
-    .collect()
+    BACKENDS.into_iter().filter_map(|(built, name)| built.then_some(name)).collect()
 }
 
 /// Opens a device: `flex`, `wgpu`, `cuda`, `cuda:1`, `vulkan`, `metal`, `rocm`, `cpu`, `libtorch`.
@@ -39,8 +39,14 @@ pub fn open(name: &str) -> Result<Device> {
         Some((backend, rest)) => (backend, Some(rest)),
         None => (name, None),
     };
-    if !available().contains(&backend) {
-        return Err(fail(format!("this build holds no backend `{backend}`")));
+    match BACKENDS.into_iter().find(|(_, name)| *name == backend) {
+        Some((true, _)) => {}
+        Some((false, name)) => {
+            return Err(fail(format!(
+                "this build has no backend `{name}`: build it with `--features {name}`"
+            )));
+        }
+        None => return Err(fail(format!("there is no backend `{backend}`"))),
     }
     if backend == "remote" {
         return remote(rest.unwrap_or_default()).map_err(fail);
@@ -143,5 +149,5 @@ fn remote(address: &str) -> std::result::Result<Device, String> {
 
 #[cfg(not(feature = "remote"))]
 fn remote(_address: &str) -> std::result::Result<Device, String> {
-    Err("this build holds no backend `remote`".to_owned())
+    Err("this build has no backend `remote`".to_owned())
 }

@@ -318,7 +318,7 @@ pub enum Error {
         reason: String,
     },
     /// No device of this name can be opened.
-    #[error("device `{name}`: {reason}; this build holds: {available}")]
+    #[error("device `{name}`: {reason}; this build has: {available}")]
     Device {
         /// The name given.
         name: String,

@@ -18,7 +18,7 @@ pub(super) struct ModelArgs {
     /// [default: the embedded models/ember-7m]
     #[arg(long, value_name = "DIR|FILE")]
     model: Option<PathBuf>,
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build holds
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build has
     /// [default: flex, or the first of this build]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
@@ -54,7 +54,7 @@ pub(super) fn open_device(name: Option<&str>) -> Result<(String, Device)> {
         (Some(name), _) => name,
         (None, Some(first)) => first,
         (None, None) => {
-            bail!("this build holds no device: build it with a feature such as `flex`")
+            bail!("this build has no device: build it with a feature such as `flex`")
         }
     };
     Ok((name.to_owned(), briquette::device::open(name)?))

@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// Run one of n parts, the first is 1: 1/4. In a Slurm array $((SLURM_ARRAY_TASK_ID+1))/$SLURM_ARRAY_TASK_COUNT
     #[arg(long, value_name = "i/n")]
     shard: Option<Shard>,
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build holds
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build has
     /// [default: flex, or the first of this build]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
