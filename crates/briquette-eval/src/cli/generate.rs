@@ -81,8 +81,10 @@ struct CacheReport {
     /// One a layer.
     tokens_kept: Vec<usize>,
     bytes_held: usize,
+    /// Those of them that are room for tokens to come.
+    bytes_spare: usize,
     bytes_full: usize,
-    /// `bytes_held / bytes_full`.
+    /// Without the room for tokens to come.
     held_of_full: f64,
 }
 
@@ -166,7 +168,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     human.show("\n")?;
 
     let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
-    let (held, full) = (cache.bytes_held(), cache.bytes_full());
+    let (held, spare, full) = (cache.bytes_held(), cache.bytes_spare(), cache.bytes_full());
     let layers = 0..model.config().num_hidden_layers;
     let report = Report {
         model: dir.display().to_string(),
@@ -192,8 +194,9 @@ pub(super) fn run(args: Args) -> Result<()> {
                 .map(|layer| Ok(cache.tokens_kept(layer)?.first().copied().unwrap_or(0)))
                 .collect::<Result<_>>()?,
             bytes_held: held,
+            bytes_spare: spare,
             bytes_full: full,
-            held_of_full: held as f64 / full.max(1) as f64,
+            held_of_full: held.saturating_sub(spare) as f64 / full.max(1) as f64,
         },
     };
     note(&report.human());
@@ -219,25 +222,25 @@ impl Report {
         let speed = |name, Speed { tokens, seconds, tokens_per_second }: &Speed| {
             format!("{name}  {tokens} tokens in {seconds:.2} s, {tokens_per_second:.0} tokens/s\n")
         };
-        let CacheReport { tokens_seen, tokens_kept, bytes_held, bytes_full, held_of_full } =
-            &self.cache;
+        let CacheReport {
+            tokens_seen,
+            tokens_kept,
+            bytes_held,
+            bytes_spare,
+            bytes_full,
+            held_of_full,
+        } = &self.cache;
         let most = tokens_kept.iter().max().copied().unwrap_or(0);
-        let full = bytes(*bytes_full);
-        // A short prompt takes less than the room that is made at first: its share says nothing of compression.
-        let share = if bytes_held > bytes_full {
-            format!(
-                ", room for tokens to come included; the keys and values of a full cache take {full}"
-            )
-        } else {
-            format!(": {:.0} % of the {full} of a full cache", 100.0 * held_of_full)
-        };
         format!(
-            "--------\npolicy   {}, budget {}\n{}{}cache    {} held for {most} of {tokens_seen} tokens{share}\n",
+            "--------\npolicy   {}, budget {}\n{}{}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n",
             self.policy,
             self.budget,
             speed("prefill", &self.prefill),
             speed("decode ", &self.decode),
-            bytes(*bytes_held),
+            bytes(bytes_held.saturating_sub(*bytes_spare)),
+            100.0 * held_of_full,
+            bytes(*bytes_full),
+            bytes(*bytes_spare),
         )
     }
 }

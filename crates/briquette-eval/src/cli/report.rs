@@ -17,7 +17,7 @@ pub(super) struct Args {
     /// Where the page goes [default: DIR/report.html]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The title of the page [default: the name of the run]
+    /// The title of the page [default: the models, the tasks and the day]
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
     #[command(flatten)]
