@@ -1,6 +1,6 @@
 //! Prefixes that are kept: a cache that was saved and loaded, or forked, goes on as the one that never was.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, PrefillCompression, Prefix, Prompt,
@@ -403,4 +403,14 @@ fn damaged_files_are_refused() {
     assert_eq!((prefix.shape(), prefix.model(), prefix.budget()), (SHAPE, None, Some("40")));
     assert_eq!((prefix.tokens_seen(), prefix.bytes_held()), (&[90][..], cache.bytes_held()));
     assert_eq!(prefix.tokens_kept(), vec![vec![40]; 3]);
+    // What stands beside it is under the checksum, and comes back; without any the file has no word of it.
+    assert!(prefix.metadata().is_empty() && !text.contains("metadata\\\""), "{text}");
+    let metadata = BTreeMap::from([("question".to_owned(), "\u{1}\n\"?\"".to_owned())]);
+    cache.save_with_metadata(folder.path(), metadata.clone()).unwrap();
+    let bytes = fs::read(folder.path()).unwrap();
+    assert_eq!(*read(&bytes).unwrap().metadata(), metadata);
+    let at = bytes.windows(8).position(|word| word == b"question").unwrap();
+    let altered = [&bytes[..at], b"Q", &bytes[at + 1..]].concat();
+    let error = read(&altered).unwrap_err();
+    assert!(matches!(error, Error::Prefix(PrefixError::Altered { .. })), "{error}");
 }

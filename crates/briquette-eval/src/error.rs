@@ -238,6 +238,15 @@ pub enum Error {
         /// The fingerprint of the model.
         given: String,
     },
+    /// A prefix of a plain text that a conversation is to go on behind.
+    #[error(
+        "the prefix {path} is of a plain text, which no user's message goes on with: leave --chat out, or make the prefix \
+         with `briquette compress --chat`"
+    )]
+    PlainPrefix {
+        /// The file.
+        path: PathBuf,
+    },
     /// A model that answers too few prompts for a profile to mean anything.
     #[error(
         "the model answers {right} of {prompts} prompts right, so its heads say little of retrieval: at least {least} \

@@ -14,6 +14,13 @@ const DOCUMENT: &str = "\nSome special magic numbers are hidden within the follo
 const QUESTION: &str = "\nWhat is the special magic number for countess mentioned in the provided text? The special \
     magic number is countess:";
 
+/// The embedded model has no chat template: this one writes a conversation as it was trained, the answer as far as its number.
+const TEMPLATE: &str = "<|begin_of_text|>{% for message in messages %}{{ message.content }}{% endfor %}\
+    {% if add_generation_prompt %} The special magic number is countess:{% endif %}";
+/// The question without what the template writes.
+const ASKED: &str =
+    "\nWhat is the special magic number for countess mentioned in the provided text?";
+
 fn briquette(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap()
 }
@@ -75,6 +82,87 @@ fn a_text_that_is_read_twice_is_kept_small() {
         assert!(seen >= kept["tokens"].as_u64().unwrap() + question, "{found}");
         assert_eq!(found["policy"], policy);
     }
+}
+
+/// Document and question are one message of a user, with all that the template writes around it.
+#[test]
+fn a_chat_prefix_answers_as_the_conversation_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, template) =
+        (folder.path().join("document.prefix"), folder.path().join("chat.jinja"));
+    fs::write(&template, TEMPLATE).unwrap();
+    let compress =
+        ["compress", "--prompt", DOCUMENT, "--out", text(&file), "--template", text(&template)];
+    let from = |question: &str, more: &[&str]| {
+        let args = ["generate", "--prompt", question, "--prefix", text(&file)];
+        json(&[&args[..], &["--max-new-tokens", "8"], more].concat())
+    };
+    let tokens = |report: &Value| report["prefill"]["tokens"].as_u64().unwrap();
+    let message = format!("{DOCUMENT}{ASKED}");
+    let systems: [&[&str]; 2] = [&[], &["--system", "Be brief."]];
+    for system in systems {
+        let chat = [&["--chat", "--policy", "full"][..], system].concat();
+        let kept = json(&[&compress[..], &chat[..]].concat());
+        let args = ["generate", "--prompt", message.as_str(), "--template", text(&template)];
+        let whole = json(&[&args[..], &chat[..], &["--max-new-tokens", "8"]].concat());
+        let found = from(ASKED, &[]);
+        assert_eq!(found["text"], whole["text"], "{system:?}");
+        assert_eq!(kept["tokens"].as_u64().unwrap() + tokens(&found), tokens(&whole));
+        assert_eq!(found["cache"]["tokens_seen"], whole["cache"]["tokens_seen"]);
+        if system.is_empty() {
+            assert_eq!(found["text"].as_str().unwrap().trim_end(), "8174205", "{found}");
+        }
+        // The end of a question is trimmed, and what the file says may be said again.
+        let again = from(&format!("{ASKED} \n"), &["--chat"]);
+        assert_eq!((&again["text"], tokens(&again)), (&found["text"], tokens(&found)));
+    }
+
+    // A template that writes nothing behind the message, and a question of one token.
+    fs::write(&template, "{{ messages[0].content }}").unwrap();
+    let small = ["--chat", "--policy", "snapkv:kernel=15", "--budget", "48"];
+    let kept = json(&[&compress[..], &small].concat());
+    assert_eq!(kept["tokens_kept"][0], 48);
+    let found = from(".", &[]);
+    assert_eq!(tokens(&found), 1, "{found}");
+    let seen = found["cache"]["tokens_seen"].as_u64().unwrap();
+    assert!(seen > kept["tokens"].as_u64().unwrap(), "{found}");
+}
+
+#[test]
+fn a_chat_prefix_is_told_from_a_plain_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, template) =
+        (folder.path().join("document.prefix"), folder.path().join("chat.jinja"));
+    fs::write(&template, TEMPLATE).unwrap();
+    let compress = ["compress", "--prompt", DOCUMENT, "--out", text(&file)];
+    json(&compress);
+    let ask = ["generate", "--prompt", ASKED, "--prefix", text(&file)];
+    let error = refused(&[&ask[..], &["--chat"]].concat(), 1);
+    assert!(error.contains("leave --chat out") && error.contains("compress --chat"), "{error}");
+    for more in [["--template", text(&template)], ["--system", "Be brief."]] {
+        let error = refused(&[&ask[..], &more].concat(), 2);
+        assert!(error.contains("--prefix"), "{error}");
+        let error = refused(&[&compress[..], &more].concat(), 2);
+        assert!(error.contains("--chat"), "{error}");
+    }
+    let error = refused(&[&compress[..], &["--chat"]].concat(), 1);
+    assert!(error.contains("no chat template") && error.contains("--template"), "{error}");
+    fs::write(&template, "hello").unwrap();
+    let chat = ["--chat", "--template", text(&template)];
+    let error = refused(&[&compress[..], &chat].concat(), 1);
+    assert!(error.contains("0 times"), "{error}");
+
+    // A run goes on behind a text, not within a message.
+    fs::write(&template, TEMPLATE).unwrap();
+    json(&[&compress[..], &chat].concat());
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/ember-7m");
+    let models = format!("name = \"chat\"\n[[models]]\ndir = {:?}\n", text(&model));
+    let rest = "[[policies]]\nprefix = \"document.prefix\"\n[[tasks.needle]]\nlengths = [256]\n";
+    let run = folder.path().join("run.toml");
+    fs::write(&run, models + rest).unwrap();
+    let out = folder.path().join("out");
+    let error = refused(&["run", text(&run), "--out", text(&out), "--no-report"], 1);
+    assert!(error.contains("`document`") && error.contains("without --chat"), "{error}");
 }
 
 #[test]

@@ -118,6 +118,33 @@ impl ChatTemplate {
         template.render(given).map_err(failed)
     }
 
+    /// The text of a conversation whose last message goes on: up to the end of that message as far as it is known, and behind
+    /// its end up to where an answer begins. White space at the end of the known part stays, also where the template trims
+    /// messages.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render); [`Error::ChatTemplate`] also if the last message is not written out once, or there is none.
+    pub fn render_unfinished(&self, messages: &[ChatMessage]) -> Result<(String, String)> {
+        let refuse = |message: &str| Error::ChatTemplate(message.to_owned());
+        let said = |mark: char| messages.iter().any(|message| message.content.contains(mark));
+        // Characters of private use, which no template changes.
+        let mark = ('\u{e000}'..='\u{f8ff}').find(|mark| !said(*mark));
+        let mark =
+            mark.ok_or_else(|| refuse("the messages hold every character of private use"))?;
+        let mut marked = messages.to_vec();
+        let last = marked.last_mut().ok_or_else(|| refuse("a conversation without a message"))?;
+        last.content.push(mark);
+        let whole = self.render(&marked, true)?;
+        let parts: Vec<&str> = whole.split(mark).collect();
+        match parts[..] {
+            [before, behind] => Ok((before.to_owned(), behind.to_owned())),
+            _ => {
+                let times = parts.len().saturating_sub(1);
+                Err(refuse(&format!("it writes the last message out {times} times, not once")))
+            }
+        }
+    }
+
     fn parse(
         template: String,
         special_tokens: Vec<(&'static str, Option<String>)>,

@@ -77,6 +77,36 @@ fn a_folder_says_its_template() {
 }
 
 #[test]
+fn a_message_goes_on_behind_what_is_known_of_it() {
+    let template = |text: &str| ChatTemplate::new(text, Some("<s>".into()), None).unwrap();
+    let trimming = template(
+        "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}\
+         {% if add_generation_prompt %}<assistant>{% endif %}",
+    );
+    let messages =
+        |text: &str| [ChatMessage::new("system", "Be brief."), ChatMessage::new("user", text)];
+    // Marks in a document are taken for what they are.
+    for (document, known) in [("A text. \n", "A text. \n"), ("\n\u{e000}", "\u{e000}"), ("", "")] {
+        let (before, behind) = trimming.render_unfinished(&messages(document)).unwrap();
+        assert_eq!(before, format!("<s><system>Be brief.</><user>{known}"));
+        assert_eq!(behind, "</><assistant>");
+        let whole = trimming.render(&messages(&format!("{document}And?")), true).unwrap();
+        assert_eq!(whole, format!("{before}And?{behind}"));
+    }
+    let refused =
+        |text: &str, messages: &[ChatMessage]| match template(text).render_unfinished(messages) {
+            Err(Error::ChatTemplate(message)) => message,
+            other => panic!("{other:?}"),
+        };
+    assert!(refused("hello", &messages("A")).contains("0 times"));
+    assert!(
+        refused("{{ messages[1].content }}{{ messages[1].content }}", &messages("A"))
+            .contains("2 times")
+    );
+    assert!(refused("hello", &[]).contains("without a message"));
+}
+
+#[test]
 fn a_template_without_end_is_refused_by_name() {
     let refused = |template: String| {
         let rendered = ChatTemplate::new(template, None, None).and_then(|it| it.render(&[], false));

@@ -1,8 +1,7 @@
 use anyhow::{Context, Result};
 use briquette::{Budget, KvCache, Policy};
 use briquette_models::{
-    ChatMessage, ChatTemplate, Conversation, Error as ModelError, Instruction, Interrupt,
-    TokenStream,
+    ChatTemplate, Conversation, Error as ModelError, Instruction, Interrupt, TokenStream,
 };
 
 use super::{
@@ -48,9 +47,6 @@ pub(super) struct Args {
     budget: Option<Budget>,
     #[command(flatten)]
     template: TemplateArgs,
-    /// A message of the role `system` before all others
-    #[arg(long, value_name = "TEXT")]
-    system: Option<String>,
     /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 512)]
     max_new_tokens: usize,
@@ -109,8 +105,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 fn begin<'a>(args: &Args, template: &'a ChatTemplate, loaded: &'a Loaded) -> Conversation<'a> {
-    let system = args.system.iter().map(|text| ChatMessage::new("system", text));
-    Conversation::new(template, &loaded.tokenizer, system.collect())
+    Conversation::new(template, &loaded.tokenizer, args.template.system())
 }
 
 struct Chat<'a> {

@@ -1,8 +1,9 @@
 use std::{fs, path::PathBuf, time::Instant};
 
 use anyhow::{Context, Result};
-use briquette::Budget;
+use briquette::{Budget, Prefix};
 use briquette_models::{Error as ModelError, Instruction, prefill, reconstruct};
+use clap::ArgGroup;
 use serde::Serialize;
 
 use super::{
@@ -14,9 +15,11 @@ use super::{
     profile::ProfileArgs,
     progress,
     prompt::PromptArgs,
+    template::TemplateArgs,
 };
 
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("conversation").args(["template", "system"]).multiple(true).requires("chat")))]
 pub(super) struct Args {
     #[command(flatten)]
     prompt: PromptArgs,
@@ -35,6 +38,12 @@ pub(super) struct Args {
     /// Tokens of the text given to the model at a time [default: all]
     #[arg(long, value_name = "N")]
     chunk: Option<usize>,
+    /// Give the text as the beginning of what a user says, in the chat template of the model: what `generate --prefix` is
+    /// given as its text is the rest of that message
+    #[arg(long)]
+    chat: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// The file to write
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -69,6 +78,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         args.prompt.inputs(),
         args.model.inputs(),
         args.profile.inputs(),
+        args.template.inputs(),
         policy::inputs([&args.policy]),
     ];
     args.output.gate(inputs.concat())?.file(&args.out, Mark::Prefix)?;
@@ -78,7 +88,14 @@ pub(super) fn run(args: Args) -> Result<()> {
     let profiles = args.profile.of(&loaded)?;
     entry.policy = profiles.attached(entry.policy)?;
     let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
-    let prompt = tokenizer.encode(&text, true)?;
+    let (prompt, chat_tail) = match args.chat {
+        true => {
+            let template = args.template.of(&dir)?;
+            let (text, tail) = template.render_unfinished(&args.template.conversation(text))?;
+            (tokenizer.encode(&text, false)?, Some(tail))
+        }
+        false => (tokenizer.encode(&text, true)?, None),
+    };
     let instruction = Instruction::new(&tokenizer)?;
     let fingerprint = profiles.weights()?;
 
@@ -97,11 +114,11 @@ pub(super) fn run(args: Args) -> Result<()> {
         return Err(ModelError::Interrupted.into());
     }
     let start = Instant::now();
-    cache.save(&args.out)?;
+    prefix::save(&cache, &args.out, chat_tail)?;
     let save_seconds = start.elapsed().as_secs_f64();
     // Read back, so that what is kept is known to be whole.
     let start = Instant::now();
-    let loaded = prefix::open(&args.out, &model, fingerprint)?;
+    let loaded = prefix::open(Prefix::read(&args.out)?, &model, fingerprint)?;
     model.device().sync().map_err(ModelError::from)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let written = fs::metadata(&args.out);

@@ -1,11 +1,12 @@
 use std::{ops::ControlFlow, path::PathBuf};
 
 use anyhow::{Context, Result};
-use briquette::Budget;
-use briquette_models::{ChatMessage, Error as ModelError, Instruction, Timing, generate_until};
+use briquette::{Budget, Prefix};
+use briquette_models::{Error as ModelError, Instruction, Timing, generate_until};
+use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::grid::Entry;
+use crate::{Error, grid::Entry};
 
 use super::{
     interrupt,
@@ -20,6 +21,7 @@ use super::{
 };
 
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("conversation").args(["template", "system"]).multiple(true).requires("chat")))]
 pub(super) struct Args {
     #[command(flatten)]
     prompt: PromptArgs,
@@ -35,8 +37,9 @@ pub(super) struct Args {
     /// [default: 256, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
-    /// Go on behind the text that `briquette compress` kept in this file, under its policy and budget
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "budget"])]
+    /// Go on behind the text that `briquette compress` kept in this file, under its policy and budget. After
+    /// `compress --chat` the text is the rest of the user's message, and what the chat template writes comes behind it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "budget", "template", "system"])]
     prefix: Option<PathBuf>,
     /// Tokens to generate at most
     #[arg(long, value_name = "N", default_value_t = 128)]
@@ -103,9 +106,15 @@ pub(super) fn run(args: Args) -> Result<()> {
     let loaded = args.model.load()?;
     let profiles = args.profile.of(&loaded)?;
     let Loaded { model, tokenizer, dir, device, dtype, .. } = loaded;
+    let mut chat_tail = None;
     let mut cache = match &args.prefix {
         Some(path) => {
-            let cache = prefix::open(path, &model, profiles.weights()?)?;
+            let prefix = Prefix::read(path)?;
+            chat_tail = prefix::chat_tail(&prefix).map(str::to_owned);
+            if args.chat && chat_tail.is_none() {
+                return Err(Error::PlainPrefix { path: path.clone() }.into());
+            }
+            let cache = prefix::open(prefix, &model, profiles.weights()?)?;
             entry =
                 Entry { label: cache.policy().name().to_owned(), policy: cache.policy().clone() };
             cache
@@ -115,17 +124,19 @@ pub(super) fn run(args: Args) -> Result<()> {
             model.cache(entry.policy.clone())?
         }
     };
-    let mut prompt = match args.chat {
-        true => {
+    let prompt = match chat_tail {
+        // Many templates trim messages, and this one is rendered no more.
+        Some(tail) => tokenizer.encode(&format!("{}{tail}", text.trim_end()), false)?,
+        None if args.prefix.is_some() => {
+            prefix::following(tokenizer.encode(&text, true)?, &tokenizer)?
+        }
+        None if args.chat => {
             let template = args.template.of(&dir)?;
-            let text = template.render(&[ChatMessage::new("user", text)], true)?;
+            let text = template.render(&args.template.conversation(text), true)?;
             tokenizer.encode(&text, false)?
         }
-        false => tokenizer.encode(&text, true)?,
+        None => tokenizer.encode(&text, true)?,
     };
-    if args.prefix.is_some() {
-        prompt = prefix::following(prompt, &tokenizer)?;
-    }
     let seen = cache.tokens_seen().first().copied().unwrap_or(0);
     let context = model.context(&entry.policy);
     let room = match context {

@@ -1,22 +1,37 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use briquette_models::ChatTemplate;
+use briquette_models::{ChatMessage, ChatTemplate};
 
 use crate::files;
 
-/// Which chat template.
+/// Chat template and system message.
 #[derive(Debug, clap::Args)]
 pub(super) struct TemplateArgs {
     /// A Jinja file of a chat template [default: that of the model]
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
+    /// A message of the role `system` before all others
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
 }
 
 impl TemplateArgs {
     /// The file that is read, if one is named.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         self.template.iter().cloned().collect()
+    }
+
+    /// The system message, if there is one.
+    pub(super) fn system(&self) -> Vec<ChatMessage> {
+        self.system.iter().map(|text| ChatMessage::new("system", text)).collect()
+    }
+
+    /// A conversation that begins with this message of a user.
+    pub(super) fn conversation(&self, text: String) -> Vec<ChatMessage> {
+        let mut messages = self.system();
+        messages.push(ChatMessage::new("user", text));
+        messages
     }
 
     /// The template named, or that of the model in `dir`.

@@ -1,6 +1,6 @@
 use std::{path::PathBuf, time::Instant};
 
-use briquette::{Budget, KvCache, Policy, ops::Fallback};
+use briquette::{Budget, KvCache, Policy, Prefix, ops::Fallback};
 use briquette_models::{Interrupt, Model, prefill};
 use burn::tensor::Device;
 
@@ -222,7 +222,8 @@ impl<'a> Workplace<'a> {
             |unit: &&&Unit| matches!(tasks[model.groups[unit.group].task].work, Work::Fidelity(_));
         let units = items.iter().filter_map(|item| item.first()).filter(compared);
         let references = Shared::new(units.map(|unit| (unit.group, unit.sample)));
-        let open = |path: &PathBuf| prefix::open(path, llama, &model.model.header.weights);
+        let weights = &model.model.header.weights;
+        let open = |path: &PathBuf| prefix::open(Prefix::read(path)?, llama, weights);
         let starts =
             model.entries.iter().map(|planned| planned.prefix.as_ref().map(open).transpose());
         Ok(Self { model, llama, tasks, references, starts: starts.collect::<Result<_>>()? })

@@ -7,7 +7,7 @@ use serde::{
 };
 
 use super::{budget::BudgetText, twice::twice};
-use crate::{Error, Result, compare::Candidate, files, policy::changed};
+use crate::{Error, Result, compare::Candidate, files, policy::changed, prefix};
 
 /// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed under one.
 #[derive(Clone, Debug, Deserialize)]
@@ -82,8 +82,15 @@ impl PolicySpec {
         let fail = |reason: &str| Error::PolicyText { text: self.label(), reason: reason.into() };
         let policy = match (&self.name, &self.file, &self.prefix) {
             (Some(name), None, None) => Policy::named(&name.0, budget.unwrap_or(AMPLE))?,
-            (None, None, Some(prefix)) if self.change.is_empty() && self.budgets.is_empty() => {
-                return Ok(Prefix::read(prefix)?.policy()?);
+            (None, None, Some(path)) if self.change.is_empty() && self.budgets.is_empty() => {
+                let prefix = Prefix::read(path)?;
+                if prefix::chat_tail(&prefix).is_some() {
+                    return Err(fail(
+                        "its prefix is the beginning of a user's message, which `generate --prefix` goes on with; a run \
+                         starts from one that was compressed without --chat",
+                    ));
+                }
+                return Ok(prefix.policy()?);
             }
             (None, None, Some(_)) => {
                 return Err(fail("a prefix has the policy and the budget it was made with"));

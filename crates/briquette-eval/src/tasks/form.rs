@@ -35,8 +35,6 @@ pub(crate) struct Asked {
 
 const NUMBER: &str = "{number}";
 const WORD: &str = "{word}";
-/// What no template changes, and no prompt holds.
-const MARK: &str = "\u{e000}";
 
 fn number() -> String {
     NUMBER.into()
@@ -110,15 +108,9 @@ impl Form {
     /// The same in a conversation: all up to the question is the user's, the answer the assistant's.
     ///
     /// # Errors
-    /// [`Error::Model`] if the template fails, [`Error::TaskParameter`] if it does not write the message out.
+    /// [`Error::Model`] if the template fails or does not write the message out once.
     pub fn in_chat(mut self, template: &ChatTemplate) -> Result<Self> {
-        let rendered = template.render(&[ChatMessage::new("user", MARK)], true)?;
-        let around = rendered.split_once(MARK).ok_or_else(|| Error::TaskParameter {
-            task: "needle",
-            parameter: "chat",
-            reason: "the chat template of the model does not write the user's message out".into(),
-        })?;
-        self.chat = Some((around.0.to_owned(), around.1.to_owned()));
+        self.chat = Some(template.render_unfinished(&[ChatMessage::new("user", "")])?);
         Ok(self)
     }
 

@@ -1,6 +1,6 @@
 //! A cache written to a file, and taken up again.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use burn::tensor::Device;
 
@@ -27,6 +27,19 @@ impl KvCache {
     /// [`Error::Prefix`] if it has seen nothing, if a step has not gone through all layers, if its store has no file form or
     /// the file cannot be written; [`Error::PromptUnfinished`]; [`Error::Execution`] if the device failed.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_with_metadata(path, BTreeMap::new())
+    }
+
+    /// As [`save`](Self::save), with texts beside it that say something of the prompt: [`Prefix::metadata`] gives them back, and
+    /// nothing else reads them.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub fn save_with_metadata(
+        &self,
+        path: impl AsRef<Path>,
+        metadata: BTreeMap<String, String>,
+    ) -> Result<()> {
         self.check_complete()?;
         let layers = self.layers.len();
         let mut parts = Parts::default();
@@ -46,6 +59,7 @@ impl KvCache {
             tokens_seen: self.tokens_seen(),
             tokens_kept: (0..layers).map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
             bytes_held: self.bytes_held(),
+            metadata,
             numbers: Default::default(),
         };
         Prefix::write(path.as_ref(), header, parts)

@@ -1,4 +1,7 @@
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use super::{Header, Parts, PrefixError, container};
 use crate::{CacheShape, Error, Policy, Result};
@@ -78,6 +81,11 @@ impl Prefix {
     /// Bytes its cache held on the device.
     pub fn bytes_held(&self) -> usize {
         self.header.bytes_held
+    }
+
+    /// Texts that were [saved beside it](crate::KvCache::save_with_metadata), by name.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.header.metadata
     }
 
     pub(crate) fn header(&self) -> &Header {

@@ -29,6 +29,9 @@ pub(crate) struct Header {
     pub(crate) tokens_kept: Vec<Vec<usize>>,
     /// Bytes the cache held on the device.
     pub(crate) bytes_held: usize,
+    /// Texts of whoever saved it, by name; older files have none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) metadata: BTreeMap<String, String>,
     /// The numbers of the layers and their stores, by name.
     pub(crate) numbers: BTreeMap<String, Vec<usize>>,
 }
