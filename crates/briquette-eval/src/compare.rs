@@ -224,7 +224,7 @@ impl Comparison<'_> {
     fn settings(&self) -> serde_json::Value {
         let named = (self.model, self.name.as_str(), self.weights.as_str());
         let texts = std::slice::from_ref(self.text);
-        settings::of(named, Some(self.haystack), texts, &self.plan)
+        settings::of("compare", named, Some(self.haystack), texts, &self.plan)
     }
 
     fn measure(

@@ -209,6 +209,18 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// Results of another command stand where results are to be kept.
+    #[error(
+        "{path} holds results of `briquette {found}`, not of `briquette {given}`, and is left as it is: name another place"
+    )]
+    OtherCommand {
+        /// The file.
+        path: PathBuf,
+        /// The command that wrote it.
+        found: String,
+        /// The command that was to write it.
+        given: String,
+    },
     /// Results were deleted, moved or replaced while a run wrote to them.
     #[error("{path} was deleted or replaced while results were written to it; they are lost")]
     JournalGone {

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use crate::tasks::{haystack::Haystack, text::Text};
 
-/// The settings as the first line of a [journal](crate::journal). `weights` is the fingerprint of the model's folder, by
-/// [`of_model`](crate::fingerprint::of_model).
+/// The settings as the first line of a [journal](crate::journal). `command` is the name of the command that measures, and
+/// `weights` the fingerprint of the model's folder, by [`of_model`](crate::fingerprint::of_model).
 pub(crate) fn of(
+    command: &str,
     (model, name, weights): (&Model, &str, &str),
     haystack: Option<&Haystack>,
     texts: &[Text],
@@ -18,6 +19,7 @@ pub(crate) fn of(
         texts.iter().map(|text| [text.name().to_owned(), text.fingerprint()]).collect();
     json!({
         "briquette": env!("CARGO_PKG_VERSION"),
+        "command": command,
         "model": name,
         "weights": weights,
         "stop": model.config().eos_token_ids,

@@ -188,6 +188,28 @@ fn a_file_of_others_is_overwritten_by_force_alone() {
     assert!(page.contains(".TH briquette"), "{page}");
 }
 
+#[test]
+fn results_of_another_command_are_left_as_they_are() {
+    let dir = place();
+    let compare = format!("compare {TEXT} --length 128 --depths 50 --samples 1");
+    done(dir.path(), "run run.toml --out ro --no-report");
+    done(dir.path(), &format!("{compare} --out table"));
+    fs::write(dir.path().join("ro/compare.md"), "mine").unwrap();
+    for force in ["", " --force"] {
+        let said = refused(dir.path(), &format!("{compare} --out ro{force}"));
+        let expected = "results.jsonl holds results of `briquette run`, not of `briquette compare`";
+        assert!(said.contains(expected), "{said}");
+    }
+    for shard in ["", " --shard 1/2", " --dry-run"] {
+        let said = refused(dir.path(), &format!("run run.toml --out table --no-report{shard}"));
+        let expected = "results.jsonl holds results of `briquette compare`, not of `briquette run`";
+        assert!(said.contains(expected), "{said}");
+    }
+    fs::rename(dir.path().join("table/results.jsonl"), dir.path().join("x.toml.partial")).unwrap();
+    let said = refused(dir.path(), &format!("{TUNE} --out x.toml"));
+    assert!(said.contains("`briquette compare`, not of `briquette tune`"), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_link_to_nothing_is_not_followed() {

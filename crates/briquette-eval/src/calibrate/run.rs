@@ -222,7 +222,7 @@ impl Calibration<'_> {
 
     fn settings(&self) -> serde_json::Value {
         let named = (self.model, self.name.as_str(), self.weights.as_str());
-        settings::of(named, Some(self.haystack), self.texts, &self.plan)
+        settings::of("calibrate", named, Some(self.haystack), self.texts, &self.plan)
     }
 
     fn made(&self, right: usize, prompts: usize) -> String {

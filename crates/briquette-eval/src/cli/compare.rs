@@ -90,7 +90,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         policy::inputs(&policies),
     ];
     let mut gate = args.output.gate(inputs.concat())?;
-    gate.results(&args.out, "results.jsonl", &["compare.md", "compare.csv", "compare.json"])?;
+    let names = ["compare.md", "compare.csv", "compare.json"];
+    gate.results("compare", &args.out, "results.jsonl", &names)?;
     let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;

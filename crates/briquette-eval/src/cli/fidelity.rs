@@ -75,7 +75,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     ];
     let mut gate = args.output.gate(inputs.concat())?;
     if let Some(out) = &args.out {
-        gate.results(out, "fidelity.jsonl", &["fidelity.json", "fidelity.csv", "*.svg", "*.png"])?;
+        let names = ["fidelity.json", "fidelity.csv", "*.svg", "*.png"];
+        gate.results("fidelity", out, "fidelity.jsonl", &names)?;
     }
     let mut candidates = candidates(&args.policies, &args.budgets)?;
     let loaded = args.model.load()?;
@@ -100,7 +101,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let entries: Vec<Entry> = candidates.iter().filter_map(entry).collect();
 
     let named = (&model, name.as_str(), profiles.weights()?);
-    let settings = settings::of(named, None, std::slice::from_ref(&text), &plan);
+    let settings = settings::of("fidelity", named, None, std::slice::from_ref(&text), &plan);
     let path = args.out.as_ref().map(|out| out.join("fidelity.jsonl"));
     let mut kept = Kept::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
 

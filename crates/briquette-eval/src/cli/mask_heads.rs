@@ -61,11 +61,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let inputs = [args.model.inputs(), args.profile.inputs(), args.haystack.inputs()];
     let mut gate = args.output.gate(inputs.concat())?;
     if let Some(out) = &args.out {
-        gate.results(
-            out,
-            "mask-heads.jsonl",
-            &["mask-heads.json", "mask-heads.csv", "*.svg", "*.png"],
-        )?;
+        let names = ["mask-heads.json", "mask-heads.csv", "*.svg", "*.png"];
+        gate.results("mask-heads", out, "mask-heads.jsonl", &names)?;
     }
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
@@ -100,7 +97,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         "profile": fingerprint::of(profile.to_json()?.as_bytes()),
     });
     let named = (&model, name.as_str(), profiles.weights()?);
-    let settings = settings::of(named, Some(&haystack), &[], &plan);
+    let settings = settings::of("mask-heads", named, Some(&haystack), &[], &plan);
     let path = args.out.as_ref().map(|out| out.join("mask-heads.jsonl"));
     let mut kept = Right::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
 

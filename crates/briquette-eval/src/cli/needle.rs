@@ -88,7 +88,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let mut gate = args.output.gate(inputs.concat())?;
     if let Some(out) = &args.out {
         let names = ["needle.json", "needle.csv", "answers.csv", "*.svg", "*.png"];
-        gate.results(out, "needle.jsonl", &names)?;
+        gate.results("needle", out, "needle.jsonl", &names)?;
     }
     let haystack = args.haystack.read(&args.model)?;
     let loaded = args.model.load()?;
@@ -104,7 +104,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     // Prompts have fingerprints of their own: lengths, depths and samples may be added.
     let plan = serde_json::json!({ "batch": batch });
     let named = (&model, name.as_str(), profiles.weights()?);
-    let kept = settings::of(named, Some(&haystack), &[], &plan);
+    let kept = settings::of("needle", named, Some(&haystack), &[], &plan);
     let path = args.out.as_ref().map(|out| out.join("needle.jsonl"));
     let mut kept = Answers::open(path.as_deref(), &kept, args.resume.accept(other_weights))?;
 

@@ -95,13 +95,19 @@ impl OutputGate {
         self.check(path, carries(path, mark))
     }
 
-    /// Checks the files of these names in a folder of results, whose journal says whether they are briquette's.
+    /// Checks the files of these names in a folder of results, whose journal says whether they are those of `command`.
     ///
     /// # Errors
-    /// As [`file`](Self::file).
-    pub(super) fn results(&mut self, dir: &Path, journal: &str, names: &[&str]) -> Result<()> {
+    /// [`Error::OtherCommand`] for the journal of another command, else as [`file`](Self::file).
+    pub(super) fn results(
+        &mut self,
+        command: &str,
+        dir: &Path,
+        journal: &str,
+        names: &[&str],
+    ) -> Result<()> {
         files::check_dir(dir)?;
-        self.present(dir, journal::is_one(&dir.join(journal)), names)
+        self.present(dir, journal::is_of(&dir.join(journal), command)?, names)
     }
 
     /// Checks the page of a run and the folder of its tables and pictures.

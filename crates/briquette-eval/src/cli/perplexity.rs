@@ -74,7 +74,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     ];
     let mut gate = args.output.gate(inputs.concat())?;
     if let Some(out) = &args.out {
-        gate.results(out, "perplexity.jsonl", &["perplexity.json", "perplexity.csv"])?;
+        let names = ["perplexity.json", "perplexity.csv"];
+        gate.results("perplexity", out, "perplexity.jsonl", &names)?;
     }
     let mut entries = policy::entries(&args.policies, &args.budgets)?;
     let loaded = args.model.load()?;
@@ -90,7 +91,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let windows = plan.windows(&text, &model)?;
 
     let named = (&model, name.as_str(), profiles.weights()?);
-    let settings = settings::of(named, None, std::slice::from_ref(&text), &plan);
+    let settings = settings::of("perplexity", named, None, std::slice::from_ref(&text), &plan);
     let path = args.out.as_ref().map(|out| out.join("perplexity.jsonl"));
     let mut losses = Losses::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::command::{check_command, written_by};
 use crate::{Error, Result};
 
 /// A setting with two values.
@@ -18,12 +19,16 @@ pub(crate) struct Difference {
 /// Refuses results that were made with other settings, but for the date.
 ///
 /// # Errors
-/// [`Error::OtherWeights`] where nothing but the fingerprint of weights differs, unless `other_weights` are accepted, else
-/// [`Error::RunSettings`].
+/// [`Error::OtherCommand`] for those of another command, [`Error::OtherWeights`] where nothing but the fingerprint of
+/// weights differs, unless `other_weights` are accepted, else [`Error::RunSettings`].
 pub(crate) fn same(path: &Path, found: &Value, given: &Value, other_weights: bool) -> Result<()> {
+    if let Some(command) = written_by(given) {
+        check_command(path, found, command)?;
+    }
     let mut all = Vec::new();
     differences("", found, given, &mut all);
-    all.retain(|one| one.field != "date");
+    // An older version did not name the command.
+    all.retain(|one| one.field != "date" && one.field != "command");
     let (weights, settings): (Vec<Difference>, Vec<Difference>) =
         all.into_iter().partition(|one| one.field.rsplit('.').next() == Some("weights"));
     if let Some(Difference { field, found, given }) = settings.into_iter().next() {

@@ -12,6 +12,7 @@
     )
 )]
 
+mod command;
 mod difference;
 mod steps;
 
@@ -25,6 +26,7 @@ use same_file::Handle;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+pub(crate) use command::{RUN, check_command};
 pub(crate) use difference::same;
 pub use steps::Steps;
 
@@ -32,6 +34,9 @@ use crate::{Error, Result, files};
 
 /// How the first line of every journal begins, which tells a journal from any other file.
 const BEGIN: &[u8] = b"{\"briquette\":";
+
+/// Bytes of a first line that are read at most.
+const FIRST: u64 = 1 << 20;
 
 /// What is taken of a journal that is there, beside what is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +63,10 @@ impl Journal {
     /// being written when the run was killed, and is cut off; nothing else is ever taken away.
     ///
     /// # Errors
-    /// [`Error::NoJournal`] for a file that something else wrote, [`Error::RunSettings`] and [`Error::OtherWeights`] if it
-    /// was begun with other settings, [`Error::JournalBusy`] if another run writes it, [`Error::JournalLine`] for a line
-    /// that is not a result, [`Error::Read`] and [`Error::Write`].
+    /// [`Error::NoJournal`] for a file that something else wrote, [`Error::OtherCommand`] for that of another command,
+    /// [`Error::RunSettings`] and [`Error::OtherWeights`] if it was begun with other settings, [`Error::JournalBusy`] if
+    /// another run writes it, [`Error::JournalLine`] for a line that is not a result, [`Error::Read`] and
+    /// [`Error::Write`].
     pub fn open<T: DeserializeOwned>(
         path: &Path,
         settings: &impl Serialize,
@@ -218,9 +224,20 @@ pub(crate) fn set_aside(path: &Path, damaged: &[impl AsRef<[u8]>]) -> Result<()>
     files::write(&beside, all)
 }
 
-/// Whether a journal of ours is at this path.
-pub(crate) fn is_one(path: &Path) -> bool {
-    files::head(path, BEGIN.len() as u64).is_ok_and(|head| head == BEGIN)
+/// Whether a journal is at this path that `command` may have written.
+///
+/// # Errors
+/// [`Error::OtherCommand`] for that of another.
+pub(crate) fn is_of(path: &Path, command: &str) -> Result<bool> {
+    let head = files::head(path, FIRST).unwrap_or_default();
+    if !head.starts_with(BEGIN) {
+        return Ok(false);
+    }
+    let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    // A first line that is cut short says nothing yet.
+    serde_json::from_slice::<Value>(first)
+        .map_or(Ok(()), |settings| check_command(path, &settings, command))?;
+    Ok(true)
 }
 
 /// Where the damaged lines of a journal are put.
@@ -336,6 +353,35 @@ mod tests {
         assert!(matches!(open(&path, 1), Err(Error::JournalBusy { .. })));
         drop(held);
         assert_eq!(open(&path, 1).unwrap().1.len(), 3);
+    }
+
+    #[test]
+    fn a_journal_is_of_the_command_that_wrote_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.jsonl");
+        assert!(!is_of(&path, "compare").unwrap());
+        let compare = serde_json::json!({ "briquette": "0", "command": "compare", "model": "m" });
+        let run = serde_json::json!({ "briquette": "0", "models": { "m": {} } });
+        for (settings, own) in [(&compare, "compare"), (&run, "run")] {
+            fs::write(&path, format!("{settings}\n")).unwrap();
+            assert!(is_of(&path, own).unwrap());
+            let error = is_of(&path, "needle").unwrap_err().to_string();
+            assert!(error.contains(&format!("results of `briquette {own}`")), "{error}");
+            assert!(error.contains("not of `briquette needle`"), "{error}");
+        }
+        let opened = Journal::open::<Step>(&path, &compare, Accept::default());
+        assert!(matches!(opened, Err(Error::OtherCommand { .. })), "{opened:?}");
+        // An older version did not name the command.
+        fs::write(&path, "{\"briquette\":\"0\",\"model\":\"m\"}\n[0,0.5]\n").unwrap();
+        assert!(is_of(&path, "compare").unwrap());
+        let (_, found) = Journal::open::<Step>(&path, &compare, Accept::default()).unwrap();
+        assert_eq!(found, [(0, 0.5)]);
+        for (text, known) in
+            [("{\"briquette\":\"0\",\"mod", true), ("{\"briq", false), ("a\n", false)]
+        {
+            fs::write(&path, text).unwrap();
+            assert_eq!(is_of(&path, "compare").unwrap(), known, "{text}");
+        }
     }
 
     #[test]

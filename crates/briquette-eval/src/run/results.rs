@@ -18,6 +18,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{
     folder::{RESULTS, shards},
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    journal::{Accept, Journal, same},
+    journal::{Accept, Journal, RUN, check_command, same},
     record::{Key, Record},
     record_set::{Arrived, RecordSet},
 };
@@ -165,7 +166,7 @@ fn kept(line: &Line) -> (Key, (String, Found)) {
 /// Refuses the results of another run.
 ///
 /// # Errors
-/// [`Error::RunSettings`], [`Error::OtherWeights`].
+/// [`Error::OtherCommand`], [`Error::RunSettings`], [`Error::OtherWeights`].
 pub(super) fn same_run(
     path: &Path,
     found: &Header,
@@ -204,16 +205,20 @@ pub struct Numbered {
 /// Reads a file of results, without continuing it. A last line without its end is left out: a run may be writing it.
 ///
 /// # Errors
-/// [`Error::Read`], [`Error::NoJournal`] for a file that begins with no header of a run, and [`Error::JournalLine`] for a
-/// line that is no result, unless `damaged` lines are accepted.
+/// [`Error::Read`], [`Error::OtherCommand`] for the results of another command, [`Error::NoJournal`] for a file that
+/// begins with no header of a run, and [`Error::JournalLine`] for a line that is no result, unless `damaged` lines are
+/// accepted.
 pub fn read_results(path: &Path, damaged: bool) -> Result<Read> {
     let failed = |source| Error::Read { path: path.into(), source };
     let mut file = BufReader::new(fs::File::open(path).map_err(failed)?);
     let mut bytes = Vec::new();
     file.read_until(b'\n', &mut bytes).map_err(failed)?;
-    let header: Option<Header> =
+    let settings: Option<Value> =
         bytes.strip_suffix(b"\n").and_then(|line| serde_json::from_slice(line).ok());
-    let header = header.ok_or_else(|| Error::NoJournal { path: path.into() })?;
+    let settings = settings.unwrap_or_default();
+    check_command(path, &settings, RUN)?;
+    let header =
+        Header::deserialize(settings).map_err(|_| Error::NoJournal { path: path.into() })?;
     let mut read = Read { header, lines: Vec::new(), damaged: Vec::new() };
     for number in 2.. {
         bytes.clear();

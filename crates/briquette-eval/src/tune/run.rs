@@ -273,7 +273,7 @@ impl Tuning<'_> {
 
     fn settings(&self) -> serde_json::Value {
         let named = (self.model, self.name.as_str(), self.weights.as_str());
-        settings::of(named, None, std::slice::from_ref(self.text), &self.plan)
+        settings::of("tune", named, None, std::slice::from_ref(self.text), &self.plan)
     }
 
     /// The candidates with the largest budgets that hold the target in every window, and those that have none.
