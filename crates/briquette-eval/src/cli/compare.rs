@@ -6,6 +6,7 @@ use briquette::{Budget, methods};
 use super::{
     depths::DepthArgs,
     haystack::HaystackArgs,
+    inputs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, note_fallbacks},
@@ -82,14 +83,9 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         policies => policies,
     };
-    let inputs = [
-        args.model.inputs(),
-        args.profile.inputs(),
-        args.haystack.inputs(),
-        args.text.inputs(),
-        policy::inputs(&policies),
-    ];
-    let mut gate = args.output.gate(inputs.concat())?;
+    let others = [args.haystack.inputs(), args.text.inputs()].concat();
+    let inputs = inputs::of(&args.model, &args.profile, &policies, others);
+    let mut gate = args.output.gate(inputs)?;
     let names = ["compare.md", "compare.csv", "compare.json"];
     gate.results("compare", &args.out, "results.jsonl", &names)?;
     let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;

@@ -7,7 +7,7 @@ use clap::ArgGroup;
 use serde::Serialize;
 
 use super::{
-    interrupt,
+    inputs, interrupt,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, bytes, note_fallbacks},
     output_gate::Mark,
@@ -74,14 +74,9 @@ struct Report {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let inputs = [
-        args.prompt.inputs(),
-        args.model.inputs(),
-        args.profile.inputs(),
-        args.template.inputs(),
-        policy::inputs([&args.policy]),
-    ];
-    args.output.gate(inputs.concat())?.file(&args.out, Mark::Prefix)?;
+    let others = [args.prompt.inputs(), args.template.inputs()].concat();
+    let inputs = inputs::of(&args.model, &args.profile, [&args.policy], others);
+    args.output.gate(inputs)?.file(&args.out, Mark::Prefix)?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
     let loaded = args.model.load()?;

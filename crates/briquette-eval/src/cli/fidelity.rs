@@ -4,6 +4,7 @@ use anyhow::Result;
 use briquette::Budget;
 
 use super::{
+    inputs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
     output::OutputArgs,
@@ -67,13 +68,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let inputs = [
-        args.model.inputs(),
-        args.profile.inputs(),
-        args.text.inputs(),
-        policy::inputs(&args.policies),
-    ];
-    let mut gate = args.output.gate(inputs.concat())?;
+    let inputs = inputs::of(&args.model, &args.profile, &args.policies, args.text.inputs());
+    let mut gate = args.output.gate(inputs)?;
     if let Some(out) = &args.out {
         let names = ["fidelity.json", "fidelity.csv", "*.svg", "*.png"];
         gate.results("fidelity", out, "fidelity.jsonl", &names)?;

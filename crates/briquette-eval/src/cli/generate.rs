@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{Error, grid::Entry};
 
 use super::{
-    interrupt,
+    inputs, interrupt,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, Stream, bytes, note, note_fallbacks},
     policy, prefix,
@@ -92,15 +92,9 @@ struct CacheReport {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let inputs = [
-        args.prompt.inputs(),
-        args.model.inputs(),
-        args.profile.inputs(),
-        args.template.inputs(),
-        args.prefix.iter().cloned().collect(),
-        policy::inputs([&args.policy]),
-    ];
-    args.output.gate(inputs.concat())?;
+    let mut others = [args.prompt.inputs(), args.template.inputs()].concat();
+    others.extend(args.prefix.clone());
+    args.output.gate(inputs::of(&args.model, &args.profile, [&args.policy], others))?;
     let mut entry = policy::read(&args.policy, args.budget, Budget::Tokens(256))?;
     let text = args.prompt.read()?;
     let loaded = args.model.load()?;

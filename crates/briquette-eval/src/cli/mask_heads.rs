@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use super::{
     depths::DepthArgs,
     haystack::HaystackArgs,
+    inputs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
     output::OutputArgs,
@@ -58,8 +59,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let inputs = [args.model.inputs(), args.profile.inputs(), args.haystack.inputs()];
-    let mut gate = args.output.gate(inputs.concat())?;
+    let inputs = inputs::of(&args.model, &args.profile, [], args.haystack.inputs());
+    let mut gate = args.output.gate(inputs)?;
     if let Some(out) = &args.out {
         let names = ["mask-heads.json", "mask-heads.csv", "*.svg", "*.png"];
         gate.results("mask-heads", out, "mask-heads.jsonl", &names)?;

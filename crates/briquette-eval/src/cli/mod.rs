@@ -10,6 +10,7 @@ mod fidelity;
 mod generate;
 mod haystack;
 mod hints;
+mod inputs;
 mod interrupt;
 mod jobs;
 mod lines;

@@ -6,6 +6,7 @@ use briquette::Budget;
 use super::{
     depths::DepthArgs,
     haystack::HaystackArgs,
+    inputs,
     model::{Loaded, ModelArgs},
     output::{OutputArgs, note_fallbacks},
     policy,
@@ -79,13 +80,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         entries: policy::entries(&args.policies, &args.budgets)?,
     };
     axes.check()?;
-    let inputs = [
-        args.model.inputs(),
-        args.profile.inputs(),
-        args.haystack.inputs(),
-        policy::inputs(&args.policies),
-    ];
-    let mut gate = args.output.gate(inputs.concat())?;
+    let inputs = inputs::of(&args.model, &args.profile, &args.policies, args.haystack.inputs());
+    let mut gate = args.output.gate(inputs)?;
     if let Some(out) = &args.out {
         let names = ["needle.json", "needle.csv", "answers.csv", "*.svg", "*.png"];
         gate.results("needle", out, "needle.jsonl", &names)?;

@@ -9,6 +9,7 @@ use briquette::{Budget, methods};
 use clap::ValueEnum;
 
 use super::{
+    inputs,
     jobs::JobsArgs,
     model::{Loaded, ModelArgs},
     output::OutputArgs,
@@ -81,13 +82,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.out.extension().is_none_or(|ending| ending != "toml") {
         bail!("{}: the name of a policy file must end in .toml", args.out.display());
     }
-    let inputs = [
-        args.model.inputs(),
-        args.profile.inputs(),
-        args.text.inputs(),
-        policy::inputs(&args.policies),
-    ];
-    args.output.gate(inputs.concat())?.new_file(&args.out, Mark::Tuned)?;
+    let inputs = inputs::of(&args.model, &args.profile, &args.policies, args.text.inputs());
+    args.output.gate(inputs)?.new_file(&args.out, Mark::Tuned)?;
     let mut candidates = candidates(&args.policies)?;
     let loaded = args.model.load()?;
     let name = loaded.name();

@@ -1,0 +1,13 @@
+use std::path::PathBuf;
+
+use super::{model::ModelArgs, policy, profile::ProfileArgs};
+
+/// Files and folders that a command reads: of the model, its profile and its policies, and `others`.
+pub(super) fn of<'a>(
+    model: &ModelArgs,
+    profile: &ProfileArgs,
+    policies: impl IntoIterator<Item = &'a String>,
+    others: Vec<PathBuf>,
+) -> Vec<PathBuf> {
+    [model.inputs(), profile.inputs(), policy::inputs(policies), others].concat()
+}
