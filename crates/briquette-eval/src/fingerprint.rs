@@ -8,6 +8,7 @@ use std::{
 
 use blake3::Hasher;
 use briquette::Policy;
+use briquette_models::is_gguf;
 
 use crate::{Error, Result, files};
 
@@ -54,8 +55,8 @@ pub fn of_model(dir: &Path) -> Result<String> {
 /// configuration and the tokenizer. What ends an answer is in the settings of results, what a chat template writes in samples.
 fn read_of_a_model(name: &str) -> bool {
     const FILES: [&str; 2] = ["config.json", "tokenizer.json"];
-    let gguf = Path::new(name).extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
-    gguf || FILES.contains(&name)
+    is_gguf(Path::new(name))
+        || FILES.contains(&name)
         || [".safetensors", ".safetensors.index.json"].iter().any(|end| name.ends_with(end))
 }
 

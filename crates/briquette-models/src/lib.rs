@@ -86,5 +86,6 @@ pub use options::GenerateOptions;
 pub use reconstruct::reconstruct;
 pub use rope::RopeConfig;
 pub use rope_scaling::RopeScaling;
+pub use source::is_gguf;
 pub use stream::TokenStream;
 pub use tokenizer::{StreamDecoder, Tokenizer};

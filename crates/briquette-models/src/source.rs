@@ -5,6 +5,11 @@ use std::{
 
 use crate::{Error, Result};
 
+/// Whether a path has the ending of a GGUF file, in any case.
+pub fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"))
+}
+
 /// Where a model lies.
 pub(crate) enum Source {
     /// A Hugging Face folder.
@@ -16,8 +21,7 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn of(path: &Path) -> Result<Self> {
         if !path.is_dir() {
-            let gguf = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"));
-            return Ok(match gguf {
+            return Ok(match is_gguf(path) {
                 true => Self::Gguf(path.into()),
                 false => Self::Folder(path.into()),
             });
@@ -29,7 +33,7 @@ impl Source {
         let mut found: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(path).map_err(io)? {
             let path = entry.map_err(io)?.path();
-            if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
+            if is_gguf(&path) {
                 found.push(path);
             }
         }
