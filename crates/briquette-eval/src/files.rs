@@ -6,37 +6,18 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use briquette::files;
+pub(crate) use briquette::files::{LONGEST, regular};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::{Error, Result};
-
-/// Bytes of a text at most.
-pub(crate) const LONGEST: u64 = 1 << 30;
 
 /// Reads a text of at most 1 GiB.
 ///
 /// # Errors
 /// [`Error::Read`], also for what is no [`regular`] file.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let read = || {
-        let bytes = regular(path)?.len();
-        if bytes > LONGEST {
-            return Err(io::Error::other(format!(
-                "it has {bytes} bytes, at most {LONGEST} are read"
-            )));
-        }
-        fs::read_to_string(path)
-    };
-    read().map_err(|source| Error::Read { path: path.into(), source })
-}
-
-/// Metadata of a regular file. Another kind is an error: a named pipe would be waited for, and `/dev/zero` has no end.
-pub(crate) fn regular(path: &Path) -> io::Result<fs::Metadata> {
-    let found = fs::metadata(path)?;
-    match found.is_file() {
-        true => Ok(found),
-        false => Err(io::Error::other("it is no regular file")),
-    }
+    files::read_text(path).map_err(|source| Error::Read { path: path.into(), source })
 }
 
 /// The first bytes of a [`regular`] file, at most so many.

@@ -1,21 +1,18 @@
-use std::{fs, path::Path};
+use std::path::Path;
 
+use briquette::files;
 use serde::de::DeserializeOwned;
 
 use crate::{Error, Result};
 
-/// Refuses what is no regular file: a named pipe would be waited for.
+/// Refuses what is no regular file.
 pub(crate) fn check_regular(path: &Path) -> Result<()> {
     let failed = |source| Error::Read { path: path.into(), source };
-    match fs::metadata(path).map_err(failed)?.is_file() {
-        true => Ok(()),
-        false => Err(failed(std::io::Error::other("it is no regular file"))),
-    }
+    files::regular(path).map(|_| ()).map_err(failed)
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    check_regular(path)?;
-    fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })
+    files::read_text(path).map_err(|source| Error::Read { path: path.into(), source })
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T> {

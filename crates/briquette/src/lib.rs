@@ -50,6 +50,8 @@ mod check;
 pub mod device;
 pub mod diagnose;
 mod error;
+#[doc(hidden)]
+pub mod files;
 mod infinite;
 mod observes;
 pub mod ops;
@@ -64,7 +66,6 @@ mod shape;
 mod spec;
 pub mod state;
 pub mod store;
-mod text_file;
 mod tracks;
 mod view;
 

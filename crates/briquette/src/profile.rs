@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheShape, Error, QueryStatistics, Result, text_file};
+use crate::{CacheShape, Error, QueryStatistics, Result, files};
 
 /// Head scores and layer errors of one checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ impl Profile {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let origin = path.display().to_string();
-        let text = text_file::read(path).map_err(|error| Error::ProfileFile {
+        let text = files::read_text(path).map_err(|error| Error::ProfileFile {
             origin: origin.clone(),
             message: error.to_string(),
         })?;

@@ -12,10 +12,10 @@ use crate::{
     Error, Profile, Result,
     allocate::AllocatorSpec,
     budget::{Budget, Protect},
+    files,
     reduce::ReducerSpec,
     score::ScorerSpec,
     store::StoreSpec,
-    text_file,
 };
 
 #[derive(Clone, Copy)]
@@ -110,7 +110,7 @@ fn read(path: &Path) -> Result<Policy> {
         Some("json") => Format::Json,
         _ => return Err(fail("the name must end in .toml or .json".into())),
     };
-    let text = text_file::read(path).map_err(|error| fail(error.to_string()))?;
+    let text = files::read_text(path).map_err(|error| fail(error.to_string()))?;
     parse_at(&text, format, &origin, path.parent())
 }
 
