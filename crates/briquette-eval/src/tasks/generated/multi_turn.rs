@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Family, Kind, NeedleForm, Source, both,
     cell::{Cell, Grid, at_least, refuse},
-    needle::{Hidden, Scene},
+    needle::{Hidden, Scene, suffix},
 };
 use crate::{
     Result,
@@ -70,7 +70,7 @@ impl Family for MultiTurn {
             if self.again {
                 label += "-again";
             }
-            label + &self.scene().suffix()
+            label + &suffix(&self.form, Kind::Words, Kind::Numbers, &self.haystack)
         })
     }
 
@@ -99,25 +99,19 @@ impl Task for MultiTurn {
         if questions > needles {
             return refuse(TASK, "questions", format!("{questions} of {needles} needles"));
         }
-        let own = self.form.load()?;
-        let scene = Scene { own: own.as_ref(), ..self.scene() };
-        let place = Hidden { tokenizer, scene, haystack: scene.load()? };
+        let scene = Scene {
+            task: TASK,
+            texts: self.form.load()?,
+            key: Kind::Words,
+            value: Kind::Numbers,
+            source: &self.haystack,
+        };
+        let place = Hidden::new(tokenizer, scene)?;
         cells.iter().map(|cell| self.sample(&place, cell, seed)).collect()
     }
 }
 
 impl MultiTurn {
-    fn scene(&self) -> Scene<'_> {
-        Scene {
-            task: TASK,
-            form: &self.form,
-            own: None,
-            key: Kind::Words,
-            value: Kind::Numbers,
-            source: &self.haystack,
-        }
-    }
-
     fn sample(&self, place: &Hidden<'_>, cell: &Cell, seed: u64) -> Result<Sample> {
         let mut choice = cell.stream(seed, 0);
         let (needles, names) = place.draw(self.needles, 1, cell.length, &mut choice)?;

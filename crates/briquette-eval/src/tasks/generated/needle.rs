@@ -19,6 +19,7 @@ use crate::{
         Form, Sample, Task, Turn,
         assemble::{self, Hiding},
         ember,
+        form::Asked,
         haystack::Haystack,
         seed,
     },
@@ -74,11 +75,15 @@ impl NeedleForm {
         }
     }
 
-    /// The texts of a file.
-    pub(super) fn load(&self) -> Result<Option<Form>> {
+    /// The texts, of a file those that are read from it.
+    ///
+    /// # Errors
+    /// As [`Form::read`].
+    pub(super) fn load(&self) -> Result<Texts> {
         match self {
-            Self::File(path) => Form::read(&path.display().to_string()).map(Some),
-            _ => Ok(None),
+            Self::Short => Ok(Texts::Short),
+            Self::Ruler => Ok(Texts::Ruler),
+            Self::File(path) => Form::read(&path.display().to_string()).map(Texts::Own),
         }
     }
 }
@@ -146,7 +151,7 @@ impl Family for Needle {
                 label += &format!("-{count}{name}");
             }
         }
-        label + &self.scene().suffix()
+        label + &suffix(&self.form, self.key_type, self.value_type, &self.haystack)
     }
 
     fn ask(&self) -> &[Question] {
@@ -176,32 +181,27 @@ impl Task for Needle {
         {
             at_least(TASK, parameter, count, 1)?;
         }
-        let own = self.form.load()?;
-        if own.is_some() {
+        let texts = self.form.load()?;
+        if matches!(texts, Texts::Own(_)) {
             let numbers = (self.key_type, self.value_type) == (Kind::Words, Kind::Numbers);
             if !numbers || self.values * self.queries > 1 {
                 let reason = "a file's form is of one number under a word".to_owned();
                 return Err(Error::TaskParameter { task: TASK, parameter: "form", reason });
             }
         }
-        let scene = Scene { own: own.as_ref(), ..self.scene() };
-        let place = Hidden { tokenizer, scene, haystack: scene.load()? };
+        let scene = Scene {
+            task: TASK,
+            texts,
+            key: self.key_type,
+            value: self.value_type,
+            source: &self.haystack,
+        };
+        let place = Hidden::new(tokenizer, scene)?;
         cells.iter().map(|cell| self.sample(&place, cell, seed)).collect()
     }
 }
 
 impl Needle {
-    fn scene(&self) -> Scene<'_> {
-        Scene {
-            task: TASK,
-            form: &self.form,
-            own: None,
-            key: self.key_type,
-            value: self.value_type,
-            source: &self.haystack,
-        }
-    }
-
     fn sample(&self, place: &Hidden<'_>, cell: &Cell, seed: u64) -> Result<Sample> {
         let keys = self.keys.max(self.queries);
         // The streams of `NeedleTask`, so that a run and `briquette needle` give the same prompts.
@@ -224,44 +224,51 @@ impl Needle {
     }
 }
 
+/// The part of a label that says how needles are written, and in what.
+pub(super) fn suffix(form: &NeedleForm, key: Kind, value: Kind, source: &Source) -> String {
+    let mut suffix = String::new();
+    match form {
+        NeedleForm::Short => {}
+        NeedleForm::Ruler => suffix += "-ruler",
+        NeedleForm::File(path) => {
+            let stem = path.file_stem().unwrap_or_default();
+            suffix += &format!("-{}", stem.to_string_lossy());
+        }
+    }
+    if key != Kind::Words {
+        suffix += &format!("-{}-keys", key.noun());
+    }
+    if value != Kind::Numbers {
+        suffix += &format!("-{}-values", value.noun());
+    }
+    if let Some(source) = source.label() {
+        suffix += &format!("-{source}");
+    }
+    suffix
+}
+
+/// The texts of a [`NeedleForm`].
+#[derive(Debug)]
+pub(super) enum Texts {
+    Short,
+    Ruler,
+    /// Those of a file.
+    Own(Form),
+}
+
 /// How needles are written, and in what.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Scene<'a> {
     pub(super) task: &'static str,
-    pub(super) form: &'a NeedleForm,
-    /// The texts of a form that is a file.
-    pub(super) own: Option<&'a Form>,
+    pub(super) texts: Texts,
     pub(super) key: Kind,
     pub(super) value: Kind,
     pub(super) source: &'a Source,
 }
 
 impl Scene<'_> {
-    /// What a label says of it.
-    pub(super) fn suffix(&self) -> String {
-        let mut suffix = String::new();
-        match self.form {
-            NeedleForm::Short => {}
-            NeedleForm::Ruler => suffix += "-ruler",
-            NeedleForm::File(path) => {
-                let stem = path.file_stem().unwrap_or_default();
-                suffix += &format!("-{}", stem.to_string_lossy());
-            }
-        }
-        if self.key != Kind::Words {
-            suffix += &format!("-{}-keys", self.key.noun());
-        }
-        if self.value != Kind::Numbers {
-            suffix += &format!("-{}-values", self.value.noun());
-        }
-        if let Some(source) = self.source.label() {
-            suffix += &format!("-{source}");
-        }
-        suffix
-    }
-
     /// `None` for a haystack of needles.
-    pub(super) fn load(&self) -> Result<Option<Haystack>> {
+    fn load(&self) -> Result<Option<Haystack>> {
         match self.source {
             Source::Needles => Ok(None),
             source => source.load(self.task).map(Some),
@@ -271,16 +278,14 @@ impl Scene<'_> {
     /// `many` answers are asked for.
     fn introduction(&self, many: bool) -> String {
         let noun = self.value.noun();
-        if let Some(own) = self.own {
-            return own.introduction().0;
-        }
-        match self.form {
-            NeedleForm::Short | NeedleForm::File(_) => ember::introduction(noun),
-            NeedleForm::Ruler if many => format!(
+        match &self.texts {
+            Texts::Own(form) => form.introduction().0,
+            Texts::Short => ember::introduction(noun),
+            Texts::Ruler if many => format!(
                 "Some special magic {noun}s are hidden within the following text. Make sure to memorize it. I will \
                  quiz you about the {noun}s afterwards."
             ),
-            NeedleForm::Ruler => format!(
+            Texts::Ruler => format!(
                 "A special magic {noun} is hidden within the following text. Make sure to memorize it. I will quiz \
                  you about the {noun} afterwards."
             ),
@@ -289,43 +294,46 @@ impl Scene<'_> {
 
     /// Whether the text begins with a line break, which the introduction lacks.
     fn breaks_line(&self) -> bool {
-        match self.own {
-            Some(own) => !own.line_break().is_empty(),
-            None => *self.form == NeedleForm::Ruler,
+        match &self.texts {
+            Texts::Own(form) => !form.line_break().is_empty(),
+            Texts::Short => false,
+            Texts::Ruler => true,
         }
     }
 
     fn needle(&self, key: &str, value: &str) -> String {
         let noun = self.value.noun();
-        if let Some(own) = self.own {
-            return own.needle(key, value);
-        }
-        match self.form {
-            NeedleForm::Short | NeedleForm::File(_) => ember::needle(noun, key, value),
-            NeedleForm::Ruler => {
+        match &self.texts {
+            Texts::Own(form) => form.needle(key, value),
+            Texts::Short => ember::needle(noun, key, value),
+            Texts::Ruler => {
                 let before = if self.source.in_lines() { "\n" } else { " " };
                 format!("{before}One of the special magic {noun}s for {key} is: {value}.")
             }
         }
     }
 
-    fn question(&self, keys: &str, many: bool) -> String {
-        let noun = self.value.noun();
-        match self.form {
-            NeedleForm::Short | NeedleForm::File(_) if many => format!(
+    /// The question for all values of these keys. Of several answers it names the first.
+    fn asked(&self, keys: &[&str], values: &[String]) -> Asked {
+        let (noun, keys, many) = (self.value.noun(), enumerate(keys), values.len() > 1);
+        let answer = values.first().cloned().unwrap_or_default();
+        let question = match &self.texts {
+            Texts::Own(form) => return form.asked(&keys, &answer),
+            Texts::Short if many => format!(
                 "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
                  magic {noun}s are"
             ),
-            NeedleForm::Short | NeedleForm::File(_) => ember::question(noun, keys),
-            NeedleForm::Ruler if many => format!(
+            Texts::Short => ember::question(noun, &keys),
+            Texts::Ruler if many => format!(
                 "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
                  magic {noun}s for {keys} mentioned in the provided text are"
             ),
-            NeedleForm::Ruler => format!(
+            Texts::Ruler => format!(
                 "\nWhat is the special magic {noun} for {keys} mentioned in the provided text? The special magic \
                  {noun} for {keys} mentioned in the provided text is"
             ),
-        }
+        };
+        Asked { question, answer }
     }
 }
 
@@ -339,13 +347,18 @@ pub(super) struct Pair {
 /// What needles are hidden in, for one tokenizer.
 #[derive(Debug)]
 pub(super) struct Hidden<'a> {
-    pub(super) tokenizer: &'a Tokenizer,
-    pub(super) scene: Scene<'a>,
+    tokenizer: &'a Tokenizer,
+    scene: Scene<'a>,
     /// `None` for a haystack of needles.
-    pub(super) haystack: Option<Haystack>,
+    haystack: Option<Haystack>,
 }
 
-impl Hidden<'_> {
+impl<'a> Hidden<'a> {
+    pub(super) fn new(tokenizer: &'a Tokenizer, scene: Scene<'a>) -> Result<Self> {
+        let haystack = scene.load()?;
+        Ok(Self { tokenizer, scene, haystack })
+    }
+
     /// Keys with their values, and names for the needles of the haystack.
     pub(super) fn draw(
         &self,
@@ -384,31 +397,22 @@ impl Hidden<'_> {
         let references: Vec<String> =
             asked.iter().flat_map(|pair| pair.values.iter().cloned()).collect();
         let many = references.len() > 1;
-        let (text, answer) = match (self.scene.own, &keys[..], &references[..]) {
-            (Some(own), [key], [value]) => {
-                let asked = own.asked(key, value);
-                (asked.question, asked.answer)
-            }
-            _ => {
-                let answer = references.first().cloned().unwrap_or_default();
-                (self.scene.question(&enumerate(&keys), many), answer)
-            }
-        };
+        let Asked { question: text, answer } = self.scene.asked(&keys, &references);
         let question = self.tokenizer.encode(&text, false)?;
         let list = || {
             let values =
                 asked.iter().map(|pair| format!(" {}: {}", pair.key, pair.values.join(", ")));
             values.collect::<Vec<_>>().join(",")
         };
-        let (tokens, max_new_tokens, metric) = match self.scene.form {
-            NeedleForm::Short | NeedleForm::File(_) if !many => {
+        let (tokens, max_new_tokens, metric) = match self.scene.texts {
+            Texts::Short | Texts::Own(_) if !many => {
                 let answer = assemble::continuation(self.tokenizer, &text, &question, &answer)?;
                 let room = answer.len();
                 (Some(answer), room, Metric::ExactMatch)
             }
-            form => {
+            _ => {
                 // RULER generates 128 tokens.
-                let least = if *form == NeedleForm::Ruler { 128 } else { 16 };
+                let least = if matches!(self.scene.texts, Texts::Ruler) { 128 } else { 16 };
                 let right = self.tokenizer.encode(&list(), false)?.len();
                 (None, answer_room(least, right), Metric::Contains)
             }
