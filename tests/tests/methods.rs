@@ -756,6 +756,35 @@ fn the_first_prompt_only() {
     }
 }
 
+/// One token that is declared is a prompt as any other: alone, beside a longer row, and as the last of its prompt.
+#[test]
+fn a_second_prompt_of_one_token() {
+    for backend in backends() {
+        for (method, decode_every) in
+            [(Method::snapkv().with_window(8), None), (Method::h2o(), Some(3))]
+        {
+            for (rows, second) in [
+                (1, prompt(&[1])),
+                (2, prompt(&[1, 1])),
+                (2, prompt(&[1, 6])),
+                (1, chunked(&[6], &[5, 1])),
+            ] {
+                let first = prompt(&vec![30; rows]);
+                let script = Script {
+                    turns: vec![first, Turn::Decode(2), second, Turn::Decode(2)],
+                    budget: Budget::Tokens(16),
+                    prefill: Prefill::AtEnd,
+                    decode_every,
+                };
+                let settings = settings((4, 2), 16, method, &script);
+                let (turns, dtype) = (script.turns, DType::F32);
+                println!("{}, {turns:?}", backend.name);
+                Session { settings, turns, dtype, seed: 15 }.check(&backend.device);
+            }
+        }
+    }
+}
+
 /// Every named method as its paper has it, and when it compresses.
 fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
     vec![

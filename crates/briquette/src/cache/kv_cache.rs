@@ -97,8 +97,8 @@ impl KvCache {
     }
 
     /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer: needed if it
-    /// comes in chunks or is padded. A prompt that is compressed at its end is compressed when its last column
-    /// has arrived.
+    /// comes in chunks, is padded, or is a single token behind others. A prompt that is compressed at its end is
+    /// compressed when its last column has arrived.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns, [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not
