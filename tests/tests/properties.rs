@@ -466,7 +466,7 @@ fn a_token_takes_its_bytes_of_the_spare_room() {
         let config = CacheConfig::default().with_capacity(150);
         let cache = KvCache::with_config(SHAPE, policy.clone(), config, &device).unwrap();
         let mut bytes = Vec::new();
-        stream(cache, 60, 20, |cache| {
+        stream(cache, 60, 12, |cache| {
             if policy.budget().is_none() {
                 let seen = 60 + bytes.len();
                 assert_eq!(cache.bytes_held() - cache.bytes_spare(), seen * token);
@@ -475,6 +475,46 @@ fn a_token_takes_its_bytes_of_the_spare_room() {
         });
         let steps = bytes.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].1 - pair[1].1));
         assert!(steps.clone().all(|step| step == (0, token)), "{}: {bytes:?}", policy.name());
+    }
+}
+
+/// Behind a compressed prompt an eighth of what is kept is free at most, or 16 columns; behind a whole one too.
+#[test]
+fn spare_room_is_an_eighth_of_what_is_kept() {
+    let device = host();
+    let integer = DType::from(device.settings().int_dtype).size();
+    let column = 2 * 2 * (2 * 16 * 4 + integer);
+    let snapkv = [40, 100, 300].map(|tokens| Policy::snapkv(Budget::Tokens(tokens)));
+    let others = [Policy::adakv(Budget::Tokens(40)), Policy::full()];
+    for policy in snapkv.into_iter().chain(others) {
+        let cache = KvCache::new(SHAPE, policy.clone(), &device).unwrap();
+        stream(cache, 400, 0, |cache| {
+            let columns = |layer| {
+                let kept = cache.tokens_kept(layer).unwrap().into_iter().max().unwrap();
+                (kept / 8).max(16)
+            };
+            let most = (0..2).map(columns).sum::<usize>() * column;
+            let spare = cache.bytes_spare();
+            assert!(spare > 0 && spare <= most, "{}: {spare} of {most} bytes", policy.name());
+        });
+    }
+}
+
+/// A policy that compresses every so many decoded tokens has buffers for all of them after the first, and keeps them.
+#[test]
+fn buffers_that_have_grown_for_decoding_stay() {
+    let device = host();
+    let tokens = Budget::Tokens(40);
+    for policy in [Policy::snapkv(tokens), Policy::adakv(tokens)] {
+        let policy = policy.with_schedule(Schedule::always(50));
+        let cache = KvCache::new(SHAPE, policy.clone(), &device).unwrap();
+        let mut spare = Vec::new();
+        stream(cache, 60, 160, |cache| spare.push(cache.bytes_spare()));
+        // Room that grew anew would stand out: behind each compression all of it is free again.
+        assert!(spare[50] > spare[0], "{}: {spare:?}", policy.name());
+        assert_eq!([spare[100], spare[150]], [spare[50]; 2], "{}", policy.name());
+        assert!(spare[51..=99].is_sorted_by(|a, b| a > b), "{}: {spare:?}", policy.name());
+        assert!(spare[101..=149].is_sorted_by(|a, b| a > b), "{}: {spare:?}", policy.name());
     }
 }
 

@@ -206,7 +206,7 @@ impl LayerCache {
             snapshot: snapshot.map(|(snapshot, entries)| (Box::new(snapshot), Box::new(entries))),
         };
         if let Some(reduced) = reduced {
-            outcome.replace_by(reduced, &room);
+            outcome.replace_by(reduced, &room, store.capacity());
         }
         Ok(outcome)
     }

@@ -31,9 +31,9 @@ pub(super) enum StoreChange {
 }
 
 impl Outcome {
-    /// Compression leaves this.
-    pub(super) fn replace_by(&mut self, compressed: Compressed, room: &Room) {
-        let capacity = room.after_compression(compressed.entries.columns());
+    /// Compression leaves this; buffers are now so wide.
+    pub(super) fn replace_by(&mut self, compressed: Compressed, room: &Room, capacity: usize) {
+        let capacity = room.after_compression(compressed.entries.columns(), capacity);
         self.take(compressed, capacity);
     }
 

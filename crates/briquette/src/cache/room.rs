@@ -3,7 +3,7 @@ use burn::tensor::DType;
 use super::{context::Context, place::Placed, progress::Phase};
 use crate::{Policy, PrefillCompression, Result, store::Store};
 
-/// The room a layer needs: enough that decoding does not reallocate, not more than its budget implies.
+/// The room a layer needs: enough that buffers are seldom copied, not more than its budget implies.
 pub(super) struct Room {
     /// Tokens to keep, one number a batch row; `None` keeps everything.
     pub(super) budget: Option<Vec<usize>>,
@@ -13,11 +13,18 @@ pub(super) struct Room {
     hint: Option<usize>,
     /// Columns of a prompt that will arrive before anything is dropped.
     to_come: usize,
+    /// Whether a decoded token arrives.
+    decoding: bool,
 }
 
 impl Room {
-    /// The most columns made room for ahead of their need.
-    const AHEAD: usize = 256;
+    /// The least columns made room for ahead of their need: an eighth of a few would have buffers copied at every token.
+    const LEAST: usize = 16;
+
+    /// Columns made room for ahead of their need: an eighth keeps copies rare, and what is free small beside what is held.
+    fn ahead(columns: usize) -> usize {
+        Self::LEAST.max(columns / 8)
+    }
 
     /// The budget of a call, and the room it needs. `window` queries are held between calls.
     pub(super) fn new(
@@ -59,6 +66,7 @@ impl Room {
                 }
                 _ => 0,
             },
+            decoding: !arrival.phase.is_prompt(),
             budget,
         })
     }
@@ -70,22 +78,79 @@ impl Room {
             _ if self.to_come > 0 => return columns + self.to_come,
             _ => {}
         }
-        // Growing by an eighth keeps copies rare and waste small.
-        let ahead = if self.limit.is_some() { Self::AHEAD } else { self.slack.min(Self::AHEAD) };
-        let grown = columns + ahead.max(columns / 8);
+        let grown = columns + Self::ahead(columns);
         match self.limit.map(|limit| limit.saturating_add(self.slack)) {
             Some(most) if columns <= most => grown.min(most),
             _ => grown,
         }
     }
 
-    /// Columns to make room for when entries were dropped and `columns` are left.
-    pub(super) fn after_compression(&self, columns: usize) -> usize {
-        columns + self.slack.min(Self::AHEAD)
+    /// The most columns buffers may be wide, now `capacity`, when entries were dropped and `columns` are left.
+    ///
+    /// Behind a prompt room starts small. In decoding as many tokens as have come since the last compression come before
+    /// the next one: buffers that have grown for them stay.
+    pub(super) fn after_compression(&self, columns: usize, capacity: usize) -> usize {
+        let ahead = if self.decoding { capacity } else { Self::ahead(columns) };
+        columns + ahead.min(self.slack)
     }
 
-    /// The same, for a layer that is not the one at hand.
+    /// The same behind a prompt, for a layer that is not the one at hand.
     pub(super) fn compressed(policy: &Policy, columns: usize) -> usize {
-        columns + policy.slack().min(Self::AHEAD)
+        columns + Self::ahead(columns).min(policy.slack())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(limit: Option<usize>, slack: usize, decoding: bool) -> Room {
+        Room { budget: None, limit, slack, hint: None, to_come: 0, decoding }
+    }
+
+    /// The widths of buffers behind a compressed prompt, while `tokens` are decoded and every so many compressed.
+    fn widths(limit: usize, every: usize, tokens: usize) -> Vec<usize> {
+        let mut columns = limit;
+        let mut width = room(Some(limit), every, false).after_compression(columns, 0);
+        let mut widths = vec![width];
+        let decoding = room(Some(limit), every, true);
+        for token in 1..=tokens {
+            columns += 1;
+            if columns > width {
+                width = decoding.grown(columns);
+            }
+            if token % every == 0 {
+                columns = limit;
+                // A store keeps buffers that are no wider.
+                width = width.min(decoding.after_compression(columns, width));
+            }
+            if widths.last() != Some(&width) {
+                widths.push(width);
+            }
+        }
+        widths
+    }
+
+    #[test]
+    fn room_is_an_eighth_and_at_least_sixteen_columns() {
+        let full = room(None, 64, false);
+        assert_eq!([1, 100, 128, 4096].map(|columns| full.grown(columns)), [17, 116, 144, 4608]);
+        let left = [1, 100, 400, 4096].map(|columns| full.after_compression(columns, 9000));
+        assert_eq!(left, [17, 116, 450, 4160]);
+        // No more than what comes before the next compression.
+        let compressing = room(Some(100), 30, true);
+        let grown = [20, 101, 120, 131].map(|columns| compressing.grown(columns));
+        assert_eq!(grown, [36, 117, 130, 147]);
+        assert_eq!(room(Some(100), 1, false).after_compression(100, 0), 101);
+        let policy = Policy::snapkv(crate::Budget::Tokens(400));
+        assert_eq!(Room::compressed(&policy, 400), 450);
+    }
+
+    #[test]
+    fn decoding_ends_with_buffers_that_stay() {
+        assert_eq!(widths(100, 1, 50), [101]);
+        assert_eq!(widths(40, 30, 300), [56, 70]);
+        let many = widths(256, 512, 5000);
+        assert!(many.is_sorted() && many.len() < 12 && many.last() == Some(&768), "{many:?}");
     }
 }
