@@ -283,7 +283,7 @@ fn journals_and_profiles_know_the_weights() {
     let tune = |weights: &str, accept| {
         let tuning = Tuning {
             model: &model,
-            text: &prose,
+            material: tune::Material::Text(&prose),
             plan: tune::Plan {
                 target: 0.9,
                 unit: Unit::Tokens,

@@ -23,7 +23,8 @@ use super::{
 use crate::{
     files,
     report::{Environment, TuneReport},
-    tune::{Candidate, Plan, Tuned, Tuning, Unit, variants},
+    run::RunFile,
+    tune::{Candidate, Material, Plan, Questions, Tuned, Tuning, Unit, variants},
 };
 
 /// Large enough for anything a policy protects: budgets are searched for.
@@ -37,7 +38,14 @@ pub(super) struct Args {
     profile: ProfileArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// The share of the full cache's bytes that may be held at the end of a prompt: 0.1 or 10%
+    /// A run file (.toml) whose tasks are asked instead of a text being continued: those that ask after the compression. The
+    /// context is compressed, then the question and its right answer are fed, and the distributions of the answer count. Lengths
+    /// are those of the tasks; models and policies of the file are not read
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    tasks: Option<PathBuf>,
+    /// The share of the full cache's bytes that may be kept at the end of a prompt: 0.1 or 10%. Positions and scores count,
+    /// spare room for tokens to come does not. A policy that keeps more than 1.05 times the share is shown, marked as over,
+    /// and not chosen
     #[arg(long, value_name = "SHARE", value_parser = share)]
     target_ratio: f64,
     /// Methods of `briquette policies`, each with its own parameters and a few others; a method with parameters named,
@@ -48,16 +56,16 @@ pub(super) struct Args {
     /// What budgets are counted in: tokens hold the memory however long a prompt grows, a share grows with it
     #[arg(long, value_enum, default_value_t = UnitArg::Tokens)]
     unit: UnitArg,
-    /// Tokens of a prompt, which is compressed
+    /// Tokens of a prompt of the text, which is compressed
     #[arg(long, alias = "prompt", value_name = "N", default_value_t = 1024)]
     length: usize,
     /// Tokens fed behind a prompt, one at a time
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
-    /// Prompts of the last round, from different places of the text; earlier rounds have fewer
+    /// Prompts of the last round, from different places of the text, or questions at most; earlier rounds have fewer
     #[arg(long, alias = "windows", value_name = "N", default_value_t = 18)]
     samples: usize,
-    /// Seed of the order in which prompts are used
+    /// Seed of the order in which prompts are used, and of the tasks
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
@@ -82,7 +90,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     if args.out.extension().is_none_or(|ending| ending != "toml") {
         bail!("{}: the name of a policy file must end in .toml", args.out.display());
     }
-    let inputs = inputs::of(&args.model, &args.profile, &args.policies, args.text.inputs());
+    let others = [args.text.inputs(), tasks_inputs(args.tasks.as_deref())?].concat();
+    let inputs = inputs::of(&args.model, &args.profile, &args.policies, others);
     args.output.gate(inputs)?.new_file(&args.out, Mark::Tuned)?;
     let mut candidates = candidates(&args.policies)?;
     let loaded = args.model.load()?;
@@ -92,19 +101,33 @@ pub(super) fn run(args: Args) -> Result<()> {
         candidate.policy = profiles.attached_or_reason(candidate.policy.clone())?;
     }
     let Loaded { model, tokenizer, device, dtype, other_weights, .. } = loaded;
-    let text = args.text.read(&tokenizer)?;
+    let (text, questions);
+    let mut skipped = Vec::new();
+    let (material, prompt, tokens, windows) = match &args.tasks {
+        Some(path) => {
+            questions = Questions::read(path, &tokenizer, args.seed)?;
+            skipped.extend_from_slice(questions.skipped());
+            let windows = args.samples.min(questions.count());
+            let (longest, behind) = (questions.longest(), questions.most_behind());
+            (Material::Questions(&questions), longest, behind, windows)
+        }
+        None => {
+            text = args.text.read(&tokenizer)?;
+            (Material::Text(&text), args.length, args.tokens, args.samples)
+        }
+    };
     let tuning = Tuning {
         model: &model,
-        text: &text,
+        material,
         plan: Plan {
             target: args.target_ratio,
             unit: match args.unit {
                 UnitArg::Tokens => Unit::Tokens,
                 UnitArg::Share => Unit::Share,
             },
-            prompt: args.length,
-            tokens: args.tokens,
-            windows: args.samples,
+            prompt,
+            tokens,
+            windows,
             seed: args.seed,
         },
         candidates,
@@ -128,7 +151,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let Tuned { ranked, refused, rounds, journal } = tuned?;
     let report = TuneReport {
         environment: Environment::new(name, model.cache_shape(), dtype, device),
-        text: text.name().to_owned(),
+        text: material.name().to_owned(),
+        asks: material.asks(),
         plan: tuning.plan,
         seconds: start.elapsed().as_secs_f64(),
         rounds,
@@ -137,7 +161,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
 
     let mut human = String::new();
-    if !report.ranked.is_empty() {
+    skipped.iter().try_for_each(|line| writeln!(human, "Left out: {line}"))?;
+    if report.has_rows() {
         writeln!(human, "{}", report.table())?;
         writeln!(
             human,
@@ -152,7 +177,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     if !refusals.is_empty() {
         writeln!(
             human,
-            "\nCannot hold {target} % of the full cache, positions, scores and room for tokens to come counted:"
+            "\nCannot hold {target} % of the full cache, positions and scores counted, spare room not:"
         )?;
         refusals.iter().try_for_each(|line| writeln!(human, "  {line}"))?;
     }
@@ -168,6 +193,14 @@ pub(super) fn run(args: Args) -> Result<()> {
     report.verdict().iter().try_for_each(|line| writeln!(human, "{line}"))?;
     writeln!(human, "The policy is in {}", args.out.display())?;
     args.output.write(&human, &report)
+}
+
+/// The run file of tasks, and the files that it names.
+fn tasks_inputs(tasks: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let Some(path) = tasks else { return Ok(Vec::new()) };
+    let mut all = RunFile::read(path)?.inputs();
+    all.push(path.into());
+    Ok(all)
 }
 
 /// The policies to try, each once. A bare name of a method stands for its variants.

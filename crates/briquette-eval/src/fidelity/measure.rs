@@ -26,9 +26,9 @@ pub struct Measured {
     pub output_error: Vec<f64>,
     /// The output error of each layer in the run on the compressed cache.
     pub end_to_end_error: Vec<f64>,
-    /// KL(full ‖ compressed) in nats, one a continued token.
+    /// KL(full ‖ compressed) in nats, one a compared token: all continued ones, unless the reference compares fewer.
     pub kl: Vec<f32>,
-    /// The share of continued tokens after which both runs hold the same token most likely.
+    /// The share of compared tokens after which both runs hold the same token most likely.
     pub agreement: f64,
     /// The share of what a head keeps that the oracle keeps too, `[layer][kv_head]`; a layer that drops nothing is
     /// empty, and so is the whole where no layer drops anything.
@@ -63,14 +63,15 @@ impl Reference<'_> {
             .map(|(passed, full)| error(passed.outputs, &full.outputs))
             .collect::<Result<_>>()?;
 
-        let pairs = || self.logits.iter().zip(&logits);
+        let compared = |&at: &usize| Some((self.logits.get(at)?, logits.get(at)?));
+        let pairs = || self.compared.iter().filter_map(compared);
         let agreed = pairs().filter(|(full, compressed)| agreement(full, compressed)).count();
         let measured = Measured {
             prompt: self.prompt,
             output_error,
             end_to_end_error,
             kl: pairs().map(|(full, compressed)| kl_divergence(full, compressed) as f32).collect(),
-            agreement: agreed as f64 / logits.len().max(1) as f64,
+            agreement: agreed as f64 / pairs().count().max(1) as f64,
             overlap: self.overlap(&kept),
             kept,
             cache_after_prompt,
@@ -120,7 +121,7 @@ fn not_finite(isolated: &[f64], end_to_end: &[f64], kl: &[f32]) -> Option<&'stat
 }
 
 impl Measured {
-    /// The mean KL over the continued tokens, in nats.
+    /// The mean KL over the compared tokens, in nats.
     pub fn mean_kl(&self) -> f64 {
         mean(self.kl.iter().map(|kl| f64::from(*kl))).unwrap_or(0.0)
     }

@@ -26,6 +26,8 @@ pub struct Reference<'a> {
     pub(super) layers: Vec<Layer>,
     /// The logits after each continued token, in f32.
     pub(super) logits: Vec<Vec<f32>>,
+    /// Continued tokens after which distributions are compared.
+    pub(super) compared: Vec<usize>,
     /// What each token of the prompt receives, `[layer][kv_head][token]`.
     pub(super) attention: Vec<Vec<Vec<f32>>>,
 }
@@ -71,7 +73,14 @@ impl<'a> Reference<'a> {
             .enumerate()
             .map(|(index, layer)| attention_received(model, index, layer, prompt))
             .collect::<Result<_>>()?;
-        Ok(Self { model, tokens: window.to_vec(), prompt, layers, logits, attention })
+        let compared = (0..length - prompt).collect();
+        Ok(Self { model, tokens: window.to_vec(), prompt, layers, logits, compared, attention })
+    }
+
+    /// The same, with distributions compared after these continued tokens alone, counted from 0: those before an answer.
+    #[must_use]
+    pub fn comparing(self, compared: Vec<usize>) -> Self {
+        Self { compared, ..self }
     }
 
     /// Tokens of the prompt.

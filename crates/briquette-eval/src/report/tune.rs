@@ -12,8 +12,10 @@ pub struct TuneReport {
     /// With what.
     #[serde(flatten)]
     pub environment: Environment,
-    /// `built-in`, or the name of the file.
+    /// `built-in`, the name of the file of text, or that of the run file and its tasks.
     pub text: String,
+    /// Whether questions were asked.
+    pub asks: bool,
     /// The target and the sizes.
     pub plan: Plan,
     /// Seconds it ran, without loading the model; of a run that went on where another was, those since.
@@ -26,23 +28,45 @@ pub struct TuneReport {
     pub refused: Vec<Refused>,
 }
 
+/// The mark of a policy that keeps more than the target allows.
+const OVER: &str = "over";
+
 /// Differences of fewer standard errors are not told apart.
 const ERRORS: f64 = 2.0;
 
 impl TuneReport {
-    /// The table of those that hold the target.
+    /// Whether the table has a row.
+    pub(crate) fn has_rows(&self) -> bool {
+        !self.ranked.is_empty() || self.over().next().is_some()
+    }
+
+    /// Those that keep more than the target allows, and their share.
+    fn over(&self) -> impl Iterator<Item = (&Refused, f64)> {
+        self.refused.iter().filter_map(|one| Some((one, one.held?)))
+    }
+
+    /// The noun of what a round has so many of.
+    fn noun(&self) -> &'static str {
+        if self.asks { "question" } else { "window" }
+    }
+
+    /// The table of those that hold the target, and of those that keep more, which are marked and not compared.
     pub fn table(&self) -> String {
         let mut table = table::new();
+        let above = match self.asks {
+            true => "above the best\nin the same questions",
+            false => "above the best\nin the same windows",
+        };
         table.set_header([
             "policy",
             "budget",
-            "windows",
+            if self.asks { "questions" } else { "windows" },
             "KL\nnats a token",
-            "above the best\nin the same windows",
+            above,
             "same\ntoken",
             "output\nerror",
             "overlap with\nthe oracle",
-            "cache\nof full",
+            "kept\nof full",
         ]);
         for (place, one) in self.ranked.iter().enumerate() {
             let above = match place {
@@ -61,12 +85,18 @@ impl TuneReport {
                 table::right(format!("{:.1} %", 100.0 * one.held)),
             ]);
         }
+        for (one, held) in self.over() {
+            let mut row = vec![table::left(&one.label)];
+            row.extend(["-"; 7].map(table::right));
+            row.push(table::right(format!("{:.1} %, {OVER}", 100.0 * held)));
+            table.add_row(row);
+        }
         table.to_string()
     }
 
     /// Who cannot hold the target, and why: a line each.
     pub fn refusals(&self) -> Vec<String> {
-        let line = |Refused { label, reason }: &Refused| format!("{label}: {reason}");
+        let line = |Refused { label, reason, .. }: &Refused| format!("{label}: {reason}");
         self.refused.iter().map(line).collect()
     }
 
@@ -78,12 +108,24 @@ impl TuneReport {
                 1 => "1 policy".to_owned(),
                 count => format!("{count} policies"),
             };
-            format!("{candidates} on {}", plural(round.windows, "window"))
+            format!("{candidates} on {}", plural(round.windows, self.noun()))
         });
+        let rounds = rounds.collect::<Vec<_>>().join(", then ");
+        let prompts = match self.asks {
+            true => format!(
+                "contexts of up to {prompt} tokens, compressed before up to {tokens} of question and answer are fed; KL and same \
+                 token are of the answers"
+            ),
+            false => format!("prompts of {prompt} tokens, {tokens} fed behind each"),
+        };
+        let over = match self.over().next() {
+            Some(_) => format!("; {OVER}: above 1.05 times the target, not compared"),
+            None => String::new(),
+        };
         format!(
-            "{}: prompts of {prompt} tokens, {tokens} fed behind each; {}; ± is the standard error over windows; seed {}",
+            "{}: {prompts}; {rounds}; ± is the standard error over {}s; seed {}{over}",
             self.text,
-            rounds.collect::<Vec<_>>().join(", then "),
+            self.noun(),
             self.plan.seed
         )
     }
@@ -96,10 +138,11 @@ impl TuneReport {
             budget => format!(" with a budget of {budget}"),
         };
         let mut lines = vec![format!(
-            "Use {}{budget}: it holds {:.1} % of the full cache at the end of a prompt of {} tokens, and its next-token \
+            "Use {}{budget}: it holds {:.1} % of the full cache at the end of a prompt of {}{} tokens, and its next-token \
              distributions are {:.4} ± {:.4} nats from those of the full cache.",
             best.label,
             100.0 * best.held,
+            if self.asks { "up to " } else { "" },
             self.plan.prompt,
             best.kl.mean,
             best.kl.error
@@ -107,16 +150,19 @@ impl TuneReport {
         let finalists: Vec<&Ranked> =
             others.iter().filter(|other| other.round == best.round).collect();
         lines.push(self.sureness(best, &finalists));
-        lines.push(
-            "It asks no question: whether a detail that the text does not come back to is still found, `needle` says."
-                .into(),
-        );
+        if !self.asks {
+            lines.push(
+                "It asks no question: whether a detail that the text does not come back to is still found, `--tasks` or \
+                 `needle` says."
+                    .into(),
+            );
+        }
         lines
     }
 
     fn sureness(&self, best: &Ranked, finalists: &[&Ranked]) -> String {
         if best.kl.count < 2 {
-            return "One window does not say how sure this is.".into();
+            return format!("One {} does not say how sure this is.", self.noun());
         }
         let Some(next) = finalists.first() else { return "Nothing else holds the target.".into() };
         let told_apart = |Mean { mean, error, .. }: Mean| mean > ERRORS * error;
@@ -127,8 +173,9 @@ impl TuneReport {
             .collect();
         let Mean { mean, error, count } = next.above_best;
         let further = format!(
-            "The next, {}, is {mean:.4} ± {error:.4} nats further in the same {count} windows",
-            next.label
+            "The next, {}, is {mean:.4} ± {error:.4} nats further in the same {count} {}s",
+            next.label,
+            self.noun()
         );
         if equals.is_empty() {
             return format!(
@@ -136,8 +183,9 @@ impl TuneReport {
             );
         }
         format!(
-            "{further}. Not told apart from the best by {ERRORS} standard errors: {}. More windows (--windows) would.",
-            equals.join(", ")
+            "{further}. Not told apart from the best by {ERRORS} standard errors: {}. More {}s (--samples) would.",
+            equals.join(", "),
+            self.noun()
         )
     }
 
@@ -182,6 +230,7 @@ mod tests {
         TuneReport {
             environment: Environment::new(text("MODEL"), shape, text("f32"), text("flex")),
             text: text("a.txt"),
+            asks: false,
             plan: Plan {
                 target: 0.1,
                 unit: Unit::Tokens,
@@ -193,7 +242,11 @@ mod tests {
             seconds: 1.0,
             rounds: vec![Round { candidates: 9, windows: 1 }, Round { candidates: 3, windows: 3 }],
             ranked,
-            refused: vec![Refused { label: text("kivi"), reason: text("it has no budget") }],
+            refused: vec![Refused {
+                label: text("kivi"),
+                reason: text("it has no budget"),
+                held: Some(0.313),
+            }],
         }
     }
 
@@ -231,9 +284,15 @@ mod tests {
         {
             assert!(file.contains(part), "{part}\n{file}");
         }
-        for part in ["first", "0.2000 ± 0.0577", "88 %", "9.9 %"] {
+        for part in ["first", "0.2000 ± 0.0577", "88 %", "9.9 %", "kivi", "31.3 %, over"] {
             assert!(report.table().contains(part), "{part}\n{}", report.table());
         }
         assert_eq!(report.refusals(), ["kivi: it has no budget"]);
+        assert!(report.method().ends_with("over: above 1.05 times the target, not compared"));
+        let asked = TuneReport { asks: true, ..report };
+        for part in ["contexts of up to 512 tokens", "3 policies on 3 questions", "over questions"] {
+            assert!(asked.method().contains(part), "{part}\n{}", asked.method());
+        }
+        assert!(asked.verdict().iter().all(|line| !line.contains("asks no question")));
     }
 }

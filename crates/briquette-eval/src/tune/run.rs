@@ -4,10 +4,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use briquette::{Budget, Error as Refusal, Policy};
 use briquette_models::Model;
-use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
-use super::{Largest, Probe, Round, largest, rounds};
+use super::{Largest, Probe, Round, largest, material::Material, prompt::Prompt, rounds};
 use crate::{
     Error, Result,
     fidelity::{self, Measured, Reference},
@@ -16,11 +15,13 @@ use crate::{
     record::Held,
     settings,
     stats::Mean,
-    tasks::{
-        seed,
-        text::{Text, Window},
-    },
 };
+
+/// So many times the target may be kept. Budgets are whole tokens, and where entries are merged a text decides what is kept.
+const TOLERANCE: f64 = 1.05;
+
+/// Shares that differ by no more than this part of them are the same.
+const SAME: f64 = 0.005;
 
 /// What budgets are counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -35,15 +36,16 @@ pub enum Unit {
 /// What is asked for, and what it is measured on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The share of the full cache's bytes that may be held at the end of a prompt, above 0 and up to 1.
+    /// The share of the full cache's bytes that may be kept at the end of a prompt, above 0 and up to 1. Spare room does not
+    /// count.
     pub target: f64,
     /// What budgets are counted in.
     pub unit: Unit,
-    /// Tokens of a prompt.
+    /// Tokens of a prompt, the most where questions are asked.
     pub prompt: usize,
-    /// Tokens fed behind it.
+    /// Tokens fed behind it, the most where questions are asked.
     pub tokens: usize,
-    /// Windows of the text that the last round is measured on.
+    /// Windows of the text, or questions, that the last round is measured on.
     pub windows: usize,
     /// Seed of the order in which windows are used.
     pub seed: u64,
@@ -63,8 +65,8 @@ pub struct Candidate {
 pub struct Tuning<'a> {
     /// The model.
     pub model: &'a Model,
-    /// The text to continue.
-    pub text: &'a Text,
+    /// The text to continue, or the questions to ask.
+    pub material: Material<'a>,
     /// The target and the sizes.
     pub plan: Plan,
     /// What is tried.
@@ -114,17 +116,19 @@ pub struct Ranked {
     pub output_error: f64,
     /// The overlap with the oracle, the mean; absent if nothing is dropped.
     pub overlap: Option<f64>,
-    /// Bytes held over those of the full cache at the end of a prompt, the highest of its windows.
+    /// Bytes kept, without spare room, over those of the full cache at the end of a prompt, the highest of its windows.
     pub held: f64,
 }
 
 /// A candidate that cannot hold the target, or lacks something.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refused {
     /// What tables call it.
     pub label: String,
     /// Why.
     pub reason: String,
+    /// Bytes it keeps at the least, without spare room, over those of the full cache; `None` if it cannot be measured.
+    pub held: Option<f64>,
 }
 
 /// One line of the journal; `policy` is a fingerprint.
@@ -134,7 +138,12 @@ enum Line {
     /// The largest budget of a candidate in one window, `None` for a policy that has none.
     Budget { policy: String, window: usize, size: Option<usize>, held: Held },
     /// No budget holds the target.
-    Refused { policy: String, reason: String },
+    Refused {
+        policy: String,
+        reason: String,
+        #[serde(default)]
+        held: Option<Held>,
+    },
     /// A policy in one window. In f32, which JSON gives back exactly.
     Score {
         policy: String,
@@ -151,7 +160,7 @@ enum Line {
 #[derive(Debug, Default)]
 struct Done {
     budgets: BTreeMap<(String, usize), (Option<usize>, Held)>,
-    refused: BTreeMap<String, String>,
+    refused: BTreeMap<String, (String, Option<Held>)>,
     scores: BTreeMap<(String, usize), Score>,
 }
 
@@ -162,6 +171,18 @@ struct Score {
     output_error: f64,
     overlap: Option<f64>,
     held: f64,
+}
+
+/// The settings of a search, as the first line of its journal.
+#[derive(Debug, Serialize)]
+struct Settings<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    /// The bytes that count.
+    bytes: &'static str,
+    /// The fingerprint of the questions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    questions: Option<String>,
 }
 
 /// A candidate with the budget it is measured at.
@@ -180,8 +201,8 @@ impl Tuning<'_> {
     /// The same plan gives the same ranking, number for number.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without windows or a target outside 0..=1, [`Error::ContextTooShort`],
-    /// [`Error::TextTooShort`], what [`Journal::open`] refuses, and failures of the model.
+    /// [`Error::Grid`] for a plan without windows, with more than there are questions, or a target outside 0..=1,
+    /// [`Error::ContextTooShort`], [`Error::TextTooShort`], what [`Journal::open`] refuses, and failures of the model.
     pub fn run(
         &self,
         partial: &Path,
@@ -217,7 +238,8 @@ impl Tuning<'_> {
                 if todo.is_empty() {
                     continue;
                 }
-                let reference = Reference::new(self.model, &window.tokens, self.plan.prompt)?;
+                let reference = Reference::new(self.model, &window.tokens, window.length)?
+                    .comparing(window.compared.clone());
                 let work = |one: &&Fitted| reference.measure(one.policy.clone());
                 jobs::run(&todo, self.threads, work, |one, measured| {
                     let line = Line::score(one.key.clone(), index, &measured);
@@ -229,15 +251,16 @@ impl Tuning<'_> {
                 })?;
             }
             from = round.windows;
-            let exceeds = |one: &&Fitted| done.most_held(&one.key, from) > self.plan.target;
+            let exceeds = |one: &&Fitted| !self.fits(done.most_held(&one.key, from));
             let (over, mut kept): (Vec<&Fitted>, Vec<&Fitted>) =
                 alive.into_iter().partition(exceeds);
-            refused.extend(over.into_iter().map(|one| Refused {
-                label: one.label.clone(),
-                reason: format!(
+            refused.extend(over.into_iter().map(|one| {
+                let held = done.most_held(&one.key, from);
+                let reason = format!(
                     "the budget that held in the first windows holds {:.1} % in a later one",
-                    100.0 * done.most_held(&one.key, from)
-                ),
+                    100.0 * held
+                );
+                Refused { label: one.label.clone(), reason, held: Some(held) }
             }));
             let kl = |one: &Fitted| done.mean(&one.key, from, |score| score.kl).mean;
             kept.sort_by(|a, b| kl(a).total_cmp(&kl(b)).then_with(|| a.label.cmp(&b.label)));
@@ -255,8 +278,13 @@ impl Tuning<'_> {
         Ok(Tuned { ranked, refused, rounds, journal })
     }
 
-    /// The windows, in the order they are used.
-    fn windows(&self) -> Result<Vec<Window>> {
+    /// Whether so much of the full cache's bytes may be kept.
+    fn fits(&self, share: f64) -> bool {
+        share <= TOLERANCE * self.plan.target
+    }
+
+    /// The prompts, in the order they are used.
+    fn windows(&self) -> Result<Vec<Prompt>> {
         let Plan { target, prompt, tokens, windows, seed, .. } = self.plan;
         if !(target > 0.0 && target <= 1.0) {
             let reason = format!("{target} is not a share above 0 and up to 1");
@@ -266,23 +294,26 @@ impl Tuning<'_> {
             return Err(Error::Grid { axis: "policies", reason: "no policy given".into() });
         }
         let plan = fidelity::Plan { prompt, tokens, windows, stride: None };
-        let mut windows = plan.windows(self.text, self.model)?;
-        windows.shuffle(&mut seed::rng(&[seed]));
-        Ok(windows)
+        self.material.prompts(&plan, seed, self.model)
     }
 
     fn settings(&self) -> serde_json::Value {
         let named = (self.model, self.name.as_str(), self.weights.as_str());
-        settings::of("tune", named, None, std::slice::from_ref(self.text), &self.plan)
+        let (texts, questions) = match self.material {
+            Material::Text(text) => (std::slice::from_ref(text), None),
+            Material::Questions(questions) => (&[][..], Some(questions.fingerprint())),
+        };
+        let plan = Settings { plan: &self.plan, bytes: "without spare room", questions };
+        settings::of("tune", named, None, texts, &plan)
     }
 
     /// The candidates with the largest budgets that hold the target in every window, and those that have none.
     ///
-    /// What is held depends on the text only where entries are merged: a candidate that holds the same in two windows is
-    /// not looked at in further ones.
+    /// What is kept depends on the text only where entries are merged, and on the length of a context: a candidate that keeps
+    /// the same in two windows is not looked at in further ones.
     fn fit(
         &self,
-        windows: &[Window],
+        windows: &[Prompt],
         journal: &mut Journal,
         done: &mut Done,
         on_step: &mut impl FnMut(usize, usize, &str),
@@ -304,7 +335,7 @@ impl Tuning<'_> {
                     let key = fingerprint::of_policy(&policy);
                     open.push((candidate, policy, key));
                 }
-                Err(reason) => refused.push(Refused { label: label.clone(), reason }),
+                Err(reason) => refused.push(Refused { label: label.clone(), reason, held: None }),
             }
         }
         for (index, window) in windows.iter().enumerate() {
@@ -317,8 +348,8 @@ impl Tuning<'_> {
                 continue;
             }
             // One token behind the prompt, since there must be one.
-            let read = &window.tokens[..self.plan.prompt + 1];
-            let reference = Reference::new(self.model, read, self.plan.prompt)?;
+            let read = &window.tokens[..window.length + 1];
+            let reference = Reference::new(self.model, read, window.length)?;
             let (mut steps, total) = (0, todo.len());
             let work = |&(policy, key, hint): &(&Policy, &String, Option<usize>)| {
                 self.largest(&reference, policy, key, index, hint)
@@ -333,8 +364,9 @@ impl Tuning<'_> {
         }
         let mut fitted = Vec::new();
         for (Candidate { label, .. }, policy, key) in open {
-            if let Some(reason) = done.refused.get(&key) {
-                refused.push(Refused { label: label.clone(), reason: reason.clone() });
+            if let Some((reason, held)) = done.refused.get(&key) {
+                let (label, reason) = (label.clone(), reason.clone());
+                refused.push(Refused { label, reason, held: held.map(share) });
                 continue;
             }
             let policy = match done.size(&key) {
@@ -369,14 +401,14 @@ impl Tuning<'_> {
         let (target, key) = (self.plan.target, key.to_owned());
         if policy.budget().is_none() {
             let held = reference.held(policy.clone())?;
-            return Ok(if share(held) <= target {
+            return Ok(if self.fits(share(held)) {
                 Line::Budget { policy: key, window, size: None, held }
             } else {
                 let reason = format!("it has no budget and holds {:.1} %", 100.0 * share(held));
-                Line::Refused { policy: key, reason }
+                Line::Refused { policy: key, reason, held: Some(held) }
             });
         }
-        let mut last = None;
+        let mut measured = BTreeMap::new();
         let probe = |size: usize| {
             let policy = policy.clone().with_budget(self.budget(size));
             if let Err(error) = policy.check() {
@@ -384,9 +416,7 @@ impl Tuning<'_> {
             }
             match reference.held(policy) {
                 Ok(held) => {
-                    if share(held) <= target && last.is_none_or(|(of, _)| of < size) {
-                        last = Some((size, held));
-                    }
+                    measured.insert(size, held);
                     Ok(Probe::Held(share(held)))
                 }
                 // A budget too small for what a stage must keep is found out by the cache.
@@ -397,22 +427,22 @@ impl Tuning<'_> {
             }
         };
         let most = before.unwrap_or(match self.plan.unit {
-            Unit::Tokens => self.plan.prompt,
+            Unit::Tokens => reference.prompt().len(),
             Unit::Share => 1000,
         });
-        let found = largest(most, target, before, probe)?;
-        Ok(match (found, last) {
-            (Largest::Size(size, _), Some((_, held))) => {
-                Line::Budget { policy: key, window, size: Some(size), held }
+        let (size, share) = match largest(most, target, before, probe)? {
+            Largest::Size(size, share) | Largest::TooMuch(size, share) => (size, share),
+            Largest::Refused(reason) => {
+                return Ok(Line::Refused { policy: key, reason, held: None });
             }
-            (Largest::TooMuch(size, share), _) => {
+        };
+        let held = measured.get(&size).copied();
+        Ok(match held.filter(|_| self.fits(share)) {
+            Some(held) => Line::Budget { policy: key, window, size: Some(size), held },
+            None => {
                 let (budget, share) = (self.budget(size), 100.0 * share);
                 let reason = format!("its smallest budget here, {budget}, holds {share:.1} %");
-                Line::Refused { policy: key, reason }
-            }
-            (Largest::Refused(reason), _) => Line::Refused { policy: key, reason },
-            (Largest::Size(..), None) => {
-                Line::Refused { policy: key, reason: "no budget was held".into() }
+                Line::Refused { policy: key, reason, held }
             }
         })
     }
@@ -439,8 +469,8 @@ impl Done {
             Line::Budget { policy, window, size, held } => {
                 self.budgets.insert((policy, window), (size, held));
             }
-            Line::Refused { policy, reason } => {
-                self.refused.insert(policy, reason);
+            Line::Refused { policy, reason, held } => {
+                self.refused.insert(policy, (reason, held));
             }
             Line::Score { policy, window, kl, agreement, output_error, overlap, held } => {
                 let score = Score {
@@ -475,11 +505,14 @@ impl Done {
     /// Whether the budget of a candidate is known for window `index`: it is refused, it was searched there, or it held
     /// the same in the two windows before.
     fn is_settled(&self, key: &str, index: usize) -> bool {
-        let known = |window: usize| self.budgets.get(&(key.to_owned(), window));
-        self.refused.contains_key(key)
-            || known(index).is_some()
-            || (2..=index)
-                .any(|window| known(window - 1).is_some() && known(window - 1) == known(window - 2))
+        let known = |window: usize| self.budgets.get(&(key.to_owned(), window)).copied();
+        let same = |window: usize| match (known(window - 2), known(window - 1)) {
+            (Some((size, held)), Some((other, again))) => {
+                size == other && (share(held) - share(again)).abs() <= SAME * share(held)
+            }
+            _ => false,
+        };
+        self.refused.contains_key(key) || known(index).is_some() || (2..=index).any(same)
     }
 
     fn mean(&self, key: &str, windows: usize, of: impl Fn(&Score) -> f64) -> Mean {
@@ -511,6 +544,7 @@ impl Done {
     }
 }
 
-fn share(Held { bytes, full, .. }: Held) -> f64 {
-    bytes as f64 / full.max(1) as f64
+/// The bytes kept, without spare room, over those of the full cache.
+fn share(Held { bytes, spare, full }: Held) -> f64 {
+    bytes.saturating_sub(spare.unwrap_or(0)) as f64 / full.max(1) as f64
 }
