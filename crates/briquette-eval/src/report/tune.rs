@@ -290,7 +290,8 @@ mod tests {
         assert_eq!(report.refusals(), ["kivi: it has no budget"]);
         assert!(report.method().ends_with("over: above 1.05 times the target, not compared"));
         let asked = TuneReport { asks: true, ..report };
-        for part in ["contexts of up to 512 tokens", "3 policies on 3 questions", "over questions"] {
+        for part in ["contexts of up to 512 tokens", "3 policies on 3 questions", "over questions"]
+        {
             assert!(asked.method().contains(part), "{part}\n{}", asked.method());
         }
         assert!(asked.verdict().iter().all(|line| !line.contains("asks no question")));
