@@ -50,7 +50,7 @@ fn main() -> Result<()> {
         "{name}, {tokens} tokens behind a prompt of {PROMPT}, a budget of {budget}; layers {layers}, query heads {query_heads}, kv heads {kv_heads}, head size {head_dim}\n"
     );
     println!(
-        "| method | bytes held, first tenth | last tenth | process after the first tenth | at the end | tokens a second, first tenth | last tenth | highest position held |"
+        "| method | bytes held, first half | last tenth | process after the first tenth | at the end | tokens a second, first tenth | last tenth | highest position held |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     let rope = RotaryEmbedding::new(SHAPE.head_dim, PROMPT + tokens, 10_000.0, &device)?;
@@ -95,7 +95,7 @@ fn main() -> Result<()> {
         "H2O's sums of {numbers} entries are at most {off:.1e} of the largest from those in f64."
     );
     if !grown.is_empty() {
-        bail!("hold more in the last tenth than in the first: {}", grown.join(", "));
+        bail!("hold more in the last tenth than in the first half: {}", grown.join(", "));
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ struct Run {
 
 /// A tenth of a run.
 struct Tenth {
-    /// The most bytes the cache held behind a token.
+    /// The most bytes the cache held behind a token; of the first tenth, behind one of the first half.
     held: usize,
     /// Bytes of memory the process has at its end.
     process: Option<u64>,
@@ -157,8 +157,10 @@ fn run(policy: Policy, tokens: usize, rope: &RotaryEmbedding, device: &Device) -
         Ok(Tenth { held, process: process(), speed })
     };
     step(&mut cache, PROMPT)?;
-    let first = tenth(&mut cache, tokens / 10)?;
-    tenth(&mut cache, tokens - 2 * (tokens / 10))?;
+    let mut first = tenth(&mut cache, tokens / 10)?;
+    // Buffers of a policy that compresses now and then are as wide as they get behind its first compressions.
+    first.held = first.held.max(tenth(&mut cache, tokens / 2 - tokens / 10)?.held);
+    tenth(&mut cache, tokens - tokens / 2 - tokens / 10)?;
     let last = tenth(&mut cache, tokens / 10)?;
     let highest = cache.kept_positions(0)?.into_iter().flatten().flatten().max().unwrap_or(0);
     Ok(Run { first, last, highest })

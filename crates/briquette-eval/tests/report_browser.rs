@@ -284,7 +284,7 @@ const FAINT: &str = r"
     const style = getComputedStyle(element);
     let color = svg ? style.fill : style.color;
     if (color === 'currentcolor') color = style.color;
-    const tile = svg && element.parentElement.querySelector(':scope > rect');
+    const tile = svg && element.parentElement !== svg && element.parentElement.querySelector(':scope > rect');
     const backs = tile ? [parse(getComputedStyle(tile).fill)] : behind(svg ?? element);
     for (const back of backs) {
       const ratio = contrast(over(parse(color), back), back);

@@ -76,13 +76,12 @@ fn tune_writes_a_policy_that_holds_the_target() {
     let [out, json, again] =
         ["best.toml", "tune.json", "again.json"].map(|name| dir.path().join(name));
     let sizes = ["--length", "192", "--tokens", "4", "--windows", "2", "--target-ratio", "30%"];
-    let policies = "local-window,tova,snapkv,snapkv:window=64,kivi:store.residual=128";
+    let policies = "local-window,tova,snapkv,kivi:store.residual=128";
     let args = ["--policies", policies, "--out", text(&out)];
     let shown = stdout(&[&["tune"][..], &sizes, &args, &["--json", text(&json)]].concat());
     for part in [
         "Use ",
         "kivi:store.residual=128: it has no budget and holds",
-        "snapkv:window=64: its smallest budget here, 6",
         " %, over",
         "It asks no question",
     ] {

@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(found.bytes_spare, Some(256.0));
 
         let table = report.table();
-        for part in ["1.0000 ± 0.5000", "0.400 (layer 1)", "25 %", "snapkv 16: too few"] {
+        for part in ["1.0000 ± 0.5000", "0.400 (layer 1)", "19 %", "snapkv 16: too few"] {
             assert!(table.contains(part), "{part}\n{table}");
         }
     }
