@@ -5,9 +5,12 @@
 //! to call. A kernel knows no policy: it takes the input that `briquette-ops` states of its operation, and [`Kernels`]
 //! implements the traits of that crate.
 //!
-//! One operation, one folder: `mod.rs` says how it is computed and what that costs, and checks a call; `extension.rs` is how a call with Burn's tensors reaches the kernel, through Burn's dispatch, which
-//! knows the backend of a tensor, and through its fusion, which runs what it has put off first; the kernels and how they are
-//! launched are the rest.
+//! One operation, one folder: `mod.rs` says how it is computed and what that costs, and checks a
+//! call; `extension.rs` is how a call with Burn's tensors reaches the kernel, through Burn's
+//! dispatch, which knows the backend of a tensor, and through its fusion, which runs what it has
+//! put off first; `launch.rs` makes the outputs and launches the kernels, which are the rest.
+//! Operands of several kinds are in `operands.rs`, the way work is shared out in `plan.rs`. No
+//! two files import each other, so what the files of an operation share is not in its `mod.rs`.
 
 mod accumulate;
 mod attention;

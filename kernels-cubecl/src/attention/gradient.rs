@@ -15,7 +15,7 @@ use burn::{
     tensor::{FloatDType, IntDType, Shape, Slice},
 };
 
-use super::{INVISIBLE, extension::AttentionBackend};
+use super::{extension::AttentionBackend, masked::INVISIBLE};
 
 /// Queries whose weights are there at a time, at the least: fewer would make too many launches.
 const FEWEST_ROWS: usize = 256;

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::{INVISIBLE, pattern::Pattern};
+use super::{masked::INVISIBLE, pattern::Pattern};
 use crate::tile::mma::{
     CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a, rows_of_b,
 };

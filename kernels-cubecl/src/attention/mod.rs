@@ -2,6 +2,7 @@ mod extension;
 #[cfg(feature = "autodiff")]
 mod gradient;
 mod launch;
+mod masked;
 mod mma;
 mod pattern;
 mod tiled;
@@ -12,11 +13,11 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::extension::AttentionBackend;
 #[cfg(feature = "fusion")]
 pub(crate) use self::extension::outputs;
-pub(crate) use self::launch::{FEWEST_QUERIES, Mask, launch};
+pub(crate) use self::{
+    launch::{FEWEST_QUERIES, Mask, launch},
+    masked::INVISIBLE,
+};
 use crate::check::Check;
-
-/// What a score is where the query does not see the key: its weight underflows to an exact zero.
-pub(crate) const INVISIBLE: f32 = -1e30;
 
 /// Attention of a prompt, and what turns its scores into weights.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::{INVISIBLE, pattern::Pattern};
+use super::{masked::INVISIBLE, pattern::Pattern};
 use crate::tile::portable::{OWN, SIDE, UNITS, products, rows_of, slices};
 
 /// Keys whose values are in shared memory at a time.

@@ -51,7 +51,7 @@ fn outputs(
     local: usize,
     squares: bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let shapes = super::output_shapes(&queries.shape, &keys.shape, local, squares);
+    let shapes = super::launch::output_shapes(&queries.shape, &keys.shape, local, squares);
     let [sums, local_sums, squares] = shapes.map(|shape| TensorSpec::new(shape, DType::F32));
     (sums, local_sums, squares)
 }

@@ -7,13 +7,25 @@ use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
     mma::{Tiles, column_scores_mma},
-    output_shapes,
     tiled::column_scores_tiled,
 };
 use crate::tile::{
     portable::{SIDE, UNITS},
     support::{chunked, multiplies},
 };
+
+/// The shapes of all sums, local sums and sums of squares; one number for those not wanted.
+pub(super) fn output_shapes(
+    queries: &Shape,
+    keys: &Shape,
+    local: usize,
+    squares: bool,
+) -> [Shape; 3] {
+    let all = Shape::from([queries[0], queries[1], keys[2]]);
+    let none = Shape::from([1, 1, 1]);
+    let if_wanted = |wanted: bool| if wanted { all.clone() } else { none.clone() };
+    [all.clone(), if_wanted(local > 0), if_wanted(squares)]
+}
 
 /// Keys of a cube, the fewest of all ways to launch.
 pub(super) const FEWEST_KEYS: usize = SIDE;

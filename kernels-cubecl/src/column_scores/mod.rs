@@ -4,10 +4,7 @@ mod mma;
 mod tiled;
 
 use briquette_ops::{AttentionInput, Result, Visibility};
-use burn::{
-    backend::Dispatch,
-    tensor::{Shape, Tensor},
-};
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::extension::ColumnScoresBackend;
 use crate::{attention::check_heads, check::Check};
@@ -88,12 +85,4 @@ fn check(input: &AttentionInput, log_sum_exp: &Tensor<3>, local: usize) -> Resul
     // The most cubes of either way to launch.
     let blocks = entries.div_ceil(launch::FEWEST_KEYS);
     check.cubes([blocks.max(heads), blocks.max(heads), batch])
-}
-
-/// The shapes of all sums, local sums and sums of squares; one number for those not wanted.
-fn output_shapes(queries: &Shape, keys: &Shape, local: usize, squares: bool) -> [Shape; 3] {
-    let all = Shape::from([queries[0], queries[1], keys[2]]);
-    let none = Shape::from([1, 1, 1]);
-    let if_wanted = |wanted: bool| if wanted { all.clone() } else { none.clone() };
-    [all.clone(), if_wanted(local > 0), if_wanted(squares)]
 }

@@ -9,7 +9,7 @@ use burn::backend::{
 use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
 use burn_cubecl::CubeBackend;
 
-use super::launch;
+use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -41,8 +41,8 @@ fn outputs(
     _filled: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let kept = indices.shape[2];
-    let with = |shape: &Shape| super::with_columns(shape, kept);
-    let of_tracks = if *counted { with(&tracks.shape) } else { super::no_tracks() };
+    let with = |shape: &Shape| super::launch::with_columns(shape, kept);
+    let of_tracks = if *counted { with(&tracks.shape) } else { super::launch::no_tracks() };
     (
         TensorSpec::new(with(&keys.shape), keys.dtype),
         TensorSpec::new(with(&values.shape), values.dtype),

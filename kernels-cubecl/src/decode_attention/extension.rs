@@ -1,32 +1,14 @@
-use burn::backend::{
-    Backend, ExtensionType, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 #[cfg(feature = "fusion")]
 use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
-use super::launch::launch;
-
-/// What a query sees.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Seen<B: Backend> {
-    /// The entries up to its own.
-    Causal,
-    /// Those of its own position and before.
-    Positions { queries: IntTensor<B>, entries: IntTensor<B> },
-    /// Everything, a list before the other entries.
-    List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, width: usize },
-}
-
-/// What is returned.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Found<B: Backend> {
-    Plain { output: FloatTensor<B> },
-    Weights { output: FloatTensor<B>, weights: FloatTensor<B> },
-}
+#[cfg(feature = "fusion")]
+use super::operands::{FoundMetadata, SeenMetadata};
+use super::{
+    launch::launch,
+    operands::{Found, Seen},
+};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -63,7 +45,7 @@ fn outputs(
         SeenMetadata::List { width, .. } => *width,
         _ => 0,
     };
-    let shape = super::weight_shape(&queries.shape, of_list + entries);
+    let shape = super::launch::weight_shape(&queries.shape, of_list + entries);
     FoundMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }
 }
 

@@ -6,16 +6,20 @@ use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTen
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
-    extension::{Found, Seen},
     merge::{self, decode_merge},
+    operands::{Found, Seen},
     part::{self, decode_part},
     planes::{self, decode_planes},
-    weight_shape,
 };
 use crate::{
     processors::processors,
     tile::support::{is_chunked, multiplies},
 };
+
+/// The shape of the weights of so many columns.
+pub(super) fn weight_shape(queries: &Shape, columns: usize) -> Shape {
+    Shape::from([queries[0], queries[1], queries[2], columns])
+}
 
 /// Cubes a multiprocessor that hide each other's loads.
 const CUBES_A_PROCESSOR: usize = 2;

@@ -1,16 +1,17 @@
 mod extension;
 mod launch;
 pub(crate) mod merge;
+mod operands;
 mod part;
 mod planes;
 
 use briquette_ops::{DecodeInput, DecodeOutput, DenseKv, RaggedKv, Result, Visibility};
-use burn::{
-    backend::Dispatch,
-    tensor::{Shape, Tensor},
-};
+use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::extension::{DecodeAttentionBackend, Found, Seen};
+use self::{
+    extension::DecodeAttentionBackend,
+    operands::{Found, Seen},
+};
 use crate::check::Check;
 
 /// What errors name.
@@ -154,9 +155,4 @@ fn check_cubes(check: &Check, queries: &Tensor<4>, keys: &Tensor<4>, columns: us
     let rows = query_heads / kv_heads * new;
     check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;
     check.cubes([batch * query_heads * new, columns.div_ceil(merge::WEIGHTS), 1])
-}
-
-/// The shape of the weights of so many columns.
-fn weight_shape(queries: &Shape, columns: usize) -> Shape {
-    Shape::from([queries[0], queries[1], queries[2], columns])
 }

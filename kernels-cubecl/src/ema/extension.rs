@@ -1,7 +1,4 @@
-use burn::backend::{
-    Backend, ExtensionType, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 #[cfg(feature = "fusion")]
 use burn::{
     backend::fusion::custom::TensorSpec,
@@ -9,28 +6,12 @@ use burn::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::launch;
-
-/// How many columns of each head there are.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Held<B: Backend> {
-    /// As many of all.
-    Alike {
-        count: usize,
-    },
-    Differ {
-        counts: IntTensor<B>,
-    },
-}
-
-/// The threshold there was.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Before<B: Backend> {
-    Nothing,
-    Threshold { of_rows: FloatTensor<B> },
-}
+#[cfg(feature = "fusion")]
+use super::operands::{BeforeMetadata, HeldMetadata};
+use super::{
+    launch::launch,
+    operands::{Before, Held},
+};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]

@@ -1,7 +1,9 @@
 use cubecl::prelude::*;
 
-use super::NONE_YET;
 use crate::line::{at, write};
+
+/// The threshold of a row that has evicted nothing so far: no cosine is as low.
+const NONE_YET: f32 = -4.0;
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;

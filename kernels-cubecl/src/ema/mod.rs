@@ -1,19 +1,16 @@
 mod extension;
 mod kernel;
+mod launch;
+mod operands;
 
 use briquette_ops::{EmaInput, EmaOutput, Result, constant_ints};
-use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Shape, Tensor},
+use burn::{backend::Dispatch, tensor::Tensor};
+
+use self::{
+    extension::EmaBackend,
+    operands::{Before, Held},
 };
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
-
-use self::extension::{Before, EmaBackend, Held};
 use crate::check::Check;
-
-/// The threshold of a row that has evicted nothing so far: no cosine is as low.
-const NONE_YET: f32 = -4.0;
 
 /// The weights of evicted entries in those that they are merged into, and the thresholds they are held against: D2O (Wan et
 /// al., 2024, Eq. 9 to 12). The threshold of a batch row is the mean of the similarities of all that is evicted now, and
@@ -64,49 +61,4 @@ pub fn ema_weights(input: EmaInput<'_>) -> Result<EmaOutput> {
         Dispatch::ema_weights(similarity.into_dispatch(), before, held, beta as f32);
     let (weights, threshold) = (Tensor::from_dispatch(weights), Tensor::from_dispatch(threshold));
     Ok(EmaOutput { weights, threshold })
-}
-
-fn launch(
-    similarity: CubeTensor,
-    before: Before<CubeBackend>,
-    held: Held<CubeBackend>,
-    beta: f32,
-) -> (CubeTensor, CubeTensor) {
-    let (client, device) = (similarity.client.clone(), similarity.device.clone());
-    let shape = similarity.shape();
-    let batch = shape[0];
-    let empty = |shape| empty_device_dtype(client.clone(), device.clone(), shape, DType::F32);
-    let weights = empty(shape);
-    let threshold = empty(Shape::from([batch, 1]));
-    let follows = matches!(before, Before::Threshold { .. });
-    let differ = matches!(held, Held::Differ { .. });
-    let (count, int) = match &held {
-        Held::Alike { count } => (*count, DType::I32),
-        Held::Differ { counts } => (0, counts.dtype),
-    };
-    // What is not looked at: another tensor stands in.
-    let before = match before {
-        Before::Nothing => similarity.as_tensor_alias(0),
-        Before::Threshold { of_rows } => of_rows.into_tensor_arg(),
-    };
-    let counts = match held {
-        Held::Alike { .. } => similarity.as_tensor_alias(0),
-        Held::Differ { counts } => counts.into_tensor_arg(),
-    };
-    kernel::ema_weights::launch(
-        &client,
-        CubeCount::Static(batch as u32, 1, 1),
-        CubeDim::new_1d(kernel::UNITS as u32),
-        similarity.into_tensor_arg(),
-        before,
-        counts,
-        weights.clone().into_tensor_arg(),
-        threshold.clone().into_tensor_arg(),
-        count,
-        beta,
-        follows,
-        differ,
-        dtype_to_storage_type(int),
-    );
-    (weights, threshold)
 }

@@ -3,7 +3,7 @@ use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 use burn_cubecl::CubeBackend;
 
-use super::{kernel::Curve, launch};
+use super::{kernel::Curve, launch::launch};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]

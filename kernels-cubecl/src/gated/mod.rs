@@ -1,20 +1,12 @@
 mod extension;
 mod kernel;
+mod launch;
 
 use briquette_ops::{Activation, GatedInput, Result};
-use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::Tensor,
-};
-use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::CubeDim;
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::{extension::GatedBackend, kernel::Curve};
-use crate::{
-    check::Check,
-    rows::{cube_count, cubes_of_rows},
-    vector::vector_size,
-};
+use crate::{check::Check, rows::cubes_of_rows};
 
 /// One side of a gated feed-forward network, times the activation of the other, in one launch. The two may be halves of one
 /// product. The activation is computed in f32 and rounded, then the product.
@@ -43,25 +35,4 @@ pub fn gated(input: GatedInput) -> Result<Tensor<2>> {
         Activation::GeluTanh => Curve::GeluTanh,
     };
     Ok(Tensor::from_dispatch(Dispatch::gated(gate.into_dispatch(), up.into_dispatch(), curve)))
-}
-
-fn launch(gate: CubeTensor, up: CubeTensor, curve: Curve) -> CubeTensor {
-    let (client, shape) = (gate.client.clone(), gate.shape());
-    let output = empty_device_dtype(client.clone(), gate.device.clone(), shape.clone(), gate.dtype);
-    let width = [&gate, &up, &output].map(vector_size).into_iter().min().unwrap_or(1);
-    let vectors = shape[1] / width;
-    let element = dtype_to_storage_type(gate.dtype);
-    kernel::gated::launch(
-        &client,
-        cube_count((shape[0] * vectors).div_ceil(kernel::UNITS)),
-        CubeDim::new_1d(kernel::UNITS as u32),
-        width,
-        gate.into_tensor_arg(),
-        up.into_tensor_arg(),
-        output.clone().into_tensor_arg(),
-        vectors,
-        curve,
-        element,
-    );
-    output
 }

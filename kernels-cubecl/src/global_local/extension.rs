@@ -9,7 +9,7 @@ use burn::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::launch;
+use super::launch::launch;
 
 /// The kernels as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]

@@ -3,7 +3,7 @@ use burn::backend::{Backend, backend_extension, tensor::IntTensor};
 use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
 use burn_cubecl::CubeBackend;
 
-use super::launch;
+use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]

@@ -1,15 +1,14 @@
 mod extension;
 mod kernel;
+mod launch;
 
 use briquette_ops::{Groups, Result};
 use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{Int, Shape, Tensor},
+    backend::Dispatch,
+    tensor::{Int, Tensor},
 };
-use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{Client, CubeCount, CubeDim};
 
-use self::extension::GroupBackend;
+use self::{extension::GroupBackend, launch::units};
 use crate::check::Check;
 
 /// Sorts the columns of each row by their class, `[batch, heads, columns]`: what is less than zero is of none, the
@@ -45,41 +44,4 @@ pub fn group(classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
         members: Tensor::from_dispatch(members),
         none: Tensor::from_dispatch(none),
     })
-}
-
-/// Units of a cube on this device.
-fn units(client: &Client) -> Option<usize> {
-    let hardware = &client.properties().hardware;
-    let most = hardware.max_units_per_cube.min(hardware.max_cube_dim.0) as usize;
-    // What each unit counts, and two numbers to add up by.
-    let bytes = |units: usize| 4 * units * (kernel::DIGITS + 2);
-    [512, 256, 128, 64]
-        .into_iter()
-        .find(|&units| units <= most && bytes(units) <= hardware.max_shared_memory_size)
-}
-
-fn launch(classes: CubeTensor, number: usize) -> (CubeTensor, CubeTensor, CubeTensor) {
-    let shape = classes.shape();
-    let [batch, heads] = [shape[0], shape[1]];
-    let client = classes.client.clone();
-    let (device, dtype) = (classes.device.clone(), classes.dtype);
-    let empty = |shape| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
-    let [order, members, scratch] = [(); 3].map(|()| empty(shape.clone()));
-    let none = empty(Shape::from([batch, heads]));
-    let digits = (number - 1).checked_ilog2().map_or(1, |highest| highest as usize + 1);
-    kernel::group::launch(
-        &client,
-        CubeCount::Static((batch * heads) as u32, 1, 1),
-        // Checked before.
-        CubeDim::new_1d(units(&client).unwrap_or(64) as u32),
-        classes.into_tensor_arg(),
-        order.clone().into_tensor_arg(),
-        members.clone().into_tensor_arg(),
-        scratch.into_tensor_arg(),
-        none.clone().into_tensor_arg(),
-        digits.div_ceil(kernel::BITS),
-        units(&client).unwrap_or(64),
-        dtype_to_storage_type(dtype),
-    );
-    (order, members, none)
 }

@@ -2,14 +2,14 @@ use cubecl::prelude::Client;
 
 use super::{
     planes::Planes,
+    step::STEP,
     tiles::{BESIDE, Tiles},
     units,
 };
 use crate::{processors::processors, tile::mma::CHUNK};
 
-/// Numbers along the contraction that are multiplied between two looks at where a share ends.
-pub(super) const STEP: usize = 32;
-
+/// Rows of `x` that [`linear`](super::linear) takes at most where it does not run on tensor cores.
+pub const MOST_LINEAR_ROWS: usize = 256;
 /// Rows from which weights are worth their way through shared memory.
 pub(super) const FEWEST_ROWS_OF_TILES: usize = 33;
 /// The share of cubes at work from which on ranges gain less than putting parts together costs.
@@ -104,7 +104,7 @@ pub(super) fn tiles(rows: usize, inputs: usize) -> (Tiles, usize) {
     (Tiles { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
 }
 
-/// The most cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`](super::MOST_LINEAR_ROWS).
+/// The most cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`].
 pub(super) fn most_tiles(rows: usize, outputs: usize) -> usize {
     let (tiles, _) = tiles(rows, STEP);
     rows.div_ceil(tiles.rows()) * outputs.div_ceil(tiles.outputs())

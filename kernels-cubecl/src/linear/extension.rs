@@ -1,17 +1,11 @@
-use burn::backend::{Backend, ExtensionType, backend_extension, tensor::FloatTensor};
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 #[cfg(feature = "fusion")]
 use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
 use burn_cubecl::CubeBackend;
 
-use super::launch::launch;
-
-/// What is added to every row of the product.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Added<B: Backend> {
-    Nothing,
-    Bias { bias: FloatTensor<B> },
-}
+#[cfg(feature = "fusion")]
+use super::operands::AddedMetadata;
+use super::{launch::launch, operands::Added};
 
 /// The kernels as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]

@@ -6,11 +6,11 @@ use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTen
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
-    MOST_LINEAR_ROWS,
-    blueprint::{self, Blueprint, STEP},
-    extension::Added,
+    blueprint::{self, Blueprint, MOST_LINEAR_ROWS},
     merge::{self, linear_merge},
+    operands::Added,
     planes::linear_planes,
+    step::STEP,
     tiles::linear_tiles,
     units::{self, linear_units},
 };

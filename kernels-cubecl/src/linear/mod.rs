@@ -2,21 +2,18 @@ mod blueprint;
 mod extension;
 mod launch;
 mod merge;
+mod operands;
 mod planes;
+mod step;
 mod tiles;
 mod units;
 
 use briquette_ops::{LinearInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{
-    blueprint::{Blueprint, STEP},
-    extension::{Added, LinearBackend},
-};
+pub use self::blueprint::MOST_LINEAR_ROWS;
+use self::{blueprint::Blueprint, extension::LinearBackend, operands::Added, step::STEP};
 use crate::{check::Check, tile::support::multiplies};
-
-/// Rows of `x` that [`linear`] takes at most where it does not run on tensor cores.
-pub const MOST_LINEAR_ROWS: usize = 256;
 
 /// The product of rows with a matrix of weights, `[rows, outputs]`, of the type of `x`: the linear layers of a model. Sums are
 /// f32 and rounded once.

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::blueprint::STEP;
+use super::step::STEP;
 use crate::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition};
 
 /// Outputs of a plane: 16 bytes of weights for each group of four lanes.

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::blueprint::STEP;
+use super::step::STEP;
 
 /// Units of a cube, side by side along the outputs.
 pub(super) const UNITS: usize = 64;

@@ -6,7 +6,8 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
-    Plan, kernel,
+    kernel,
+    plan::Plan,
     planes::{self, Cut, lengths, search_planes},
 };
 use crate::{

@@ -1,19 +1,17 @@
 mod extension;
 mod kernel;
 mod launch;
+mod plan;
 mod planes;
 
 use briquette_ops::{NearestInput, NearestOutput, OpError, Result, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::extension::NearestBackend;
+use self::{extension::NearestBackend, plan::Plan};
 use crate::{
     check::Check,
-    tile::product::{SIDE, UNITS, shared_bytes, sides},
+    tile::product::{SIDE, UNITS, shared_bytes},
 };
-
-/// Cubes that keep a large device busy: `to` is split until there are as many.
-const CUBES: usize = 1024;
 
 /// For each row of `from` the most similar row of `to` and their similarity, which is the cosine, or the product of the
 /// cosines of two pairs, at most 1. Of equals the first; a zero vector is like nothing, 0; a row with a NaN is nobody's
@@ -97,25 +95,4 @@ fn check(input: &NearestInput) -> Result<()> {
     check.shared_bytes(tile.map(shared_bytes).iter().sum::<usize>() + lengths + 8 * UNITS)?;
     check.cubes([row_tiles, lists, splits])?;
     check.cubes([from.max(to).div_ceil(kernel::MEASURED), lists, 1])
-}
-
-/// How the work is shared out.
-struct Plan {
-    /// Rows of `from` and of `to` that a unit has of a tile.
-    tile: [usize; 2],
-    row_tiles: usize,
-    tiles_of_split: usize,
-    splits: usize,
-}
-
-impl Plan {
-    fn new(lists: usize, from: usize, to: usize, pairs: usize) -> Self {
-        let [of_from, of_to] = sides(lists, from, to);
-        // The products of both pairs are in registers at once.
-        let tile = [of_from, if pairs == 1 { of_to } else { of_to / 2 }];
-        let row_tiles = from.div_ceil(tile[0] * SIDE);
-        let tiles = to.div_ceil(tile[1] * SIDE);
-        let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(row_tiles * lists));
-        Self { tile, row_tiles, tiles_of_split, splits: tiles.div_ceil(tiles_of_split) }
-    }
 }

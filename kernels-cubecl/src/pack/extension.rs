@@ -6,7 +6,7 @@ use burn::backend::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::launch;
+use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -29,7 +29,7 @@ fn outputs(
     _offsets: &TensorSpec,
     total: &usize,
 ) -> (TensorSpec, TensorSpec) {
-    let of = |x: &TensorSpec| TensorSpec::new(super::list(&x.shape, *total), x.dtype);
+    let of = |x: &TensorSpec| TensorSpec::new(super::launch::list(&x.shape, *total), x.dtype);
     (of(keys), of(values))
 }
 

@@ -1,13 +1,9 @@
 mod extension;
 mod kernel;
+mod launch;
 
 use briquette_ops::{PackInput, Result};
-use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{Shape, Tensor},
-};
-use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::extension::PackBackend;
 use crate::{check::Check, copy};
@@ -43,38 +39,4 @@ pub fn pack(input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
     let [keys, values] = [keys, values].map(Tensor::into_dispatch);
     let (keys, values) = Dispatch::pack(keys, values, offsets.into_dispatch(), total);
     Ok([Tensor::from_dispatch(keys), Tensor::from_dispatch(values)])
-}
-
-/// The shape of a list of so many rows.
-fn list(rectangle: &Shape, total: usize) -> Shape {
-    Shape::from([total, rectangle[3]])
-}
-
-fn launch(
-    [keys, values]: [CubeTensor; 2],
-    offsets: CubeTensor,
-    total: usize,
-) -> (CubeTensor, CubeTensor) {
-    let (client, device, dtype) = (keys.client.clone(), keys.device.clone(), keys.dtype);
-    let shape = keys.shape();
-    let empty = || empty_device_dtype(client.clone(), device.clone(), list(&shape, total), dtype);
-    let (list_keys, list_values) = (empty(), empty());
-    let vector = copy::vector_size([&keys, &values, &list_keys, &list_values]);
-    let vectors = shape[3] / vector;
-    let types = [dtype, offsets.dtype].map(dtype_to_storage_type);
-    let cubes = shape[2].div_ceil(copy::rows_of_cube(vectors));
-    kernel::pack::launch(
-        &client,
-        CubeCount::Static((shape[0] * shape[1]) as u32, cubes as u32, 1),
-        CubeDim::new_1d(copy::UNITS as u32),
-        vector,
-        keys.into_tensor_arg(),
-        values.into_tensor_arg(),
-        offsets.into_tensor_arg(),
-        list_keys.clone().into_tensor_arg(),
-        list_values.clone().into_tensor_arg(),
-        vectors,
-        types,
-    );
-    (list_keys, list_values)
 }

@@ -3,24 +3,12 @@
 
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::{
-    Backend, ExtensionType, backend_extension,
-    tensor::{FloatTensor, IntTensor},
-};
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 use burn_cubecl::CubeBackend;
 
-use super::launch;
-
-/// Where the lists of heads are.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Lists<B: Backend> {
-    /// All are as long as the rectangle is wide.
-    Alike,
-    Differ {
-        offsets: IntTensor<B>,
-    },
-}
+#[cfg(feature = "fusion")]
+use super::operands::ListsMetadata;
+use super::{launch::launch, operands::Lists};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -49,7 +37,7 @@ fn outputs(
     width: &usize,
     tail: &usize,
 ) -> (TensorSpec, TensorSpec) {
-    let shape = super::rectangle(&tail_keys.shape, width + tail);
+    let shape = super::launch::rectangle(&tail_keys.shape, width + tail);
     (TensorSpec::new(shape.clone(), keys.dtype), TensorSpec::new(shape, values.dtype))
 }
 

@@ -1,15 +1,12 @@
 mod extension;
 mod kernel;
+mod launch;
+mod operands;
 
 use briquette_ops::{PadInput, Result, Tail};
-use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::{DType, Shape, Tensor},
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
+use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::extension::{Lists, PadBackend};
+use self::{extension::PadBackend, operands::Lists};
 use crate::{check::Check, copy};
 
 /// Keys and values of lists in rectangles, `[batch, heads, width + tail, head_dim]`, a tail behind them; at fillers stands
@@ -64,54 +61,4 @@ pub fn pad(input: PadInput) -> Result<[Tensor<4>; 2]> {
     let (keys, values) =
         Dispatch::pad_entries(keys, values, lists, tail_keys, tail_values, width, tail);
     Ok([Tensor::from_dispatch(keys), Tensor::from_dispatch(values)])
-}
-
-/// The shape of a rectangle beside these buffers, with so many columns.
-fn rectangle(buffers: &Shape, columns: usize) -> Shape {
-    Shape::from([buffers[0], buffers[1], columns, buffers[3]])
-}
-
-/// Takes keys and values of the list, then of the tail.
-fn launch(
-    [keys, values]: [CubeTensor; 2],
-    lists: Lists<CubeBackend>,
-    [tail_keys, tail_values]: [CubeTensor; 2],
-    [width, tail]: [usize; 2],
-) -> (CubeTensor, CubeTensor) {
-    let (client, device, dtype) = (keys.client.clone(), keys.device.clone(), keys.dtype);
-    let shape = rectangle(&tail_keys.shape(), width + tail);
-    let empty = || empty_device_dtype(client.clone(), device.clone(), shape.clone(), dtype);
-    let (all_keys, all_values) = (empty(), empty());
-    let tensors = [&keys, &values, &tail_keys, &tail_values, &all_keys, &all_values];
-    let vector = copy::vector_size(tensors);
-    let vectors = shape[3] / vector;
-    let (differ, int) = match &lists {
-        Lists::Alike => (false, DType::I32),
-        Lists::Differ { offsets } => (true, offsets.dtype),
-    };
-    let types = [dtype, int].map(dtype_to_storage_type);
-    let offsets = match lists {
-        // Never looked at: another tensor stands in.
-        Lists::Alike => keys.as_tensor_alias(0),
-        Lists::Differ { offsets } => offsets.into_tensor_arg(),
-    };
-    let cubes = (width + tail).div_ceil(copy::rows_of_cube(vectors));
-    kernel::pad::launch(
-        &client,
-        CubeCount::Static((shape[0] * shape[1]) as u32, cubes as u32, 1),
-        CubeDim::new_1d(copy::UNITS as u32),
-        vector,
-        keys.into_tensor_arg(),
-        values.into_tensor_arg(),
-        offsets,
-        tail_keys.into_tensor_arg(),
-        tail_values.into_tensor_arg(),
-        all_keys.clone().into_tensor_arg(),
-        all_values.clone().into_tensor_arg(),
-        width,
-        vectors,
-        differ,
-        types,
-    );
-    (all_keys, all_values)
 }

@@ -12,7 +12,7 @@ use burn::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::{Call, Packed, launch};
+use super::launch::{Call, Packed, launch};
 
 /// The kernels as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]

@@ -9,7 +9,7 @@ use burn::backend::{
 use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
-use super::launch;
+use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -55,8 +55,11 @@ fn outputs(
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let width = columns.shape[2];
     let f32 = |shape| TensorSpec::new(shape, DType::F32);
-    let of_tracks =
-        if *counted { super::of_width(&tracks.shape, width) } else { super::no_tracks() };
+    let of_tracks = if *counted {
+        super::launch::of_width(&tracks.shape, width)
+    } else {
+        super::launch::no_tracks()
+    };
     (columns.clone(), columns.clone(), centers.clone(), f32(columns.shape.clone()), f32(of_tracks))
 }
 

@@ -1,17 +1,11 @@
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
-use burn::backend::{Backend, ExtensionType, backend_extension, tensor::FloatTensor};
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 use burn_cubecl::CubeBackend;
 
-use super::launch;
-
-/// What is added to rows before they are normalised.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Residual<B: Backend> {
-    Nothing,
-    Rows { rows: FloatTensor<B> },
-}
+#[cfg(feature = "fusion")]
+use super::operands::ResidualMetadata;
+use super::{launch::launch, operands::Residual};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]

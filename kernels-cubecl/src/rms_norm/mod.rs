@@ -1,16 +1,13 @@
 mod extension;
 mod kernel;
+mod launch;
+mod operands;
 
 use briquette_ops::{Result, RmsNormInput, RmsNormOutput};
-use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::Tensor,
-};
-use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::CubeDim;
+use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::extension::{Residual, RmsNormBackend};
-use crate::{check::Check, rows::cubes_of_rows, vector::vector_size};
+use self::{extension::RmsNormBackend, operands::Residual};
+use crate::{check::Check, rows::cubes_of_rows};
 
 /// Rows with a residual added, and normalised by their root mean square, in one launch: what stands before each block of a
 /// layer, where tensor operations take ten.
@@ -58,43 +55,4 @@ fn check(input: &RmsNormInput) -> Result<()> {
     check.tensors(5)?;
     let hardware = &check.client().properties().hardware;
     check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)
-}
-
-fn launch(
-    x: CubeTensor,
-    residual: Residual<CubeBackend>,
-    weight: CubeTensor,
-    epsilon: f32,
-    weight_less_one: bool,
-) -> (CubeTensor, CubeTensor) {
-    let (client, shape) = (x.client.clone(), x.shape());
-    let empty = || empty_device_dtype(client.clone(), x.device.clone(), shape.clone(), x.dtype);
-    let normal = empty();
-    let (residual, sum) = match residual {
-        Residual::Nothing => (None, None),
-        Residual::Rows { rows } => (Some(rows), Some(empty())),
-    };
-    let adds = residual.is_some();
-    let all = [Some(&x), residual.as_ref(), sum.as_ref(), Some(&normal)];
-    let width = all.into_iter().flatten().map(vector_size).min().unwrap_or(1);
-    let element = dtype_to_storage_type(x.dtype);
-    // What is not looked at: another tensor stands in.
-    let written = sum.clone().unwrap_or_else(|| normal.clone());
-    let of_residual = residual.unwrap_or_else(|| x.clone());
-    kernel::rms_norm::launch(
-        &client,
-        crate::rows::cube_count(shape[0]),
-        CubeDim::new_1d(kernel::UNITS as u32),
-        width,
-        x.clone().into_tensor_arg(),
-        of_residual.into_tensor_arg(),
-        weight.into_tensor_arg(),
-        written.into_tensor_arg(),
-        normal.clone().into_tensor_arg(),
-        epsilon,
-        adds,
-        weight_less_one,
-        element,
-    );
-    (sum.unwrap_or(x), normal)
 }

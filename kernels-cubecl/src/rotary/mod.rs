@@ -2,17 +2,13 @@
 
 mod extension;
 mod kernel;
+mod launch;
 
 use briquette_ops::{Result, RotaryTables};
-use burn::{
-    backend::{Dispatch, TensorMetadata, cubecl::dtype_to_storage_type},
-    tensor::Tensor,
-};
-use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
-use cubecl::prelude::{CubeCount, CubeDim};
+use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::extension::RotateBackend;
-use crate::{check::Check, split::Heads, vector::vector_size};
+use crate::{check::Check, split::Heads};
 
 /// Refuses tables that do not fit these heads and columns.
 pub(crate) fn check_tables(
@@ -66,33 +62,4 @@ pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
         sines.into_dispatch(),
         positions.into_dispatch(),
     )))
-}
-
-fn launch(x: CubeTensor, tables: [CubeTensor; 2], positions: CubeTensor) -> CubeTensor {
-    let (client, shape) = (x.client.clone(), x.shape());
-    let turned = empty_device_dtype(client.clone(), x.device.clone(), shape.clone(), x.dtype);
-    let half = shape[3] / 2;
-    let [cosines, sines] = tables;
-    let width = [&x, &cosines, &sines, &turned].map(vector_size).into_iter().min().unwrap_or(1);
-    let width = if half.is_multiple_of(width) { width } else { 1 };
-    let types = [x.dtype, cosines.dtype, positions.dtype].map(dtype_to_storage_type);
-    let vectors = half / width;
-    kernel::rotate::launch(
-        &client,
-        CubeCount::Static(
-            (shape[2] * vectors).div_ceil(kernel::UNITS) as u32,
-            shape[1] as u32,
-            shape[0] as u32,
-        ),
-        CubeDim::new_1d(kernel::UNITS as u32),
-        width,
-        x.into_tensor_arg(),
-        cosines.into_tensor_arg(),
-        sines.into_tensor_arg(),
-        positions.into_tensor_arg(),
-        turned.clone().into_tensor_arg(),
-        vectors,
-        types,
-    );
-    turned
 }

@@ -6,7 +6,7 @@ use burn::backend::{
 use burn::{backend::fusion::custom::TensorSpec, tensor::Shape};
 use burn_cubecl::CubeBackend;
 
-use super::launch;
+use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -36,7 +36,7 @@ fn outputs(
     let spec = |shape| TensorSpec::new(shape, rows.dtype);
     (
         spec(Shape::from([batch, heads, *width])),
-        spec(super::rest_shape(batch, heads, *others)),
+        spec(super::launch::rest_shape(batch, heads, *others)),
         spec(Shape::from([batch * heads, *parts])),
     )
 }

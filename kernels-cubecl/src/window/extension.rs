@@ -49,8 +49,12 @@ fn outputs(
     entropies: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
     let [batch, heads, rows, _] = [0, 1, 2, 3].map(|dim| queries.shape[dim]);
-    let shapes =
-        super::shapes([batch, heads, rows, keys.shape[2]], *single, *deviations, *entropies);
+    let shapes = super::launch::shapes(
+        [batch, heads, rows, keys.shape[2]],
+        *single,
+        *deviations,
+        *entropies,
+    );
     let [first, deviations, entropies] =
         shapes.map(|shape| TensorSpec::new(Shape::from(shape), DType::F32));
     (first, deviations, entropies)

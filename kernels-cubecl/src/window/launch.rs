@@ -6,10 +6,9 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
-    Plan,
     kernel::{self, Kind},
+    plan::Plan,
     planes::{self, Cut, measure_planes, weigh_planes},
-    shapes,
 };
 use crate::{
     processors::processors,
@@ -19,6 +18,19 @@ use crate::{
     },
     vector::vector_size,
 };
+
+/// The shapes of what is returned. A buffer of nothing is not one, so what is not wanted has one number.
+pub(super) fn shapes(
+    [batch, heads, queries, entries]: [usize; 4],
+    single: bool,
+    deviations: bool,
+    entropies: bool,
+) -> [[usize; 4]; 3] {
+    let sums = [batch, heads, 1, entries];
+    let wanted = |wanted| if wanted { sums } else { [1; 4] };
+    let first = if single { [batch, heads, queries, entries] } else { sums };
+    [first, wanted(deviations), wanted(entropies)]
+}
 
 /// Cubes of the first pass that a multiprocessor has the registers for.
 const MEASURING: usize = 3;

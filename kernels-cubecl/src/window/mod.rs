@@ -1,19 +1,17 @@
 mod extension;
 mod kernel;
 mod launch;
+mod plan;
 mod planes;
 
 use briquette_ops::{MomentsInput, MomentsOutput, Result, Visibility, WindowInput, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::extension::WindowBackend;
+use self::{extension::WindowBackend, plan::Plan};
 use crate::{
     check::Check,
-    tile::product::{SIDE, UNITS, shared_bytes, sides},
+    tile::product::{SIDE, UNITS, shared_bytes},
 };
-
-/// Cubes that keep a large device busy: entries are split until there are as many.
-const CUBES: usize = 1024;
 
 /// The attention weights of a few queries over the entries of a layer, `[batch, query_heads, queries, entries]`, f32. A
 /// query sees the entries written at its position or before, padding excepted; one that sees nothing weights all alike,
@@ -139,44 +137,4 @@ fn run(
     );
     let tensor = Tensor::from_dispatch;
     (tensor(first), tensor(squares), tensor(scatter))
-}
-
-/// How the work is shared out.
-struct Plan {
-    /// Query rows and entries of a unit of a tile.
-    tile: [usize; 2],
-    /// Tiles of the rows of a kv head, the parts of a head being one, and those parts.
-    blocks: usize,
-    parts: usize,
-    tiles: usize,
-    tiles_of_split: usize,
-    splits: usize,
-}
-
-impl Plan {
-    fn new([batch, heads, queries]: [usize; 3], kv_heads: usize, entries: usize) -> Self {
-        let group = heads / kv_heads;
-        let tile = sides(batch * kv_heads, group * queries, entries);
-        // As the kernel does.
-        let rows = tile[0] * SIDE;
-        let blocks = group.div_ceil((rows / queries).clamp(1, group));
-        let parts = queries.div_ceil(rows);
-        let tiles = entries.div_ceil(tile[1] * SIDE);
-        let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(blocks * parts * batch * kv_heads));
-        let splits = tiles.div_ceil(tiles_of_split);
-        Self { tile, blocks, parts, tiles, tiles_of_split, splits }
-    }
-}
-
-/// The shapes of what is returned. A buffer of nothing is not one, so what is not wanted has one number.
-fn shapes(
-    [batch, heads, queries, entries]: [usize; 4],
-    single: bool,
-    deviations: bool,
-    entropies: bool,
-) -> [[usize; 4]; 3] {
-    let sums = [batch, heads, 1, entries];
-    let wanted = |wanted| if wanted { sums } else { [1; 4] };
-    let first = if single { [batch, heads, queries, entries] } else { sums };
-    [first, wanted(deviations), wanted(entropies)]
 }

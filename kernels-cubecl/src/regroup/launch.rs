@@ -1,0 +1,71 @@
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{CubeCount, CubeDim};
+
+use super::kernel;
+
+type Outputs = (CubeTensor, CubeTensor, CubeTensor, CubeTensor, CubeTensor);
+
+/// This shape with so many columns.
+pub(super) fn of_width(shape: &Shape, width: usize) -> Shape {
+    Shape::from([shape[0], shape[1], width])
+}
+
+/// The shape of tracks that are not there: a buffer of nothing is not one.
+pub(super) fn no_tracks() -> Shape {
+    Shape::from([1, 1, 1])
+}
+
+/// Columns, classes, order, rows, centers, what is missing, positions; norms and lengths.
+pub(super) fn launch(
+    ints: [CubeTensor; 7],
+    floats: [CubeTensor; 2],
+    tracks: Option<CubeTensor>,
+    [fillers, before]: [usize; 2],
+    differ: bool,
+) -> Outputs {
+    let columns = &ints[0];
+    let (client, device, dtype) = (columns.client.clone(), columns.device.clone(), columns.dtype);
+    let shape = columns.shape();
+    let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
+    let [positions, entry] = [(); 2].map(|()| empty(shape.clone(), dtype));
+    let centers = empty(ints[4].shape(), dtype);
+    let norms = empty(shape.clone(), DType::F32);
+    let like = |tracks: &CubeTensor| of_width(&tracks.shape(), shape[2]);
+    let new_tracks = empty(tracks.as_ref().map_or_else(no_tracks, like), DType::F32);
+    let units = shape[2].max(centers.shape()[2]);
+    let counted = tracks.is_some();
+    let stand_in = floats[0].clone();
+    let [columns, classes, order, rows, old_centers, missing, old_positions] =
+        ints.map(CubeTensor::into_tensor_arg);
+    let [old_norms, lengths] = floats.map(CubeTensor::into_tensor_arg);
+    kernel::regroup::launch(
+        &client,
+        CubeCount::Static(units.div_ceil(kernel::UNITS) as u32, (shape[0] * shape[1]) as u32, 1),
+        CubeDim::new_1d(kernel::UNITS as u32),
+        columns,
+        classes,
+        order,
+        rows,
+        old_centers,
+        missing,
+        old_positions,
+        old_norms,
+        lengths,
+        tracks.unwrap_or(stand_in).into_tensor_arg(),
+        positions.clone().into_tensor_arg(),
+        entry.clone().into_tensor_arg(),
+        centers.clone().into_tensor_arg(),
+        norms.clone().into_tensor_arg(),
+        new_tracks.clone().into_tensor_arg(),
+        fillers,
+        before,
+        counted,
+        differ,
+        dtype_to_storage_type(dtype),
+    );
+    (positions, entry, centers, norms, new_tracks)
+}

@@ -1,0 +1,144 @@
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::{
+    ir::{ElemType, Type, UIntKind, features::AtomicUsage},
+    prelude::{Client, CubeCount, CubeDim},
+};
+
+use super::kernel;
+
+/// Units of a cube for rows of so many columns on this device; `None` if it cannot count in shared memory. Short rows get few:
+/// more of them run at a time.
+pub(super) fn units(client: &Client, columns: usize) -> Option<usize> {
+    const SHORT: usize = 2048;
+    let properties = client.properties();
+    let atomic = Type::atomic(ElemType::UInt(UIntKind::U32));
+    let usage = properties.atomic_type_usage(atomic);
+    if !usage.contains(AtomicUsage::Add) || !usage.contains(AtomicUsage::LoadStore) {
+        return None;
+    }
+    let hardware = &properties.hardware;
+    let most = hardware.max_units_per_cube.min(hardware.max_cube_dim.0) as usize;
+    // Bins, two numbers a unit and a few more, 4 bytes each.
+    let bytes = |units: usize| 4 * (kernel::BINS + 2 * units + 16);
+    let offered = if columns <= SHORT { &[256][..] } else { &[1024, 512, 256] };
+    let fits = |units: &usize| *units <= most && bytes(*units) <= hardware.max_shared_memory_size;
+    offered.iter().copied().find(fits)
+}
+
+/// Columns that one cube goes through; longer rows are shared.
+const SHARED: usize = 1 << 16;
+/// Columns of a part of a shared row, at least.
+const PART: usize = 1 << 14;
+/// Parts of a row, at most: each reads the counts of all.
+const MOST_PARTS: usize = 32;
+
+/// How many cubes share a row: as many as fill the device.
+pub(super) fn parts(client: &Client, rows: usize, columns: usize) -> usize {
+    if columns <= SHARED {
+        return 1;
+    }
+    let hardware = &client.properties().hardware;
+    // Nine tensors of a pass, and what the kernel is told of their shapes.
+    if hardware.max_bindings < 10 {
+        return 1;
+    }
+    let processors = hardware.num_streaming_multiprocessors.unwrap_or(64);
+    columns.div_ceil(PART).min(processors as usize / rows).clamp(1, MOST_PARTS)
+}
+
+/// The shape of the columns that are not kept, of one number if there are none.
+pub(super) fn rest_shape(batch: usize, heads: usize, others: usize) -> Shape {
+    if others == 0 { Shape::from([1, 1, 1]) } else { Shape::from([batch, heads, others]) }
+}
+
+/// Takes scores and what the kernel is told of each row. Returns columns that are kept and that are not, and how many
+/// scores are NaN in each part of each row, `[rows, parts]`.
+pub(super) fn launch(
+    scores: CubeTensor,
+    rows: CubeTensor,
+    width: usize,
+    others: usize,
+    parts: usize,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let shape = scores.shape();
+    let (batch, heads) = (shape[0], shape[1]);
+    if parts > 1 {
+        return launch_passes(scores, rows, width, others, parts);
+    }
+    let client = scores.client.clone();
+    let empty =
+        |shape| empty_device_dtype(client.clone(), scores.device.clone(), shape, rows.dtype);
+    let indices = empty(Shape::from([batch, heads, width]));
+    let rest = empty(rest_shape(batch, heads, others));
+    let nan = empty(Shape::from([batch * heads, 1]));
+    // Checked before.
+    let units = units(&client, shape[2]).unwrap_or(256);
+    let int = dtype_to_storage_type(rows.dtype);
+    kernel::select::launch(
+        &client,
+        CubeCount::Static((batch * heads) as u32, 1, 1),
+        CubeDim::new_1d(units as u32),
+        scores.into_tensor_arg(),
+        rows.into_tensor_arg(),
+        indices.clone().into_tensor_arg(),
+        rest.clone().into_tensor_arg(),
+        nan.clone().into_tensor_arg(),
+        others > 0,
+        units,
+        int,
+    );
+    (indices, rest, nan)
+}
+
+/// [`launch`] where several cubes share a row.
+fn launch_passes(
+    scores: CubeTensor,
+    rows: CubeTensor,
+    width: usize,
+    others: usize,
+    parts: usize,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let shape = scores.shape();
+    let [batch, heads, columns] = [shape[0], shape[1], shape[2]];
+    let client = scores.client.clone();
+    let empty =
+        |shape, dtype| empty_device_dtype(client.clone(), scores.device.clone(), shape, dtype);
+    let indices = empty(Shape::from([batch, heads, width]), rows.dtype);
+    let rest = empty(rest_shape(batch, heads, others), rows.dtype);
+    let nan = empty(Shape::from([batch * heads, parts]), rows.dtype);
+    let new_counts = || empty(Shape::from([batch * heads, parts, kernel::BINS]), DType::U32);
+    let new_state = || empty(Shape::from([batch * heads, parts, 3]), DType::U32);
+    // Checked before.
+    let units = units(&client, shape[2]).unwrap_or(256);
+    let int = dtype_to_storage_type(rows.dtype);
+    // The first pass reads none, the last writes none.
+    let (mut counts, mut state) = (new_counts(), new_state());
+    for pass in 0..=kernel::PASSES {
+        let (next_counts, next_state) = (new_counts(), new_state());
+        kernel::select_pass::launch(
+            &client,
+            CubeCount::Static((batch * heads) as u32, parts as u32, 1),
+            CubeDim::new_1d(units as u32),
+            scores.clone().into_tensor_arg(),
+            rows.clone().into_tensor_arg(),
+            counts.into_tensor_arg(),
+            state.into_tensor_arg(),
+            next_counts.clone().into_tensor_arg(),
+            next_state.clone().into_tensor_arg(),
+            indices.clone().into_tensor_arg(),
+            rest.clone().into_tensor_arg(),
+            nan.clone().into_tensor_arg(),
+            columns.div_ceil(parts),
+            pass,
+            others > 0,
+            units,
+            int,
+        );
+        (counts, state) = (next_counts, next_state);
+    }
+    (indices, rest, nan)
+}
