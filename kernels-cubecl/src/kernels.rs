@@ -12,29 +12,14 @@ use briquette_ops::{
 use burn::tensor::{Int, Tensor};
 
 use crate::{
-    accumulate::accumulate,
-    attention::attention,
-    classify::classify,
-    column_scores::column_scores,
-    compact::compact,
-    decode::{FEW_QUERIES, decode},
-    ema::ema_weights,
-    extend::extend,
-    gated::gated,
-    global_local::global_local,
-    group::group,
-    linear::{is_worthwhile, linear},
-    merge::merge,
-    nearest::nearest,
-    pack::pack,
-    pad::pad,
-    regroup::regroup,
-    rms_norm::rms_norm,
-    rotary::rotate,
-    row_weights::row_weights,
-    select::{SelectOutput, select},
-    sparse_attention::sparse_attention,
-    window::{window_moments, window_weights},
+    attention::{
+        FEW_QUERIES, attention, column_scores, decode, rotate, sparse_attention, window_moments,
+        window_weights,
+    },
+    cluster::{classify, extend, global_local, group, regroup, row_weights},
+    merge::{accumulate, ema_weights, merge, nearest},
+    model::{gated, is_worthwhile, linear, rms_norm},
+    select::{SelectOutput, compact, pack, pad, select},
 };
 
 /// Kernels where the device runs them and can launch so much at once, tensor operations elsewhere. Calls of the latter kind

@@ -5,80 +5,35 @@
 //! to call. A kernel knows no policy: it takes the input that `briquette-ops` states of its operation, and [`Kernels`]
 //! implements the traits of that crate.
 //!
-//! One operation, one folder: `mod.rs` says how it is computed and what that costs, and checks a
-//! call; `extension.rs` is how a call with Burn's tensors reaches the kernel, through Burn's
-//! dispatch, which knows the backend of a tensor, and through its fusion, which runs what it has
-//! put off first; `launch.rs` makes the outputs and launches the kernels, which are the rest.
-//! Operands of several kinds are in `operands.rs`, the way work is shared out in `plan.rs`. No
-//! two files import each other, so what the files of an operation share is not in its `mod.rs`.
+//! Operations have the families of that crate, and `common` is what several are made of. One
+//! operation, one folder: `mod.rs` says how it is computed and what that costs, and checks a call;
+//! `backend.rs` is how a call with Burn's tensors reaches the kernel, through Burn's dispatch, which
+//! knows the backend of a tensor, and through its fusion, which runs what it has put off first;
+//! `launch.rs` makes the outputs and launches the kernels. Those are in `kernel.rs` or, where tensor
+//! cores have a kernel of their own, in `mma.rs` and `portable.rs`. Operands of several kinds are in
+//! `operands.rs`, the way work is shared out in `plan.rs`. No two files import each other, so what
+//! the files of an operation share is not in its `mod.rs`.
 
-mod accumulate;
 mod attention;
-mod check;
-mod classify;
-mod column_scores;
-mod compact;
-mod copy;
-mod decode;
-mod decode_attention;
-mod ema;
-mod extend;
-mod gated;
-mod global_local;
-mod group;
+mod cluster;
+mod common;
 mod kernels;
-mod line;
-mod linear;
-mod memory;
 mod merge;
-mod missing;
-mod nearest;
-mod pack;
-mod pad;
-mod processors;
-mod quantized_attention;
-mod regroup;
-mod rms_norm;
-mod rotary;
-mod row_weights;
-mod rows;
-mod scan;
+mod model;
 mod select;
-mod shared_attention;
-mod sparse_attention;
-mod split;
-mod tile;
-mod tracks;
-mod vector;
-mod window;
 
 use burn::{backend::DispatchDevice, tensor::Device};
 
-pub use accumulate::accumulate;
-pub use attention::{PromptAttention, attention};
-pub use classify::classify;
-pub use column_scores::{ColumnScoresOutput, column_scores};
-pub use compact::compact;
-pub use decode::{FEW_QUERIES, decode};
-pub use ema::ema_weights;
-pub use extend::extend;
-pub use gated::gated;
-pub use global_local::global_local;
-pub use group::group;
+pub use attention::{
+    ColumnScoresOutput, FEW_QUERIES, PromptAttention, attention, column_scores, decode, rotate,
+    sparse_attention, window_moments, window_weights,
+};
+pub use cluster::{classify, extend, global_local, group, regroup, row_weights};
+pub use common::memory::{Rows, bytes_in_use};
 pub use kernels::Kernels;
-pub use linear::{MOST_LINEAR_ROWS, linear};
-pub use memory::{Rows, bytes_in_use};
-pub use merge::merge;
-pub use nearest::nearest;
-pub use pack::pack;
-pub use pad::pad;
-pub use regroup::regroup;
-pub use rms_norm::rms_norm;
-pub use rotary::rotate;
-pub use row_weights::row_weights;
-pub use select::{SelectOutput, select};
-pub use sparse_attention::sparse_attention;
-pub use window::{window_moments, window_weights};
+pub use merge::{accumulate, ema_weights, merge, nearest};
+pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};
+pub use select::{SelectOutput, compact, pack, pad, select};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

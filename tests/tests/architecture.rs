@@ -122,12 +122,17 @@ impl Crate {
         if steps == 0 {
             return Vec::new();
         }
-        let found = match first.as_str() {
+        let mut found = match first.as_str() {
             "crate" => vec![Target::Module(0)],
             "self" => vec![Target::Module(from)],
             "super" => vec![Target::Module(self.modules[from].parent)],
             name => self.lookup(from, name, steps),
         };
+        // Where a module and a function have one name, a path that goes on means the module.
+        let is_module = |target: &Target| matches!(target, Target::Module(_));
+        if !rest.is_empty() && found.iter().any(is_module) {
+            found.retain(is_module);
+        }
         let follow = |target| match target {
             Target::Module(module) => self.resolve(module, rest, steps - 1),
             item => vec![item],
@@ -394,6 +399,18 @@ fn re_exports_lead_to_definitions() {
     assert_eq!(on("b.rs"), ["a/one.rs", "a/two.rs"]);
     assert!(on("lib.rs").is_empty() && on("a/mod.rs").is_empty() && on("a/two.rs").is_empty());
     assert!(circles(&graph).is_empty());
+}
+
+#[test]
+fn a_path_goes_on_through_the_module_not_the_function_of_that_name() {
+    let graph = made_up(&[
+        ("lib.rs", "mod a; mod b;"),
+        ("a/mod.rs", "pub mod one; mod two; pub use two::one;"),
+        ("a/one.rs", "pub struct Deep;"),
+        ("a/two.rs", "pub fn one() {}"),
+        ("b.rs", "use crate::a::one::Deep; fn f(_: Deep) {}"),
+    ]);
+    assert_eq!(graph["b.rs"].iter().collect::<Vec<_>>(), ["a/one.rs"]);
 }
 
 #[test]

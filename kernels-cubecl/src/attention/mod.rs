@@ -1,117 +1,19 @@
-mod extension;
-#[cfg(feature = "autodiff")]
-mod gradient;
-mod launch;
+//! Attention: of a prompt, of decoded tokens over every layout of keys and values, and of a window of
+//! queries; and the rotation of queries and keys.
+
+mod column_sums;
+mod decode;
 mod masked;
-mod mma;
-mod pattern;
-mod tiled;
+mod prefill;
+mod rotary;
+mod sparse;
+mod window;
 
-use briquette_ops::{AttentionInput, Result, Visibility};
-use burn::{backend::Dispatch, tensor::Tensor};
-
-use self::extension::AttentionBackend;
-#[cfg(feature = "fusion")]
-pub(crate) use self::extension::outputs;
-pub(crate) use self::{
-    launch::{FEWEST_QUERIES, Mask, launch},
-    masked::INVISIBLE,
+pub use self::{
+    column_sums::{ColumnScoresOutput, column_scores},
+    decode::{FEW_QUERIES, decode},
+    prefill::{PromptAttention, attention},
+    rotary::rotate,
+    sparse::sparse_attention,
+    window::{window_moments, window_weights},
 };
-use crate::check::Check;
-
-/// Attention of a prompt, and what turns its scores into weights.
-#[derive(Clone, Debug)]
-pub struct PromptAttention {
-    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is padding.
-    pub output: Tensor<4>,
-    /// The logarithm of the sum of the exponentials of each query's scores, `[batch, query_heads, new]`, f32: what
-    /// [`column_scores`](crate::column_scores()) needs to tell weights from scores. 1e30 where the query is padding.
-    pub log_sum_exp: Tensor<3>,
-}
-
-/// Attention of many queries over the keys they see, without the matrix of weights (FlashAttention-2, Dao 2023): the
-/// exact softmax, block of keys by block of keys, with a running maximum and sum a query. Query heads of a group read the
-/// keys of their kv head where they lie.
-///
-/// Where the device multiplies tiles of 16-bit numbers (16 × 8 × 16, sums in f32) and head_dim is a multiple of 16 up
-/// to 128, a cube of 4 planes has 128 queries, 32 a plane; the sums of their outputs stay in registers, keys and values
-/// pass through shared memory 32 at a time, the next 32 on their way while these are multiplied. Weights are rounded
-/// to the type of the values for the second product. Elsewhere, and for f32, a cube of 128 units has 32 queries and
-/// multiplies 32 × 32 tiles in f32.
-///
-/// With the feature `autodiff`, a gradient goes back through a causal call to queries, keys and values, in their type. It
-/// computes the weights again, a quarter of the queries at a time, in products of Burn's.
-///
-/// Causally it does 2 · batch · query_heads · new · (2 · entries − new) · head_dim operations (half of a square for a
-/// prompt), reads queries once and the keys and values of a head once for every cube of its queries, mostly from
-/// the cache of the device, and writes the output and 4 bytes a query. By position it looks at every key.
-///
-/// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend to, or the device has no
-/// kernels or cannot launch so much.
-pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
-    check(input)?;
-    let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
-    let [queries, keys, values] = [queries, keys, values].map(Tensor::into_dispatch);
-    let (output, log_sum_exp) = match visibility {
-        Visibility::Causal => Dispatch::attention_causal(queries, keys, values, scale as f32),
-        Visibility::Positions { queries: of_queries, entries } => Dispatch::attention_by_position(
-            queries,
-            keys,
-            values,
-            of_queries.into_dispatch(),
-            entries.into_dispatch(),
-            scale as f32,
-        ),
-    };
-    Ok(PromptAttention {
-        output: Tensor::from_dispatch(output),
-        log_sum_exp: Tensor::from_dispatch(log_sum_exp),
-    })
-}
-
-fn check(input: &AttentionInput) -> Result<()> {
-    let device = input.queries.device();
-    // A gradient goes back through a causal mask only.
-    #[cfg(feature = "autodiff")]
-    let device = match input.visibility {
-        Visibility::Causal => device.without_autodiff(),
-        Visibility::Positions { .. } => device,
-    };
-    let check = Check::new("attention", &device)?;
-    check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
-    check.shape("values", input.values.dims(), input.keys.dims())?;
-    check.same_type("values", input.values.dtype(), input.keys.dtype())?;
-    let [batch, heads, new, _] = input.queries.dims();
-    check.tensors(7)?;
-    // The most cubes of either way to launch.
-    let blocks = new.div_ceil(FEWEST_QUERIES);
-    check.cubes([blocks.max(heads), blocks.max(heads), batch])
-}
-
-/// What [`attention`] and [`column_scores`](crate::column_scores()) ask of queries, keys and positions.
-pub(crate) fn check_heads(
-    check: &Check,
-    queries: &Tensor<4>,
-    keys: &Tensor<4>,
-    visibility: &Visibility,
-) -> Result<()> {
-    let [batch, query_heads, new, head_dim] = queries.dims();
-    let [_, kv_heads, entries, _] = keys.dims();
-    check.shape("keys", keys.dims(), [batch, kv_heads, entries, head_dim])?;
-    let grouped = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
-    check.value("query_heads", query_heads, grouped, format!("a multiple of {kv_heads}"))?;
-    for (what, size) in [("batch", batch), ("query_heads", query_heads), ("head_dim", head_dim)] {
-        check.value(what, size, size > 0, "at least 1")?;
-    }
-    let among = (1..=entries).contains(&new);
-    check.value("the number of queries", new, among, format!("1 to {entries}, the entries"))?;
-    check.countable("queries", &queries.dims())?;
-    check.countable("keys", &keys.dims())?;
-    if let Visibility::Positions { queries, entries: of_entries } = visibility {
-        check.shape("the queries' positions", queries.dims(), [batch, 1, new])?;
-        check.shape("the entries' positions", of_entries.dims(), [batch, kv_heads, entries])?;
-        check.same_type("the entries' positions", of_entries.dtype(), queries.dtype())?;
-    }
-    Ok(())
-}

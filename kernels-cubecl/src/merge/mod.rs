@@ -1,64 +1,8 @@
-mod extension;
-mod kernel;
-mod launch;
+//! Merging: nearest rows, and weighted sums of rows.
 
-use briquette_ops::{MergeInput, Result};
-use burn::{backend::Dispatch, tensor::Tensor};
+mod accumulate;
+mod ema;
+mod nearest;
+mod weighted;
 
-use self::extension::MergeBackend;
-use crate::check::Check;
-
-/// Weighted means of each row and those that go to it: keys and values, `[batch, heads, rows, channels]`, of the types they
-/// had. The merging of a few rows in D2O and EMS; for many there is [`accumulate`](crate::accumulate()).
-///
-/// A cube of 64 units a row that is merged into: it looks through the slots of the others, 64 at a time in shared memory,
-/// and adds those that are its own, in their order, in f32. So sums come out the same every time.
-///
-/// A head reads rows · 2 · channels numbers and writes as many; others · 2 · channels numbers where they are merged, once
-/// more of their keys for their lengths; and rows · others · 8 bytes of slots and weights, mostly from the cache of the
-/// device. A row that weighs nothing and gets nothing becomes zero.
-///
-/// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no head, no row or no channel, none is
-/// merged, channels are more than 1024, or the device has no kernels or cannot launch so much.
-pub fn merge(input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
-    check(&input)?;
-    let (keys, values) = Dispatch::merge(
-        input.keys.into_dispatch(),
-        input.values.into_dispatch(),
-        input.own.into_dispatch(),
-        input.other_keys.into_dispatch(),
-        input.other_values.into_dispatch(),
-        input.weights.into_dispatch(),
-        input.slot.into_dispatch(),
-        input.directions,
-    );
-    Ok((Tensor::from_dispatch(keys), Tensor::from_dispatch(values)))
-}
-
-fn check(input: &MergeInput) -> Result<()> {
-    let check = Check::new("merge", &input.keys.device())?;
-    let [batch, heads, rows, channels] = input.keys.dims();
-    let others = input.other_keys.dims()[2];
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("rows", rows)?;
-    some("others", others)?;
-    some("channels", channels)?;
-    check.at_most("channels", channels, kernel::UNITS * kernel::MOST_OWN)?;
-    let (all, lists) = ([batch, heads, rows, channels], [batch, heads, others, channels]);
-    check.shape("values", input.values.dims(), all)?;
-    check.shape("own", input.own.dims(), [batch, heads, rows])?;
-    check.shape("other_keys", input.other_keys.dims(), lists)?;
-    check.shape("other_values", input.other_values.dims(), lists)?;
-    check.shape("weights", input.weights.dims(), [batch, heads, others])?;
-    check.shape("slot", input.slot.dims(), [batch, heads, others])?;
-    check.f32("own", input.own.dtype())?;
-    check.f32("weights", input.weights.dtype())?;
-    check.same_type("other_keys", input.other_keys.dtype(), input.keys.dtype())?;
-    check.same_type("other_values", input.other_values.dtype(), input.values.dtype())?;
-    check.countable("keys", &all)?;
-    check.countable("other_keys", &lists)?;
-    check.cubes([rows, batch * heads, 1])
-}
+pub use self::{accumulate::accumulate, ema::ema_weights, nearest::nearest, weighted::merge};

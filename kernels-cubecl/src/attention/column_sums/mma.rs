@@ -1,0 +1,267 @@
+use cubecl::prelude::*;
+
+use crate::{
+    attention::masked::INVISIBLE,
+    common::tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
+};
+
+/// How a launch cuts its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tiles {
+    pub(crate) head_dim: usize,
+    /// Planes of a cube. A plane has 32 keys.
+    pub(crate) planes: usize,
+    /// Queries of a block, a multiple of 16.
+    pub(crate) queries: usize,
+    /// Whether positions say who sees what.
+    pub(crate) by_position: bool,
+    /// Whether the sums over the last queries are wanted.
+    pub(crate) local: bool,
+    /// Whether sums of squares are wanted.
+    pub(crate) squares: bool,
+}
+
+/// See [`super::column_scores`]. Rows of queries and keys are contiguous and 16-byte aligned.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn column_scores_mma<E: Float, I: Int>(
+    queries: &Tensor<Chunk<E>>,
+    keys: &Tensor<Chunk<E>>,
+    log_sum_exp: &Tensor<f32>,
+    query_positions: &Tensor<I>,
+    entry_positions: &Tensor<I>,
+    sums: &mut Tensor<f32>,
+    local_sums: &mut Tensor<f32>,
+    squares: &mut Tensor<f32>,
+    local_queries: usize,
+    scale: f32,
+    #[comptime] tiles: Tiles,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let Tiles { head_dim, planes, queries: block, by_position, local, squares: squared } = tiles;
+    let pitch = comptime!(pitch(head_dim));
+    let chunks = comptime!(head_dim / CHUNK);
+    let rows = comptime!(planes * 32);
+    let units = comptime!(planes * 32);
+    let steps = comptime!(head_dim / 16);
+
+    let unit = UNIT_POS as usize;
+    let plane = unit / 32;
+    let lane = UNIT_POS_PLANE as usize;
+    let quad = lane % 4;
+    let new = queries.shape(2);
+    let entries = keys.shape(2);
+    let old = entries - new;
+    let head = CUBE_POS_X as usize;
+    let batch = CUBE_POS_Z as usize;
+    let kv_head = head / (queries.shape(1) / keys.shape(1));
+    // The first keys of all heads are seen by most queries, and go first.
+    let first = CUBE_POS_Y as usize * rows;
+    let local_start = new - local_queries;
+
+    let query_start = batch * queries.stride(0) + head * queries.stride(1);
+    let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
+    let lse_start = batch * log_sum_exp.stride(0) + head * log_sum_exp.stride(1);
+
+    let mut stages =
+        Shared::<[Chunk<E>]>::new_aligned_slice(comptime!((2 * block).max(rows) * pitch), 16usize);
+    let mut offsets = Shared::<[f32]>::new_slice(comptime!(2 * block));
+    let mut positions = Shared::<[i32]>::new_slice(comptime!(2 * block));
+
+    // The keys stay: 32 a plane.
+    let mut index = unit;
+    while index < comptime!(rows * chunks) {
+        let row = (first + index / chunks).min(entries - 1);
+        stages[index / chunks * pitch + index % chunks] =
+            keys[(key_start + row * keys.stride(2)) / CHUNK + index % chunks];
+        index += units;
+    }
+    sync_cube();
+    let mut a = Sequence::<Array<Pair<E>>>::new();
+    #[unroll]
+    for step in 0..steps {
+        a.push(rows_of_a::<E>(&stages, plane * 32, step * 2, pitch));
+        a.push(rows_of_a::<E>(&stages, plane * 32 + 16, step * 2, pitch));
+    }
+    sync_cube();
+
+    // A lane has four keys, eight apart.
+    let mine = first + plane * 32 + lane / 4;
+    let mut key_positions = Array::<i32>::new(4usize);
+    #[unroll]
+    for key in 0..4usize {
+        let column = mine + key * 8;
+        let mut position = i32::cast_from(column);
+        if comptime!(by_position) {
+            let start = batch * entry_positions.stride(0) + kv_head * entry_positions.stride(1);
+            let place = start + column.min(entries - 1) * entry_positions.stride(2);
+            position = i32::cast_from(entry_positions[place]);
+        }
+        key_positions[key] = position;
+    }
+    let mut weights = Array::<f32>::new(4usize);
+    let mut local_weights = Array::<f32>::new(4usize);
+    let mut squared_weights = Array::<f32>::new(4usize);
+    #[unroll]
+    for key in 0..4usize {
+        weights[key] = 0.0;
+        local_weights[key] = 0.0;
+        squared_weights[key] = 0.0;
+    }
+
+    let mut start = 0usize.runtime();
+    if comptime!(!by_position) && first > old {
+        start = (first - old) / block * block;
+    }
+    let per_pass = comptime!((block * chunks).div_ceil(units));
+    let whole_passes = comptime!((block * chunks).is_multiple_of(units));
+    let mut ahead = Array::<Chunk<E>>::new(per_pass);
+    #[unroll]
+    for pass in 0..per_pass {
+        let index = unit + pass * units;
+        let row = (start + index / chunks).min(new - 1);
+        if whole_passes || index < block * chunks {
+            stages[index / chunks * pitch + index % chunks] =
+                queries[(query_start + row * queries.stride(2)) / CHUNK + index % chunks];
+        }
+    }
+    if unit < block {
+        let row = start + unit;
+        let mut offset = f32::new(1e30);
+        let mut position = i32::cast_from(row + old);
+        if row < new {
+            offset = log_sum_exp[lse_start + row * log_sum_exp.stride(2)];
+            if comptime!(by_position) {
+                let place = batch * query_positions.stride(0) + row * query_positions.stride(2);
+                position = i32::cast_from(query_positions[place]);
+            }
+        }
+        offsets[unit] = offset;
+        positions[unit] = position;
+    }
+    sync_cube();
+
+    let blocks = (new - start).div_ceil(block);
+    for number in 0..blocks {
+        let base = start + number * block;
+        let stage = number % 2 * block;
+        let other = block - stage;
+        let more = number + 1 < blocks;
+        if more {
+            #[unroll]
+            for pass in 0..per_pass {
+                let index = unit + pass * units;
+                let row = (base + block + index / chunks).min(new - 1);
+                ahead[pass] =
+                    queries[(query_start + row * queries.stride(2)) / CHUNK + index % chunks];
+            }
+            if unit < block {
+                let row = base + block + unit;
+                let mut offset = f32::new(1e30);
+                let mut position = i32::cast_from(row + old);
+                if row < new {
+                    offset = log_sum_exp[lse_start + row * log_sum_exp.stride(2)];
+                    if comptime!(by_position) {
+                        let place =
+                            batch * query_positions.stride(0) + row * query_positions.stride(2);
+                        position = i32::cast_from(query_positions[place]);
+                    }
+                }
+                offsets[other + unit] = offset;
+                positions[other + unit] = position;
+            }
+        }
+
+        let whole = first + rows <= base + old + 1;
+        let counted = base + block > local_start;
+        #[unroll]
+        for pair in 0..comptime!(block / 16) {
+            let mut scores = Sequence::<Array<Pair<f32>>>::new();
+            #[unroll]
+            for _ in 0..4usize {
+                scores.push(zeros());
+            }
+            #[unroll]
+            for step in 0..steps {
+                let b = rows_of_b::<E>(&stages, stage + pair * 16, step * 2, pitch);
+                multiply::<E>(&a[step * 2], &b, 0usize, &mut scores[0]);
+                multiply::<E>(&a[step * 2], &b, 1usize, &mut scores[1]);
+                multiply::<E>(&a[step * 2 + 1], &b, 0usize, &mut scores[2]);
+                multiply::<E>(&a[step * 2 + 1], &b, 1usize, &mut scores[3]);
+            }
+            if comptime!(by_position) || !whole {
+                #[unroll]
+                for own in 0..16usize {
+                    let (key, tile, side) = comptime!((own / 4, own / 2 % 2, own % 2));
+                    let column = pair * 16 + tile * 8 + quad * 2 + side;
+                    let position = positions[stage + column];
+                    let hidden = key_positions[key] < 0 || key_positions[key] > position;
+                    let score = &mut scores[key / 2 * 2 + tile];
+                    let mut two = score[key % 2];
+                    let one = two.extract(side);
+                    two.insert(side, select(hidden, INVISIBLE, one));
+                    score[key % 2] = two;
+                }
+            }
+            #[unroll]
+            for own in 0..16usize {
+                let (key, tile, side) = comptime!((own / 4, own / 2 % 2, own % 2));
+                let column = pair * 16 + tile * 8 + quad * 2 + side;
+                let score = scores[key / 2 * 2 + tile][key % 2].extract(side);
+                let weight = fma(score, scale, -offsets[stage + column]).exp();
+                weights[key] += weight;
+                if comptime!(squared) {
+                    squared_weights[key] += weight * weight;
+                }
+                if comptime!(local) && counted {
+                    local_weights[key] += select(base + column >= local_start, weight, 0.0);
+                }
+            }
+        }
+
+        if more {
+            #[unroll]
+            for pass in 0..per_pass {
+                let index = unit + pass * units;
+                if whole_passes || index < block * chunks {
+                    stages[(other + index / chunks) * pitch + index % chunks] = ahead[pass];
+                }
+            }
+        }
+        sync_cube();
+    }
+
+    #[unroll]
+    for key in 0..4usize {
+        let column = mine + key * 8;
+        let mut total = weights[key];
+        total += plane_shuffle_xor(total, 1);
+        total += plane_shuffle_xor(total, 2);
+        let mut local_total = f32::new(0.0);
+        if comptime!(local) {
+            local_total = local_weights[key];
+            local_total += plane_shuffle_xor(local_total, 1);
+            local_total += plane_shuffle_xor(local_total, 2);
+        }
+        let mut squared_total = f32::new(0.0);
+        if comptime!(squared) {
+            squared_total = squared_weights[key];
+            squared_total += plane_shuffle_xor(squared_total, 1);
+            squared_total += plane_shuffle_xor(squared_total, 2);
+        }
+        if quad == 0 && column < entries {
+            let place = batch * sums.stride(0) + head * sums.stride(1) + column * sums.stride(2);
+            sums[place] = total;
+            if comptime!(local) {
+                let start = batch * local_sums.stride(0) + head * local_sums.stride(1);
+                let place = start + column * local_sums.stride(2);
+                local_sums[place] = local_total;
+            }
+            if comptime!(squared) {
+                let start = batch * squares.stride(0) + head * squares.stride(1);
+                let place = start + column * squares.stride(2);
+                squares[place] = squared_total;
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use cubecl::prelude::*;
+
+use crate::common::tile::portable::{SIDE, products, rows_of, slices};
+
+/// See [`super::column_scores`]: any type, any strides.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn column_scores_tiled<Q: Float, K: Float, I: Int>(
+    queries: &Tensor<Q>,
+    keys: &Tensor<K>,
+    log_sum_exp: &Tensor<f32>,
+    query_positions: &Tensor<I>,
+    entry_positions: &Tensor<I>,
+    sums: &mut Tensor<f32>,
+    local_sums: &mut Tensor<f32>,
+    squares: &mut Tensor<f32>,
+    local_queries: usize,
+    scale: f32,
+    #[comptime] head_dim: usize,
+    #[comptime] by_position: bool,
+    #[comptime] local: bool,
+    #[comptime] squared: bool,
+    #[define(Q, K, I)] _types: [ElemType; 3],
+) {
+    let unit = UNIT_POS as usize;
+    let pair = unit / 8;
+    let part = unit % 8;
+    let new = queries.shape(2);
+    let entries = keys.shape(2);
+    let old = entries - new;
+    let head = CUBE_POS_Y as usize;
+    let batch = CUBE_POS_Z as usize;
+    let kv_head = head / (queries.shape(1) / keys.shape(1));
+    let first = CUBE_POS_X as usize * SIDE;
+    let local_start = new - local_queries;
+    let query_rows = rows_of::<Q>(queries, batch, head);
+    let key_rows = rows_of::<K>(keys, batch, kv_head);
+    let lse_start = batch * log_sum_exp.stride(0) + head * log_sum_exp.stride(1);
+    let mut slices = slices();
+
+    // Rows are keys, columns queries.
+    let mut key_positions = Array::<i32>::new(2usize);
+    let mut weights = Array::<f32>::new(2usize);
+    let mut local_weights = Array::<f32>::new(2usize);
+    let mut squared_weights = Array::<f32>::new(2usize);
+    #[unroll]
+    for row in 0..2usize {
+        let entry = first + pair * 2 + row;
+        let mut position = i32::cast_from(entry);
+        if comptime!(by_position) {
+            let start = batch * entry_positions.stride(0) + kv_head * entry_positions.stride(1);
+            let place = start + entry.min(entries - 1) * entry_positions.stride(2);
+            position = i32::cast_from(entry_positions[place]);
+        }
+        key_positions[row] = position;
+        weights[row] = 0.0;
+        local_weights[row] = 0.0;
+        squared_weights[row] = 0.0;
+    }
+
+    let mut base = 0usize.runtime();
+    if comptime!(!by_position) && first > old {
+        base = (first - old) / SIDE * SIDE;
+    }
+    while base < new {
+        let scores = products::<K, Q>(
+            keys,
+            key_rows,
+            first,
+            queries,
+            query_rows,
+            base,
+            &mut slices,
+            head_dim,
+        );
+        #[unroll]
+        for column in 0..4usize {
+            let query = base + part + 8 * column;
+            if query < new {
+                let offset = log_sum_exp[lse_start + query * log_sum_exp.stride(2)];
+                let mut position = i32::cast_from(query + old);
+                if comptime!(by_position) {
+                    let place =
+                        batch * query_positions.stride(0) + query * query_positions.stride(2);
+                    position = i32::cast_from(query_positions[place]);
+                }
+                #[unroll]
+                for row in 0..2usize {
+                    if key_positions[row] >= 0 && key_positions[row] <= position {
+                        let weight = (scores[row * 4 + column] * scale - offset).exp();
+                        weights[row] += weight;
+                        if comptime!(squared) {
+                            squared_weights[row] += weight * weight;
+                        }
+                        if comptime!(local) && query >= local_start {
+                            local_weights[row] += weight;
+                        }
+                    }
+                }
+            }
+        }
+        base += SIDE;
+    }
+
+    // The sums of the eight units of a row, in order.
+    let mut partial = Shared::<[f32]>::new_slice(comptime!(SIDE * 8));
+    #[unroll]
+    for kind in 0..3usize {
+        if comptime!(kind == 0 || kind == 1 && local || kind == 2 && squared) {
+            #[unroll]
+            for row in 0..2usize {
+                let mut own = weights[row];
+                if comptime!(kind == 1) {
+                    own = local_weights[row];
+                }
+                if comptime!(kind == 2) {
+                    own = squared_weights[row];
+                }
+                partial[(pair * 2 + row) * 8 + part] = own;
+            }
+            sync_cube();
+            let entry = first + unit;
+            if unit < SIDE && entry < entries {
+                let mut total = f32::new(0.0);
+                #[unroll]
+                for other in 0..8usize {
+                    total += partial[unit * 8 + other];
+                }
+                if comptime!(kind == 0) {
+                    let start = batch * sums.stride(0) + head * sums.stride(1);
+                    let place = start + entry * sums.stride(2);
+                    sums[place] = total;
+                }
+                if comptime!(kind == 1) {
+                    let start = batch * local_sums.stride(0) + head * local_sums.stride(1);
+                    let place = start + entry * local_sums.stride(2);
+                    local_sums[place] = total;
+                }
+                if comptime!(kind == 2) {
+                    let start = batch * squares.stride(0) + head * squares.stride(1);
+                    let place = start + entry * squares.stride(2);
+                    squares[place] = total;
+                }
+            }
+            sync_cube();
+        }
+    }
+}

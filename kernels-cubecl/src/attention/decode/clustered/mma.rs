@@ -1,0 +1,327 @@
+use cubecl::prelude::*;
+
+use crate::{
+    attention::decode::split::{
+        LOWEST, fill_weights,
+        mma::{
+            HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
+            plane_weights, write_planes,
+        },
+    },
+    common::tile::mma::{CHUNK, Chunk, Pair},
+};
+
+/// How a launch cuts its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cut {
+    /// Planes of a cube.
+    pub(crate) planes: usize,
+    /// 64 or 128.
+    pub(crate) head_dim: usize,
+    /// Whether keys are encoded as they are read.
+    pub(crate) encoded: bool,
+    /// Whether one cube has all tokens of its heads and writes their output.
+    pub(crate) whole: bool,
+    /// Whether scores are written for weights.
+    pub(crate) wanted: bool,
+}
+
+/// What lane `member` and the one 16 further know of a token.
+#[derive(CubeType)]
+struct Token {
+    entry: u32,
+    column: u32,
+    position: u32,
+    norm: f32,
+}
+
+/// Where the tokens of a head are described. Members, entries and norms lie alike: registers decide how many cubes a
+/// multiprocessor takes, and three places would be one cube less.
+#[derive(CubeType, Clone, Copy)]
+struct Table {
+    /// Where the columns of the head begin, with the fillers.
+    start: usize,
+    /// How many of the columns are fillers: they come first.
+    fillers: usize,
+    /// How many are tokens.
+    own: usize,
+    /// The row of its first entry.
+    first_entry: u32,
+}
+
+/// See [`super::clustered`]: the part of the tokens that one cube has, on tensor cores.
+///
+/// Directions and values go from memory to the registers of the instruction, each once for every token: lanes that
+/// want the same entry at once read it together. Keys are turned in registers, where both channels of a pair lie in
+/// one lane.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
+    queries: &Tensor<E>,
+    directions: &Tensor<Chunk<E>>,
+    values: &Tensor<Chunk<E>>,
+    members: &Tensor<I>,
+    entry_of: &Tensor<I>,
+    norms: &Tensor<f32>,
+    starts: &Tensor<I>,
+    offsets: &Tensor<I>,
+    positions: &Tensor<I>,
+    cosines: &Tensor<Chunk<T>>,
+    sines: &Tensor<Chunk<T>>,
+    tail_keys: &Tensor<Chunk<E>>,
+    tail_values: &Tensor<Chunk<E>>,
+    weights: &mut Tensor<f32>,
+    parts: &mut Tensor<f32>,
+    output: &mut Tensor<E>,
+    columns: usize,
+    tail: usize,
+    share: usize,
+    scale: f32,
+    #[comptime] cut: Cut,
+    #[define(E, T, I)] _types: [ElemType; 3],
+) {
+    let Cut { planes, head_dim, encoded, whole, wanted } = cut;
+    let spans = comptime!(head_dim / 32);
+    let groups = comptime!(head_dim / 64);
+
+    let plane = UNIT_POS as usize / 32;
+    let lane = UNIT_POS_PLANE as usize;
+    let line = lane / 4;
+    let quad = lane % 4;
+    let kv_heads = tail_keys.shape(1);
+    let group = queries.shape(1) / kv_heads;
+    let blocks = group.div_ceil(HEADS);
+    let kv_head = CUBE_POS_Y as usize / blocks;
+    let block = CUBE_POS_Y as usize % blocks * HEADS;
+    let heads_left = group - block;
+    let first_head = kv_head * group + block;
+    let batch = CUBE_POS_Z as usize;
+    let part = CUBE_POS_X as usize;
+
+    let kv = batch * kv_heads + kv_head;
+    // Columns of fillers before those of this head.
+    let fillers = usize::cast_from(starts[kv * starts.stride(0)]);
+    let own = columns - tail - fillers;
+    let table = Table {
+        start: kv * (columns - tail),
+        fillers,
+        own,
+        first_entry: u32::cast_from(offsets[kv * offsets.stride(0)]),
+    };
+    let own_tiles = own.div_ceil(TILE);
+    let tiles = own_tiles + tail.div_ceil(TILE);
+    let end = ((part + 1) * share).min(tiles);
+    let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
+    if comptime!(wanted) && part == 0 {
+        fill_weights(weights, weight_start, heads_left, fillers, HEADS);
+    }
+    let mut position_start = 0usize.runtime();
+    if comptime!(encoded) {
+        position_start = batch * positions.stride(0);
+        if positions.shape(1) > 1 {
+            position_start += kv_head * positions.stride(1);
+        }
+    }
+    let key_start = batch * tail_keys.stride(0) + kv_head * tail_keys.stride(1);
+    let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
+
+    let query_start = batch * queries.stride(0) + first_head * queries.stride(1);
+    let query = plane_queries::<E>(queries, query_start, heads_left, head_dim);
+    let mut sums = new_plane_sums(head_dim);
+
+    // Where a token's entry lies is known only after two loads: they are under way while the tiles before are worked
+    // on.
+    let mut tile = part * share + plane;
+    let now = token_at::<I>(members, &table, tile);
+    let token =
+        describe::<I>(entry_of, norms, positions, &table, now, tile, tail, position_start, encoded);
+    let mut entry = token.entry;
+    let mut column = token.column;
+    let mut position = token.position;
+    let mut norm = token.norm;
+    let mut next = token_at::<I>(members, &table, tile + planes);
+
+    while tile < end {
+        let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
+        let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
+        if tile < own_tiles {
+            #[unroll]
+            for eight in 0..2usize {
+                let row = plane_shuffle(entry, (eight * 8 + line) as u32) as usize;
+                let place = row * directions.stride(0) / CHUNK + quad;
+                #[unroll]
+                for span in 0..spans {
+                    key[eight * spans + span] = directions[place + span * 4];
+                }
+            }
+            #[unroll]
+            for one in 0..4usize {
+                let own = quad * 2 + one / 2 * 8 + one % 2;
+                let row = plane_shuffle(entry, own as u32) as usize;
+                let place = row * values.stride(0) / CHUNK + line;
+                #[unroll]
+                for span in 0..groups {
+                    value[span * 4 + one] = values[place + span * 8];
+                }
+            }
+        } else {
+            let base = (tile - own_tiles) * TILE;
+            #[unroll]
+            for eight in 0..2usize {
+                let row = (base + eight * 8 + line).min(tail - 1);
+                let place = (key_start + row * tail_keys.stride(2)) / CHUNK + quad;
+                #[unroll]
+                for span in 0..spans {
+                    key[eight * spans + span] = tail_keys[place + span * 4];
+                }
+            }
+            #[unroll]
+            for one in 0..4usize {
+                let row = (base + quad * 2 + one / 2 * 8 + one % 2).min(tail - 1);
+                let place = (value_start + row * tail_values.stride(2)) / CHUNK + line;
+                #[unroll]
+                for span in 0..groups {
+                    value[span * 4 + one] = tail_values[place + span * 8];
+                }
+            }
+        }
+        let later = describe::<I>(
+            entry_of,
+            norms,
+            positions,
+            &table,
+            next,
+            tile + planes,
+            tail,
+            position_start,
+            encoded,
+        );
+        next = token_at::<I>(members, &table, tile + 2 * planes);
+
+        let mut keys = Array::<Pair<E>>::new(comptime!(head_dim / 4));
+        #[unroll]
+        for eight in 0..2usize {
+            if comptime!(encoded) {
+                let at = plane_shuffle(position, (eight * 8 + line) as u32) as usize;
+                #[unroll]
+                for span in 0..comptime!(spans / 2) {
+                    let chunk = span * 4 + quad;
+                    let cosine = cosines[at * cosines.stride(0) / CHUNK + chunk];
+                    let sine = sines[at * sines.stride(0) / CHUNK + chunk];
+                    let low = key[eight * spans + span];
+                    let high = key[eight * spans + span + spans / 2];
+                    #[unroll]
+                    for register in 0..4usize {
+                        let mut turned_low = Pair::<f32>::empty();
+                        let mut turned_high = Pair::<f32>::empty();
+                        #[unroll]
+                        for side in 0..2usize {
+                            let channel = comptime!(register * 2 + side);
+                            let cosine = f32::cast_from(cosine.extract(channel));
+                            let sine = f32::cast_from(sine.extract(channel));
+                            let low = f32::cast_from(low.extract(channel));
+                            let high = f32::cast_from(high.extract(channel));
+                            turned_low.insert(side, low * cosine - high * sine);
+                            turned_high.insert(side, high * cosine + low * sine);
+                        }
+                        let place = comptime!((eight * spans + span) * 4 + register);
+                        keys[place] = Pair::<E>::cast_from(turned_low);
+                        keys[comptime!(place + spans * 2)] = Pair::<E>::cast_from(turned_high);
+                    }
+                }
+            } else {
+                #[unroll]
+                for register in 0..comptime!(spans * 4) {
+                    let chunk = key[eight * spans + register / 4];
+                    let channel = comptime!(register % 4 * 2);
+                    keys[eight * spans * 4 + register] =
+                        pair::<E>(chunk.extract(channel), chunk.extract(channel + 1));
+                }
+            }
+        }
+        let mut scores = Array::<Pair<f32>>::new(2usize);
+        let in_tail = tile >= own_tiles;
+        let base = select(in_tail, tile - own_tiles, tile) * TILE;
+        let count = select(in_tail, tail, own);
+        #[unroll]
+        for eight in 0..2usize {
+            let score = plane_scores::<E>(&query, &keys, comptime!(eight * head_dim / 8), head_dim);
+            let mut two = score[0];
+            #[unroll]
+            for side in 0..2usize {
+                let place = eight * 8 + quad * 2 + side;
+                let factor = plane_shuffle(norm, place as u32) * scale;
+                let one = two.extract(side) * factor;
+                let hidden = base + place >= count;
+                if comptime!(wanted) {
+                    let column = plane_shuffle(column, place as u32) as usize;
+                    if !hidden && line < heads_left {
+                        let place =
+                            weight_start + line * weights.stride(1) + column * weights.stride(2);
+                        weights[place] = one;
+                    }
+                }
+                two.insert(side, select(hidden, LOWEST, one));
+            }
+            scores[eight] = two;
+        }
+        let weight = plane_weights::<E>(&scores, &mut sums, head_dim);
+        add_plane_values::<E>(&value, &weight, &mut sums, head_dim);
+
+        entry = later.entry;
+        column = later.column;
+        position = later.position;
+        norm = later.norm;
+        tile += planes;
+    }
+    write_planes::<E>(
+        parts, output, &sums, batch, first_head, heads_left, part, head_dim, CHUNK, planes, whole,
+    );
+}
+
+/// Where the token of the lane in a tile of members is described; nothing in one of the tail.
+#[cube]
+fn token_at<I: Int>(members: &Tensor<I>, table: &Table, tile: usize) -> usize {
+    let member = tile * TILE + UNIT_POS_PLANE as usize % TILE;
+    let mut place = 0usize.runtime();
+    if tile * TILE < table.own {
+        let first = table.start + table.fillers;
+        place = table.start + usize::cast_from(members[first + member.min(table.own - 1)]);
+    }
+    place
+}
+
+/// What is known of the token of the lane, or of its row of the tail.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn describe<I: Int>(
+    entry_of: &Tensor<I>,
+    norms: &Tensor<f32>,
+    positions: &Tensor<I>,
+    table: &Table,
+    place: usize,
+    tile: usize,
+    tail: usize,
+    position_start: usize,
+    #[comptime] encoded: bool,
+) -> Token {
+    let own_tiles = table.own.div_ceil(TILE);
+    let mut entry = 0u32.runtime();
+    let mut norm = f32::new(1.0);
+    let mut column = place;
+    if tile < own_tiles {
+        entry = table.first_entry + u32::cast_from(entry_of[place]);
+        norm = norms[place];
+        column -= table.start;
+    } else {
+        let first = table.fillers + table.own;
+        let row = (tile - own_tiles) * TILE + UNIT_POS_PLANE as usize % TILE;
+        // Behind the last row, that one.
+        column = (first + row).min(first + tail - 1);
+    }
+    let mut position = 0u32.runtime();
+    if comptime!(encoded) {
+        position = u32::cast_from(positions[position_start + column * positions.stride(2)]);
+    }
+    Token { entry, column: column as u32, position, norm }
+}

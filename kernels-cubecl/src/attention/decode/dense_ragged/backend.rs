@@ -1,0 +1,64 @@
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
+#[cfg(feature = "fusion")]
+use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
+use burn_cubecl::CubeBackend;
+
+#[cfg(feature = "fusion")]
+use super::operands::{FoundMetadata, SeenMetadata};
+use super::{
+    launch::launch,
+    operands::{Found, Seen},
+};
+
+/// The kernel as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait DecodeAttentionBackend: Backend {
+    /// See [`super::dense`].
+    #[fusion(meta = outputs)]
+    fn decode_attention(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        #[extension_type] seen: Seen<Self>,
+        entries: usize,
+        scale: f32,
+        weights: bool,
+    ) -> Found<Self>;
+}
+
+/// What will be returned, for a fusion that has not run it yet.
+#[cfg(feature = "fusion")]
+fn outputs(
+    queries: &TensorSpec,
+    _keys: &TensorSpec,
+    _values: &TensorSpec,
+    seen: &SeenMetadata,
+    entries: &usize,
+    _scale: &f32,
+    weights: &bool,
+) -> FoundMetadata {
+    let output = queries.clone();
+    if !weights {
+        return FoundMetadata::Plain { output };
+    }
+    let of_list = match seen {
+        SeenMetadata::List { width, .. } => *width,
+        _ => 0,
+    };
+    let shape = super::launch::weight_shape(&queries.shape, of_list + entries);
+    FoundMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }
+}
+
+impl DecodeAttentionBackend for CubeBackend {
+    fn decode_attention(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        seen: Seen<Self>,
+        entries: usize,
+        scale: f32,
+        weights: bool,
+    ) -> Found<Self> {
+        launch([queries, keys, values], seen, entries, scale, weights)
+    }
+}

@@ -1,0 +1,196 @@
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{Client, CubeCount, CubeDim};
+
+use super::{
+    mma::{self, decode_planes},
+    operands::{Found, Seen},
+    portable::{self, decode_part},
+};
+use crate::{
+    attention::decode::merge::{self, decode_merge},
+    common::{
+        processors::processors,
+        tile::support::{is_chunked, multiplies},
+    },
+};
+
+/// The shape of the weights of so many columns.
+pub(super) fn weight_shape(queries: &Shape, columns: usize) -> Shape {
+    Shape::from([queries[0], queries[1], queries[2], columns])
+}
+
+/// Cubes a multiprocessor that hide each other's loads.
+const CUBES_A_PROCESSOR: usize = 2;
+/// Bytes of a load.
+const LOAD: usize = 16;
+/// Where the queries are among the tensors of a kernel.
+const QUERIES: usize = 0;
+
+/// How many of the query rows of a kv head a cube has, if it can have at most so many.
+pub(super) fn rows(queries: usize, most: usize) -> usize {
+    queries.div_ceil(queries.div_ceil(most))
+}
+
+/// Takes queries, keys and values.
+pub(super) fn launch(
+    [queries, keys, values]: [CubeTensor; 3],
+    seen: Seen<CubeBackend>,
+    entries: usize,
+    scale: f32,
+    wanted: bool,
+) -> Found<CubeBackend> {
+    let client = queries.client.clone();
+    let empty =
+        |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
+    let shape = queries.shape();
+    let (batch, query_heads, new, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
+    let key_shape = keys.shape();
+    let kv_heads = key_shape[1];
+
+    let (list, width, positions) = match seen {
+        Seen::Causal => (None, 0, None),
+        Seen::Positions { queries, entries } => (None, 0, Some([queries, entries])),
+        Seen::List { keys, values, offsets, width } => (Some([keys, values, offsets]), width, None),
+    };
+    let f32 = |shape| empty(shape, DType::F32);
+    let weights = wanted.then(|| f32(weight_shape(&shape, width + entries)));
+
+    let of_head = query_heads / kv_heads * new;
+    let on_planes = queries.dtype == keys.dtype
+        && head_dim.is_multiple_of(64)
+        && multiplies(&client, keys.dtype, head_dim)
+        && [&keys, &values].into_iter().all(is_chunked)
+        && list.iter().all(|[keys, values, _]| is_chunked(keys) && is_chunked(values));
+    let (most, step) = if on_planes {
+        (mma::ROWS, mma::TILE * mma::PLANES)
+    } else {
+        (portable::ROWS, portable::CHUNK)
+    };
+    let rows = rows(of_head, most);
+    let blocks = of_head.div_ceil(rows);
+    // A list and what follows it are cut by themselves.
+    let steps = width.div_ceil(step) + entries.div_ceil(step);
+    let share = share(&client, steps, batch * kv_heads * blocks);
+    let count = steps.div_ceil(share);
+    let lines = batch * query_heads * new;
+    let parts = f32(Shape::from([lines, count, head_dim + 2]));
+    let output = empty(shape, queries.dtype);
+
+    let by_position = positions.is_some();
+    let listed = list.is_some();
+    let int = match (&list, &positions) {
+        (Some([_, _, offsets]), _) => offsets.dtype,
+        (_, Some([queries, _])) => queries.dtype,
+        _ => DType::I32,
+    };
+    let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);
+    // What a call lacks is never looked at: another tensor stands in. Those that stand in are not counted where the
+    // parts are looked for, behind queries, keys and values.
+    let parts_place = 3 + 3 * usize::from(listed) + 2 * usize::from(by_position);
+    let or_queries = |tensor: Option<&CubeTensor>| match tensor {
+        Some(tensor) => tensor.clone().into_tensor_arg(),
+        None => queries.as_tensor_alias(QUERIES),
+    };
+    let or_parts = |tensor: &Option<CubeTensor>, place| match tensor {
+        Some(tensor) => tensor.clone().into_tensor_arg(),
+        None => parts.as_tensor_alias(place),
+    };
+    let of_list = |part: usize| list.as_ref().map(|list| &list[part]);
+    let of_positions = |part: usize| positions.as_ref().map(|positions| &positions[part]);
+    let cubes = CubeCount::Static(count as u32, (kv_heads * blocks) as u32, batch as u32);
+    if on_planes {
+        decode_planes::launch(
+            &client,
+            cubes,
+            CubeDim::new_1d(mma::PLANES as u32 * 32),
+            queries.clone().into_tensor_arg(),
+            or_queries(of_list(0)),
+            or_queries(of_list(1)),
+            or_queries(of_list(2)),
+            keys.into_tensor_arg(),
+            values.into_tensor_arg(),
+            or_queries(of_positions(0)),
+            or_queries(of_positions(1)),
+            parts.clone().into_tensor_arg(),
+            or_parts(&weights, parts_place),
+            entries,
+            share * mma::PLANES,
+            scale,
+            mma::Cut { head_dim, tall: rows > 8, listed, by_position, weights: wanted },
+            [key, int],
+        );
+    } else {
+        let tensors = [Some(&keys), Some(&values), of_list(0), of_list(1)];
+        let load = load(head_dim, tensors.into_iter().flatten());
+        decode_part::launch(
+            &client,
+            cubes,
+            CubeDim::new_1d(portable::UNITS as u32),
+            load,
+            queries.clone().into_tensor_arg(),
+            or_queries(of_list(0)),
+            or_queries(of_list(1)),
+            or_queries(of_list(2)),
+            keys.into_tensor_arg(),
+            values.into_tensor_arg(),
+            or_queries(of_positions(0)),
+            or_queries(of_positions(1)),
+            parts.clone().into_tensor_arg(),
+            or_parts(&weights, parts_place),
+            entries,
+            share,
+            scale,
+            portable::Cut { head_dim, width: load, rows, listed, by_position, weights: wanted },
+            [query, key, int],
+        );
+    }
+    let columns = if wanted { width + entries } else { 1 };
+    decode_merge::launch(
+        &client,
+        CubeCount::Static(lines as u32, columns.div_ceil(merge::WEIGHTS) as u32, 1),
+        CubeDim::new_1d(merge::UNITS as u32),
+        parts.clone().into_tensor_arg(),
+        match of_list(2) {
+            Some(offsets) => offsets.clone().into_tensor_arg(),
+            None => parts.as_tensor_alias(0),
+        },
+        output.clone().into_tensor_arg(),
+        or_parts(&weights, 0),
+        kv_heads,
+        entries,
+        head_dim,
+        listed,
+        wanted,
+        [query, int],
+    );
+    match weights {
+        Some(weights) => Found::Weights { output, weights },
+        None => Found::Plain { output },
+    }
+}
+
+/// Steps of a cube, so that all cubes together keep the device busy.
+fn share(client: &Client, steps: usize, heads: usize) -> usize {
+    let wanted = (processors(client) * CUBES_A_PROCESSOR).div_ceil(heads).min(merge::MOST_PARTS);
+    steps.div_ceil(wanted)
+}
+
+/// Numbers that can be loaded at once from all of the tensors.
+fn load<'a>(head_dim: usize, tensors: impl Iterator<Item = &'a CubeTensor> + Clone) -> usize {
+    let fits = |width: usize| {
+        head_dim.is_multiple_of(width)
+            && tensors.clone().all(|tensor| {
+                let strides = tensor.meta.strides();
+                let shape = tensor.shape();
+                let last = strides.len() - 1;
+                width * tensor.dtype.size() <= LOAD
+                    && strides[last] == 1
+                    && (0..last).all(|dim| strides[dim].is_multiple_of(width) || shape[dim] == 1)
+            })
+    };
+    [8, 4, 2].into_iter().find(|&width| fits(width)).unwrap_or(1)
+}

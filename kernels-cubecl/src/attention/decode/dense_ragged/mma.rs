@@ -1,0 +1,395 @@
+use cubecl::prelude::*;
+
+use crate::{
+    attention::masked::INVISIBLE,
+    common::tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
+};
+
+/// Planes of a cube.
+pub(crate) const PLANES: usize = 4;
+/// Query rows of a cube.
+pub(crate) const ROWS: usize = 16;
+/// Entries of a tile.
+pub(crate) const TILE: usize = 16;
+
+/// How a launch cuts its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cut {
+    /// A multiple of 64.
+    pub(crate) head_dim: usize,
+    /// Whether there are more than 8 query rows.
+    pub(crate) tall: bool,
+    /// Whether the first entries of each head are in a list of all heads.
+    pub(crate) listed: bool,
+    /// Whether positions say who sees what.
+    pub(crate) by_position: bool,
+    /// Whether scores are written for weights.
+    pub(crate) weights: bool,
+}
+
+/// Loads the keys of a tile as the instruction wants them.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn load_keys<E: Float>(
+    list_keys: &Tensor<Chunk<E>>,
+    keys: &Tensor<Chunk<E>>,
+    key: &mut Array<Chunk<E>>,
+    tile: usize,
+    list_tiles: usize,
+    list_start: usize,
+    held: usize,
+    key_start: usize,
+    entries: usize,
+    #[comptime] cut: Cut,
+) {
+    let spans = comptime!(cut.head_dim / 32);
+    let lane = UNIT_POS_PLANE as usize;
+    let in_list = comptime!(cut.listed) && tile < list_tiles;
+    let base = select(in_list, tile, tile - list_tiles) * TILE;
+    let count = select(in_list, held, entries);
+    // A head may have nothing at all.
+    let last = count.max(1) - 1;
+    #[unroll]
+    for load in 0..comptime!(2 * spans) {
+        let row = (base + load / spans * 8 + lane / 4).min(last);
+        let chunk = load % spans * 4 + lane % 4;
+        if in_list {
+            key[load] = list_keys[(list_start + row) * list_keys.stride(0) / CHUNK + chunk];
+        } else {
+            key[load] = keys[(key_start + row * keys.stride(2)) / CHUNK + chunk];
+        }
+    }
+}
+
+/// See [`super::dense`]: the part of the entries that one cube has, on tensor cores. Rows of keys and values
+/// are contiguous and 16-byte aligned.
+///
+/// Keys and values go from memory to the registers of the instruction: the order of channels in a product does not
+/// matter, so each lane takes the 16 bytes it has loaded as they are. Four lanes read 64 bytes of a key together, eight
+/// read 128 of a value.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn decode_planes<E: Float, I: Int>(
+    queries: &Tensor<E>,
+    list_keys: &Tensor<Chunk<E>>,
+    list_values: &Tensor<Chunk<E>>,
+    offsets: &Tensor<I>,
+    keys: &Tensor<Chunk<E>>,
+    values: &Tensor<Chunk<E>>,
+    query_positions: &Tensor<I>,
+    entry_positions: &Tensor<I>,
+    parts: &mut Tensor<f32>,
+    weights: &mut Tensor<f32>,
+    entries: usize,
+    share: usize,
+    scale: f32,
+    #[comptime] cut: Cut,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let Cut { head_dim, tall, listed, by_position, weights: wanted } = cut;
+    let spans = comptime!(head_dim / 32);
+    let groups = comptime!(head_dim / 64);
+    let halves = comptime!(if tall { 2usize } else { 1usize });
+    let rows = comptime!(8 * halves);
+
+    let unit = UNIT_POS as usize;
+    let plane = unit / 32;
+    let lane = UNIT_POS_PLANE as usize;
+    let line = lane / 4;
+    let quad = lane % 4;
+    let query_heads = queries.shape(1);
+    let new = queries.shape(2);
+    let kv_heads = keys.shape(1);
+    let group = query_heads / kv_heads;
+    let blocks = (group * new).div_ceil(rows);
+    let kv_head = CUBE_POS_Y as usize / blocks;
+    let first_row = CUBE_POS_Y as usize % blocks * rows;
+    let batch = CUBE_POS_Z as usize;
+    let part = CUBE_POS_X as usize;
+
+    let mut list_start = 0usize.runtime();
+    let mut held = 0usize.runtime();
+    if comptime!(listed) {
+        let head = batch * kv_heads + kv_head;
+        list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
+        held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
+    }
+    // Weights of a list come first, behind as many fillers as its head has less than the widest.
+    let mut list_columns = 0usize.runtime();
+    if comptime!(listed && wanted) {
+        list_columns = weights.shape(3) - entries;
+    }
+    let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
+    let value_start = batch * values.stride(0) + kv_head * values.stride(1);
+    let list_tiles = held.div_ceil(TILE);
+    let tiles = list_tiles + entries.div_ceil(TILE);
+    let end = ((part + 1) * share).min(tiles);
+
+    // Queries, in the order in which keys will come.
+    let mut a = Sequence::<Array<Pair<E>>>::new();
+    #[unroll]
+    for span in 0..spans {
+        #[unroll]
+        for step in 0..2usize {
+            let mut fragment = Array::<Pair<E>>::new(4usize);
+            #[unroll]
+            for register in 0..4usize {
+                let mut pair = Pair::<E>::new(E::new(0.0));
+                let own = first_row + line + register % 2 * 8;
+                if comptime!(register.is_multiple_of(2) || tall) && own < group * new {
+                    let place = batch * queries.stride(0)
+                        + (kv_head * group + own / new) * queries.stride(1)
+                        + own % new * queries.stride(2);
+                    let channel = (span * 4 + quad) * CHUNK + step * 4 + register / 2 * 2;
+                    let next = queries.stride(3);
+                    pair.insert(0usize, queries[place + channel * next]);
+                    pair.insert(1usize, queries[place + (channel + 1) * next]);
+                }
+                fragment[register] = pair;
+            }
+            a.push(fragment);
+        }
+    }
+
+    let mut row_positions = Array::<i32>::new(halves);
+    let mut highest = Array::<f32>::new(halves);
+    let mut total = Array::<f32>::new(halves);
+    #[unroll]
+    for half in 0..halves {
+        let own = (first_row + half * 8 + line).min(group * new - 1);
+        let mut position = i32::cast_from(entries + own % new) - i32::cast_from(new);
+        if comptime!(by_position) {
+            let place = batch * query_positions.stride(0) + own % new * query_positions.stride(2);
+            position = i32::cast_from(query_positions[place]);
+        }
+        row_positions[half] = position;
+        highest[half] = INVISIBLE;
+        total[half] = 0.0;
+    }
+    let mut sums = accumulators(comptime!(groups * 8));
+
+    let mut tile = part * share + plane;
+    let last = end.max(1) - 1;
+    let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
+    load_keys::<E>(
+        list_keys,
+        keys,
+        &mut key,
+        tile.min(last),
+        list_tiles,
+        list_start,
+        held,
+        key_start,
+        entries,
+        cut,
+    );
+    while tile < end {
+        let in_list = comptime!(listed) && tile < list_tiles;
+        let base = select(in_list, tile, tile - list_tiles) * TILE;
+        let count = select(in_list, held, entries);
+        let before = select(in_list, list_columns - held.min(list_columns), list_columns);
+
+        // Values are on their way while keys are multiplied, and the next keys while values are.
+        let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
+        #[unroll]
+        for load in 0..comptime!(4 * groups) {
+            let own = quad * 2 + load % 4 / 2 * 8 + load % 2;
+            let row = (base + own).min(count - 1);
+            let chunk = load / 4 * 8 + line;
+            if in_list {
+                let place = (list_start + row) * list_values.stride(0) / CHUNK + chunk;
+                value[load] = list_values[place];
+            } else {
+                let place = (value_start + row * values.stride(2)) / CHUNK + chunk;
+                value[load] = values[place];
+            }
+        }
+
+        let mut scores = Sequence::<Array<Pair<f32>>>::new();
+        #[unroll]
+        for eight in 0..2usize {
+            let mut score = zeros();
+            #[unroll]
+            for span in 0..spans {
+                #[unroll]
+                for step in 0..2usize {
+                    let chunk = key[eight * spans + span];
+                    let mut b = Array::<Pair<E>>::new(2usize);
+                    #[unroll]
+                    for register in 0..2usize {
+                        let mut pair = Pair::<E>::empty();
+                        pair.insert(0usize, chunk.extract(step * 4 + register * 2));
+                        pair.insert(1usize, chunk.extract(step * 4 + register * 2 + 1));
+                        b[register] = pair;
+                    }
+                    definition::<E>().execute_inplace(&a[span * 2 + step], &b, &mut score);
+                }
+            }
+            // Whom the rows of this lane see, and what is written of it.
+            #[unroll]
+            for half in 0..halves {
+                let mut pair = score[half] * Pair::<f32>::new(scale);
+                #[unroll]
+                for side in 0..2usize {
+                    let entry = base + eight * 8 + quad * 2 + side;
+                    let mut hidden = entry >= count;
+                    if comptime!(by_position) {
+                        let place = batch * entry_positions.stride(0)
+                            + kv_head * entry_positions.stride(1)
+                            + entry.min(entries - 1) * entry_positions.stride(2);
+                        let position = i32::cast_from(entry_positions[place]);
+                        hidden = hidden || position < 0 || position > row_positions[half];
+                    } else if comptime!(!listed) {
+                        hidden = hidden || i32::cast_from(entry) > row_positions[half];
+                    }
+                    let own = pair.extract(side);
+                    pair.insert(side, select(hidden, INVISIBLE, own));
+                    if comptime!(wanted) {
+                        let own = first_row + half * 8 + line;
+                        if entry < count && own < group * new {
+                            let place = batch * weights.stride(0)
+                                + (kv_head * group + own / new) * weights.stride(1)
+                                + own % new * weights.stride(2)
+                                + (before + entry) * weights.stride(3);
+                            weights[place] = pair.extract(side);
+                        }
+                    }
+                }
+                score[half] = pair;
+            }
+            scores.push(score);
+        }
+
+        tile += PLANES;
+        load_keys::<E>(
+            list_keys,
+            keys,
+            &mut key,
+            tile.min(last),
+            list_tiles,
+            list_start,
+            held,
+            key_start,
+            entries,
+            cut,
+        );
+
+        // Weights are relative to a score of the row at most `SLACK` below its highest so far.
+        let mut high = Array::<f32>::new(halves);
+        let mut moves = false;
+        #[unroll]
+        for half in 0..halves {
+            let left = scores[0][half];
+            let right = scores[1][half];
+            let mut most = left.extract(0usize).max(left.extract(1usize));
+            most = most.max(right.extract(0usize).max(right.extract(1usize)));
+            most = most.max(plane_shuffle_xor(most, 1));
+            most = most.max(plane_shuffle_xor(most, 2));
+            high[half] = most;
+            moves = moves || most - highest[half] > SLACK;
+        }
+        if plane_any(moves) {
+            #[unroll]
+            for half in 0..halves {
+                let most = high[half].max(highest[half]);
+                let kept = (highest[half] - most).exp();
+                highest[half] = most;
+                total[half] *= kept;
+                #[unroll]
+                for place in 0..comptime!(groups * 8) {
+                    let sum = &mut sums[place];
+                    sum[half] *= Pair::<f32>::new(kept);
+                }
+            }
+        }
+        let mut weight = Array::<Pair<E>>::new(4usize);
+        #[unroll]
+        for register in 0..4usize {
+            let mut pair = Pair::<E>::new(E::new(0.0));
+            if comptime!(register.is_multiple_of(2) || tall) {
+                let half = comptime!(register % 2);
+                let score = scores[register / 2][half];
+                let seen = highest[half] > INVISIBLE;
+                let left = (score.extract(0usize) - highest[half]).exp();
+                let right = (score.extract(1usize) - highest[half]).exp();
+                let left = select(seen, left, 0.0);
+                let right = select(seen, right, 0.0);
+                total[half] += left + right;
+                let mut two = Pair::<f32>::empty();
+                two.insert(0usize, left);
+                two.insert(1usize, right);
+                pair = Pair::<E>::cast_from(two);
+            }
+            weight[register] = pair;
+        }
+        #[unroll]
+        for span in 0..groups {
+            #[unroll]
+            for channel in 0..CHUNK {
+                let mut b = Array::<Pair<E>>::new(2usize);
+                #[unroll]
+                for register in 0..2usize {
+                    let mut pair = Pair::<E>::empty();
+                    pair.insert(0usize, value[span * 4 + register * 2].extract(channel));
+                    pair.insert(1usize, value[span * 4 + register * 2 + 1].extract(channel));
+                    b[register] = pair;
+                }
+                definition::<E>().execute_inplace(&weight, &b, &mut sums[span * CHUNK + channel]);
+            }
+        }
+    }
+
+    // What the planes have found, put together in order.
+    let mut stage = Shared::<[f32]>::new_slice(comptime!(PLANES * rows * head_dim));
+    let mut extremes = Shared::<[f32]>::new_slice(comptime!(PLANES * rows * 2));
+    #[unroll]
+    for half in 0..halves {
+        let row = plane * rows + half * 8 + line;
+        let mut sum = total[half];
+        sum += plane_shuffle_xor(sum, 1);
+        sum += plane_shuffle_xor(sum, 2);
+        if quad == 0 {
+            extremes[row * 2] = highest[half];
+            extremes[row * 2 + 1] = sum;
+        }
+        #[unroll]
+        for place in 0..comptime!(groups * 8) {
+            let pair = sums[place][half];
+            let (span, channel) = comptime!((place / CHUNK, place % CHUNK));
+            #[unroll]
+            for side in 0..2usize {
+                let own = (span * 8 + quad * 2 + side) * CHUNK + channel;
+                stage[row * head_dim + own] = pair.extract(side);
+            }
+        }
+    }
+    sync_cube();
+    let mut index = unit;
+    while index < comptime!(rows * (head_dim + 2)) {
+        let row = index / comptime!(head_dim + 2);
+        let channel = index % comptime!(head_dim + 2);
+        let own = first_row + row;
+        if own < group * new {
+            let mut most = f32::new(INVISIBLE);
+            #[unroll]
+            for plane in 0..PLANES {
+                most = most.max(extremes[(plane * rows + row) * 2]);
+            }
+            let mut sum = f32::new(0.0);
+            #[unroll]
+            for plane in 0..PLANES {
+                let from = plane * rows + row;
+                let share = (extremes[from * 2] - most).exp();
+                if channel < head_dim {
+                    sum += share * stage[from * head_dim + channel];
+                } else {
+                    sum += share * extremes[from * 2 + 1];
+                }
+            }
+            let line = (batch * query_heads + kv_head * group + own / new) * new + own % new;
+            let place = line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
+            parts[place] = select(channel > head_dim, most, sum);
+        }
+        index += comptime!(PLANES * 32);
+    }
+}

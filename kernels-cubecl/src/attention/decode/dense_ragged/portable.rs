@@ -1,0 +1,384 @@
+use cubecl::prelude::*;
+
+use crate::attention::masked::INVISIBLE;
+
+/// Units of a cube.
+pub(crate) const UNITS: usize = 256;
+/// Query rows of a cube: their products with a key stay in registers.
+pub(crate) const ROWS: usize = 8;
+/// Entries that a cube scores before it looks at their values.
+pub(crate) const CHUNK: usize = 128;
+/// Numbers of shared memory for partial products: 16 KiB, what every device has.
+const PARTIAL_NUMBERS: usize = 4096;
+/// Units of a row that look for its highest score among those others have found.
+const DEPTH: usize = 8;
+/// Loads of a unit that are under way at a time.
+const AHEAD: usize = 4;
+
+/// How a launch cuts its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cut {
+    pub(crate) head_dim: usize,
+    /// Numbers of one load: they divide head_dim.
+    pub(crate) width: usize,
+    /// Queries of a cube: they share a kv head.
+    pub(crate) rows: usize,
+    /// Whether the first entries of each head are in a list of all heads.
+    pub(crate) listed: bool,
+    /// Whether positions say who sees what.
+    pub(crate) by_position: bool,
+    /// Whether scores are written for weights.
+    pub(crate) weights: bool,
+}
+
+impl Cut {
+    /// Units that read one row together.
+    pub(crate) const fn lanes(&self) -> usize {
+        self.head_dim / self.width
+    }
+
+    /// Rows that are read at a time.
+    const fn stripes(&self) -> usize {
+        UNITS / self.lanes()
+    }
+
+    /// Entries between two barriers: as many as partial products fit, and a multiple of the stripes where possible.
+    const fn tile(&self) -> usize {
+        let most = PARTIAL_NUMBERS / (self.rows * self.lanes()) - 1;
+        let most = if most > CHUNK { CHUNK } else { most };
+        let mut tile = self.stripes() * AHEAD;
+        while tile > most {
+            tile /= 2;
+        }
+        if tile == 0 { 1 } else { tile }
+    }
+}
+
+/// A load of an entry's key or value: `lane` says which.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn load<K: Float, N: Size>(
+    list: &Tensor<Vector<K, N>>,
+    rows: &Tensor<Vector<K, N>>,
+    list_start: usize,
+    start: usize,
+    in_list: bool,
+    entry: usize,
+    lane: usize,
+    #[comptime] cut: Cut,
+) -> Vector<K, N> {
+    let width = comptime!(cut.width);
+    if comptime!(cut.listed) {
+        if in_list {
+            list[(list_start + entry) * list.stride(0) / width + lane]
+        } else {
+            rows[(start + entry * rows.stride(2)) / width + lane]
+        }
+    } else {
+        rows[(start + entry * rows.stride(2)) / width + lane]
+    }
+}
+
+/// See [`super::dense`]: the part of the entries that one cube has.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
+    queries: &Tensor<Q>,
+    list_keys: &Tensor<Vector<K, N>>,
+    list_values: &Tensor<Vector<K, N>>,
+    offsets: &Tensor<I>,
+    keys: &Tensor<Vector<K, N>>,
+    values: &Tensor<Vector<K, N>>,
+    query_positions: &Tensor<I>,
+    entry_positions: &Tensor<I>,
+    parts: &mut Tensor<f32>,
+    weights: &mut Tensor<f32>,
+    entries: usize,
+    share: usize,
+    scale: f32,
+    #[comptime] cut: Cut,
+    #[define(Q, K, I)] _types: [ElemType; 3],
+) {
+    let Cut { head_dim, width, rows, listed, by_position, weights: wanted } = cut;
+    let lanes = comptime!(cut.lanes());
+    let stripes = comptime!(cut.stripes());
+    let tile = comptime!(cut.tile());
+    let pitch = comptime!(tile + 1);
+    let passes = comptime!(tile.div_ceil(stripes));
+    let each = comptime!(UNITS / rows);
+
+    let unit = UNIT_POS as usize;
+    let lane = unit % lanes;
+    let stripe = unit / lanes;
+    let query_heads = queries.shape(1);
+    let new = queries.shape(2);
+    let kv_heads = keys.shape(1);
+    let group = query_heads / kv_heads;
+    let blocks = (group * new).div_ceil(rows);
+    let kv_head = CUBE_POS_Y as usize / blocks;
+    let first_row = CUBE_POS_Y as usize % blocks * rows;
+    let batch = CUBE_POS_Z as usize;
+    let part = CUBE_POS_X as usize;
+
+    let mut list_start = 0usize.runtime();
+    let mut held = 0usize.runtime();
+    if comptime!(listed) {
+        let head = batch * kv_heads + kv_head;
+        list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
+        held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
+    }
+    // Weights of a list come first, behind as many fillers as its head has less than the widest.
+    let mut list_columns = 0usize.runtime();
+    if comptime!(listed && wanted) {
+        list_columns = weights.shape(3) - entries;
+    }
+    let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
+    let value_start = batch * values.stride(0) + kv_head * values.stride(1);
+    // A list and what follows it are cut into chunks by themselves.
+    let list_chunks = held.div_ceil(CHUNK);
+    let chunks = list_chunks + entries.div_ceil(CHUNK);
+    let end_chunk = ((part + 1) * share).min(chunks);
+
+    let mut partial =
+        Shared::<[f32]>::new_slice(comptime!(if rows * lanes * pitch > UNITS * width {
+            rows * lanes * pitch
+        } else {
+            UNITS * width
+        }));
+    let mut scores = Shared::<[f32]>::new_slice(comptime!(CHUNK * rows));
+    let mut reduced = Shared::<[f32]>::new_slice(comptime!(UNITS));
+    let mut best = Shared::<[f32]>::new_slice(comptime!(rows * DEPTH));
+
+    // The channels of each query that this unit multiplies.
+    let mut query = Array::<f32>::new(comptime!(rows * width));
+    let mut sums = Array::<f32>::new(comptime!(rows * width));
+    let mut highest = Array::<f32>::new(rows);
+    let mut total = Array::<f32>::new(rows);
+    #[unroll]
+    for row in 0..rows {
+        let own = (first_row + row).min(group * new - 1);
+        let place = batch * queries.stride(0)
+            + (kv_head * group + own / new) * queries.stride(1)
+            + own % new * queries.stride(2);
+        #[unroll]
+        for channel in 0..width {
+            let step = (lane * width + channel) * queries.stride(3);
+            query[row * width + channel] = f32::cast_from(queries[place + step]) * scale;
+            sums[row * width + channel] = 0.0;
+        }
+        highest[row] = INVISIBLE;
+        total[row] = 0.0;
+    }
+
+    let mut chunk = part * share;
+    while chunk < end_chunk {
+        let in_list = comptime!(listed) && chunk < list_chunks;
+        let base = select(in_list, chunk, chunk - list_chunks) * CHUNK;
+        let end = select(in_list, held, entries);
+        let count = (end - base).min(CHUNK);
+
+        // Scores of the chunk, a tile between two barriers.
+        let mut first = 0usize.runtime();
+        while first < count {
+            if stripe < stripes {
+                #[unroll]
+                for pass in 0..passes {
+                    let place = stripe + pass * stripes;
+                    let entry = base + first + place;
+                    let entry = entry.min(end - 1);
+                    let loaded = load::<K, N>(
+                        list_keys, keys, list_start, key_start, in_list, entry, lane, cut,
+                    );
+                    let key = Vector::<f32, N>::cast_from(loaded);
+                    #[unroll]
+                    for row in 0..rows {
+                        let mut sum = f32::new(0.0);
+                        #[unroll]
+                        for channel in 0..width {
+                            sum = fma(query[row * width + channel], key.extract(channel), sum);
+                        }
+                        if comptime!(passes * stripes == tile) || place < tile {
+                            partial[(row * lanes + lane) * pitch + place] = sum;
+                        }
+                    }
+                }
+            }
+            sync_cube();
+            let mut index = unit;
+            while index < comptime!(tile * rows) {
+                let place = index % tile;
+                let row = index / tile;
+                let mut score = f32::new(0.0);
+                #[unroll]
+                for other in 0..lanes {
+                    score += partial[(row * lanes + other) * pitch + place];
+                }
+                let entry = base + first + place;
+                if first + place < count {
+                    let own = first_row + row;
+                    if comptime!(by_position) {
+                        let place = batch * entry_positions.stride(0)
+                            + kv_head * entry_positions.stride(1)
+                            + entry * entry_positions.stride(2);
+                        let position = entry_positions[place];
+                        let place = batch * query_positions.stride(0)
+                            + own.min(group * new - 1) % new * query_positions.stride(2);
+                        let hidden = position < I::new(0) || position > query_positions[place];
+                        score = select(hidden, INVISIBLE, score);
+                    } else if comptime!(!listed) {
+                        score = select(entry + new > entries + own % new, INVISIBLE, score);
+                    }
+                    scores[(first + place) * rows + row] = score;
+                    if comptime!(wanted) && own < group * new {
+                        let before =
+                            select(in_list, list_columns - held.min(list_columns), list_columns);
+                        let place = batch * weights.stride(0)
+                            + (kv_head * group + own / new) * weights.stride(1)
+                            + own % new * weights.stride(2)
+                            + (before + entry) * weights.stride(3);
+                        weights[place] = score;
+                    }
+                }
+                index += UNITS;
+            }
+            sync_cube();
+            first += tile;
+        }
+
+        // The highest score of each row, and weights relative to it.
+        let row = unit / each;
+        if row < rows {
+            let mut high = f32::new(INVISIBLE);
+            let mut place = unit % each;
+            while place < count {
+                high = high.max(scores[place * rows + row]);
+                place += each;
+            }
+            reduced[unit] = high;
+        }
+        sync_cube();
+        let few = comptime!(each.div_ceil(DEPTH));
+        if unit < comptime!(rows * DEPTH) {
+            let row = unit / DEPTH;
+            let mut high = f32::new(INVISIBLE);
+            #[unroll]
+            for other in 0..few {
+                let place = unit % DEPTH + other * DEPTH;
+                if place < each {
+                    high = high.max(reduced[row * each + place]);
+                }
+            }
+            best[unit] = high;
+        }
+        sync_cube();
+        let mut kept = Array::<f32>::new(rows);
+        #[unroll]
+        for row in 0..rows {
+            let mut high = highest[row];
+            #[unroll]
+            for other in 0..DEPTH {
+                high = high.max(best[row * DEPTH + other]);
+            }
+            kept[row] = (highest[row] - high).exp();
+            highest[row] = high;
+        }
+        let mut index = unit;
+        while index < count * rows {
+            let mut high = highest[0];
+            #[unroll]
+            for row in 1..rows {
+                high = select(index % rows == row, highest[row], high);
+            }
+            let score = scores[index];
+            scores[index] = select(score > INVISIBLE, (score - high).exp(), 0.0);
+            index += UNITS;
+        }
+        #[unroll]
+        for row in 0..rows {
+            total[row] *= kept[row];
+            #[unroll]
+            for channel in 0..width {
+                sums[row * width + channel] *= kept[row];
+            }
+        }
+        sync_cube();
+
+        // Values, as many stripes at a time.
+        if stripe < stripes {
+            let mut place = stripe;
+            while place < count {
+                #[unroll]
+                for ahead in 0..AHEAD {
+                    let own = place + ahead * stripes;
+                    let entry = (base + own).min(end - 1);
+                    let loaded = load::<K, N>(
+                        list_values,
+                        values,
+                        list_start,
+                        value_start,
+                        in_list,
+                        entry,
+                        lane,
+                        cut,
+                    );
+                    let value = Vector::<f32, N>::cast_from(loaded);
+                    if own < count {
+                        #[unroll]
+                        for row in 0..rows {
+                            let weight = scores[own * rows + row];
+                            total[row] += weight;
+                            #[unroll]
+                            for channel in 0..width {
+                                sums[row * width + channel] = fma(
+                                    weight,
+                                    value.extract(channel),
+                                    sums[row * width + channel],
+                                );
+                            }
+                        }
+                    }
+                }
+                place += comptime!(AHEAD * stripes);
+            }
+        }
+        sync_cube();
+        chunk += 1;
+    }
+
+    // The sums of all stripes, in order.
+    #[unroll]
+    for row in 0..rows {
+        if stripe < stripes {
+            #[unroll]
+            for channel in 0..width {
+                partial[(stripe * width + channel) * lanes + lane] = sums[row * width + channel];
+            }
+            reduced[unit] = total[row];
+        }
+        sync_cube();
+        let own = first_row + row;
+        if own < group * new {
+            let line = (batch * query_heads + kv_head * group + own / new) * new + own % new;
+            let place = line * parts.stride(0) + part * parts.stride(1);
+            let next = parts.stride(2);
+            let mut channel = unit;
+            while channel < head_dim {
+                let mut sum = f32::new(0.0);
+                for other in 0..stripes {
+                    sum += partial[(other * width + channel % width) * lanes + channel / width];
+                }
+                parts[place + channel * next] = sum;
+                channel += UNITS;
+            }
+            if unit == 0 {
+                let mut sum = f32::new(0.0);
+                for other in 0..stripes {
+                    sum += reduced[other * lanes];
+                }
+                parts[place + head_dim * next] = sum;
+                parts[place + (head_dim + 1) * next] = highest[row];
+            }
+        }
+        sync_cube();
+    }
+}

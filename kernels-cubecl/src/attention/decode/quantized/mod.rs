@@ -1,0 +1,132 @@
+mod backend;
+mod launch;
+mod mma;
+mod portable;
+
+use briquette_ops::{DecodeInput, DecodeOutput, QuantizedKv, Result};
+use burn::{backend::Dispatch, tensor::Tensor};
+
+use self::{backend::QuantizedAttentionBackend, launch::MOST_SCORES};
+use crate::{
+    attention::decode::split::{self, Heads},
+    common::check::Check,
+};
+
+/// Decode attention over quantized entries (KIVI), read as they are packed: no key and no value is laid out.
+///
+/// Where the device multiplies tiles of 16-bit numbers, pages are of 32 tokens, values of groups of 32 channels, numbers
+/// of 2 or 4 bits, head_dim is 64 or 128 and everything has the type of the queries, a plane takes a page at a time, or
+/// 16 tokens of the tail, for up to 8 query heads of one kv head. Keys and values are laid out in the registers of the
+/// instruction, two numbers at a time and rounded to the type of the queries, as those of a cache in that type: 4 to 5
+/// operations for two. Where one cube has all of a head, it writes the output itself.
+///
+/// Elsewhere pages of a head are split between cubes, each of 64 units and up to 4 query heads of one kv head (8 with 4 or 8
+/// bits). Of keys a unit takes one word of a channel, 32 / bits tokens: scale and query are multiplied once for all
+/// of them, and what the least number of the group adds once; the product of a query with a level is what is left.
+/// Of values a unit takes one word of a token, 32 / bits channels, in the same way. Maxima and sums are those of an
+/// online softmax, in f32. The tail is taken in splits of its own, by a kernel for rows of full precision, and a
+/// further kernel puts all splits together in a fixed order.
+///
+/// With `d` channels, `b` bytes a number of full precision, `n` bits, groups of `G` tokens and of `C` channels, `P`
+/// tokens in pages and `t` in the tail, a kv head reads P · (2 · d · n / 8 + 2 · b · d / G + 2 · b · d / C) bytes, and
+/// 2 · d · b · t of the tail. Each split of a query head writes and reads 4 · d + 8 bytes, and each weight is written
+/// twice and read once. Operations, for `g` query heads a kv head: 4 · d · g · (P + t), and 6 · d · P to take levels
+/// out of words for every 4 query heads (8 with 4 or 8 bits).
+///
+/// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of zeros.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there are no pages or no room for a tail, or the device
+/// has no kernels or cannot launch so much.
+pub(crate) fn quantized(input: &DecodeInput, kv: &QuantizedKv) -> Result<DecodeOutput> {
+    check(input, kv)?;
+    let (wanted, kv) = (input.weights, kv.clone());
+    let dtype = kv.keys.scale.dtype();
+    let ints = kv.offsets.dtype();
+    let words = kv.keys.words.dtype();
+    let (output, weights) = Dispatch::quantized_attention(
+        input.queries.clone().into_dispatch(),
+        kv.keys.words.into_dispatch(),
+        kv.keys.scale.into_dispatch(),
+        kv.keys.min.cast(dtype).into_dispatch(),
+        kv.values.words.cast(words).into_dispatch(),
+        kv.values.scale.cast(dtype).into_dispatch(),
+        kv.values.min.cast(dtype).into_dispatch(),
+        kv.pages.cast(ints).into_dispatch(),
+        kv.offsets.into_dispatch(),
+        kv.tail_fillers.cast(ints).into_dispatch(),
+        kv.tail.keys.clone().into_dispatch(),
+        kv.tail.values.cast(kv.tail.keys.dtype()).into_dispatch(),
+        kv.bits,
+        kv.group,
+        kv.most_pages,
+        kv.columns,
+        kv.tail.entries,
+        input.scale as f32,
+        wanted,
+    );
+    Ok(DecodeOutput {
+        output: Tensor::from_dispatch(output),
+        weights: wanted.then(|| Tensor::<3>::from_dispatch(weights).unsqueeze_dim(2)),
+    })
+}
+
+fn check(input: &DecodeInput, kv: &QuantizedKv) -> Result<()> {
+    let check = Check::new("quantized_attention", &input.queries.device())?;
+    let [batch, query_heads, _, head_dim] = input.queries.dims();
+    let [_, kv_heads, capacity, _] = kv.tail.keys.dims();
+    let heads = Heads { batch, query_heads, kv_heads, head_dim };
+    let bits = kv.bits;
+    check.value("bits", bits, [1, 2, 4, 8].contains(&bits), "1, 2, 4 or 8")?;
+    let word = 32 / bits;
+    let group = kv.group;
+    let pages = kv.keys.words.dims()[0];
+    check.shape("queries", input.queries.dims(), [batch, query_heads, 1, head_dim])?;
+    heads.check(&check)?;
+
+    check.value("pages", pages, pages > 0, "at least 1")?;
+    let whole = group > 0 && group.is_multiple_of(word);
+    check.value("group", group, whole, format!("a multiple of {word}"))?;
+    check.at_most("group", group, MOST_SCORES)?;
+    check.shape("keys.words", kv.keys.words.dims(), [pages, head_dim * (group / word)])?;
+    check.shape("keys.scale", kv.keys.scale.dims(), [pages, head_dim])?;
+    check.shape("keys.min", kv.keys.min.dims(), [pages, head_dim])?;
+    let row = head_dim.div_ceil(word);
+    check.shape("values.words", kv.values.words.dims(), [pages, group * row])?;
+    let groups = kv.values.scale.dims()[1] / group;
+    let even = groups > 0
+        && head_dim.is_multiple_of(groups)
+        && (groups == 1 || (head_dim / groups).is_multiple_of(word));
+    let expected = format!("1, or a divisor of {head_dim} that leaves multiples of {word}");
+    check.value("groups of a value", groups, even, expected)?;
+    check.shape("values.scale", kv.values.scale.dims(), [pages, group * groups])?;
+    check.shape("values.min", kv.values.min.dims(), [pages, group * groups])?;
+
+    let all = kv.pages.dims()[0];
+    check.shape("offsets", kv.offsets.dims(), [batch * kv_heads + 1])?;
+    check.shape("tail_fillers", kv.tail_fillers.dims(), [batch * kv_heads])?;
+    let held = (1..=all).contains(&kv.most_pages);
+    check.value("most_pages", kv.most_pages, held, format!("1 to {all}"))?;
+    let tail = [batch, kv_heads, capacity, head_dim];
+    check.shape("tail_keys", kv.tail.keys.dims(), tail)?;
+    check.shape("tail_values", kv.tail.values.dims(), tail)?;
+    check.value("capacity", capacity, capacity > 0, "at least 1")?;
+    check.value(
+        "tail",
+        kv.tail.entries,
+        kv.tail.entries <= capacity,
+        format!("at most {capacity}"),
+    )?;
+    let (least, most) = (kv.most_pages * group, kv.most_pages * group + kv.tail.entries);
+    let held = (least..=most).contains(&kv.columns);
+    check.value("columns", kv.columns, held, format!("{least} to {most}"))?;
+    check.countable("keys.words", &kv.keys.words.dims())?;
+    check.countable("keys.scale", &kv.keys.scale.dims())?;
+    check.countable("values.words", &kv.values.words.dims())?;
+    check.countable("values.scale", &kv.values.scale.dims())?;
+    check.countable("tail_keys", &kv.tail.keys.dims())?;
+    if input.weights {
+        split::check_columns(&check, heads, kv.columns)?;
+    }
+    Ok(())
+}

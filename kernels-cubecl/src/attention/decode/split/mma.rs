@@ -1,0 +1,255 @@
+//! What decode kernels on tensor cores have in common: each plane of a cube takes 16 tokens at a time, for up to 8 query
+//! heads of one kv head.
+//!
+//! Queries are the rows of the first product, of which the other half is empty: its sums then lie in registers as the
+//! second product, of values turned over with weights, wants them. That one has its channels as rows, so that none of
+//! its sums are empty.
+
+use cubecl::prelude::*;
+
+use super::softmax::LOWEST;
+use crate::common::tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros};
+
+/// Query heads of a cube.
+pub(crate) const HEADS: usize = 8;
+/// Tokens of a tile.
+pub(crate) const TILE: usize = 16;
+
+/// What a plane has added up.
+#[derive(CubeType)]
+pub(crate) struct PlaneSums {
+    /// The score that weights of the lane's head are relative to, and the lane's part of their sum.
+    pub(crate) extremes: Array<f32>,
+    /// Weighted values, by pairs of heads: `[head_dim / 16]`.
+    pub(crate) values: Sequence<Array<Pair<f32>>>,
+}
+
+#[cube]
+pub(crate) fn new_plane_sums(#[comptime] head_dim: usize) -> PlaneSums {
+    let mut extremes = Array::<f32>::new(2usize);
+    extremes[0] = f32::new(LOWEST);
+    extremes[1] = f32::new(0.0);
+    PlaneSums { extremes, values: accumulators(comptime!(head_dim / 16)) }
+}
+
+/// Two numbers.
+#[cube]
+pub(crate) fn pair<E: Float>(left: E, right: E) -> Pair<E> {
+    let mut pair = Pair::<E>::empty();
+    pair.insert(0usize, left);
+    pair.insert(1usize, right);
+    pair
+}
+
+/// The queries of `heads_left` heads from the first on, two registers for 16 channels, in the order in which the
+/// chunks of a key come: lane `quad` of four has chunks `quad`, `4 + quad` and so on.
+#[cube]
+pub(crate) fn plane_queries<E: Float>(
+    queries: &Tensor<E>,
+    start: usize,
+    heads_left: usize,
+    #[comptime] head_dim: usize,
+) -> Array<Pair<E>> {
+    let lane = UNIT_POS_PLANE as usize;
+    let line = lane / 4;
+    let quad = lane % 4;
+    let next = queries.stride(3);
+    let mut own = Array::<Pair<E>>::new(comptime!(head_dim / 8));
+    #[unroll]
+    for register in 0..comptime!(head_dim / 8) {
+        let mut two = Pair::<E>::new(E::new(0.0));
+        if line < heads_left {
+            let channel = (register / 4 * 4 + quad) * CHUNK + register % 4 * 2;
+            let place = start + line * queries.stride(1) + channel * next;
+            two = pair::<E>(queries[place], queries[place + next]);
+        }
+        own[register] = two;
+    }
+    own
+}
+
+/// Products of the queries with 8 keys, of which the lane has the chunks of key `line` in their order: register 0 has
+/// those of query `line` with keys `2 · quad` and the next.
+#[cube]
+pub(crate) fn plane_scores<E: Float>(
+    queries: &Array<Pair<E>>,
+    keys: &Array<Pair<E>>,
+    #[comptime] first: usize,
+    #[comptime] head_dim: usize,
+) -> Array<Pair<f32>> {
+    let mut score = zeros();
+    #[unroll]
+    for step in 0..comptime!(head_dim / 16) {
+        let mut a = Array::<Pair<E>>::new(4usize);
+        a[0] = queries[step * 2];
+        a[1] = Pair::<E>::new(E::new(0.0));
+        a[2] = queries[step * 2 + 1];
+        a[3] = Pair::<E>::new(E::new(0.0));
+        let mut b = Array::<Pair<E>>::new(2usize);
+        b[0] = keys[first + step * 2];
+        b[1] = keys[first + step * 2 + 1];
+        definition::<E>().execute_inplace(&a, &b, &mut score);
+    }
+    score
+}
+
+/// Turns the scores of a tile, two of tokens below 8 and two of the others, into weights. What is [`LOWEST`] is not
+/// seen. Weights are relative to a score of the head at most [`SLACK`] below its highest so far.
+#[cube]
+pub(crate) fn plane_weights<E: Float>(
+    scores: &Array<Pair<f32>>,
+    sums: &mut PlaneSums,
+    #[comptime] head_dim: usize,
+) -> Array<Pair<E>> {
+    let quad = UNIT_POS_PLANE % 4;
+    let mut most = scores[0].extract(0usize).max(scores[0].extract(1usize));
+    most = most.max(scores[1].extract(0usize).max(scores[1].extract(1usize)));
+    most = most.max(plane_shuffle_xor(most, 1));
+    most = most.max(plane_shuffle_xor(most, 2));
+    if plane_any(most - sums.extremes[0] > SLACK) {
+        let highest = most.max(sums.extremes[0]);
+        let kept = (sums.extremes[0] - highest).exp();
+        sums.extremes[0] = highest;
+        sums.extremes[1] *= kept;
+        // The heads of the lane's sums are those of other lanes' scores.
+        let two = pair::<f32>(plane_shuffle(kept, quad * 8), plane_shuffle(kept, quad * 8 + 4));
+        #[unroll]
+        for place in 0..comptime!(head_dim / 16) {
+            let sum = &mut sums.values[place];
+            sum[0] *= two;
+            sum[1] *= two;
+        }
+    }
+    let mut weights = Array::<Pair<E>>::new(2usize);
+    #[unroll]
+    for eight in 0..2usize {
+        let left = scores[eight].extract(0usize);
+        let right = scores[eight].extract(1usize);
+        let left = select(left == LOWEST, 0.0, (left - sums.extremes[0]).exp());
+        let right = select(right == LOWEST, 0.0, (right - sums.extremes[0]).exp());
+        sums.extremes[1] += left + right;
+        weights[eight] = Pair::<E>::cast_from(pair::<f32>(left, right));
+    }
+    weights
+}
+
+/// Adds the values of a tile. The lane has of tokens `2 · quad`, the next, and both 8 further the chunks `line`,
+/// `8 + line` and so on.
+#[cube]
+pub(crate) fn add_plane_values<E: Float>(
+    values: &Array<Chunk<E>>,
+    weights: &Array<Pair<E>>,
+    sums: &mut PlaneSums,
+    #[comptime] head_dim: usize,
+) {
+    #[unroll]
+    for place in 0..comptime!(head_dim / 16) {
+        let mut a = Array::<Pair<E>>::new(4usize);
+        #[unroll]
+        for register in 0..4usize {
+            let first = comptime!(place / 4 * 4 + register / 2 * 2);
+            let channel = comptime!(place % 4 * 2 + register % 2);
+            a[register] =
+                pair::<E>(values[first].extract(channel), values[first + 1].extract(channel));
+        }
+        definition::<E>().execute_inplace(&a, weights, &mut sums.values[place]);
+    }
+}
+
+/// Puts what the planes of a cube have added up together, in order: as one part of each head, or as its output where
+/// there is but one. Of `8 · run` channels each line of a plane has had a run.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn write_planes<E: Float>(
+    parts: &mut Tensor<f32>,
+    output: &mut Tensor<E>,
+    sums: &PlaneSums,
+    batch: usize,
+    first_head: usize,
+    heads_left: usize,
+    part: usize,
+    #[comptime] head_dim: usize,
+    #[comptime] run: usize,
+    #[comptime] planes: usize,
+    #[comptime] whole: bool,
+) {
+    let unit = UNIT_POS as usize;
+    let plane = unit / 32;
+    let lane = UNIT_POS_PLANE as usize;
+    let line = lane / 4;
+    let quad = lane % 4;
+    // Spreads what a plane writes at once over the banks.
+    let pitch = comptime!(head_dim + 4);
+    let mut stage = Shared::<[f32]>::new_slice(comptime!(planes * HEADS * pitch));
+    let mut extremes = Shared::<[f32]>::new_slice(comptime!(planes * HEADS * 2));
+    let mut shares = Shared::<[f32]>::new_slice(comptime!(planes * HEADS));
+    let mut sum = sums.extremes[1];
+    sum += plane_shuffle_xor(sum, 1);
+    sum += plane_shuffle_xor(sum, 2);
+    if quad == 0 {
+        let row = plane * HEADS + line;
+        extremes[row * 2] = sums.extremes[0];
+        extremes[row * 2 + 1] = sum;
+    }
+    #[unroll]
+    for side in 0..2usize {
+        let row = quad * 2 + side;
+        if row < heads_left {
+            #[unroll]
+            for place in 0..comptime!(head_dim / 16) {
+                #[unroll]
+                for register in 0..2usize {
+                    let channel = comptime!(place * 2 + register) * CHUNK + line;
+                    stage[(plane * HEADS + row) * pitch + channel] =
+                        sums.values[place][register].extract(side);
+                }
+            }
+        }
+    }
+    sync_cube();
+    if unit < comptime!(planes * HEADS) {
+        let row = unit % HEADS;
+        let mut most = f32::new(LOWEST);
+        #[unroll]
+        for plane in 0..planes {
+            most = most.max(extremes[(plane * HEADS + row) * 2]);
+        }
+        shares[unit] = (extremes[unit * 2] - most).exp();
+    }
+    sync_cube();
+    let width = comptime!(if whole { head_dim } else { head_dim + 2 });
+    let heads = heads_left.min(HEADS);
+    let mut index = unit;
+    while index < heads * width {
+        let row = index / width;
+        let channel = index % width;
+        let at = channel / (8 * run) * (8 * run) + channel % run * 8 + channel / run % 8;
+        let mut most = f32::new(LOWEST);
+        let mut total = f32::new(0.0);
+        let mut sum = f32::new(0.0);
+        #[unroll]
+        for plane in 0..planes {
+            let from = plane * HEADS + row;
+            let share = shares[from];
+            most = most.max(extremes[from * 2]);
+            total += share * extremes[from * 2 + 1];
+            if channel < head_dim {
+                sum += share * stage[from * pitch + at];
+            }
+        }
+        if comptime!(whole) {
+            // A head that sees nothing has the sum zero.
+            let mean = select(total == 0.0, 0.0, sum / total);
+            let place = batch * output.stride(0)
+                + (first_head + row) * output.stride(1)
+                + channel * output.stride(3);
+            output[place] = E::cast_from(mean);
+        } else {
+            let line = batch * output.shape(1) + first_head + row;
+            let place = line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
+            let extreme = select(channel == head_dim, total, most);
+            parts[place] = select(channel < head_dim, sum, extreme);
+        }
+        index += comptime!(planes * 32);
+    }
+}

@@ -1,0 +1,65 @@
+//! Rotary position encodings: of rows, and the tables that attention kernels turn keys by as they read them.
+
+mod backend;
+mod kernel;
+mod launch;
+
+use briquette_ops::{Result, RotaryTables};
+use burn::{backend::Dispatch, tensor::Tensor};
+
+use self::backend::RotateBackend;
+use crate::{attention::decode::split::Heads, common::check::Check};
+
+/// Refuses tables that do not fit these heads and columns.
+pub(crate) fn check_tables(
+    tables: &RotaryTables,
+    check: &Check,
+    heads: Heads,
+    columns: usize,
+) -> Result<()> {
+    let Heads { batch, kv_heads, head_dim, .. } = heads;
+    let rows = tables.cosines.dims()[0];
+    check.value("head_dim", head_dim, head_dim.is_multiple_of(2), "even")?;
+    check.shape("cosines", tables.cosines.dims(), [rows, head_dim / 2])?;
+    check.shape("sines", tables.sines.dims(), [rows, head_dim / 2])?;
+    let per = if tables.positions.dims()[1] == 1 { 1 } else { kv_heads };
+    check.shape("positions", tables.positions.dims(), [batch, per, columns])?;
+    check.value("the rows of cosines", rows, rows > 0, "at least 1")?;
+    check.value("columns", columns, columns > 0, "at least 1")?;
+    check.countable("cosines", &tables.cosines.dims())
+}
+
+/// Turns the rows of `x`, `[batch, heads, tokens, head_dim]`, each to its position; what is less than 0 is 0. Positions
+/// are `[batch, heads or 1, tokens]`. Returns as many rows of the same type.
+///
+/// One launch: a unit turns up to four pairs of channels, in f32, and rounds once. It reads and writes
+/// tokens · head_dim numbers a head, and of each token head_dim numbers of the tables, which caches hold. Tensor operations
+/// go through memory a dozen times, and hand over as many launches, which is what a decode step waits for.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, or the device has no kernels or cannot
+/// launch so much.
+pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
+    let check = Check::new("rotate", &x.device())?;
+    let [batch, heads, tokens, head_dim] = x.dims();
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("tokens", tokens)?;
+    some("head_dim", head_dim)?;
+    let of_heads = Heads { batch, query_heads: heads, kv_heads: heads, head_dim };
+    check_tables(&rotary, &check, of_heads, tokens)?;
+    check.countable("x", &[batch, heads, tokens, head_dim])?;
+    let cubes = (tokens * (head_dim / 2)).div_ceil(kernel::UNITS);
+    check.cubes([cubes, heads, batch])?;
+    let hardware = &check.client().properties().hardware;
+    check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)?;
+    let RotaryTables { cosines, sines, positions } = rotary;
+    let sines = sines.cast(cosines.dtype());
+    Ok(Tensor::from_dispatch(Dispatch::rotate(
+        x.into_dispatch(),
+        cosines.into_dispatch(),
+        sines.into_dispatch(),
+        positions.into_dispatch(),
+    )))
+}

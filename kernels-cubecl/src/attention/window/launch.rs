@@ -1,0 +1,263 @@
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::prelude::{Client, CubeCount, CubeDim};
+
+use super::{
+    mma::{self, Cut, measure_planes, weigh_planes},
+    plan::Plan,
+    portable::{self, Kind},
+};
+use crate::common::{
+    processors::processors,
+    tile::{
+        product::UNITS,
+        support::{chunked, multiplies},
+    },
+    vector::vector_size,
+};
+
+/// The shapes of what is returned. A buffer of nothing is not one, so what is not wanted has one number.
+pub(super) fn shapes(
+    [batch, heads, queries, entries]: [usize; 4],
+    single: bool,
+    deviations: bool,
+    entropies: bool,
+) -> [[usize; 4]; 3] {
+    let sums = [batch, heads, 1, entries];
+    let wanted = |wanted| if wanted { sums } else { [1; 4] };
+    let first = if single { [batch, heads, queries, entries] } else { sums };
+    [first, wanted(deviations), wanted(entropies)]
+}
+
+/// Cubes of the first pass that a multiprocessor has the registers for.
+const MEASURING: usize = 3;
+/// And of the second.
+const WEIGHING: usize = 4;
+/// The most splits: whoever merges them reads all.
+const MOST_SPLITS: usize = 64;
+/// The most query rows of a cube, and what it has if that holds the queries of a head.
+const MOST_ROWS: usize = 256;
+const ROWS: usize = 128;
+/// Below it, what is not seen would not have a weight of zero.
+const LEAST_SCALE: f32 = 1e-20;
+
+/// Takes queries, keys, positions of queries and of entries, and how many queries count; and what is wanted.
+pub(super) fn launch(
+    tensors: [CubeTensor; 5],
+    by_position: bool,
+    scale: f32,
+    [single, deviations, entropies]: [bool; 3],
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let [queries, keys, ..] = &tensors;
+    let shape = queries.shape();
+    let (batch, heads, window) = (shape[0], shape[1], shape[2]);
+    let outputs = shapes([batch, heads, window, keys.shape()[2]], single, deviations, entropies);
+    let outputs = outputs.map(|shape| {
+        let (client, device) = (queries.client.clone(), queries.device.clone());
+        empty_device_dtype(client, device, Shape::from(shape), DType::F32)
+    });
+    let kind = if single { Kind::Weights } else { Kind::Moments { deviations, entropies } };
+    if on_planes(queries, keys, scale) {
+        launch_planes(tensors, &outputs, by_position, scale, kind);
+    } else {
+        launch_portable(tensors, &outputs, by_position, scale, kind);
+    }
+    let [first, squares, scatter] = outputs;
+    (first, squares, scatter)
+}
+
+/// Whether tensor cores can take the call.
+fn on_planes(queries: &CubeTensor, keys: &CubeTensor, scale: f32) -> bool {
+    let shape = queries.shape();
+    let (heads, window, head_dim) = (shape[1], shape[2], shape[3]);
+    let (group, of_head) = (heads / keys.shape()[1], window.div_ceil(16) * 16);
+    let hardware = &queries.client.properties().hardware;
+    let numbers = shape[0].checked_mul(2 * MOST_SPLITS * heads * window);
+    queries.dtype == keys.dtype
+        && head_dim.is_multiple_of(32)
+        && multiplies(&queries.client, queries.dtype, head_dim)
+        && scale > LEAST_SCALE
+        && of_head <= MOST_ROWS
+        && weighed_rows(group, window) * (2 * head_dim + 13) <= hardware.max_shared_memory_size
+        && group <= hardware.max_cube_count.1 as usize
+        && numbers.is_some_and(|numbers| numbers <= u32::MAX as usize)
+}
+
+/// Query rows of a cube of the second pass: whole heads, each from a multiple of 16 on.
+fn weighed_rows(group: usize, window: usize) -> usize {
+    let of_head = window.div_ceil(16) * 16;
+    if of_head > ROWS { MOST_ROWS } else { (group * of_head).next_power_of_two().min(ROWS) }
+}
+
+/// Tiles of keys of a cube, so that all cubes together fill the device once.
+fn share(client: &Client, tiles: usize, cubes_a_processor: usize, cubes_a_split: usize) -> usize {
+    let splits = (processors(client) * cubes_a_processor / cubes_a_split).clamp(1, MOST_SPLITS);
+    tiles.div_ceil(splits).max(mma::PLANES)
+}
+
+/// On tensor cores.
+fn launch_planes(
+    tensors: [CubeTensor; 5],
+    [first, squares, scatter]: &[CubeTensor; 3],
+    by_position: bool,
+    scale: f32,
+    kind: Kind,
+) {
+    let [queries, keys, query_positions, entry_positions, counted] = tensors;
+    let shape = queries.shape();
+    let (batch, heads, window, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
+    let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
+    let lists = batch * kv_heads;
+    let group = heads / kv_heads;
+    let of_head = window.div_ceil(16) * 16;
+    let old = entries.saturating_sub(window);
+    let client = queries.client.clone();
+    let types = [queries.dtype, counted.dtype].map(dtype_to_storage_type);
+    let (queries, keys) = (chunked(queries), chunked(keys));
+    let cube = CubeDim::new_1d(mma::PLANES as u32 * 32);
+    let tiles = entries.div_ceil(mma::KEYS);
+
+    let rows = (group * window).next_power_of_two().clamp(16, ROWS);
+    let blocks = (group * window).div_ceil(rows);
+    let measured = share(&client, tiles, MEASURING, lists * blocks);
+    let splits = tiles.div_ceil(measured);
+    let found = empty_device_dtype(
+        client.clone(),
+        queries.device.clone(),
+        Shape::from([splits, lists, 2, group * window]),
+        DType::F32,
+    );
+    measure_planes::launch(
+        &client,
+        CubeCount::Static(splits as u32, blocks as u32, lists as u32),
+        cube,
+        queries.clone().into_tensor_arg(),
+        keys.clone().into_tensor_arg(),
+        query_positions.clone().into_tensor_arg(),
+        entry_positions.clone().into_tensor_arg(),
+        found.clone().into_tensor_arg(),
+        old,
+        scale,
+        measured,
+        Cut { head_dim, rows, by_position },
+        types,
+    );
+
+    let rows = weighed_rows(group, window);
+    let blocks = group.div_ceil((rows / of_head).min(group));
+    let weighed = share(&client, tiles, WEIGHING, lists * blocks);
+    weigh_planes::launch(
+        &client,
+        CubeCount::Static(tiles.div_ceil(weighed) as u32, blocks as u32, lists as u32),
+        cube,
+        queries.into_tensor_arg(),
+        keys.into_tensor_arg(),
+        query_positions.into_tensor_arg(),
+        entry_positions.into_tensor_arg(),
+        counted.into_tensor_arg(),
+        found.into_tensor_arg(),
+        first.clone().into_tensor_arg(),
+        squares.clone().into_tensor_arg(),
+        scatter.clone().into_tensor_arg(),
+        old,
+        scale,
+        weighed,
+        Cut { head_dim, rows, by_position },
+        kind,
+        types,
+    );
+}
+
+/// On any device.
+fn launch_portable(
+    tensors: [CubeTensor; 5],
+    [first, squares, scatter]: &[CubeTensor; 3],
+    by_position: bool,
+    scale: f32,
+    kind: Kind,
+) {
+    let [queries, keys, query_positions, entry_positions, counted] = tensors;
+    let shape = queries.shape();
+    let (batch, heads, window, head_dim) = (shape[0], shape[1], shape[2], shape[3]);
+    let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
+    let lists = batch * kv_heads;
+    let rows = heads / kv_heads * window;
+    let Plan { tile, blocks, parts, tiles, tiles_of_split, splits } =
+        Plan::new([batch, heads, window], kv_heads, entries);
+    let client = queries.client.clone();
+    let device = queries.device.clone();
+    let empty = |shape: &[usize]| {
+        empty_device_dtype(client.clone(), device.clone(), Shape::from(shape), DType::F32)
+    };
+    let types = [queries.dtype, keys.dtype, counted.dtype].map(dtype_to_storage_type);
+    let vectors = [vector_size(&queries), vector_size(&keys)];
+    let old = entries.saturating_sub(window);
+
+    let [highest_of, sums_of] = [(); 2].map(|()| empty(&[splits, lists, rows]));
+    portable::measure::launch(
+        &client,
+        CubeCount::Static(splits as u32, (blocks * parts) as u32, lists as u32),
+        CubeDim::new_1d(UNITS as u32),
+        vectors[0],
+        vectors[1],
+        queries.clone().into_tensor_arg(),
+        keys.clone().into_tensor_arg(),
+        query_positions.clone().into_tensor_arg(),
+        entry_positions.clone().into_tensor_arg(),
+        highest_of.clone().into_tensor_arg(),
+        sums_of.clone().into_tensor_arg(),
+        old,
+        scale,
+        heads / kv_heads,
+        tiles_of_split,
+        head_dim,
+        tile[0],
+        tile[1],
+        by_position,
+        types,
+    );
+    let [highest, inverse] = [(); 2].map(|()| empty(&[lists, rows]));
+    portable::settle::launch(
+        &client,
+        CubeCount::Static(rows.div_ceil(UNITS) as u32, lists as u32, 1),
+        CubeDim::new_1d(UNITS as u32),
+        highest_of.into_tensor_arg(),
+        sums_of.into_tensor_arg(),
+        query_positions.clone().into_tensor_arg(),
+        counted.into_tensor_arg(),
+        highest.clone().into_tensor_arg(),
+        inverse.clone().into_tensor_arg(),
+        window,
+        kv_heads,
+        by_position,
+        types[2],
+    );
+    portable::weigh::launch(
+        &client,
+        CubeCount::Static(tiles as u32, blocks as u32, lists as u32),
+        CubeDim::new_1d(UNITS as u32),
+        vectors[0],
+        vectors[1],
+        queries.into_tensor_arg(),
+        keys.into_tensor_arg(),
+        query_positions.into_tensor_arg(),
+        entry_positions.into_tensor_arg(),
+        highest.into_tensor_arg(),
+        inverse.into_tensor_arg(),
+        first.clone().into_tensor_arg(),
+        squares.clone().into_tensor_arg(),
+        scatter.clone().into_tensor_arg(),
+        old,
+        scale,
+        heads / kv_heads,
+        head_dim,
+        tile[0],
+        tile[1],
+        by_position,
+        kind,
+        types,
+    );
+}

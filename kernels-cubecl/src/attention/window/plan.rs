@@ -1,0 +1,35 @@
+use crate::common::tile::product::{SIDE, sides};
+
+/// Cubes that keep a large device busy: entries are split until there are as many.
+const CUBES: usize = 1024;
+
+/// How the work is shared out.
+pub(super) struct Plan {
+    /// Query rows and entries of a unit of a tile.
+    pub(super) tile: [usize; 2],
+    /// Tiles of the rows of a kv head, the parts of a head being one, and those parts.
+    pub(super) blocks: usize,
+    pub(super) parts: usize,
+    pub(super) tiles: usize,
+    pub(super) tiles_of_split: usize,
+    pub(super) splits: usize,
+}
+
+impl Plan {
+    pub(super) fn new(
+        [batch, heads, queries]: [usize; 3],
+        kv_heads: usize,
+        entries: usize,
+    ) -> Self {
+        let group = heads / kv_heads;
+        let tile = sides(batch * kv_heads, group * queries, entries);
+        // As the kernel does.
+        let rows = tile[0] * SIDE;
+        let blocks = group.div_ceil((rows / queries).clamp(1, group));
+        let parts = queries.div_ceil(rows);
+        let tiles = entries.div_ceil(tile[1] * SIDE);
+        let tiles_of_split = tiles.div_ceil(CUBES.div_ceil(blocks * parts * batch * kv_heads));
+        let splits = tiles.div_ceil(tiles_of_split);
+        Self { tile, blocks, parts, tiles, tiles_of_split, splits }
+    }
+}

@@ -1,0 +1,110 @@
+use cubecl::prelude::*;
+
+use crate::common::line::{at, write};
+
+/// Units of a cube.
+pub(super) const UNITS: usize = 256;
+
+/// What is known of a head.
+#[derive(CubeType, Clone, Copy)]
+struct Head {
+    /// Entries it lacks: so many fillers come first.
+    fillers: usize,
+    /// Rows that may be merged: the last.
+    merging: usize,
+    /// The number of its first entry among those that are merged into.
+    first: usize,
+}
+
+/// See [`super::classify`]. A unit a column; cubes along y are heads. What a head holds is said by the numbers, or by
+/// `held` where heads differ.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn classify<I: Int>(
+    rows: &Tensor<I>,
+    left: &Tensor<I>,
+    merged: &Tensor<I>,
+    nearest: &Tensor<I>,
+    centers: &Tensor<I>,
+    held: &Tensor<I>,
+    positions: &Tensor<I>,
+    similarity: &Tensor<f32>,
+    scores: &Tensor<f32>,
+    classes: &mut Tensor<I>,
+    ranks: &mut Tensor<f32>,
+    fillers: usize,
+    merging: usize,
+    first: usize,
+    threshold: f32,
+    #[comptime] merges: bool,
+    #[comptime] differ: bool,
+    #[define(I)] _type: ElemType,
+) {
+    let column = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
+    let list = CUBE_POS_Y as usize;
+    let heads = rows.shape(1);
+    let (batch, head) = (list / heads, list % heads);
+    let mut own = Head { fillers, merging, first };
+    if comptime!(differ) {
+        let (at, step) = (list * held.stride(0), held.stride(1));
+        own.fillers = usize::cast_from(held[at]);
+        own.merging = usize::cast_from(held[at + step]);
+        own.first = usize::cast_from(held[at + 2 * step]);
+    }
+    if column < rows.shape(2) {
+        let of_position = at::<I>(positions, batch, head, column);
+        let mut class = I::new(-1);
+        let mut rank = f32::new(f32::MIN);
+        if positions[of_position] >= I::new(0) {
+            let row = rows[at::<I>(rows, batch, head, column)];
+            let entries = left.shape(2);
+            let place = search::<I>(left, batch, head, own.fillers, entries, row);
+            if place < entries && left[at::<I>(left, batch, head, place)] == row {
+                class = I::cast_from(place - own.fillers);
+            } else if comptime!(merges) {
+                let end = merged.shape(2);
+                let place = search::<I>(merged, batch, head, end - own.merging, end, row);
+                if place < end && merged[at::<I>(merged, batch, head, place)] == row {
+                    let like = similarity[at::<f32>(similarity, batch, head, place)];
+                    if like > threshold {
+                        let entry = usize::cast_from(nearest[at::<I>(nearest, batch, head, place)]);
+                        class = I::cast_from(entry - own.first);
+                    }
+                }
+            }
+        }
+        if class >= I::new(0) {
+            let of_center = at::<I>(centers, batch, head, own.fillers + usize::cast_from(class));
+            if usize::cast_from(centers[of_center]) == column {
+                rank = f32::new(f32::MAX);
+            } else {
+                rank = scores[at::<f32>(scores, batch, head, column)];
+            }
+        }
+        write::<I>(classes, batch, head, column, class);
+        write::<f32>(ranks, batch, head, column, rank);
+    }
+}
+
+/// The first place from `from` to `end` of which the number of a head is not less, where they ascend; `end` if all are.
+#[cube]
+fn search<I: Int>(
+    x: &Tensor<I>,
+    batch: usize,
+    head: usize,
+    from: usize,
+    end: usize,
+    number: I,
+) -> usize {
+    let mut low = from;
+    let mut high = end;
+    while low < high {
+        let middle = (low + high) / 2;
+        if x[at::<I>(x, batch, head, middle)] < number {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}

@@ -1,0 +1,111 @@
+mod backend;
+mod kernel;
+mod launch;
+
+use briquette_ops::{ClassifyInput, ClassifyOutput, MergedRows, Result, constant_ints};
+use burn::{
+    backend::Dispatch,
+    tensor::{Int, Tensor},
+};
+
+use self::backend::ClassifyBackend;
+use crate::common::{check::Check, padding::Missing};
+
+/// For each column the entry it is in now, counted from 0, or −1; and what it is ranked by: a center `f32::MAX`, others
+/// their score, those in no entry `f32::MIN`. Both `[batch, heads, columns]`. With it EMS finds which tokens stay.
+///
+/// A unit a column, one launch: it looks its row up among those that stay, then among those that are merged, by halves. It
+/// reads four numbers a column and what it looks at of the lists, which caches hold, and writes two.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or the device has no
+/// kernels or cannot launch so much.
+pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
+    let check = Check::new("classify", &input.rows.device())?;
+    let ClassifyInput { rows, left, entries: counts, merged, centers, positions, scores, .. } =
+        input;
+    let dims @ [batch, heads, columns] = rows.dims();
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("columns", columns)?;
+    let entries = left.dims()[2];
+    some("entries", entries)?;
+    check.shape("left", left.dims(), [batch, heads, entries])?;
+    check.shape("centers", centers.dims(), [batch, heads, entries])?;
+    check.shape("positions", positions.dims(), dims)?;
+    check.shape("scores", scores.dims(), dims)?;
+    check.f32("scores", scores.dtype())?;
+    check.countable("columns", &dims)?;
+    check.cubes([columns.div_ceil(kernel::UNITS), batch * heads, 1])?;
+    check.tensors(11)?;
+    let lists = batch * heads;
+    let missing = Missing::new(&check, counts, lists, entries)?;
+    let merging = merged.as_ref().map(|merged| (merged.counts, merged.first));
+    merged.as_ref().map_or(Ok(()), |merged| check_merged(&check, merged, dims, entries))?;
+    let of_head = |head: usize| -> [usize; 3] {
+        let (merging, first) =
+            merging.map_or((0, 0), |(counts, first)| (counts[head], first[head]));
+        [missing.of(head), merging, first]
+    };
+    let first = of_head(0);
+    let differ = (1..lists).any(|head| of_head(head) != first);
+    let ints = rows.dtype();
+    // What is not looked at: another tensor stands in.
+    let held = if differ {
+        let numbers: Vec<i64> = (0..lists).flat_map(of_head).map(|number| number as i64).collect();
+        let numbers = constant_ints("classify", numbers, [lists, 3], &rows.device());
+        numbers.cast(ints).into_dispatch()
+    } else {
+        rows.clone().into_dispatch()
+    };
+    let merges = merged.is_some();
+    let (merged, nearest, similarity, threshold) = match merged {
+        Some(merged) => (merged.rows, merged.nearest, merged.similarity, merged.threshold),
+        None => (rows.clone(), rows.clone(), scores.clone(), 0.0),
+    };
+    let int = |x: Tensor<3, Int>| x.cast(ints).into_dispatch();
+    let (classes, ranks) = Dispatch::classify(
+        rows.into_dispatch(),
+        int(left),
+        int(merged),
+        int(nearest),
+        int(centers),
+        held,
+        int(positions),
+        similarity.into_dispatch(),
+        scores.into_dispatch(),
+        first[0],
+        first[1],
+        first[2],
+        threshold as f32,
+        merges,
+        differ,
+    );
+    let (classes, ranks) = (Tensor::from_dispatch(classes), Tensor::from_dispatch(ranks));
+    Ok(ClassifyOutput { classes, ranks })
+}
+
+fn check_merged(
+    check: &Check,
+    merged: &MergedRows<'_>,
+    [batch, heads, _]: [usize; 3],
+    entries: usize,
+) -> Result<()> {
+    let MergedRows { rows, counts, nearest, first, similarity, .. } = merged;
+    let (lists, width) = (batch * heads, rows.dims()[2]);
+    check.value("rows to merge", width, width > 0, "1 or more")?;
+    check.shape("rows to merge", rows.dims(), [batch, heads, width])?;
+    check.shape("nearest", nearest.dims(), rows.dims())?;
+    check.shape("similarity", similarity.dims(), rows.dims())?;
+    check.f32("similarity", similarity.dtype())?;
+    check.countable("rows to merge", &rows.dims())?;
+    // Refuses counts that do not fit.
+    Missing::new(check, counts, lists, width)?;
+    let fits = first.len() == lists;
+    check.value("the length of first", first.len(), fits, lists.to_string())?;
+    for &first in *first {
+        check.value("first", first, first <= entries, format!("at most {entries}"))?;
+    }
+    Ok(())
+}

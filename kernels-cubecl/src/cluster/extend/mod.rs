@@ -1,0 +1,76 @@
+mod backend;
+mod kernel;
+mod launch;
+
+use briquette_ops::{ExtendInput, ExtendOutput, Result, constant_ints};
+use burn::{backend::Dispatch, tensor::Tensor};
+
+use self::backend::ExtendBackend;
+use crate::common::check::Check;
+
+/// A table of entries that tokens share (EMS) with the tokens that have come since, which have entries of their own.
+///
+/// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes as many.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, entry, column or row, or the
+/// device has no kernels or cannot launch so much.
+pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
+    let check = Check::new("extend", &input.entry.device())?;
+    let ExtendInput { entry, norms, centers, counts, columns, rows } = input;
+    let dims @ [batch, heads, width] = entry.dims();
+    let height = centers.dims()[2];
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("width", width)?;
+    some("entries", height)?;
+    some("columns", columns)?;
+    some("rows", rows)?;
+    check.shape("norms", norms.dims(), dims)?;
+    check.shape("centers", centers.dims(), [batch, heads, height])?;
+    check.f32("norms", norms.dtype())?;
+    let lists = batch * heads;
+    check.value("the length of counts", counts.len(), counts.len() == lists, lists.to_string())?;
+    let most = |what, found: usize, most: usize| {
+        check.value(what, found, found <= most, format!("at most {most}"))
+    };
+    for &[tokens, entries, own] in counts {
+        most("tokens", tokens, width)?;
+        most("entries", entries, height)?;
+        most("tokens with those behind", tokens + own, columns)?;
+        most("entries with those behind", entries + own, rows)?;
+    }
+    check.countable("columns", &[batch, heads, columns])?;
+    check.countable("rows", &[batch, heads, rows])?;
+    check.cubes([columns.max(rows).div_ceil(kernel::UNITS), lists, 1])?;
+    check.tensors(7)?;
+    let [tokens, entries, own] = counts.first().copied().unwrap_or_default();
+    let differ = counts.iter().any(|count| *count != [tokens, entries, own]);
+    // What is not looked at: another tensor stands in.
+    let list = if differ {
+        let numbers: Vec<i64> = counts.iter().flatten().map(|&count| count as i64).collect();
+        let numbers = constant_ints("extend", numbers, [lists, 3], &entry.device());
+        numbers.cast(entry.dtype()).into_dispatch()
+    } else {
+        entry.clone().into_dispatch()
+    };
+    let ints = entry.dtype();
+    let (row_of, norms, centers) = Dispatch::extend(
+        entry.into_dispatch(),
+        norms.into_dispatch(),
+        centers.cast(ints).into_dispatch(),
+        list,
+        columns,
+        rows,
+        tokens,
+        entries,
+        own,
+        differ,
+    );
+    Ok(ExtendOutput {
+        rows: Tensor::from_dispatch(row_of),
+        norms: Tensor::from_dispatch(norms),
+        centers: Tensor::from_dispatch(centers),
+    })
+}

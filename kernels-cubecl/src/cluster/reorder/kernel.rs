@@ -1,0 +1,85 @@
+use cubecl::prelude::*;
+
+use crate::common::line::{at, write};
+
+/// Units of a cube.
+pub(super) const UNITS: usize = 256;
+
+/// See [`super::regroup`]. A unit a new column; cubes along y are heads. Of each head `fillers` entries and `before`
+/// columns are missing, or as many as `missing` says, entries first.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn regroup<I: Int>(
+    columns: &Tensor<I>,
+    classes: &Tensor<I>,
+    order: &Tensor<I>,
+    rows: &Tensor<I>,
+    centers: &Tensor<I>,
+    missing: &Tensor<I>,
+    positions: &Tensor<I>,
+    norms: &Tensor<f32>,
+    lengths: &Tensor<f32>,
+    tracks: &Tensor<f32>,
+    new_positions: &mut Tensor<I>,
+    new_entry: &mut Tensor<I>,
+    new_centers: &mut Tensor<I>,
+    new_norms: &mut Tensor<f32>,
+    new_tracks: &mut Tensor<f32>,
+    fillers: usize,
+    before: usize,
+    #[comptime] counted: bool,
+    #[comptime] differ: bool,
+    #[define(I)] _type: ElemType,
+) {
+    let place = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
+    let list = CUBE_POS_Y as usize;
+    let heads = columns.shape(1);
+    let (batch, head) = (list / heads, list % heads);
+    let mut first_entry = fillers;
+    let mut first = before;
+    if comptime!(differ) {
+        first_entry = usize::cast_from(missing[list * missing.stride(0)]);
+        first = usize::cast_from(missing[list * missing.stride(0) + missing.stride(1)]);
+    }
+    // Entries a head lacks have no center.
+    if place < first_entry {
+        write::<I>(new_centers, batch, head, place, I::new(0));
+    }
+    if place < columns.shape(2) {
+        let from = usize::cast_from(order[at::<I>(order, batch, head, place)]);
+        let class = classes[at::<I>(classes, batch, head, from)];
+        let column = usize::cast_from(columns[at::<I>(columns, batch, head, from)]);
+        let holds = class >= I::new(0);
+        let mut position = I::new(-1);
+        let mut entry = I::new(0);
+        let mut norm = f32::new(0.0);
+        if holds {
+            position = positions[at::<I>(positions, batch, head, column)];
+            entry = class;
+            let row = usize::cast_from(rows[at::<I>(rows, batch, head, column)]);
+            norm = norms[at::<f32>(norms, batch, head, column)]
+                * lengths[at::<f32>(lengths, batch, head, row)];
+            let of_entry = first_entry + usize::cast_from(class);
+            if usize::cast_from(centers[at::<I>(centers, batch, head, of_entry)]) == column {
+                write::<I>(new_centers, batch, head, of_entry, I::cast_from(place - first));
+            }
+        }
+        write::<I>(new_positions, batch, head, place, position);
+        write::<I>(new_entry, batch, head, place, entry);
+        write::<f32>(new_norms, batch, head, place, norm);
+        if comptime!(counted) {
+            let group = tracks.shape(1) / heads;
+            let batches = columns.shape(0);
+            let kinds = tracks.shape(0) / batches;
+            for one in 0..kinds * group {
+                let row = one / group * batches + batch;
+                let of_group = head * group + one % group;
+                let mut number = f32::new(0.0);
+                if holds {
+                    number = tracks[at::<f32>(tracks, row, of_group, column)];
+                }
+                write::<f32>(new_tracks, row, of_group, place, number);
+            }
+        }
+    }
+}

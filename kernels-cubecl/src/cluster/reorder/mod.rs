@@ -1,0 +1,87 @@
+mod backend;
+mod kernel;
+mod launch;
+
+use briquette_ops::{RegroupInput, RegroupOutput, Result};
+use burn::{backend::Dispatch, tensor::Tensor};
+
+use self::backend::RegroupBackend;
+use crate::common::{check::Check, padding::Missing, tracks};
+
+/// What is known of columns, where they go: the end of a step of EMS, whose entries have become others.
+///
+/// A unit a new column, one launch: it follows the column to the one it was, and that to its row. Of each column it reads
+/// seven numbers and those of its tracks, and writes three and those.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or the device has no
+/// kernels or cannot launch so much.
+pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
+    let check = Check::new("regroup", &input.columns.device())?;
+    let RegroupInput { columns, classes, order, counts, centers, entries, .. } = input;
+    let RegroupInput { rows, norms, lengths, positions, tracks, .. } = input;
+    let dims @ [batch, heads, width] = columns.dims();
+    let (before, most) = (rows.dims()[2], centers.dims()[2]);
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("width", width)?;
+    some("columns", before)?;
+    some("rows", lengths.dims()[2])?;
+    some("entries", most)?;
+    let all = [batch, heads, before];
+    check.shape("classes", classes.dims(), dims)?;
+    check.shape("order", order.dims(), dims)?;
+    check.shape("centers", centers.dims(), [batch, heads, most])?;
+    check.shape("rows", rows.dims(), all)?;
+    check.shape("norms", norms.dims(), all)?;
+    check.shape("lengths", lengths.dims(), [batch, heads, lengths.dims()[2]])?;
+    check.shape("positions", positions.dims(), all)?;
+    check.f32("norms", norms.dtype())?;
+    check.f32("lengths", lengths.dtype())?;
+    tracks::check(&check, &tracks, all)?;
+    check.countable("columns", &dims)?;
+    check.countable("rows", &all)?;
+    check.cubes([width.max(most).div_ceil(kernel::UNITS), batch * heads, 1])?;
+    check.tensors(if tracks.is_empty() { 13 } else { 15 })?;
+    let lists = batch * heads;
+    let of_entries = Missing::new(&check, entries, lists, most)?;
+    let of_columns = Missing::new(&check, counts, lists, width)?;
+    let (fillers, entries_differ) = of_entries.same();
+    let (first, columns_differ) = of_columns.same();
+    let differ = entries_differ || columns_differ;
+    // What is not looked at: another tensor stands in.
+    let missing = match differ {
+        true => of_entries.beside(&of_columns, &columns).into_dispatch(),
+        false => columns.clone().into_dispatch(),
+    };
+    let ints = columns.dtype();
+    let norms = norms.into_dispatch();
+    // What is not looked at: another tensor stands in.
+    let counted = !tracks.is_empty();
+    let of_tracks =
+        tracks.stacked().map_or_else(|| norms.clone(), |tracks| tracks.clone().into_dispatch());
+    let (positions, entry, centers, norms, of_tracks) = Dispatch::regroup(
+        columns.into_dispatch(),
+        classes.cast(ints).into_dispatch(),
+        order.cast(ints).into_dispatch(),
+        rows.cast(ints).into_dispatch(),
+        centers.cast(ints).into_dispatch(),
+        missing,
+        positions.cast(ints).into_dispatch(),
+        norms,
+        lengths.into_dispatch(),
+        of_tracks,
+        counted,
+        fillers,
+        first,
+        differ,
+    );
+    Ok(RegroupOutput {
+        positions: Tensor::from_dispatch(positions),
+        entry: Tensor::from_dispatch(entry),
+        centers: Tensor::from_dispatch(centers),
+        norms: Tensor::from_dispatch(norms),
+        tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),
+    })
+}

@@ -1,0 +1,13 @@
+//! Parts of the kernels of several families.
+
+pub(crate) mod check;
+pub(crate) mod copy_rows;
+pub(crate) mod line;
+pub(crate) mod memory;
+pub(crate) mod padding;
+pub(crate) mod processors;
+pub(crate) mod rows;
+pub(crate) mod scan;
+pub(crate) mod tile;
+pub(crate) mod tracks;
+pub(crate) mod vector;

@@ -1,0 +1,19 @@
+//! What is counted of columns, f32, `[kinds · batch, n · heads, columns]`: the numbers of a kv head are those of its heads, of
+//! each kind.
+
+use briquette_ops::{Result, Tracks};
+
+use crate::common::check::Check;
+
+/// Checks the tracks of `[batch, kv_heads, columns]` entries, and says how many numbers of a column a kv head has.
+pub(crate) fn check(check: &Check, tracks: &Tracks, entries: [usize; 3]) -> Result<usize> {
+    let Some(stacked) = tracks.stacked() else { return Ok(0) };
+    let [batch, kv_heads, columns] = entries;
+    let heads = stacked.dims()[1];
+    let grouped = kv_heads > 0 && heads.is_multiple_of(kv_heads);
+    check.value("the heads of tracks", heads, grouped, format!("a multiple of {kv_heads}"))?;
+    check.shape("tracks", stacked.dims(), [tracks.len() * batch, heads, columns])?;
+    check.f32("tracks", stacked.dtype())?;
+    check.countable("tracks", &stacked.dims())?;
+    Ok(tracks.len() * heads / kv_heads)
+}

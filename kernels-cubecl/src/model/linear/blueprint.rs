@@ -1,0 +1,116 @@
+use cubecl::prelude::Client;
+
+use super::{
+    planes::Planes,
+    step::STEP,
+    tiles::{BESIDE, Tiles},
+    units,
+};
+use crate::common::{processors::processors, tile::mma::CHUNK};
+
+/// Rows of `x` that [`linear`](super::linear) takes at most where it does not run on tensor cores.
+pub const MOST_LINEAR_ROWS: usize = 256;
+/// Rows from which weights are worth their way through shared memory.
+pub(super) const FEWEST_ROWS_OF_TILES: usize = 33;
+/// The share of cubes at work from which on ranges gain less than putting parts together costs.
+const BUSY: f64 = 0.85;
+
+/// How a product is shared out: the steps of all tiles one after another, in even ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blueprint {
+    /// Outputs of a tile.
+    pub(super) tile: usize,
+    /// Tiles side by side.
+    tiles: usize,
+    /// Steps of a tile.
+    pub(super) steps: usize,
+    /// Steps of a cube.
+    pub(super) share: usize,
+    /// Cubes.
+    pub(super) cubes: usize,
+}
+
+impl Blueprint {
+    /// Of about so many cubes a multiprocessor.
+    pub(super) fn new(
+        client: &Client,
+        inputs: usize,
+        outputs: usize,
+        tile: usize,
+        of_processor: usize,
+    ) -> Self {
+        let (tiles, steps) = (outputs.div_ceil(tile), inputs.div_ceil(STEP));
+        let all = tiles * steps;
+        let share = all.div_ceil(processors(client) * of_processor);
+        Self { tile, tiles, steps, share, cubes: all.div_ceil(share) }
+    }
+
+    /// For [`Tiles`]: a tile a cube where those keep the device busy to the end, or are many; else ranges as above.
+    pub(super) fn in_tiles(
+        client: &Client,
+        [rows, inputs, outputs]: [usize; 3],
+        tiles: &Tiles,
+        of_processor: usize,
+    ) -> Self {
+        let steps = inputs / tiles.step;
+        let row_tiles = rows.div_ceil(tiles.rows());
+        let count = row_tiles * outputs.div_ceil(tiles.outputs());
+        let at_once = processors(client) * of_processor;
+        let waves = count.div_ceil(at_once);
+        let busy = count as f64 / (waves * at_once) as f64;
+        let whole = row_tiles > BESIDE || busy >= BUSY;
+        let share = if whole { steps } else { (count * steps).div_ceil(at_once) };
+        let cubes = (count * steps).div_ceil(share);
+        Self { tile: tiles.outputs(), tiles: count, steps, share, cubes }
+    }
+
+    /// Whether each cube has whole tiles.
+    pub(super) fn is_whole(&self) -> bool {
+        self.share.is_multiple_of(self.steps)
+    }
+
+    /// The largest of all that a product of these sizes may get.
+    pub(super) fn largest(client: &Client, inputs: usize, outputs: usize) -> Self {
+        let tile = units::UNITS * units::MOST_VECTOR;
+        let narrow = Self::new(client, inputs, outputs, units::UNITS, units::CUBES_A_PROCESSOR);
+        Self { tile, ..narrow }
+    }
+
+    /// Parts of sums, with those that stay empty: a cube's part of a tile is at the sum of their numbers.
+    pub(super) fn parts(&self) -> usize {
+        self.cubes + self.tiles
+    }
+}
+
+/// How the planes of a cube share tiles of so many rows, and how many cubes a multiprocessor gets.
+pub(super) fn planes(rows: usize) -> (Planes, usize) {
+    // Found on an H200: with fewer planes on a multiprocessor loads are not hidden, and these are what their registers
+    // leave room for.
+    let (across, along, cubes) = match rows {
+        0..=8 => (2, 4, 2),
+        9..=16 => (1, 4, 3),
+        _ => (2, 4, 1),
+    };
+    (Planes { across, along, groups: rows.div_ceil(8) }, cubes)
+}
+
+/// How the planes of a cube share tiles of so many rows and others, and how many cubes a multiprocessor gets.
+pub(super) fn tiles(rows: usize, inputs: usize) -> (Tiles, usize) {
+    // Found on an H200, see the book. A plane's 64 × 64 sums are half of its registers.
+    if rows <= 64 {
+        return (Tiles { down: 1, across: 4, tall: 4, wide: 2, step: STEP }, 3);
+    }
+    let step = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
+    (Tiles { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
+}
+
+/// The most cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`].
+pub(super) fn most_tiles(rows: usize, outputs: usize) -> usize {
+    let (tiles, _) = tiles(rows, STEP);
+    rows.div_ceil(tiles.rows()) * outputs.div_ceil(tiles.outputs())
+}
+
+/// Whether tiles divide a matrix of this size.
+pub(super) fn divides(inputs: usize, outputs: usize) -> bool {
+    inputs.is_multiple_of(STEP) && outputs.is_multiple_of(CHUNK)
+}
