@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use briquette_ops::{
-    AccumulateInput, AttentionInput, AttentionOps, AttentionOutput, BlockOps, ClassifyInput,
-    ClassifyOutput, ClusterOps, DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries,
-    ExtendInput, ExtendOutput, Fallback, Fallbacks, GatedInput, GlobalLocalInput, Groups, KvLayout,
-    LinearInput, LinearOps, MergeInput, MergeOps, MomentsInput, MomentsOutput, NearestInput,
-    NearestOutput, OpError, Ops, PackInput, PadInput, Reference, RegroupInput, RegroupOutput,
-    Result, RmsNormInput, RmsNormOutput, RotaryTables, RowWeightsInput, SelectInput, SelectOps,
-    Selection, SparseAttentionInput, Split, WindowInput,
+    AccumulateInput, AttentionInput, AttentionOps, AttentionOutput, ClassifyInput, ClassifyOutput,
+    ClusterOps, DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, ExtendInput,
+    ExtendOutput, Fallback, Fallbacks, GatedInput, GlobalLocalInput, Groups, KvLayout, LinearInput,
+    MergeInput, MergeOps, ModelOps, MomentsInput, MomentsOutput, NearestInput, NearestOutput,
+    OpError, Ops, PackInput, PadInput, Reference, RegroupInput, RegroupOutput, Result,
+    RmsNormInput, RmsNormOutput, RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection,
+    SparseAttentionInput, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -137,7 +137,7 @@ impl MergeOps for Kernels {
     }
 }
 
-impl LinearOps for Kernels {
+impl ModelOps for Kernels {
     /// Burn's product where that is known to be the better way.
     fn linear(&self, input: LinearInput) -> Result<Tensor<2>> {
         if input.x.dims()[0] == 0 || !is_worthwhile(&input) {
@@ -145,9 +145,7 @@ impl LinearOps for Kernels {
         }
         self.fallbacks.or(linear(input.clone()), || Reference.linear(input))
     }
-}
 
-impl BlockOps for Kernels {
     fn rms_norm(&self, input: RmsNormInput) -> Result<RmsNormOutput> {
         self.fallbacks.or(rms_norm(input.clone()), || Reference.rms_norm(input))
     }

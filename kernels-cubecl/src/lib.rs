@@ -7,12 +7,12 @@
 //!
 //! Operations have the families of that crate, and `common` is what several are made of. One
 //! operation, one folder: `mod.rs` says how it is computed and what that costs, and checks a call;
-//! `backend.rs` is how a call with Burn's tensors reaches the kernel, through Burn's dispatch, which
-//! knows the backend of a tensor, and through its fusion, which runs what it has put off first;
-//! `launch.rs` makes the outputs and launches the kernels. Those are in `kernel.rs` or, where tensor
-//! cores have a kernel of their own, in `mma.rs` and `portable.rs`. Operands of several kinds are in
-//! `operands.rs`, the way work is shared out in `plan.rs`. No two files import each other, so what
-//! the files of an operation share is not in its `mod.rs`.
+//! `backend.rs` is how a call with Burn's tensors reaches the kernel, through Burn's dispatch,
+//! which knows the backend of a tensor, and through its fusion, which runs what it has put off
+//! first; `launch.rs` makes the outputs and launches the kernels. Those are in `kernel.rs` or,
+//! where tensor cores have a kernel of their own, in `mma.rs` and `portable.rs`. Operands of
+//! several kinds are in `operands.rs`, the way work is shared out in `plan.rs`. No two files
+//! import each other, so what the files of an operation share is not in its `mod.rs`.
 
 mod attention;
 mod cluster;

@@ -1,18 +1,13 @@
-//! The rows of the table, a file a group. `benches/torch/kernels.py` computes the same rows, under the same names.
+//! The rows of the table, a file a group, in families of operations. `benches/torch/kernels.py`
+//! computes the same rows, under the same names.
 
 mod attention;
 mod ceilings;
-mod compact;
-mod compressed;
-mod group;
-mod linear;
-mod lists;
+mod cluster;
 mod merge;
-mod rotate;
-mod scores;
+mod model;
 mod select;
 mod step;
-mod tokens;
 
 use crate::bench::Bench;
 
@@ -22,18 +17,18 @@ type Group = fn(&mut Bench) -> anyhow::Result<()>;
 pub fn run(bench: &mut Bench) {
     let groups: [(&str, Group); 13] = [
         ("ceilings", ceilings::run),
-        ("select", select::run),
-        ("group", group::run),
-        ("compact", compact::run),
-        ("rotate", rotate::run),
-        ("scores", scores::run),
-        ("attention", attention::run),
-        ("compressed", compressed::run),
+        ("select", select::top_k::run),
+        ("group", cluster::sort::run),
+        ("compact", select::compact::run),
+        ("rotate", attention::rotary::run),
+        ("scores", attention::scores::run),
+        ("attention", attention::dense_ragged::run),
+        ("compressed", attention::compressed::run),
         ("merge", merge::run),
-        ("tokens", tokens::run),
-        ("lists", lists::run),
+        ("tokens", cluster::tokens::run),
+        ("lists", select::ragged::run),
         ("step", step::run),
-        ("linear", linear::run),
+        ("linear", model::linear::run),
     ];
     for (name, group) in groups {
         // Inputs are made outside of what is guarded row by row.

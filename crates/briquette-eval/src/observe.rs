@@ -9,8 +9,8 @@ use std::sync::{
 use briquette::{
     CacheConfig, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOps, AttentionOutput, BlockOps, ClusterOps, LinearOps, MergeOps,
-        OpError, Ops, SelectOps, WindowInput,
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, MergeOps, ModelOps, OpError,
+        Ops, SelectOps, WindowInput,
     },
     position::NoPositionEncoding,
 };
@@ -71,8 +71,7 @@ macro_rules! wraps_attention {
         impl SelectOps for $wrapper {}
         impl MergeOps for $wrapper {}
         impl ClusterOps for $wrapper {}
-        impl LinearOps for $wrapper {}
-        impl BlockOps for $wrapper {}
+        impl ModelOps for $wrapper {}
         impl Ops for $wrapper {}
     )*};
 }

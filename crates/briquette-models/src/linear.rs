@@ -14,7 +14,7 @@ use crate::Result;
 /// and what goes by the module's name, as the adapter of PyTorch's checkpoints does, treats it alike.
 ///
 /// Products with few rows, which a decode step has, go to a kernel that reads the weights at the device's bandwidth, see
-/// [`LinearOps::linear`](briquette::ops::LinearOps::linear); with more rows, or where there is no such kernel, they are Burn's own.
+/// [`ModelOps::linear`](briquette::ops::ModelOps::linear); with more rows, or where there is no such kernel, they are Burn's own.
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[inputs, outputs]`

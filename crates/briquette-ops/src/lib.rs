@@ -8,21 +8,19 @@
 //! - [`SelectOps`]: which entries stay, and their move into less room, ragged or padded;
 //! - [`MergeOps`]: the nearest of some rows, weighted sums of rows, merged rows;
 //! - [`ClusterOps`]: entries that several tokens share (EMS);
-//! - [`LinearOps`]: products with weights, for the model around a cache;
-//! - [`BlockOps`]: what lies between them, norms and gates.
+//! - [`ModelOps`]: products with weights, norms and gates, for the model around a cache.
 //!
 //! [`Ops`] is all of them. [`Reference`] answers with tensor operations.
 
 mod attention;
-mod block;
 mod cluster;
 mod constant;
 mod entries;
 mod error;
 mod fallbacks;
 mod laid_out;
-mod linear;
 mod merge;
+mod model;
 mod ops;
 mod product;
 mod select;
@@ -35,10 +33,9 @@ pub use attention::{
     RotaryTables, SparseAttentionInput, SparseMap, SparseTiles, Tail, Visibility, WindowInput,
     closest_patterns, rotate,
 };
-pub use block::{Activation, BlockOps, GatedInput, RmsNormInput, RmsNormOutput, gated, rms_norm};
 pub use cluster::{
     ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, ExtendOutput, GlobalLocalInput, Groups,
-    MergedRows, Pool, PoolKind, RegroupInput, RegroupOutput, RowWeightsInput, row_weights,
+    MergedRows, RegroupInput, RegroupOutput, RowWeightsInput, row_weights,
 };
 pub use constant::{constant_floats, constant_ints, counting};
 pub use entries::{
@@ -49,12 +46,14 @@ pub use entries::{
 pub use error::{OpError, Result};
 pub use fallbacks::{Fallback, Fallbacks};
 pub use laid_out::{laid_out, select_entries};
-pub use linear::{LinearInput, LinearOps};
 pub use merge::{
     AccumulateInput, EmaInput, EmaOutput, MergeInput, MergeOps, NearestInput, NearestOutput, merge,
 };
+pub use model::{
+    Activation, GatedInput, LinearInput, ModelOps, RmsNormInput, RmsNormOutput, gated, rms_norm,
+};
 pub use ops::{Ops, Reference};
 pub use product::precise_product;
-pub use select::{PackInput, PadInput, SelectInput, SelectOps};
+pub use select::{PackInput, PadInput, Pool, PoolKind, SelectInput, SelectOps};
 pub use table::Table;
 pub use unit::{norm, unit};

@@ -1,10 +1,10 @@
 use crate::{
-    attention::AttentionOps, block::BlockOps, cluster::ClusterOps, fallbacks::Fallback,
-    linear::LinearOps, merge::MergeOps, select::SelectOps,
+    attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, merge::MergeOps,
+    model::ModelOps, select::SelectOps,
 };
 
 /// All operations of a cache, and those of the model around it.
-pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + LinearOps + BlockOps {
+pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + ModelOps {
     /// How often tensor operations answered for a kernel, by operation; nothing where there are no kernels to fall back
     /// from.
     fn fallbacks(&self) -> Vec<Fallback> {
@@ -20,6 +20,5 @@ impl AttentionOps for Reference {}
 impl SelectOps for Reference {}
 impl MergeOps for Reference {}
 impl ClusterOps for Reference {}
-impl LinearOps for Reference {}
-impl BlockOps for Reference {}
+impl ModelOps for Reference {}
 impl Ops for Reference {}

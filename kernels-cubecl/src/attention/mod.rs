@@ -1,5 +1,5 @@
-//! Attention: of a prompt, of decoded tokens over every layout of keys and values, and of a window of
-//! queries; and the rotation of queries and keys.
+//! Attention: of a prompt, of decoded tokens over every layout of keys and values, and of a window
+//! of queries; and the rotation of queries and keys.
 
 mod column_sums;
 mod decode;

@@ -8,8 +8,8 @@ use std::sync::{
 use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy,
     ops::{
-        AttentionOps, BlockOps, ClusterOps, DecodeInput, DecodeOutput, Fallback, LinearOps,
-        MergeOps, Ops, Result, SelectOps,
+        AttentionOps, ClusterOps, DecodeInput, DecodeOutput, Fallback, MergeOps, ModelOps, Ops,
+        Result, SelectOps,
     },
     position::RotaryEmbedding,
 };
@@ -39,8 +39,7 @@ impl AttentionOps for Counting {
 impl SelectOps for Counting {}
 impl MergeOps for Counting {}
 impl ClusterOps for Counting {}
-impl LinearOps for Counting {}
-impl BlockOps for Counting {}
+impl ModelOps for Counting {}
 
 impl Ops for Counting {
     fn fallbacks(&self) -> Vec<Fallback> {

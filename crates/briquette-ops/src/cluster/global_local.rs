@@ -1,7 +1,9 @@
 use burn::tensor::Tensor;
 
-use super::pool::Pool;
-use crate::entries::{group_mean, outside_window};
+use crate::{
+    entries::{group_mean, outside_window},
+    select::Pool,
+};
 
 /// What queries gave to columns. Tracks are f32, `[batch, n · kv_heads, columns]`, zero where nothing is held.
 #[derive(Clone, Debug)]

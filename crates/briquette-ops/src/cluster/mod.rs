@@ -4,7 +4,6 @@ mod extend;
 mod global_local;
 mod group;
 mod ops;
-mod pool;
 mod regroup;
 mod row_weights;
 
@@ -12,6 +11,5 @@ pub use extend::{ExtendInput, ExtendOutput};
 pub use global_local::GlobalLocalInput;
 pub use group::Groups;
 pub use ops::ClusterOps;
-pub use pool::{Pool, PoolKind};
 pub use regroup::{ClassifyInput, ClassifyOutput, MergedRows, RegroupInput, RegroupOutput};
 pub use row_weights::{RowWeightsInput, row_weights};

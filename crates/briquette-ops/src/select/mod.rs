@@ -2,8 +2,10 @@
 
 mod best;
 mod ops;
+mod pool;
 mod ragged;
 
 pub use best::SelectInput;
 pub use ops::SelectOps;
+pub use pool::{Pool, PoolKind};
 pub use ragged::{PackInput, PadInput};

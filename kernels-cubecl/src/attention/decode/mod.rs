@@ -1,5 +1,5 @@
-//! Attention of decoded tokens. Layouts differ in how keys and values are read; all leave parts of a
-//! head that one kernel merges.
+//! Attention of decoded tokens. Layouts differ in how keys and values are read; all leave parts of
+//! a head that one kernel merges.
 
 mod clustered;
 mod dense_ragged;

@@ -16,7 +16,7 @@ const HEAD_DIM: usize = 128;
 /// Rows of the tables.
 const CONTEXT: usize = 8192;
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let heads = bench.size(32, 4);
     // A prompt, and a decode step of sixteen.
     let (prompt, batch) = (bench.size(4096, 70), bench.size(16, 2));

@@ -4,12 +4,21 @@ use burn::tensor::Tensor;
 
 use super::{
     gated::{self, GatedInput},
+    linear::{self, LinearInput},
     rms_norm::{self, RmsNormInput, RmsNormOutput},
 };
 use crate::error::Result;
 
-/// What a model has between its products with weights.
-pub trait BlockOps: Debug + Send + Sync {
+/// Operations of the model around a cache: products with weights, norms and gates.
+pub trait ModelOps: Debug + Send + Sync {
+    /// The product of rows with a matrix of weights, `[rows, outputs]`.
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) if shapes or types do not fit.
+    fn linear(&self, input: LinearInput) -> Result<Tensor<2>> {
+        Ok(linear::linear(input))
+    }
+
     /// A residual added, and the sum normalised.
     ///
     /// # Errors

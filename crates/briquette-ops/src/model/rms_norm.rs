@@ -25,7 +25,7 @@ pub struct RmsNormOutput {
     pub normal: Tensor<2>,
 }
 
-/// The sum and its normalisation by tensor operations: the reference of [`BlockOps::rms_norm`](crate::BlockOps::rms_norm).
+/// The sum and its normalisation by tensor operations: the reference of [`ModelOps::rms_norm`](crate::ModelOps::rms_norm).
 ///
 /// Everything but the product with the weight is computed in f32, as `transformers` does, in Gemma that too; Burn's own
 /// `RmsNorm` rounds the root to the type of the model first, which shifts f16 and bf16 results.

@@ -14,7 +14,7 @@ use crate::{
 
 const HEAD_DIM: usize = 128;
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let (heads, few) = (bench.size(32, 4), bench.size(8, 2));
     let tokens = bench.size(4096, 64);
     prefill(bench, "prefill", heads, heads, tokens);

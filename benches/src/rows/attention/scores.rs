@@ -11,7 +11,7 @@ use crate::{
 
 const HEAD_DIM: usize = 128;
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     if bench.wants("column-scores/with-attention") {
         columns(bench);
     }

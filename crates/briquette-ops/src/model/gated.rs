@@ -37,7 +37,7 @@ pub struct GatedInput {
     pub activation: Activation,
 }
 
-/// The product by tensor operations: the reference of [`BlockOps::gated`](crate::BlockOps::gated).
+/// The product by tensor operations: the reference of [`ModelOps::gated`](crate::ModelOps::gated).
 pub fn gated(input: GatedInput) -> Tensor<2> {
     input.activation.apply(input.gate) * input.up
 }

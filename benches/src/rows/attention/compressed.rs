@@ -6,9 +6,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOps, AttentionOutput, BlockOps, ClusterOps, ClusteredKv,
-        DecodeInput, DecodeOutput, KvLayout, LinearOps, MergeOps, Ops, PackedGroups, QuantizedKv,
-        Reference, RotaryTables, SelectOps, Tail, Visibility,
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, ClusteredKv, DecodeInput,
+        DecodeOutput, KvLayout, MergeOps, ModelOps, Ops, PackedGroups, QuantizedKv, Reference,
+        RotaryTables, SelectOps, Tail, Visibility,
     },
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
 };
@@ -23,7 +23,7 @@ const HEAD_DIM: usize = 128;
 /// Tokens an entry.
 const GAMMA: usize = 4;
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     if !bench.variants.contains(&Variant::Briquette) {
         return Ok(());
     }
@@ -61,8 +61,7 @@ impl AttentionOps for Notes {
 impl SelectOps for Notes {}
 impl MergeOps for Notes {}
 impl ClusterOps for Notes {}
-impl LinearOps for Notes {}
-impl BlockOps for Notes {}
+impl ModelOps for Notes {}
 impl Ops for Notes {}
 
 /// A cache quantized as KIVI does: beside `decode/32768`, the dense decode over as many tokens.

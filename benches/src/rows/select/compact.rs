@@ -12,7 +12,7 @@ use crate::{
 const HEADS: usize = 8;
 const HEAD_DIM: usize = 128;
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let entries = bench.size(32_768, 512);
     for (row, kept) in [("compact/256", 256), ("compact/1024", 1024), ("compact/8192", 8192)] {
         if bench.wants(row) {

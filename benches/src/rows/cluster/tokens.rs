@@ -62,7 +62,7 @@ impl Table {
     }
 }
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let rows =
         ["extend/step", "classify/step", "regroup/step", "row-weights/step", "global-local/step"];
     if !rows.iter().any(|row| bench.wants(row)) {
@@ -166,7 +166,7 @@ fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
 type Call<'a, const D: usize> = &'a (dyn Fn(&dyn Ops) -> Result<Vec<Tensor<D>>> + Sync);
 
 /// Times a call, and compares what it returns with what tensor operations do.
-pub(super) fn one<const D: usize>(bench: &mut Bench, case: Case, call: Call<'_, D>) -> Result<()> {
+pub(crate) fn one<const D: usize>(bench: &mut Bench, case: Case, call: Call<'_, D>) -> Result<()> {
     if !bench.wants(case.row) {
         return Ok(());
     }

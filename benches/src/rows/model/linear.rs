@@ -85,7 +85,7 @@ fn sizes(of: Dimensions) -> [[usize; 2]; 5] {
     [[hidden, all], [queries, hidden], [hidden, 2 * inner], [inner, hidden], [hidden, vocabulary]]
 }
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     if !ROWS.iter().flat_map(|(_, names)| *names).any(|row| bench.wants(row)) {
         return Ok(());
     }

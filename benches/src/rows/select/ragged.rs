@@ -5,12 +5,14 @@ use anyhow::Result;
 use briquette::ops::{EmaInput, PackInput, PadInput, Tail};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use super::tokens::one;
-use crate::bench::{Bench, Case};
+use crate::{
+    bench::{Bench, Case},
+    rows::cluster::tokens::one,
+};
 
 const HEAD_DIM: usize = 128;
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let rows = ["lay-out/step", "pack/step", "ema-weights/step"];
     if !rows.iter().any(|row| bench.wants(row)) {
         return Ok(());

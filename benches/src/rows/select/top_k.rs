@@ -11,7 +11,7 @@ use crate::{
 
 const ROWS: usize = 8;
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let long = bench.size(32_768, 512);
     let longest = bench.size(1 << 20, 1024);
     for (row, entries, keep) in

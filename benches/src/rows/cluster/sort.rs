@@ -13,7 +13,7 @@ use crate::{
 const SIZES: [(&str, usize, usize, usize); 2] =
     [("group/1024", 128, 1024, 256), ("group/16384", 8, 16_384, 4096)];
 
-pub(super) fn run(bench: &mut Bench) -> Result<()> {
+pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     for (row, heads, columns, classes) in SIZES {
         if bench.wants(row) {
             let heads = bench.size(heads, 3);

@@ -1,0 +1,3 @@
+//! The model around a cache.
+
+pub(super) mod linear;

@@ -1,0 +1,11 @@
+//! The model around a cache: products with weights, and the norms and gates between them.
+
+mod gated;
+mod linear;
+mod ops;
+mod rms_norm;
+
+pub use gated::{Activation, GatedInput, gated};
+pub use linear::LinearInput;
+pub use ops::ModelOps;
+pub use rms_norm::{RmsNormInput, RmsNormOutput, rms_norm};

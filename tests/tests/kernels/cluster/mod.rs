@@ -1,0 +1,5 @@
+//! Clusters: entries that several tokens share (EMS).
+
+mod reorder;
+mod scores;
+mod sort;

@@ -1,0 +1,4 @@
+//! The model around a cache: products with weights, norms and gates.
+
+mod linear;
+mod rms_norm_gated;

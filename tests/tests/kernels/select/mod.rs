@@ -1,0 +1,5 @@
+//! Selection of entries, and their move into less room.
+
+mod compact;
+mod ragged;
+mod top_k;
