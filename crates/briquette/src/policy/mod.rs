@@ -2,22 +2,20 @@
 //!
 //! A paper's name is a named composition and nothing more; [`methods`] is the table of them.
 
+mod budget;
+mod builder;
 mod check;
-mod composition;
 mod file;
-mod keys;
 mod methods;
-mod passes;
-mod positions;
-mod resolve;
+#[allow(clippy::module_inception)]
+mod policy;
+mod position_mode;
 mod schedule;
-mod setters;
 mod sparse_prefill;
-mod statistics;
 
-pub use composition::Policy;
 pub use methods::{MethodInfo, methods};
-pub use positions::PositionMode;
+pub use policy::Policy;
+pub use position_mode::PositionMode;
 pub use schedule::{AppendOnly, PrefillCompression, Schedule};
 pub use sparse_prefill::SparsePrefill;
 

@@ -1,0 +1,43 @@
+//! Named methods that are two papers' in one.
+
+use super::profiled::COMPRESSKV_LAYERS;
+use crate::{
+    HeadScoreKind,
+    allocate::{HeadAdaptive, HeadProfile},
+    budget::Budget,
+    policy::Policy,
+    score::{ExpectedAttention, HeadMean, Pool, WindowAttention},
+};
+
+impl Policy {
+    /// CompressKV's tokens and layer budgets, which each layer's heads share by AdaKV's comparison of their own scores
+    /// (AdaCompressKV of CompressKV's appendix D).
+    pub fn compresskv_adakv(budget: Budget) -> Self {
+        let by = WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
+        Self::compresskv(budget).with_name("compresskv-adakv").with_allocate(HeadAdaptive {
+            by: Some(by),
+            layers: Some(COMPRESSKV_LAYERS),
+            ..HeadAdaptive::default()
+        })
+    }
+
+    /// CompressKV's tokens under HeadKV's head budgets.
+    pub fn compresskv_headkv(budget: Budget) -> Self {
+        Self::compresskv(budget)
+            .with_name("compresskv-headkv")
+            .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
+    }
+
+    /// KeyDiff's tokens under AdaKV's head budgets.
+    pub fn keydiff_adakv(budget: Budget) -> Self {
+        Self::keydiff(budget).with_name("keydiff-adakv").with_allocate(HeadAdaptive::default())
+    }
+
+    /// Expected Attention with ε = 0.01 under AdaKV's head budgets.
+    pub fn expected_attention_adakv(budget: Budget) -> Self {
+        Self::expected_attention(budget)
+            .with_name("expected-attention-adakv")
+            .with_score(ExpectedAttention { future: 512, epsilon: 0.01 })
+            .with_allocate(HeadAdaptive::default())
+    }
+}

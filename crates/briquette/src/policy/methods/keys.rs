@@ -1,0 +1,63 @@
+//! Named methods that look at keys and values and at no attention: what they keep does not hang on
+//! who asks last.
+
+use crate::{
+    budget::{Budget, Recent},
+    policy::{Policy, PositionMode, Schedule},
+    score::{
+        Capacity, ChunkAttention, Compactor, Cur, KeyDifference, KeyNorm, LagRelative, Leverage,
+        Pool,
+    },
+};
+
+impl Policy {
+    /// Knorm (Devoto et al., 2024): the tokens with the shortest keys.
+    pub fn knorm(budget: Budget) -> Self {
+        Self::custom("knorm", budget, KeyNorm {}).with_schedule(Schedule::prefill_only())
+    }
+
+    /// KeyDiff (Park et al., 2025): the tokens whose keys are least like the mean key; every 128 decoded tokens too.
+    pub fn keydiff(budget: Budget) -> Self {
+        Self::custom("keydiff", budget, KeyDifference {}).with_schedule(Schedule::always(128))
+    }
+
+    /// LagKV (Liang et al., 2025): the first 4 tokens, and in partitions of 128 those whose channels differ most once scaled
+    /// by the partition that follows; every 128 decoded tokens too.
+    pub fn lagkv(budget: Budget) -> Self {
+        Self::custom("lagkv", budget, LagRelative { lag: 128 })
+            .with_sinks(4)
+            .with_schedule(Schedule::always(128))
+    }
+
+    /// CurDKV (Sengupta et al., 2025): the first 4 tokens, and those whose key and value are long among 16 neighbours.
+    pub fn cur(budget: Budget) -> Self {
+        Self::custom("cur", budget, Cur { window: 16 })
+            .with_sinks(4)
+            .with_schedule(Schedule::prefill_only())
+    }
+
+    /// Compactor's leverage alone (Chari and Van Durme, 2025): the first 8 tokens, the last 4, and the keys that stand out of
+    /// the space of the others.
+    pub fn leverage(budget: Budget) -> Self {
+        Self::compactor(budget).with_name("leverage").with_score(Leverage::default())
+    }
+
+    /// Compactor (Chari and Van Durme, 2025): leverage and non-causal attention together.
+    pub fn compactor(budget: Budget) -> Self {
+        let attention = ChunkAttention { chunk: 256, pool: Some(Pool::avg(3)) };
+        let score = Compactor { leverage: Leverage::default(), attention, blend: None };
+        Self::custom("compactor", budget, score)
+            .with_sinks(8)
+            .with_recent(Recent::Tokens(4))
+            .with_positions(PositionMode::Deferred)
+            .with_schedule(Schedule::prefill_only())
+    }
+
+    /// CapKV (2026): the first 4 tokens, and those whose values no others say, weighed by how their keys point to the mean
+    /// query.
+    pub fn capkv(budget: Budget) -> Self {
+        Self::custom("capkv", budget, Capacity { tau: 5.0, future: 512 })
+            .with_sinks(4)
+            .with_schedule(Schedule::prefill_only())
+    }
+}

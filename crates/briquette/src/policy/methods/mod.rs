@@ -1,0 +1,12 @@
+//! The named methods, each a composition of stages: a table of them, and a file a family.
+
+mod attention;
+mod combinations;
+mod keys;
+mod merging;
+mod other;
+mod profiled;
+mod table;
+mod two_pass;
+
+pub use table::{MethodInfo, methods};

@@ -1,0 +1,52 @@
+//! Named methods that go by position or by chance, and those that keep everything.
+
+use crate::{
+    budget::Budget,
+    policy::{Policy, PositionMode, PrefillCompression, Schedule},
+    score::{Random, Recency},
+    store::Quantized,
+};
+
+impl Policy {
+    /// Keeps everything.
+    pub fn full() -> Self {
+        let mut policy = Self::local_window(Budget::Ratio(1.0)).with_name("full");
+        policy.budget = None;
+        policy.schedule = Schedule::never();
+        policy
+    }
+
+    /// Local window: the last tokens of the budget.
+    pub fn local_window(budget: Budget) -> Self {
+        Self::custom("local-window", budget, Recency {})
+    }
+
+    /// StreamingLLM (Xiao et al., 2023): the first 4 tokens and the last ones; positions are re-counted inside
+    /// the cache (section 3.2). A prompt that comes in chunks is compressed after each of them, so that it may be longer
+    /// than the model's context.
+    pub fn streaming_llm(budget: Budget) -> Self {
+        Self::local_window(budget)
+            .with_name("streaming-llm")
+            .with_sinks(4)
+            .with_positions(PositionMode::InCache)
+            .with_schedule(Schedule {
+                prefill: PrefillCompression::EveryChunk,
+                ..Schedule::always(1)
+            })
+    }
+
+    /// Random tokens, the same for the same seed (0 here).
+    pub fn random(budget: Budget) -> Self {
+        Self::custom("random", budget, Random { seed: 0 }).with_schedule(Schedule::prefill_only())
+    }
+
+    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (1, 2, 4 or 8), the last 128 tokens in full precision.
+    pub fn kivi(bits: u8) -> Self {
+        Self::full().with_name("kivi").with_kivi(bits)
+    }
+
+    /// Quantizes what is kept as KIVI does.
+    pub fn with_kivi(self, bits: u8) -> Self {
+        self.with_store(Quantized::kivi(bits))
+    }
+}

@@ -1,0 +1,60 @@
+//! Named methods that read a profile of the model: what is known of its heads, layers and queries
+//! ahead of time.
+
+use crate::{
+    HeadScoreKind,
+    allocate::{ErrorAware, HeadProfile, StreamingHeads},
+    budget::{Budget, Recent},
+    policy::{Policy, Schedule},
+    score::{
+        HeadMean, Pool, QueryDirection, Recency, RetrievalHeads, Trigonometric, WindowAttention,
+    },
+};
+
+/// Bounds of CompressKV's layer budgets (appendix C.1).
+pub(super) const COMPRESSKV_LAYERS: ErrorAware = ErrorAware { least: 32, most: 3.0 };
+
+impl Policy {
+    /// HeadKV (Fu et al., 2024): SnapKV, with budgets that go to the heads that retrieve, by the model's
+    /// [profile](Self::with_profile).
+    pub fn headkv(budget: Budget) -> Self {
+        Self::snapkv(budget)
+            .with_name("headkv")
+            .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
+    }
+
+    /// CompressKV: the attention of the last 8 queries of the layer's 4 semantic retrieval heads, mean-pooled over 5
+    /// tokens, one set a layer; budgets by how much each layer suffers from a small cache. Both from the model's
+    /// [profile](Self::with_profile).
+    pub fn compresskv(budget: Budget) -> Self {
+        let heads = HeadMean::Retrieval(RetrievalHeads::top(4));
+        Self::snapkv(budget)
+            .with_name("compresskv")
+            .with_score(WindowAttention { window: 8, pool: Some(Pool::avg(5)), heads })
+            .with_recent(Recent::Tokens(8))
+            .with_allocate(COMPRESSKV_LAYERS)
+    }
+
+    /// Q-Filter (Godey et al., 2025): the tokens whose keys point furthest along the direction that the queries of their head
+    /// share, by the model's [profile](Self::with_profile).
+    pub fn q_filter(budget: Budget) -> Self {
+        Self::custom("q-filter", budget, QueryDirection {}).with_schedule(Schedule::prefill_only())
+    }
+
+    /// TriAttention (Mao et al., 2026): a sixteenth of the budget for the last tokens (128 of 2,048), the rest for those that the
+    /// mean query will attend to, by the model's [profile](Self::with_profile); every 128 decoded tokens too.
+    pub fn triattention(budget: Budget) -> Self {
+        Self::custom("triattention", budget, Trigonometric::default())
+            .with_recent(Recent::Share(0.0625))
+            .with_schedule(Schedule::always(128))
+    }
+
+    /// DuoAttention (Xiao et al., 2024) with heads ranked on the fly: everything in as many heads as the budget allows, 16
+    /// first and 48 last tokens in the others, by the model's [profile](Self::with_profile).
+    pub fn duoattention(budget: Budget) -> Self {
+        Self::custom("duoattention", budget, Recency {})
+            .with_sinks(16)
+            .with_allocate(StreamingHeads { tokens: 64 })
+            .with_schedule(Schedule::prefill_only())
+    }
+}

@@ -1,0 +1,54 @@
+use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    score::{Observes, Scorer},
+};
+
+/// The attention weight a token receives from the last `window` queries, those of the question, each times how many tokens stand
+/// before it: FINCH (Corallo and Papotti, 2024, [arXiv 2408.00167](https://arxiv.org/abs/2408.00167)).
+///
+/// A query that sees more tokens gives each of them less; the factor makes up for it. Nothing is pooled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuestionAttention {
+    /// Tokens of the question.
+    pub window: usize,
+}
+
+impl Scorer for QuestionAttention {
+    fn name(&self) -> &str {
+        "question-attention"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}", self.name(), self.window)
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::window(self.window)
+    }
+
+    fn check(&self) -> Result<()> {
+        check::window("score.window", self.window)
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let (weights, own) = view.last_queries(self.window, self.name())?;
+        let [batch, query_heads, queries, _] = weights.dims();
+        let group = query_heads / view.shape.kv_heads;
+        let mut factors = vec![0.0_f32; batch * query_heads * queries];
+        for (index, factors) in factors.chunks_mut(queries).enumerate() {
+            let own = own[index / query_heads];
+            // The queries' own tokens are the last that are held.
+            let before = view.held[index / group].saturating_sub(own);
+            for (query, factor) in factors.iter_mut().rev().take(own).rev().enumerate() {
+                *factor = (before + query) as f32 / own as f32;
+            }
+        }
+        let data = TensorData::new(factors, [batch, query_heads, queries, 1]);
+        let factors = Tensor::<4>::from_data(data, (&weights.device(), DType::F32));
+        Ok(view.group_mean((weights * factors).sum_dim(2).squeeze_dim(2)))
+    }
+}

@@ -1,0 +1,107 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    ops::GlobalLocalInput,
+    ops::Track,
+    score::{Observes, Pool, Scorer},
+    spec::is_default,
+};
+
+/// The attention weight a token has received from all queries, scaled to the level of what it received from the
+/// last ones, or the latter if it is more; pooled along the tokens: the Global-Local score of EMS (Li et al., 2024,
+/// Eq. 2).
+///
+/// With `s_Glo` the sums over all queries and `s_Loc` those over a window, s = max(s_Glo · (Σ `s_Loc` / N) / (Σ `s_Glo` /
+/// N), `s_Loc`), sums over the context: the factor is w / N when a whole prompt has arrived. The window is the last
+/// `window` queries of a prompt, and `window` to 2 · `window` − 1 queries in decoding.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct GlobalLocal {
+    /// Queries of the window, `L_win`.
+    pub window: usize,
+    /// Pooling, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Pool>,
+    /// Whose attention counts (Table 4).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub from: ScoreFrom,
+    /// Whether the scores of the last `window` tokens, which are kept whatever they are, enter the pooling of the
+    /// tokens before them; else zeros stand in their place, as in SnapKV.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pool_window: bool,
+}
+
+/// Whose attention a [`GlobalLocal`] score is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScoreFrom {
+    /// The larger of both: `s_Glo-Loc`.
+    #[default]
+    Both,
+    /// All queries: `s_Glo`.
+    All,
+    /// The queries of the window: `s_Loc`.
+    Window,
+}
+
+impl Default for GlobalLocal {
+    /// The paper's for language modelling: a window of 32, mean-pooled over 7 tokens.
+    fn default() -> Self {
+        Self {
+            window: 32,
+            pool: Some(Pool::avg(7)),
+            from: ScoreFrom::default(),
+            pool_window: false,
+        }
+    }
+}
+
+impl Scorer for GlobalLocal {
+    fn name(&self) -> &str {
+        "global-local"
+    }
+
+    fn summary(&self) -> String {
+        let from = match self.from {
+            ScoreFrom::Both => "",
+            ScoreFrom::All => ", all queries",
+            ScoreFrom::Window => ", the window",
+        };
+        format!("{} {}{}{from}", self.name(), self.window, Pool::summary(self.pool))
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::local(self.window)
+    }
+
+    fn check(&self) -> Result<()> {
+        check::window("score.window", self.window)?;
+        check::pool(self.pool)
+    }
+
+    fn steps_alike(&self) -> bool {
+        true
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let track = |track| view.track(track, self.name());
+        let (sums, past) = (track(Track::Sums)?, track(Track::LocalPast)?);
+        let current = track(Track::LocalCurrent)?;
+        // Where both are the same the factor is one, and so is the larger of the two.
+        let (sums, past, current) = match self.from {
+            ScoreFrom::Both => (sums, past, current),
+            ScoreFrom::All => (sums.clone(), sums, current.zeros_like()),
+            ScoreFrom::Window => (past.clone() + current.clone(), past, current),
+        };
+        Ok(view.ops.global_local(GlobalLocalInput {
+            sums,
+            past,
+            current,
+            kv_heads: view.shape.kv_heads,
+            window: if self.pool_window { 0 } else { self.window },
+            pool: self.pool,
+        })?)
+    }
+}

@@ -1,0 +1,87 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    ops::outside_window,
+    score::{Observes, Pool, RetrievalHeads, Scorer, Wanted},
+};
+
+/// The attention weight a token receives from the last `window` queries, pooled along the tokens.
+///
+/// SnapKV (Li et al., 2024, section 4) with a window of 32 and one set of tokens a kv head; TOVA (Oren et
+/// al., 2024) with a window of one query and one set a layer; CompressKV with a window of 8 and the layer's
+/// retrieval heads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WindowAttention {
+    /// Queries observed. Entries of the last so many tokens stay out of the pooling.
+    pub window: usize,
+    /// Pooling, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Pool>,
+    /// Which query heads a score is the mean of.
+    #[serde(default)]
+    pub heads: HeadMean,
+}
+
+/// Which query heads share one score.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeadMean {
+    /// Those that share a kv head.
+    #[default]
+    Group,
+    /// All of the layer.
+    Layer,
+    /// Those of the layer that retrieve, by the model's profile.
+    Retrieval(RetrievalHeads),
+}
+
+impl Scorer for WindowAttention {
+    fn name(&self) -> &str {
+        "window-attention"
+    }
+
+    fn summary(&self) -> String {
+        let heads = match self.heads {
+            HeadMean::Group => String::new(),
+            HeadMean::Layer => ", one set a layer".to_owned(),
+            HeadMean::Retrieval(heads) => format!(", {}", heads.summary()),
+        };
+        format!("{} {}{}{heads}", self.name(), self.window, Pool::summary(self.pool))
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::window(self.window)
+    }
+
+    fn check(&self) -> Result<()> {
+        check::window("score.window", self.window)?;
+        if let HeadMean::Retrieval(heads) = &self.heads {
+            heads.check()?;
+        }
+        check::pool(self.pool)
+    }
+
+    fn reads_profile(&self) -> bool {
+        matches!(self.heads, HeadMean::Retrieval(_))
+    }
+
+    fn steps_alike(&self) -> bool {
+        true
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let scores = view.moments(self.window, Wanted::default(), self.name())?.own_mean();
+        let scores = match self.pool {
+            None => scores,
+            Some(pool) => pool.apply(outside_window(scores, self.window)),
+        };
+        match self.heads {
+            HeadMean::Group => Ok(view.group_mean(scores)),
+            HeadMean::Layer => Ok(view.layer_mean(scores)),
+            HeadMean::Retrieval(heads) => heads.mean(scores, view),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    ops::outside_window,
+    score::{Observes, Pool, Scorer, Wanted},
+};
+
+/// The mean of the attention weight a token receives from the last `window` queries, plus `gamma` times its
+/// variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WindowVariance {
+    /// Queries observed. Entries of the last so many tokens stay out of the pooling.
+    pub window: usize,
+    /// What the variance is multiplied by.
+    pub gamma: f64,
+    /// Pooling, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Pool>,
+}
+
+impl Scorer for WindowVariance {
+    fn name(&self) -> &str {
+        "window-variance"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}, γ {}{}", self.name(), self.window, self.gamma, Pool::summary(self.pool))
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::window(self.window)
+    }
+
+    fn check(&self) -> Result<()> {
+        check::window("score.window", self.window)?;
+        if !(self.gamma.is_finite() && self.gamma >= 0.0) {
+            return check::refuse("score.gamma", self.gamma, "0 or more");
+        }
+        check::pool(self.pool)
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let wanted = Wanted { variance: true, ..Wanted::default() };
+        let moments = view.moments(self.window, wanted, self.name())?;
+        let scores = match moments.variance() {
+            Some(variance) => moments.own_mean() + variance * self.gamma,
+            None => moments.own_mean(),
+        };
+        let scores = match self.pool {
+            None => scores,
+            Some(pool) => pool.apply(outside_window(scores, self.window)),
+        };
+        Ok(view.group_mean(scores))
+    }
+}

@@ -1,0 +1,73 @@
+use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    ops::{precise_product, unit},
+    score::{
+        Observes, Scorer,
+        support::{FromFirst, inverse, scored},
+    },
+};
+
+/// How much of the information that the next queries look for is in a token's value and in no other: CapKV
+/// ([arXiv 2604.25975](https://arxiv.org/abs/2604.25975)).
+///
+/// s = w · vᵀA⁻¹v with A = I + Σ w v vᵀ over the entries of a head; w = exp(τ cos(k, μ) − max), and μ the mean query since the
+/// last compression, turned by the mean rotation of the next positions; sinks are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capacity {
+    /// How sharply keys are weighed by their cosine with the mean query: τ.
+    pub tau: f64,
+    /// How many of the next positions.
+    pub future: usize,
+}
+
+impl Scorer for Capacity {
+    fn name(&self) -> &str {
+        "capacity"
+    }
+
+    fn summary(&self) -> String {
+        format!("{}, τ {}", self.name(), self.tau)
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::queries().and(Observes::ahead())
+    }
+
+    fn check(&self) -> Result<()> {
+        check::window("score.future", self.future)?;
+        check::positive("score.tau", self.tau)
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        // Added to each weight in A, as in the published code.
+        const EPSILON: f64 = 1e-6;
+        let (mean, _) = view.queries(self.name())?.moments(view.protect.sinks);
+        let mean = unit(precise_product(mean, view.mean_rotation(self.future, self.name())?));
+        let keys = unit(view.encoded_keys(self.name())?);
+        let values = view.values()?.cast(DType::F32);
+        let [batch, heads, columns, channels] = keys.dims();
+        let group = view.shape.group();
+        let scored = scored(view, &FromFirst::of(view)).unsqueeze_dim::<4>(3);
+        let mask = scored.clone().float().cast(DType::F32);
+        let one = Tensor::<2>::eye(channels, &keys.device()).cast(DType::F32).unsqueeze::<4>();
+
+        let mean = mean.reshape([batch, heads, group, channels]);
+        let mut sum = Tensor::zeros([batch, heads, columns], (&keys.device(), DType::F32));
+        for member in 0..group {
+            let mean = mean.clone().narrow(2, member, 1).swap_dims(2, 3);
+            let powers = precise_product(keys.clone(), mean).clamp(-1.0, 1.0) * self.tau;
+            let powers = powers.mask_fill(scored.clone().bool_not(), -1e30);
+            let weights = (powers.clone() - powers.max_dim(2)).exp() * mask.clone();
+            let scaled = values.clone() * ((weights.clone() + EPSILON) * mask.clone());
+            let capacity = precise_product(scaled.swap_dims(2, 3), values.clone()) + one.clone();
+            let inverse = inverse(capacity, self.name())?;
+            let leverage = (precise_product(values.clone(), inverse) * values.clone()).sum_dim(3);
+            sum = sum + (weights * leverage).squeeze_dim::<3>(3);
+        }
+        Ok(sum / group as f64)
+    }
+}

@@ -1,0 +1,48 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    ops::norm,
+    score::{Scorer, support::FromFirst},
+};
+
+/// The squared length of a token's key and of its value, each as a share of that of its neighbours, multiplied: the
+/// leverage scores of a CUR decomposition, approximated (CurDKV; Sengupta et al., 2025,
+/// [arXiv 2509.15038](https://arxiv.org/abs/2509.15038)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cur {
+    /// Neighbours: the entries of a head are taken in groups of so many, from the first on.
+    pub window: usize,
+}
+
+impl Scorer for Cur {
+    fn name(&self) -> &str {
+        "cur"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}", self.name(), self.window)
+    }
+
+    fn check(&self) -> Result<()> {
+        check::window("score.window", self.window)
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let entries = FromFirst::of(view);
+        let width = view.positions().dims()[2].next_multiple_of(self.window);
+        let there = entries.there(view, 0, width).unsqueeze_dim::<4>(3);
+        let share = |x: Tensor<4>| {
+            let squares = norm(x).square();
+            let squares = entries.rows(squares, 0, width).mask_fill(there.clone().bool_not(), 0.0);
+            let [batch, heads, ..] = squares.dims();
+            let groups = squares.reshape([batch, heads, width / self.window, self.window]);
+            let sums = groups.clone().sum_dim(3).clamp_min(f32::MIN_POSITIVE);
+            (groups / sums).reshape([batch, heads, width])
+        };
+        let scores = share(view.keys()?) * share(view.values()?);
+        Ok(entries.at_columns(scores, 0))
+    }
+}

@@ -1,0 +1,27 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result,
+    ops::{precise_product, unit},
+    score::{Scorer, support::at_entries},
+};
+
+/// How little a key is like the others of its head: −cos(k, a), a the mean of all keys at unit length. KeyDiff (Park et al.,
+/// 2025, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyDifference {}
+
+impl Scorer for KeyDifference {
+    fn name(&self) -> &str {
+        "key-difference"
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let keys = at_entries(view, unit(view.keys()?));
+        // A cosine does not mind whether it is that of the mean or of the sum.
+        let anchor = unit(keys.clone().sum_dim(2));
+        Ok(precise_product(keys, anchor.swap_dims(2, 3)).neg().squeeze_dim::<3>(3))
+    }
+}

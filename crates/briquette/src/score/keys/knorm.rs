@@ -1,0 +1,20 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{LayerView, Result, ops::norm, score::Scorer};
+
+/// The length of a key, negated: short keys are kept (Devoto et al., 2024,
+/// [arXiv 2406.11430](https://arxiv.org/abs/2406.11430)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyNorm {}
+
+impl Scorer for KeyNorm {
+    fn name(&self) -> &str {
+        "key-norm"
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        Ok(norm(view.keys()?).neg().squeeze_dim::<3>(3))
+    }
+}

@@ -1,0 +1,110 @@
+use burn::tensor::{DType, Tensor, activation::softmax};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    ops::counted,
+    score::{
+        Scorer,
+        support::{FromFirst, per_head},
+    },
+};
+
+/// How much the channels of a token differ once they are scaled by the range they have in the tokens that follow: LagKV
+/// (Liang et al., 2025, [arXiv 2504.04704](https://arxiv.org/abs/2504.04704)).
+///
+/// Behind the sinks the entries of a head are partitioned. Each channel of a token is scaled by its minimum and maximum in
+/// the next partition; the deviation over the channels goes through a softmax over the partition, the mean of keys and
+/// values is taken, and a token's score is its rank in its partition over the partition's size. What has no whole partition
+/// behind it, and the sinks, score 1, more than any rank. With fewer than two partitions a later token scores higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LagRelative {
+    /// Tokens of a partition.
+    pub lag: usize,
+}
+
+impl Scorer for LagRelative {
+    fn name(&self) -> &str {
+        "lag-relative"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}", self.name(), self.lag)
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.lag {
+            0 | 1 => check::refuse("score.lag", self.lag, "at least 2"),
+            lag => check::window("score.lag", lag),
+        }
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let (sinks, lag) = (view.protect.sinks, self.lag);
+        let dims = view.positions().dims();
+        let entries = FromFirst::of(view);
+        let behind = |held: &usize| held.saturating_sub(sinks);
+        // Entries of a head that a partition follows.
+        let scored = |held: &usize| (behind(held) / lag).saturating_sub(1) * lag;
+        let of_heads = |numbers: &dyn Fn(&usize) -> usize| {
+            per_head(dims, view.held.iter().map(numbers), view).expand(dims)
+        };
+
+        let number = entries.numbers() - sinks as i64;
+        let most = of_heads(&|held| behind(held).max(1)).float().cast(DType::F32);
+        let late = number.clone().float().cast(DType::F32) / most;
+        let late = late.mask_fill(number.clone().lower_scalar(0), 1.0);
+        let widest = view.held.iter().map(scored).max().unwrap_or(0);
+        if widest == 0 {
+            return Ok(late);
+        }
+        let spread = |x: Tensor<4>| spread(entries.rows(x, sinks, widest + lag), lag);
+        let scores = (spread(view.keys()?) + spread(view.values()?)) / 2.0;
+        let ranks = entries.at_columns(ranks(scores) / lag as f64, sinks);
+        let in_partition = number.clone().lower(of_heads(&scored));
+        let in_partition = in_partition.bool_and(number.greater_equal_scalar(0));
+        let ranked = ranks.ones_like().mask_where(in_partition, ranks);
+        let too_few = of_heads(&scored).equal_scalar(0);
+        Ok(ranked.mask_where(too_few, late))
+    }
+}
+
+/// The softmax over each partition but the last of how much a token's channels deviate from each other, scaled by their
+/// range in the next partition: `[batch, heads, tokens, channels]` becomes `[batch, heads, partitions, lag]`.
+fn spread(x: Tensor<4>, lag: usize) -> Tensor<4> {
+    let [batch, heads, tokens, channels] = x.dims();
+    let partitions = tokens / lag - 1;
+    let x = x.cast(DType::F32);
+    let part = |from: usize| {
+        x.clone().narrow(2, from, partitions * lag).reshape([
+            batch * heads,
+            partitions,
+            lag,
+            channels,
+        ])
+    };
+    let next = part(lag);
+    let (least, most) = (next.clone().min_dim(2), next.max_dim(2));
+    let range = most - least.clone();
+    let range = range.clone().mask_fill(range.equal_scalar(0.0), 1.0);
+    let scaled = (part(0) - least) / range;
+    let mean = scaled.clone().mean_dim(3);
+    let variance = (scaled - mean).square().sum_dim(3) / channels.saturating_sub(1).max(1) as f64;
+    softmax(variance.sqrt().reshape([batch, heads, partitions, lag]), 3)
+}
+
+/// The rank of each score in its partition, 0 the lowest, of equal ones the first:
+/// `[batch, heads, partitions, lag]` becomes `[batch, heads, partitions · lag]`.
+fn ranks(scores: Tensor<4>) -> Tensor<3> {
+    let [batch, heads, partitions, lag] = scores.dims();
+    let rows = batch * heads * partitions;
+    let scores = scores.reshape([rows, lag, 1]);
+    let dims = [rows, lag, lag];
+    let other = scores.clone().swap_dims(1, 2).expand(dims);
+    let own = scores.expand(dims);
+    let place = counted(dims, &own.device());
+    let before = place.clone().lower(place.swap_dims(1, 2));
+    let below = other.clone().lower(own.clone()).bool_or(other.equal(own).bool_and(before));
+    below.float().cast(DType::F32).sum_dim(2).reshape([batch, heads, partitions * lag])
+}

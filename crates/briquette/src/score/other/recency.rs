@@ -1,0 +1,24 @@
+use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::{LayerView, Result, score::Scorer};
+
+/// The later a token was written, the higher its score. With sinks protected this is StreamingLLM (Xiao et
+/// al., 2023), without them a local window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recency {}
+
+impl Scorer for Recency {
+    fn name(&self) -> &str {
+        "recency"
+    }
+
+    fn steps_alike(&self) -> bool {
+        true
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        Ok(view.positions().clone().float().cast(DType::F32))
+    }
+}

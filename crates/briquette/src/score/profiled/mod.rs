@@ -1,0 +1,10 @@
+//! Scores by a profile that was measured of the model ahead of time.
+
+mod q_filter;
+mod retrieval_heads;
+mod table;
+mod triattention;
+
+pub use q_filter::QueryDirection;
+pub use retrieval_heads::{Pick, RetrievalHeads};
+pub use triattention::Trigonometric;

@@ -1,0 +1,32 @@
+use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::table::table;
+use crate::{LayerView, Result, score::Scorer};
+
+/// How far a key points along the direction that the queries of its head share: k · u. Q-Filter (Godey et al., 2025,
+/// [arXiv 2503.02812](https://arxiv.org/abs/2503.02812)).
+///
+/// u is the first right singular vector of the queries, by the model's [profile](crate::QueryStatistics::directions), turned so
+/// that queries point along it: the score is what a query gives a key on average, up to a positive factor. Published filters point the
+/// other way, and code that reads them scores by −k · u.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueryDirection {}
+
+impl Scorer for QueryDirection {
+    fn name(&self) -> &str {
+        "query-direction"
+    }
+
+    fn reads_profile(&self) -> bool {
+        true
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        let statistics = view.query_statistics(self.name())?;
+        let keys = view.encoded_keys(self.name())?.cast(DType::F32);
+        let direction = table(&statistics.directions, view.layer, &keys.device());
+        Ok((keys * direction).sum_dim(3).squeeze_dim(3))
+    }
+}

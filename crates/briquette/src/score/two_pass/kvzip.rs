@@ -1,0 +1,56 @@
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    LayerView, Result, check,
+    score::{Observes, Repeat, Scorer},
+};
+
+/// The most attention a token receives while the model repeats the prompt, over all queries and the query heads that share
+/// its kv head: KVzip (Kim et al., 2025, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)).
+///
+/// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReconstructionAttention {
+    /// Tokens repeated at a time.
+    pub tokens: usize,
+    /// Whether a weight is divided by the length of the hidden state that asks and multiplied by ‖W_O v‖: KVzip+. It reads the
+    /// model's [output projections](crate::CacheConfig::with_output_weights).
+    #[serde(default)]
+    pub normalize: bool,
+}
+
+impl Default for ReconstructionAttention {
+    /// KVzip's: 2,048 tokens at a time, weights as they are.
+    fn default() -> Self {
+        Self { tokens: 2048, normalize: false }
+    }
+}
+
+impl Scorer for ReconstructionAttention {
+    fn name(&self) -> &str {
+        "reconstruction-attention"
+    }
+
+    fn summary(&self) -> String {
+        let normalize = if self.normalize { ", normalized" } else { "" };
+        format!("{} {}{normalize}", self.name(), self.tokens)
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::repeat(Repeat { tokens: self.tokens, normalize: self.normalize, reread: false })
+    }
+
+    fn check(&self) -> Result<()> {
+        check::count("score.tokens", self.tokens)
+    }
+
+    fn reads_output_weights(&self) -> bool {
+        self.normalize
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        Ok(view.given(self.name())?.clone())
+    }
+}

@@ -1,0 +1,81 @@
+use std::sync::Arc;
+
+use burn::tensor::{DType, Tensor};
+
+use crate::{
+    LayerView, Result, check,
+    score::{Observes, Scorer, support::best},
+    view::reach,
+};
+
+/// The scores of another scorer for a part of the budget, and for the rest those scores times how far a token's value reaches
+/// behind the output projection: CriticalKV (Feng et al., 2025, [arXiv 2502.03805](https://arxiv.org/abs/2502.03805)).
+///
+/// s = (score + ε) · ‖W_O v‖₁, the mean over the query heads that share a kv head. It reads the model's
+/// [output projections](crate::CacheConfig::with_output_weights).
+#[derive(Clone, Debug)]
+pub struct Critical {
+    /// The share of the budget that goes to the highest scores as they are.
+    pub first: f64,
+    /// What is added to a score: ε.
+    pub epsilon: f64,
+    /// The scorer.
+    pub of: Arc<dyn Scorer>,
+}
+
+impl Critical {
+    /// With half of the budget for the scores of `scorer` as they are, and ε = 10⁻⁴.
+    pub fn of(scorer: impl Scorer) -> Self {
+        Self { first: 0.5, epsilon: 1e-4, of: Arc::new(scorer) }
+    }
+}
+
+impl Scorer for Critical {
+    fn name(&self) -> &str {
+        "critical"
+    }
+
+    fn summary(&self) -> String {
+        format!("{} {}%, {}", self.name(), self.first * 100.0, self.of.summary())
+    }
+
+    fn observes(&self) -> Observes {
+        self.of.observes()
+    }
+
+    fn check(&self) -> Result<()> {
+        check::share("score.first", self.first)?;
+        if !(self.epsilon.is_finite() && self.epsilon >= 0.0) {
+            return check::refuse("score.epsilon", self.epsilon, "at least 0");
+        }
+        self.of.check()
+    }
+
+    fn reads_profile(&self) -> bool {
+        self.of.reads_profile()
+    }
+
+    fn reads_output_weights(&self) -> bool {
+        true
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        // Above all products, and one number for all of them: each is kept.
+        const FIRST: f64 = 1e30;
+        let scores = self.of.score(view)?.cast(DType::F32);
+        let heads = view.shape.kv_heads;
+        let of_heads = |of_row: &dyn Fn(usize) -> usize| -> Vec<usize> {
+            view.budget
+                .iter()
+                .flat_map(|&budget| std::iter::repeat_n(of_row(budget), heads))
+                .collect()
+        };
+        let keep = of_heads(&|budget| (budget as f64 * self.first) as usize);
+        let recent = of_heads(&|budget| view.protect.recent_tokens(budget));
+        let first = best(view, &scores, &keep, view.protect.sinks, &recent)?;
+        let weight = view.output_weight(self.name())?;
+        let reach = reach(view.values()?, weight, view.shape, |x| x.abs().sum_dim(3));
+        let reach = reach.mean_dim(2).squeeze_dim::<3>(2);
+        Ok(((scores + self.epsilon) * reach).mask_fill(first.greater_elem(0.5), FIRST))
+    }
+}

@@ -1,0 +1,11 @@
+//! Scores made of those of another scorer.
+
+mod block_wise;
+mod chunkkv;
+mod criticalkv;
+mod entropy_gated;
+
+pub use block_wise::BlockWise;
+pub use chunkkv::WholeChunks;
+pub use criticalkv::Critical;
+pub use entropy_gated::EntropyGated;
