@@ -16,12 +16,11 @@ use briquette::{
         Redundancy, Rotate, Sigma, Threshold, ValueMerge,
     },
     score::{
-        AccumulatedAttention, BlockWise, Capacity, ChunkAttention, Compactor, Critical, Cur,
-        DropError, EntropyGated, ExpectedAttention, GlobalLocal, HeadMean, KeyDifference, KeyNorm,
-        LagRelative, Leverage, Normalize, Pick, Pool, QueryDirection, QuestionAttention, Random,
-        Recency, ReconstructionAttention, Redundancy as KeyRedundancy, RereadAttention,
-        RetrievalHeads, RobustAttention, ScoreFrom, Trigonometric, WholeChunks, WindowAttention,
-        WindowVariance,
+        AccumulatedAttention, BlockWise, CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv,
+        CurDkv, DropError, EntropyGated, ExpectedAttention, GlobalLocal, HeadMean, KeyDiff, Knorm,
+        LagKv, Leverage, Normalize, Pick, Pool, QFilter, QuestionAttention, RKv, Random, Recency,
+        ReconstructionAttention, RereadAttention, RetrievalHeads, RobustAttention, ScoreFrom,
+        TriAttention, WindowAttention, WindowVariance,
     },
 };
 
@@ -113,11 +112,11 @@ fn with_score(policy: Policy, score: Score) -> Policy {
             };
             policy.with_score(GlobalLocal { window, pool: smooth.map(pool), from, pool_window })
         }
-        Score::KeyNorm => policy.with_score(KeyNorm {}),
-        Score::KeyDifference => policy.with_score(KeyDifference {}),
+        Score::KeyNorm => policy.with_score(Knorm {}),
+        Score::KeyDifference => policy.with_score(KeyDiff {}),
         Score::Random { seed } => policy.with_score(Random { seed }),
-        Score::LagRelative { lag } => policy.with_score(LagRelative { lag }),
-        Score::Cur { window } => policy.with_score(Cur { window }),
+        Score::LagRelative { lag } => policy.with_score(LagKv { lag }),
+        Score::Cur { window } => policy.with_score(CurDkv { window }),
         Score::Leverage { ridge } => policy.with_score(leverage(ridge)),
         Score::Chunk { chunk, pool: smooth } => {
             policy.with_score(ChunkAttention { chunk, pool: smooth.map(pool) })
@@ -131,26 +130,24 @@ fn with_score(policy: Policy, score: Score) -> Policy {
             policy.with_score(ExpectedAttention { future, epsilon })
         }
         Score::Redundancy { window: of, lambda } => {
-            policy.with_score(KeyRedundancy { attention: window(of), lambda })
+            policy.with_score(RKv { attention: window(of), lambda })
         }
-        Score::Chunks { length, inner } => {
-            policy.with_score(WholeChunks { length, of: scorer(inner) })
-        }
+        Score::Chunks { length, inner } => policy.with_score(ChunkKv { length, of: scorer(inner) }),
         Score::Gated { length, few, inner } => {
             policy.with_score(EntropyGated { length, few, of: scorer(inner) })
         }
         Score::Critical { inner, first, epsilon } => {
-            policy.with_score(Critical { first, epsilon, of: scorer(inner) })
+            policy.with_score(CriticalKv { first, epsilon, of: scorer(inner) })
         }
-        Score::Capacity { future, tau } => policy.with_score(Capacity { tau, future }),
+        Score::Capacity { future, tau } => policy.with_score(CapKv { tau, future }),
         Score::Blocks { length, inner } => {
             policy.with_score(BlockWise { length, of: scorer(inner) })
         }
         Score::Drop { window, pool: smooth } => {
             policy.with_score(DropError { window, pool: smooth.map(pool) })
         }
-        Score::Direction => policy.with_score(QueryDirection {}),
-        Score::Trigonometric { future } => policy.with_score(Trigonometric { future }),
+        Score::Direction => policy.with_score(QFilter {}),
+        Score::Trigonometric { future } => policy.with_score(TriAttention { future }),
         Score::Question { window } => policy.with_score(QuestionAttention { window }),
         Score::Reread { tokens, layer_mean } => {
             policy.with_score(RereadAttention { tokens, layer_mean })
@@ -257,8 +254,8 @@ fn with_store(policy: Policy, store: Store) -> Policy {
 
 fn scorer(inner: Inner) -> Arc<dyn Scorer> {
     match inner {
-        Inner::KeyNorm => Arc::new(KeyNorm {}),
-        Inner::KeyDifference => Arc::new(KeyDifference {}),
+        Inner::KeyNorm => Arc::new(Knorm {}),
+        Inner::KeyDifference => Arc::new(KeyDiff {}),
         Inner::Window(of) => Arc::new(window(of)),
     }
 }

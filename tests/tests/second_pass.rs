@@ -5,7 +5,7 @@ use briquette::{
     allocate::{HeadAdaptive, Uniform},
     policy::PositionMode,
     position::{PositionEncoding, RotaryEmbedding, Rotated},
-    score::{Critical, ReconstructionAttention, RereadAttention},
+    score::{CriticalKv, ReconstructionAttention, RereadAttention},
 };
 use briquette_tests::{
     backends::{backends, host},
@@ -367,7 +367,7 @@ fn other_allocators_and_scorers_around_it() {
             assert_eq!(heads.iter().sum::<usize>(), 8, "{heads:?}");
         }
     }
-    let critical = Critical::of(ReconstructionAttention { tokens: PART, normalize: false });
+    let critical = CriticalKv::of(ReconstructionAttention { tokens: PART, normalize: false });
     let around = kvzip(false, budget).with_score(critical);
     let (mut cache, given) = drawn.play(around, &host());
     cache.compress_by(&given).unwrap();

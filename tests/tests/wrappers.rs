@@ -2,7 +2,7 @@
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Scorer,
-    score::{Critical, EntropyGated, KeyDifference, KeyNorm, WholeChunks},
+    score::{ChunkKv, CriticalKv, EntropyGated, KeyDiff, Knorm},
 };
 use briquette_tests::backends::host;
 use burn::tensor::Tensor;
@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 8 };
 
 fn critical() -> Policy {
-    let score = WholeChunks::of(3, Critical::of(KeyDifference {}));
+    let score = ChunkKv::of(3, CriticalKv::of(KeyDiff {}));
     Policy::knorm(Budget::Tokens(9)).with_score(score)
 }
 
@@ -37,15 +37,15 @@ fn output_projections_are_asked_for() {
 
 #[test]
 fn parameters_of_the_inner_scorer_are_checked() {
-    let inner = WholeChunks::of(0, KeyNorm {});
-    let policy = Policy::knorm(Budget::Tokens(9)).with_score(WholeChunks::of(3, inner));
+    let inner = ChunkKv::of(0, Knorm {});
+    let policy = Policy::knorm(Budget::Tokens(9)).with_score(ChunkKv::of(3, inner));
     assert!(policy.check().unwrap_err().to_string().contains("score.length"));
     for few in [0, 3] {
-        let gated = EntropyGated { length: 3, few, ..EntropyGated::of(KeyNorm {}) };
+        let gated = EntropyGated { length: 3, few, ..EntropyGated::of(Knorm {}) };
         let error = Policy::knorm(Budget::Tokens(9)).with_score(gated).check().unwrap_err();
         assert!(error.to_string().contains("score.few"), "{error}");
     }
-    let critical = Critical { first: 1.5, ..Critical::of(KeyNorm {}) };
+    let critical = CriticalKv { first: 1.5, ..CriticalKv::of(Knorm {}) };
     let policy = Policy::knorm(Budget::Tokens(9)).with_score(critical);
     assert!(policy.check().unwrap_err().to_string().contains("score.first"));
 }
@@ -54,7 +54,7 @@ fn parameters_of_the_inner_scorer_are_checked() {
 fn a_scorer_in_a_scorer_survives_the_file() {
     let text = critical().to_toml().unwrap();
     assert_eq!(Policy::from_toml(&text).unwrap().to_toml().unwrap(), text);
-    let gated = critical().with_score(EntropyGated::of(Critical::of(KeyDifference {})));
+    let gated = critical().with_score(EntropyGated::of(CriticalKv::of(KeyDiff {})));
     let gated = gated.to_toml().unwrap();
     assert!(gated.contains("few = 4"), "{gated}");
     assert_eq!(Policy::from_toml(&gated).unwrap().to_toml().unwrap(), gated);
@@ -70,9 +70,9 @@ fn a_scorer_in_a_scorer_survives_the_file() {
         }
 
         fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {
-            KeyNorm {}.score(view)
+            Knorm {}.score(view)
         }
     }
-    let policy = Policy::knorm(Budget::Tokens(9)).with_score(WholeChunks::of(3, Own));
+    let policy = Policy::knorm(Budget::Tokens(9)).with_score(ChunkKv::of(3, Own));
     assert!(matches!(policy.to_toml(), Err(Error::NotSerializable { .. })));
 }

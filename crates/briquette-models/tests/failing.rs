@@ -9,7 +9,7 @@ use std::sync::{
 
 use briquette::{
     Budget, LayerView, Policy, Schedule, Scorer,
-    score::{KeyNorm, Observes},
+    score::{Knorm, Observes},
 };
 use briquette_models::{Error, Model};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -28,14 +28,14 @@ impl Scorer for FailsInTheThird {
     }
 
     fn observes(&self) -> Observes {
-        KeyNorm {}.observes()
+        Knorm {}.observes()
     }
 
     fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {
         if view.layer == 2 && self.0.load(Ordering::Relaxed) {
             return Err(briquette::Error::Execution("told to".to_owned()));
         }
-        KeyNorm {}.score(view)
+        Knorm {}.score(view)
     }
 }
 

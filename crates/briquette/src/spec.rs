@@ -1,18 +1,19 @@
 //! The built-in stages of a kind, and their file form.
 
-/// Defines an enum of built-in stages: what a policy file says of a stage, `kind` and parameters. Stages `around` another of
+/// Defines an enum of built-in stages: what a policy file says of a stage, `kind` and parameters.
+/// A kind has the name of its type unless an attribute gives it another. Stages `around` another of
 /// the kind have a form of their own, which holds the spec of that one.
 macro_rules! built_in {
     (
-        $(#[$meta:meta])* $spec:ident: $stage:ident { $($kind:ident),* $(,)? }
-        $(around { $($wrapper:ident($form:ident)),* $(,)? })?
+        $(#[$meta:meta])* $spec:ident: $stage:ident { $($(#[$name:meta])* $kind:ident),* $(,)? }
+        $(around { $($(#[$outer_name:meta])* $wrapper:ident($form:ident)),* $(,)? })?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(tag = "kind", rename_all = "kebab-case")]
         pub(crate) enum $spec {
-            $($kind($kind),)*
-            $($($wrapper($form),)*)?
+            $($(#[$name])* $kind($kind),)*
+            $($($(#[$outer_name])* $wrapper($form),)*)?
         }
 
         impl $spec {

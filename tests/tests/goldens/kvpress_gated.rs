@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use briquette::{
     Budget, Policy, Scorer,
-    score::{EntropyGated, ExpectedAttention, KeyDifference, KeyNorm},
+    score::{EntropyGated, ExpectedAttention, KeyDiff, Knorm},
 };
 use serde::Deserialize;
 
@@ -40,8 +40,8 @@ fn gated_chunks_of_kvpress() {
     for case in cases::<Case>("kvpress_gated.json", 4) {
         let Params { chunk_length: length, low_entropy_chunk_length: few, epsilon } = case.params;
         let of: Arc<dyn Scorer> = match case.press.as_str() {
-            "knorm" => Arc::new(KeyNorm {}),
-            "keydiff" => Arc::new(KeyDifference {}),
+            "knorm" => Arc::new(Knorm {}),
+            "keydiff" => Arc::new(KeyDiff {}),
             "expected_attention" => Arc::new(ExpectedAttention { future: 512, epsilon }),
             press => panic!("no scorer for the press {press}"),
         };

@@ -4,7 +4,7 @@ use briquette::{
     Budget, Policy, Schedule,
     allocate::{AboveThreshold, HeadAdaptive, LayerRatios, LazyLayers},
     policy::{PositionMode, Recent},
-    score::{BlockWise, KeyDifference, KeyNorm, ReconstructionAttention},
+    score::{BlockWise, KeyDiff, Knorm, ReconstructionAttention},
 };
 use briquette_models::{Instruction, Tokenizer, prefill, reconstruct};
 use serde::Deserialize;
@@ -103,9 +103,9 @@ fn policy(case: &Case) -> Policy {
             let inside = inside.with_schedule(Schedule::prefill_only());
             match (wrapper, of) {
                 ("block", Some("keydiff")) => {
-                    inside.with_score(BlockWise::of(params.block_size, KeyDifference {}))
+                    inside.with_score(BlockWise::of(params.block_size, KeyDiff {}))
                 }
-                ("block", _) => inside.with_score(BlockWise::of(params.block_size, KeyNorm {})),
+                ("block", _) => inside.with_score(BlockWise::of(params.block_size, Knorm {})),
                 ("dms", _) => inside
                     .with_budget(Budget::Ratio(1.0))
                     .with_recent(Recent::Tokens(params.sliding_window_size))

@@ -7,8 +7,8 @@ use briquette::{
     allocate::HeadAdaptive,
     policy::Recent,
     score::{
-        Capacity, ChunkAttention, Compactor, Critical, Cur, ExpectedAttention, HeadMean,
-        KeyDifference, KeyNorm, LagRelative, Leverage, Pool, WholeChunks, WindowAttention,
+        CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv, CurDkv, ExpectedAttention, HeadMean,
+        KeyDiff, Knorm, LagKv, Leverage, Pool, WindowAttention,
     },
 };
 use serde::Deserialize;
@@ -86,8 +86,8 @@ fn policy(case: &Case) -> Policy {
             .with_pool(Pool::avg(params.kernel_size)),
         "knorm" => Policy::knorm(budget),
         "keydiff" => Policy::keydiff(budget),
-        "lagkv" => Policy::lagkv(budget).with_score(LagRelative { lag: params.lag_size }),
-        "cur" => Policy::cur(budget).with_score(Cur { window: params.local_window_size }),
+        "lagkv" => Policy::lagkv(budget).with_score(LagKv { lag: params.lag_size }),
+        "cur" => Policy::cur(budget).with_score(CurDkv { window: params.local_window_size }),
         "leverage" => Policy::leverage(budget).with_score(leverage),
         "chunk_attention" => Policy::chunk_attention(budget).with_score(attention),
         "compactor" => Policy::compactor(budget).with_score(Compactor {
@@ -97,7 +97,7 @@ fn policy(case: &Case) -> Policy {
         }),
         "expected_attention" => Policy::expected_attention(budget)
             .with_score(ExpectedAttention { future, epsilon: params.epsilon }),
-        "capkv" => Policy::capkv(budget).with_score(Capacity { tau: params.tau, future }),
+        "capkv" => Policy::capkv(budget).with_score(CapKv { tau: params.tau, future }),
         press => panic!("no policy for the press {press}"),
     };
     let policy = policy
@@ -110,10 +110,10 @@ fn policy(case: &Case) -> Policy {
     };
     let of = || around(&case.press, params);
     if let Some(length) = params.chunk_length {
-        return policy.with_score(WholeChunks { length, of: of() });
+        return policy.with_score(ChunkKv { length, of: of() });
     }
     match params.first_stage_ratio {
-        Some(first) => policy.with_score(Critical { first, epsilon: 1e-4, of: of() }),
+        Some(first) => policy.with_score(CriticalKv { first, epsilon: 1e-4, of: of() }),
         None => policy,
     }
 }
@@ -121,8 +121,8 @@ fn policy(case: &Case) -> Policy {
 /// The scorer of a press that another is around.
 fn around(press: &str, params: &Params) -> Arc<dyn Scorer> {
     match press {
-        "knorm" => Arc::new(KeyNorm {}),
-        "keydiff" => Arc::new(KeyDifference {}),
+        "knorm" => Arc::new(Knorm {}),
+        "keydiff" => Arc::new(KeyDiff {}),
         "snapkv" => Arc::new(WindowAttention {
             window: params.window_size,
             pool: Some(Pool::avg(params.kernel_size)),

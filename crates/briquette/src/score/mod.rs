@@ -15,17 +15,16 @@ mod wrappers;
 
 pub use attention::{
     AccumulatedAttention, ChunkAttention, DropError, ExpectedAttention, GlobalLocal, HeadMean,
-    Normalize, QuestionAttention, Redundancy, RobustAttention, ScoreFrom, WindowAttention,
-    WindowVariance,
+    Normalize, QuestionAttention, RKv, RobustAttention, ScoreFrom, WindowAttention, WindowVariance,
 };
-pub use keys::{Capacity, Compactor, Cur, KeyDifference, KeyNorm, LagRelative, Leverage};
+pub use keys::{CapKv, Compactor, CurDkv, KeyDiff, Knorm, LagKv, Leverage};
 pub use other::{Random, Recency};
-pub use profiled::{Pick, QueryDirection, RetrievalHeads, Trigonometric};
+pub use profiled::{Pick, QFilter, RetrievalHeads, TriAttention};
 pub use scorer::Scorer;
 pub(crate) use spec::ScorerSpec;
 pub(crate) use support::draw;
 pub use two_pass::{ReconstructionAttention, RereadAttention};
-pub use wrappers::{BlockWise, Critical, EntropyGated, WholeChunks};
+pub use wrappers::{BlockWise, ChunkKv, CriticalKv, EntropyGated};
 
 pub use crate::{
     observes::{ObservedHeads, Observes, Repeat},

@@ -3,11 +3,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccumulatedAttention, BlockWise, Capacity, ChunkAttention, Compactor, Critical, Cur, DropError,
-    EntropyGated, ExpectedAttention, GlobalLocal, KeyDifference, KeyNorm, LagRelative, Leverage,
-    QueryDirection, QuestionAttention, Random, Recency, ReconstructionAttention, Redundancy,
-    RereadAttention, RobustAttention, Scorer, Trigonometric, WholeChunks, WindowAttention,
-    WindowVariance,
+    AccumulatedAttention, BlockWise, CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv, CurDkv,
+    DropError, EntropyGated, ExpectedAttention, GlobalLocal, KeyDiff, Knorm, LagKv, Leverage,
+    QFilter, QuestionAttention, RKv, Random, Recency, ReconstructionAttention, RereadAttention,
+    RobustAttention, Scorer, TriAttention, WindowAttention, WindowVariance,
 };
 use crate::spec::built_in;
 
@@ -20,48 +19,58 @@ built_in! {
         WindowAttention,
         WindowVariance,
         GlobalLocal,
-        KeyNorm,
-        KeyDifference,
+        #[serde(rename = "key-norm")]
+        Knorm,
+        #[serde(rename = "key-difference")]
+        KeyDiff,
         Random,
-        LagRelative,
-        Cur,
+        #[serde(rename = "lag-relative")]
+        LagKv,
+        #[serde(rename = "cur")]
+        CurDkv,
         Leverage,
         ChunkAttention,
         Compactor,
         ExpectedAttention,
-        Capacity,
-        Redundancy,
+        #[serde(rename = "capacity")]
+        CapKv,
+        #[serde(rename = "redundancy")]
+        RKv,
         ReconstructionAttention,
         DropError,
-        QueryDirection,
-        Trigonometric,
+        #[serde(rename = "query-direction")]
+        QFilter,
+        #[serde(rename = "trigonometric")]
+        TriAttention,
         QuestionAttention,
         RereadAttention,
     } around {
-        WholeChunks(WholeChunksForm),
+        #[serde(rename = "whole-chunks")]
+        ChunkKv(ChunkKvForm),
         EntropyGated(EntropyGatedForm),
         BlockWise(BlockWiseForm),
-        Critical(CriticalForm),
+        #[serde(rename = "critical")]
+        CriticalKv(CriticalKvForm),
     }
 }
 
-/// The file form of [`WholeChunks`].
+/// The file form of [`ChunkKv`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WholeChunksForm {
+pub(crate) struct ChunkKvForm {
     length: usize,
     of: Box<ScorerSpec>,
 }
 
-impl WholeChunksForm {
+impl ChunkKvForm {
     /// `None` if the scorer inside has no file form.
-    fn of(stage: &WholeChunks) -> Option<Self> {
+    fn of(stage: &ChunkKv) -> Option<Self> {
         let of = Box::new(ScorerSpec::of(stage.of.as_ref())?);
         Some(Self { length: stage.length, of })
     }
 
     fn stage(self) -> Arc<dyn Scorer> {
-        Arc::new(WholeChunks { length: self.length, of: self.of.stage() })
+        Arc::new(ChunkKv { length: self.length, of: self.of.stage() })
     }
 }
 
@@ -106,23 +115,23 @@ impl BlockWiseForm {
     }
 }
 
-/// The file form of [`Critical`].
+/// The file form of [`CriticalKv`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct CriticalForm {
+pub(crate) struct CriticalKvForm {
     first: f64,
     epsilon: f64,
     of: Box<ScorerSpec>,
 }
 
-impl CriticalForm {
+impl CriticalKvForm {
     /// `None` if the scorer inside has no file form.
-    fn of(stage: &Critical) -> Option<Self> {
-        let Critical { first, epsilon, ref of } = *stage;
+    fn of(stage: &CriticalKv) -> Option<Self> {
+        let CriticalKv { first, epsilon, ref of } = *stage;
         Some(Self { first, epsilon, of: Box::new(ScorerSpec::of(of.as_ref())?) })
     }
 
     fn stage(self) -> Arc<dyn Scorer> {
-        Arc::new(Critical { first: self.first, epsilon: self.epsilon, of: self.of.stage() })
+        Arc::new(CriticalKv { first: self.first, epsilon: self.epsilon, of: self.of.stage() })
     }
 }

@@ -5,9 +5,8 @@ use crate::{
     budget::{Budget, Recent},
     policy::{Policy, PositionMode, Schedule},
     score::{
-        AccumulatedAttention, ChunkAttention, DropError, ExpectedAttention, HeadMean, Pool,
-        QuestionAttention, Recency, Redundancy, RobustAttention, WholeChunks, WindowAttention,
-        WindowVariance,
+        AccumulatedAttention, ChunkAttention, ChunkKv, DropError, ExpectedAttention, HeadMean,
+        Pool, QuestionAttention, RKv, Recency, RobustAttention, WindowAttention, WindowVariance,
     },
     store::Ragged,
 };
@@ -77,7 +76,7 @@ impl Policy {
     pub fn chunkkv(budget: Budget) -> Self {
         let score =
             WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
-        Self::snapkv(budget).with_name("chunkkv").with_score(WholeChunks::of(20, score))
+        Self::snapkv(budget).with_name("chunkkv").with_score(ChunkKv::of(20, score))
     }
 
     /// FINCH (Corallo and Papotti, 2024): what the question attends to, the last 32 tokens of the prompt unless
@@ -94,7 +93,7 @@ impl Policy {
     pub fn rkv(budget: Budget) -> Self {
         let attention =
             WindowAttention { window: 8, pool: Some(Pool::max(7)), heads: HeadMean::Group };
-        Self::custom("r-kv", budget, Redundancy { attention, lambda: 0.07 })
+        Self::custom("r-kv", budget, RKv { attention, lambda: 0.07 })
             .with_recent(Recent::Tokens(8))
             .with_schedule(Schedule::always(128))
     }

@@ -4,34 +4,31 @@
 use crate::{
     budget::{Budget, Recent},
     policy::{Policy, PositionMode, Schedule},
-    score::{
-        Capacity, ChunkAttention, Compactor, Cur, KeyDifference, KeyNorm, LagRelative, Leverage,
-        Pool,
-    },
+    score::{CapKv, ChunkAttention, Compactor, CurDkv, KeyDiff, Knorm, LagKv, Leverage, Pool},
 };
 
 impl Policy {
     /// Knorm (Devoto et al., 2024): the tokens with the shortest keys.
     pub fn knorm(budget: Budget) -> Self {
-        Self::custom("knorm", budget, KeyNorm {}).with_schedule(Schedule::prefill_only())
+        Self::custom("knorm", budget, Knorm {}).with_schedule(Schedule::prefill_only())
     }
 
     /// KeyDiff (Park et al., 2025): the tokens whose keys are least like the mean key; every 128 decoded tokens too.
     pub fn keydiff(budget: Budget) -> Self {
-        Self::custom("keydiff", budget, KeyDifference {}).with_schedule(Schedule::always(128))
+        Self::custom("keydiff", budget, KeyDiff {}).with_schedule(Schedule::always(128))
     }
 
     /// LagKV (Liang et al., 2025): the first 4 tokens, and in partitions of 128 those whose channels differ most once scaled
     /// by the partition that follows; every 128 decoded tokens too.
     pub fn lagkv(budget: Budget) -> Self {
-        Self::custom("lagkv", budget, LagRelative { lag: 128 })
+        Self::custom("lagkv", budget, LagKv { lag: 128 })
             .with_sinks(4)
             .with_schedule(Schedule::always(128))
     }
 
     /// CurDKV (Sengupta et al., 2025): the first 4 tokens, and those whose key and value are long among 16 neighbours.
     pub fn cur(budget: Budget) -> Self {
-        Self::custom("cur", budget, Cur { window: 16 })
+        Self::custom("cur", budget, CurDkv { window: 16 })
             .with_sinks(4)
             .with_schedule(Schedule::prefill_only())
     }
@@ -56,7 +53,7 @@ impl Policy {
     /// CapKV (2026): the first 4 tokens, and those whose values no others say, weighed by how their keys point to the mean
     /// query.
     pub fn capkv(budget: Budget) -> Self {
-        Self::custom("capkv", budget, Capacity { tau: 5.0, future: 512 })
+        Self::custom("capkv", budget, CapKv { tau: 5.0, future: 512 })
             .with_sinks(4)
             .with_schedule(Schedule::prefill_only())
     }

@@ -6,9 +6,7 @@ use crate::{
     allocate::{ErrorAware, HeadProfile, StreamingHeads},
     budget::{Budget, Recent},
     policy::{Policy, Schedule},
-    score::{
-        HeadMean, Pool, QueryDirection, Recency, RetrievalHeads, Trigonometric, WindowAttention,
-    },
+    score::{HeadMean, Pool, QFilter, Recency, RetrievalHeads, TriAttention, WindowAttention},
 };
 
 /// Bounds of CompressKV's layer budgets (appendix C.1).
@@ -38,13 +36,13 @@ impl Policy {
     /// Q-Filter (Godey et al., 2025): the tokens whose keys point furthest along the direction that the queries of their head
     /// share, by the model's [profile](Self::with_profile).
     pub fn q_filter(budget: Budget) -> Self {
-        Self::custom("q-filter", budget, QueryDirection {}).with_schedule(Schedule::prefill_only())
+        Self::custom("q-filter", budget, QFilter {}).with_schedule(Schedule::prefill_only())
     }
 
     /// TriAttention (Mao et al., 2026): a sixteenth of the budget for the last tokens (128 of 2,048), the rest for those that the
     /// mean query will attend to, by the model's [profile](Self::with_profile); every 128 decoded tokens too.
     pub fn triattention(budget: Budget) -> Self {
-        Self::custom("triattention", budget, Trigonometric::default())
+        Self::custom("triattention", budget, TriAttention::default())
             .with_recent(Recent::Share(0.0625))
             .with_schedule(Schedule::always(128))
     }

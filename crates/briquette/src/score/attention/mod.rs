@@ -17,7 +17,7 @@ pub use expected_attention::ExpectedAttention;
 pub use finch::QuestionAttention;
 pub use global_local::{GlobalLocal, ScoreFrom};
 pub use non_causal::ChunkAttention;
-pub use rkv::Redundancy;
+pub use rkv::RKv;
 pub use roco::RobustAttention;
 pub use window_attention::{HeadMean, WindowAttention};
 pub use window_variance::WindowVariance;

@@ -13,14 +13,14 @@ use crate::{
 /// s = λ · attention − (1 − λ) · softmax over the entries of the mean cosine with the other keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Redundancy {
+pub struct RKv {
     /// Whose attention.
     pub attention: WindowAttention,
     /// How much it counts: λ, 0 to 1.
     pub lambda: f64,
 }
 
-impl Scorer for Redundancy {
+impl Scorer for RKv {
     fn name(&self) -> &str {
         "redundancy"
     }

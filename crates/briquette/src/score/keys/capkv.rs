@@ -17,14 +17,14 @@ use crate::{
 /// last compression, turned by the mean rotation of the next positions; sinks are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Capacity {
+pub struct CapKv {
     /// How sharply keys are weighed by their cosine with the mean query: τ.
     pub tau: f64,
     /// How many of the next positions.
     pub future: usize,
 }
 
-impl Scorer for Capacity {
+impl Scorer for CapKv {
     fn name(&self) -> &str {
         "capacity"
     }

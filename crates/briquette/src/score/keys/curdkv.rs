@@ -12,12 +12,12 @@ use crate::{
 /// [arXiv 2509.15038](https://arxiv.org/abs/2509.15038)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cur {
+pub struct CurDkv {
     /// Neighbours: the entries of a head are taken in groups of so many, from the first on.
     pub window: usize,
 }
 
-impl Scorer for Cur {
+impl Scorer for CurDkv {
     fn name(&self) -> &str {
         "cur"
     }

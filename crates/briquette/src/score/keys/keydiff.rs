@@ -11,9 +11,9 @@ use crate::{
 /// 2025, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeyDifference {}
+pub struct KeyDiff {}
 
-impl Scorer for KeyDifference {
+impl Scorer for KeyDiff {
     fn name(&self) -> &str {
         "key-difference"
     }

@@ -7,9 +7,9 @@ use crate::{LayerView, Result, ops::norm, score::Scorer};
 /// [arXiv 2406.11430](https://arxiv.org/abs/2406.11430)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeyNorm {}
+pub struct Knorm {}
 
-impl Scorer for KeyNorm {
+impl Scorer for Knorm {
     fn name(&self) -> &str {
         "key-norm"
     }

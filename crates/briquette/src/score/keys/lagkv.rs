@@ -19,12 +19,12 @@ use crate::{
 /// behind it, and the sinks, score 1, more than any rank. With fewer than two partitions a later token scores higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LagRelative {
+pub struct LagKv {
     /// Tokens of a partition.
     pub lag: usize,
 }
 
-impl Scorer for LagRelative {
+impl Scorer for LagKv {
     fn name(&self) -> &str {
         "lag-relative"
     }

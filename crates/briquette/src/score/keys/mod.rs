@@ -8,10 +8,10 @@ mod knorm;
 mod lagkv;
 mod leverage;
 
-pub use capkv::Capacity;
+pub use capkv::CapKv;
 pub use compactor::Compactor;
-pub use curdkv::Cur;
-pub use keydiff::KeyDifference;
-pub use knorm::KeyNorm;
-pub use lagkv::LagRelative;
+pub use curdkv::CurDkv;
+pub use keydiff::KeyDiff;
+pub use knorm::Knorm;
+pub use lagkv::LagKv;
 pub use leverage::Leverage;

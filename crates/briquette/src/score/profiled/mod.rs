@@ -5,6 +5,6 @@ mod retrieval_heads;
 mod table;
 mod triattention;
 
-pub use q_filter::QueryDirection;
+pub use q_filter::QFilter;
 pub use retrieval_heads::{Pick, RetrievalHeads};
-pub use triattention::Trigonometric;
+pub use triattention::TriAttention;

@@ -12,9 +12,9 @@ use crate::{LayerView, Result, score::Scorer};
 /// other way, and code that reads them scores by −k · u.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct QueryDirection {}
+pub struct QFilter {}
 
-impl Scorer for QueryDirection {
+impl Scorer for QFilter {
     fn name(&self) -> &str {
         "query-direction"
     }

@@ -17,19 +17,19 @@ use crate::{
 /// the largest of its group. Both means are of the model's [profile](crate::QueryStatistics::means).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Trigonometric {
+pub struct TriAttention {
     /// The furthest of the positions ahead.
     pub future: usize,
 }
 
-impl Default for Trigonometric {
+impl Default for TriAttention {
     /// Up to 65,536 tokens ahead, as published.
     fn default() -> Self {
         Self { future: 65_536 }
     }
 }
 
-impl Scorer for Trigonometric {
+impl Scorer for TriAttention {
     fn name(&self) -> &str {
         "trigonometric"
     }

@@ -17,21 +17,21 @@ use crate::{
 /// What is protected does not count. Of the last chunk that the budget reaches the older tokens stay. Where heads already hold different tokens each has
 /// chunks of its own.
 #[derive(Clone, Debug)]
-pub struct WholeChunks {
+pub struct ChunkKv {
     /// Tokens of a chunk.
     pub length: usize,
     /// The scorer.
     pub of: Arc<dyn Scorer>,
 }
 
-impl WholeChunks {
+impl ChunkKv {
     /// Chunks of so many tokens by the scores of `scorer`.
     pub fn of(length: usize, scorer: impl Scorer) -> Self {
         Self { length, of: Arc::new(scorer) }
     }
 }
 
-impl Scorer for WholeChunks {
+impl Scorer for ChunkKv {
     fn name(&self) -> &str {
         "whole-chunks"
     }

@@ -14,7 +14,7 @@ use crate::{
 /// s = (score + ε) · ‖W_O v‖₁, the mean over the query heads that share a kv head. It reads the model's
 /// [output projections](crate::CacheConfig::with_output_weights).
 #[derive(Clone, Debug)]
-pub struct Critical {
+pub struct CriticalKv {
     /// The share of the budget that goes to the highest scores as they are.
     pub first: f64,
     /// What is added to a score: ε.
@@ -23,14 +23,14 @@ pub struct Critical {
     pub of: Arc<dyn Scorer>,
 }
 
-impl Critical {
+impl CriticalKv {
     /// With half of the budget for the scores of `scorer` as they are, and ε = 10⁻⁴.
     pub fn of(scorer: impl Scorer) -> Self {
         Self { first: 0.5, epsilon: 1e-4, of: Arc::new(scorer) }
     }
 }
 
-impl Scorer for Critical {
+impl Scorer for CriticalKv {
     fn name(&self) -> &str {
         "critical"
     }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// An order of tokens by chunks of neighbours, of which important ones with few important tokens give only these: ChunkKV
-/// ([`WholeChunks`](super::WholeChunks); Liu et al., 2025, [arXiv 2502.00299](https://arxiv.org/abs/2502.00299)) gated by entropy, as
+/// ([`ChunkKv`](super::ChunkKv); Liu et al., 2025, [arXiv 2502.00299](https://arxiv.org/abs/2502.00299)) gated by entropy, as
 /// EntropyGatedChunkKVPress of kvpress has it.
 ///
 /// The mean over heads of another scorer's scores ranks chunks by their mean. A chunk at or above the median, in which the entropy of

@@ -6,6 +6,6 @@ mod criticalkv;
 mod entropy_gated;
 
 pub use block_wise::BlockWise;
-pub use chunkkv::WholeChunks;
-pub use criticalkv::Critical;
+pub use chunkkv::ChunkKv;
+pub use criticalkv::CriticalKv;
 pub use entropy_gated::EntropyGated;
