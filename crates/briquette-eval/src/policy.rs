@@ -1,8 +1,13 @@
 //! Policies as they are written on a command line or in a run file: a name with changes, or a policy file.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    mem,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
 
-use briquette::{Budget, Policy};
+use briquette::{Budget, Policy, policy::PolicyFile};
 use rapidfuzz::distance::levenshtein;
 use toml::{Table, Value};
 
@@ -16,6 +21,21 @@ pub(crate) const DEFAULT: &str = "snapkv:kernel=15";
 /// The policies that are compared where none are named.
 pub(crate) const DEFAULTS: &str = "streaming-llm,h2o,snapkv:kernel=15";
 
+/// Warnings of the policy files that were read, each once.
+static WARNINGS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Reads a policy file, and keeps its warnings for [`take_warnings`].
+pub(crate) fn from_file(path: &Path) -> Result<Policy> {
+    let PolicyFile { policy, warnings, .. } = PolicyFile::read(path)?;
+    WARNINGS.lock().unwrap_or_else(PoisonError::into_inner).extend(warnings);
+    Ok(policy)
+}
+
+/// Takes the warnings of all policy files that were read, each once.
+pub(crate) fn take_warnings() -> BTreeSet<String> {
+    mem::take(&mut *WARNINGS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 /// Reads `NAME`, `NAME:key=value:…` or `FILE.toml`, `FILE.json`. The keys are those of the policy file; a key
 /// that stands there once needs no path: `snapkv:kernel=15` is `snapkv:score.pool.kernel=15`.
 ///
@@ -23,7 +43,7 @@ pub(crate) const DEFAULTS: &str = "streaming-llm,h2o,snapkv:kernel=15";
 pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<Entry> {
     if is_file(text) {
         let path = Path::new(text);
-        let policy = Policy::from_file(path)?;
+        let policy = from_file(path)?;
         let policy = match budget {
             Some(budget) => policy.with_budget(budget),
             None => policy,

@@ -121,6 +121,9 @@ pub fn main() -> ExitCode {
     });
     table::fit(if cli.wide { None } else { output::width() });
     let done = jobs::check_environment().and_then(|()| cli.command.run());
+    for warning in policy::take_warnings() {
+        output::note(&format!("warning: {warning}"));
+    }
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if interrupt::caused(&error) => {

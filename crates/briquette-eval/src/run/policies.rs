@@ -7,7 +7,13 @@ use serde::{
 };
 
 use super::{budget::BudgetText, twice::twice};
-use crate::{Error, Result, compare::Candidate, files, policy::changed, prefix};
+use crate::{
+    Error, Result,
+    compare::Candidate,
+    files,
+    policy::{changed, from_file},
+    prefix,
+};
 
 /// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed under one.
 #[derive(Clone, Debug, Deserialize)]
@@ -96,7 +102,7 @@ impl PolicySpec {
                 return Err(fail("a prefix has the policy and the budget it was made with"));
             }
             (None, Some(file), None) => {
-                let policy = Policy::from_file(file)?;
+                let policy = from_file(file)?;
                 match budget {
                     Some(budget) => policy.with_budget(budget),
                     None => policy,

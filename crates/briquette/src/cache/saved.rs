@@ -165,7 +165,7 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
         let (found, given) = (header.model.clone(), config.model.clone());
         return Err(PrefixError::OtherModel { found, given }.into());
     }
-    if header.policy_fingerprint != fingerprint(policy) {
+    if !header.is_of(policy) {
         let (found, given) = (header.policy.clone(), policy.name().to_owned());
         return Err(PrefixError::OtherPolicy { found, given }.into());
     }

@@ -1,11 +1,12 @@
 //! The file form of a policy, TOML or JSON.
 
 use std::{
+    iter,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Policy, PositionMode, Schedule, SparsePrefill};
 use crate::{
@@ -24,10 +25,19 @@ enum Format {
     Json,
 }
 
+impl Format {
+    fn parse<T: DeserializeOwned>(self, text: &str) -> std::result::Result<T, String> {
+        match self {
+            Self::Toml => toml::from_str(text).map_err(|error| error.to_string()),
+            Self::Json => serde_json::from_str(text).map_err(|error| error.to_string()),
+        }
+    }
+}
+
 /// Every field a policy file may have; an unknown one is refused.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PolicyFile {
+struct FileForm {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Budget>,
@@ -60,13 +70,60 @@ enum ProfileForm {
     Whole(Box<Profile>),
 }
 
-impl Policy {
+/// The scorer of a policy file, of which its kinds are read.
+#[derive(Deserialize)]
+struct ScorerKinds {
+    score: Kinds,
+}
+
+/// The kind of a scorer as it is written, and that of the scorer inside it.
+#[derive(Deserialize)]
+struct Kinds {
+    kind: String,
+    of: Option<Box<Kinds>>,
+}
+
+impl Kinds {
+    /// Those of a scorer whose kinds are written as they are called now.
+    fn of(score: &ScorerSpec) -> serde_json::Result<Self> {
+        serde_json::from_value(serde_json::to_value(score)?)
+    }
+
+    /// The kinds from the outermost in.
+    fn all(&self) -> impl Iterator<Item = &str> {
+        iter::successors(Some(self), |kinds| kinds.of.as_deref()).map(|kinds| kinds.kind.as_str())
+    }
+}
+
+/// A policy file that was read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PolicyFile {
+    /// The policy.
+    pub policy: Policy,
+    /// A warning for each name in the file that is read for one more version only, with the name
+    /// that replaces it.
+    pub warnings: Vec<String>,
+}
+
+impl PolicyFile {
     /// Reads a policy file, TOML or JSON by its ending.
     ///
     /// # Errors
     /// [`Error::PolicyFile`] with what is wrong and where, or the check of a parameter.
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         read(path.as_ref())
+    }
+}
+
+impl Policy {
+    /// Reads a policy file, TOML or JSON by its ending. [`PolicyFile::read`] says also which of its
+    /// names are old ones.
+    ///
+    /// # Errors
+    /// [`Error::PolicyFile`] with what is wrong and where, or the check of a parameter.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(read(path.as_ref())?.policy)
     }
 
     /// Reads a policy from TOML. See [`from_file`](Self::from_file).
@@ -74,7 +131,7 @@ impl Policy {
     /// # Errors
     /// [`Error::PolicyFile`], or the check of a parameter.
     pub fn from_toml(text: &str) -> Result<Self> {
-        parse(text, Format::Toml, "TOML")
+        Ok(parse(text, Format::Toml, "TOML", None)?.policy)
     }
 
     /// Reads a policy from JSON. See [`from_file`](Self::from_file).
@@ -82,7 +139,7 @@ impl Policy {
     /// # Errors
     /// [`Error::PolicyFile`], or the check of a parameter.
     pub fn from_json(text: &str) -> Result<Self> {
-        parse(text, Format::Json, "JSON")
+        Ok(parse(text, Format::Json, "JSON", None)?.policy)
     }
 
     /// The policy as TOML.
@@ -102,7 +159,7 @@ impl Policy {
     }
 }
 
-fn read(path: &Path) -> Result<Policy> {
+fn read(path: &Path) -> Result<PolicyFile> {
     let origin = path.display().to_string();
     let fail = |message: String| Error::PolicyFile { origin: origin.clone(), message };
     let format = match path.extension().and_then(|ending| ending.to_str()) {
@@ -111,20 +168,22 @@ fn read(path: &Path) -> Result<Policy> {
         _ => return Err(fail("the name must end in .toml or .json".into())),
     };
     let text = files::read_text(path).map_err(|error| fail(error.to_string()))?;
-    parse_at(&text, format, &origin, path.parent())
+    parse(&text, format, &origin, path.parent())
 }
 
-fn parse(text: &str, format: Format, origin: &str) -> Result<Policy> {
-    parse_at(text, format, origin, None)
-}
-
-/// `folder` is where the paths in the file begin.
-fn parse_at(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<Policy> {
+/// Reads a policy from text. Paths in it begin at `folder`.
+fn parse(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<PolicyFile> {
     let fail = |message: String| Error::PolicyFile { origin: origin.to_owned(), message };
-    let file: PolicyFile = match format {
-        Format::Toml => toml::from_str(text).map_err(|error| fail(error.to_string()))?,
-        Format::Json => serde_json::from_str(text).map_err(|error| fail(error.to_string()))?,
-    };
+    let file: FileForm = format.parse(text).map_err(fail)?;
+    let ScorerKinds { score: written } = format.parse(text).map_err(fail)?;
+    let current = Kinds::of(&file.score).map_err(|error| fail(error.to_string()))?;
+    let renamed = written.all().zip(current.all()).filter(|(old, new)| old != new);
+    let warnings = renamed.map(|(old, new)| {
+        format!(
+            "the scorer `{old}` is called `{new}` now; the next version reads the new name only"
+        )
+    });
+    let warnings = warnings.collect();
     let budget = match (file.budget, file.compression_ratio) {
         (budget, None) => budget,
         (None, Some(ratio)) => Some(Budget::of_compression_ratio(ratio)?),
@@ -158,7 +217,7 @@ fn parse_at(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> 
         mismatch: None,
     };
     policy.check()?;
-    Ok(policy)
+    Ok(PolicyFile { policy, warnings })
 }
 
 fn write(policy: &Policy, format: Format) -> Result<String> {
@@ -168,7 +227,7 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
         stage,
         name: name.to_owned(),
     };
-    let file = PolicyFile {
+    let file = FileForm {
         name: policy.name.clone(),
         budget: policy.budget,
         compression_ratio: None,
@@ -200,8 +259,14 @@ fn write(policy: &Policy, format: Format) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
-    use crate::{methods, ops::HeadPattern};
+    use crate::{
+        methods,
+        ops::HeadPattern,
+        score::{CriticalKv, EntropyGated, KeyDiff},
+    };
 
     #[test]
     fn every_method_survives_both_forms() {
@@ -296,6 +361,61 @@ mod tests {
         let with_window = toml.replace("[score]", "[score]\nwindow = 32");
         let error = Policy::from_toml(&with_window).unwrap_err().to_string();
         assert!(error.contains("`window`") && error.contains("`normalize`"), "{error}");
+    }
+
+    /// Names of scorers in older files, with those of today.
+    const RENAMED: [(&str, &str); 10] = [
+        ("key-norm", "knorm"),
+        ("key-difference", "keydiff"),
+        ("lag-relative", "lagkv"),
+        ("cur", "curdkv"),
+        ("capacity", "capkv"),
+        ("redundancy", "r-kv"),
+        ("query-direction", "q-filter"),
+        ("trigonometric", "triattention"),
+        ("whole-chunks", "chunkkv"),
+        ("critical", "criticalkv"),
+    ];
+
+    #[test]
+    fn an_old_file_is_read_as_the_same_policy_with_a_warning() {
+        let budget = Budget::Tokens(256);
+        let gated = EntropyGated::of(CriticalKv::of(KeyDiff {}));
+        let policies = methods()
+            .into_iter()
+            .map(|method| Policy::named(&method.name, budget).unwrap())
+            .chain([Policy::knorm(budget).with_score(gated)]);
+        let mut seen = BTreeSet::new();
+        for policy in policies {
+            let name = policy.name();
+            let (toml, json) = (policy.to_toml().unwrap(), policy.to_json().unwrap());
+            let mut expected = Vec::new();
+            let (mut old_toml, mut old_json) = (toml.clone(), json);
+            for (old, new) in RENAMED {
+                let (in_toml, in_json) =
+                    (format!("kind = \"{new}\""), format!("\"kind\": \"{new}\""));
+                if toml.contains(&in_toml) {
+                    expected.push((old, new));
+                    seen.insert(new);
+                }
+                old_toml = old_toml.replace(&in_toml, &in_toml.replace(new, old));
+                old_json = old_json.replace(&in_json, &in_json.replace(new, old));
+            }
+            for read in [
+                parse(&old_toml, Format::Toml, "TOML", None).unwrap(),
+                parse(&old_json, Format::Json, "JSON", None).unwrap(),
+            ] {
+                let PolicyFile { policy, warnings } = read;
+                assert_eq!(policy.to_toml().unwrap(), toml, "{name}");
+                assert_eq!(warnings.len(), expected.len(), "{name}: {warnings:?}");
+                for (old, new) in &expected {
+                    let says = format!("`{old}` is called `{new}`");
+                    assert!(warnings.iter().any(|one| one.contains(&says)), "{name}: {warnings:?}");
+                }
+            }
+            assert!(parse(&toml, Format::Toml, "TOML", None).unwrap().warnings.is_empty());
+        }
+        assert_eq!(seen.len(), RENAMED.len(), "{seen:?}");
     }
 
     #[test]

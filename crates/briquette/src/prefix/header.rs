@@ -36,8 +36,50 @@ pub(crate) struct Header {
     pub(crate) numbers: BTreeMap<String, Vec<usize>>,
 }
 
+impl Header {
+    /// Whether it was saved under this policy: by its fingerprint, or by the fingerprint of the policy
+    /// that its text is read as, which may name stages as an older version did.
+    pub(crate) fn is_of(&self, policy: &Policy) -> bool {
+        let given = fingerprint(policy);
+        let read = || self.policy_file.as_ref().and_then(|text| Policy::from_toml(text).ok());
+        self.policy_fingerprint == given || read().is_some_and(|read| fingerprint(&read) == given)
+    }
+}
+
 /// Differs between policies, in anything that is a part of them.
 pub(crate) fn fingerprint(policy: &Policy) -> String {
     let text = policy.to_toml().unwrap_or_else(|_| format!("{policy:?}"));
     blake3::hash(text.as_bytes()).to_hex().chars().take(32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Budget;
+
+    #[test]
+    fn a_prefix_of_an_older_version_is_known_by_the_text_of_its_policy() {
+        let policy = Policy::keydiff(Budget::Tokens(64));
+        let text = policy.to_toml().unwrap();
+        let old = text.replace("kind = \"keydiff\"", "kind = \"key-difference\"");
+        assert_ne!(old, text);
+        let header = Header {
+            model: None,
+            shape: CacheShape { layers: 1, query_heads: 2, kv_heads: 1, head_dim: 8 },
+            policy: policy.name().to_owned(),
+            budget: None,
+            policy_fingerprint: "that of another version".to_owned(),
+            policy_file: Some(old),
+            dtype: String::new(),
+            softmax_scale: None,
+            tokens_seen: Vec::new(),
+            tokens_kept: Vec::new(),
+            bytes_held: 0,
+            metadata: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+        };
+        assert!(header.is_of(&policy));
+        assert!(!header.is_of(&Policy::keydiff(Budget::Tokens(65))));
+        assert!(!Header { policy_file: None, ..header }.is_of(&policy));
+    }
 }

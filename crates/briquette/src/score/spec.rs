@@ -19,37 +19,37 @@ built_in! {
         WindowAttention,
         WindowVariance,
         GlobalLocal,
-        #[serde(rename = "key-norm")]
+        #[serde(alias = "key-norm")]
         Knorm,
-        #[serde(rename = "key-difference")]
+        #[serde(rename = "keydiff", alias = "key-difference")]
         KeyDiff,
         Random,
-        #[serde(rename = "lag-relative")]
+        #[serde(rename = "lagkv", alias = "lag-relative")]
         LagKv,
-        #[serde(rename = "cur")]
+        #[serde(rename = "curdkv", alias = "cur")]
         CurDkv,
         Leverage,
         ChunkAttention,
         Compactor,
         ExpectedAttention,
-        #[serde(rename = "capacity")]
+        #[serde(rename = "capkv", alias = "capacity")]
         CapKv,
-        #[serde(rename = "redundancy")]
+        #[serde(alias = "redundancy")]
         RKv,
         ReconstructionAttention,
         DropError,
-        #[serde(rename = "query-direction")]
+        #[serde(alias = "query-direction")]
         QFilter,
-        #[serde(rename = "trigonometric")]
+        #[serde(rename = "triattention", alias = "trigonometric")]
         TriAttention,
         QuestionAttention,
         RereadAttention,
     } around {
-        #[serde(rename = "whole-chunks")]
+        #[serde(rename = "chunkkv", alias = "whole-chunks")]
         ChunkKv(ChunkKvForm),
         EntropyGated(EntropyGatedForm),
         BlockWise(BlockWiseForm),
-        #[serde(rename = "critical")]
+        #[serde(rename = "criticalkv", alias = "critical")]
         CriticalKv(CriticalKvForm),
     }
 }

@@ -22,7 +22,7 @@ pub struct RKv {
 
 impl Scorer for RKv {
     fn name(&self) -> &str {
-        "redundancy"
+        "r-kv"
     }
 
     fn summary(&self) -> String {

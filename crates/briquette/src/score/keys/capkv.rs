@@ -26,7 +26,7 @@ pub struct CapKv {
 
 impl Scorer for CapKv {
     fn name(&self) -> &str {
-        "capacity"
+        "capkv"
     }
 
     fn summary(&self) -> String {

@@ -19,7 +19,7 @@ pub struct CurDkv {
 
 impl Scorer for CurDkv {
     fn name(&self) -> &str {
-        "cur"
+        "curdkv"
     }
 
     fn summary(&self) -> String {

@@ -15,7 +15,7 @@ pub struct KeyDiff {}
 
 impl Scorer for KeyDiff {
     fn name(&self) -> &str {
-        "key-difference"
+        "keydiff"
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

@@ -11,7 +11,7 @@ pub struct Knorm {}
 
 impl Scorer for Knorm {
     fn name(&self) -> &str {
-        "key-norm"
+        "knorm"
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

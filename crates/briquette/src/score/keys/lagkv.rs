@@ -26,7 +26,7 @@ pub struct LagKv {
 
 impl Scorer for LagKv {
     fn name(&self) -> &str {
-        "lag-relative"
+        "lagkv"
     }
 
     fn summary(&self) -> String {

@@ -16,7 +16,7 @@ pub struct QFilter {}
 
 impl Scorer for QFilter {
     fn name(&self) -> &str {
-        "query-direction"
+        "q-filter"
     }
 
     fn reads_profile(&self) -> bool {

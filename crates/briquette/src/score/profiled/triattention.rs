@@ -31,7 +31,7 @@ impl Default for TriAttention {
 
 impl Scorer for TriAttention {
     fn name(&self) -> &str {
-        "trigonometric"
+        "triattention"
     }
 
     fn summary(&self) -> String {

@@ -33,7 +33,7 @@ impl ChunkKv {
 
 impl Scorer for ChunkKv {
     fn name(&self) -> &str {
-        "whole-chunks"
+        "chunkkv"
     }
 
     fn summary(&self) -> String {

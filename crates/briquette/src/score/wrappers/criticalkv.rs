@@ -32,7 +32,7 @@ impl CriticalKv {
 
 impl Scorer for CriticalKv {
     fn name(&self) -> &str {
-        "critical"
+        "criticalkv"
     }
 
     fn summary(&self) -> String {
