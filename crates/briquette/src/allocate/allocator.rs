@@ -1,6 +1,6 @@
-use std::{any::Any, fmt::Debug};
+use std::{any::Any, fmt::Debug, sync::Arc};
 
-use crate::{LayerView, Result, observes::Observes};
+use crate::{LayerView, Result, observes::Observes, ops::Pool};
 
 /// Shares a budget out over layers and, with stores that hold heads of different lengths, heads.
 pub trait Allocator: Any + Debug + Send + Sync {
@@ -65,6 +65,18 @@ pub trait Allocator: Any + Debug + Send + Sync {
     /// whatever the budget, does not.
     fn holds_budget(&self) -> bool {
         true
+    }
+
+    /// The same allocator with another window of queries, for
+    /// [`Policy::with_window`](crate::Policy::with_window); `None` if it has no window.
+    fn with_window(&self, _window: usize) -> Option<Arc<dyn Allocator>> {
+        None
+    }
+
+    /// The same allocator with another pooling, for
+    /// [`Policy::with_pool`](crate::Policy::with_pool); `None` if it cannot pool.
+    fn with_pool(&self, _pool: Pool) -> Option<Arc<dyn Allocator>> {
+        None
     }
 
     /// How many entries the layer keeps.

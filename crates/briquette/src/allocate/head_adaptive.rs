@@ -1,9 +1,11 @@
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Allocator, ErrorAware};
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Scorer, WindowAttention},
+    score::{Observes, Pool, Scorer, WindowAttention},
 };
 
 /// Head budgets by where a layer's highest scores are: AdaKV (Feng et al., 2024, Algorithm 1). With `layers`, within
@@ -59,6 +61,16 @@ impl Allocator for HeadAdaptive {
 
     fn reads_scores(&self) -> bool {
         self.by.is_none()
+    }
+
+    fn with_window(&self, window: usize) -> Option<Arc<dyn Allocator>> {
+        let by = Some(WindowAttention { window, ..self.by? });
+        Some(Arc::new(Self { by, ..*self }))
+    }
+
+    fn with_pool(&self, pool: Pool) -> Option<Arc<dyn Allocator>> {
+        let by = Some(WindowAttention { pool: Some(pool), ..self.by? });
+        Some(Arc::new(Self { by, ..*self }))
     }
 
     fn allocates_heads(&self) -> bool {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +44,10 @@ impl Allocator for Preference {
 
     fn observes(&self) -> Observes {
         Observes::window(self.window)
+    }
+
+    fn with_window(&self, window: usize) -> Option<Arc<dyn Allocator>> {
+        Some(Arc::new(Self { window, ..*self }))
     }
 
     fn measures(&self) -> bool {

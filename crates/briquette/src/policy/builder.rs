@@ -1,25 +1,25 @@
-//! Another of what a policy is made of.
+//! Builder methods of [`Policy`].
 
 use std::sync::Arc;
 
 use super::{Policy, PositionMode, Schedule, SparsePrefill, policy::Mismatch};
 use crate::{
     Profile,
-    allocate::{Allocator, AllocatorSpec},
+    allocate::Allocator,
     budget::{Budget, Recent},
     reduce::Reducer,
-    score::{Normalize, Pool, Scorer, ScorerSpec},
+    score::{AccumulatedAttention, Normalize, Pool, Scorer, ScorerSpec},
     store::{Ragged, Shared, StoreBuilder, StoreSpec},
 };
 
 impl Policy {
-    /// Another name.
+    /// Sets the name.
     pub fn with_name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// Another budget. A policy that keeps everything stays so.
+    /// Sets the budget. A policy that keeps everything stays so.
     pub fn with_budget(mut self, budget: Budget) -> Self {
         if self.budget.is_some() {
             self.budget = Some(budget);
@@ -27,13 +27,13 @@ impl Policy {
         self
     }
 
-    /// Other times to compress.
+    /// Sets when it compresses.
     pub fn with_schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// Other positions.
+    /// Sets the positions at which entries are encoded.
     pub fn with_positions(mut self, positions: PositionMode) -> Self {
         self.positions = positions;
         self
@@ -51,39 +51,39 @@ impl Policy {
         self
     }
 
-    /// The profile of the model it is for.
+    /// Gives it the profile of the model it is for.
     pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
         self.profile = Some(profile);
         self
     }
 
-    /// Attention over prompts that computes a part of its weights.
+    /// Lets attention over prompts compute a part of its weights.
     pub fn with_sparse_prefill(mut self, prefill: SparsePrefill) -> Self {
         self.sparse_prefill = Some(prefill);
         self
     }
 
-    /// Another scorer, built in or one's own.
+    /// Sets the scorer, built in or one's own.
     pub fn with_score(mut self, score: impl Scorer) -> Self {
         self.score = Arc::new(score);
         self
     }
 
-    /// Another allocator, built in or one's own. Budgets a head, or a row of a batch, want a store that holds different
-    /// lengths: a dense one becomes [`Ragged`].
+    /// Sets the allocator, built in or one's own. Budgets per head, or per row of a batch, want a store
+    /// that holds different lengths: a dense one becomes [`Ragged`].
     pub fn with_allocate(mut self, allocate: impl Allocator) -> Self {
         self.allocate = Arc::new(allocate);
         self.fit_store()
     }
 
-    /// Another reducer, built in or one's own. If heads may end with different lengths, or tokens share entries, a dense
-    /// store becomes one that holds them.
+    /// Sets the reducer, built in or one's own. If heads may end with different lengths, or tokens share
+    /// entries, a dense store becomes one that holds them.
     pub fn with_reduce(mut self, reduce: impl Reducer) -> Self {
         self.reduce = Arc::new(reduce);
         self.fit_store()
     }
 
-    /// Another store, built in or one's own.
+    /// Sets the store, built in or one's own.
     pub fn with_store(mut self, store: impl StoreBuilder) -> Self {
         self.store = Arc::new(store);
         self
@@ -99,95 +99,59 @@ impl Policy {
         self
     }
 
-    /// Another window of queries, for every stage that looks at one, which is also what is kept of the last tokens.
+    /// Sets the window of queries of every stage that looks at one, which is also what is kept of the
+    /// last tokens.
     ///
-    /// Scorer and allocator must be such that one of them has a window: else [`check`](Self::check) says
-    /// [`Error::SetterMismatch`](crate::Error::SetterMismatch).
+    /// Scorer and allocator must be such that one of them has a window: else [`check`](Self::check)
+    /// says [`Error::SetterMismatch`](crate::Error::SetterMismatch).
     pub fn with_window(self, window: usize) -> Self {
-        let mut policy = self.with_parameter("with_window", |score, allocate| {
-            let scorer = match score {
-                Some(ScorerSpec::WindowAttention(scorer)) => Some(&mut scorer.window),
-                Some(ScorerSpec::DropError(scorer)) => Some(&mut scorer.window),
-                Some(ScorerSpec::QuestionAttention(scorer)) => Some(&mut scorer.window),
-                Some(ScorerSpec::WindowVariance(scorer)) => Some(&mut scorer.window),
-                Some(ScorerSpec::GlobalLocal(scorer)) => Some(&mut scorer.window),
-                _ => None,
-            };
-            let allocator = match allocate {
-                Some(AllocatorSpec::Preference(allocator)) => Some(&mut allocator.window),
-                Some(AllocatorSpec::HeadAdaptive(allocator)) => {
-                    allocator.by.as_mut().map(|by| &mut by.window)
-                }
-                _ => None,
-            };
-            set([scorer, allocator], window)
-        });
+        let score = self.scorer().with_window(window);
+        let allocate = self.allocator().with_window(window);
+        let mut policy = self.with_parameter("with_window", score, allocate);
         if policy.mismatch.is_none() {
             policy.protect.recent = Recent::Tokens(window);
         }
         policy
     }
 
-    /// Another pooling of the scores along the tokens, for every stage that pools.
+    /// Sets the pooling of the scores along the tokens, for every stage that pools.
     ///
     /// Scorer and allocator must be such that one of them can: else [`check`](Self::check) says
     /// [`Error::SetterMismatch`](crate::Error::SetterMismatch).
     pub fn with_pool(self, pool: Pool) -> Self {
-        self.with_parameter("with_pool", |score, allocate| {
-            let scorer = match score {
-                Some(ScorerSpec::WindowAttention(scorer)) => Some(&mut scorer.pool),
-                Some(ScorerSpec::DropError(scorer)) => Some(&mut scorer.pool),
-                Some(ScorerSpec::WindowVariance(scorer)) => Some(&mut scorer.pool),
-                Some(ScorerSpec::GlobalLocal(scorer)) => Some(&mut scorer.pool),
-                _ => None,
-            };
-            let allocator = match allocate {
-                Some(AllocatorSpec::HeadAdaptive(allocator)) => {
-                    allocator.by.as_mut().map(|by| &mut by.pool)
-                }
-                _ => None,
-            };
-            set([scorer, allocator], Some(pool))
-        })
+        let score = self.scorer().with_pool(pool);
+        let allocate = self.allocator().with_pool(pool);
+        self.with_parameter("with_pool", score, allocate)
     }
 
-    /// Another normalisation of accumulated attention.
+    /// Sets the normalisation of accumulated attention.
     ///
-    /// The scorer must be [`AccumulatedAttention`](crate::score::AccumulatedAttention): else [`check`](Self::check) says
+    /// The scorer must be [`AccumulatedAttention`]: else [`check`](Self::check) says
     /// [`Error::SetterMismatch`](crate::Error::SetterMismatch).
     pub fn with_normalize(self, normalize: Normalize) -> Self {
-        self.with_parameter("with_normalize", |score, _| {
-            let scorer = match score {
-                Some(ScorerSpec::AccumulatedAttention(scorer)) => Some(&mut scorer.normalize),
-                _ => None,
-            };
-            set([scorer], normalize)
-        })
+        let score: Option<Arc<dyn Scorer>> = match ScorerSpec::of(self.scorer()) {
+            Some(ScorerSpec::AccumulatedAttention(_)) => {
+                Some(Arc::new(AccumulatedAttention { normalize }))
+            }
+            _ => None,
+        };
+        self.with_parameter("with_normalize", score, None)
     }
 
-    /// Changes a parameter of built-in stages. `change` says whether one of them has it.
+    /// Takes the stages that have a parameter of a setter; if none has it, the setter was called in vain.
     fn with_parameter(
         mut self,
         setter: &'static str,
-        change: impl FnOnce(&mut Option<ScorerSpec>, &mut Option<AllocatorSpec>) -> bool,
+        score: Option<Arc<dyn Scorer>>,
+        allocate: Option<Arc<dyn Allocator>>,
     ) -> Self {
-        let mut score = ScorerSpec::of(self.scorer());
-        let mut allocate = AllocatorSpec::of(self.allocator());
-        if !change(&mut score, &mut allocate) {
+        if score.is_none() && allocate.is_none() {
             let (scorer, allocator) = (self.scorer().summary(), self.allocator().summary());
             let has = format!("the scorer `{scorer}` and the allocator `{allocator}`");
             self.mismatch.get_or_insert(Mismatch { setter, has });
-            return self;
         }
-        self.score = score.map_or(self.score, ScorerSpec::stage);
-        self.allocate = allocate.map_or(self.allocate, AllocatorSpec::stage);
+        self.score = score.unwrap_or(self.score);
+        self.allocate = allocate.unwrap_or(self.allocate);
         self
     }
-}
-
-/// Sets a parameter where it is. Whether it is anywhere.
-fn set<T: Clone, const N: usize>(places: [Option<&mut T>; N], value: T) -> bool {
-    let found = places.iter().any(Option::is_some);
-    places.into_iter().flatten().for_each(|place| *place = value.clone());
-    found
 }

@@ -1,8 +1,8 @@
-use std::{any::Any, fmt::Debug};
+use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::Tensor;
 
-use crate::{LayerView, Result, observes::Observes};
+use crate::{LayerView, Result, observes::Observes, ops::Pool};
 
 /// Scores the entries of a layer; the highest are kept longest.
 pub trait Scorer: Any + Debug + Send + Sync {
@@ -41,6 +41,18 @@ pub trait Scorer: Any + Debug + Send + Sync {
     /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
     fn steps_alike(&self) -> bool {
         false
+    }
+
+    /// The same scorer with another window of queries, for
+    /// [`Policy::with_window`](crate::Policy::with_window); `None` if it has no window.
+    fn with_window(&self, _window: usize) -> Option<Arc<dyn Scorer>> {
+        None
+    }
+
+    /// The same scorer with another pooling, for [`Policy::with_pool`](crate::Policy::with_pool);
+    /// `None` if it cannot pool.
+    fn with_pool(&self, _pool: Pool) -> Option<Arc<dyn Scorer>> {
+        None
     }
 
     /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not matter.

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +40,14 @@ impl Scorer for DropError {
     fn check(&self) -> Result<()> {
         check::window("score.window", self.window)?;
         check::pool(self.pool)
+    }
+
+    fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self { window, ..*self }))
+    }
+
+    fn with_pool(&self, pool: Pool) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self { pool: Some(pool), ..*self }))
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

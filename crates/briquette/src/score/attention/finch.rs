@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use burn::tensor::{DType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +34,10 @@ impl Scorer for QuestionAttention {
 
     fn check(&self) -> Result<()> {
         check::window("score.window", self.window)
+    }
+
+    fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self { window }))
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +72,14 @@ impl Scorer for WindowAttention {
 
     fn steps_alike(&self) -> bool {
         true
+    }
+
+    fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self { window, ..*self }))
+    }
+
+    fn with_pool(&self, pool: Pool) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self { pool: Some(pool), ..*self }))
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

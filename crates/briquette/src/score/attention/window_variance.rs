@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +42,14 @@ impl Scorer for WindowVariance {
             return check::refuse("score.gamma", self.gamma, "0 or more");
         }
         check::pool(self.pool)
+    }
+
+    fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self { window, ..*self }))
+    }
+
+    fn with_pool(&self, pool: Pool) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self { pool: Some(pool), ..*self }))
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
