@@ -11,7 +11,7 @@ use briquette::{
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
     score::{
-        GlobalLocal, HeadMean, Normalize, Pick, Pool, RetrievalHeads, RobustAttention,
+        GlobalLocal, HeadMean, Normalize, Observes, Pick, Pool, RetrievalHeads, RobustAttention,
         WindowAttention, WindowVariance,
     },
 };
@@ -878,6 +878,37 @@ fn setters_that_do_not_apply() {
         assert_error!(error, Error::SetterMismatch { .. }, [setter, has, policy.name()]);
         assert_error!(policy.check().unwrap_err(), Error::SetterMismatch { .. }, [setter]);
     }
+}
+
+/// A user's own, which has a window.
+#[derive(Debug)]
+struct Windowed(usize);
+
+impl Scorer for Windowed {
+    fn name(&self) -> &str {
+        "windowed"
+    }
+
+    fn observes(&self) -> Observes {
+        Observes::window(self.0)
+    }
+
+    fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
+        Some(Arc::new(Self(window)))
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> briquette::Result<Tensor<3>> {
+        WindowAttention { window: self.0, pool: None, heads: HeadMean::Group }.score(view)
+    }
+}
+
+#[test]
+fn a_scorer_of_ones_own_takes_part_in_setters() {
+    let policy = Policy::custom("mine", Budget::Tokens(64), Windowed(4)).with_window(9);
+    policy.check().unwrap();
+    assert_eq!((policy.observes().window, policy.protect().recent), (9, Recent::Tokens(9)));
+    let error = policy.with_pool(Pool::avg(3)).check().unwrap_err();
+    assert_error!(error, Error::SetterMismatch { .. }, ["with_pool", "windowed"]);
 }
 
 /// What has a window, a pooling or a normalisation is set to another, wherever it stands.

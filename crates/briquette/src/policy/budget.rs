@@ -1,11 +1,11 @@
-//! What a budget comes to in tokens.
+//! Budgets in tokens.
 
 use super::Policy;
 use crate::{CacheShape, Error, Result, budget::Budget, check::MOST_COLUMNS};
 
 impl Policy {
-    /// Columns a layer may hold above its budget before it is compressed again; where decoding compresses nothing,
-    /// or the budget grows with it, those it makes room for at a time.
+    /// Columns a layer may hold above its budget before it is compressed again; where decoding
+    /// compresses nothing, or the budget grows with it, those it makes room for at a time.
     pub(crate) fn slack(&self) -> usize {
         const GROWTH: usize = 64;
         let slack = match (self.schedule.decode_every, self.budget) {
@@ -16,8 +16,8 @@ impl Policy {
         slack.min(MOST_COLUMNS)
     }
 
-    /// The budget in tokens, one number a batch row, no more than there can be columns; `None` keeps everything. `bytes_of` says what a layer takes for
-    /// so many entries and columns.
+    /// The budget in tokens, one number a batch row, no more than there can be columns; `None`
+    /// keeps everything. `bytes_of` says what a layer takes for so many entries and columns.
     pub(crate) fn resolve(
         &self,
         shape: CacheShape,

@@ -69,15 +69,15 @@ impl Policy {
         self
     }
 
-    /// Sets the allocator, built in or one's own. Budgets per head, or per row of a batch, want a store
-    /// that holds different lengths: a dense one becomes [`Ragged`].
+    /// Sets the allocator, built in or one's own. Budgets per head, or per row of a batch, want a
+    /// store that holds different lengths: a dense one becomes [`Ragged`].
     pub fn with_allocate(mut self, allocate: impl Allocator) -> Self {
         self.allocate = Arc::new(allocate);
         self.fit_store()
     }
 
-    /// Sets the reducer, built in or one's own. If heads may end with different lengths, or tokens share
-    /// entries, a dense store becomes one that holds them.
+    /// Sets the reducer, built in or one's own. If heads may end with different lengths, or tokens
+    /// share entries, a dense store becomes one that holds them.
     pub fn with_reduce(mut self, reduce: impl Reducer) -> Self {
         self.reduce = Arc::new(reduce);
         self.fit_store()
@@ -99,8 +99,8 @@ impl Policy {
         self
     }
 
-    /// Sets the window of queries of every stage that looks at one, which is also what is kept of the
-    /// last tokens.
+    /// Sets the window of queries of every stage that looks at one, which is also what is kept of
+    /// the last tokens.
     ///
     /// Scorer and allocator must be such that one of them has a window: else [`check`](Self::check)
     /// says [`Error::SetterMismatch`](crate::Error::SetterMismatch).
@@ -138,7 +138,8 @@ impl Policy {
         self.with_parameter("with_normalize", score, None)
     }
 
-    /// Takes the stages that have a parameter of a setter; if none has it, the setter was called in vain.
+    /// Takes the stages that have a parameter of a setter; if none has it, the setter was called in
+    /// vain.
     fn with_parameter(
         mut self,
         setter: &'static str,

@@ -11,7 +11,7 @@ use crate::{
     store::{StoreBuilder, StoreSpec},
 };
 
-/// What a cache keeps: score, allocate, reduce and store, composed.
+/// A composition of score, allocate, reduce and store: it says what a cache keeps.
 ///
 /// ```
 /// use briquette::{Budget, Policy, Schedule, score::Pool};
@@ -50,8 +50,9 @@ pub(super) struct Mismatch {
 }
 
 impl Policy {
-    /// A policy that keeps the highest `score`s of every kv head: uniform allocation, eviction, a dense
-    /// store, compression after the prompt and after every decoded token. The start of a custom policy.
+    /// A policy that keeps the highest `score`s of every kv head: uniform allocation, eviction, a
+    /// dense store, compression after the prompt and after every decoded token. The start of a
+    /// custom policy.
     pub fn custom(name: &str, budget: Budget, score: impl Scorer) -> Self {
         Self {
             name: name.to_owned(),
@@ -109,7 +110,8 @@ impl Policy {
         self.scorer().reads_profile() || self.allocator().reads_profile()
     }
 
-    /// Whether its scorer reads the model's [output projections](crate::CacheConfig::with_output_weights).
+    /// Whether its scorer reads the model's [output
+    /// projections](crate::CacheConfig::with_output_weights).
     pub fn reads_output_weights(&self) -> bool {
         self.scorer().reads_output_weights()
     }
@@ -121,8 +123,8 @@ impl Policy {
         stages.and(Observes::window(self.store().window()))
     }
 
-    /// The reason that it needs queries or keys before they are rotated; `None` if it runs on those of a model that rotates
-    /// them itself ([`Rotated`](crate::position::Rotated)).
+    /// The reason that it needs queries or keys before they are rotated; `None` if it runs on those
+    /// of a model that rotates them itself ([`Rotated`](crate::position::Rotated)).
     pub fn needs_unrotated(&self) -> Option<&'static str> {
         let observes = self.observes();
         match self.positions {
@@ -136,8 +138,8 @@ impl Policy {
         }
     }
 
-    /// How the model repeats the prompt in a second pass, [which](crate::KvCache::reconstruction) such a policy compresses by;
-    /// `None` if one pass is enough.
+    /// How the model repeats the prompt in a second pass, [which](crate::KvCache::reconstruction)
+    /// such a policy compresses by; `None` if one pass is enough.
     pub fn repeat(&self) -> Option<Repeat> {
         self.observes().repeat
     }
@@ -152,7 +154,8 @@ impl Policy {
         self.schedule.decode_every.is_none() || stages()
     }
 
-    /// Whether it has a budget and compresses down to it: SimLayerKV keeps whole layers beyond its budget, and KIVI has none.
+    /// Whether it has a budget and compresses down to it: SimLayerKV keeps whole layers beyond its
+    /// budget, and KIVI has none.
     pub fn holds_budget(&self) -> bool {
         self.budget.is_some() && self.allocator().holds_budget()
     }

@@ -37,8 +37,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Whether it was saved under this policy: by its fingerprint, or by the fingerprint of the policy
-    /// that its text is read as, which may name stages as an older version did.
+    /// Whether it was saved under this policy: by its fingerprint, or by the fingerprint of the
+    /// policy that its text is read as, which may name stages as an older version did.
     pub(crate) fn is_of(&self, policy: &Policy) -> bool {
         let given = fingerprint(policy);
         let read = || self.policy_file.as_ref().and_then(|text| Policy::from_toml(text).ok());

@@ -14,7 +14,7 @@ pub trait Scorer: Any + Debug + Send + Sync {
         self.name().to_owned()
     }
 
-    /// What the attention pass must report for [`score`](Self::score).
+    /// Reports wanted of the attention pass for [`score`](Self::score).
     fn observes(&self) -> Observes {
         Observes::nothing()
     }
@@ -22,7 +22,8 @@ pub trait Scorer: Any + Debug + Send + Sync {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) with the parameter's name and value.
+    /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) with the parameter's name and
+    /// value.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -37,8 +38,9 @@ pub trait Scorer: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
-    /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
+    /// Whether what it does at a decoded token is the same launches at the next: it neither reads
+    /// from the device nor lets anything decide that changes from token to token on the host. Such
+    /// a step can be recorded and replayed.
     fn steps_alike(&self) -> bool {
         false
     }
@@ -55,7 +57,8 @@ pub trait Scorer: Any + Debug + Send + Sync {
         None
     }
 
-    /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not matter.
+    /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not
+    /// matter.
     ///
     /// # Errors
     /// Whatever keeps the scorer from scoring; the cache is then left as it was.

@@ -12,29 +12,30 @@ use crate::{
 };
 
 impl Policy {
-    /// H2O (Zhang et al., 2023): half of the budget for the tokens with the most accumulated attention, half
-    /// for the last ones.
+    /// H2O (Zhang et al., 2023): half of the budget for the tokens with the most accumulated
+    /// attention, half for the last ones.
     pub fn h2o(budget: Budget) -> Self {
         Self::custom("h2o", budget, AccumulatedAttention::default()).with_recent(Recent::Share(0.5))
     }
 
-    /// TOVA (Oren et al., 2024): the tokens the last query attends to, the mean over all heads, one set a
-    /// layer. The last token itself is always kept.
+    /// TOVA (Oren et al., 2024): the tokens the last query attends to, the mean over all heads, one
+    /// set a layer. The last token itself is always kept.
     pub fn tova(budget: Budget) -> Self {
         let score = WindowAttention { window: 1, pool: None, heads: HeadMean::Layer };
         Self::custom("tova", budget, score).with_recent(Recent::Tokens(1))
     }
 
-    /// RoCo (Ren and Zhu, 2024): the highest mean attention, a quarter of the budget for the tokens whose attention
-    /// varies most, the first 4 tokens and the last 10.
+    /// RoCo (Ren and Zhu, 2024): the highest mean attention, a quarter of the budget for the tokens
+    /// whose attention varies most, the first 4 tokens and the last 10.
     pub fn roco(budget: Budget) -> Self {
         Self::custom("roco", budget, RobustAttention { std_share: 0.25 })
             .with_sinks(4)
             .with_recent(Recent::Tokens(10))
     }
 
-    /// SnapKV (Li et al., 2024): the prompt's tokens that its last 32 queries attend to, mean-pooled over 5
-    /// tokens, and the window itself. Decoded tokens are all kept, as in the paper.
+    /// SnapKV (Li et al., 2024): the prompt's tokens that its last 32 queries attend to,
+    /// mean-pooled over 5 tokens, and the window itself. Decoded tokens are all kept, as in the
+    /// paper.
     pub fn snapkv(budget: Budget) -> Self {
         let score =
             WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
@@ -43,13 +44,14 @@ impl Policy {
             .with_schedule(Schedule::prefill_only())
     }
 
-    /// PyramidKV (Cai et al., 2024): SnapKV, with budgets that fall from the first layer to the last.
+    /// PyramidKV (Cai et al., 2024): SnapKV, with budgets that fall from the first layer to the
+    /// last.
     pub fn pyramidkv(budget: Budget) -> Self {
         Self::snapkv(budget).with_name("pyramidkv").with_allocate(Pyramid { beta: 20.0 })
     }
 
-    /// CAKE (Qin et al., 2025): mean and variance of the attention of the last 32 queries, budgets by the entropy and
-    /// variance of each layer's attention.
+    /// CAKE (Qin et al., 2025): mean and variance of the attention of the last 32 queries, budgets
+    /// by the entropy and variance of each layer's attention.
     pub fn cake(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("cake")
@@ -57,13 +59,15 @@ impl Policy {
             .with_allocate(Preference { window: 32, tau1: 1.0, tau2: 1.0 })
     }
 
-    /// AdaKV (Feng et al., 2024): SnapKV, with budgets that go to the heads with the highest scores.
+    /// AdaKV (Feng et al., 2024): SnapKV, with budgets that go to the heads with the highest
+    /// scores.
     pub fn adakv(budget: Budget) -> Self {
         Self::snapkv(budget).with_name("adakv").with_allocate(HeadAdaptive::default())
     }
 
-    /// SimLayerKV (Zhang et al., 2024): everything, but in layers whose last query gives more than 0.9 of its attention to
-    /// the first 4 tokens and the last ones these only, as many as the budget says.
+    /// SimLayerKV (Zhang et al., 2024): everything, but in layers whose last query gives more than
+    /// 0.9 of its attention to the first 4 tokens and the last ones these only, as many as the
+    /// budget says.
     pub fn simlayerkv(budget: Budget) -> Self {
         Self::custom("simlayerkv", budget, Recency {})
             .with_sinks(4)
@@ -79,8 +83,9 @@ impl Policy {
         Self::snapkv(budget).with_name("chunkkv").with_score(ChunkKv::of(20, score))
     }
 
-    /// FINCH (Corallo and Papotti, 2024): what the question attends to, the last 32 tokens of the prompt unless
-    /// [`with_window`](Self::with_window) says how many they are, and the question; positions are re-counted inside the cache.
+    /// FINCH (Corallo and Papotti, 2024): what the question attends to, the last 32 tokens of the
+    /// prompt unless [`with_window`](Self::with_window) says how many they are, and the question;
+    /// positions are re-counted inside the cache.
     pub fn finch(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("finch")
@@ -88,8 +93,8 @@ impl Policy {
             .with_positions(PositionMode::InCache)
     }
 
-    /// R-KV (Cai et al., 2025): what the last 8 queries attend to, less what other keys say already, and those 8; every 128
-    /// decoded tokens too.
+    /// R-KV (Cai et al., 2025): what the last 8 queries attend to, less what other keys say
+    /// already, and those 8; every 128 decoded tokens too.
     pub fn rkv(budget: Budget) -> Self {
         let attention =
             WindowAttention { window: 8, pool: Some(Pool::max(7)), heads: HeadMean::Group };
@@ -98,8 +103,8 @@ impl Policy {
             .with_schedule(Schedule::always(128))
     }
 
-    /// Compactor's non-causal attention alone (Chari and Van Durme, 2025): the first 8 tokens, the last 4, and what all
-    /// queries of a token's own chunk of 256 attend to.
+    /// Compactor's non-causal attention alone (Chari and Van Durme, 2025): the first 8 tokens, the
+    /// last 4, and what all queries of a token's own chunk of 256 attend to.
     pub fn chunk_attention(budget: Budget) -> Self {
         Self::compactor(budget)
             .with_name("chunk-attention")
@@ -107,8 +112,9 @@ impl Policy {
             .with_positions(PositionMode::Written)
     }
 
-    /// Expected Attention (Devoto et al., 2025): the first 4 tokens, and those that queries like the prompt's are expected to
-    /// attend to at the next 512 positions, times the length of their values.
+    /// Expected Attention (Devoto et al., 2025): the first 4 tokens, and those that queries like
+    /// the prompt's are expected to attend to at the next 512 positions, times the length of their
+    /// values.
     pub fn expected_attention(budget: Budget) -> Self {
         let score = ExpectedAttention { future: 512, epsilon: 0.0 };
         Self::custom("expected-attention", budget, score)
@@ -116,7 +122,8 @@ impl Policy {
             .with_schedule(Schedule::prefill_only())
     }
 
-    /// DropKV (2026): the tokens without which the outputs of the last 32 queries would move furthest, and those 32.
+    /// DropKV (2026): the tokens without which the outputs of the last 32 queries would move
+    /// furthest, and those 32.
     pub fn dropkv(budget: Budget) -> Self {
         Self::custom("dropkv", budget, DropError { window: 32, pool: None })
             .with_recent(Recent::Tokens(32))

@@ -13,28 +13,31 @@ impl Policy {
         Self::custom("knorm", budget, Knorm {}).with_schedule(Schedule::prefill_only())
     }
 
-    /// KeyDiff (Park et al., 2025): the tokens whose keys are least like the mean key; every 128 decoded tokens too.
+    /// KeyDiff (Park et al., 2025): the tokens whose keys are least like the mean key; every 128
+    /// decoded tokens too.
     pub fn keydiff(budget: Budget) -> Self {
         Self::custom("keydiff", budget, KeyDiff {}).with_schedule(Schedule::always(128))
     }
 
-    /// LagKV (Liang et al., 2025): the first 4 tokens, and in partitions of 128 those whose channels differ most once scaled
-    /// by the partition that follows; every 128 decoded tokens too.
+    /// LagKV (Liang et al., 2025): the first 4 tokens, and in partitions of 128 those whose
+    /// channels differ most once scaled by the partition that follows; every 128 decoded tokens
+    /// too.
     pub fn lagkv(budget: Budget) -> Self {
         Self::custom("lagkv", budget, LagKv { lag: 128 })
             .with_sinks(4)
             .with_schedule(Schedule::always(128))
     }
 
-    /// CurDKV (Sengupta et al., 2025): the first 4 tokens, and those whose key and value are long among 16 neighbours.
+    /// CurDKV (Sengupta et al., 2025): the first 4 tokens, and those whose key and value are long
+    /// among 16 neighbours.
     pub fn cur(budget: Budget) -> Self {
         Self::custom("cur", budget, CurDkv { window: 16 })
             .with_sinks(4)
             .with_schedule(Schedule::prefill_only())
     }
 
-    /// Compactor's leverage alone (Chari and Van Durme, 2025): the first 8 tokens, the last 4, and the keys that stand out of
-    /// the space of the others.
+    /// Compactor's leverage alone (Chari and Van Durme, 2025): the first 8 tokens, the last 4, and
+    /// the keys that stand out of the space of the others.
     pub fn leverage(budget: Budget) -> Self {
         Self::compactor(budget).with_name("leverage").with_score(Leverage::default())
     }
@@ -50,8 +53,8 @@ impl Policy {
             .with_schedule(Schedule::prefill_only())
     }
 
-    /// CapKV (2026): the first 4 tokens, and those whose values no others say, weighed by how their keys point to the mean
-    /// query.
+    /// CapKV (2026): the first 4 tokens, and those whose values no others say, weighed by how their
+    /// keys point to the mean query.
     pub fn capkv(budget: Budget) -> Self {
         Self::custom("capkv", budget, CapKv { tau: 5.0, future: 512 })
             .with_sinks(4)

@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl Policy {
-    /// CaM (Zhang et al., 2024): H2O, with the values of tokens evicted in decoding added to the 32 kept behind them.
+    /// CaM (Zhang et al., 2024): H2O, with the values of tokens evicted in decoding added to the 32
+    /// kept behind them.
     pub fn cam(budget: Budget) -> Self {
         Self::h2o(budget).with_name("cam").with_reduce(ValueMerge {
             window: 32,
@@ -18,8 +19,9 @@ impl Policy {
         })
     }
 
-    /// KVMerger (Wang et al., 2024, section 5.1) as the paper runs it at half of the context: of what is kept, 34 % are
-    /// the last tokens and 24 % those of most accumulated attention; neighbours among the others are merged.
+    /// KVMerger (Wang et al., 2024, section 5.1) as the paper runs it at half of the context: of
+    /// what is kept, 34 % are the last tokens and 24 % those of most accumulated attention;
+    /// neighbours among the others are merged.
     pub fn kvmerger(budget: Budget) -> Self {
         Self::kvmerger_with("kvmerger", budget, 0.34, 0.24)
     }
@@ -29,8 +31,8 @@ impl Policy {
         Self::kvmerger(budget).with_name("kvmerger-50")
     }
 
-    /// KVMerger as the paper runs it at 35 % of the context: 8 % of it are the last tokens and 2 % those of most
-    /// accumulated attention, so 8 / 35 and 2 / 35 of what is kept.
+    /// KVMerger as the paper runs it at 35 % of the context: 8 % of it are the last tokens and 2 %
+    /// those of most accumulated attention, so 8 / 35 and 2 / 35 of what is kept.
     pub fn kvmerger_35(budget: Budget) -> Self {
         Self::kvmerger_with("kvmerger-35", budget, 8.0 / 35.0, 2.0 / 35.0)
     }
@@ -43,8 +45,9 @@ impl Policy {
             .with_schedule(Schedule::always(64))
     }
 
-    /// D2O (Wan et al., 2024): accumulated attention, 4 sinks, of what they leave one in four for the last tokens,
-    /// budgets by the density of each layer's attention, evicted tokens merged into the most similar kept ones.
+    /// D2O (Wan et al., 2024): accumulated attention, 4 sinks, of what they leave one in four for
+    /// the last tokens, budgets by the density of each layer's attention, evicted tokens merged
+    /// into the most similar kept ones.
     pub fn d2o(budget: Budget) -> Self {
         Self::h2o(budget)
             .with_name("d2o")
@@ -54,8 +57,8 @@ impl Policy {
             .with_reduce(EmaMerge::default())
     }
 
-    /// EMS: the Global-Local score over a window of 32, pooled over 7 tokens; evict-then-merge with γ = 4 and
-    /// τ = 0.6, on keys without positions; tokens share the entries.
+    /// EMS: the Global-Local score over a window of 32, pooled over 7 tokens; evict-then-merge with
+    /// γ = 4 and τ = 0.6, on keys without positions; tokens share the entries.
     pub fn ems(budget: Budget) -> Self {
         Self::custom("ems", budget, GlobalLocal::default())
             .with_recent(Recent::Tokens(32))
@@ -63,7 +66,8 @@ impl Policy {
             .with_positions(PositionMode::Deferred)
     }
 
-    /// EMS as the paper looks for needles: a window of 16. τ is that of its appendix D, 0.6; its section 5.3 says 0.55.
+    /// EMS as the paper looks for needles: a window of 16. τ is that of its appendix D, 0.6; its
+    /// section 5.3 says 0.55.
     pub fn ems_needle(budget: Budget) -> Self {
         Self::ems(budget).with_name("ems-needle").with_window(16)
     }

@@ -1,4 +1,4 @@
-//! The named methods, each a composition of stages: a table of them, and a file a family.
+//! The named methods, each a composition of stages: a table of them, and a file per family.
 
 mod attention;
 mod combinations;

@@ -21,9 +21,9 @@ impl Policy {
         Self::custom("local-window", budget, Recency {})
     }
 
-    /// StreamingLLM (Xiao et al., 2023): the first 4 tokens and the last ones; positions are re-counted inside
-    /// the cache (section 3.2). A prompt that comes in chunks is compressed after each of them, so that it may be longer
-    /// than the model's context.
+    /// StreamingLLM (Xiao et al., 2023): the first 4 tokens and the last ones; positions are
+    /// re-counted inside the cache (section 3.2). A prompt that comes in chunks is compressed after
+    /// each of them, so that it may be longer than the model's context.
     pub fn streaming_llm(budget: Budget) -> Self {
         Self::local_window(budget)
             .with_name("streaming-llm")
@@ -40,7 +40,8 @@ impl Policy {
         Self::custom("random", budget, Random { seed: 0 }).with_schedule(Schedule::prefill_only())
     }
 
-    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (1, 2, 4 or 8), the last 128 tokens in full precision.
+    /// KIVI (Liu et al., 2024): everything, quantized to `bits` (1, 2, 4 or 8), the last 128 tokens
+    /// in full precision.
     pub fn kivi(bits: u8) -> Self {
         Self::full().with_name("kivi").with_kivi(bits)
     }

@@ -13,17 +13,17 @@ use crate::{
 pub(super) const COMPRESSKV_LAYERS: ErrorAware = ErrorAware { least: 32, most: 3.0 };
 
 impl Policy {
-    /// HeadKV (Fu et al., 2024): SnapKV, with budgets that go to the heads that retrieve, by the model's
-    /// [profile](Self::with_profile).
+    /// HeadKV (Fu et al., 2024): SnapKV, with budgets that go to the heads that retrieve, by the
+    /// model's [profile](Self::with_profile).
     pub fn headkv(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("headkv")
             .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
     }
 
-    /// CompressKV: the attention of the last 8 queries of the layer's 4 semantic retrieval heads, mean-pooled over 5
-    /// tokens, one set a layer; budgets by how much each layer suffers from a small cache. Both from the model's
-    /// [profile](Self::with_profile).
+    /// CompressKV: the attention of the last 8 queries of the layer's 4 semantic retrieval heads,
+    /// mean-pooled over 5 tokens, one set a layer; budgets by how much each layer suffers from a
+    /// small cache. Both from the model's [profile](Self::with_profile).
     pub fn compresskv(budget: Budget) -> Self {
         let heads = HeadMean::Retrieval(RetrievalHeads::top(4));
         Self::snapkv(budget)
@@ -33,22 +33,24 @@ impl Policy {
             .with_allocate(COMPRESSKV_LAYERS)
     }
 
-    /// Q-Filter (Godey et al., 2025): the tokens whose keys point furthest along the direction that the queries of their head
-    /// share, by the model's [profile](Self::with_profile).
+    /// Q-Filter (Godey et al., 2025): the tokens whose keys point furthest along the direction that
+    /// the queries of their head share, by the model's [profile](Self::with_profile).
     pub fn q_filter(budget: Budget) -> Self {
         Self::custom("q-filter", budget, QFilter {}).with_schedule(Schedule::prefill_only())
     }
 
-    /// TriAttention (Mao et al., 2026): a sixteenth of the budget for the last tokens (128 of 2,048), the rest for those that the
-    /// mean query will attend to, by the model's [profile](Self::with_profile); every 128 decoded tokens too.
+    /// TriAttention (Mao et al., 2026): a sixteenth of the budget for the last tokens (128 of
+    /// 2,048), the rest for those that the mean query will attend to, by the model's
+    /// [profile](Self::with_profile); every 128 decoded tokens too.
     pub fn triattention(budget: Budget) -> Self {
         Self::custom("triattention", budget, TriAttention::default())
             .with_recent(Recent::Share(0.0625))
             .with_schedule(Schedule::always(128))
     }
 
-    /// DuoAttention (Xiao et al., 2024) with heads ranked on the fly: everything in as many heads as the budget allows, 16
-    /// first and 48 last tokens in the others, by the model's [profile](Self::with_profile).
+    /// DuoAttention (Xiao et al., 2024) with heads ranked on the fly: everything in as many heads
+    /// as the budget allows, 16 first and 48 last tokens in the others, by the model's
+    /// [profile](Self::with_profile).
     pub fn duoattention(budget: Budget) -> Self {
         Self::custom("duoattention", budget, Recency {})
             .with_sinks(16)

@@ -9,8 +9,9 @@ use crate::{
 };
 
 impl Policy {
-    /// KVzip (Kim et al., 2025): the first 4 tokens, and what the model attends to most while it repeats the prompt, 2,048
-    /// tokens at a time; one threshold for all layers and heads. Later prompts and decoded tokens are all kept.
+    /// KVzip (Kim et al., 2025): the first 4 tokens, and what the model attends to most while it
+    /// repeats the prompt, 2,048 tokens at a time; one threshold for all layers and heads. Later
+    /// prompts and decoded tokens are all kept.
     pub fn kvzip(budget: Budget) -> Self {
         Self::custom("kvzip", budget, ReconstructionAttention::default())
             .with_sinks(4)
@@ -21,15 +22,16 @@ impl Policy {
             })
     }
 
-    /// KVzip+ (Kim et al., 2025): the same, with weights divided by the length of the hidden state that asks and multiplied by
-    /// that of the value behind the output projection.
+    /// KVzip+ (Kim et al., 2025): the same, with weights divided by the length of the hidden state
+    /// that asks and multiplied by that of the value behind the output projection.
     pub fn kvzip_plus(budget: Budget) -> Self {
         let score = ReconstructionAttention { normalize: true, ..Default::default() };
         Self::kvzip(budget).with_name("kvzip-plus").with_score(score)
     }
 
-    /// KVCompose (Akulov et al., 2025): what the model attends to most while it reads the prompt again, plus the mean over the layer's
-    /// heads; layer budgets by composite tokens. Later prompts and decoded tokens are all kept.
+    /// KVCompose (Akulov et al., 2025): what the model attends to most while it reads the prompt
+    /// again, plus the mean over the layer's heads; layer budgets by composite tokens. Later
+    /// prompts and decoded tokens are all kept.
     pub fn kvcompose(budget: Budget) -> Self {
         Self::kvzip(budget)
             .with_name("kvcompose")

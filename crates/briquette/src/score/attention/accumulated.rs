@@ -1,3 +1,13 @@
+//! H2O: Zhang et al., 2023, *H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large
+//! Language Models* ([arXiv 2306.14048](https://arxiv.org/abs/2306.14048)). CaM, KVMerger and D2O
+//! score by it too.
+//!
+//! ```text
+//! s[j] = Σ A[i, j] over all queries i so far, of the prompt and of decoding
+//! ```
+//!
+//! Protected: the last tokens, half of the budget.
+
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -7,8 +17,8 @@ use crate::{
     score::{Observes, Scorer},
 };
 
-/// The attention weight a token has received from all queries since it was written, prompt and decoding
-/// together: H2O (Zhang et al., 2023), `F_score`.
+/// The attention weight a token has received from all queries since it was written, prompt and
+/// decoding together: H2O (Zhang et al., 2023), `F_score`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccumulatedAttention {
@@ -16,15 +26,15 @@ pub struct AccumulatedAttention {
     pub normalize: Normalize,
 }
 
-/// What an accumulated weight is divided by.
+/// Divisor of an accumulated weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Normalize {
     /// Nothing: the sum, as in H2O.
     #[default]
     Sum,
-    /// The number of queries that could see the token, which frees the score from its bias towards early
-    /// tokens.
+    /// The number of queries that could see the token, which frees the score from its bias towards
+    /// early tokens.
     Mean,
 }
 
@@ -53,8 +63,8 @@ impl Scorer for AccumulatedAttention {
     }
 }
 
-/// The queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees itself, so the last one
-/// was seen once.
+/// The queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees itself,
+/// so the last one was seen once.
 pub(super) fn queries_seen(view: &LayerView<'_>) -> Tensor<3> {
     let positions = view.positions().clone().float().cast(DType::F32);
     let [batch, heads, columns] = positions.dims();

@@ -1,3 +1,15 @@
+//! DropKV, 2026 ([OpenReview MqfNzH3TVH](https://openreview.net/forum?id=MqfNzH3TVH); the formula
+//! as its authors give it in a [pull request](https://github.com/NVIDIA/kvpress/pull/285) to
+//! kvpress).
+//!
+//! ```text
+//! s[j] = Σ_i (p_i[j] / (1 − p_i[j]))² · ‖v[j] − o_i‖²      over the last 32 queries i
+//!
+//! with p_i[j] what query i gives token j, and o_i its output
+//! ```
+//!
+//! Protected: those 32 tokens.
+
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
@@ -9,11 +21,11 @@ use crate::{
     score::{Observes, Pool, Scorer},
 };
 
-/// How far the attention output of the last `window` queries would move if a token were dropped: DropKV (2026,
-/// [OpenReview MqfNzH3TVH](https://openreview.net/forum?id=MqfNzH3TVH)).
+/// Distance by which the attention output of the last `window` queries would move without a token:
+/// DropKV (2026, [OpenReview MqfNzH3TVH](https://openreview.net/forum?id=MqfNzH3TVH)).
 ///
-/// Σ over the queries of (p / (1 − p))² · ‖v − o‖², with p what a query gives the token, v the token's value and o the query's
-/// output; the mean over the query heads that share a kv head.
+/// Σ over the queries of (p / (1 − p))² · ‖v − o‖², with p what a query gives the token, v the
+/// token's value and o the query's output; the mean over the query heads that share a kv head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DropError {
@@ -51,7 +63,7 @@ impl Scorer for DropError {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        /// What is left of 1 − p where a query sees nothing else.
+        /// Least value of 1 − p, where a query sees nothing else.
         const LEAST: f64 = 1e-6;
         let (weights, _) = view.last_queries(self.window, self.name())?;
         let values = view.values()?.cast(DType::F32);

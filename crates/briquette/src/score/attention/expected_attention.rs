@@ -1,3 +1,16 @@
+//! Expected Attention: Devoto et al., 2025, *Expected Attention: KV Cache Compression by Estimating
+//! Attention from Future Queries Distribution* ([arXiv
+//! 2510.00636](https://arxiv.org/abs/2510.00636)).
+//!
+//! ```text
+//! μ, Σ = mean and covariance of the prompt's queries before rotation, sinks left out
+//! R    = mean rotation of the next positions;  μ ← Rμ,  Σ ← RΣRᵀ
+//! a    = softmax behind the sinks of (k · μ / √d + kᵀΣk / 2d), the mean of a group
+//! s[j] = (a[j] + ε) · ‖v[j]‖
+//! ```
+//!
+//! Protected: the first 4 tokens.
+
 use burn::tensor::{DType, Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
@@ -10,18 +23,19 @@ use crate::{
     },
 };
 
-/// The attention a token is expected to receive from the next queries, times the length of its value: Expected Attention
-/// (Devoto et al., 2025, [arXiv 2510.00636](https://arxiv.org/abs/2510.00636)).
+/// The attention a token is expected to receive from the next queries, times the length of its
+/// value: Expected Attention (Devoto et al., 2025, [arXiv
+/// 2510.00636](https://arxiv.org/abs/2510.00636)).
 ///
-/// Queries are taken as normal, with the mean and covariance that those since the last compression have before their
-/// positions are encoded, sinks left out; the mean rotation of the next positions turns both. Of a normal query,
-/// exp(q · k / √d) has the mean exp(k · μ / √d + kᵀΣk / 2d).
+/// Queries are taken as normal, with the mean and covariance that those since the last compression
+/// have before their positions are encoded, sinks left out; the mean rotation of the next positions
+/// turns both. Of a normal query, exp(q · k / √d) has the mean exp(k · μ / √d + kᵀΣk / 2d).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedAttention {
-    /// How many of the next positions.
+    /// Number of positions to come.
     pub future: usize,
-    /// What is added to the attention before it is multiplied by the length of the value.
+    /// Summand of the attention before it is multiplied by the length of the value: ε.
     #[serde(default)]
     pub epsilon: f64,
 }

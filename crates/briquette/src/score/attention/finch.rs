@@ -1,3 +1,12 @@
+//! FINCH: Corallo and Papotti, 2024, *FINCH: Prompt-guided Key-Value Cache Compression for Large
+//! Language Models* ([arXiv 2408.00167](https://arxiv.org/abs/2408.00167)).
+//!
+//! ```text
+//! s[j] = mean over the last w queries i of n_i · A[i, j]      with n_i tokens before query i
+//! ```
+//!
+//! Protected: the last w tokens, which are the question.
+
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor, TensorData};
@@ -8,10 +17,12 @@ use crate::{
     score::{Observes, Scorer},
 };
 
-/// The attention weight a token receives from the last `window` queries, those of the question, each times how many tokens stand
-/// before it: FINCH (Corallo and Papotti, 2024, [arXiv 2408.00167](https://arxiv.org/abs/2408.00167)).
+/// The attention weight a token receives from the last `window` queries, those of the question,
+/// each times how many tokens stand before it: FINCH (Corallo and Papotti, 2024, [arXiv
+/// 2408.00167](https://arxiv.org/abs/2408.00167)).
 ///
-/// A query that sees more tokens gives each of them less; the factor makes up for it. Nothing is pooled.
+/// A query that sees more tokens gives each of them less; the factor makes up for it. Nothing is
+/// pooled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuestionAttention {

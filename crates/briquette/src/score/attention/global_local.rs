@@ -1,3 +1,13 @@
+//! EMS: Li et al., 2024, *EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache
+//! Compression Based on Global-Local Importance* ([arXiv
+//! 2412.08521](https://arxiv.org/abs/2412.08521)), Eq. 2.
+//!
+//! ```text
+//! s[j] = max(s_Glo[j] · (Σ s_Loc / N) / (Σ s_Glo / N), s_Loc[j]), mean-pooled over 7 tokens
+//! ```
+//!
+//! Protected: the last w tokens, the window.
+
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
@@ -11,13 +21,14 @@ use crate::{
     spec::is_default,
 };
 
-/// The attention weight a token has received from all queries, scaled to the level of what it received from the
-/// last ones, or the latter if it is more; pooled along the tokens: the Global-Local score of EMS (Li et al., 2024,
-/// Eq. 2).
+/// The attention weight a token has received from all queries, scaled to the level of what it
+/// received from the last ones, or the latter if it is more; pooled along the tokens: the
+/// Global-Local score of EMS (Li et al., 2024, Eq. 2).
 ///
-/// With `s_Glo` the sums over all queries and `s_Loc` those over a window, s = max(s_Glo · (Σ `s_Loc` / N) / (Σ `s_Glo` /
-/// N), `s_Loc`), sums over the context: the factor is w / N when a whole prompt has arrived. The window is the last
-/// `window` queries of a prompt, and `window` to 2 · `window` − 1 queries in decoding.
+/// With `s_Glo` the sums over all queries and `s_Loc` those over a window, s = max(s_Glo · (Σ
+/// `s_Loc` / N) / (Σ `s_Glo` / N), `s_Loc`), sums over the context: the factor is w / N when a
+/// whole prompt has arrived. The window is the last `window` queries of a prompt, and `window` to 2
+/// · `window` − 1 queries in decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct GlobalLocal {
@@ -26,16 +37,16 @@ pub struct GlobalLocal {
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Pool>,
-    /// Whose attention counts (Table 4).
+    /// Queries whose attention counts (Table 4).
     #[serde(default, skip_serializing_if = "is_default")]
     pub from: ScoreFrom,
-    /// Whether the scores of the last `window` tokens, which are kept whatever they are, enter the pooling of the
-    /// tokens before them; else zeros stand in their place, as in SnapKV.
+    /// Whether the scores of the last `window` tokens, which are kept whatever they are, enter the
+    /// pooling of the tokens before them; else zeros stand in their place, as in SnapKV.
     #[serde(default, skip_serializing_if = "is_default")]
     pub pool_window: bool,
 }
 
-/// Whose attention a [`GlobalLocal`] score is of.
+/// Queries whose attention a [`GlobalLocal`] score is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScoreFrom {

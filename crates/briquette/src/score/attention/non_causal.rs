@@ -1,3 +1,14 @@
+//! Non-causal attention, the second half of Compactor: Chari and Van Durme, 2025, *Compactor:
+//! Calibrated Query-Agnostic KV Cache Compression with Approximate Leverage Scores* ([arXiv
+//! 2507.08143](https://arxiv.org/abs/2507.08143)).
+//!
+//! ```text
+//! c[j] = Σ over the queries i of its chunk of softmax(q[i] · k)[j], the mean of a group
+//! s    = c[j] · ‖v[j]‖, mean-pooled over 3 tokens
+//! ```
+//!
+//! Protected: the first 8 tokens and the last 4.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +18,9 @@ use crate::{
     score::{Observes, Pool, Scorer},
 };
 
-/// The attention a token receives from all queries of its own chunk, later ones and earlier ones, times the length of its
-/// value, pooled along the tokens: the non-causal attention of Compactor (Chari and Van Durme, 2025,
-/// [arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
+/// The attention a token receives from all queries of its own chunk, later ones and earlier ones,
+/// times the length of its value, pooled along the tokens: the non-causal attention of Compactor
+/// (Chari and Van Durme, 2025, [arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkAttention {

@@ -1,3 +1,14 @@
+//! R-KV: Cai et al., 2025, *R-KV: Redundancy-aware KV Cache Compression for Reasoning Models*
+//! ([arXiv 2505.24133](https://arxiv.org/abs/2505.24133)).
+//!
+//! ```text
+//! a[j] = mean weight from the last 8 queries, max-pooled over 7 tokens, the mean of a group
+//! r[j] = softmax over the entries of a head of the mean cosine of k[j] with the other keys
+//! s[j] = λ a[j] − (1 − λ) r[j]
+//! ```
+//!
+//! Protected: the last 8 tokens.
+
 use burn::tensor::{Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +18,16 @@ use crate::{
     score::{Observes, Scorer, WindowAttention, support::at_entries},
 };
 
-/// The attention a token receives from the last queries, less how much its key is like the others of its head: R-KV (Cai et
-/// al., 2025, [arXiv 2505.24133](https://arxiv.org/abs/2505.24133)).
+/// The attention a token receives from the last queries, less how much its key is like the others
+/// of its head: R-KV (Cai et al., 2025, [arXiv 2505.24133](https://arxiv.org/abs/2505.24133)).
 ///
 /// s = λ · attention − (1 − λ) · softmax over the entries of the mean cosine with the other keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RKv {
-    /// Whose attention.
+    /// Attention that counts.
     pub attention: WindowAttention,
-    /// How much it counts: λ, 0 to 1.
+    /// Weight of the attention: λ, 0 to 1.
     pub lambda: f64,
 }
 

@@ -1,3 +1,14 @@
+//! RoCo: Ren and Zhu, 2024, *On the Efficacy of Eviction Policy for Key-Value Constrained
+//! Generative Language Model Inference* ([arXiv 2402.06262](https://arxiv.org/abs/2402.06262)).
+//!
+//! ```text
+//! m[j] = mean of A[i, j] over the queries i ≥ j so far, of the prompt and of decoding
+//! d[j] = standard deviation of A[i, j] over the same queries
+//! s[j] = m[j] + 2 for the r entries with the highest d, m[j] for the others;  r = ⌊std-share · B⌋
+//! ```
+//!
+//! Protected: the first 4 tokens and the last 10.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +19,8 @@ use crate::{
     score::{Observes, Scorer, support::best},
 };
 
-/// The mean attention weight a token received from the queries that could see it; tokens whose weights vary most
-/// are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
+/// The mean attention weight a token received from the queries that could see it; tokens whose
+/// weights vary most are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RobustAttention {
@@ -18,7 +29,8 @@ pub struct RobustAttention {
 }
 
 impl RobustAttention {
-    /// What puts the tokens with the highest deviation above all others: a mean weight is at most 1.
+    /// Bonus that puts the tokens with the highest deviation above all others: a mean weight is at
+    /// most 1.
     const ABOVE: f64 = 2.0;
 }
 

@@ -1,3 +1,17 @@
+//! SnapKV: Li et al., 2024, *SnapKV: LLM Knows What You are Looking for Before Generation* ([arXiv
+//! 2404.14469](https://arxiv.org/abs/2404.14469)); TOVA: Oren et al., 2024, *Transformers are
+//! Multi-State RNNs* ([arXiv 2401.06104](https://arxiv.org/abs/2401.06104)); CompressKV: Lin et
+//! al., 2025, *CompressKV: Semantic Retrieval Heads Know What Tokens are Not Important Before
+//! Generation* ([arXiv 2508.02401](https://arxiv.org/abs/2508.02401)).
+//!
+//! ```text
+//! u[j] = mean over the last w queries i of A[i, j],   0 for the last w tokens
+//! p[j] = mean of u[j − r] … u[j + r],   zeros beyond the ends
+//! s[j] = mean of p[j] over the query heads of a group, of the layer, or over those that retrieve
+//! ```
+//!
+//! Protected: the last w tokens; with TOVA w is 1.
+
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
@@ -11,9 +25,9 @@ use crate::{
 
 /// The attention weight a token receives from the last `window` queries, pooled along the tokens.
 ///
-/// SnapKV (Li et al., 2024, section 4) with a window of 32 and one set of tokens a kv head; TOVA (Oren et
-/// al., 2024) with a window of one query and one set a layer; CompressKV with a window of 8 and the layer's
-/// retrieval heads.
+/// SnapKV (Li et al., 2024, section 4) with a window of 32 and one set of tokens a kv head; TOVA
+/// (Oren et al., 2024) with a window of one query and one set a layer; CompressKV with a window of
+/// 8 and the layer's retrieval heads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowAttention {
@@ -22,12 +36,12 @@ pub struct WindowAttention {
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Pool>,
-    /// Which query heads a score is the mean of.
+    /// Query heads that a score is the mean of.
     #[serde(default)]
     pub heads: HeadMean,
 }
 
-/// Which query heads share one score.
+/// Query heads that share one score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadMean {

@@ -1,3 +1,14 @@
+//! CAKE: Qin et al., 2025, *CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences*
+//! ([arXiv 2503.12491](https://arxiv.org/abs/2503.12491)), Eq. 10.
+//!
+//! ```text
+//! u[j] = mean of A[i, j] + γ · variance of A[i, j]      over the last w queries i
+//! p[j] = mean of u[j − 2] … u[j + 2],   zeros beyond the ends and in the window
+//! s[j] = mean of p[j] over the query heads that share a kv head
+//! ```
+//!
+//! Protected: the last w tokens.
+
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
@@ -9,14 +20,14 @@ use crate::{
     score::{Observes, Pool, Scorer, Wanted},
 };
 
-/// The mean of the attention weight a token receives from the last `window` queries, plus `gamma` times its
-/// variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
+/// The mean of the attention weight a token receives from the last `window` queries, plus `gamma`
+/// times its variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowVariance {
     /// Queries observed. Entries of the last so many tokens stay out of the pooling.
     pub window: usize,
-    /// What the variance is multiplied by.
+    /// Factor of the variance.
     pub gamma: f64,
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]

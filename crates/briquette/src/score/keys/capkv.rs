@@ -1,3 +1,14 @@
+//! CapKV, 2026 ([arXiv 2604.25975](https://arxiv.org/abs/2604.25975)).
+//!
+//! ```text
+//! μ    = mean of the prompt's queries, turned as in Expected Attention
+//! w[j] = exp(τ (cos(k[j], μ) − the largest cosine))
+//! A    = I + Σ w v vᵀ over the entries of a head
+//! s[j] = w[j] · v[j]ᵀ A⁻¹ v[j], the mean of a group
+//! ```
+//!
+//! Protected: the first 4 tokens, left out of all of it.
+
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -10,17 +21,18 @@ use crate::{
     },
 };
 
-/// How much of the information that the next queries look for is in a token's value and in no other: CapKV
-/// ([arXiv 2604.25975](https://arxiv.org/abs/2604.25975)).
+/// Share of the information that the next queries look for which is in a token's value and in no
+/// other: CapKV ([arXiv 2604.25975](https://arxiv.org/abs/2604.25975)).
 ///
-/// s = w · vᵀA⁻¹v with A = I + Σ w v vᵀ over the entries of a head; w = exp(τ cos(k, μ) − max), and μ the mean query since the
-/// last compression, turned by the mean rotation of the next positions; sinks are left out.
+/// s = w · vᵀA⁻¹v with A = I + Σ w v vᵀ over the entries of a head; w = exp(τ cos(k, μ) − max), and
+/// μ the mean query since the last compression, turned by the mean rotation of the next positions;
+/// sinks are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapKv {
-    /// How sharply keys are weighed by their cosine with the mean query: τ.
+    /// Sharpness of the weights of keys by their cosine with the mean query: τ.
     pub tau: f64,
-    /// How many of the next positions.
+    /// Number of positions to come.
     pub future: usize,
 }
 

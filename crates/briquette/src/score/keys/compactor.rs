@@ -1,3 +1,12 @@
+//! Compactor: Chari and Van Durme, 2025, *Compactor: Calibrated Query-Agnostic KV Cache Compression
+//! with Approximate Leverage Scores* ([arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
+//!
+//! ```text
+//! s = β · z(leverage) + z(non-causal attention)      with z of mean 0 and deviation 1 over a layer
+//! ```
+//!
+//! Protected: the first 8 tokens and the last 4.
+
 use burn::tensor::{DType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +18,9 @@ use crate::{
     },
 };
 
-/// Leverage and non-causal attention, each with mean 0 and deviation 1 over a layer's heads and tokens, added: Compactor
-/// (Chari and Van Durme, 2025, [arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
+/// Leverage and non-causal attention, each with mean 0 and deviation 1 over a layer's heads and
+/// tokens, added: Compactor (Chari and Van Durme, 2025, [arXiv
+/// 2507.08143](https://arxiv.org/abs/2507.08143)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compactor {
@@ -18,7 +28,7 @@ pub struct Compactor {
     pub leverage: Leverage,
     /// The second.
     pub attention: ChunkAttention,
-    /// What the first is multiplied by; if absent the share of the entries that goes.
+    /// Factor of the first; if absent the share of the entries that goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blend: Option<f64>,
 }
@@ -58,8 +68,8 @@ impl Scorer for Compactor {
     }
 }
 
-/// Scores with mean 0 and deviation 1 over the entries of each batch row where `mask` is 1, zero elsewhere:
-/// `[batch, heads, entries]`.
+/// Scores with mean 0 and deviation 1 over the entries of each batch row where `mask` is 1, zero
+/// elsewhere: `[batch, heads, entries]`.
 fn normalized(scores: Tensor<3>, mask: Tensor<3>) -> Tensor<3> {
     let total = |x: Tensor<3>| x.sum_dim(2).sum_dim(1);
     let number = total(mask.clone());

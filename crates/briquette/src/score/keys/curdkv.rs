@@ -1,3 +1,12 @@
+//! CurDKV: Sengupta et al., 2025, *Value-Guided KV Compression for LLMs via Approximated CUR
+//! Decomposition* ([arXiv 2509.15038](https://arxiv.org/abs/2509.15038)).
+//!
+//! ```text
+//! s[j] = ‖k[j]‖² / Σ ‖k‖² over its group · ‖v[j]‖² / Σ ‖v‖² over its group      of 16 entries
+//! ```
+//!
+//! Protected: the first 4 tokens.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +16,9 @@ use crate::{
     score::{Scorer, support::FromFirst},
 };
 
-/// The squared length of a token's key and of its value, each as a share of that of its neighbours, multiplied: the
-/// leverage scores of a CUR decomposition, approximated (CurDKV; Sengupta et al., 2025,
-/// [arXiv 2509.15038](https://arxiv.org/abs/2509.15038)).
+/// The squared length of a token's key and of its value, each as a share of that of its neighbours,
+/// multiplied: the leverage scores of a CUR decomposition, approximated (CurDKV; Sengupta et al.,
+/// 2025, [arXiv 2509.15038](https://arxiv.org/abs/2509.15038)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CurDkv {

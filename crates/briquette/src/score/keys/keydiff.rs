@@ -1,3 +1,14 @@
+//! KeyDiff: Park et al., 2025, *KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context
+//! LLM Inference in Resource-Constrained Environments* ([arXiv
+//! 2504.15364](https://arxiv.org/abs/2504.15364)).
+//!
+//! ```text
+//! a    = mean over the entries of a head of k / ‖k‖
+//! s[j] = −cos(k[j], a)
+//! ```
+//!
+//! Protected: nothing.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -7,8 +18,8 @@ use crate::{
     score::{Scorer, support::at_entries},
 };
 
-/// How little a key is like the others of its head: −cos(k, a), a the mean of all keys at unit length. KeyDiff (Park et al.,
-/// 2025, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)).
+/// Unlikeness of a key to the others of its head: −cos(k, a), a the mean of all keys at unit
+/// length. KeyDiff (Park et al., 2025, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyDiff {}

@@ -1,3 +1,12 @@
+//! Knorm: Devoto et al., 2024, *A Simple and Effective L2 Norm-Based Strategy for KV Cache
+//! Compression* ([arXiv 2406.11430](https://arxiv.org/abs/2406.11430)).
+//!
+//! ```text
+//! s[j] = −‖k[j]‖
+//! ```
+//!
+//! Protected: nothing.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 

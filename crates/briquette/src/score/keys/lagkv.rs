@@ -1,3 +1,15 @@
+//! LagKV: Liang et al., 2025, *LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens
+//! Are Important* ([arXiv 2504.04704](https://arxiv.org/abs/2504.04704)).
+//!
+//! ```text
+//! x̃[j, c] = (x[j, c] − min of channel c in p + 1) / (max of c in p + 1 − min of c in p + 1)
+//! u[j]    = softmax over the tokens of p of the standard deviation of x̃[j] over its channels
+//! s[j]    = rank of (u_key[j] + u_value[j]) / 2 in p, over L      for each partition p of L tokens
+//! ```
+//!
+//! Protected: the first 4 tokens; the last ones, without a whole partition behind them, score
+//! highest.
+
 use burn::tensor::{DType, Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +22,15 @@ use crate::{
     },
 };
 
-/// How much the channels of a token differ once they are scaled by the range they have in the tokens that follow: LagKV
-/// (Liang et al., 2025, [arXiv 2504.04704](https://arxiv.org/abs/2504.04704)).
+/// Deviation of the channels of a token once they are scaled by the range they have in the
+/// tokens that follow: LagKV (Liang et al., 2025, [arXiv
+/// 2504.04704](https://arxiv.org/abs/2504.04704)).
 ///
-/// Behind the sinks the entries of a head are partitioned. Each channel of a token is scaled by its minimum and maximum in
-/// the next partition; the deviation over the channels goes through a softmax over the partition, the mean of keys and
-/// values is taken, and a token's score is its rank in its partition over the partition's size. What has no whole partition
-/// behind it, and the sinks, score 1, more than any rank. With fewer than two partitions a later token scores higher.
+/// Behind the sinks the entries of a head are partitioned. Each channel of a token is scaled by its
+/// minimum and maximum in the next partition; the deviation over the channels goes through a
+/// softmax over the partition, the mean of keys and values is taken, and a token's score is its
+/// rank in its partition over the partition's size. What has no whole partition behind it, and the
+/// sinks, score 1, more than any rank. With fewer than two partitions a later token scores higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LagKv {
@@ -70,8 +84,9 @@ impl Scorer for LagKv {
     }
 }
 
-/// The softmax over each partition but the last of how much a token's channels deviate from each other, scaled by their
-/// range in the next partition: `[batch, heads, tokens, channels]` becomes `[batch, heads, partitions, lag]`.
+/// The softmax over each partition but the last of how much a token's channels deviate from each
+/// other, scaled by their range in the next partition: `[batch, heads, tokens, channels]` becomes
+/// `[batch, heads, partitions, lag]`.
 fn spread(x: Tensor<4>, lag: usize) -> Tensor<4> {
     let [batch, heads, tokens, channels] = x.dims();
     let partitions = tokens / lag - 1;

@@ -1,3 +1,14 @@
+//! Leverage, the first half of Compactor: Chari and Van Durme, 2025, *Compactor: Calibrated
+//! Query-Agnostic KV Cache Compression with Approximate Leverage Scores* ([arXiv
+//! 2507.08143](https://arxiv.org/abs/2507.08143)).
+//!
+//! ```text
+//! X    = keys of a head before rotation, less their mean, seen through a random sketch
+//! s[j] = X[j] (XᵀX + λI)⁻¹ X[j]ᵀ
+//! ```
+//!
+//! Protected: the first 8 tokens, left out of X, and the last 4.
+
 use burn::tensor::{DType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
@@ -10,15 +21,18 @@ use crate::{
     },
 };
 
-/// How much a key stands out of the space that the keys of its head span: its statistical leverage,
-/// diag(X (XᵀX + λI)⁻¹ Xᵀ) of the centred keys X, seen through a random sketch where they have more channels (Chari and Van
-/// Durme, 2025, [arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
+/// Statistical leverage of a key, how much it stands out of the space that the keys of its head
+/// span: diag(X (XᵀX + λI)⁻¹ Xᵀ) of the centred keys X, seen through a random sketch where they
+/// have more channels (Chari and Van Durme, 2025, [arXiv
+/// 2507.08143](https://arxiv.org/abs/2507.08143)).
 ///
-/// Sinks are left out. The keys are to be held without positions: [`PositionMode::Deferred`](crate::policy::PositionMode).
+/// Sinks are left out. The keys are to be held without positions:
+/// [`PositionMode::Deferred`](crate::policy::PositionMode).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leverage {
-    /// Channels of the sketch. Keys that have no more are taken as they are: a sketch that loses nothing changes nothing.
+    /// Channels of the sketch. Keys that have no more are taken as they are: a sketch that loses
+    /// nothing changes nothing.
     pub sketch: usize,
     /// λ.
     pub ridge: f64,
@@ -70,8 +84,8 @@ impl Scorer for Leverage {
 }
 
 impl Leverage {
-    /// Normal numbers over the root of the sketch's channels, `[1, heads, channels, sketch]`: a function of seed, layer and
-    /// head.
+    /// Normal numbers over the root of the sketch's channels, `[1, heads, channels, sketch]`: a
+    /// function of seed, layer and head.
     fn projection(
         &self,
         layer: usize,

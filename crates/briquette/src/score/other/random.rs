@@ -1,3 +1,7 @@
+//! The baseline without a paper: any score should beat it.
+//!
+//! Protected: nothing.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +10,8 @@ use crate::{
     score::{Scorer, support::draw},
 };
 
-/// A random number a token, the baseline every score should beat. It is a function of seed, layer, head and position, so every
-/// backend, batch and run draws the same, and a token keeps its number.
+/// A random number a token, the baseline every score should beat. It is a function of seed, layer,
+/// head and position, so every backend, batch and run draws the same, and a token keeps its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Random {

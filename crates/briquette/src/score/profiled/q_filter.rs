@@ -1,14 +1,24 @@
+//! Q-Filter: Godey et al., 2025, *Q-Filters: Leveraging QK Geometry for Efficient KV Cache
+//! Compression* ([arXiv 2503.02812](https://arxiv.org/abs/2503.02812)).
+//!
+//! ```text
+//! s[j] = k[j] · u      with u the first right singular vector of the queries of a head
+//! ```
+//!
+//! Protected: nothing.
+
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::table::table;
 use crate::{LayerView, Result, score::Scorer};
 
-/// How far a key points along the direction that the queries of its head share: k · u. Q-Filter (Godey et al., 2025,
-/// [arXiv 2503.02812](https://arxiv.org/abs/2503.02812)).
+/// Length of a key along the direction that the queries of its head share: k · u. Q-Filter
+/// (Godey et al., 2025, [arXiv 2503.02812](https://arxiv.org/abs/2503.02812)).
 ///
-/// u is the first right singular vector of the queries, by the model's [profile](crate::QueryStatistics::directions), turned so
-/// that queries point along it: the score is what a query gives a key on average, up to a positive factor. Published filters point the
+/// u is the first right singular vector of the queries, by the model's
+/// [profile](crate::QueryStatistics::directions), turned so that queries point along it: the score
+/// is what a query gives a key on average, up to a positive factor. Published filters point the
 /// other way, and code that reads them scores by −k · u.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,26 +1,32 @@
+//! CompressKV: Lin et al., 2025, *CompressKV: Semantic Retrieval Heads Know What Tokens are Not
+//! Important Before Generation* ([arXiv 2508.02401](https://arxiv.org/abs/2508.02401)): the query
+//! heads whose attention counts.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::{HeadScoreKind, LayerView, Result, check};
 
-/// The query heads of a layer that retrieve, by the model's [`Profile`](crate::Profile) (CompressKV).
+/// The query heads of a layer that retrieve, by the model's [`Profile`](crate::Profile)
+/// (CompressKV).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetrievalHeads {
     /// By which of the profile's measures.
     #[serde(default)]
     pub by: HeadScoreKind,
-    /// How many of them.
+    /// Number of them.
     pub pick: Pick,
 }
 
-/// How many heads of a layer are picked, the highest scores first.
+/// Number of heads that are picked in a layer, the highest scores first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pick {
     /// So many; all if the layer has fewer.
     Top(usize),
-    /// Those whose score, divided by the sum over the layer's heads, exceeds a threshold (CompressKV, appendix L.2).
+    /// Those whose score, divided by the sum over the layer's heads, exceeds a threshold
+    /// (CompressKV, appendix L.2).
     Adaptive {
         /// The threshold τ, 0 to 1; the paper tries 0.001 to 0.007.
         threshold: f64,
@@ -75,8 +81,8 @@ impl RetrievalHeads {
         order
     }
 
-    /// The mean over the heads picked, the same for every kv head: `[batch, query_heads, entries]` becomes
-    /// `[batch, kv_heads, entries]`.
+    /// The mean over the heads picked, the same for every kv head: `[batch, query_heads, entries]`
+    /// becomes `[batch, kv_heads, entries]`.
     pub(crate) fn mean(&self, scores: Tensor<3>, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let profile = view.profile("window-attention")?;
         let heads = self.heads(&profile.heads.get(self.by)[view.layer]);

@@ -1,4 +1,4 @@
-//! What a profile says of the heads of a layer, as a tensor.
+//! Numbers that a profile has for the heads of a layer, as a tensor.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 

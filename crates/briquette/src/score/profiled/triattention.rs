@@ -1,3 +1,13 @@
+//! TriAttention: Mao et al., 2026, *TriAttention: Efficient Long Reasoning with Trigonometric KV
+//! Compression* ([arXiv 2604.04921](https://arxiv.org/abs/2604.04921)).
+//!
+//! ```text
+//! s[j] = mean over Δ = 1, 2, 4, … of Σ_f |q̄_f| · |k_f| · cos(ω_f (t + Δ − p) + φ_f)
+//!        + Σ_f (E|q_f| − |q̄_f|) · |k_f|
+//! ```
+//!
+//! Protected: the last tokens, a sixteenth of the budget.
+
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +18,15 @@ use crate::{
     score::{Observes, Scorer},
 };
 
-/// What the mean query of a head will give a key at 1, 2, 4, … positions from now, and how much the lengths of queries vary:
-/// TriAttention (Mao et al., 2026, [arXiv 2604.04921](https://arxiv.org/abs/2604.04921)).
+/// Attention that the mean query of a head will give a key at 1, 2, 4, … positions from now, and
+/// how much the lengths of queries vary: TriAttention (Mao et al., 2026, [arXiv
+/// 2604.04921](https://arxiv.org/abs/2604.04921)).
 ///
-/// For each pair of channels f that the rotary embedding turns together, with q̄ the mean query before rotation and k the key:
-/// the mean over Δ of Σ |q̄_f| · |k_f| · cos(ω_f (t + Δ − p) + φ_f), which is what q̄ rotated to t + Δ gives the rotated key, and
-/// Σ (E|q_f| − |q̄_f|) · |k_f|. Scores of a query head are brought to mean 0 and deviation 1 over its entries; a kv head takes
-/// the largest of its group. Both means are of the model's [profile](crate::QueryStatistics::means).
+/// For each pair of channels f that the rotary embedding turns together, with q̄ the mean query
+/// before rotation and k the key: the mean over Δ of Σ |q̄_f| · |k_f| · cos(ω_f (t + Δ − p) + φ_f),
+/// which is what q̄ rotated to t + Δ gives the rotated key, and Σ (E|q_f| − |q̄_f|) · |k_f|. Scores
+/// of a query head are brought to mean 0 and deviation 1 over its entries; a kv head takes the
+/// largest of its group. Both means are of the model's [profile](crate::QueryStatistics::means).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriAttention {

@@ -1,4 +1,5 @@
-//! Entries counted from the first of their head: partitions of them begin there, whatever padding stands before.
+//! Entries counted from the first of their head: partitions of them begin there, whatever padding
+//! stands before.
 
 use burn::tensor::{Bool, DType, Int, Tensor};
 
@@ -23,13 +24,14 @@ impl<'a> FromFirst<'a> {
         Self { held, dims, first }
     }
 
-    /// The number of each column's entry, from 0 on; below zero at fillers. `[batch, kv_heads, columns]`.
+    /// The number of each column's entry, from 0 on; below zero at fillers. `[batch, kv_heads,
+    /// columns]`.
     pub(crate) fn numbers(&self) -> Tensor<3, Int> {
         counted(self.dims, &self.first.device()) - self.first.clone().expand(self.dims)
     }
 
-    /// Rows of entries, `[batch, kv_heads, columns, channels]`, as `width` rows from entry `from` of each head on. What
-    /// stands behind the last entry does not matter.
+    /// Rows of entries, `[batch, kv_heads, columns, channels]`, as `width` rows from entry `from`
+    /// of each head on. What stands behind the last entry does not matter.
     pub(crate) fn rows(&self, x: Tensor<4>, from: usize, width: usize) -> Tensor<4> {
         let [batch, heads, columns] = self.dims;
         let dims = [batch, heads, width];
@@ -39,14 +41,15 @@ impl<'a> FromFirst<'a> {
         gather_rows(x, &Selection { indices, counts: vec![width; batch * heads] })
     }
 
-    /// Numbers of entries from entry `from` of each head on, `[batch, kv_heads, width]`, at the columns of the entries. What
-    /// stands at others does not matter.
+    /// Numbers of entries from entry `from` of each head on, `[batch, kv_heads, width]`, at the
+    /// columns of the entries. What stands at others does not matter.
     pub(crate) fn at_columns(&self, x: Tensor<3>, from: usize) -> Tensor<3> {
         let width = x.dims()[2] as i64;
         x.gather(2, (self.numbers() - from as i64).clamp(0, width - 1))
     }
 
-    /// Whether a row of `width` from entry `from` of each head on holds an entry, `[batch, kv_heads, width]`.
+    /// Whether a row of `width` from entry `from` of each head on holds an entry, `[batch,
+    /// kv_heads, width]`.
     pub(crate) fn there(&self, view: &LayerView<'_>, from: usize, width: usize) -> Tensor<3, Bool> {
         let dims = [self.dims[0], self.dims[1], width];
         let held = per_head(dims, self.held.iter().copied(), view);

@@ -4,11 +4,12 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::{Error, Result};
 
-/// The inverses of symmetric positive definite matrices, `[batch, heads, n, n]`, f32; computed in f64. Read from the device
-/// and written back: n² numbers a head.
+/// The inverses of symmetric positive definite matrices, `[batch, heads, n, n]`, f32; computed in
+/// f64. Read from the device and written back: n² numbers a head.
 ///
 /// # Errors
-/// [`Error::Stage`] if one is not positive definite. One that holds a NaN or an infinity has an inverse of NaN.
+/// [`Error::Stage`] if one is not positive definite. One that holds a NaN or an infinity has an
+/// inverse of NaN.
 pub(crate) fn inverse(matrices: Tensor<4>, stage: &str) -> Result<Tensor<4>> {
     let dims = matrices.dims();
     let (device, n) = (matrices.device(), dims[3]);

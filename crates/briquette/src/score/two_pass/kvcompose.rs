@@ -1,3 +1,15 @@
+//! KVCompose: Akulov et al., 2025, *KVCompose: Efficient Structured KV Cache Compression with
+//! Composite Tokens* ([arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
+//!
+//! ```text
+//! a[h, j] = mean over g of max over m of softmax(q_m · k / √d)[j]
+//! s[h, j] = a[h, j] + mean over h of a[h, j]
+//!
+//! over the tokens m read again, the query heads g of a group, the kv heads h of the layer
+//! ```
+//!
+//! Protected: nothing.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +18,12 @@ use crate::{
     score::{Observes, Repeat, Scorer},
 };
 
-/// The most attention a token receives while the model reads the prompt a second time, the mean over the query heads that share its kv
-/// head, plus the mean of that over the layer: KVCompose (Akulov et al., 2025, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
+/// The most attention a token receives while the model reads the prompt a second time, the mean
+/// over the query heads that share its kv head, plus the mean of that over the layer: KVCompose
+/// (Akulov et al., 2025, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
 ///
-/// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction): the prompt follows itself, without a word between.
+/// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction): the prompt
+/// follows itself, without a word between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RereadAttention {

@@ -1,3 +1,15 @@
+//! KVzip: Kim et al., 2025, *KVzip: Query-Agnostic KV Cache Compression with Context
+//! Reconstruction* ([arXiv 2505.23416](https://arxiv.org/abs/2505.23416)).
+//!
+//! ```text
+//! s[j] = max over m, g of softmax(q_m · k / √d)[j]                          KVzip
+//! s[j] = max over m, g of softmax(q_m · k / √d)[j] · ‖W_O v_j‖ / ‖h_m‖      KVzip+
+//!
+//! over the tokens m that repeat the prompt and the query heads g of a group
+//! ```
+//!
+//! Protected: the first 4 tokens.
+
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +18,9 @@ use crate::{
     score::{Observes, Repeat, Scorer},
 };
 
-/// The most attention a token receives while the model repeats the prompt, over all queries and the query heads that share
-/// its kv head: KVzip (Kim et al., 2025, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)).
+/// The most attention a token receives while the model repeats the prompt, over all queries and the
+/// query heads that share its kv head: KVzip (Kim et al., 2025, [arXiv
+/// 2505.23416](https://arxiv.org/abs/2505.23416)).
 ///
 /// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,8 +28,9 @@ use crate::{
 pub struct ReconstructionAttention {
     /// Tokens repeated at a time.
     pub tokens: usize,
-    /// Whether a weight is divided by the length of the hidden state that asks and multiplied by ‖W_O v‖: KVzip+. It reads the
-    /// model's [output projections](crate::CacheConfig::with_output_weights).
+    /// Whether a weight is divided by the length of the hidden state that asks and multiplied by
+    /// ‖W_O v‖: KVzip+. It reads the model's [output
+    /// projections](crate::CacheConfig::with_output_weights).
     #[serde(default)]
     pub normalize: bool,
 }

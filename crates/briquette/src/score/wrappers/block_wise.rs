@@ -1,3 +1,13 @@
+//! Block prompt processing of KeyDiff: Park et al., 2025, *KeyDiff: Key Similarity-Based KV Cache
+//! Eviction for Long-Context LLM Inference in Resource-Constrained Environments* ([arXiv
+//! 2504.15364](https://arxiv.org/abs/2504.15364)), section 3, as BlockPress of kvpress.
+//!
+//! ```text
+//! s[j] = 1 for the entries that are left where blocks compete one after another, 0 for others
+//! ```
+//!
+//! Protected: what the policy says; of it the first tokens in each block too.
+
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor, TensorData};
@@ -8,12 +18,13 @@ use crate::{
     score::{Observes, Scorer},
 };
 
-/// 1 for the entries that are left where another scorer drops block by block, 0 for others: block prompt processing of KeyDiff
-/// (Park et al., 2025, section 3, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)), as BlockPress of kvpress has it.
+/// 1 for the entries that are left where another scorer drops block by block, 0 for others: block
+/// prompt processing of KeyDiff (Park et al., 2025, section 3, [arXiv
+/// 2504.15364](https://arxiv.org/abs/2504.15364)), as BlockPress of kvpress has it.
 ///
-/// As many first entries as the budget says compete with the next `length`, what is left with the next, and so on: each time the scorer
-/// sees only these. The attention has seen the whole prompt; where it should not, the prompt is given in chunks and compressed
-/// after each of them.
+/// As many first entries as the budget says compete with the next `length`, what is left with the
+/// next, and so on: each time the scorer sees only these. The attention has seen the whole prompt;
+/// where it should not, the prompt is given in chunks and compressed after each of them.
 #[derive(Clone, Debug)]
 pub struct BlockWise {
     /// Tokens of a block.

@@ -1,3 +1,12 @@
+//! ChunkKV: Liu et al., 2025, *ChunkKV: Semantic-Preserving KV Cache Compression for Efficient
+//! Long-Context LLM Inference* ([arXiv 2502.00299](https://arxiv.org/abs/2502.00299)).
+//!
+//! ```text
+//! s[j] = mean of the scores inside over the chunk of 20 tokens that j is in, and over the kv heads
+//! ```
+//!
+//! Protected: the last 32 tokens, the window of the SnapKV inside. They stay out of the mean.
+
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
@@ -11,11 +20,12 @@ use crate::{
     },
 };
 
-/// The scores of another scorer, the mean over chunks of neighbours and over heads, so that whole chunks are kept and every head
-/// keeps the same: ChunkKV (Liu et al., 2025, [arXiv 2502.00299](https://arxiv.org/abs/2502.00299)).
+/// The scores of another scorer, the mean over chunks of neighbours and over heads, so that whole
+/// chunks are kept and every head keeps the same: ChunkKV (Liu et al., 2025, [arXiv
+/// 2502.00299](https://arxiv.org/abs/2502.00299)).
 ///
-/// What is protected does not count. Of the last chunk that the budget reaches the older tokens stay. Where heads already hold different tokens each has
-/// chunks of its own.
+/// What is protected does not count. Of the last chunk that the budget reaches the older tokens
+/// stay. Where heads already hold different tokens each has chunks of its own.
 #[derive(Clone, Debug)]
 pub struct ChunkKv {
     /// Tokens of a chunk.

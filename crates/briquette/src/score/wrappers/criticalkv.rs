@@ -1,3 +1,12 @@
+//! CriticalKV: Feng et al., 2025 ([arXiv 2502.03805](https://arxiv.org/abs/2502.03805)).
+//!
+//! ```text
+//! s[j] = ∞ for the highest scores inside, half of the budget
+//! s[j] = (score + ε) · ‖W_O v[j]‖₁, the mean of a group, for the rest
+//! ```
+//!
+//! Protected: what the policy says.
+
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
@@ -8,16 +17,17 @@ use crate::{
     view::reach,
 };
 
-/// The scores of another scorer for a part of the budget, and for the rest those scores times how far a token's value reaches
-/// behind the output projection: CriticalKV (Feng et al., 2025, [arXiv 2502.03805](https://arxiv.org/abs/2502.03805)).
+/// The scores of another scorer for a part of the budget, and for the rest those scores times how
+/// far a token's value reaches behind the output projection: CriticalKV (Feng et al., 2025, [arXiv
+/// 2502.03805](https://arxiv.org/abs/2502.03805)).
 ///
-/// s = (score + ε) · ‖W_O v‖₁, the mean over the query heads that share a kv head. It reads the model's
-/// [output projections](crate::CacheConfig::with_output_weights).
+/// s = (score + ε) · ‖W_O v‖₁, the mean over the query heads that share a kv head. It reads the
+/// model's [output projections](crate::CacheConfig::with_output_weights).
 #[derive(Clone, Debug)]
 pub struct CriticalKv {
     /// The share of the budget that goes to the highest scores as they are.
     pub first: f64,
-    /// What is added to a score: ε.
+    /// Summand of a score: ε.
     pub epsilon: f64,
     /// The scorer.
     pub of: Arc<dyn Scorer>,

@@ -1,3 +1,12 @@
+//! ChunkKV (Liu et al., 2025, [arXiv 2502.00299](https://arxiv.org/abs/2502.00299)) gated by
+//! entropy, as EntropyGatedChunkKVPress of kvpress.
+//!
+//! ```text
+//! H = −Σ p ln p / ln 10      with p the scores of a chunk as shares of their sum
+//! ```
+//!
+//! Protected: what the policy says. It stays out of the chunks.
+
 use std::{ops::Range, sync::Arc};
 
 use burn::tensor::{DType, Tensor, TensorData};
@@ -7,15 +16,18 @@ use crate::{
     score::{Observes, Scorer},
 };
 
-/// An order of tokens by chunks of neighbours, of which important ones with few important tokens give only these: ChunkKV
-/// ([`ChunkKv`](super::ChunkKv); Liu et al., 2025, [arXiv 2502.00299](https://arxiv.org/abs/2502.00299)) gated by entropy, as
-/// EntropyGatedChunkKVPress of kvpress has it.
+/// An order of tokens by chunks of neighbours, of which important ones with few important tokens
+/// give only these: ChunkKV ([`ChunkKv`](super::ChunkKv); Liu et al., 2025, [arXiv
+/// 2502.00299](https://arxiv.org/abs/2502.00299)) gated by entropy, as EntropyGatedChunkKVPress of
+/// kvpress has it.
 ///
-/// The mean over heads of another scorer's scores ranks chunks by their mean. A chunk at or above the median, in which the entropy of
-/// the scores is below the median of all chunks, gives its `few` best tokens; other chunks give all of theirs. The rest comes last, by its
-/// own scores. Scores are the places in this order, which is found on the host.
+/// The mean over heads of another scorer's scores ranks chunks by their mean. A chunk at or above
+/// the median, in which the entropy of the scores is below the median of all chunks, gives its
+/// `few` best tokens; other chunks give all of theirs. The rest comes last, by its own scores.
+/// Scores are the places in this order, which is found on the host.
 ///
-/// What is protected does not count. Where heads already hold different tokens each has chunks of its own.
+/// What is protected does not count. Where heads already hold different tokens each has chunks of
+/// its own.
 #[derive(Clone, Debug)]
 pub struct EntropyGated {
     /// Tokens of a chunk.
@@ -27,7 +39,8 @@ pub struct EntropyGated {
 }
 
 impl EntropyGated {
-    /// Chunks of 10 tokens by the scores of `scorer`, 4 of them where the entropy is low: kvpress's.
+    /// Chunks of 10 tokens by the scores of `scorer`, 4 of them where the entropy is low:
+    /// kvpress's.
     pub fn of(scorer: impl Scorer) -> Self {
         Self { length: 10, few: 4, of: Arc::new(scorer) }
     }
@@ -131,8 +144,8 @@ fn order(scores: &[f64], counted: Range<usize>, length: usize, few: usize) -> Ve
     order
 }
 
-/// The entropy of scores as shares of their sum, over that of as many equal ones; scores below 0 are moved up to it. 0 where
-/// there is nothing to share.
+/// The entropy of scores as shares of their sum, over that of as many equal ones; scores below 0
+/// are moved up to it. 0 where there is nothing to share.
 fn entropy(scores: &[f64]) -> f64 {
     let lowest = scores.iter().copied().fold(0.0, f64::min);
     let sum: f64 = scores.iter().map(|score| score - lowest).sum();
