@@ -1,0 +1,322 @@
+//! Numbers and names in the book are those of the code: stages, traits of operations, methods of traits, crates.
+
+use std::{collections::BTreeSet, fs};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::{File, Item, TraitItem, TypeParamBound};
+
+use crate::{read, root};
+
+const BUILT: &str = "docs/src/how-it-is-built.md";
+const POLICIES: &str = "docs/src/write-a-policy.md";
+const COMBINATIONS: &str = "docs/src/methods/combinations.md";
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+
+/// The stages: their folders below `crates/briquette/src`, and what several of one kind are called.
+const STAGES: [(&str, &str); 4] =
+    [("score", "scorers"), ("allocate", "allocators"), ("reduce", "reducers"), ("store", "stores")];
+
+/// Traits with a table of their methods, and their files below `crates/briquette/src`.
+const TRAITS: [(&str, &str); 3] = [
+    ("Allocator", "allocate/allocator.rs"),
+    ("Reducer", "reduce/reducer.rs"),
+    ("Store", "store/interface.rs"),
+];
+
+/// Small numbers as pages write them.
+const NUMBERS: [&str; 13] = [
+    "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve",
+];
+
+/// Paths that `CONTRIBUTING.md` names ahead of the branches that bring them. Each leaves the list once it is there.
+const TO_COME: [&str; 8] = [
+    "benches/src/rows/model/linear.rs",
+    "crates/briquette-ops/src/model/gated.rs",
+    "crates/briquette-ops/src/model/ops.rs",
+    "crates/briquette/src/policy/methods/keys.rs",
+    "crates/briquette/src/policy/methods/table.rs",
+    "crates/briquette/src/score/keys/knorm.rs",
+    "kernels-cubecl/src/model/gated",
+    "tests/tests/kernels/model/rms_norm_gated.rs",
+];
+
+/// A built-in stage.
+struct Stage {
+    /// Its name in policy files.
+    kind: String,
+    /// Its name in Rust.
+    name: String,
+}
+
+fn parsed(path: &str) -> File {
+    syn::parse_file(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The built-in stages of a folder, from the call of `built_in!` in its `spec.rs`.
+fn built_in(folder: &str) -> Vec<Stage> {
+    let path = format!("crates/briquette/src/{folder}/spec.rs");
+    let call = parsed(&path).items.into_iter().find_map(|item| match item {
+        Item::Macro(item) if item.mac.path.is_ident("built_in") => Some(item.mac.tokens),
+        _ => None,
+    });
+    let call = call.unwrap_or_else(|| panic!("{path}: no call of `built_in!`"));
+    let lists = call.into_iter().filter_map(|token| match token {
+        TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Some(group.stream()),
+        _ => None,
+    });
+    let found: Vec<Stage> = lists.flat_map(stages).collect();
+    assert!(!found.is_empty(), "{path}: `built_in!` lists no stage");
+    found
+}
+
+/// The stages of a list: names, each with attributes before it and perhaps a form in parentheses behind it.
+fn stages(list: TokenStream) -> Vec<Stage> {
+    let mut found = Vec::new();
+    let mut renamed: Option<String> = None;
+    for token in list {
+        match token {
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket => {
+                let attribute = group.stream().to_string();
+                if let Some((start, rest)) = attribute.split_once("rename")
+                    && start.starts_with("serde")
+                {
+                    renamed = rest.split('"').nth(1).map(str::to_owned);
+                }
+            }
+            TokenTree::Ident(ident) => {
+                let name = ident.to_string();
+                let kind = renamed.take().unwrap_or_else(|| kebab_case(&name));
+                found.push(Stage { kind, name });
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The name that serde gives a variant under `rename_all = "kebab-case"`.
+fn kebab_case(name: &str) -> String {
+    let mut kind = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !kind.is_empty() {
+            kind.push('-');
+        }
+        kind.extend(letter.to_lowercase());
+    }
+    kind
+}
+
+fn kinds(folder: &str) -> Vec<String> {
+    built_in(folder).into_iter().map(|stage| stage.kind).collect()
+}
+
+/// The traits that `Ops` is made of.
+fn traits_of_operations() -> Vec<String> {
+    let path = "crates/briquette-ops/src/ops.rs";
+    let bounds = parsed(path).items.into_iter().find_map(|item| match item {
+        Item::Trait(item) if item.ident == "Ops" => Some(item.supertraits),
+        _ => None,
+    });
+    let bounds = bounds.unwrap_or_else(|| panic!("{path}: no trait `Ops`"));
+    let name = |bound: &TypeParamBound| match bound {
+        TypeParamBound::Trait(bound) => {
+            bound.path.segments.last().map(|part| part.ident.to_string())
+        }
+        _ => None,
+    };
+    bounds.iter().filter_map(name).collect()
+}
+
+/// The methods of a trait.
+fn methods_of(path: &str, name: &str) -> BTreeSet<String> {
+    let items = parsed(path).items.into_iter().find_map(|item| match item {
+        Item::Trait(item) if item.ident == name => Some(item.items),
+        _ => None,
+    });
+    let items = items.unwrap_or_else(|| panic!("{path}: no trait `{name}`"));
+    let method = |item: TraitItem| match item {
+        TraitItem::Fn(item) => Some(item.sig.ident.to_string()),
+        _ => None,
+    };
+    items.into_iter().filter_map(method).collect()
+}
+
+/// A row of a table in a page.
+struct Row {
+    /// Its file and line.
+    at: String,
+    cells: Vec<String>,
+}
+
+impl Row {
+    fn new(page: &str, number: usize, line: &str) -> Self {
+        let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());
+        Self { at: format!("{page}:{number}"), cells: cells.collect() }
+    }
+
+    fn last(&self) -> &str {
+        &self.cells[self.cells.len() - 1]
+    }
+}
+
+/// The first row of a page with this in its first cell.
+fn row(page: &str, first: &str) -> Row {
+    let text = read(page);
+    let start = format!("| {first} |");
+    let found = text.lines().zip(1..).find(|(line, _)| line.starts_with(&start));
+    let (line, number) = found.unwrap_or_else(|| panic!("{page}: no row begins with `{start}`"));
+    Row::new(page, number, line)
+}
+
+/// The rows of the table whose head begins so.
+fn table(page: &str, head: &str) -> Vec<Row> {
+    let text = read(page);
+    let lines = text.lines().zip(1..).skip_while(|(line, _)| !line.starts_with(head));
+    // Without the head and the line below it.
+    let lines = lines.take_while(|(line, _)| line.starts_with('|')).skip(2);
+    let rows: Vec<Row> = lines.map(|(line, number)| Row::new(page, number, line)).collect();
+    assert!(!rows.is_empty(), "{page}: no table begins with `{head}`");
+    rows
+}
+
+/// The names between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// Holds the names that a page lists to those of the code, in any order.
+fn assert_names(at: &str, listed: &[&str], expected: &[String]) {
+    let names: BTreeSet<&str> = listed.iter().copied().collect();
+    assert_eq!(names.len(), listed.len(), "{at}: a name comes twice in {listed:?}");
+    let expected: BTreeSet<&str> = expected.iter().map(String::as_str).collect();
+    let missing: Vec<&str> = expected.difference(&names).copied().collect();
+    let unknown: Vec<&str> = names.difference(&expected).copied().collect();
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "{at}: the code also has {missing:?}, and it does not have {unknown:?}"
+    );
+}
+
+/// Holds a page to a sentence, wherever its lines break. The line that an error names is the one with `part`.
+fn assert_says(page: &str, sentence: &str, part: &str) {
+    let text = read(page);
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = text.lines().position(|line| line.contains(part)).map_or(1, |at| at + 1);
+    assert!(joined.contains(sentence), "{page}:{line}: the page does not say `{sentence}`");
+}
+
+fn in_words(number: usize) -> &'static str {
+    let word = NUMBERS.get(number).copied();
+    word.unwrap_or_else(|| panic!("{}: NUMBERS end before {number}", file!()))
+}
+
+#[test]
+fn every_built_in_stage_is_listed() {
+    for (folder, _) in STAGES {
+        let kinds = kinds(folder);
+        let listed = row(POLICIES, folder);
+        let count = format!("{}: ", kinds.len());
+        let at = &listed.at;
+        assert!(listed.last().starts_with(&count), "{at}: the last cell begins with `{count}`");
+        assert_names(at, &quoted(listed.last()), &kinds);
+
+        let names: Vec<String> = built_in(folder).into_iter().map(|stage| stage.name).collect();
+        let listed = row(COMBINATIONS, &format!("`with_{folder}`"));
+        assert_names(&listed.at, &quoted(listed.last()), &names);
+    }
+}
+
+#[test]
+fn stages_are_counted() {
+    let counts = STAGES.map(|(folder, many)| format!("{} {many}", kinds(folder).len()));
+    let [scorers, allocators, reducers, stores] = counts;
+    let sentence = format!("{scorers}, {allocators}, {reducers} and {stores} are built in");
+    assert_says(BUILT, &sentence, "are built in");
+    let stores = in_words(kinds("store").len());
+    let sentence = format!("describes the {stores} that are built in");
+    assert_says(POLICIES, &sentence, "that are built in");
+}
+
+#[test]
+fn every_store_is_described() {
+    let rows = table(BUILT, "| store | for |");
+    let listed: Vec<&str> = rows.iter().flat_map(|row| row.cells[0].split(", ")).collect();
+    assert_names(&rows[0].at, &listed, &kinds("store"));
+}
+
+#[test]
+fn traits_of_operations_are_counted_and_described() {
+    let traits = traits_of_operations();
+    let number = in_words(traits.len());
+    let first = number[..1].to_uppercase() + &number[1..];
+    let sentence = format!("{first} traits group them, and `Ops` is all {number}:");
+    assert_says(BUILT, &sentence, "`Ops` is all");
+    assert_says(BUILT, &format!("its {number} `impl`s are empty"), "`impl`s are empty");
+    let rows = table(BUILT, "| trait | operations |");
+    let listed: Vec<&str> = rows.iter().flat_map(|row| quoted(&row.cells[0])).collect();
+    assert_names(&rows[0].at, &listed, &traits);
+}
+
+#[test]
+fn methods_of_traits_exist() {
+    for (name, file) in TRAITS {
+        let path = format!("crates/briquette/src/{file}");
+        let methods = methods_of(&path, name);
+        for row in table(POLICIES, &format!("| method of `{name}` |")) {
+            for method in quoted(&row.cells[0]) {
+                let at = &row.at;
+                assert!(methods.contains(method), "{at}: {path} has no method `{method}`");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_crate_is_listed() {
+    let folders = fs::read_dir(root().join("crates")).unwrap();
+    let folders = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let crates: Vec<String> = folders.map(|name| format!("crates/{name}")).collect();
+    for page in [BUILT, "README.md"] {
+        let text = read(page);
+        let lines = text.lines().zip(1..);
+        let lines = lines.skip_while(|(line, _)| !line.starts_with("crates/briquette "));
+        let mut listed = Vec::new();
+        for (line, number) in lines.take_while(|(line, _)| *line != "```") {
+            let path = line.split_whitespace().next().unwrap_or_default();
+            assert!(root().join(path).exists(), "{page}:{number}: there is no `{path}`");
+            listed.push(path);
+        }
+        for folder in &crates {
+            assert!(listed.contains(&folder.as_str()), "{page}: `{folder}` is not listed");
+        }
+    }
+}
+
+/// Whether a name between backticks is a path: none of its letters stand for another name.
+fn is_path(name: &str) -> bool {
+    let fits = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '_' | '-' | '.' | '/');
+    name.contains('/') && name.chars().all(fits)
+}
+
+#[test]
+fn paths_of_contributing_exist() {
+    let text = read(CONTRIBUTING);
+    let mut found = BTreeSet::new();
+    for (line, number) in text.lines().zip(1..) {
+        for path in quoted(line).into_iter().filter(|name| is_path(name)) {
+            let at = format!("{CONTRIBUTING}:{number}");
+            match (root().join(path).exists(), TO_COME.contains(&path)) {
+                (false, false) => panic!("{at}: there is no `{path}`"),
+                (true, true) => {
+                    panic!("{at}: `{path}` is there; TO_COME in {} is not to name it", file!())
+                }
+                _ => {}
+            }
+            found.insert(path);
+        }
+    }
+    assert!(found.len() > 40, "{CONTRIBUTING}: {} paths", found.len());
+    let gone: Vec<&str> = TO_COME.into_iter().filter(|path| !found.contains(path)).collect();
+    assert!(gone.is_empty(), "{}: TO_COME has {gone:?}, {CONTRIBUTING} has not", file!());
+}
