@@ -17,10 +17,10 @@ const COUNTS: [(&str, usize); 9] = [
     ("crates/briquette-eval/src", 256),
     ("crates/briquette-graph/src", 0),
     ("crates/briquette-models/src", 32),
-    ("crates/briquette-ops/src", 49),
-    ("crates/briquette/src", 113),
+    ("crates/briquette-ops/src", 47),
+    ("crates/briquette/src", 96),
     ("examples", 21),
-    ("kernels-cubecl/src", 59),
+    ("kernels-cubecl/src", 58),
     ("tests", 95),
 ];
 
