@@ -11,7 +11,7 @@ pub struct Held {
     /// Those of them that are free, the room for tokens to come; `None` in results of older versions, which do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<usize>,
-    /// What keys and values of all tokens seen would take.
+    /// Bytes the keys and values of all tokens seen would take.
     pub full: usize,
 }
 

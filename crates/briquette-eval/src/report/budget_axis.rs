@@ -2,7 +2,7 @@ use briquette::Budget;
 
 use super::plot::MarkedAxis;
 
-/// What a budget counts. Budgets of two units have no axis in common.
+/// The unit of a budget. Budgets of two units have no axis in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum BudgetUnit {
     Tokens,

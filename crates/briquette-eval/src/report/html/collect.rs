@@ -121,13 +121,13 @@ impl Memory {
         self.tells().then(|| self.spare / self.count.max(1) as f64)
     }
 
-    /// What is kept, bytes a sample; with the spare room where a record does not tell it.
+    /// Bytes kept per sample, with the spare room where a record does not tell it.
     pub(super) fn held(&self) -> f64 {
         let spare = if self.tells() { self.spare } else { 0.0 };
         (self.all - spare) / self.count.max(1) as f64
     }
 
-    /// What full caches would hold, bytes a sample.
+    /// Bytes that full caches would hold, per sample.
     pub(super) fn full(&self) -> f64 {
         self.full / self.count.max(1) as f64
     }

@@ -139,7 +139,7 @@ fn named(names: &[&str]) -> String {
     }
 }
 
-/// What could not be read, with the names of the files where they are wanted.
+/// Lines that could not be read, with the names of the files where they are wanted.
 fn unread(source: &Source, by_file: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     for file in &source.cut {
