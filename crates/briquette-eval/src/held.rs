@@ -24,6 +24,16 @@ impl Held {
             full: cache.bytes_full(),
         }
     }
+
+    /// Those that are no spare room, with it where that is not told.
+    pub(crate) fn kept(self) -> usize {
+        self.bytes.saturating_sub(self.spare.unwrap_or(0))
+    }
+
+    /// The same over those of the full cache.
+    pub(crate) fn kept_of_full(self) -> f64 {
+        self.kept() as f64 / self.full.max(1) as f64
+    }
 }
 
 #[cfg(test)]

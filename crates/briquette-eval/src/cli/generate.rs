@@ -6,7 +6,7 @@ use briquette_models::{Error as ModelError, Instruction, Timing, generate_until}
 use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::{Error, grid::Entry};
+use crate::{Error, grid::Entry, held::Held};
 
 use super::{
     inputs, interrupt,
@@ -173,7 +173,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     human.show("\n")?;
 
     let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
-    let (held, spare, full) = (cache.bytes_held(), cache.bytes_spare(), cache.bytes_full());
+    let held = Held::of(&cache);
     let layers = 0..model.config().num_hidden_layers;
     let report = Report {
         model: dir.display().to_string(),
@@ -198,10 +198,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             tokens_kept: layers
                 .map(|layer| Ok(cache.tokens_kept(layer)?.first().copied().unwrap_or(0)))
                 .collect::<Result<_>>()?,
-            bytes_held: held,
-            bytes_spare: spare,
-            bytes_full: full,
-            held_of_full: held.saturating_sub(spare) as f64 / full.max(1) as f64,
+            bytes_held: held.bytes,
+            bytes_spare: cache.bytes_spare(),
+            bytes_full: held.full,
+            held_of_full: held.kept_of_full(),
         },
     };
     note(&report.human());

@@ -366,7 +366,7 @@ impl Tuning<'_> {
         for (Candidate { label, .. }, policy, key) in open {
             if let Some((reason, held)) = done.refused.get(&key) {
                 let (label, reason) = (label.clone(), reason.clone());
-                refused.push(Refused { label, reason, held: held.map(share) });
+                refused.push(Refused { label, reason, held: held.map(Held::kept_of_full) });
                 continue;
             }
             let policy = match done.size(&key) {
@@ -401,10 +401,11 @@ impl Tuning<'_> {
         let (target, key) = (self.plan.target, key.to_owned());
         if policy.budget().is_none() {
             let held = reference.held(policy.clone())?;
-            return Ok(if self.fits(share(held)) {
+            return Ok(if self.fits(held.kept_of_full()) {
                 Line::Budget { policy: key, window, size: None, held }
             } else {
-                let reason = format!("it has no budget and holds {:.1} %", 100.0 * share(held));
+                let reason =
+                    format!("it has no budget and holds {:.1} %", 100.0 * held.kept_of_full());
                 Line::Refused { policy: key, reason, held: Some(held) }
             });
         }
@@ -417,7 +418,7 @@ impl Tuning<'_> {
             match reference.held(policy) {
                 Ok(held) => {
                     measured.insert(size, held);
-                    Ok(Probe::Held(share(held)))
+                    Ok(Probe::Held(held.kept_of_full()))
                 }
                 // A budget too small for what a stage must keep is found out by the cache.
                 Err(Error::Cache(
@@ -478,7 +479,7 @@ impl Done {
                     agreement: agreement.into(),
                     output_error: output_error.into(),
                     overlap: overlap.map(f64::from),
-                    held: share(held),
+                    held: held.kept_of_full(),
                 };
                 self.scores.insert((policy, window), score);
             }
@@ -508,7 +509,8 @@ impl Done {
         let known = |window: usize| self.budgets.get(&(key.to_owned(), window)).copied();
         let same = |window: usize| match (known(window - 2), known(window - 1)) {
             (Some((size, held)), Some((other, again))) => {
-                size == other && (share(held) - share(again)).abs() <= SAME * share(held)
+                let (held, again) = (held.kept_of_full(), again.kept_of_full());
+                size == other && (held - again).abs() <= SAME * held
             }
             _ => false,
         };
@@ -542,9 +544,4 @@ impl Done {
             held: self.most_held(&one.key, windows),
         }
     }
-}
-
-/// The bytes kept, without spare room, over those of the full cache.
-fn share(Held { bytes, spare, full }: Held) -> f64 {
-    bytes.saturating_sub(spare.unwrap_or(0)) as f64 / full.max(1) as f64
 }

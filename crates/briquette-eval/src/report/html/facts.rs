@@ -159,7 +159,7 @@ fn unread(source: &Source, by_file: bool) -> Vec<String> {
     warnings
 }
 
-/// What the results lack.
+/// Gaps of the results, a sentence each.
 fn gaps(collected: &Collected, plan: Option<&[Key]>) -> Vec<String> {
     let mut warnings = Vec::new();
     if collected.memory.values().any(|memory| !memory.tells()) {

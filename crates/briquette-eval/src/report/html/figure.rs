@@ -32,7 +32,7 @@ pub(super) struct Figures {
     /// What is to be seen, and how.
     pub(super) note: String,
     pub(super) legend: Vec<Key>,
-    /// What the colours of maps say.
+    /// The measure that the colours of maps show.
     pub(super) colors: Option<ColorScale>,
     pub(super) charts: Vec<Chart>,
     /// Whether it is closed until a reader asks.

@@ -55,7 +55,7 @@ struct Cell {
     text: String,
     /// The ends of its interval.
     bounds: Option<String>,
-    /// What it is sorted by; nothing where nothing was measured.
+    /// The number to sort by; `None` where nothing was measured.
     sort: Option<f64>,
     tip: String,
     /// Percent of the cell that a bar fills, for shares.

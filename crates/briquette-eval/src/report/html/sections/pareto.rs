@@ -9,7 +9,7 @@ use crate::{
     stats::Estimate,
 };
 
-/// What the legend calls the line of the best.
+/// The name of the line of the best in the legend.
 const FRONTIER: &str = "best so far";
 
 /// Scores against the bytes that are held for them: the mean of the tasks, and each task.

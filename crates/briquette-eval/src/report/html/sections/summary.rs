@@ -8,7 +8,7 @@ use super::{
     numbers::method,
 };
 
-/// What a reader can filter the page by.
+/// The filters of the page.
 #[derive(Debug, Serialize)]
 pub(in super::super) struct Choices {
     methods: Vec<String>,
