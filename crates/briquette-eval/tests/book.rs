@@ -76,7 +76,12 @@ fn arguments(line: &str) -> Option<Vec<String>> {
     })?;
     let mut args = words(rest);
     let command = args[0].clone();
+    let has_tasks = args.iter().any(|arg| arg == "--tasks");
     for (flag, value) in small(&command) {
+        // Tasks have lengths of their own.
+        if has_tasks && ["--length", "--tokens"].contains(flag) {
+            continue;
+        }
         match args.iter().position(|arg| arg == flag) {
             // A list of policies as it stands, unless all would be tried.
             Some(at) if args.get(at + 1).is_some() => args[at + 1] = (*value).to_owned(),

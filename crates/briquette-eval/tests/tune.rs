@@ -169,8 +169,12 @@ fn tune_asks_questions_behind_compressed_contexts() {
     let error = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1), "{error}");
     assert!(error.contains("no task asks after the compression"), "{error}");
-    let both = briquette(&[&args[..], &["--text", text(&file)]].concat());
-    assert_eq!(both.status.code(), Some(2));
+    // Texts and their sizes are those of the tasks.
+    for other in [["--text", text(&file)], ["--length", "512"], ["--tokens", "8"]] {
+        let both = briquette(&[&args[..], &other].concat());
+        assert_eq!(both.status.code(), Some(2), "{other:?}");
+        assert!(String::from_utf8(both.stderr).unwrap().contains(other[0]), "{other:?}");
+    }
 }
 
 #[test]

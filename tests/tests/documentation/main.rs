@@ -1,6 +1,7 @@
 //! The book and the code say the same, and doc comments are written as a colleague speaks.
 
 mod book;
+mod first_build;
 mod sentences;
 
 use std::{

@@ -57,10 +57,16 @@ pub(super) struct Args {
     #[arg(long, value_enum, default_value_t = UnitArg::Tokens)]
     unit: UnitArg,
     /// Tokens of a prompt of the text, which is compressed
-    #[arg(long, alias = "prompt", value_name = "N", default_value_t = 1024)]
+    #[arg(
+        long,
+        alias = "prompt",
+        value_name = "N",
+        default_value_t = 1024,
+        conflicts_with = "tasks"
+    )]
     length: usize,
     /// Tokens fed behind a prompt, one at a time
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "tasks")]
     tokens: usize,
     /// Prompts of the last round, from different places of the text, or questions at most; earlier rounds have fewer
     #[arg(long, alias = "windows", value_name = "N", default_value_t = 18)]
