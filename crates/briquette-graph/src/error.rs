@@ -8,15 +8,6 @@ pub enum Error {
     /// The device refused a replay.
     #[error("the device could not replay a step: {0}")]
     Replay(String),
-    /// A step did what cannot be recorded, reading from the device or sending to it among that: reset the cache.
-    #[error("a step could not be recorded, and its cache is to be reset: {0}")]
-    Recording(String),
-    /// A step that was recorded left the cache where a replay would not find it: reset the cache.
-    #[error("a recorded step moved {tensors} tensors of the cache: reset it")]
-    Moved {
-        /// How many tensors.
-        tensors: usize,
-    },
     /// Tokens of another shape.
     #[error("tokens are {found:?}, steps take {expected:?}")]
     Tokens {

@@ -10,6 +10,7 @@ mod buffer;
 mod error;
 mod pins;
 mod recording;
+mod spare;
 mod step;
 
 pub use error::Error;

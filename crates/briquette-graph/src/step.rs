@@ -9,6 +9,7 @@ use crate::{
     buffer::{of_ints, overwrite},
     pins::{Pins, State},
     recording::{Recorder, Recording},
+    spare::{Before, Spare},
 };
 
 /// Tokens for which tables of positions are made ready at a time.
@@ -19,6 +20,9 @@ const ROOM: usize = 64;
 
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
 const BEFORE: usize = 3;
+
+/// Recordings that are dropped before no more are tried.
+const TRIES: usize = 3;
 
 /// Decodes tokens over a cache, by steps that are recorded once and replayed.
 ///
@@ -49,7 +53,12 @@ const BEFORE: usize = 3;
 /// do all where the device has no graphs.
 ///
 /// The model may depend on nothing but the tokens and the cache: a recording repeats what it did the first time,
-/// numbers on the host among it. Reading from the device in a step, or sending to it, cannot be recorded.
+/// numbers on the host among it. Reading from the device in a step, or sending to it, cannot be recorded. Such a recording is
+/// [dropped](Self::dropped), and its step launched.
+///
+/// # Other threads
+/// A step that is recorded, and the one of its kind before, run on CubeCL's thread of the device, and the calls of other threads
+/// to this device wait until they have. There `run` must not wait for another thread that uses the device.
 pub struct StepGraph<'a, R> {
     cache: &'a mut KvCache,
     run: R,
@@ -59,10 +68,12 @@ pub struct StepGraph<'a, R> {
     recorder: Option<Recorder>,
     pins: Pins,
     kinds: BTreeMap<u64, Kind>,
-    /// The kind that is ready to be recorded.
-    prepared: Option<u64>,
+    /// The kind that is ready to be recorded, and room for what the recording may spoil.
+    prepared: Option<(u64, Spare)>,
     refused: Option<String>,
     replayed: usize,
+    dropped: usize,
+    dropped_because: Option<String>,
     /// Positions that tables are ready for.
     end: usize,
     /// Recordings run in the order of the thread they were made on.
@@ -81,8 +92,7 @@ impl<R> StepGraph<'_, R> {
     fn forget(&mut self) {
         self.kinds.clear();
         if let (Some(_), Some(recorder)) = (self.prepared.take(), &self.recorder) {
-            // There is nothing in it.
-            drop(recorder.end());
+            recorder.give_up();
         }
     }
 }
@@ -97,8 +107,8 @@ struct Kind {
 
 impl<'a, R, E> StepGraph<'a, R>
 where
-    R: FnMut(Tensor<2, Int>, &mut KvCache) -> Result<Tensor<2>, E>,
-    E: From<Error>,
+    R: FnMut(Tensor<2, Int>, &mut KvCache) -> Result<Tensor<2>, E> + Send,
+    E: From<Error> + Send,
 {
     /// Steps of a model from here on. `run` gives the tokens `[rows, 1]` to the model and returns its logits,
     /// `[rows, vocabulary]`; `tokens` are the first it is given.
@@ -117,6 +127,8 @@ where
             prepared: None,
             refused,
             replayed: 0,
+            dropped: 0,
+            dropped_because: None,
             end: 0,
             one_thread: PhantomData,
         }
@@ -125,7 +137,7 @@ where
     /// Gives the next token of each row to the model, and chooses the most likely one as the one after it.
     ///
     /// # Errors
-    /// The errors of `run`; [`Error::Cache`] for a token beyond the last position; [`Error::Replay`]; [`Error::Recording`] and [`Error::Moved`], after which the cache has to be reset.
+    /// The errors of `run`; [`Error::Cache`] for a token beyond the last position; [`Error::Replay`].
     pub fn step(&mut self) -> Result<(), E> {
         self.make_room()?;
         let kind = self.cache.step_kind();
@@ -141,16 +153,12 @@ where
         if self.refused.is_some() {
             return self.launch();
         }
-        if self.prepared == Some(kind) {
-            return self.record(kind);
+        if let Some((_, spare)) = self.prepared.take_if(|(prepared, _)| *prepared == kind) {
+            return self.record(kind, spare);
         }
         let alike = self.kinds.entry(kind).or_default().alike;
         if alike + 1 >= BEFORE && self.prepared.is_none() {
-            match self.recorder.as_ref().map(Recorder::prepare) {
-                Some(Ok(())) => self.prepared = Some(kind),
-                Some(Err(error)) => self.refused = Some(error),
-                None => {}
-            }
+            self.prepare(kind);
         }
         self.launch_and_compare(kind)
     }
@@ -175,7 +183,7 @@ where
         if found != expected {
             return Err(Error::Tokens { found, expected }.into());
         }
-        self.take_tokens(tokens);
+        write(tokens, &mut self.tokens);
         Ok(())
     }
 
@@ -189,9 +197,15 @@ where
         self.replayed
     }
 
-    /// Why no step is recorded; `None` if there is no reason yet.
+    /// How many recordings were dropped, their steps launched: because a step read from the device or sent to it, or because
+    /// something else in the process used it meanwhile. After three, no more are tried.
+    pub fn dropped(&self) -> usize {
+        self.dropped
+    }
+
+    /// Why no step is recorded, or the last recording was dropped; `None` if there is no reason yet.
     pub fn launched_because(&self) -> Option<&str> {
-        self.refused.as_deref()
+        self.refused.as_deref().or(self.dropped_because.as_deref())
     }
 
     /// Makes ready for the next tokens, when those it was ready for have come: tables of positions that reach further, and room
@@ -220,17 +234,8 @@ where
 
     /// Chooses the next tokens.
     fn take(&mut self, logits: Tensor<2>) {
-        let next = logits.clone().argmax(1);
+        choose(&logits, &mut self.tokens);
         self.logits = Some(logits);
-        self.take_tokens(next);
-    }
-
-    fn take_tokens(&mut self, tokens: Tensor<2, Int>) {
-        let tokens = tokens.cast(self.tokens.dtype());
-        match (of_ints(&self.tokens), of_ints(&tokens)) {
-            (Some(target), Some(source)) => overwrite(&target, source),
-            _ => self.tokens = tokens,
-        }
     }
 
     /// Launches a step, and looks at what it has moved.
@@ -242,8 +247,15 @@ where
                 return self.launch();
             }
         };
-        let logits = self.pinned()?;
-        self.take(logits);
+        let Self { cache, run, tokens, pins, recorder, prepared, .. } = self;
+        let is_prepared = prepared.as_ref().is_some_and(|(prepared, _)| *prepared == kind);
+        let logits = match recorder.as_ref().filter(|_| is_prepared) {
+            Some(recorder) => {
+                recorder.alone(|| pinned(run, tokens, cache, pins)).map_err(Error::Replay)??
+            }
+            None => pinned(run, tokens, cache, pins)?,
+        };
+        self.logits = Some(logits);
         let after = State::of(self.cache).map_err(Error::from)?;
         if after.places.iter().any(Option::is_none) {
             self.give_up("its tensors lie on no device of CubeCL's, or are fused".to_owned());
@@ -267,41 +279,65 @@ where
         Ok(())
     }
 
-    /// Runs the model, and writes what the cache has become over its pins.
-    fn pinned(&mut self) -> Result<Tensor<2>, E> {
-        self.pins.take(self.cache).map_err(Error::from)?;
-        let logits = (self.run)(self.tokens.clone(), self.cache)?;
-        self.pins.put_back(self.cache).map_err(Error::from)?;
-        Ok(logits)
+    /// Makes ready for the recording of such a step.
+    fn prepare(&mut self, kind: u64) {
+        let Some(recorder) = &self.recorder else { return };
+        let Ok(spare) = Spare::new(self.cache, &self.tokens) else { return };
+        match recorder.prepare() {
+            Ok(()) => self.prepared = Some((kind, spare)),
+            Err(error) => self.refused = Some(error),
+        }
     }
 
-    /// Records a step, and runs it.
-    fn record(&mut self, kind: u64) -> Result<(), E> {
-        let before = State::of(self.cache).map_err(Error::from)?;
-        self.prepared = None;
-        let Some(recorder) = &self.recorder else { return self.launch() };
-        if let Err(error) = recorder.begin() {
-            self.give_up(error);
+    /// Records a step, and runs it. If it cannot be recorded it is launched, from where the cache was.
+    fn record(&mut self, kind: u64, spare: Spare) -> Result<(), E> {
+        let Some(before) = spare.fill(self.cache, &self.tokens).map_err(Error::from)? else {
+            self.recorder.iter().for_each(Recorder::give_up);
             return self.launch();
-        }
-        let found = self.pinned();
-        if let Ok(logits) = &found {
-            self.take(logits.clone());
-        }
-        // Whatever has happened, launches are to run again.
-        let recording = self.recorder.as_ref().map(Recorder::end);
-        let logits = found?;
-        let after = State::of(self.cache).map_err(Error::from)?;
-        let moved = moved(&before, &after);
-        if !moved.is_empty() || before.numbers != after.numbers {
-            return Err(Error::Moved { tensors: moved.len() }.into());
-        }
-        let Some(recording) = recording else { return Ok(()) };
-        let recording = recording.map_err(Error::Recording)?;
+        };
         // The host has counted the token already.
-        self.replay(&recording)?;
-        self.kinds.entry(kind).or_default().recording = Some((recording, logits));
-        Ok(())
+        let replayed = self.launch_recorded().and_then(|(recording, logits)| {
+            self.replay(&recording).map_err(|error| error.to_string())?;
+            Ok((recording, logits))
+        });
+        match replayed {
+            Ok((recording, logits)) => {
+                self.logits = Some(logits.clone());
+                self.kinds.entry(kind).or_default().recording = Some((recording, logits));
+                Ok(())
+            }
+            Err(why) => self.launch_again(before, why),
+        }
+    }
+
+    fn launch_recorded(&mut self) -> Result<(Recording, Tensor<2>), String> {
+        let Self { cache, run, tokens, pins, recorder, .. } = self;
+        let recorder = recorder.as_ref().ok_or("the device has no graphs")?;
+        let before = State::of(cache).map_err(|error| error.to_string())?;
+        let (recording, logits) = recorder.record(|| {
+            pinned(run, tokens, cache, pins).map_err(|_: E| "the model gave an error".to_owned())
+        })?;
+        let after = State::of(self.cache).map_err(|error| error.to_string())?;
+        let moved = moved(&before, &after).len();
+        if moved > 0 || before.numbers != after.numbers {
+            return Err(format!("a recorded step moved {moved} tensors of the cache"));
+        }
+        Ok((recording, logits))
+    }
+
+    /// Goes back to before a recording that is dropped, and launches its step.
+    fn launch_again(&mut self, before: Before, why: String) -> Result<(), E> {
+        self.dropped += 1;
+        match self.dropped < TRIES {
+            // Older recordings know the tensors of the cache that is given up.
+            true => {
+                self.forget();
+                self.dropped_because = Some(why);
+            }
+            false => self.give_up(why),
+        }
+        (*self.cache, self.tokens) = (before.cache, before.tokens);
+        self.launch()
     }
 
     /// Runs a recording.
@@ -318,6 +354,33 @@ where
         self.refused = Some(why);
         self.forget();
         self.pins.clear();
+    }
+}
+
+/// Runs the model, writes what the cache has become over its pins, and chooses the next tokens.
+fn pinned<E: From<Error>>(
+    run: &mut impl FnMut(Tensor<2, Int>, &mut KvCache) -> Result<Tensor<2>, E>,
+    tokens: &mut Tensor<2, Int>,
+    cache: &mut KvCache,
+    pins: &mut Pins,
+) -> Result<Tensor<2>, E> {
+    pins.take(cache).map_err(Error::from)?;
+    let logits = run(tokens.clone(), cache)?;
+    pins.put_back(cache).map_err(Error::from)?;
+    choose(&logits, tokens);
+    Ok(logits)
+}
+
+/// Writes the most likely token of each row over the tokens.
+fn choose(logits: &Tensor<2>, tokens: &mut Tensor<2, Int>) {
+    write(logits.clone().argmax(1), tokens);
+}
+
+fn write(new: Tensor<2, Int>, tokens: &mut Tensor<2, Int>) {
+    let new = new.cast(tokens.dtype());
+    match (of_ints(tokens), of_ints(&new)) {
+        (Some(target), Some(source)) => overwrite(&target, source),
+        _ => *tokens = new,
     }
 }
 

@@ -1,5 +1,8 @@
 //! Steps that are recorded and replayed give what launched ones give, bit for bit.
 
+mod dropped;
+mod threads;
+
 use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy, Prompt, Schedule,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding, Rotated},
@@ -130,9 +133,8 @@ fn compare(found: &Given, launched: &Given, grows: bool, what: &str) {
     }
 }
 
-/// Plays so many steps launched and by recordings, and compares them. Returns how many were replayed, and why none were.
-fn play(policy: &Policy, steps: usize, device: &Device, what: &str) -> (usize, Option<String>) {
-    let model = Model::new(1024, device);
+/// What steps of the model give when all are launched.
+fn launch(model: &Model, policy: &Policy, steps: usize, device: &Device) -> Vec<Given> {
     let (mut cache, mut next) = model.begin(policy, device);
     let mut launched = Vec::new();
     for _ in 0..steps {
@@ -140,6 +142,24 @@ fn play(policy: &Policy, steps: usize, device: &Device, what: &str) -> (usize, O
         next = logits.clone().argmax(1);
         launched.push(given(next.clone(), logits, &cache));
     }
+    launched
+}
+
+/// How many steps were replayed, how many recordings dropped, and why.
+#[derive(Debug)]
+struct Played {
+    replayed: usize,
+    dropped: usize,
+    why: Option<String>,
+}
+
+/// Plays so many steps launched and by recordings, and compares them.
+fn play(policy: &Policy, steps: usize, device: &Device, what: &str) -> Played {
+    play_of(&Model::new(1024, device), policy, steps, device, what)
+}
+
+fn play_of(model: &Model, policy: &Policy, steps: usize, device: &Device, what: &str) -> Played {
+    let launched = launch(model, policy, steps, device);
     let (mut cache, first) = model.begin(policy, device);
     let run =
         |tokens, cache: &mut KvCache| -> Result<_, Error> { Ok(model.forward(tokens, cache)?) };
@@ -151,7 +171,11 @@ fn play(policy: &Policy, steps: usize, device: &Device, what: &str) -> (usize, O
         let found = given(graph.tokens(), graph.logits().unwrap(), graph.cache());
         compare(&found, launched, grows, &what);
     }
-    let found = (graph.replayed(), graph.launched_because().map(str::to_owned));
+    let found = Played {
+        replayed: graph.replayed(),
+        dropped: graph.dropped(),
+        why: graph.launched_because().map(str::to_owned),
+    };
     // The host counts again, from where the device has come to.
     drop(graph);
     let last = launched.last().unwrap();
@@ -178,7 +202,8 @@ fn replayed_steps_are_launched_ones() {
     for backend in backends() {
         for policy in policies(&backend) {
             let what = format!("{}, {}", policy.name(), backend.name);
-            let (replayed, why) = play(&policy, STEPS, &backend.device, &what);
+            let Played { replayed, dropped, why } = play(&policy, STEPS, &backend.device, &what);
+            assert_eq!(dropped, 0, "{what}: {why:?}");
             let alike = match policy.schedule().decode_every {
                 Some(every) => every == 1 && policy.steps_alike(),
                 None => policy.store().name() == "dense",
@@ -198,12 +223,12 @@ fn replayed_steps_are_launched_ones() {
 fn recordings_are_made_anew() {
     for backend in backends() {
         let growing = Policy::snapkv(Budget::Tokens(BUDGET));
-        let (replayed, why) = play(&growing, 75, &backend.device, "snapkv");
-        assert!(replayed >= 60 || backend.name == "flex", "{replayed}, {why:?}");
+        let played = play(&growing, 75, &backend.device, "snapkv");
+        assert!(played.replayed >= 60 || backend.name == "flex", "{played:?}");
         // Every fourth step ends a local window.
         let two = Policy::ems(Budget::Tokens(BUDGET)).with_window(4);
-        let (replayed, why) = play(&two, 24, &backend.device, "ems");
-        assert!(replayed >= 12 || backend.name == "flex", "{replayed}, {why:?}");
+        let played = play(&two, 24, &backend.device, "ems");
+        assert!(played.replayed >= 12 || backend.name == "flex", "{played:?}");
     }
 }
 
@@ -280,7 +305,9 @@ fn steps_of_a_model_are_replayed() {
                 launched.extend(next.clone().try_into_vec_as::<i64>().unwrap());
             }
             let (mut cache, first) = begin();
-            let run = |tokens, cache: &mut KvCache| -> Result<_, Box<dyn std::error::Error>> {
+            let run = |tokens,
+                       cache: &mut KvCache|
+             -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
                 Ok(model.forward_last_of_known(tokens, cache)?)
             };
             let mut steps = StepGraph::new(&mut cache, first, run);

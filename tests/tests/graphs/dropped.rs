@@ -1,0 +1,94 @@
+//! Steps that cannot be recorded are launched, and that can be seen.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use briquette::{Budget, KvCache, Policy};
+use briquette_graph::{Error, StepGraph};
+use briquette_tests::backends::backends;
+use burn::tensor::{Device, Tensor};
+
+use super::{BUDGET, Model, compare, given, launch};
+
+const STEPS: usize = 20;
+
+/// Steps of a model that does something beside its step. Returns how many were replayed, and how many recordings dropped.
+fn play(policy: &Policy, device: &Device, beside: impl Fn(&Tensor<2>) + Sync) -> (usize, usize) {
+    let model = Model::new(1024, device);
+    let launched = launch(&model, policy, STEPS, device);
+    let (mut cache, first) = model.begin(policy, device);
+    let run = |tokens, cache: &mut KvCache| -> Result<_, Error> {
+        let logits = model.forward(tokens, cache)?;
+        beside(&logits);
+        Ok(logits)
+    };
+    let mut steps = StepGraph::new(&mut cache, first, run);
+    for (number, launched) in launched.iter().enumerate() {
+        let what = format!("{}, step {number}", policy.name());
+        steps.step().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let found = given(steps.tokens(), steps.logits().unwrap(), steps.cache());
+        compare(&found, launched, policy.schedule().decode_every.is_none(), &what);
+    }
+    assert_eq!(steps.dropped() > 0, steps.launched_because().is_some_and(|why| why != FLEX));
+    (steps.replayed(), steps.dropped())
+}
+
+/// The reason of a device that records nothing.
+const FLEX: &str = "the device has no graphs";
+
+fn policies() -> [Policy; 2] {
+    [Policy::h2o(Budget::Tokens(BUDGET)), Policy::snapkv(Budget::Tokens(BUDGET))]
+}
+
+#[test]
+fn a_step_that_reads_is_launched() {
+    for backend in backends() {
+        let tries = if backend.name == "flex" { 0 } else { 3 };
+        for policy in policies() {
+            let found = play(&policy, &backend.device, |logits| {
+                logits.clone().sum().try_into_scalar::<f32>().expect("numbers are read");
+            });
+            assert_eq!(found, (0, tries), "{}, {}", policy.name(), backend.name);
+        }
+    }
+}
+
+/// On CUDA a copy from the host is recorded, and copies the same again.
+#[test]
+fn a_step_that_sends_gives_the_same() {
+    for backend in backends() {
+        for policy in policies() {
+            let device = &backend.device;
+            let (replayed, dropped) = play(&policy, device, |logits| {
+                let one = Tensor::<1>::from_floats([1.0], device).reshape([1, 1]);
+                drop(logits.clone() * one);
+            });
+            let what = format!("{}, {}", policy.name(), backend.name);
+            match backend.name.as_str() {
+                "flex" => assert_eq!((replayed, dropped), (0, 0), "{what}"),
+                "wgpu" | "vulkan" => assert_eq!((replayed, dropped), (0, 3), "{what}"),
+                _ => assert!(replayed > 0 || dropped > 0, "{what}"),
+            }
+        }
+    }
+}
+
+/// A model that fails only where it is recorded: on the thread of the device, the second time of two.
+#[test]
+fn a_step_that_panics_is_launched() {
+    for backend in backends() {
+        let here = thread::current().id();
+        let tries = if backend.name == "flex" { 0 } else { 3 };
+        for policy in policies() {
+            let elsewhere = AtomicUsize::new(0);
+            let found = play(&policy, &backend.device, |_| {
+                if thread::current().id() != here {
+                    assert_eq!(elsewhere.fetch_add(1, Ordering::Relaxed) % 2, 0, "on purpose");
+                }
+            });
+            assert_eq!(found, (0, tries), "{}, {}", policy.name(), backend.name);
+        }
+    }
+}
