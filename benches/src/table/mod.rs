@@ -7,12 +7,12 @@ use std::fmt::Write;
 use crate::record::Record;
 use targets::{LINES, Line, Target};
 
-/// The rates that floors are computed from, measured in the same run.
+/// The rates from which floors are computed, measured in the same run.
 #[derive(Clone, Copy, Debug)]
 struct Ceilings {
-    /// Bytes read and written, a millisecond.
+    /// Bytes read and written per millisecond.
     bandwidth: Option<f64>,
-    /// Operations of a matrix product, a millisecond.
+    /// Operations of a matrix product per millisecond.
     matmul: Option<f64>,
 }
 
@@ -232,7 +232,7 @@ impl Run {
     }
 }
 
-/// What a number is to reach.
+/// The bound that a number is to reach.
 enum Limit {
     Most(f64),
     Least(f64),

@@ -1,4 +1,4 @@
-//! The rows in their order, what they are held against, and what they are to reach.
+//! The rows in their order, with their counterparts and targets.
 
 /// A row of the table.
 pub(super) struct Line {
@@ -18,15 +18,15 @@ impl Line {
     }
 }
 
-/// What a row is to reach.
+/// The target of a row.
 pub(super) enum Target {
-    /// At most so many times what PyTorch takes.
+    /// At most so many times the time of PyTorch.
     OfPeer { factor: f64, variant: &'static str },
     /// So many times faster than PyTorch.
     FasterThanPeer { factor: f64, variant: &'static str },
     /// So many times faster than Burn itself.
     FasterThanBurn { factor: f64 },
-    /// At most so many times what another row of ours takes.
+    /// At most so many times the time of another row of ours.
     OfOwn { factor: f64, row: &'static str, variant: &'static str },
     /// Bytes moved at so much of the bandwidth of a copy.
     ShareOfCopy { share: f64 },

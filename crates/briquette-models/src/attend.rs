@@ -1,14 +1,14 @@
 use briquette::{KvCache, Result, cache::Reconstruction, position::PositionEncoding};
 use burn::tensor::Tensor;
 
-/// What a model hands its queries, keys and values to: a [`KvCache`], or something around one that looks at what comes
-/// and goes.
+/// Receiver of a model's queries, keys and values: a [`KvCache`], or something around one that
+/// observes its calls.
 pub trait Attend {
-    /// The attention of new tokens in one layer. Shapes and meaning are those of [`KvCache::attend`]; a forward pass
-    /// calls it once a layer, from the first to the last.
+    /// Computes the attention of new tokens in one layer. Shapes and meaning are those of
+    /// [`KvCache::attend`]; a forward pass calls it once per layer, from the first to the last.
     ///
     /// # Errors
-    /// What the cache refuses.
+    /// As [`KvCache::attend`].
     fn attend(
         &mut self,
         layer: usize,
@@ -18,8 +18,8 @@ pub trait Attend {
         encoding: &dyn PositionEncoding,
     ) -> Result<Tensor<4>>;
 
-    /// The hidden states, `[batch, tokens, hidden_size]`, that queries, keys and values of the next call are made of, behind
-    /// the norm before them.
+    /// Receives the hidden states, `[batch, tokens, hidden_size]`, of which the queries, keys and
+    /// values of the next call are made, after the norm before them.
     fn hidden_states(&mut self, x: &Tensor<3>) {
         let _ = x;
     }

@@ -11,7 +11,7 @@ use briquette::{
 
 use crate::{Activation, Attend, Result, build::Build, linear::Linear, rms_norm::RmsNorm};
 
-/// Attention of groups of query heads, with a matrix each for queries, keys and values.
+/// Attention of groups of query heads, with one matrix each for queries, keys and values.
 #[derive(Module, Debug)]
 pub(crate) struct Attention {
     pub(crate) q_proj: Linear,
@@ -21,7 +21,8 @@ pub(crate) struct Attention {
     pub(crate) q_norm: Option<RmsNorm>,
     pub(crate) k_norm: Option<RmsNorm>,
     pub(crate) head_dim: usize,
-    /// What queries are multiplied by where scores are not divided by the root of `head_dim`, which the cache does.
+    /// Factor of the queries where scores are not divided by the root of `head_dim`, as the cache
+    /// divides them.
     pub(crate) query_scale: Option<f64>,
 }
 

@@ -9,7 +9,7 @@ use briquette::ops::Ops;
 
 use crate::{Architecture, Linear, ModelConfig, rms_norm::RmsNorm};
 
-/// The configuration of a model and what its layers share, handed down while they are built.
+/// The configuration, the device and the operations that the layers of a model are built with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Build<'a> {
     pub(crate) config: &'a ModelConfig,
@@ -24,7 +24,7 @@ impl Build<'_> {
         Linear::from(layer).with_ops(self.ops.clone())
     }
 
-    /// Of so many channels.
+    /// A normalisation of so many channels.
     pub(crate) fn rms_norm(self, channels: usize) -> RmsNorm {
         let less_one =
             matches!(self.config.architecture, Architecture::Gemma2 | Architecture::Gemma3);

@@ -22,9 +22,9 @@ use crate::{
 /// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChatMessage {
-    /// Who speaks: usually `system`, `user` or `assistant`.
+    /// The speaker, usually `system`, `user` or `assistant`.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
@@ -35,9 +35,10 @@ impl ChatMessage {
     }
 }
 
-/// The text that a model was trained to see a conversation as: a Jinja template, rendered as `transformers` does it.
+/// The form in which a model was trained to see a conversation: a Jinja template, rendered as
+/// `transformers` does it.
 ///
-/// What it returns has the special tokens in it: encode it without adding others.
+/// The rendered text has the special tokens in it: encode it without adding others.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,

@@ -40,11 +40,11 @@ pub struct ModelConfig {
     pub intermediate_size: usize,
     /// Decoder layers.
     pub num_hidden_layers: usize,
-    /// Query heads a layer.
+    /// Query heads per layer.
     pub num_attention_heads: usize,
-    /// Key-value heads a layer.
+    /// Key-value heads per layer.
     pub num_key_value_heads: usize,
-    /// Channels a head.
+    /// Channels per head.
     pub head_dim: usize,
     /// Added to the mean square in RMSNorm, to the variance in LayerNorm.
     pub rms_norm_eps: f64,
@@ -75,9 +75,9 @@ pub struct ModelConfig {
     pub hidden_act: Activation,
     /// The feed-forward networks of a mixture, if it is one.
     pub experts: Option<ExpertsConfig>,
-    /// Scores are divided by the root of this; `None`: of `head_dim`.
+    /// Number whose root divides the scores; `None` is `head_dim`.
     pub query_pre_attn_scalar: Option<f64>,
-    /// `cap · tanh(logits / cap)` are the logits.
+    /// Bound of the logits, which become `cap · tanh(logits / cap)`.
     pub final_logit_softcapping: Option<f64>,
     /// The token a text begins with.
     pub bos_token_id: Option<u32>,
@@ -133,9 +133,10 @@ impl ModelConfig {
         Self::parse(text, "config.json")
     }
 
-    /// The same for texts of up to `context` tokens. It is chosen before the first token because frequencies may hang
-    /// on it (dynamic scaling, LongRoPE), and keys in a cache are not rotated again: a text that ends within the
-    /// context of the first training is computed as `transformers` does with one choice, a longer one with the other.
+    /// The configuration for texts of up to `context` tokens. It is chosen before the first token
+    /// because frequencies may depend on it (dynamic scaling, LongRoPE), and keys in a cache are
+    /// not rotated again: a text that ends within the context of the first training is computed as
+    /// `transformers` does with one choice, a longer one with the other.
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] for 0, or more than the model can have.
@@ -149,7 +150,7 @@ impl ModelConfig {
         Ok(self)
     }
 
-    /// What a cache for this model looks like.
+    /// Numbers of layers and heads, and the width of a head, for a cache of this model.
     pub fn cache_shape(&self) -> CacheShape {
         CacheShape {
             layers: self.num_hidden_layers,
@@ -170,7 +171,7 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// What architectures share; each adds its own.
+    /// Reads the keys that architectures share; each adds its own.
     pub(crate) fn shared(
         architecture: Architecture,
         keys: &Keys,

@@ -1,7 +1,7 @@
 use crate::{ChatMessage, ChatTemplate, Result, Tokenizer};
 
-/// A conversation on one cache: of each turn only what the cache has not seen is given to the model, so that what came before
-/// stays as it was compressed.
+/// A conversation on one cache: each turn gives the model only the tokens that the cache has not
+/// seen, so that earlier turns stay as they were compressed.
 #[derive(Debug)]
 pub struct Conversation<'a> {
     template: &'a ChatTemplate,
@@ -13,13 +13,14 @@ pub struct Conversation<'a> {
     unseen: Option<u32>,
 }
 
-/// What a turn gives to the model.
+/// The tokens of one turn for the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversationTurn {
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// Whether they are the conversation from its start: reset the cache before. So it is at the first turn, and where the
-    /// template writes earlier turns differently than when they came, as some do that leave out thoughts.
+    /// Whether the tokens are the whole conversation from its start, so that the cache is to be
+    /// reset first. They are at the first turn, and where the template writes earlier turns
+    /// differently than when they came, as some do that leave out thoughts.
     pub from_start: bool,
 }
 
@@ -38,7 +39,8 @@ impl<'a> Conversation<'a> {
         &self.messages
     }
 
-    /// What the user says, in tokens that the answer comes behind. After an error the conversation is as it was.
+    /// Adds a message of the user, and returns the tokens that the model's answer follows. After an
+    /// error the conversation is as it was.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`](crate::Error::ChatTemplate) if the template refuses it, and
@@ -56,14 +58,14 @@ impl<'a> Conversation<'a> {
         turn.map(|(_, turn)| turn)
     }
 
-    /// What the model answered. `unseen` is the last token of the answer, where the cache has not seen it:
+    /// Adds the model's answer. `unseen` is its last token, where the cache has not seen it:
     /// [`TokenStream::unseen`](crate::TokenStream::unseen).
     pub fn answered(&mut self, text: impl Into<String>, unseen: Option<u32>) {
         self.messages.push(ChatMessage::new("assistant", text));
         self.unseen = unseen;
     }
 
-    /// The whole text, and what is to be given of it.
+    /// The whole text, and the tokens of it that the model is to be given.
     fn turn(&self) -> Result<(String, ConversationTurn)> {
         let whole = self.template.render(&self.messages, true)?;
         let turn = match self.behind_the_answer(&whole) {
@@ -80,7 +82,8 @@ impl<'a> Conversation<'a> {
         Ok((whole, turn))
     }
 
-    /// What stands behind the last answer. Some templates trim answers.
+    /// The text behind the last answer, if `whole` repeats everything up to there. Some templates
+    /// trim answers.
     fn behind_the_answer<'b>(&self, whole: &'b str) -> Option<&'b str> {
         let behind = whole.strip_prefix(self.given.as_deref()?)?;
         let (_user, before) = self.messages.split_last()?;

@@ -29,7 +29,7 @@ pub(crate) struct Decoder {
     pub(crate) embed_tokens: Embedding,
     layers: Vec<Layer>,
     norm: Norm,
-    /// What embeddings are multiplied by.
+    /// Factor of the embeddings, if there is one.
     embedding_scale: Option<f64>,
 }
 
@@ -70,7 +70,7 @@ impl Decoder {
         self.norm.forward(residual)
     }
 
-    /// With one matrix for products of the same rows.
+    /// The same layers with one matrix for products of the same rows.
     pub(crate) fn merge_projections(mut self) -> Self {
         self.layers = self.layers.into_iter().map(Layer::merge_projections).collect();
         self

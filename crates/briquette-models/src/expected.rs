@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 /// The tensors the model needs, by their names in a checkpoint.
 pub(crate) type Expected = BTreeMap<String, Slot>;
 
-/// Where a tensor goes.
+/// Destination of a tensor.
 pub(crate) struct Slot {
     /// The path of the parameter.
     pub(crate) path: String,

@@ -8,8 +8,8 @@ use crate::{ExpertsConfig, Result, blocks::GatedFeedForward, build::Build, linea
 /// A mixture of experts (Shazeer et al., 2017, [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few
 /// networks whose gates are highest, and their outputs are added with the gates' softmax as weights.
 ///
-/// The gates are read to the host, which waits for the device once a layer: there each expert's tokens are found, so an expert
-/// computes for these only.
+/// The gates are read to the host, which waits for the device once per layer: there each expert's
+/// tokens are collected, so an expert computes for these only.
 #[derive(Module, Debug)]
 pub(crate) struct Experts {
     gate: Linear,

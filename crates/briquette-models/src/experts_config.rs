@@ -5,9 +5,9 @@ use crate::{Result, setting::invalid};
 /// The feed-forward networks of a mixture of experts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertsConfig {
-    /// Experts a layer.
+    /// Experts per layer.
     pub experts: usize,
-    /// Experts a token is given to.
+    /// Experts per token.
     pub experts_per_token: usize,
     /// Channels inside an expert.
     pub intermediate_size: usize,

@@ -12,35 +12,36 @@ use briquette::{
 
 use crate::{Error, GenerateOptions, Model, Result, reconstruct::reconstruct, sample::Sampler};
 
-/// What was generated for one prompt.
+/// The continuation of one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// The tokens, without the stop token.
     pub tokens: Vec<u32>,
-    /// Whether a stop token ended it, or who received the tokens, rather than `max_new_tokens`.
+    /// Whether a stop token or the receiver of the tokens ended it, rather than `max_new_tokens`.
     pub stopped: bool,
 }
 
-/// How long it took, with the device synchronised before each reading of the clock.
+/// Durations of prefill and decoding, with the device synchronised before each reading of the
+/// clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timing {
     /// Tokens of the prompts, padding not counted.
     pub prompt_tokens: usize,
-    /// From the first chunk of the prompts to the logits of their last tokens.
+    /// Time from the first chunk of the prompts to the logits of their last tokens.
     pub prefill: Duration,
-    /// Tokens decoded: every one but the first of each row, which comes out of the prefill.
+    /// Decoded tokens: every one but the first of each row, which comes out of the prefill.
     pub decoded_tokens: usize,
-    /// From the end of the prefill to the end.
+    /// Time from the end of the prefill to the end.
     pub decode: Duration,
 }
 
 impl Timing {
-    /// Tokens of the prompts a second.
+    /// Tokens of the prompts per second.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prompt_tokens, self.prefill)
     }
 
-    /// Decoded tokens a second, 0 if there are none.
+    /// Decoded tokens per second, 0 if there are none.
     pub fn decode_rate(&self) -> f64 {
         rate(self.decoded_tokens, self.decode)
     }
@@ -168,8 +169,9 @@ fn rows<P: AsRef<[u32]>>(
 /// - returns `[prompts, vocab_size]`
 ///
 /// # Errors
-/// [`Error::CacheShape`], [`Error::EmptyPrompt`], [`Error::PromptTooLong`], [`Error::PromptNotInParts`],
-/// [`Error::ChunkTooLong`], [`Error::TokenOutOfRange`], [`Error::InvalidOption`] for a chunk of 0, and [`Error::Cache`] for what the cache refuses.
+/// [`Error::CacheShape`], [`Error::EmptyPrompt`], [`Error::PromptTooLong`],
+/// [`Error::PromptNotInParts`], [`Error::ChunkTooLong`], [`Error::TokenOutOfRange`],
+/// [`Error::InvalidOption`] for a chunk of 0, and [`Error::Cache`] for what the cache refuses.
 pub fn prefill<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
@@ -228,8 +230,9 @@ pub fn prefill<P: AsRef<[u32]>>(
     }
 }
 
-/// The columns given at a time to a cache that counts positions inside itself: as asked for where the prompt fits behind
-/// what is held, else as many as fit beside what is left of the columns before.
+/// Columns per call for a cache that counts positions inside itself: `chunk` where the prompt fits
+/// behind the entries that the cache holds, else as many as fit beside what remains of the columns
+/// before.
 fn fitting(
     model: &Model,
     cache: &KvCache,

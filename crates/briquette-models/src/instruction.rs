@@ -1,13 +1,13 @@
 use crate::{Result, Tokenizer};
 
-/// What a model is told when it is to repeat a prompt, as tokens: between the prompt and what repeats it.
+/// Tokens that ask a model to repeat a prompt: they stand between the prompt and its repetition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instruction {
-    /// Before the first part.
+    /// Tokens before the first part.
     pub first: Vec<u32>,
-    /// Before the others; the last tokens of the part before follow.
+    /// Tokens before the other parts; the last tokens of the previous part follow.
     pub next: Vec<u32>,
-    /// Before every part: where an answer begins.
+    /// Tokens before every part, at which an answer begins.
     pub answer: Vec<u32>,
 }
 

@@ -8,7 +8,7 @@ pub(crate) struct Family {
     pub(crate) model_type: String,
 }
 
-/// What matters of a `generation_config.json`.
+/// The keys of a `generation_config.json` that matter here.
 #[derive(Deserialize)]
 pub(crate) struct GenerationKeys {
     pub(crate) eos_token_id: Option<TokenIds>,

@@ -32,7 +32,8 @@ impl From<nn::Linear> for Linear {
 }
 
 impl Linear {
-    /// With these operations: those of a cache, so that one list tells of all [fallbacks](Ops::fallbacks).
+    /// Sets the operations: those of a cache, so that one list tells of all
+    /// [fallbacks](Ops::fallbacks).
     #[must_use]
     pub fn with_ops(self, ops: Arc<dyn Ops>) -> Self {
         Self { ops, ..self }

@@ -1,12 +1,13 @@
 use crate::Instruction;
 
-/// How [`generate`](crate::generate()) and [`generate_batch`](crate::generate_batch) go about it.
+/// Options of [`generate`](crate::generate()) and [`generate_batch`](crate::generate_batch).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateOptions {
-    /// Tokens generated at most, each row.
+    /// The most tokens generated per row.
     pub max_new_tokens: usize,
-    /// Columns of the prompt given to the model at a time; `None` gives it whole, or, where it is longer than the model's
-    /// positions and the policy compresses behind each chunk and counts positions inside the cache, as many as fit.
+    /// Columns of the prompt per call of the model; `None` gives it whole, or, where it is longer
+    /// than the model's positions and the policy compresses behind each chunk and counts positions
+    /// inside the cache, as many as fit.
     pub chunk: Option<usize>,
     /// 0 takes the most likely token; higher draws from a flatter distribution.
     pub temperature: f64,
@@ -21,8 +22,8 @@ pub struct GenerateOptions {
     pub repetition_penalty: f64,
     /// Seeds the drawing: the same seed draws the same tokens.
     pub seed: u64,
-    /// What the model is told where the policy has it repeat the prompt (KVzip). Without words the repeating tokens follow the
-    /// prompt at once.
+    /// Words that ask the model to repeat the prompt where the policy has it do so (KVzip). Without
+    /// words the repeating tokens follow the prompt at once.
     pub instruction: Instruction,
     /// Tokens that end a row, usually `eos_token_ids` of the configuration.
     pub stop: Vec<u32>,

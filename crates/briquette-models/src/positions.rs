@@ -31,7 +31,7 @@ impl Positions {
         Ok(Self { layers: (0..config.num_hidden_layers).map(of).collect() })
     }
 
-    /// That of a layer; layers there are not encode nothing.
+    /// The encoding of a layer; layers beyond the last encode nothing.
     pub(crate) fn of(&self, layer: usize) -> &dyn PositionEncoding {
         self.layers.get(layer).map_or(&NoPositionEncoding, |encoding| encoding.as_ref())
     }

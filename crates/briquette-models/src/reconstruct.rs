@@ -3,12 +3,13 @@ use burn::tensor::{Tensor, TensorData};
 
 use crate::{Error, Instruction, Model, Result};
 
-/// Tokens of the part before that the model is given to start from.
+/// Tokens of the previous part that the model starts a part from.
 const START: usize = 8;
 
-/// Runs the model a second time over prompts that the cache has just taken in and holds whole, and compresses them by what the
-/// model attends to while it repeats them (KVzip), or reads them again (KVCompose). Says whether that was to be done: the policy
-/// [wants it](briquette::score::Observes::repeat), and these are the first tokens of the cache.
+/// Runs the model a second time over prompts that the cache has just taken in and holds whole, and
+/// compresses them by what the model attends to while it repeats them (KVzip), or reads them again
+/// (KVCompose). Returns whether there was such a pass: the policy [wants
+/// it](briquette::score::Observes::repeat), and these are the first tokens of the cache.
 ///
 /// Parts are as long as the policy says, or as long as positions are left for. Prompts of different lengths are repeated
 /// together; one that has been repeated to its end is given its last token.

@@ -2,8 +2,8 @@ use burn::tensor::Tensor;
 
 use crate::{Result, rms_norm::RmsNorm};
 
-/// The residual stream between two layers, `[batch, tokens, hidden_size]`: what the last block found may still have to be added,
-/// so that the norm behind it does both in one launch.
+/// The residual stream between two layers, `[batch, tokens, hidden_size]`: the output of the last
+/// block may still have to be added, so that the norm behind it does both in one launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Residual {
     sum: Tensor<3>,
@@ -15,12 +15,12 @@ impl Residual {
         Self { sum, added: None }
     }
 
-    /// With what a block has found.
+    /// The stream with the output of a block.
     pub(crate) fn with(self, found: Tensor<3>) -> Self {
         Self { sum: self.summed(), added: Some(found) }
     }
 
-    /// All of it.
+    /// The whole sum.
     pub(crate) fn summed(self) -> Tensor<3> {
         match self.added {
             Some(added) => self.sum + added,
@@ -28,7 +28,7 @@ impl Residual {
         }
     }
 
-    /// All of it, summed, and what a norm makes of it.
+    /// The whole sum as a stream, and its normalised form.
     pub(crate) fn normalised(self, norm: &RmsNorm) -> Result<(Self, Tensor<3>)> {
         let (sum, normal) = norm.add(self.sum, self.added)?;
         Ok((Self::new(sum), normal))

@@ -35,7 +35,7 @@ impl RmsNorm {
         Ok(self.add(x, None)?.1)
     }
 
-    /// The sum of `x` and what is added to it, and the sum normalised, all `[.., channels]`.
+    /// The sum of `x` and `added`, and the normalised sum, all `[.., channels]`.
     pub(crate) fn add<const D: usize>(
         &self,
         x: Tensor<D>,

@@ -55,8 +55,9 @@ impl RopeConfig {
         self.scaling.check(rotated)
     }
 
-    /// Radians a position for texts of up to `context` tokens, scaled, one a rotated pair of channels. Rounded to f32 at
-    /// every step, as in [`RotaryEmbedding::inverse_frequencies`].
+    /// Radians per position for texts of up to `context` tokens, scaled, one number per rotated
+    /// pair of channels. Rounded to f32 at every step, as in
+    /// [`RotaryEmbedding::inverse_frequencies`].
     pub fn inverse_frequencies(&self, head_dim: usize, context: usize) -> Vec<f32> {
         self.scaling.frequencies(self.rotated(head_dim), self.theta, context)
     }

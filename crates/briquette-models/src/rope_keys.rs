@@ -22,9 +22,9 @@ pub(crate) struct RopeParameters {
     pub(crate) long_factor: Option<Vec<f64>>,
 }
 
-/// What a file says of its rotary embedding.
+/// Keys of a file for its rotary embedding.
 pub(crate) struct RopeKeys {
-    /// Outside of `parameters`, or the default.
+    /// `rope_theta` outside of `parameters`, or the default.
     pub(crate) theta: f64,
     pub(crate) partial: Option<f64>,
     /// `max_position_embeddings`.

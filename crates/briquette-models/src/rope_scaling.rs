@@ -8,10 +8,10 @@ use crate::{
     setting::{invalid, unsupported},
 };
 
-/// How frequencies are stretched for a context longer than the model was first trained on.
+/// Scaling of the frequencies for a context longer than the model was first trained on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     Default,
     /// Every frequency divided by `factor` (position interpolation; Chen et al., 2023,
     /// [arXiv:2306.15595](https://arxiv.org/abs/2306.15595)).
@@ -38,7 +38,7 @@ pub enum RopeScaling {
         beta_slow: f64,
         /// Whether the ends of the ramp are whole channels.
         truncate: bool,
-        /// What cosines and sines are multiplied by.
+        /// Factor of cosines and sines.
         attention_factor: f64,
         /// The context of the first training.
         original_max_position_embeddings: usize,
@@ -50,7 +50,7 @@ pub enum RopeScaling {
         short_factor: Vec<f64>,
         /// Divisors beyond it.
         long_factor: Vec<f64>,
-        /// What cosines and sines are multiplied by.
+        /// Factor of cosines and sines.
         attention_factor: f64,
         /// The context of the first training.
         original_max_position_embeddings: usize,
@@ -154,7 +154,7 @@ impl RopeScaling {
         }
     }
 
-    /// That there is a divisor for each of `rotated / 2` pairs of channels.
+    /// Checks that there is a divisor for each of `rotated / 2` pairs of channels.
     pub(crate) fn check(&self, rotated: usize) -> Result<()> {
         if let Self::LongRope { short_factor, long_factor, .. } = self {
             for (key, factors) in [
@@ -197,7 +197,7 @@ impl RopeScaling {
         }
     }
 
-    /// What cosines and sines are multiplied by.
+    /// The factor of cosines and sines.
     pub(crate) fn attention_factor(&self) -> f64 {
         match self {
             Self::Yarn { attention_factor, .. } | Self::LongRope { attention_factor, .. } => {
@@ -207,7 +207,7 @@ impl RopeScaling {
         }
     }
 
-    /// Radians a position, one a pair of channels, for texts of up to `context` tokens.
+    /// Radians per position, one number per pair of channels, for texts of up to `context` tokens.
     pub(crate) fn frequencies(&self, rotated: usize, theta: f64, context: usize) -> Vec<f32> {
         let plain = || RotaryEmbedding::inverse_frequencies(rotated, theta);
         // The period of a pair over 2π, which the frequency is 1 over.

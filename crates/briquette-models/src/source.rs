@@ -10,7 +10,7 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"))
 }
 
-/// Where a model lies.
+/// Folder or file of a model.
 pub(crate) enum Source {
     /// A Hugging Face folder.
     Folder(PathBuf),

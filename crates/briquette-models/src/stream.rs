@@ -10,8 +10,8 @@ use crate::{
     sample::Sampler,
 };
 
-/// The tokens that continue one prompt, an iterator that computes each when it is asked for: whoever asks no more has
-/// ended the text.
+/// The tokens that continue one prompt, an iterator that computes each when it is asked for: a
+/// caller who asks no more has ended the text.
 ///
 /// ```no_run
 /// # use briquette::{KvCache, Policy};
@@ -84,7 +84,7 @@ impl<'a> TokenStream<'a> {
         self.stopped
     }
 
-    /// How long it took up to the last token.
+    /// Durations up to the last token.
     pub fn timing(&self) -> Timing {
         self.timing
     }

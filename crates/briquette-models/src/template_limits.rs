@@ -20,14 +20,14 @@ const DIGITS: usize = 3;
 
 /// The filter of minijinja behind [`join`].
 const JOIN: &str = "join without limit";
-/// That behind [`format`].
+/// The filter of minijinja behind [`format`].
 const FORMAT: &str = "format without limit";
-/// That behind [`batch`].
+/// The filter of minijinja behind [`batch`].
 const BATCH: &str = "batch without limit";
-/// That behind [`slice`].
+/// The filter of minijinja behind [`slice`].
 const SLICE: &str = "slice without limit";
 
-/// Puts them on what an environment renders.
+/// Limits the renderings of an environment.
 pub(crate) fn set(environment: &mut Environment<'static>) {
     environment.set_fuel(Some(STEPS));
     environment.add_filter(JOIN, filters::join);

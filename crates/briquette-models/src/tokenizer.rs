@@ -19,7 +19,7 @@ use crate::{
     source::Source,
 };
 
-/// What every tokenizer makes tokens of.
+/// Text that every working tokenizer makes tokens of.
 const PROBE: &str = "The number is 1234567.";
 
 /// The tokenizer of a model: text to token ids and back.
@@ -111,7 +111,7 @@ pub struct StreamDecoder<'a> {
     /// The tokens shown last, then those that wait. The shown ones stay for context, since a tokenizer
     /// may decode the first token of a text without its leading space.
     ids: Vec<u32>,
-    /// How many of `ids` are shown.
+    /// Number of `ids` that are shown.
     shown: usize,
 }
 

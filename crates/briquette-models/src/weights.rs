@@ -49,7 +49,7 @@ struct Index {
 }
 
 impl Weights {
-    /// Reads the index, if there is one, and what every file says of its tensors.
+    /// Reads the index, if there is one, and the header of every file.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         match Source::of(path)? {
             Source::Folder(dir) => Self::open_folder(&dir),
@@ -122,7 +122,7 @@ impl Weights {
         self.files.get(*self.place.get(name)?)?.1.get(name)
     }
 
-    /// Compares what the files say with what the model needs.
+    /// Compares the headers of the files with the tensors that the model needs.
     pub(crate) fn check(&self, expected: &Expected, tied: bool) -> Result<()> {
         let mut missing = expected.iter().filter(|(name, _)| self.tensor(name).is_none());
         if let Some((tensor, Slot { shape, .. })) = missing.next() {

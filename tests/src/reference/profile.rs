@@ -1,4 +1,4 @@
-//! What is known of a model ahead of time.
+//! Measurements of a model, made ahead of time.
 
 use std::fmt;
 

@@ -25,7 +25,8 @@ pub struct Repeated<'a> {
 }
 
 impl Repeated<'_> {
-    /// What repeats the prompt sees all of it and what repeats it before: one output a query head and token.
+    /// Attends from the tokens that repeat the prompt to all of it and to the repeating tokens
+    /// before: one output per query head and token.
     pub fn outputs(&self) -> Vec<Head> {
         let seen = self.keys.len();
         let of_head = |queries: &&Head| {

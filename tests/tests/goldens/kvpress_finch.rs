@@ -18,7 +18,7 @@ struct Case {
 /// By kvpress's names.
 #[derive(Debug, Deserialize)]
 struct Params {
-    /// What it finds behind the delimiter.
+    /// Tokens that it finds behind the delimiter.
     window_size: usize,
 }
 

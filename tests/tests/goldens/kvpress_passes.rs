@@ -17,7 +17,7 @@ struct Passes {
     cases: Vec<Case>,
 }
 
-/// What the model is told, as tokens.
+/// Tokens that ask the model to repeat.
 #[derive(Deserialize)]
 struct Words {
     first: Vec<u32>,

@@ -1,4 +1,5 @@
-//! The architectures, a file each: what its `config.json` says, and the layers that no other has.
+//! The architectures, one file each: the keys of its `config.json`, and the layers that no other
+//! has.
 
 mod falcon;
 mod family;

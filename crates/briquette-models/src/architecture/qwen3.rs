@@ -7,7 +7,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     normed(Architecture::Qwen3, keys, Some(128))?.with_window(qwen2::window(keys)?)
 }
 
-/// What both kinds of Qwen3 share.
+/// Reads the keys that both kinds of Qwen3 share.
 pub(super) fn normed(
     architecture: Architecture,
     keys: &Keys,

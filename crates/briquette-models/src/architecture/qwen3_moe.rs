@@ -28,7 +28,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
 #[derive(Deserialize)]
 struct OwnKeys {
     num_experts: Option<usize>,
-    /// What newer files call it.
+    /// The name in newer files.
     num_local_experts: Option<usize>,
     num_experts_per_tok: usize,
     moe_intermediate_size: usize,

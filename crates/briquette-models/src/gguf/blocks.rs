@@ -1,8 +1,9 @@
 use burn::tensor::DType;
 use half::f16;
 
-/// How the numbers of a tensor are stored: as they are, or in blocks of quantized ones. The layouts are those of
-/// [ggml](https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), whose names they carry.
+/// Storage of a tensor's numbers: as they are, or in blocks of quantized ones. The layouts are
+/// those of [ggml](https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), whose names
+/// they carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Encoding {
     F32,
@@ -19,7 +20,7 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// That of this number in a file.
+    /// The encoding that has this number in a file.
     pub(super) fn numbered(kind: u32) -> Option<Self> {
         Some(match kind {
             0 => Self::F32,

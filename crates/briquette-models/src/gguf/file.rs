@@ -8,14 +8,14 @@ use std::{
 use super::{blocks::Encoding, header::Header, value::Value};
 use crate::{Error, Result, json::check_regular};
 
-/// What a GGUF file says: its metadata, and where its tensors lie. Their bytes are not read.
+/// The metadata of a GGUF file, and the places of its tensors. Their bytes are not read.
 pub(crate) struct Gguf {
     pub(crate) path: PathBuf,
     pub(super) metadata: BTreeMap<String, Value>,
     pub(super) tensors: BTreeMap<String, Place>,
 }
 
-/// Where a tensor lies and how.
+/// Shape, encoding and place of a tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The outermost dimension first: the other way round than in the file.
@@ -108,7 +108,7 @@ impl Gguf {
     }
 }
 
-/// What the header says of a tensor.
+/// The header's entry of a tensor.
 struct Info {
     name: String,
     /// The innermost first.

@@ -14,11 +14,11 @@ pub(super) struct Header<R> {
     end: u64,
 }
 
-/// What is wrong with the header.
+/// A result whose error says what is wrong with the header.
 type Result<T> = std::result::Result<T, String>;
 
 impl<R: Read> Header<R> {
-    /// `length` is that of the file.
+    /// A reader of the header of a file of `length` bytes.
     pub(super) fn new(input: R, length: u64) -> Self {
         Self { input, at: 0, end: length.min(MAX_HEADER) }
     }

@@ -8,7 +8,7 @@ pub(crate) enum Value {
     Text(String),
     Texts(Vec<String>),
     Numbers(Vec<i64>),
-    /// An array of this many floats or truth values: none that is looked at.
+    /// An array of this many floats or truth values, which nothing reads.
     Other(u64),
 }
 
@@ -57,7 +57,7 @@ impl Value {
         }
     }
 
-    /// What it is, for messages.
+    /// The value as messages show it.
     pub(crate) fn kind(&self) -> String {
         match self {
             Self::Unsigned(number) => number.to_string(),

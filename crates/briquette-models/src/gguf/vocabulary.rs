@@ -90,7 +90,7 @@ const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
-/// How a text is cut before its parts are encoded, each by itself.
+/// Rules by which a text is cut into parts, each of which is encoded by itself.
 struct Splitting {
     steps: Vec<Json>,
     /// Whether characters are composed first.
@@ -105,7 +105,8 @@ struct Splitting {
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// By the name of the pre-tokenizer: those of `llama_vocab` in llama.cpp, as the `tokenizer.json` of the models have them.
+/// The rules of the file's pre-tokenizer, by its name: those of `llama_vocab` in llama.cpp, as the
+/// `tokenizer.json` of the models have them.
 fn splitting(file: &Gguf) -> Result<Splitting> {
     let bytes = |use_regex: bool| {
         json!({

@@ -41,7 +41,7 @@ fn variance(numbers: &[f64]) -> f64 {
     numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / count
 }
 
-/// What each layer keeps, `[layers]`; `layer` is the one that asks.
+/// Entries that each layer keeps, `[layers]`, as seen at `layer`.
 pub fn keep(cache: &ModelCache, layer: usize, share: Share, margin: &mut Margin) -> Vec<usize> {
     let layers = cache.settings.layers;
     let (budget, seen) = (cache.budget(layer), cache.layers[layer].seen);

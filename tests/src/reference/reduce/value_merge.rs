@@ -34,7 +34,7 @@ impl Draw {
     }
 }
 
-/// Adds the values of what is not among `kept` to the next `window` that are.
+/// Adds the values of entries outside `kept` to the next `window` entries in it.
 pub fn merge(
     entries: &mut [Entry],
     kept: &[usize],
