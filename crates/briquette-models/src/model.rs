@@ -13,8 +13,8 @@ use briquette::{
 };
 
 use crate::{
-    Attend, Error, Interrupt, Linear, ModelConfig, Result, build::Build, decoder::Decoder,
-    positions::Positions,
+    Attend, Error, Interrupt, Linear, ModelConfig, Result,
+    nn::{build::Build, decoder::Decoder, positions::Positions},
 };
 
 /// A causal language model: token embedding, decoder layers of its [`Architecture`](crate::Architecture), and a head that may share

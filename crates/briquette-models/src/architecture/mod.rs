@@ -13,7 +13,7 @@ mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 
-use crate::{ModelConfig, Result, keys::Keys};
+use crate::{ModelConfig, Result, config::keys::Keys};
 
 pub use family::Architecture;
 pub(crate) use family::Defaults;

@@ -1,5 +1,5 @@
 use super::{Architecture, DEFAULTS, Defaults, qwen2};
-use crate::{ModelConfig, Result, keys::Keys};
+use crate::{ModelConfig, Result, config::keys::Keys};
 
 /// Qwen3 (Yang et al., 2025, [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Llama with RMSNorm over each head of queries
 /// and keys, before rotation, and heads of a width of their own.

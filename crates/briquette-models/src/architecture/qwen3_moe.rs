@@ -1,7 +1,7 @@
 use serde::Deserialize;
 
 use super::{Architecture, qwen3};
-use crate::{ExpertsConfig, ModelConfig, Result, keys::Keys, setting::invalid};
+use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys, setting::invalid};
 
 /// The mixtures of Qwen3 ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Qwen3 with experts in place of the feed-forward
 /// network, in every layer or in some.

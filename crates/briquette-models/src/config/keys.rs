@@ -1,6 +1,6 @@
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{Result, json::parse, rope_keys::RopeParameters};
+use crate::{Result, config::rope_keys::RopeParameters, json::parse};
 
 /// The one key every architecture has.
 #[derive(Deserialize)]

@@ -15,15 +15,20 @@ use std::{collections::BTreeSet, path::Path};
 use briquette::CacheShape;
 
 use crate::{
-    Activation, Architecture, Error, ExpertsConfig, Result, activation,
+    Activation, Architecture, Error, ExpertsConfig, Result,
     architecture::Defaults,
-    gguf::{self, Gguf},
+    checkpoint::{
+        gguf::{self, Gguf},
+        source::Source,
+    },
+    config::{
+        activation,
+        keys::{Family, GenerationKeys, Keys, TokenIds, token},
+        rope::RopeConfig,
+        rope_keys::RopeKeys,
+    },
     json::{parse, read_text},
-    keys::{Family, GenerationKeys, Keys, TokenIds, token},
-    rope::RopeConfig,
-    rope_keys::RopeKeys,
     setting::{invalid, unsupported},
-    source::Source,
 };
 
 /// The dimensions and settings of a model: what `config.json` says, with the defaults of its architecture filled in

@@ -10,7 +10,10 @@ use briquette::{
     policy::{PositionMode, PrefillCompression},
 };
 
-use crate::{Error, GenerateOptions, Model, Result, reconstruct::reconstruct, sample::Sampler};
+use crate::{
+    Error, GenerateOptions, Model, Result,
+    generate::{reconstruct::reconstruct, sample::Sampler},
+};
 
 /// The continuation of one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]

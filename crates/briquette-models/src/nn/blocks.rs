@@ -9,7 +9,10 @@ use briquette::{
     position::PositionEncoding,
 };
 
-use crate::{Activation, Attend, Result, build::Build, linear::Linear, rms_norm::RmsNorm};
+use crate::{
+    Activation, Attend, Result,
+    nn::{build::Build, linear::Linear, rms_norm::RmsNorm},
+};
 
 /// Attention of groups of query heads, with one matrix each for queries, keys and values.
 #[derive(Module, Debug)]

@@ -7,7 +7,7 @@ use burn::{
 
 use briquette::ops::Ops;
 
-use crate::{Architecture, Linear, ModelConfig, rms_norm::RmsNorm};
+use crate::{Architecture, Linear, ModelConfig, nn::rms_norm::RmsNorm};
 
 /// The configuration, the device and the operations that the layers of a model are built with.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,12 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::{
     Error, Result,
-    gguf::{self, Gguf},
+    checkpoint::{
+        gguf::{self, Gguf},
+        source::Source,
+    },
     json::{parse, read_text},
-    source::Source,
-    template_limits,
+    text::template_limits,
 };
 
 /// A message of a conversation.

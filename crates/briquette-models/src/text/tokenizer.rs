@@ -14,9 +14,11 @@ use std::{fmt::Display, fs, path::Path};
 
 use crate::{
     Error, Result,
-    gguf::{self, Gguf},
+    checkpoint::{
+        gguf::{self, Gguf},
+        source::Source,
+    },
     json::check_regular,
-    source::Source,
 };
 
 /// Text that every working tokenizer makes tokens of.

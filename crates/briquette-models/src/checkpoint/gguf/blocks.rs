@@ -191,7 +191,7 @@ mod tests {
     /// Blocks by the Python package `gguf`, made by `tests/goldens/gguf_files.py`.
     #[test]
     fn blocks_are_expanded_as_by_the_python_package() {
-        let golden = include_bytes!("../../tests/fixtures/gguf/blocks.safetensors");
+        let golden = include_bytes!("../../../tests/fixtures/gguf/blocks.safetensors");
         let golden = SafeTensors::deserialize(golden).unwrap();
         let kinds = [
             ("Q4_0", 2),

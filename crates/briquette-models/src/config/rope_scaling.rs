@@ -4,7 +4,7 @@ use briquette::position::RotaryEmbedding;
 
 use crate::{
     Result,
-    rope_keys::RopeParameters,
+    config::rope_keys::RopeParameters,
     setting::{invalid, unsupported},
 };
 

@@ -3,7 +3,10 @@ use burn::{
     tensor::{IndexingUpdateOp, Int, Tensor, TensorData},
 };
 
-use crate::{ExpertsConfig, Result, blocks::GatedFeedForward, build::Build, linear::Linear};
+use crate::{
+    ExpertsConfig, Result,
+    nn::{blocks::GatedFeedForward, build::Build, linear::Linear},
+};
 
 /// A mixture of experts (Shazeer et al., 2017, [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few
 /// networks whose gates are highest, and their outputs are added with the gates' softmax as weights.

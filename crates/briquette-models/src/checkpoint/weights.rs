@@ -24,10 +24,12 @@ use serde::Deserialize;
 
 use crate::{
     Error, Result,
-    expected::{Expected, Slot},
-    gguf::{self, Gguf},
+    checkpoint::{
+        expected::{Expected, Slot},
+        gguf::{self, Gguf},
+        source::Source,
+    },
     json::{check_regular, parse, read_text},
-    source::Source,
 };
 
 /// The format's own limit, which keeps a damaged length from allocating the memory it claims.

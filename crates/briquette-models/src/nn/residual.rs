@@ -1,6 +1,6 @@
 use burn::tensor::Tensor;
 
-use crate::{Result, rms_norm::RmsNorm};
+use crate::{Result, nn::rms_norm::RmsNorm};
 
 /// The residual stream between two layers, `[batch, tokens, hidden_size]`: the output of the last
 /// block may still have to be added, so that the norm behind it does both in one launch.

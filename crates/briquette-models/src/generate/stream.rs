@@ -5,9 +5,11 @@ use burn::tensor::Tensor;
 
 use crate::{
     Error, GenerateOptions, Model, Result, Timing,
-    generate::{columns, prefill},
+    generate::{
+        generation::{columns, prefill},
+        sample::Sampler,
+    },
     reconstruct,
-    sample::Sampler,
 };
 
 /// The tokens that continue one prompt, an iterator that computes each when it is asked for: a

@@ -5,7 +5,9 @@ use burn::tensor::Device;
 use briquette::position::{PositionEncoding, RotaryEmbedding};
 
 use crate::{
-    Result, RopeScaling, partial_rotary::PartialRotary, rope_keys::RopeKeys, setting::invalid,
+    Result, RopeScaling,
+    config::{partial_rotary::PartialRotary, rope_keys::RopeKeys},
+    setting::invalid,
 };
 
 /// The rotary position embedding of a configuration.

@@ -12,10 +12,12 @@ use briquette::{ops::Ops, position::PositionEncoding};
 
 use crate::{
     Activation, Attend, Result,
-    blocks::{Attention, GatedFeedForward, merge_heads, split_heads, times_active},
-    build::Build,
-    linear::Linear,
-    rms_norm::RmsNorm,
+    nn::{
+        blocks::{Attention, GatedFeedForward, merge_heads, split_heads, times_active},
+        build::Build,
+        linear::Linear,
+        rms_norm::RmsNorm,
+    },
 };
 
 /// Attention of groups of query heads, with one matrix for queries, keys and values.

@@ -9,15 +9,17 @@ use briquette::position::PositionEncoding;
 use crate::{
     Architecture, Attend, Result,
     architecture::{FalconLayer, GemmaLayer, falcon_norm},
-    blocks::{Attention, GatedFeedForward},
-    build::Build,
-    experts::Experts,
     interrupt::Interrupt,
-    linear::Linear,
-    merged::{MergedAttention, MergedFeedForward},
-    positions::Positions,
-    residual::Residual,
-    rms_norm::RmsNorm,
+    nn::{
+        blocks::{Attention, GatedFeedForward},
+        build::Build,
+        experts::Experts,
+        linear::Linear,
+        merged::{MergedAttention, MergedFeedForward},
+        positions::Positions,
+        residual::Residual,
+        rms_norm::RmsNorm,
+    },
 };
 
 // Fields carry the names of the Hugging Face checkpoint, so a weight's path here is its name there. The variants of an
