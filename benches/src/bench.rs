@@ -126,7 +126,7 @@ impl Bench {
         }
     }
 
-    /// As [`run`](Self::run), of what `with` takes longer than `without`, on one set of inputs.
+    /// As [`run`](Self::run), for the time by which `with` exceeds `without`, on one set of inputs.
     pub fn run_difference(
         &mut self,
         case: &Case,

@@ -110,7 +110,7 @@ pub struct Report {
     pub largest: bool,
     /// Decoding against the full cache at this setting in this run.
     pub decode_ratio: Option<f64>,
-    /// With the prefill counted.
+    /// The same ratio with the prefill counted.
     pub ratio: Option<f64>,
     /// The error, if the run failed.
     pub error: Option<String>,

@@ -64,11 +64,13 @@ impl Effort {
 pub struct Timing {
     /// The first call ever, compiling and tuning included, until the device is done.
     pub first: f64,
-    /// On the device's own clock, from the beginning of a window to its end; on a device without one, as `call`.
+    /// Time on the device's own clock, from the beginning of a window to its end; on a device
+    /// without one, as `call`.
     pub device: f64,
-    /// On the host's clock, from the first call of a window until the device is done with the last.
+    /// Time on the host's clock, from the first call of a window until the device is done with the
+    /// last.
     pub call: f64,
-    /// On the device's clock, replayed as a graph, where the device can.
+    /// Time on the device's clock, replayed as a graph, where the device can.
     pub graph: Option<f64>,
     /// The lowest and the highest `device` of a window.
     pub range: (f64, f64),

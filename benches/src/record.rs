@@ -17,7 +17,7 @@ pub struct Record {
     pub side: String,
     /// The row of the table.
     pub row: String,
-    /// Which of several ways to compute it.
+    /// The name of one of several ways to compute it.
     pub variant: String,
     /// Sizes, for people.
     pub shape: String,

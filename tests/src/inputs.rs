@@ -43,7 +43,8 @@ pub struct Pattern {
 pub struct Levels {
     /// Whether all heads agree on the levels.
     pub shared: bool,
-    /// How much more or less than others, from 0 to 1, some queries mind the levels: without, all attend alike.
+    /// Strength, from 0 to 1, with which queries differ in how they mind the levels: without, all
+    /// attend alike.
     pub swing: f64,
 }
 

@@ -27,7 +27,7 @@ pub struct Session {
     pub turns: Vec<Turn>,
     /// The type of queries, keys, values and cache.
     pub dtype: DType,
-    /// Where the search for inputs starts.
+    /// Seed at which the search for inputs starts.
     pub seed: u64,
 }
 
@@ -48,7 +48,7 @@ pub enum Turn {
 /// One call of `attend`, as one batch row sees it.
 struct Piece {
     columns: usize,
-    /// Of the columns.
+    /// Columns of padding among them.
     padding: usize,
     /// Whether it completes a prompt; `None` is a decoded token.
     prompt: Option<bool>,
@@ -80,7 +80,7 @@ impl Turn {
 pub struct Trace {
     /// One entry per call of `attend`; a row may get nothing but padding in a call.
     pub calls: Vec<Call>,
-    /// How clear every decision was, of this layer or of all.
+    /// Clearness of every decision, of this layer or of all.
     pub margin: Margin,
 }
 
@@ -442,7 +442,7 @@ impl Session {
     }
 }
 
-/// How far an output may be from the reference, absolute plus relative.
+/// Tolerance of an output around the reference, absolute plus relative.
 pub fn tolerance(dtype: DType) -> f64 {
     if dtype == DType::F32 { 1e-4 } else { 2e-2 }
 }

@@ -23,7 +23,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Of both sides.
+    /// A run with the records of both sides.
     pub fn new(records: Vec<Record>) -> Self {
         Self { records }
     }
@@ -57,7 +57,7 @@ impl Run {
         }
     }
 
-    /// In Markdown.
+    /// The table in Markdown.
     pub fn to_markdown(&self) -> String {
         let ceilings = self.ceilings();
         let mut text = String::new();

@@ -3,11 +3,11 @@
 /// A row of the table.
 pub(super) struct Line {
     pub(super) row: &'static str,
-    /// Which of our variants.
+    /// The variant of ours.
     pub(super) variant: &'static str,
     /// The row of PyTorch, if it has another name.
     pub(super) peer: Option<&'static str>,
-    /// Which of its variants, in the order they are shown.
+    /// The variants of PyTorch, in the order they are shown.
     pub(super) peers: &'static [&'static str],
     pub(super) targets: &'static [Target],
 }

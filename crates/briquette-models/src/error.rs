@@ -90,9 +90,9 @@ pub enum Error {
         path: PathBuf,
         /// The first tensor that is cut.
         tensor: String,
-        /// Where that tensor ends in the file.
+        /// Place in the file where that tensor ends.
         needed: u64,
-        /// Where the file ends.
+        /// Length of the file.
         found: u64,
     },
     /// A file that is not a safetensors container, or a damaged one.
@@ -116,7 +116,7 @@ pub enum Error {
     SeveralGguf {
         /// The folder.
         dir: PathBuf,
-        /// How many there are.
+        /// Number of them.
         count: usize,
         /// The first by name.
         first: PathBuf,
@@ -139,7 +139,7 @@ pub enum Error {
         tensor: String,
         /// The shape it should have.
         shape: Vec<usize>,
-        /// How many are missing.
+        /// Number of missing tensors.
         count: usize,
     },
     /// The folder holds tensors the model has no place for.
@@ -149,7 +149,7 @@ pub enum Error {
         tensor: String,
         /// The file that holds it.
         path: PathBuf,
-        /// How many there are.
+        /// Number of them.
         count: usize,
     },
     /// A tensor has not the shape that the configuration asks for.

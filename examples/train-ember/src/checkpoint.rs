@@ -131,7 +131,7 @@ pub(crate) struct Checkpoint {
     pub(crate) memory: Option<Memory>,
 }
 
-/// Where a run is and what it goes by; `None` if it has no checkpoint.
+/// The state of a run; `None` if it has no checkpoint.
 pub(crate) fn state(out: &Path) -> Result<Option<State>> {
     let Some(place) = find(out) else { return Ok(None) };
     let damaged = || damaged(&place);

@@ -55,7 +55,7 @@ pub struct Stage {
     /// Numbers hidden in a measured question.
     #[serde(default = "four")]
     pub probe_needles: usize,
-    /// How often each task comes.
+    /// Frequency of each task.
     #[serde(default)]
     pub mixture: Mixture,
 }

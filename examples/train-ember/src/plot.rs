@@ -187,7 +187,7 @@ impl Course {
     }
 }
 
-/// From just below the least to just above the most.
+/// A range from just below the least to just above the most.
 fn around(points: &Points) -> Range<f64> {
     let values = || points.iter().map(|point| point.1);
     let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));

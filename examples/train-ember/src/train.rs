@@ -280,7 +280,8 @@ impl<'a> Run<'a> {
         Ok((loss, norm))
     }
 
-    /// From 0 to 1 in the stage. What is left of the training is shared among the stages that are left.
+    /// Progress in the stage, from 0 to 1. The rest of the training is shared among the remaining
+    /// stages.
     fn progress(&self) -> f64 {
         let left: f64 = self.plan.stages[self.position.stage..].iter().map(|s| s.share).sum();
         let share = self.plan.stages[self.position.stage].share / left;
@@ -417,7 +418,7 @@ impl<'a> Run<'a> {
 struct Clock {
     before: f64,
     began: Instant,
-    /// When this run began.
+    /// Time at which this run began.
     run: Instant,
 }
 

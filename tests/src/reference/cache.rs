@@ -21,7 +21,7 @@ pub struct Settings {
     pub head_dim: usize,
     /// Factor on `q · k`.
     pub scale: f64,
-    /// How positions enter.
+    /// Encoding of positions.
     pub encoding: Encoding,
     /// The method, which selects entries.
     pub method: Method,
@@ -35,7 +35,7 @@ pub struct Settings {
     pub decode_every: Option<usize>,
 }
 
-/// How much may be kept.
+/// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
     /// So many tokens.
@@ -44,7 +44,7 @@ pub enum Budget {
     Ratio(f64),
 }
 
-/// When a prompt is compressed.
+/// Time at which a prompt is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefill {
     /// Not at all.
@@ -125,7 +125,7 @@ pub struct ModelCache {
     pub layers: Vec<LayerCache>,
     /// Whether what arrives is part of a prompt.
     pub in_prompt: bool,
-    /// How close a decision came to another outcome so far.
+    /// Distance of the closest decision so far from another outcome.
     pub margin: Margin,
 }
 

@@ -19,17 +19,17 @@ pub struct Method {
     pub sinks: usize,
     /// Last entries that are kept whatever their score.
     pub recent: Recent,
-    /// How many entries each layer and head may keep.
+    /// Numbers of entries that each layer and head may keep.
     pub allocate: Allocate,
     /// The fate of the others.
     pub reduce: Reduce,
-    /// How entries are held.
+    /// Storage of entries.
     pub store: Store,
-    /// At which positions keys are encoded.
+    /// Positions at which keys are encoded.
     pub positions: Positions,
 }
 
-/// How many of the last tokens are kept.
+/// Number of last tokens that are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Recent {
     /// So many.
@@ -54,7 +54,7 @@ impl Recent {
     }
 }
 
-/// At which positions keys are encoded, and when.
+/// Positions at which keys are encoded, and the time of encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
     /// Where a token was written, once and for all.
@@ -442,7 +442,8 @@ impl Method {
         self.allocate == Allocate::All || drawn && !lazy
     }
 
-    /// Where the next token will be encoded, after so many `seen` and with so many `held`.
+    /// Position at which the next token will be encoded, after so many `seen` and with so many
+    /// `held`.
     pub fn next_position(&self, seen: usize, held: usize) -> usize {
         if self.positions == Positions::InCache { held } else { seen }
     }

@@ -18,7 +18,7 @@ pub struct Repeated<'a> {
     pub new_keys: &'a Head,
     /// Their values.
     pub new_values: &'a Head,
-    /// How positions enter.
+    /// Encoding of positions.
     pub encoding: Encoding,
     /// Factor on `q · k`.
     pub scale: f64,

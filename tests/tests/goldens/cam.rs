@@ -51,7 +51,7 @@ struct Params {
     seed: u64,
 }
 
-/// Who goes.
+/// The rule of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Evicts {

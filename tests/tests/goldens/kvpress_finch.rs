@@ -15,7 +15,7 @@ struct Case {
     next: Next,
 }
 
-/// By kvpress's names.
+/// Parameters by kvpress's names.
 #[derive(Debug, Deserialize)]
 struct Params {
     /// Tokens that it finds behind the delimiter.

@@ -39,7 +39,7 @@ struct Case {
     next: Option<Next>,
 }
 
-/// By kvpress's names and with its defaults.
+/// Parameters by kvpress's names and with its defaults.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct Params {

@@ -17,7 +17,7 @@ pub struct RopeConfig {
     pub theta: f64,
     /// The part of a head's channels that is rotated, the first ones.
     pub partial_rotary_factor: f64,
-    /// How the frequencies are stretched for a longer context.
+    /// Scaling of the frequencies for a longer context.
     pub scaling: RopeScaling,
 }
 

@@ -21,7 +21,7 @@ pub enum RopeScaling {
     },
     /// A base that grows with the context once that is longer than the first training's ("dynamic NTK").
     Dynamic {
-        /// How fast it grows.
+        /// Rate of its growth.
         factor: f64,
         /// The context of the first training.
         original_max_position_embeddings: usize,

@@ -1,4 +1,4 @@
-//! From text to tokens and back: tokenizers, chat templates and conversations.
+//! Text to tokens and back: tokenizers, chat templates and conversations.
 
 pub(crate) mod chat;
 pub(crate) mod conversation;

@@ -24,7 +24,7 @@ pub(crate) struct Draw {
     pub(crate) lengths: Vec<usize>,
     /// Tokens of a micro-batch.
     pub(crate) tokens: usize,
-    /// How often each task comes.
+    /// Frequency of each task.
     pub(crate) mixture: Mixture,
 }
 

@@ -1,4 +1,4 @@
-//! How many entries each layer and head may keep.
+//! Numbers of entries that each layer and head may keep.
 
 pub mod error_aware;
 pub mod head_adaptive;
@@ -25,7 +25,7 @@ pub enum Allocate {
     Uniform,
     /// PyramidKV: fewer the deeper the layer.
     Pyramid {
-        /// How much fewer.
+        /// Steepness of the decrease.
         beta: f64,
     },
     /// CAKE: more for layers whose attention is spread out and moves.
@@ -39,7 +39,7 @@ pub enum Allocate {
     },
     /// D2O: less for layers whose attention is concentrated.
     VarianceShare {
-        /// From concentration to weight.
+        /// The map from concentration to weight.
         share: Share,
         /// Whether heads are scaled to between 0 and 1 first.
         normalize: bool,
@@ -64,9 +64,9 @@ pub enum Allocate {
     ErrorAware(ErrorAware),
     /// SimLayerKV: the budget for layers that look at the first and last tokens anyway, everything for the others.
     LazyLayers {
-        /// How much of the attention makes a layer lazy.
+        /// Share of the attention that makes a layer lazy.
         threshold: f64,
-        /// Of how many queries.
+        /// Number of queries whose attention counts.
         window: usize,
     },
     /// DuoAttention: everything for heads that look far back, as many as the budget allows.

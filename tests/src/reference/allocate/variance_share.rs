@@ -4,7 +4,7 @@ use super::apportion;
 use crate::reference::ModelCache;
 use crate::reference::margin::{Margin, relative};
 
-/// From the concentration F of a layer to its weight.
+/// A map from the concentration F of a layer to its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// `exp(−F)`

@@ -7,7 +7,7 @@ use super::ema_merge::cosine;
 use crate::reference::Entry;
 use crate::reference::margin::{Margin, absolute, border, largest, relative};
 
-/// Where the keys of members are encoded, if they are held without position.
+/// Positions at which the keys of members are encoded, if they are held without position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotate {
     /// At their own positions.

@@ -32,9 +32,9 @@ pub enum Reduce {
     },
     /// CaM: their values are added to the next kept ones, by chance.
     ValueMerge {
-        /// How many next ones.
+        /// Number of next ones.
         window: usize,
-        /// Of the chance.
+        /// Seed of the chance.
         seed: u64,
         /// Whether those of a prompt are, too.
         prompts: bool,
@@ -58,7 +58,7 @@ pub enum Reduce {
         gamma: f64,
         /// The redundancy that is not enough to be merged.
         tau: f64,
-        /// Where members' keys are encoded.
+        /// Positions at which members' keys are encoded.
         rotate: Rotate,
         /// The similarity that makes two tokens redundant.
         redundancy: Redundancy,

@@ -6,7 +6,7 @@ use crate::reference::margin::{Margin, relative};
 /// A number between 0 and 1 for every token of a layer and head.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
-    /// Of all numbers.
+    /// Seed of all numbers.
     pub seed: u64,
     /// The layer.
     pub layer: usize,

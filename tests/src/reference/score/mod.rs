@@ -74,7 +74,7 @@ pub enum Score {
     KeyDifference,
     /// By lot.
     Random {
-        /// Of the draws.
+        /// Seed of the draws.
         seed: u64,
     },
     /// LagKV: how much channels differ once scaled by their range in the next partition.
@@ -121,7 +121,7 @@ pub enum Score {
     Capacity {
         /// The next so many.
         future: usize,
-        /// How sharply keys are weighed.
+        /// Sharpness with which keys are weighed.
         tau: f64,
     },
     /// R-KV: what the last queries attend to, less how much a key is like the others.

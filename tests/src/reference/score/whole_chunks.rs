@@ -15,7 +15,7 @@ pub enum Inner {
 }
 
 impl Inner {
-    /// As a score.
+    /// The same score as a `Score`.
     pub fn score(self) -> Score {
         match self {
             Self::KeyNorm => Score::KeyNorm,

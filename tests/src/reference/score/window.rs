@@ -26,12 +26,12 @@ pub enum Heads {
     Retrieval {
         /// The score that they are chosen by.
         scores: HeadScore,
-        /// How many are.
+        /// Number of heads to choose.
         pick: Pick,
     },
 }
 
-/// How many heads are chosen.
+/// Number of chosen heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pick {
     /// So many.

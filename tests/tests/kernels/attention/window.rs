@@ -94,7 +94,7 @@ impl Case {
         (of_queries, of_entries)
     }
 
-    /// How many queries are a row's own.
+    /// Number of queries that are a row's own.
     fn own(&self) -> Vec<usize> {
         let padding = |row: usize| if self.queries > 2 { 1 + row % 7 } else { 0 };
         (0..self.batch).map(|row| self.queries - padding(row)).collect()

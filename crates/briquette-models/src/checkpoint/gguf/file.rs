@@ -21,7 +21,7 @@ pub(super) struct Place {
     /// The outermost dimension first: the other way round than in the file.
     pub(super) shape: Vec<usize>,
     pub(super) encoding: Encoding,
-    /// In the file.
+    /// Place of its first byte in the file.
     pub(super) start: u64,
     pub(super) bytes: u64,
 }

@@ -46,7 +46,7 @@ impl Tasks {
     }
 }
 
-/// Where tokens have the same weight, one after the other.
+/// Runs of tokens with the same weight.
 fn runs(drawn: &Drawn) -> Vec<(f32, Vec<u32>)> {
     let mut runs: Vec<(f32, Vec<u32>)> = Vec::new();
     for (token, weight) in drawn.tokens.iter().zip(&drawn.weights) {
