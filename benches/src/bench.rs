@@ -1,4 +1,4 @@
-//! What the rows of `bench-kernels` share.
+//! Shared parts of the rows of `bench-kernels`.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,14 +17,14 @@ use crate::{
     record::{Record, Sink, today},
 };
 
-/// Whose implementation of a row is timed.
+/// An implementation of a row, to be timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
-    /// What policies use: kernels where there are some.
+    /// The operations that policies use: kernels where there are some.
     Briquette,
     /// The tensor operations that stand in where there is no kernel, on the same device.
     Reference,
-    /// What Burn itself offers today.
+    /// Burn's own operations of today.
     Burn,
 }
 
@@ -44,13 +44,13 @@ pub struct Case {
     pub operations: f64,
 }
 
-/// A device, how to time on it, and where results go.
+/// A device, the way to time on it, and the destination of results.
 #[derive(Debug)]
 pub struct Bench {
     /// The device.
     pub device: Device,
-    /// What policies use: kernels where there are some. A row that they fell back from on a device that has kernels is an
-    /// error.
+    /// The operations that policies use: kernels where there are some. A row that they fell back
+    /// from on a device that has kernels is an error.
     pub ops: Arc<dyn Ops>,
     /// Its name, for people.
     pub name: String,
@@ -64,9 +64,9 @@ pub struct Bench {
     pub variants: Vec<Variant>,
     /// Whether graphs are wanted.
     pub graph: bool,
-    /// How thoroughly calls are timed.
+    /// Thoroughness of timings.
     pub effort: Effort,
-    /// Where results go.
+    /// Destination of results.
     pub sink: Sink,
 }
 
@@ -91,7 +91,8 @@ impl Bench {
         Tensor::random(shape, Distribution::Normal(0.0, 1.0), (&self.device, dtype))
     }
 
-    /// How many sets of inputs of so many bytes together are far larger than the cache of the device.
+    /// Number of sets of inputs of so many bytes that together are far larger than the cache of the
+    /// device.
     pub fn sets(&self, bytes: f64) -> usize {
         if self.quick { 2 } else { ((400e6 / bytes).ceil() as usize).clamp(1, 64) }
     }
@@ -125,7 +126,7 @@ impl Bench {
         }
     }
 
-    /// As [`run`](Self::run), of what `with` takes longer than `without`, on one set of inputs.
+    /// As [`run`](Self::run), for the time by which `with` exceeds `without`, on one set of inputs.
     pub fn run_difference(
         &mut self,
         case: &Case,
@@ -234,7 +235,7 @@ pub fn difference<const D: usize>(found: Tensor<D>, expected: Tensor<D>) -> Resu
     if off.is_nan() || of.is_nan() { Err(anyhow!("there is a NaN")) } else { Ok((off, of)) }
 }
 
-/// How many of the indices differ, and how many there are.
+/// Number of indices that differ, and number of all.
 ///
 /// # Errors
 /// If the device fails.

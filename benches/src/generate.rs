@@ -1,4 +1,4 @@
-//! Whole generation: how fast, how large a batch, and where the time of a decode step goes.
+//! Whole generation: speed, largest batch, and the parts of a decode step's time.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -28,7 +28,7 @@ use crate::{
     model::{Cast, Dimensions},
 };
 
-/// So many prompts of one length, and how much is generated after each: `8:4096+1024`.
+/// So many prompts of one length, and the number of tokens generated after each: `8:4096+1024`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
     /// Prompts at once.
@@ -56,14 +56,14 @@ impl FromStr for Setting {
     }
 }
 
-/// What one method does at one setting. Written as a line of JSON.
+/// Result of one method at one setting, written as a line of JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// `generate`.
     pub kind: &'static str,
     /// The method.
     pub method: String,
-    /// What it may keep.
+    /// Its budget.
     pub budget: String,
     /// Prompts at once.
     pub batch: usize,
@@ -75,7 +75,7 @@ pub struct Report {
     pub filled: bool,
     /// Decoded tokens between two compressions; absent if it does not compress in decoding.
     pub decode_every: Option<usize>,
-    /// Tokens that were, before the time was up.
+    /// Tokens that were decoded before the time was up.
     pub decoded: usize,
     /// Seconds of the prefill; of the first one, compiling included, and of a second one if there was time.
     pub first_prefill_s: f64,
@@ -92,33 +92,33 @@ pub struct Report {
     pub replayed_step_ms: Option<f64>,
     /// Of these, milliseconds of the host.
     pub replayed_host_ms: Option<f64>,
-    /// Why steps were not replayed.
+    /// The reason why steps were not replayed.
     pub launched_because: Option<String>,
-    /// Decoded tokens a second, of the batch.
+    /// Decoded tokens per second, of the batch.
     pub decode_tokens_per_s: f64,
-    /// New tokens a second with the prefill counted, of the batch.
+    /// New tokens per second with the prefill counted, of the batch.
     pub tokens_per_s: Option<f64>,
-    /// What the cache says it holds at the end.
+    /// Bytes that the cache reports at the end.
     pub bytes_held: usize,
-    /// What all keys and values seen would take.
+    /// Bytes that all keys and values seen would take.
     pub bytes_full: usize,
     /// Live buffers on the device at the end, the model's included.
     pub bytes_in_use: Option<u64>,
-    /// What the allocator took from the device for all of it.
+    /// Bytes that the allocator took from the device for all of it.
     pub bytes_reserved: Option<u64>,
     /// Whether this is the largest batch that fits, to within an eighth.
     pub largest: bool,
     /// Decoding against the full cache at this setting in this run.
     pub decode_ratio: Option<f64>,
-    /// With the prefill counted.
+    /// The same ratio with the prefill counted.
     pub ratio: Option<f64>,
-    /// What went wrong.
+    /// The error, if the run failed.
     pub error: Option<String>,
     /// The device.
     pub device: String,
 }
 
-/// Where the time of a decode step goes, in milliseconds on the device's clock. Written as a line of JSON.
+/// Parts of a decode step's time, in milliseconds on the device's clock, written as a line of JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Split {
     /// `split`.
@@ -135,15 +135,15 @@ pub struct Split {
     pub matmul_ms: f64,
     /// The cache, all layers: positions, append, attention, compression.
     pub attend_ms: f64,
-    /// What is left: norms, activations, residuals, embedding, argmax, and gaps.
+    /// The rest: norms, activations, residuals, embedding, argmax, and gaps.
     pub rest_ms: f64,
-    /// What reading every weight once takes at this bandwidth, if it is known.
+    /// Time to read every weight once at this bandwidth, if it is known.
     pub weights_floor_ms: Option<f64>,
-    /// What went wrong.
+    /// The error, if the run failed.
     pub error: Option<String>,
 }
 
-/// A model, and how to run it.
+/// A model and the settings of its runs.
 #[derive(Debug)]
 pub struct Runner {
     /// The model.
@@ -158,9 +158,9 @@ pub struct Runner {
     pub dtype: DType,
     /// Tokens of all prompts given to the model at a time.
     pub chunk: usize,
-    /// How long one method may take at one setting.
+    /// The longest time of one method at one setting.
     pub limit: Duration,
-    /// Bytes a second, for the floor of a step.
+    /// Bytes per second, for the floor of a step.
     pub bandwidth: Option<f64>,
     /// Whether caches are filled with noise, as many entries as a prompt leaves, instead of by a prefill.
     pub fill: bool,
@@ -359,7 +359,7 @@ impl Runner {
         (fits > 0).then_some(fits)
     }
 
-    /// Where the time of a decode step goes.
+    /// Measures the parts of a decode step's time.
     pub fn split(&self, method: &str, budget: Budget, setting: Setting) -> Split {
         let mut split = Split {
             kind: "split",

@@ -1,7 +1,7 @@
 //! The programs that time Briquette: one operation at a time beside PyTorch's (`bench-kernels`), the table of both
 //! (`bench-table`), and a whole model of the size of Llama 3 8B (`bench-generate`).
 //!
-//! How the numbers are made stands in the README beside this.
+//! The README beside this describes the method of measurement.
 
 pub mod bench;
 pub mod generate;

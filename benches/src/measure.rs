@@ -14,18 +14,18 @@ use burn::{
     tensor::{Device, ProfileDuration, ProfileOptions, TimingMethod, capture},
 };
 
-/// What a call returns, kept so that nobody skips what computes it.
+/// The result of a call, kept so that nobody skips its computation.
 pub type Kept = Box<dyn Any + Send>;
 
 /// A call on the n-th set of inputs.
 pub type Call<'a> = dyn Fn(usize) -> Result<Kept> + Sync + 'a;
 
-/// Keeps what a call has returned.
+/// Keeps the result of a call.
 pub fn keep<T: Send + 'static>(value: T) -> Result<Kept> {
     Ok(Box::new(value))
 }
 
-/// How thoroughly calls are timed.
+/// Thoroughness of timings.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// A window of back-to-back calls lasts about this long.
@@ -41,7 +41,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What is published.
+    /// The effort behind published numbers.
     pub const FULL: Self = Self {
         window: Duration::from_millis(30),
         all: Duration::from_millis(900),
@@ -59,16 +59,18 @@ impl Effort {
     };
 }
 
-/// Milliseconds a call. Medians over windows of back-to-back calls.
+/// Milliseconds per call: medians over windows of back-to-back calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timing {
     /// The first call ever, compiling and tuning included, until the device is done.
     pub first: f64,
-    /// On the device's own clock, from the beginning of a window to its end; on a device without one, as `call`.
+    /// Time on the device's own clock, from the beginning of a window to its end; on a device
+    /// without one, as `call`.
     pub device: f64,
-    /// On the host's clock, from the first call of a window until the device is done with the last.
+    /// Time on the host's clock, from the first call of a window until the device is done with the
+    /// last.
     pub call: f64,
-    /// On the device's clock, replayed as a graph, where the device can.
+    /// Time on the device's clock, replayed as a graph, where the device can.
     pub graph: Option<f64>,
     /// The lowest and the highest `device` of a window.
     pub range: (f64, f64),
@@ -112,8 +114,8 @@ pub fn time(device: &Device, effort: Effort, sets: usize, call: &Call<'_>) -> Re
     Ok(Timing { first, device, call, graph: None, range })
 }
 
-/// Times what `with` takes longer than `without`, in windows that alternate, so that what drifts cancels. Also says what
-/// `with` takes altogether.
+/// Times by how much `with` takes longer than `without`, in windows that alternate, so that drift
+/// cancels. Also returns the whole time of `with`.
 ///
 /// # Errors
 /// What the calls return, or what the device says.
@@ -147,7 +149,8 @@ pub fn time_difference(
     Ok((Timing { first, device: of_device, call: of_host, graph: None, range }, about))
 }
 
-/// Captures calls as a graph and times its replays: milliseconds a call. `about` is what a launched one takes.
+/// Captures calls as a graph and times its replays: milliseconds per call. `about` is the time of a
+/// launched one.
 ///
 /// # Errors
 /// If the device has no graphs, if the calls cannot be captured because they read from the device or write to it, or if

@@ -20,7 +20,7 @@ pub struct Dimensions {
     pub query_heads: usize,
     /// Key-value heads.
     pub kv_heads: usize,
-    /// Channels a head.
+    /// Channels per head.
     pub head_dim: usize,
     /// Tokens of the vocabulary.
     pub vocabulary: usize,

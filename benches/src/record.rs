@@ -1,4 +1,4 @@
-//! What the programs write: one line of JSON a measurement.
+//! Records that the programs write: one line of JSON per measurement.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Record {
-    /// Whose: `briquette` or `pytorch`.
+    /// The implementation: `briquette` or `pytorch`.
     pub side: String,
     /// The row of the table.
     pub row: String,
-    /// Which of several ways to compute it.
+    /// The name of one of several ways to compute it.
     pub variant: String,
     /// Sizes, for people.
     pub shape: String,
-    /// Milliseconds a call, back to back, on the device's clock.
+    /// Milliseconds per call, back to back, on the device's clock.
     pub ms: Option<f64>,
     /// The same from a captured graph.
     pub ms_graph: Option<f64>,
@@ -37,9 +37,9 @@ pub struct Record {
     pub operations: Option<f64>,
     /// The largest difference from the reference, and the largest number of the reference.
     pub difference: Option<(f64, f64)>,
-    /// What went wrong.
+    /// The error, if the measurement failed.
     pub error: Option<String>,
-    /// Why there is no graph.
+    /// The reason why there is no graph.
     pub graph_error: Option<String>,
     /// The type of the numbers.
     pub dtype: String,
@@ -53,7 +53,8 @@ pub struct Record {
     pub quick: bool,
 }
 
-/// Where records go: to the standard output, and to a file if there is one, each as soon as it is known.
+/// Destination of records: the standard output, and a file if there is one, each record as soon as
+/// it is known.
 #[derive(Debug)]
 pub struct Sink {
     file: Option<File>,

@@ -8,14 +8,14 @@ use burn::tensor::{DType, Device, Tensor};
 
 /// Names devices, separated by commas, that stand in for all of the build: `flex`, `flex,wgpu`, `cuda:1`.
 pub const DEVICES: &str = "BRIQUETTE_TEST_DEVICES";
-/// If set, accelerators run every session of the host's suite instead of a few a method.
+/// If set, accelerators run every session of the host's suite instead of a few per method.
 pub const THOROUGH: &str = "BRIQUETTE_TEST_THOROUGH";
-/// If set, accelerators run one session a method, and every second case of a kernel, in f32: a software device compiles
-/// each kernel for seconds.
+/// If set, accelerators run one session per method, and every second case of a kernel, in f32: a
+/// software device compiles each kernel for seconds.
 pub const FEW: &str = "BRIQUETTE_TEST_FEW";
 
-/// The name of wgpu's device on OpenGL, whatever other drivers there are. It binds sixteen buffers a kernel, where
-/// Vulkan, Metal and CUDA bind as many as any kernel here has.
+/// The name of wgpu's device on OpenGL, whatever other drivers there are. It binds sixteen buffers
+/// per kernel, where Vulkan, Metal and CUDA bind as many as any kernel here has.
 pub const OPENGL: &str = "opengl";
 
 /// An open device.
@@ -77,8 +77,8 @@ impl Backend {
         self.name == OPENGL
     }
 
-    /// Whether every session runs here. Elsewhere, where a launch costs milliseconds and a kernel's first one
-    /// seconds, a few a method stand for all.
+    /// Whether every session runs here. Elsewhere, where a launch costs milliseconds and a kernel's
+    /// first one seconds, a few per method stand for all.
     pub fn is_quick(&self) -> bool {
         self.name == "flex" || std::env::var_os(THOROUGH).is_some()
     }

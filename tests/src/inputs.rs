@@ -25,7 +25,7 @@ impl Tokens {
     }
 }
 
-/// What queries, keys and values look like.
+/// Distribution of queries, keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pattern {
     /// The deviation of normal noise in every channel of queries and of keys; values have 1.
@@ -33,16 +33,18 @@ pub struct Pattern {
     /// If so, each key has its own level of importance, evenly spaced, so that scores stand well apart and the
     /// rounding of half precision cannot swap two of them.
     pub levels: Option<Levels>,
-    /// If so, keys and values gather around so many directions a head, so that some are redundant.
+    /// If so, keys and values gather around so many directions per head, so that some are
+    /// redundant.
     pub directions: Option<usize>,
 }
 
-/// How important tokens are.
+/// Levels of importance of the tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Levels {
     /// Whether all heads agree on the levels.
     pub shared: bool,
-    /// How much more or less than others, from 0 to 1, some queries mind the levels: without, all attend alike.
+    /// Strength, from 0 to 1, with which queries differ in how they mind the levels: without, all
+    /// attend alike.
     pub swing: f64,
 }
 
@@ -133,7 +135,7 @@ pub fn draw_profile(seed: u64, layers: usize, query_heads: usize) -> Profile {
     }
 }
 
-/// The same with what is known of queries, `[query heads, kv heads, head_dim]`.
+/// The same profile with statistics of queries, `[query heads, kv heads, head_dim]`.
 pub fn with_queries(profile: Profile, [query_heads, kv_heads, head_dim]: [usize; 3]) -> Profile {
     let mut rng = ChaCha8Rng::seed_from_u64(8);
     let layers = profile.layer_errors.len();

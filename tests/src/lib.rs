@@ -1,5 +1,6 @@
-//! What the suites in `tests/` share: an independent f64 [`mod@reference`] of every method, the [`backends`] of
-//! this build, and scripted [`session`]s that play the same numbers through both.
+//! Shared parts of the suites in `tests/`: an independent f64 [`mod@reference`] of every method,
+//! the [`backends`] of this build, and scripted [`session`]s that play the same numbers through
+//! both.
 
 pub mod backends;
 pub mod inputs;

@@ -1,4 +1,4 @@
-//! From the reference's words to the library's: stage by stage, no names.
+//! Translation of the reference's words into the library's: stage by stage, no names.
 
 use std::sync::Arc;
 

@@ -23,15 +23,15 @@ pub const MAX_POSITIONS: usize = 1024;
 pub struct Session {
     /// Layers, heads, method, budget, schedule: the same for every row.
     pub settings: Settings,
-    /// What happens, in order.
+    /// The events, in order.
     pub turns: Vec<Turn>,
     /// The type of queries, keys, values and cache.
     pub dtype: DType,
-    /// Where the search for inputs starts.
+    /// Seed at which the search for inputs starts.
     pub seed: u64,
 }
 
-/// One thing that happens.
+/// One event of a session.
 #[derive(Clone, Debug)]
 pub enum Turn {
     /// A prompt arrives.
@@ -48,7 +48,7 @@ pub enum Turn {
 /// One call of `attend`, as one batch row sees it.
 struct Piece {
     columns: usize,
-    /// Of the columns.
+    /// Columns of padding among them.
     padding: usize,
     /// Whether it completes a prompt; `None` is a decoded token.
     prompt: Option<bool>,
@@ -75,12 +75,12 @@ impl Turn {
     }
 }
 
-/// What the reference says about one batch row in one layer.
+/// The reference's side of one batch row in one layer.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// One a call of `attend`; a row may get nothing but padding in a call.
+    /// One entry per call of `attend`; a row may get nothing but padding in a call.
     pub calls: Vec<Call>,
-    /// How clear every decision was, of this layer or of all.
+    /// Clearness of every decision, of this layer or of all.
     pub margin: Margin,
 }
 
@@ -97,7 +97,7 @@ pub struct Call {
     pub kept: Vec<Vec<usize>>,
 }
 
-/// What the library did, call by call.
+/// The library's side, call by call.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// `[row][layer][query_heads][tokens][head_dim]`, without padding.
@@ -253,7 +253,7 @@ impl Session {
         }
     }
 
-    /// What inputs of this session look like.
+    /// The distribution of this session's inputs.
     fn pattern(&self) -> Pattern {
         let method = self.settings.method;
         let directions = match method.reduce {
@@ -442,7 +442,7 @@ impl Session {
     }
 }
 
-/// How far an output may be from the reference, absolute plus relative.
+/// Tolerance of an output around the reference, absolute plus relative.
 pub fn tolerance(dtype: DType) -> f64 {
     if dtype == DType::F32 { 1e-4 } else { 2e-2 }
 }

@@ -43,7 +43,7 @@ struct Module {
     file: String,
     parent: usize,
     children: HashMap<String, usize>,
-    /// What is defined in it.
+    /// Items defined in it.
     items: HashSet<String>,
     /// Names that are imported, and their paths.
     imports: HashMap<String, Vec<Vec<String>>>,
@@ -53,7 +53,7 @@ struct Module {
     paths: Vec<Vec<String>>,
 }
 
-/// What a path leads to.
+/// Destination of a path.
 enum Target {
     Module(usize),
     /// Something defined in this module.

@@ -445,7 +445,7 @@ fn parameters_of_stages() {
     assert_error!(error, Error::InvalidParameter { .. }, ["store.group is 32", "40"]);
 }
 
-/// What merging cannot reach, and stores that cannot hold what is left.
+/// Entries that merging cannot reach, and stores that cannot hold the remaining ones.
 #[test]
 fn stages_that_do_not_fit() {
     let device = host();
@@ -911,7 +911,8 @@ fn a_scorer_of_ones_own_takes_part_in_setters() {
     assert_error!(error, Error::SetterMismatch { .. }, ["with_pool", "windowed"]);
 }
 
-/// What has a window, a pooling or a normalisation is set to another, wherever it stands.
+/// A setter of window, pooling or normalisation changes every stage that has one, wherever it
+/// stands.
 #[test]
 fn setters_reach_every_stage_that_has_the_parameter() {
     let budget = Budget::Tokens(64);

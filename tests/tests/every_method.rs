@@ -1,5 +1,5 @@
-//! What every named method must do, read off the table of methods: a new row is tested by being there. On every
-//! device of the build.
+//! Duties of every named method, read off the table of methods: a new row is tested by being there.
+//! On every device of the build.
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, PrefillCompression, Prompt, Schedule,

@@ -1,4 +1,4 @@
-//! What a cache says it holds is what the device holds.
+//! The bytes that a cache reports are those that the device holds.
 
 use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy, device::bytes_in_use,
@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device};
 
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 64 };
 
-/// What the device gives back when the cache goes.
+/// Bytes that the device gives back when the cache goes.
 fn freed(mut cache: KvCache, prompt: usize, device: &Device) -> (usize, usize) {
     let shape = cache.shape();
     let rope = RotaryEmbedding::new(shape.head_dim, 2048, 10_000.0, device).unwrap();

@@ -398,8 +398,8 @@ fn ems_of(gamma: f64, tau: f64, rotate: Rotate) -> Method {
     Method { reduce, ..Method::ems().with_window(5) }
 }
 
-/// Whose attention counts (Table 4), what makes tokens redundant (Table 8), no eviction before merging (Table 7), and what
-/// the paper leaves open.
+/// The attention that counts (Table 4), the similarity that makes tokens redundant (Table 8), no
+/// eviction before merging (Table 7), and choices that the paper leaves open.
 #[test]
 fn ems_ablations() {
     let ems = ems_of(2.0, 0.6, Rotate::Own);
@@ -493,7 +493,7 @@ fn compresskv_kivi() {
     check(quantized(compresskv_of(HeadScore::Semantic, Pick::Top(2)), 4), None);
 }
 
-/// What is kept is quantized anew whenever something is dropped.
+/// Kept tokens are quantized anew whenever something is dropped.
 #[test]
 fn h2o_kivi() {
     check(quantized(Method::h2o(), 4), Some(1));

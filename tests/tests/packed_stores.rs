@@ -279,7 +279,7 @@ fn turbo_quant_loses_what_the_paper_says() {
     }
 }
 
-/// What each store takes of a cache in 16 bits, with all that goes with it.
+/// Bytes of each store as a share of a cache in 16 bits, with everything that a store needs.
 #[test]
 fn memory_is_what_the_bits_say() {
     let device = host();

@@ -1,4 +1,4 @@
-//! What the papers print, with their numbers, on the host device.
+//! Examples that the papers print, with their numbers, on the host device.
 
 use std::sync::Arc;
 

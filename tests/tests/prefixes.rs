@@ -160,7 +160,8 @@ fn every_method_goes_on_bit_for_bit() {
     }
 }
 
-/// What a second pass has left is kept as it is, and what comes behind it is kept whole.
+/// The entries that a second pass leaves are kept as they are, and tokens behind them are kept
+/// whole.
 #[test]
 fn a_second_pass_is_not_repeated() {
     for backend in backends() {

@@ -1,4 +1,5 @@
-//! What must hold whatever the numbers. On the host device; `methods.rs` holds the others to the reference.
+//! Properties that hold whatever the numbers. On the host device; `methods.rs` holds the others to
+//! the reference.
 
 use briquette::{Budget, CacheConfig, KvCache, Policy, Schedule};
 use briquette_tests::{
@@ -85,7 +86,7 @@ fn all_methods() -> Vec<Method> {
     methods
 }
 
-/// What keeps its tokens in 8 bits: rounding adds to what may differ, a little.
+/// Methods that keep their tokens in 8 bits: rounding adds a little to the tolerance.
 fn quantized_methods() -> Vec<Method> {
     let store = Store::Quantized { bits: 8, group: 4, residual: 5 };
     [Method::full(), Method::h2o(), Method::snapkv().with_window(4)]

@@ -151,7 +151,8 @@ impl Drawn {
         layers.map(|layer| (0..SHAPE.kv_heads).map(|head| of_head(layer, head)).collect()).collect()
     }
 
-    /// What each token is given while the prompt is read again, `[layer][head][token]` of a row, with the mean of the layer if so.
+    /// Weights of the tokens while the prompt is read again, `[layer][head][token]` of a row, with
+    /// the mean of the layer if so.
     fn reread(&self, row: usize, layer_mean: bool) -> Vec<Vec<Vec<f64>>> {
         let parts = LENGTHS[row].div_ceil(PART);
         let of_head = |layer: usize, head: usize| {

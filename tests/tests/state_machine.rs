@@ -42,7 +42,7 @@ enum Bad {
     OnlyPadding,
 }
 
-/// What a cache must know, in the plainest way.
+/// A model of a cache's state, in the plainest way.
 #[derive(Clone, Debug, Default)]
 struct Plain {
     seen: Option<[usize; ROWS]>,
@@ -151,7 +151,7 @@ fn bad_at(cache: &mut KvCache, layer: usize, numbers: &mut Numbers, bad: Bad) ->
     attend(cache, layer, qkv).map(drop)
 }
 
-/// What a cache says of itself.
+/// A cache's own account of its state.
 #[derive(Debug, PartialEq)]
 struct State {
     seen: Vec<usize>,
@@ -170,7 +170,7 @@ fn state(cache: &KvCache) -> State {
     }
 }
 
-/// What must hold between any two steps.
+/// Checks the rules that hold between any two steps.
 fn check(cache: &KvCache, plain: &Plain) {
     let name = cache.policy().name().to_owned();
     let Some(seen) = plain.seen else {

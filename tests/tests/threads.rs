@@ -29,7 +29,7 @@ fn caches_go_to_threads_and_models_are_shared() {
     is_sync::<RotaryEmbedding>();
 }
 
-/// What a cache gave: outputs of all calls, the positions it ends with, and its bytes.
+/// Results of a cache: outputs of all calls, the positions it ends with, and its bytes.
 #[derive(Debug, PartialEq)]
 struct Found {
     outputs: Vec<f32>,

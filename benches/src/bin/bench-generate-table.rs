@@ -78,7 +78,7 @@ fn of_kind<'a>(lines: &'a [Value], kind: &'static str) -> impl Iterator<Item = &
     lines.iter().filter(move |line| line["kind"] == kind)
 }
 
-/// What was run.
+/// The cells that name the run.
 fn row(line: &Value) -> String {
     let mut method = match line["side"].as_str() {
         Some(side) => format!("{} ({side})", text(line, "method")),
@@ -97,7 +97,7 @@ fn row(line: &Value) -> String {
     format!("| {method} | {budget} | {batch} × {prompt} + {new}{filled}{largest} |")
 }
 
-/// What came out.
+/// The cells with its results.
 fn generation(line: &Value) -> String {
     if let Some(error) = line["error"].as_str() {
         return format!("{error} | | | | |");

@@ -1,4 +1,5 @@
-//! Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON a method and setting.
+//! Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON per
+//! method and setting.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,7 +13,8 @@ use briquette_benches::{
 use burn::tensor::DType;
 use clap::Parser;
 
-/// Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON a method and setting.
+/// Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON per
+/// method and setting.
 #[derive(Debug, Parser)]
 struct Args {
     /// The device, as `briquette::device::open` names it
@@ -24,19 +26,19 @@ struct Args {
     /// Methods, separated by commas; the full cache comes first, for the others are held against it
     #[arg(long, value_delimiter = ',', default_value = "full,snapkv,compresskv,ems,d2o")]
     methods: Vec<String>,
-    /// What they may keep: tokens (256), or a share of the tokens seen (20%); separated by commas
+    /// Budgets: tokens (256), or a share of the tokens seen (20%); separated by commas
     #[arg(long, value_delimiter = ',', default_value = "256")]
     budgets: Vec<Budget>,
     /// BATCH:PROMPT+NEW, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "8:4096+256")]
     settings: Vec<Setting>,
-    /// Instead of the batches of the settings
+    /// Batches, in place of those of the settings
     #[arg(long, value_delimiter = ',')]
     batch: Vec<usize>,
-    /// Instead of the prompts of the settings
+    /// Lengths of prompts, in place of those of the settings
     #[arg(long)]
     prompt: Option<usize>,
-    /// Instead of the new tokens of the settings
+    /// Numbers of new tokens, in place of those of the settings
     #[arg(long)]
     max_new: Option<usize>,
     /// Layers of the model
@@ -70,7 +72,7 @@ struct Args {
     /// Record decode steps and replay them, too
     #[arg(long)]
     graph: bool,
-    /// Tell where the time of a decode step goes, too
+    /// Measure the parts of a decode step's time, too
     #[arg(long)]
     split: bool,
     /// Append the lines to this file too
@@ -150,11 +152,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Tokens a second of the full cache: of decoding, and with the prefill counted.
+/// Tokens per second of the full cache: of decoding, and with the prefill counted.
 #[derive(Default)]
 struct Baseline(Option<(f64, Option<f64>)>);
 
-/// Tokens a second with the prefill, unless that has compiled and tuned along the way.
+/// Tokens per second with the prefill, unless that has compiled and tuned along the way.
 fn whole(report: &Report) -> Option<f64> {
     report.tokens_per_s.filter(|_| report.prefill_warm)
 }

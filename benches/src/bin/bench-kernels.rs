@@ -1,4 +1,4 @@
-//! Times Briquette's operations on a device, one line of JSON a row.
+//! Times Briquette's operations on a device, one line of JSON per row.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use briquette_benches::{
 use burn::tensor::DType;
 use clap::{Parser, ValueEnum};
 
-/// Times Briquette's operations on a device, one line of JSON a row.
+/// Times Briquette's operations on a device, one line of JSON per row.
 #[derive(Debug, Parser)]
 struct Args {
     /// The device, as `briquette::device::open` names it
@@ -24,7 +24,7 @@ struct Args {
     /// Parts of names of rows, separated by commas [default: all]
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// What to time
+    /// Implementations to time, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Variant::value_variants().to_vec())]
     variants: Vec<Variant>,
     /// Append the lines to this file too

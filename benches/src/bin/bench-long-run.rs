@@ -1,4 +1,5 @@
-//! Long runs: what a cache holds, what the process takes, how fast it is and how far its sums are off after many tokens.
+//! Long runs: bytes of a cache and of the process, speed, and the error of its sums after many
+//! tokens.
 
 use std::{collections::BTreeMap, fs, sync::Arc, time::Instant};
 
@@ -12,7 +13,8 @@ use briquette_benches::generate::random_profile;
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use clap::Parser;
 
-/// Decodes many tokens with every method at a fixed budget: one line of Markdown a method, and a failure where memory grows
+/// Decodes many tokens with every method at a fixed budget: one line of Markdown per method, and a
+/// failure where memory grows
 #[derive(Debug, Parser)]
 struct Args {
     /// The device, as `briquette::device::open` names it
@@ -21,7 +23,7 @@ struct Args {
     /// Tokens decoded
     #[arg(long, default_value_t = 200_000)]
     tokens: usize,
-    /// Tokens held
+    /// Tokens to keep
     #[arg(long, default_value_t = 64)]
     budget: usize,
     /// Only these methods, by comma
@@ -114,7 +116,7 @@ struct Tenth {
     held: usize,
     /// Bytes of memory the process has at its end.
     process: Option<u64>,
-    /// Tokens a second.
+    /// Tokens per second.
     speed: f64,
 }
 
@@ -166,7 +168,8 @@ fn run(policy: Policy, tokens: usize, rope: &RotaryEmbedding, device: &Device) -
     Ok(Run { first, last, highest })
 }
 
-/// How far the cosines and sines of the last of so many positions are from those of its angles in f64, at most.
+/// The largest error of the cosines and sines of the last of so many positions, beside those of its
+/// angles in f64.
 fn angles(rope: &RotaryEmbedding, positions: usize) -> Result<f64> {
     let (cosines, sines) = rope.tables(positions);
     let last = |table: Tensor<2>| table.narrow(0, positions - 1, 1).try_into_vec_as::<f32>();

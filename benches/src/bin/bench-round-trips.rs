@@ -17,7 +17,7 @@ use briquette_benches::generate::random_profile;
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use clap::Parser;
 
-/// Whether a decode step of a cache waits for the device: one line of Markdown a method.
+/// Whether a decode step of a cache waits for the device: one line of Markdown per method.
 #[derive(Debug, Parser)]
 struct Args {
     /// The device, as `briquette::device::open` names it

@@ -1,4 +1,4 @@
-//! What the device can do: the rates that floors are computed from.
+//! Ceilings of the device: the rates from which floors are computed.
 
 use anyhow::Result;
 use burn::tensor::{DType, Tensor};

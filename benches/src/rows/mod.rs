@@ -1,4 +1,4 @@
-//! The rows of the table, a file a group, in families of operations. `benches/torch/kernels.py`
+//! The rows of the table, one file per group, in families of operations. `benches/torch/kernels.py`
 //! computes the same rows, under the same names.
 
 mod attention;

@@ -1,4 +1,4 @@
-//! What a compression costs beside the prefill of its layer.
+//! The cost of a compression beside the prefill of its layer.
 
 use anyhow::Result;
 use briquette::{

@@ -7,12 +7,12 @@ use std::fmt::Write;
 use crate::record::Record;
 use targets::{LINES, Line, Target};
 
-/// The rates that floors are computed from, measured in the same run.
+/// The rates from which floors are computed, measured in the same run.
 #[derive(Clone, Copy, Debug)]
 struct Ceilings {
-    /// Bytes read and written, a millisecond.
+    /// Bytes read and written per millisecond.
     bandwidth: Option<f64>,
-    /// Operations of a matrix product, a millisecond.
+    /// Operations of a matrix product per millisecond.
     matmul: Option<f64>,
 }
 
@@ -23,7 +23,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Of both sides.
+    /// A run with the records of both sides.
     pub fn new(records: Vec<Record>) -> Self {
         Self { records }
     }
@@ -57,7 +57,7 @@ impl Run {
         }
     }
 
-    /// In Markdown.
+    /// The table in Markdown.
     pub fn to_markdown(&self) -> String {
         let ceilings = self.ceilings();
         let mut text = String::new();
@@ -232,7 +232,7 @@ impl Run {
     }
 }
 
-/// What a number is to reach.
+/// The bound that a number is to reach.
 enum Limit {
     Most(f64),
     Least(f64),

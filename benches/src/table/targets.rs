@@ -1,13 +1,13 @@
-//! The rows in their order, what they are held against, and what they are to reach.
+//! The rows in their order, with their counterparts and targets.
 
 /// A row of the table.
 pub(super) struct Line {
     pub(super) row: &'static str,
-    /// Which of our variants.
+    /// The variant of ours.
     pub(super) variant: &'static str,
     /// The row of PyTorch, if it has another name.
     pub(super) peer: Option<&'static str>,
-    /// Which of its variants, in the order they are shown.
+    /// The variants of PyTorch, in the order they are shown.
     pub(super) peers: &'static [&'static str],
     pub(super) targets: &'static [Target],
 }
@@ -18,15 +18,15 @@ impl Line {
     }
 }
 
-/// What a row is to reach.
+/// The target of a row.
 pub(super) enum Target {
-    /// At most so many times what PyTorch takes.
+    /// At most so many times the time of PyTorch.
     OfPeer { factor: f64, variant: &'static str },
     /// So many times faster than PyTorch.
     FasterThanPeer { factor: f64, variant: &'static str },
     /// So many times faster than Burn itself.
     FasterThanBurn { factor: f64 },
-    /// At most so many times what another row of ours takes.
+    /// At most so many times the time of another row of ours.
     OfOwn { factor: f64, row: &'static str, variant: &'static str },
     /// Bytes moved at so much of the bandwidth of a copy.
     ShareOfCopy { share: f64 },

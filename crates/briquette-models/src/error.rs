@@ -7,7 +7,7 @@ use briquette::CacheShape;
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What stands in the way of loading or running a model, with names and numbers.
+/// An obstacle to loading or running a model, with names and numbers.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
     /// A JSON file that cannot be understood.
@@ -30,7 +30,7 @@ pub enum Error {
     Json {
         /// The file, or the name of a text.
         origin: String,
-        /// What is wrong, and where.
+        /// The mistake and its place.
         source: serde_json::Error,
     },
     /// The folder holds a model of an architecture that is not known.
@@ -38,7 +38,7 @@ pub enum Error {
     ModelType {
         /// `model_type` of the configuration.
         found: String,
-        /// Those that are read.
+        /// The types that are read.
         known: String,
     },
     /// A setting of the configuration that this implementation does not have.
@@ -90,9 +90,9 @@ pub enum Error {
         path: PathBuf,
         /// The first tensor that is cut.
         tensor: String,
-        /// Where that tensor ends in the file.
+        /// Place in the file where that tensor ends.
         needed: u64,
-        /// Where the file ends.
+        /// Length of the file.
         found: u64,
     },
     /// A file that is not a safetensors container, or a damaged one.
@@ -100,7 +100,7 @@ pub enum Error {
     Container {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         message: String,
     },
     /// A file that is not a GGUF file, or a damaged one.
@@ -108,7 +108,7 @@ pub enum Error {
     Gguf {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         message: String,
     },
     /// A folder with several GGUF files, none of which was named.
@@ -116,7 +116,7 @@ pub enum Error {
     SeveralGguf {
         /// The folder.
         dir: PathBuf,
-        /// How many there are.
+        /// Number of them.
         count: usize,
         /// The first by name.
         first: PathBuf,
@@ -139,7 +139,7 @@ pub enum Error {
         tensor: String,
         /// The shape it should have.
         shape: Vec<usize>,
-        /// How many are missing.
+        /// Number of missing tensors.
         count: usize,
     },
     /// The folder holds tensors the model has no place for.
@@ -149,7 +149,7 @@ pub enum Error {
         tensor: String,
         /// The file that holds it.
         path: PathBuf,
-        /// How many there are.
+        /// Number of them.
         count: usize,
     },
     /// A tensor has not the shape that the configuration asks for.
@@ -175,17 +175,17 @@ pub enum Error {
     LoadTensor {
         /// The tensor.
         tensor: String,
-        /// Why not.
+        /// The reason.
         message: String,
     },
     /// The model was asked for in a data type it cannot compute in.
     #[error("the model cannot run in {dtype:?} on {device}: {reason}")]
     UnsupportedType {
-        /// The type asked for.
+        /// The requested type.
         dtype: DType,
         /// The device.
         device: String,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// The tokenizer failed.
@@ -207,7 +207,7 @@ pub enum Error {
     EmptyPrompt {
         /// The first empty row.
         row: usize,
-        /// Rows given.
+        /// Rows of the batch.
         rows: usize,
     },
     /// A prompt that does not fit into the context of the model.
@@ -225,7 +225,7 @@ pub enum Error {
          chunk (schedule.prefill=every-chunk) this policy takes them in parts"
     )]
     PromptNotInParts {
-        /// Tokens of the prompt, and those held before it.
+        /// Tokens of the prompt, and those in the cache before it.
         tokens: usize,
         /// `max_position_embeddings` of the model.
         context: usize,

@@ -28,12 +28,12 @@ impl Interrupt {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it is set.
+    /// Whether the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, for what sets one, as a handler of signals.
+    /// The flag itself, for code that sets one, such as a handler of signals.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.0.clone()
     }

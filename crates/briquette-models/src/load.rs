@@ -10,8 +10,10 @@ use burn_store::{
 
 use crate::{
     Architecture, Error, Model, ModelConfig, Result,
-    expected::{Expected, Slot},
-    weights::Weights,
+    checkpoint::{
+        expected::{Expected, Slot},
+        weights::Weights,
+    },
 };
 
 impl Model {

@@ -13,8 +13,8 @@ use briquette::{
 };
 
 use crate::{
-    Attend, Error, Interrupt, Linear, ModelConfig, Result, build::Build, decoder::Decoder,
-    positions::Positions,
+    Attend, Error, Interrupt, Linear, ModelConfig, Result,
+    nn::{build::Build, decoder::Decoder, positions::Positions},
 };
 
 /// A causal language model: token embedding, decoder layers of its [`Architecture`](crate::Architecture), and a head that may share
@@ -32,7 +32,7 @@ pub struct Model {
     config: ModelConfig,
     #[module(skip)]
     positions: Positions,
-    /// Those of its layers and caches, which count together.
+    /// The operations of its layers and caches, which count their fallbacks together.
     #[module(skip)]
     ops: Arc<dyn Ops>,
     #[module(skip)]
@@ -58,9 +58,10 @@ impl Model {
         })
     }
 
-    /// The same model with one matrix for queries, keys and values, and one for both sides of a gated feed-forward network, where
-    /// its layers have them apart: a decode step hands over fewer launches. What [`load`](Self::load) gives is so. Parameters
-    /// no longer have the names they have in a checkpoint.
+    /// The same model with one matrix for queries, keys and values, and one for both sides of a
+    /// gated feed-forward network, where its layers have them apart: a decode step hands over fewer
+    /// launches. [`load`](Self::load) returns such a model. Parameters no longer have the names
+    /// they have in a checkpoint.
     #[must_use]
     pub fn merge_projections(self) -> Self {
         let device = self.device();
@@ -92,18 +93,18 @@ impl Model {
         self.model.embed_tokens.weight.val().dtype()
     }
 
-    /// How a layer encodes positions: what it hands to a cache with its queries and keys.
+    /// The position encoding of a layer, which it hands to a cache with its queries and keys.
     pub fn position_encoding(&self, layer: usize) -> &dyn PositionEncoding {
         self.positions.of(layer)
     }
 
-    /// What the attention of each layer is multiplied by before it is added to the hidden states, `W_O`:
-    /// `[query_heads * head_dim, hidden_size]`, a bias left out.
+    /// Weights of the output projection of each layer's attention, `W_O`: `[query_heads * head_dim,
+    /// hidden_size]`, without a bias.
     pub fn output_projections(&self) -> Vec<Tensor<2>> {
         self.model.output_projections()
     }
 
-    /// What a cache for this model looks like.
+    /// Numbers of layers and heads, and the width of a head, for a cache of this model.
     pub fn cache_shape(&self) -> CacheShape {
         self.config.cache_shape()
     }
@@ -127,7 +128,7 @@ impl Model {
         }
     }
 
-    /// Tokens a compressed layer holds at most, of a row that has seen so many.
+    /// The most tokens that a compressed layer holds of a row that has seen `seen`.
     pub(crate) fn most_held(&self, policy: &Policy, seen: usize) -> usize {
         match policy.budget() {
             Some(Budget::Tokens(tokens)) => tokens.min(seen),
@@ -143,8 +144,9 @@ impl Model {
         }
     }
 
-    /// An empty cache for this model, on its device and in its data type. Keys and values are checked for NaN
-    /// in prompts only, since the check of a decoded token would wait for the device once a layer.
+    /// An empty cache for this model, on its device and in its data type. Keys and values are
+    /// checked for NaN in prompts only, since the check of a decoded token would wait for the
+    /// device once per layer.
     ///
     /// # Errors
     /// [`Error::Cache`] if the policy is invalid.
@@ -153,7 +155,7 @@ impl Model {
         Ok(KvCache::with_config(self.cache_shape(), policy, config, &self.device())?)
     }
 
-    /// The configuration of such a cache, for those who add to it.
+    /// The configuration that [`cache`](Self::cache) builds a cache with, for those who add to it.
     pub fn cache_config(&self, policy: &Policy) -> CacheConfig {
         let config = CacheConfig::default()
             .with_dtype(self.dtype())
@@ -165,7 +167,8 @@ impl Model {
         }
     }
 
-    /// How often tensor operations answered for a kernel in its layers and all its [caches](Self::cache), by operation, and why.
+    /// Number of times that tensor operations answered for a kernel in its layers and all its
+    /// [caches](Self::cache), by operation, with the reasons.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.ops.fallbacks()
     }
@@ -200,10 +203,12 @@ impl Model {
         self.last_logits(hidden)
     }
 
-    /// As [`forward_last`](Self::forward_last), on something around a cache that looks at what comes and goes.
+    /// As [`forward_last`](Self::forward_last), with any [`Attend`], such as one that observes the
+    /// calls of a cache.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward). What was done before an error in the middle of the layers is not taken back.
+    /// As [`forward`](Self::forward). Layers that ran before an error in the middle of them are not
+    /// taken back.
     pub fn forward_last_through(
         &self,
         tokens: Tensor<2, Int>,
@@ -256,7 +261,8 @@ impl Model {
         cache.try_step(|cache| self.model.forward(tokens, &self.positions, cache, &self.interrupt))
     }
 
-    /// Runs tokens that were checked before through the layers, for what `attend` sees of them.
+    /// Runs tokens that were checked before through the layers, for the calls of `attend` that they
+    /// make.
     pub(crate) fn pass(&self, tokens: Tensor<2, Int>, attend: &mut dyn Attend) -> Result<()> {
         self.model.forward(tokens, &self.positions, attend, &self.interrupt)?;
         Ok(())

@@ -48,7 +48,7 @@ fn cache(model: &Model) -> KvCache {
     model.cache(Policy::full()).unwrap()
 }
 
-/// What `transformers` computes.
+/// Outputs of `transformers`.
 struct Expected {
     tokens: Vec<u32>,
     /// `[tokens, VOCABULARY]`, or of the last tokens.

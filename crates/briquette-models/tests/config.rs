@@ -1,4 +1,4 @@
-//! What `config.json` may say.
+//! Keys and values of `config.json`, accepted and refused.
 
 use briquette_models::{Error, ModelConfig, RopeConfig, RopeScaling};
 use serde_json::{Value, json};

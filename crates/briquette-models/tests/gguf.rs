@@ -103,7 +103,7 @@ fn a_folder_may_hold_one_file() {
     assert!(matches!(error, Error::SeveralGguf { count: 2, .. }), "{error}");
 }
 
-/// What is read of a file before its weights.
+/// Reads the parts of a file that come before its weights.
 fn open(bytes: &[u8]) -> Result<ModelConfig, Error> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
@@ -118,7 +118,7 @@ fn qwen2() -> Vec<u8> {
     fs::read(fixture("qwen2.gguf")).unwrap()
 }
 
-/// Where a text first stands in the file.
+/// Place of the first occurrence of a text in the file.
 fn find(bytes: &[u8], text: &str) -> usize {
     bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap()
 }

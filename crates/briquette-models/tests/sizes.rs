@@ -13,7 +13,7 @@ use burn::tensor::DType;
 use serde_json::{Value, json};
 use tiny::{Tiny, device, prompt};
 
-/// What comes of loading a whole checkpoint whose `config.json` has one key changed.
+/// The result of loading a whole checkpoint whose `config.json` has one key changed.
 fn load_with(tiny: &Tiny, key: &str, value: Value) -> Result<Model, Error> {
     let mut config = tiny.config.clone();
     config[key] = value;

@@ -2,7 +2,8 @@ use burn::tensor::{Bool, Tensor, activation::softmax};
 
 use crate::{attention::Attention, rope::Rope};
 
-/// Keys and values of every token so far, each `[batch, kv_heads, tokens, head_dim]`; one a layer.
+/// Keys and values of every token so far, each `[batch, kv_heads, tokens, head_dim]`; one per
+/// layer.
 #[derive(Default)]
 pub(crate) struct ClassicCache {
     held: Option<(Tensor<4>, Tensor<4>)>,

@@ -15,7 +15,8 @@ pub(crate) struct KeyValueCache<'a> {
 }
 
 impl KeyValueCache<'_> {
-    /// Takes new keys and values in, and returns what new queries read of all that is kept. Queries and keys come rotated.
+    /// Takes new keys and values in, and returns the output of new queries over all kept tokens.
+    /// Queries and keys come rotated.
     ///
     /// # Shapes
     /// - `query`: `[batch, heads, new, head_dim]`
@@ -42,7 +43,7 @@ impl TransformerCache {
         Ok(Self { cache: KvCache::new(shape, policy, device)? })
     }
 
-    /// Says that so many new tokens are a prompt. One alone is a decoded token, unless it is the first.
+    /// Declares so many new tokens a prompt. One alone is a decoded token, unless it is the first.
     pub(crate) fn prepare(&mut self, new: usize) -> Result<()> {
         if new > 1 { self.cache.begin_prompt(Prompt::new(new)) } else { Ok(()) }
     }

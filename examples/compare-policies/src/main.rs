@@ -1,5 +1,5 @@
-//! One prompt, several policies: what each keeps, what that costs, and whether the model still finds the
-//! number that is hidden in the prompt.
+//! One prompt, several policies: the tokens that each keeps, its cost, and whether the model still
+//! finds the number that is hidden in the prompt.
 
 use std::path::Path;
 

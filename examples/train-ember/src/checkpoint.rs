@@ -1,4 +1,4 @@
-//! A training on disk: weights, what the optimiser remembers, and where it is.
+//! A training on disk: weights, the optimiser's moments, and its position.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use crate::{
     optimizer::{Memory, Optimizer},
 };
 
-/// Where a training is.
+/// Position of a training.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
@@ -39,7 +39,7 @@ pub struct Position {
     pub steps_before_stage: usize,
 }
 
-/// What a checkpoint is continued with.
+/// State with which a training continues from a checkpoint.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct State {
@@ -127,11 +127,11 @@ pub(crate) fn save(
 pub(crate) struct Checkpoint {
     pub(crate) state: State,
     pub(crate) parameters: Parameters,
-    /// What the optimiser remembers; `None` before its first step.
+    /// The optimiser's moments; `None` before its first step.
     pub(crate) memory: Option<Memory>,
 }
 
-/// Where a run is and what it goes by; `None` if it has no checkpoint.
+/// The state of a run; `None` if it has no checkpoint.
 pub(crate) fn state(out: &Path) -> Result<Option<State>> {
     let Some(place) = find(out) else { return Ok(None) };
     let damaged = || damaged(&place);
@@ -172,7 +172,7 @@ pub(crate) fn load(out: &Path, device: &Device) -> Result<Option<Checkpoint>> {
     Ok(Some(Checkpoint { state, parameters, memory }))
 }
 
-/// Where the checkpoint lies. One that was being put in its place when a run ended counts.
+/// The checkpoint's folder. One that was being put in its place when a run ended counts.
 fn find(out: &Path) -> Option<PathBuf> {
     let places = [folder(out), out.join("checkpoint.old")];
     places.into_iter().find(|place| place.join(STATE).exists())

@@ -70,13 +70,14 @@ struct Prepare {
     max_chars: Option<usize>,
 }
 
-/// Where and in what the model computes.
+/// Device and type of the computation.
 #[derive(Args, Debug)]
 struct Compute {
     /// The device: flex, cuda, wgpu, ...
     #[arg(long, default_value = "flex")]
     device: String,
-    /// What is computed in; weights are f32 in any case. By default bf16 on a GPU and f32 elsewhere.
+    /// Type of the computation; weights are f32 in any case. By default bf16 on a GPU and f32
+    /// elsewhere.
     #[arg(long, value_enum)]
     dtype: Option<Precision>,
 }
@@ -140,7 +141,7 @@ struct Evaluate {
     /// Folder of a training.
     #[arg(long, conflicts_with = "model", required_unless_present = "model")]
     out: Option<PathBuf>,
-    /// Instead of a training: the folder of a model, as `export` writes it.
+    /// The folder of a model, as `export` writes it, in place of a training.
     #[arg(long)]
     model: Option<PathBuf>,
     /// Also decode greedily, with the implementation that the library is used with, `briquette-models`.

@@ -25,7 +25,7 @@ const PROMPT_TOKENS: usize = 8192;
 pub struct Accuracy {
     /// Answers right in every digit.
     pub exact: f64,
-    /// Of all answers, those right in every digit that end there.
+    /// Share of all answers that are right in every digit and end there.
     pub ended: f64,
     /// Right digits. With teacher forcing the right ones before them are fed; in greedy decoding they are those written.
     pub digits: f64,
@@ -33,7 +33,7 @@ pub struct Accuracy {
     pub samples: usize,
 }
 
-/// What is asked.
+/// A kind of question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// One of so many hidden numbers.
@@ -69,7 +69,7 @@ pub(crate) fn questions(
     drawn.with_context(|| format!("{length} tokens do not hold {question:?}"))
 }
 
-/// How many questions are answered with the right answer fed.
+/// Number of questions that are answered right with the right answer fed.
 ///
 /// # Errors
 /// If the device fails.
@@ -94,7 +94,7 @@ pub(crate) fn accuracy(body: &Body, weights: &Weights, questions: &[Drawn]) -> R
     Ok(tally.accuracy())
 }
 
-/// How many questions are answered by greedy decoding with the full cache.
+/// Number of questions that are answered right by greedy decoding with the full cache.
 ///
 /// # Errors
 /// What the model refuses.
@@ -153,7 +153,7 @@ fn chunks(questions: &[Drawn], tokens: usize) -> impl Iterator<Item = &[Drawn]> 
     questions.chunks((tokens / length).max(1))
 }
 
-/// Nats a token of the held-out text, in its first contexts of that length.
+/// Nats per token of the held-out text, in its first contexts of that length.
 ///
 /// # Errors
 /// If the text is shorter than one context.

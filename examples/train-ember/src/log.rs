@@ -28,7 +28,7 @@ pub enum Line {
         norm: f64,
         /// The learning rate of the last.
         rate: f64,
-        /// Tokens a second since the line before.
+        /// Tokens per second since the line before.
         speed: f64,
     },
     /// A measurement on held-out words and text.
@@ -49,7 +49,7 @@ pub enum Line {
         digits: f64,
         /// Answers about variables right throughout, where prompts of that length hold the question.
         variables: Option<f64>,
-        /// Nats a token of the held-out text.
+        /// Nats per token of the held-out text.
         held_out: f64,
     },
 }

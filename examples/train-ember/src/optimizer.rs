@@ -5,7 +5,7 @@ use burn::{
 
 use crate::{Plan, model::Parameters};
 
-/// What the optimiser remembers, of the matrices and of the norms.
+/// Moments of the optimiser, of the matrices and of the norms.
 pub(crate) type Memory = [AdamWState<1>; 2];
 
 /// AdamW over the two flat vectors of the weights: the matrices with decay, the norms without.
@@ -13,7 +13,7 @@ pub(crate) struct Optimizer {
     matrices: AdamW,
     norms: AdamW,
     clip: f64,
-    /// What it remembers, `None` before the first step.
+    /// Its moments, `None` before the first step.
     pub(crate) state: Option<Memory>,
 }
 
@@ -27,7 +27,7 @@ impl Optimizer {
         Self { matrices: build(plan.weight_decay), norms: build(0.0), clip: plan.clip, state: None }
     }
 
-    /// One step. Returns the weights and the norm of all gradients before clipping, `[1]`.
+    /// Makes one step. Returns the weights and the norm of all gradients before clipping, `[1]`.
     pub(crate) fn step(
         &mut self,
         rate: f64,

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::data::Mixture;
 
-/// How a training goes: the stages of the curriculum, and how weights are updated.
+/// The course of a training: the stages of the curriculum, and the rule by which weights are
+/// updated.
 ///
 /// Written as TOML, with every field left out at its default.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -54,7 +55,7 @@ pub struct Stage {
     /// Numbers hidden in a measured question.
     #[serde(default = "four")]
     pub probe_needles: usize,
-    /// How often each task comes.
+    /// Frequency of each task.
     #[serde(default)]
     pub mixture: Mixture,
 }
@@ -119,7 +120,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Refuses what cannot be trained.
+    /// Refuses plans that cannot be trained.
     ///
     /// # Errors
     /// With the number that cannot be.
@@ -146,7 +147,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What another plan has otherwise, as `field: here, there`.
+    /// Fields in which another plan differs, as `field: here, there`.
     ///
     /// # Errors
     /// If a number is not finite.

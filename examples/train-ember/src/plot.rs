@@ -23,7 +23,7 @@ const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const ORANGE: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 const GREEN: RGBColor = RGBColor(0x00, 0x9e, 0x73);
 
-/// Writes `DIR/STEM.svg`: loss, share of right answers and nats a token of the held-out text
+/// Writes `DIR/STEM.svg`: loss, share of right answers and nats per token of the held-out text
 /// against the tokens seen, with the stages told apart.
 ///
 /// # Errors
@@ -42,7 +42,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// A number at so many million tokens.
 type Points = Vec<(f64, f64)>;
 
-/// What is drawn.
+/// The points of the curves.
 #[derive(Debug, Default, PartialEq)]
 struct Course {
     loss: Points,
@@ -187,7 +187,7 @@ impl Course {
     }
 }
 
-/// From just below the least to just above the most.
+/// A range from just below the least to just above the most.
 fn around(points: &Points) -> Range<f64> {
     let values = || points.iter().map(|point| point.1);
     let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN, f64::max));

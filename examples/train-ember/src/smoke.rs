@@ -1,4 +1,5 @@
-//! What runs without a command: a tiny model on a text built in, for a few steps, stopped and continued.
+//! The run without a command: a tiny model on a text built in, for a few steps, stopped and
+//! continued.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -12,7 +13,7 @@ use crate::{
     prepare, train,
 };
 
-/// The sentences that the command `briquette` hides its needles in, one a line.
+/// The sentences that the command `briquette` hides its needles in, one per line.
 const TEXT: &str = include_str!("../../../crates/briquette-eval/assets/haystack.txt");
 
 pub(crate) fn run() -> Result<()> {

@@ -24,7 +24,7 @@ use crate::{
 /// Contexts of the held-out text in a measurement during training.
 const CONTEXTS: usize = 16;
 
-/// How much is trained.
+/// The length of a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Span {
     /// So many minutes of training, over all runs.
@@ -33,7 +33,7 @@ pub enum Span {
     Steps(usize),
 }
 
-/// What a run is told.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folder of checkpoint and log, made if missing.
@@ -56,16 +56,16 @@ pub struct Options {
     pub threads: usize,
     /// Seeds weights and sequences.
     pub seed: u64,
-    /// What is computed in, f32 or bf16.
+    /// Type of the computation, f32 or bf16.
     pub dtype: DType,
     /// Shows a bar and lines.
     pub show: bool,
 }
 
-/// What a run came to.
+/// State of a training at the end of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Where the training is.
+    /// The position of the training.
     pub position: Position,
     /// Whether it is over; if not, it can be resumed.
     pub finished: bool,
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Trains a stage to its end, or to where this run pauses; tells which.
+    /// Trains a stage to its end, or to where this run pauses; returns which.
     fn stage(&mut self, clock: &mut Clock, saved: &mut Instant, begun: usize) -> Result<bool> {
         let index = self.position.stage;
         let stage = &self.plan.stages[index];
@@ -280,7 +280,8 @@ impl<'a> Run<'a> {
         Ok((loss, norm))
     }
 
-    /// From 0 to 1 in the stage. What is left of the training is shared among the stages that are left.
+    /// Progress in the stage, from 0 to 1. The rest of the training is shared among the remaining
+    /// stages.
     fn progress(&self) -> f64 {
         let left: f64 = self.plan.stages[self.position.stage..].iter().map(|s| s.share).sum();
         let share = self.plan.stages[self.position.stage].share / left;
@@ -304,7 +305,7 @@ impl<'a> Run<'a> {
             || minutes.is_some_and(|minutes| clock.run.elapsed().as_secs_f64() >= minutes * 60.0)
     }
 
-    /// Reads back what the steps since the last line came to.
+    /// Reads back losses and norms of the steps since the last line.
     fn write(&mut self, since: &mut Since, clock: &Clock) -> Result<()> {
         let Some((loss, norm)) = since.read()? else { return Ok(()) };
         self.position.seconds = clock.seconds();
@@ -417,7 +418,7 @@ impl<'a> Run<'a> {
 struct Clock {
     before: f64,
     began: Instant,
-    /// When this run began.
+    /// Time at which this run began.
     run: Instant,
 }
 

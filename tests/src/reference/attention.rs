@@ -2,7 +2,7 @@
 
 use super::Head;
 
-/// How a position enters queries and keys.
+/// Encoding of positions in queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Encoding {
     /// Not at all.

@@ -8,7 +8,7 @@ use super::quantize::{Precision, Store};
 use super::score::{Score, chunk_attention, global_local};
 use super::{Allocate, Head, allocate, reduce};
 
-/// What stays the same while a cache lives.
+/// Settings that stay the same while a cache lives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Layers.
@@ -17,25 +17,25 @@ pub struct Settings {
     pub query_heads: usize,
     /// Key-value heads.
     pub kv_heads: usize,
-    /// Channels a head.
+    /// Channels per head.
     pub head_dim: usize,
     /// Factor on `q · k`.
     pub scale: f64,
-    /// How positions enter.
+    /// Encoding of positions.
     pub encoding: Encoding,
-    /// What to keep.
+    /// The method, which selects entries.
     pub method: Method,
-    /// What the method knows of the model, if it wants to.
+    /// Measurements of the model, for methods that use them.
     pub profile: Profile,
-    /// How much to keep.
+    /// The amount to keep.
     pub budget: Budget,
-    /// When to compress while a prompt arrives.
+    /// Time of compression while a prompt arrives.
     pub prefill: Prefill,
     /// Compress after every so many decoded tokens.
     pub decode_every: Option<usize>,
 }
 
-/// How much may be kept.
+/// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
     /// So many tokens.
@@ -44,7 +44,7 @@ pub enum Budget {
     Ratio(f64),
 }
 
-/// When a prompt is compressed.
+/// Time at which a prompt is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefill {
     /// Not at all.
@@ -90,7 +90,7 @@ impl Entry {
 /// One layer.
 #[derive(Clone, Debug)]
 pub struct LayerCache {
-    /// What each kv head holds, in the order of positions.
+    /// Entries of each kv head, in the order of positions.
     pub heads: Vec<Vec<Entry>>,
     /// Every query that ever came, before position encoding, `[query_heads][seen][head_dim]`.
     pub queries: Vec<Head>,
@@ -102,9 +102,11 @@ pub struct LayerCache {
     pub compressed_at: usize,
     /// Tokens decoded since the last prompt or the last compression in decoding.
     pub decoded: usize,
-    /// What an allocator that looks at layers saw of this one when the last prompt was complete.
+    /// The measurement of an allocator that looks at layers, made when the last prompt was
+    /// complete.
     pub measured: Option<f64>,
-    /// D2O: the similarity that was enough to be merged, at the last compression: of keys, and of values.
+    /// D2O: the similarity that was enough to be merged at the last compression, first of keys,
+    /// then of values.
     pub thresholds: [Option<f64>; 2],
     /// EMS: tokens decoded since the last finished window of queries.
     pub in_window: usize,
@@ -115,7 +117,7 @@ pub struct LayerCache {
 /// The cache of one sequence.
 #[derive(Clone, Debug)]
 pub struct ModelCache {
-    /// What stays the same.
+    /// Settings that stay the same.
     pub settings: Settings,
     /// The type keys and values are held in. Only quantization minds it.
     pub precision: Precision,
@@ -123,7 +125,7 @@ pub struct ModelCache {
     pub layers: Vec<LayerCache>,
     /// Whether what arrives is part of a prompt.
     pub in_prompt: bool,
-    /// How close a decision came to another outcome so far.
+    /// Distance of the closest decision so far from another outcome.
     pub margin: Margin,
 }
 

@@ -1,4 +1,4 @@
-//! How far decisions were from another outcome.
+//! Distances of decisions from another outcome.
 
 /// The smallest gap by which any decision could have gone the other way, by what was compared: the kinds
 /// suffer differently from rounding. Rounding well below it changes nothing.

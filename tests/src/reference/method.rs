@@ -13,30 +13,31 @@ use super::score::{From, Heads, Inner, Pick, Pool, Score, Window};
 pub struct Method {
     /// Its paper's name, for people.
     pub name: &'static str,
-    /// What an entry is worth.
+    /// The scores of entries.
     pub score: Score,
     /// First entries that are kept whatever their score.
     pub sinks: usize,
     /// Last entries that are kept whatever their score.
     pub recent: Recent,
-    /// How many entries each layer and head may keep.
+    /// Numbers of entries that each layer and head may keep.
     pub allocate: Allocate,
-    /// What becomes of the others.
+    /// The fate of the others.
     pub reduce: Reduce,
-    /// How entries are held.
+    /// Storage of entries.
     pub store: Store,
-    /// At which positions keys are encoded.
+    /// Positions at which keys are encoded.
     pub positions: Positions,
 }
 
-/// How many of the last tokens are kept.
+/// Number of last tokens that are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Recent {
     /// So many.
     Tokens(usize),
     /// So large a share of what is kept, rounded down.
     Share(f64),
-    /// Of what the first entries leave, heavy ones to recent ones; the recent ones rounded down.
+    /// Parts of the budget that the first entries leave, heavy ones to recent ones; the recent ones
+    /// rounded down.
     HeavyToRecent(usize, usize),
 }
 
@@ -53,7 +54,7 @@ impl Recent {
     }
 }
 
-/// At which positions keys are encoded, and when.
+/// Positions at which keys are encoded, and the time of encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
     /// Where a token was written, once and for all.
@@ -165,7 +166,8 @@ impl Method {
         Self { name: "headkv", allocate, ..Self::snapkv() }
     }
 
-    /// What the retrieval heads of a layer attend to; more for layers that suffer from a small cache.
+    /// Keeps the tokens that the retrieval heads of a layer attend to; more for layers that suffer
+    /// from a small cache.
     pub fn compresskv() -> Self {
         let heads = Heads::Retrieval { scores: HeadScore::Semantic, pick: Pick::Top(4) };
         let window = Window { window: 8, pool: Some(Pool::Average(5)), heads };
@@ -173,7 +175,8 @@ impl Method {
         Self { allocate, ..Self::of_window("compresskv", window) }
     }
 
-    /// CompressKV's tokens and layers, as many a head as AdaKV gives it of its layer by the head's own scores.
+    /// CompressKV's tokens and layers, as many per head as AdaKV gives it of its layer by the
+    /// head's own scores.
     pub fn compresskv_adakv() -> Self {
         let by = Window { window: 8, pool: Some(Pool::Average(5)), heads: Heads::Group };
         let layers = Some(ErrorAware { least: 32, most: 3.0 });
@@ -181,13 +184,13 @@ impl Method {
         Self { name: "compresskv-adakv", allocate, ..Self::compresskv() }
     }
 
-    /// CompressKV's tokens, as many a head as HeadKV gives it.
+    /// CompressKV's tokens, as many per head as HeadKV gives it.
     pub fn compresskv_headkv() -> Self {
         let allocate = Self::headkv().allocate;
         Self { name: "compresskv-headkv", allocate, ..Self::compresskv() }
     }
 
-    /// CompressKV, and what it keeps in a few bits.
+    /// CompressKV, whose kept tokens are stored in a few bits.
     pub fn compresskv_kivi() -> Self {
         Self { name: "compresskv-kivi", store: Self::kivi(2).store, ..Self::compresskv() }
     }
@@ -439,7 +442,8 @@ impl Method {
         self.allocate == Allocate::All || drawn && !lazy
     }
 
-    /// Where the next token will be encoded, after so many `seen` and with so many `held`.
+    /// Position at which the next token will be encoded, after so many `seen` and with so many
+    /// `held`.
     pub fn next_position(&self, seen: usize, held: usize) -> usize {
         if self.positions == Positions::InCache { held } else { seen }
     }

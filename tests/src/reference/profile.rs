@@ -1,4 +1,4 @@
-//! What is known of a model ahead of time.
+//! Measurements of a model, made ahead of time.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use std::fmt;
 pub struct Profile {
     /// Attention on the whole answer, `[layers][query_heads]`.
     pub semantic: Vec<Vec<f64>>,
-    /// How often the answer token being copied was the most attended, `[layers][query_heads]`.
+    /// Frequency with which the answer token being copied was the most attended,
+    /// `[layers][query_heads]`.
     pub copy_paste: Vec<Vec<f64>>,
     /// Attention on answer tokens among the most attended, `[layers][query_heads]`.
     pub headkv: Vec<Vec<f64>>,
@@ -19,7 +20,7 @@ pub struct Profile {
     pub means: Vec<Vec<Vec<f64>>>,
     /// The mean length of its pairs of channels, `[layers][query_heads][head_dim / 2]`.
     pub lengths: Vec<Vec<Vec<f64>>>,
-    /// How far back heads look, `[layers][kv_heads]`.
+    /// Reach of heads into the past, `[layers][kv_heads]`.
     pub reach: Vec<Vec<f64>>,
 }
 

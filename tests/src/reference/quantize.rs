@@ -3,15 +3,15 @@
 use super::cache::Entry;
 use super::margin::Margin;
 
-/// How entries are held. Whether heads hold the same number, or members share an entry, makes no difference
-/// to numbers.
+/// Storage of entries. Whether heads hold the same number, or members share an entry, makes no
+/// difference to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     /// As they are.
     Plain,
     /// KIVI: all but the last in a few bits, keys by channel, values by token.
     Quantized {
-        /// Bits a number.
+        /// Bits per number.
         bits: u32,
         /// Numbers that share a scale.
         group: usize,

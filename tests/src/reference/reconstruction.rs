@@ -18,14 +18,15 @@ pub struct Repeated<'a> {
     pub new_keys: &'a Head,
     /// Their values.
     pub new_values: &'a Head,
-    /// How positions enter.
+    /// Encoding of positions.
     pub encoding: Encoding,
     /// Factor on `q · k`.
     pub scale: f64,
 }
 
 impl Repeated<'_> {
-    /// What repeats the prompt sees all of it and what repeats it before: one output a query head and token.
+    /// Attends from the tokens that repeat the prompt to all of it and to the repeating tokens
+    /// before: one output per query head and token.
     pub fn outputs(&self) -> Vec<Head> {
         let seen = self.keys.len();
         let of_head = |queries: &&Head| {

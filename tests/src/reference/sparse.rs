@@ -4,7 +4,8 @@ use briquette::ops::HeadPattern;
 
 use super::{Head, attention::weights};
 
-/// Which keys each query of a head sees, `[queries][keys]`. `q` and `k` are `[tokens][head_dim]`, positions encoded.
+/// Keys that each query of a head sees, `[queries][keys]`. `q` and `k` are `[tokens][head_dim]`,
+/// positions encoded.
 pub fn mask(pattern: HeadPattern, q: &Head, k: &Head, scale: f64) -> Vec<Vec<bool>> {
     let tokens = q.len();
     let causal = |sees: &dyn Fn(usize, usize) -> bool| -> Vec<Vec<bool>> {

@@ -51,7 +51,7 @@ struct Params {
     seed: u64,
 }
 
-/// Who goes.
+/// The rule of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Evicts {
@@ -60,7 +60,7 @@ enum Evicts {
     Accumulated,
 }
 
-/// What cases that agree have besides.
+/// Further fields of cases that agree.
 #[derive(Deserialize)]
 struct Golden {
     /// `[layer]`
@@ -203,7 +203,7 @@ fn one_set(positions: &Tensor<3, Int>) -> Vec<usize> {
 /// The same decoding here.
 struct Decoded {
     cache: KvCache,
-    /// What the prompt's queries gave to each of its tokens, `[layer][kv_head][position]`.
+    /// Attention of the prompt's queries to each of its tokens, `[layer][kv_head][position]`.
     of_prompt: Vec<Heads>,
     /// `[layer][eviction]`
     evictions: Vec<Vec<Eviction>>,

@@ -19,7 +19,7 @@ struct HeadKv {
     pyramids: Vec<PyramidCase>,
 }
 
-/// Of what HeadKV gives to heads; the window is not counted.
+/// HeadKV's capacities of heads; the window is not counted.
 #[derive(Deserialize)]
 struct Capacity {
     heads: Unit,

@@ -60,7 +60,7 @@ impl Case {
         f64::from((1_u32 << self.bits) - 1)
     }
 
-    /// Where the group of a number stands in the lists of scales and minima.
+    /// Place of a number's group in the lists of scales and minima.
     fn group_of(&self, index: usize) -> usize {
         let [_, _, tokens, channels] = self.shape;
         let (head, token) = (index / (tokens * channels), index / channels % tokens);
@@ -121,7 +121,7 @@ impl Case {
     }
 }
 
-/// From a number of this size to the next one in f16.
+/// Distance from a number of this size to the next one in f16.
 fn unit_of_f16(number: f64) -> f64 {
     2_f64.powi(number.abs().max(2_f64.powi(-14)).log2().floor() as i32 - 10)
 }

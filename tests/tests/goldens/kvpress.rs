@@ -98,7 +98,7 @@ fn one() -> usize {
     1
 }
 
-/// What cases that agree have besides.
+/// Further fields of cases that agree.
 #[derive(Deserialize)]
 struct Golden {
     #[serde(flatten)]

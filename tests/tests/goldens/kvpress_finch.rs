@@ -15,10 +15,10 @@ struct Case {
     next: Next,
 }
 
-/// By kvpress's names.
+/// Parameters by kvpress's names.
 #[derive(Debug, Deserialize)]
 struct Params {
-    /// What it finds behind the delimiter.
+    /// Tokens that it finds behind the delimiter.
     window_size: usize,
 }
 

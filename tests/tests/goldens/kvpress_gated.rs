@@ -20,7 +20,7 @@ struct Case {
     prompt: Prompt,
 }
 
-/// By kvpress's names and with its defaults.
+/// Parameters by kvpress's names and with its defaults.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct Params {

@@ -17,7 +17,7 @@ struct Passes {
     cases: Vec<Case>,
 }
 
-/// What the model is told, as tokens.
+/// Tokens that ask the model to repeat.
 #[derive(Deserialize)]
 struct Words {
     first: Vec<u32>,
@@ -39,7 +39,7 @@ struct Case {
     next: Option<Next>,
 }
 
-/// By kvpress's names and with its defaults.
+/// Parameters by kvpress's names and with its defaults.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct Params {

@@ -18,7 +18,7 @@ struct Case {
     next: Next,
 }
 
-/// By kvpress's names.
+/// Parameters by kvpress's names.
 #[derive(Debug, Deserialize)]
 struct Params {
     /// Of SnapKVPress before it.

@@ -83,7 +83,7 @@ fn feed(token: u32, cache: &mut KvCache) -> Tensor<2> {
     model().forward_last(token, cache).unwrap()
 }
 
-/// How far what a model computes may be off: rounding adds up over its layers.
+/// Tolerance of a model's results: rounding adds up over its layers.
 const TOLERANCE: f64 = 1e-4;
 
 fn assert_logits(found: Tensor<2>, expected: &[f64], place: &str) {
@@ -141,7 +141,7 @@ impl Compressed {
         Self { cache, scores, tokens: tokens.len() }
     }
 
-    /// How many entries each head keeps, `[layer][kv_head]`.
+    /// Numbers of entries that each head keeps, `[layer][kv_head]`.
     fn counts(&self) -> Vec<Vec<usize>> {
         counts(&self.cache)
     }
@@ -184,7 +184,7 @@ impl Compressed {
     }
 }
 
-/// How many entries each head holds, `[layer][kv_head]`.
+/// Numbers of entries that each head holds, `[layer][kv_head]`.
 fn counts(cache: &KvCache) -> Vec<Vec<usize>> {
     (0..cache.shape().layers).map(|layer| cache.kept_by_head(layer).unwrap().remove(0)).collect()
 }

@@ -1,4 +1,4 @@
-//! What tests of several kernels share.
+//! Shared parts of the tests of kernels.
 
 use briquette::ops::{OpError, Ops, Result};
 use briquette_kernels::{Kernels, supports};

@@ -1,5 +1,5 @@
-//! What falls back and what does not: a device without kernels and a call too large for one do, and are counted; a caller's
-//! mistake is an error.
+//! Calls that fall back and calls that do not: a device without kernels and a call too large for
+//! one do, and are counted; a caller's mistake is an error.
 
 use briquette::ops::{
     AccumulateInput, AttentionInput, AttentionOps, ClusterOps, DecodeInput, DenseKv, Fallback,

@@ -20,7 +20,7 @@ use crate::{
 };
 
 const HEAD_DIM: usize = 128;
-/// Tokens an entry.
+/// Tokens per entry.
 const GAMMA: usize = 4;
 
 pub(crate) fn run(bench: &mut Bench) -> Result<()> {

@@ -118,7 +118,7 @@ fn sparse_prefill(bench: &mut Bench, heads: usize, kv_heads: usize, tokens: usiz
     Ok(())
 }
 
-/// One query a head over a cache.
+/// One query per head over a cache.
 struct Decode {
     row: &'static str,
     batch: usize,
@@ -207,7 +207,7 @@ fn decode(bench: &mut Bench, decode: Decode) {
     }
 }
 
-/// One query a head over heads of different lengths, 1 024 on average.
+/// One query per head over heads of different lengths, 1 024 on average.
 fn ragged(bench: &mut Bench) {
     let row = "ragged-decode";
     if !bench.wants(row) || !bench.variants.contains(&Variant::Briquette) {
@@ -284,7 +284,7 @@ fn ragged(bench: &mut Bench) {
     bench.run(&case, "briquette", 1, Some(&check), &|_| keep(attend(ops.as_ref())?));
 }
 
-/// Each kv head as often as it has query heads.
+/// Repeats each kv head as often as it has query heads.
 fn expand(x: &Tensor<4>, heads: usize) -> Tensor<4> {
     let [batch, kv_heads, entries, channels] = x.dims();
     x.clone()

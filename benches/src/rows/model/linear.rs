@@ -114,7 +114,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What a product reads and writes, and its operations.
+/// Bytes that a product reads and writes, and its operations.
 fn work(bench: &Bench, x: &Tensor<2>, weight: &Tensor<2>) -> (f64, f64) {
     let ([rows, inputs], outputs) = (x.dims(), weight.dims()[1]);
     let numbers = inputs * outputs + rows * (inputs + outputs);

@@ -1,5 +1,5 @@
-//! What a decode step does with heads of different lengths: their lists are padded to a rectangle with the token that has
-//! come, and packed again. What D2O merges by stands here, too.
+//! The decode step's work on heads of different lengths: their lists are padded to a rectangle with
+//! the new token, and packed again. D2O's merging stands here, too.
 
 use anyhow::Result;
 use briquette::ops::{EmaInput, PackInput, PadInput, Tail};

@@ -9,11 +9,13 @@ use briquette::position::PositionEncoding;
 
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{
-    Activation, Attend, ModelConfig, Result, activation,
-    blocks::{merge_heads, split_heads},
-    build::Build,
-    keys::Keys,
-    linear::Linear,
+    Activation, Attend, ModelConfig, Result,
+    config::{activation, keys::Keys},
+    nn::{
+        blocks::{merge_heads, split_heads},
+        build::Build,
+        linear::Linear,
+    },
     setting::unsupported,
 };
 

@@ -28,7 +28,7 @@ pub enum Architecture {
     Gemma3,
 }
 
-/// What `transformers` takes for keys that a file leaves out.
+/// Defaults of `transformers` for keys that a file leaves out.
 pub(crate) struct Defaults {
     pub(crate) epsilon: f64,
     pub(crate) theta: f64,
@@ -39,7 +39,7 @@ pub(crate) struct Defaults {
     pub(crate) activation: Activation,
 }
 
-/// Llama's, which most share.
+/// The defaults of Llama, which most architectures share.
 pub(crate) const DEFAULTS: Defaults = Defaults {
     epsilon: 1e-6,
     theta: 10_000.0,
@@ -49,5 +49,5 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     activation: Activation::Silu,
 };
 
-/// Where the names of a checkpoint differ from the paths of the modules: ours, theirs.
+/// Pairs of a module's path and its name in a checkpoint, where these differ.
 pub(crate) type Names = &'static [(&'static str, &'static str)];

@@ -8,14 +8,18 @@ use briquette::position::PositionEncoding;
 use super::{Architecture, DEFAULTS, Defaults};
 use crate::{
     Activation, Attend, ModelConfig, Result,
-    blocks::{Attention, GatedFeedForward},
-    build::Build,
-    keys::Keys,
-    linear::Linear,
-    residual::Residual,
-    rms_norm::RmsNorm,
-    rope::RopeConfig,
-    rope_keys::{RopeKeys, RopeParameters},
+    config::{
+        keys::Keys,
+        rope::RopeConfig,
+        rope_keys::{RopeKeys, RopeParameters},
+    },
+    nn::{
+        blocks::{Attention, GatedFeedForward},
+        build::Build,
+        linear::Linear,
+        residual::Residual,
+        rms_norm::RmsNorm,
+    },
     setting::{invalid, unsupported},
 };
 

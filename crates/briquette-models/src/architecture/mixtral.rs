@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::{Architecture, DEFAULTS, Defaults, Names};
-use crate::{ExpertsConfig, ModelConfig, Result, keys::Keys};
+use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys};
 
 /// Mixtral (Jiang et al., 2024, [arXiv:2401.04088](https://arxiv.org/abs/2401.04088)): Mistral with experts in place of the
 /// feed-forward network. The weights of a token's experts sum to 1.

@@ -1,4 +1,5 @@
-//! The architectures, a file each: what its `config.json` says, and the layers that no other has.
+//! The architectures, one file each: the keys of its `config.json`, and the layers that no other
+//! has.
 
 mod falcon;
 mod family;
@@ -12,7 +13,7 @@ mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 
-use crate::{ModelConfig, Result, keys::Keys};
+use crate::{ModelConfig, Result, config::keys::Keys};
 
 pub use family::Architecture;
 pub(crate) use family::Defaults;

@@ -1,5 +1,5 @@
 use super::{Architecture, DEFAULTS, Defaults};
-use crate::{ModelConfig, Result, keys::Keys};
+use crate::{ModelConfig, Result, config::keys::Keys};
 
 /// Phi-3 (Abdin et al., 2024, [arXiv:2404.14219](https://arxiv.org/abs/2404.14219)): Llama with one matrix for queries, keys and
 /// values and one for both sides of SwiGLU, and LongRoPE in the models of 128 k tokens.

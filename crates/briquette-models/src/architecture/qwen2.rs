@@ -1,7 +1,7 @@
 use serde::Deserialize;
 
 use super::{Architecture, DEFAULTS, Defaults};
-use crate::{ModelConfig, Result, keys::Keys};
+use crate::{ModelConfig, Result, config::keys::Keys};
 
 /// Qwen2 and Qwen2.5 (Yang et al., 2024, [arXiv:2407.10671](https://arxiv.org/abs/2407.10671)): Llama with biases of queries, keys
 /// and values, and in some files a sliding window in the upper layers.

@@ -1,5 +1,5 @@
 use super::{Architecture, DEFAULTS, Defaults, qwen2};
-use crate::{ModelConfig, Result, keys::Keys};
+use crate::{ModelConfig, Result, config::keys::Keys};
 
 /// Qwen3 (Yang et al., 2025, [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Llama with RMSNorm over each head of queries
 /// and keys, before rotation, and heads of a width of their own.
@@ -7,7 +7,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     normed(Architecture::Qwen3, keys, Some(128))?.with_window(qwen2::window(keys)?)
 }
 
-/// What both kinds of Qwen3 share.
+/// Reads the keys that both kinds of Qwen3 share.
 pub(super) fn normed(
     architecture: Architecture,
     keys: &Keys,

@@ -1,7 +1,7 @@
 use serde::Deserialize;
 
 use super::{Architecture, qwen3};
-use crate::{ExpertsConfig, ModelConfig, Result, keys::Keys, setting::invalid};
+use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys, setting::invalid};
 
 /// The mixtures of Qwen3 ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Qwen3 with experts in place of the feed-forward
 /// network, in every layer or in some.
@@ -28,7 +28,7 @@ pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
 #[derive(Deserialize)]
 struct OwnKeys {
     num_experts: Option<usize>,
-    /// What newer files call it.
+    /// The name in newer files.
     num_local_experts: Option<usize>,
     num_experts_per_tok: usize,
     moe_intermediate_size: usize,

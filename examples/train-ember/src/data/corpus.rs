@@ -10,9 +10,9 @@ pub const PREPARED: [&str; 4] = ["train.u16", "held-out.u16", "words.json", "tok
 /// Keys of tasks.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Words {
-    /// Those trained on.
+    /// Keys to train on.
     pub train: Vec<String>,
-    /// Those only measured.
+    /// Keys that are only measured.
     pub test: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Reads what [`prepare`](crate::prepare()) wrote.
+    /// Reads the folder that [`prepare`](crate::prepare()) wrote.
     ///
     /// # Errors
     /// If a file is missing or damaged, or a token is not in the vocabulary.

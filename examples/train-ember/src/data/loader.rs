@@ -15,7 +15,7 @@ use crate::model::Batch;
 /// Micro-batches ready before they are asked for, each thread.
 const AHEAD: usize = 2;
 
-/// What a stage draws.
+/// Draws of a stage.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     /// Distinguishes the draws of a stage from those of another.
@@ -24,7 +24,7 @@ pub(crate) struct Draw {
     pub(crate) lengths: Vec<usize>,
     /// Tokens of a micro-batch.
     pub(crate) tokens: usize,
-    /// How often each task comes.
+    /// Frequency of each task.
     pub(crate) mixture: Mixture,
 }
 

@@ -1,4 +1,4 @@
-//! What is trained on: prose, and retrieval tasks written into it.
+//! Training data: prose, and retrieval tasks written into it.
 
 mod corpus;
 mod loader;

@@ -7,7 +7,7 @@
 
 use rand::{Rng, RngExt};
 
-/// How the numbers of one sequence resemble each other.
+/// Resemblance among the numbers of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Likeness {
     /// Not at all.

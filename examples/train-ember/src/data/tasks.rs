@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use self::chains::{Chains, LONGEST};
 use super::{BEGIN, Corpus, END, PAD, Words, numbers::Likeness};
 
-/// How often each task is drawn, in any unit.
+/// Frequency of each task, in any unit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Mixture {
@@ -54,7 +54,7 @@ pub struct Drawn {
     pub tokens: Vec<u32>,
     /// The weight of each token's prediction in the loss.
     pub weights: Vec<f32>,
-    /// Where the last answer lies, without the end token behind it.
+    /// Place of the last answer, without the end token behind it.
     pub answer: std::ops::Range<usize>,
 }
 
@@ -63,7 +63,7 @@ const PROSE: f32 = 1.0;
 const QUESTION: f32 = 1.0;
 const COPIED: f32 = 3.0;
 const LINE_ANSWER: f32 = 10.0;
-/// Of one answer in a sequence; of several each has less, but all together more.
+/// Weight of one answer in a sequence; of several each has less, but all together more.
 const ANSWER: f32 = 20.0;
 const ONE_OF_MANY: f32 = 10.0;
 

@@ -20,7 +20,7 @@ pub struct Batch {
     pub length: usize,
     /// Token ids, sequence after sequence.
     pub tokens: Vec<i32>,
-    /// What each token is to predict: the next one; the last of a sequence has weight 0.
+    /// The token that each token is to predict: the next one; the last of a sequence has weight 0.
     pub targets: Vec<i32>,
     /// The weight of each target in the loss.
     pub weights: Vec<f32>,
@@ -69,13 +69,13 @@ pub(crate) struct Body {
     layout: Layout,
     device: Device,
     dtype: DType,
-    /// Of all positions, `[1, tokens, 1, head_dim / 2]`, f32.
+    /// Cosines of all positions, `[1, tokens, 1, head_dim / 2]`, f32.
     cos: Tensor<4>,
     sin: Tensor<4>,
 }
 
 impl Body {
-    /// For sequences of up to `longest` tokens. Computes in `dtype`, f32 or bf16.
+    /// A body for sequences of up to `longest` tokens. Computes in `dtype`, f32 or bf16.
     pub(crate) fn new(layout: &Layout, longest: usize, dtype: DType, device: &Device) -> Self {
         let half = layout.head_dim / 2;
         let angle = |at: usize| {

@@ -3,13 +3,13 @@
 
 use burn::tensor::{DType, Int, Tensor};
 
-/// What [`loss`] returns.
+/// Result of [`loss`].
 pub(super) struct HeadGradients {
     /// The weighted sum of the tokens' losses, `[1]`, f32.
     pub(super) loss: Tensor<1>,
-    /// Of the hidden states, as they came.
+    /// The gradient of the hidden states, in their shape and type.
     pub(super) hidden: Tensor<3>,
-    /// Of the head, `[vocabulary, channels]`, f32.
+    /// The gradient of the head, `[vocabulary, channels]`, f32.
     pub(super) weight: Tensor<2>,
 }
 

@@ -7,7 +7,7 @@ use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// What a matrix of a layer does, in the order of [`Layout::KINDS`].
+/// Kind of a layer's matrix, in the order of [`Layout::KINDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Queries.
@@ -16,17 +16,17 @@ pub enum Kind {
     Key,
     /// Values.
     Value,
-    /// From the heads into the residual.
+    /// Projection of the heads into the residual.
     Output,
     /// The gate of the feed-forward network.
     Gate,
-    /// What the gate multiplies.
+    /// The other side of the feed-forward network, which the gate multiplies.
     Up,
-    /// From the feed-forward network into the residual.
+    /// Projection of the feed-forward network into the residual.
     Down,
 }
 
-/// Where each weight lies in two flat vectors: one of the matrices, one of the norms' weights.
+/// Places of the weights in two flat vectors: one of the matrices, one of the norms' weights.
 ///
 /// The optimiser then updates two vectors instead of 74 tensors, and the two differ in their weight decay. Matrices lie
 /// as Hugging Face has them, `[outputs, inputs]` row after row: the token embedding first, then kind by kind, layer by
@@ -112,12 +112,12 @@ impl Layout {
         }
     }
 
-    /// Where the token embedding lies among the matrices.
+    /// Place of the token embedding among the matrices.
     pub fn embedding(&self) -> Range<usize> {
         0..self.vocabulary * self.hidden
     }
 
-    /// Where a matrix lies among the matrices.
+    /// Place of a matrix among the matrices.
     pub fn matrix(&self, layer: usize, kind: Kind) -> Range<usize> {
         let size = |kind| self.shape(kind).iter().product::<usize>();
         let before = Self::KINDS[..kind as usize].iter().map(|kind| size(*kind) * self.layers);
@@ -125,7 +125,7 @@ impl Layout {
         start..start + size(kind)
     }
 
-    /// Where the weight of a norm lies among the norms: two a layer, then the last.
+    /// Place of a norm's weight among the norms: two per layer, then the last.
     pub fn norm(&self, index: usize) -> Range<usize> {
         index * self.hidden..(index + 1) * self.hidden
     }
@@ -140,7 +140,8 @@ impl Layout {
         (2 * self.layers + 1) * self.hidden
     }
 
-    /// Every tensor as Hugging Face names it: name, shape, whether it is a norm's weight, and where it lies.
+    /// Every tensor as Hugging Face names it: name, shape, whether it is a norm's weight, and its
+    /// place.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>, bool, Range<usize>)> {
         let name = |kind| match kind {
             Kind::Query => "self_attn.q_proj",

@@ -9,7 +9,7 @@ use super::{Kind, Layout, Parameters, head::HeadGradients};
 pub struct Weights {
     /// Token embedding, `[vocabulary, hidden]`.
     pub(super) embedding: Tensor<2>,
-    /// By layer and [`Kind`], `[1, inputs, outputs]`.
+    /// Matrices by layer and [`Kind`], `[1, inputs, outputs]`.
     pub(super) layers: Vec<[Tensor<3>; 7]>,
     /// The head, `[vocabulary, hidden]`.
     pub(super) head: Tensor<2>,
@@ -18,13 +18,13 @@ pub struct Weights {
 /// Sums of gradients over micro-batches, f32.
 #[derive(Clone, Debug)]
 pub(crate) struct Gradients {
-    /// Of the loss, `[1]`.
+    /// The sum of the loss, `[1]`.
     pub(crate) loss: Tensor<1>,
-    /// Of the embedding's rows as tokens, `[vocabulary, hidden]`.
+    /// The gradient of the embedding's rows as tokens, `[vocabulary, hidden]`.
     embedding: Tensor<2>,
-    /// As in [`Weights`].
+    /// The gradients of the matrices, as in [`Weights`].
     layers: Vec<[Tensor<3>; 7]>,
-    /// Of the head, `[vocabulary, hidden]`.
+    /// The gradient of the head, `[vocabulary, hidden]`.
     head: Tensor<2>,
 }
 
@@ -66,7 +66,7 @@ impl Weights {
 }
 
 impl Gradients {
-    /// Puts those of a micro-batch together. `layers` as in [`Weights`].
+    /// Collects the gradients of a micro-batch. `layers` as in [`Weights`].
     pub(super) fn new(
         head: HeadGradients,
         embedding: Tensor<2>,
@@ -77,7 +77,7 @@ impl Gradients {
         Self { loss: head.loss, embedding, layers, head: head.weight }
     }
 
-    /// Adds those of another micro-batch.
+    /// Adds the gradients of another micro-batch.
     pub(crate) fn add(self, other: Self) -> Self {
         let layers = self.layers.into_iter().zip(other.layers).map(|(a, b)| {
             let mut b = b.into_iter();

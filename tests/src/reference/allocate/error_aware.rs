@@ -9,8 +9,8 @@ pub struct ErrorAware {
     pub most: f64,
 }
 
-/// What each layer keeps, `[layers]`: `budget` in the mean, at least `least`, at most `most` budgets and never
-/// more than there is.
+/// Entries that each layer keeps, `[layers]`: `budget` in the mean, at least `least`, at most
+/// `most` budgets and never more than there are.
 pub fn keep(errors: &[f64], budget: usize, seen: usize, least: usize, most: f64) -> Vec<usize> {
     let layers = errors.len();
     if seen <= budget {

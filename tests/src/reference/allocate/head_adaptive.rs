@@ -2,8 +2,9 @@
 
 use crate::reference::margin::{Margin, border, relative};
 
-/// What each head keeps beyond its first `sinks` and last `recent` entries, `[kv_heads]`: first `sure`, and of
-/// `total` what is left to the highest of the others' `scores`, `[kv_heads][entries]`.
+/// Entries that each head keeps beyond its first `sinks` and last `recent` ones, `[kv_heads]`:
+/// first `sure`, then the rest of `total` by the highest of the others' `scores`,
+/// `[kv_heads][entries]`.
 pub fn bodies(
     scores: &[Vec<f64>],
     sinks: usize,

@@ -2,8 +2,8 @@
 
 use super::apportion;
 
-/// What each kv head keeps beyond what is protected, `[layers][kv_heads]`: `body` in the mean, at most `room`.
-/// `scores` `[layers][query_heads]`.
+/// Entries that each kv head keeps beyond the protected ones, `[layers][kv_heads]`: `body` in the
+/// mean, at most `room`. `scores` are `[layers][query_heads]`.
 pub fn bodies(
     scores: &[Vec<f64>],
     kv_heads: usize,

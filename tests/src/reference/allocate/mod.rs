@@ -1,4 +1,4 @@
-//! How many entries each layer and head may keep.
+//! Numbers of entries that each layer and head may keep.
 
 pub mod error_aware;
 pub mod head_adaptive;
@@ -16,7 +16,7 @@ use super::{ModelCache, Window};
 pub use error_aware::ErrorAware;
 pub use variance_share::Share;
 
-/// How the budget of all layers and heads is shared out.
+/// Ways to share out the budget over layers and heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Allocate {
     /// Not at all: all is kept.
@@ -25,7 +25,7 @@ pub enum Allocate {
     Uniform,
     /// PyramidKV: fewer the deeper the layer.
     Pyramid {
-        /// How much fewer.
+        /// Steepness of the decrease.
         beta: f64,
     },
     /// CAKE: more for layers whose attention is spread out and moves.
@@ -39,7 +39,7 @@ pub enum Allocate {
     },
     /// D2O: less for layers whose attention is concentrated.
     VarianceShare {
-        /// From concentration to weight.
+        /// The map from concentration to weight.
         share: Share,
         /// Whether heads are scaled to between 0 and 1 first.
         normalize: bool,
@@ -48,9 +48,9 @@ pub enum Allocate {
     HeadAdaptive {
         /// The share of the budget that every head is sure of.
         floor: f64,
-        /// Scores to go by, if not those entries are selected by.
+        /// Scores to go by, if they differ from those by which entries are selected.
         by: Option<Window>,
-        /// What each layer gets, if not the budget.
+        /// Budgets of layers, if they differ from each other.
         layers: Option<ErrorAware>,
     },
     /// HeadKV: more for heads that a profile scores higher.
@@ -64,14 +64,14 @@ pub enum Allocate {
     ErrorAware(ErrorAware),
     /// SimLayerKV: the budget for layers that look at the first and last tokens anyway, everything for the others.
     LazyLayers {
-        /// How much of the attention makes a layer lazy.
+        /// Share of the attention that makes a layer lazy.
         threshold: f64,
-        /// Of how many queries.
+        /// Number of queries whose attention counts.
         window: usize,
     },
     /// DuoAttention: everything for heads that look far back, as many as the budget allows.
     StreamingHeads {
-        /// What the others keep.
+        /// Tokens that the other heads keep.
         tokens: usize,
     },
     /// A share of the tokens seen for each of two layers.
@@ -91,7 +91,7 @@ impl Allocate {
     }
 }
 
-/// What there is to see of a layer whose prompt has just been attended to.
+/// The allocator's measurement of a layer whose prompt has just been attended to, if it makes one.
 pub fn measure(cache: &ModelCache, layer: usize) -> Option<f64> {
     match cache.settings.method.allocate {
         Allocate::Preference { window, tau1, tau2 } => {
@@ -182,7 +182,7 @@ pub fn keep(cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<usize>
     }
 }
 
-/// What a layer keeps by the errors of the profile.
+/// Entries that a layer keeps by the errors of the profile.
 fn of_layer(cache: &ModelCache, layer: usize, ErrorAware { least, most }: ErrorAware) -> usize {
     let errors = &cache.settings.profile.layer_errors;
     let (budget, seen) = (cache.budget(layer), cache.layers[layer].seen);

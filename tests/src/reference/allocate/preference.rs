@@ -21,7 +21,7 @@ pub fn preference(cache: &ModelCache, layer: usize, window: usize, tau1: f64, ta
     spread.max(0.0).powf(1.0 / tau1) * movement.powf(1.0 / tau2)
 }
 
-/// What each layer keeps beyond what is protected, `[layers]`.
+/// Entries that each layer keeps beyond the protected ones, `[layers]`.
 ///
 /// The paper shares out anew whenever a layer has been seen, among the layers seen so far; what was evicted
 /// then does not come back. Shares shrink from layer to layer, so that sharing out once at the end keeps the

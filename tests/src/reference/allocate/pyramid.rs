@@ -2,7 +2,8 @@
 
 use super::apportion;
 
-/// What each layer keeps beyond what is protected, `[layers]`: `body` in the mean, at most `room`.
+/// Entries that each layer keeps beyond the protected ones, `[layers]`: `body` in the mean, at most
+/// `room`.
 pub fn bodies(layers: usize, body: usize, room: usize, beta: f64) -> Vec<usize> {
     let (body_of_all, body, room) = (layers * body, body as f64, room as f64);
     let mut low = body / beta;

@@ -1,6 +1,6 @@
 //! DuoAttention: heads that look far back keep everything.
 
-/// What each kv head of a layer keeps, of `reach` `[layers][kv_heads]`.
+/// Entries that each kv head of a layer keeps, by `reach`, `[layers][kv_heads]`.
 pub fn keep(
     reach: &[Vec<f64>],
     layer: usize,

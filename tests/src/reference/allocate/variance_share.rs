@@ -4,7 +4,7 @@ use super::apportion;
 use crate::reference::ModelCache;
 use crate::reference::margin::{Margin, relative};
 
-/// From the concentration F of a layer to its weight.
+/// A map from the concentration F of a layer to its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// `exp(−F)`
@@ -41,7 +41,7 @@ fn variance(numbers: &[f64]) -> f64 {
     numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / count
 }
 
-/// What each layer keeps, `[layers]`; `layer` is the one that asks.
+/// Entries that each layer keeps, `[layers]`, as seen at `layer`.
 pub fn keep(cache: &ModelCache, layer: usize, share: Share, margin: &mut Margin) -> Vec<usize> {
     let layers = cache.settings.layers;
     let (budget, seen) = (cache.budget(layer), cache.layers[layer].seen);

@@ -12,7 +12,7 @@ pub fn cosine(a: &[f64], b: &[f64]) -> f64 {
     if lengths == 0.0 { 0.0 } else { dot(a, b) / lengths }
 }
 
-/// What entries are compared by.
+/// The parts by which entries are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
     /// Their keys.

@@ -1,4 +1,4 @@
-//! Which entries a head keeps.
+//! The entries that a head keeps.
 
 use crate::reference::margin::{border, relative};
 

@@ -7,7 +7,7 @@ use super::ema_merge::cosine;
 use crate::reference::Entry;
 use crate::reference::margin::{Margin, absolute, border, largest, relative};
 
-/// Where the keys of members are encoded, if they are held without position.
+/// Positions at which the keys of members are encoded, if they are held without position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotate {
     /// At their own positions.
@@ -16,7 +16,7 @@ pub enum Rotate {
     Center,
 }
 
-/// What makes two tokens redundant.
+/// The similarity that makes two tokens redundant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redundancy {
     /// The product of both cosines.
@@ -34,7 +34,7 @@ pub struct EvictThenMerge {
     pub gamma: f64,
     /// The redundancy that is not enough.
     pub tau: f64,
-    /// What makes two tokens redundant.
+    /// The similarity that makes two tokens redundant.
     pub redundancy: Redundancy,
     /// Whether members weigh what attention they received, rather than their scores.
     pub by_attention: bool,
@@ -43,8 +43,8 @@ pub struct EvictThenMerge {
 }
 
 impl EvictThenMerge {
-    /// What is left of the members of a head with at most `keep` shared entries. The entries are what members
-    /// share: a direction and a value, named by their center's position.
+    /// Members that remain of a head with at most `keep` shared entries. A shared entry is a
+    /// direction and a value, named by its center's position.
     pub fn apply(
         &self,
         members: &[Entry],

@@ -47,7 +47,7 @@ pub struct Protected {
     pub sinks: usize,
     /// Last ones.
     pub recent: usize,
-    /// Of the others, those that received the most attention.
+    /// The others that received the most attention.
     pub heavy: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of the entries that are not kept.
+//! The fate of the entries that are not kept.
 
 pub mod ema_merge;
 pub mod evict;
@@ -14,7 +14,7 @@ pub use evict::select;
 pub use evict_then_merge::{Redundancy, Rotate};
 pub use gaussian_merge::{Pivot, Sigma};
 
-/// How a layer is reduced.
+/// Ways to reduce a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reduce {
     /// The others are dropped.
@@ -25,16 +25,16 @@ pub enum Reduce {
         beta: f64,
         /// Whether all are merged, whatever the threshold.
         all: bool,
-        /// What entries are compared by.
+        /// The parts by which entries are compared.
         compare: Compare,
         /// Whether the kept one and the merged ones all weigh the same.
         average: bool,
     },
     /// CaM: their values are added to the next kept ones, by chance.
     ValueMerge {
-        /// How many next ones.
+        /// Number of next ones.
         window: usize,
-        /// Of the chance.
+        /// Seed of the chance.
         seed: u64,
         /// Whether those of a prompt are, too.
         prompts: bool,
@@ -58,9 +58,9 @@ pub enum Reduce {
         gamma: f64,
         /// The redundancy that is not enough to be merged.
         tau: f64,
-        /// Where members' keys are encoded.
+        /// Positions at which members' keys are encoded.
         rotate: Rotate,
-        /// What makes two tokens redundant.
+        /// The similarity that makes two tokens redundant.
         redundancy: Redundancy,
         /// Whether members weigh what attention they received, rather than their scores.
         by_attention: bool,

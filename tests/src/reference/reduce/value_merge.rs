@@ -6,7 +6,7 @@ use crate::reference::margin::{Margin, relative};
 /// A number between 0 and 1 for every token of a layer and head.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
-    /// Of all numbers.
+    /// Seed of all numbers.
     pub seed: u64,
     /// The layer.
     pub layer: usize,
@@ -34,7 +34,7 @@ impl Draw {
     }
 }
 
-/// Adds the values of what is not among `kept` to the next `window` that are.
+/// Adds the values of entries outside `kept` to the next `window` entries in it.
 pub fn merge(
     entries: &mut [Entry],
     kept: &[usize],

@@ -5,7 +5,8 @@ use super::window::{Pool, smooth};
 use crate::reference::attention::weights;
 use crate::reference::{Entry, ModelCache};
 
-/// Before a layer is compressed: counts what the queries since the last time give to the entries of their chunks.
+/// Counts, before a layer is compressed, the weights that the queries since the last time give to
+/// the entries of their chunks.
 pub fn before_compression(cache: &mut ModelCache, layer: usize, chunk: usize) {
     let (sinks, encoding) = (cache.settings.method.sinks, cache.settings.encoding);
     let group = cache.settings.query_heads / cache.settings.kv_heads;

@@ -5,7 +5,7 @@ use super::leverage::solve;
 use crate::reference::attention::weights;
 use crate::reference::{Head, ModelCache};
 
-/// What the next queries of a query head are like.
+/// Mean and covariance of the next queries of a query head.
 struct Next {
     mean: Vec<f64>,
     /// `[head_dim][head_dim]`

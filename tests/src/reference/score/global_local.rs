@@ -3,7 +3,7 @@
 use super::window::{Pool, outside, smooth, window_weights};
 use crate::reference::{Entry, LayerCache, ModelCache};
 
-/// Whose attention counts.
+/// Queries whose attention counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     /// The larger of both.

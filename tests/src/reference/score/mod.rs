@@ -1,4 +1,4 @@
-//! What an entry is worth.
+//! Scores of entries.
 
 pub mod accumulated;
 pub mod block_wise;
@@ -31,7 +31,7 @@ pub use global_local::From;
 pub use whole_chunks::Inner;
 pub use window::{Heads, Pick, Pool, Window};
 
-/// How entries are scored.
+/// A score of entries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Score {
     /// The later, the higher.
@@ -63,7 +63,7 @@ pub enum Score {
         window: usize,
         /// Smoothing.
         pool: Option<Pool>,
-        /// Whose attention counts.
+        /// Queries whose attention counts.
         from: From,
         /// Whether the last tokens' own scores are smoothed with the others.
         pool_window: bool,
@@ -74,7 +74,7 @@ pub enum Score {
     KeyDifference,
     /// By lot.
     Random {
-        /// Of the draws.
+        /// Seed of the draws.
         seed: u64,
     },
     /// LagKV: how much channels differ once scaled by their range in the next partition.
@@ -89,7 +89,7 @@ pub enum Score {
     },
     /// Compactor's first half: how much a key stands out of the space of the others.
     Leverage {
-        /// What keeps the inverse small.
+        /// Ridge that keeps the inverse small.
         ridge: f64,
     },
     /// Compactor's second half: what all queries of its chunk give a token.
@@ -101,7 +101,7 @@ pub enum Score {
     },
     /// Compactor: both.
     Compactor {
-        /// What keeps the inverse small.
+        /// Ridge that keeps the inverse small.
         ridge: f64,
         /// Tokens of a chunk.
         chunk: usize,
@@ -121,21 +121,21 @@ pub enum Score {
     Capacity {
         /// The next so many.
         future: usize,
-        /// How sharply keys are weighed.
+        /// Sharpness with which keys are weighed.
         tau: f64,
     },
     /// R-KV: what the last queries attend to, less how much a key is like the others.
     Redundancy {
-        /// Whose attention.
+        /// The window whose attention counts.
         window: Window,
-        /// How much it counts.
+        /// Weight of the difference from other keys.
         lambda: f64,
     },
     /// CriticalKV: and then by how far values reach.
     Critical {
-        /// By what first.
+        /// The score that comes first.
         inner: Inner,
-        /// For which share of the budget.
+        /// The share of the budget that it fills.
         first: f64,
         /// Added to a score before it is multiplied.
         epsilon: f64,
@@ -144,23 +144,23 @@ pub enum Score {
     Chunks {
         /// Tokens of a chunk.
         length: usize,
-        /// Of what.
+        /// The score of single entries.
         inner: Inner,
     },
     /// Chunks, of which important ones of low entropy give few tokens.
     Gated {
         /// Tokens of a chunk.
         length: usize,
-        /// What such a chunk gives.
+        /// Tokens that such a chunk gives.
         few: usize,
-        /// Of what.
+        /// The score of single entries.
         inner: Inner,
     },
     /// KeyDiff's blocks: what is left where the budget competes with one block after the other.
     Blocks {
         /// Tokens of a block.
         length: usize,
-        /// By what.
+        /// The score within a block.
         inner: Inner,
     },
     /// DropKV: how far the last queries' outputs would move without a token.
@@ -231,7 +231,7 @@ impl Score {
         }
     }
 
-    /// What each entry of a layer is worth, `[kv_heads][entries]`.
+    /// Scores of the entries of a layer, `[kv_heads][entries]`.
     pub fn scores(&self, cache: &ModelCache, layer: usize, margin: &mut Margin) -> Vec<Vec<f64>> {
         let heads = &cache.layers[layer].heads;
         match *self {

@@ -31,7 +31,7 @@ pub fn scores(cache: &ModelCache, layer: usize, future: usize) -> Vec<Vec<f64>> 
     all
 }
 
-/// Of a `key` that is encoded where it was written.
+/// Score of a `key` that is encoded where it was written.
 fn score(
     mean: &[f64],
     lengths: &[f64],

@@ -3,19 +3,19 @@
 use super::{Score, Window};
 use crate::reference::{Allocate, Margin, ModelCache};
 
-/// What is scored before chunks are made of it.
+/// Score of single entries, before chunks are formed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Inner {
     /// The length of keys.
     KeyNorm,
-    /// How unlike the others keys are.
+    /// The difference of keys from the others.
     KeyDifference,
-    /// What the last queries attend to.
+    /// The attention of the last queries.
     Window(Window),
 }
 
 impl Inner {
-    /// As a score.
+    /// The same score as a `Score`.
     pub fn score(self) -> Score {
         match self {
             Self::KeyNorm => Score::KeyNorm,
@@ -25,7 +25,7 @@ impl Inner {
     }
 }
 
-/// `[kv_heads][entries]`; what is protected does not count.
+/// `[kv_heads][entries]`; protected entries do not count.
 pub fn scores(
     cache: &ModelCache,
     layer: usize,

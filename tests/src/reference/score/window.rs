@@ -11,11 +11,11 @@ pub struct Window {
     pub window: usize,
     /// Smoothing.
     pub pool: Option<Pool>,
-    /// Whose votes count.
+    /// Query heads whose votes count.
     pub heads: Heads,
 }
 
-/// Which query heads a score is the mean of.
+/// Query heads over which a score is the mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Heads {
     /// Those of the kv head.
@@ -26,12 +26,12 @@ pub enum Heads {
     Retrieval {
         /// The score that they are chosen by.
         scores: HeadScore,
-        /// How many are.
+        /// Number of heads to choose.
         pick: Pick,
     },
 }
 
-/// How many heads are chosen.
+/// Number of chosen heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pick {
     /// So many.
@@ -93,12 +93,12 @@ impl Pool {
     }
 }
 
-/// Smooths if asked to.
+/// Smooths `scores`, if there is a pool.
 pub fn smooth(scores: &[f64], pool: Option<Pool>) -> Vec<f64> {
     pool.map_or_else(|| scores.to_vec(), |pool| pool.apply(scores))
 }
 
-/// How many of the entries of a head are not among the last `window` tokens.
+/// Number of a head's entries that are not among the last `window` tokens.
 pub fn outside(layer: &LayerCache, entries: &[Entry], window: usize) -> usize {
     let recent = layer.seen.saturating_sub(window);
     entries.iter().filter(|entry| entry.position < recent).count()

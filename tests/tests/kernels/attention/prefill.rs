@@ -66,7 +66,7 @@ fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
     x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
 }
 
-/// What f64 says.
+/// Results in f64.
 struct Expected {
     output: Vec<Vec<f64>>,
     log_sum_exp: Vec<f64>,
@@ -158,7 +158,7 @@ impl Case {
         }
     }
 
-    /// What an output is, to the rounding of its type.
+    /// Compares an output, to the rounding of its type.
     fn close_output(&self, found: &Tensor<4>, expected: &Expected, dtype: DType) {
         let Self { batch, query_heads, head_dim, new, .. } = *self;
         assert_eq!(found.dims(), [batch, query_heads, new, head_dim]);

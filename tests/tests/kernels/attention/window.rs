@@ -52,7 +52,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// What the queries of a case give to its entries.
+/// Weights and sums that the queries of a case give to its entries.
 struct Expected {
     /// `[batch, query_heads, queries, entries]`
     weights: Vec<f64>,
@@ -94,7 +94,7 @@ impl Case {
         (of_queries, of_entries)
     }
 
-    /// How many queries are a row's own.
+    /// Number of queries that are a row's own.
     fn own(&self) -> Vec<usize> {
         let padding = |row: usize| if self.queries > 2 { 1 + row % 7 } else { 0 };
         (0..self.batch).map(|row| self.queries - padding(row)).collect()
@@ -305,7 +305,7 @@ fn window_scores_refuse_what_does_not_fit() {
     }
 }
 
-/// What the kernels return is what tensor operations return.
+/// The kernels return the same as tensor operations.
 #[test]
 fn window_scores_are_the_reference() {
     for backend in kernel_backends() {

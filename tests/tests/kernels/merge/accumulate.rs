@@ -173,7 +173,7 @@ fn accumulate_refuses_what_does_not_fit() {
     }
 }
 
-/// What the kernel returns is what tensor operations return.
+/// The kernel returns the same as tensor operations.
 #[test]
 fn accumulate_is_the_reference() {
     for backend in kernel_backends() {

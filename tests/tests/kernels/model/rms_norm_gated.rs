@@ -1,4 +1,5 @@
-//! What lies between the products of a layer: sizes that no vector divides, rows within others, halves of one product.
+//! Operations between the products of a layer: sizes that no vector divides, rows within others,
+//! halves of one product.
 
 use briquette::ops::{Activation, GatedInput, OpError, RmsNormInput};
 use briquette_kernels::{gated, rms_norm};
@@ -56,7 +57,7 @@ fn norm_by_hand(input: &RmsNormInput, dtype: DType) -> [Vec<f64>; 2] {
     [sum, normal]
 }
 
-/// What one more or one less of the last bit is, of numbers up to a few units.
+/// The size of one unit in the last place, for numbers up to a few units.
 fn slack(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 2e-6,

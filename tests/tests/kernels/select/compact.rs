@@ -229,7 +229,7 @@ fn compact_takes_expanded_positions() {
     }
 }
 
-/// What reaches a policy: the same bits every time, and as tensor operations move them.
+/// Policies get the same bits every time, and those that tensor operations move.
 #[test]
 fn compact_is_the_same_every_time() {
     for backend in all_backends() {

@@ -74,7 +74,8 @@ impl Case {
         }
     }
 
-    /// What is found in a rectangle is what the list and the tail held: the first number is at fillers.
+    /// Compares a rectangle with the list and the tail that it is made of: the first number is at
+    /// fillers.
     fn check_rectangle(&self, call: &PadInput, [keys, values]: [Tensor<4>; 2]) {
         let Self { batch, heads, head_dim, width, capacity, tail, .. } = *self;
         assert_eq!(keys.dims(), [batch, heads, width + tail, head_dim]);
@@ -234,7 +235,7 @@ fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) ->
     }
 }
 
-/// What stores put behind what they hold: nothing has been counted of it yet.
+/// Space that stores leave behind their entries: nothing has been counted of it yet.
 #[test]
 fn entries_followed_by_others() {
     let cases: [([usize; 4], &[usize]); 4] = [

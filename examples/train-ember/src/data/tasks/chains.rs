@@ -17,13 +17,13 @@ const ROOM: usize = 36;
 /// The most variables in a chain.
 pub(super) const LONGEST: usize = 4;
 
-/// Chains, and what each variable in them comes to.
+/// Chains, and the number that each variable in them has.
 pub(super) struct Chains<'a> {
     /// The lines, each chain's in its order, the chains among each other in any.
     pub(super) lines: Vec<Vec<u32>>,
     /// The variable of each line.
     pub(super) keys: Vec<&'a Vec<u32>>,
-    /// What follows its name in an answer: the way back to a number.
+    /// The text that follows the name of each variable in an answer: the way back to a number.
     pub(super) answers: Vec<Vec<u32>>,
     /// The line of each chain's end.
     pub(super) ends: Vec<usize>,

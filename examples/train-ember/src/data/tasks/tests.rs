@@ -46,7 +46,7 @@ impl Tasks {
     }
 }
 
-/// Where tokens have the same weight, one after the other.
+/// Runs of tokens with the same weight.
 fn runs(drawn: &Drawn) -> Vec<(f32, Vec<u32>)> {
     let mut runs: Vec<(f32, Vec<u32>)> = Vec::new();
     for (token, weight) in drawn.tokens.iter().zip(&drawn.weights) {
@@ -58,7 +58,7 @@ fn runs(drawn: &Drawn) -> Vec<(f32, Vec<u32>)> {
     runs
 }
 
-/// What stands between the two, wherever it does.
+/// Every text between the two.
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Vec<&'a str> {
     let parts = text.split(before).skip(1);
     parts.map(|part| part.split(after).next().unwrap()).collect()
@@ -203,7 +203,7 @@ fn a_copy_repeats_its_segment() {
     assert!((8..32).contains(&of_text), "{of_text} of 40 are of the text");
 }
 
-/// What follows each variable's name in an answer: the way back to its number.
+/// The text that follows each variable's name in an answer: the way back to its number.
 fn ways(text: &str) -> HashMap<String, String> {
     let mut ways: HashMap<String, String> = HashMap::new();
     for definition in between(text, "\nVAR ", ".") {

@@ -70,7 +70,7 @@ fn numbers(x: &Tensor<4>) -> Vec<Vec<f64>> {
     x.chunks(head_dim).map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
 }
 
-/// What f64 says.
+/// Results in f64.
 struct Expected {
     output: Vec<Vec<f64>>,
     weights: Vec<f64>,

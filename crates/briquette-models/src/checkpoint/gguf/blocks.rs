@@ -1,0 +1,225 @@
+use burn::tensor::DType;
+use half::f16;
+
+/// Storage of a tensor's numbers: as they are, or in blocks of quantized ones. The layouts are
+/// those of [ggml](https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c), whose names
+/// they carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    F32,
+    F16,
+    Bf16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q4K,
+    Q5K,
+    Q6K,
+}
+
+impl Encoding {
+    /// The encoding that has this number in a file.
+    pub(super) fn numbered(kind: u32) -> Option<Self> {
+        Some(match kind {
+            0 => Self::F32,
+            1 => Self::F16,
+            2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
+            8 => Self::Q8_0,
+            12 => Self::Q4K,
+            13 => Self::Q5K,
+            14 => Self::Q6K,
+            30 => Self::Bf16,
+            _ => return None,
+        })
+    }
+
+    /// Numbers of a block, and its bytes.
+    fn block(self) -> (usize, usize) {
+        match self {
+            Self::F32 => (1, 4),
+            Self::F16 | Self::Bf16 => (1, 2),
+            Self::Q4_0 => (32, 2 + 16),
+            Self::Q4_1 => (32, 4 + 16),
+            Self::Q5_0 => (32, 2 + 4 + 16),
+            Self::Q5_1 => (32, 4 + 4 + 16),
+            Self::Q8_0 => (32, 2 + 32),
+            Self::Q4K => (256, 4 + 12 + 128),
+            Self::Q5K => (256, 4 + 12 + 32 + 128),
+            Self::Q6K => (256, 128 + 64 + 16 + 2),
+        }
+    }
+
+    /// Bytes of a tensor of these dimensions, the innermost first: `None` if it is not made of whole blocks, or larger
+    /// than a number says.
+    pub(super) fn bytes(self, dimensions: &[u64]) -> Option<u64> {
+        let (numbers, bytes) = self.block();
+        let inner = *dimensions.first()?;
+        if !inner.is_multiple_of(numbers as u64) {
+            return None;
+        }
+        let count = dimensions.iter().try_fold(1_u64, |count, &size| count.checked_mul(size))?;
+        (count / numbers as u64).checked_mul(bytes as u64)
+    }
+
+    /// The type that [`plain`](Self::plain) gives.
+    pub(super) fn dtype(self) -> DType {
+        match self {
+            Self::F16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+            _ => DType::F32,
+        }
+    }
+
+    /// The numbers without blocks, little-endian. Bytes that are no whole block are left out.
+    pub(super) fn plain(self, bytes: Vec<u8>) -> Vec<u8> {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => bytes,
+            _ => self.numbers(&bytes).iter().flat_map(|number| number.to_le_bytes()).collect(),
+        }
+    }
+
+    fn numbers(self, bytes: &[u8]) -> Vec<f32> {
+        let (numbers, size) = self.block();
+        let mut out = Vec::with_capacity(bytes.len() / size * numbers);
+        for block in bytes.chunks_exact(size) {
+            match self {
+                Self::Q4_0 => {
+                    halves(block, 2, |q, _| number(block, 0) * (f32::from(q) - 8.0), &mut out)
+                }
+                Self::Q4_1 => {
+                    let (scale, least) = (number(block, 0), number(block, 2));
+                    halves(block, 4, |q, _| scale * f32::from(q) + least, &mut out);
+                }
+                Self::Q5_0 => {
+                    let fifth = fifth_bits(block, 2);
+                    let scale = number(block, 0);
+                    halves(block, 6, |q, i| scale * (f32::from(q | fifth(i)) - 16.0), &mut out);
+                }
+                Self::Q5_1 => {
+                    let fifth = fifth_bits(block, 4);
+                    let (scale, least) = (number(block, 0), number(block, 2));
+                    halves(block, 8, |q, i| scale * f32::from(q | fifth(i)) + least, &mut out);
+                }
+                Self::Q8_0 => {
+                    let scale = number(block, 0);
+                    out.extend(block[2..].iter().map(|&q| scale * f32::from(q.cast_signed())));
+                }
+                Self::Q4K => {
+                    let (head, quants) = block.split_at(16);
+                    super_block(head, quants, |_, _| 0, &mut out);
+                }
+                Self::Q5K => {
+                    let (head, rest) = block.split_at(16);
+                    let (high, quants) = rest.split_at(32);
+                    super_block(head, quants, |part, i| (high[i] >> part & 1) << 4, &mut out);
+                }
+                Self::Q6K => six_bits(block, &mut out),
+                // They have no blocks.
+                Self::F32 | Self::F16 | Self::Bf16 => {}
+            }
+        }
+        out
+    }
+}
+
+fn number(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The lower halves of the bytes from `at` on, then the upper ones. `value` gets four bits and their place.
+fn halves(block: &[u8], at: usize, value: impl Fn(u8, usize) -> f32, out: &mut Vec<f32>) {
+    let bytes = &block[at..at + 16];
+    out.extend(bytes.iter().zip(0..).map(|(byte, i)| value(byte & 15, i)));
+    out.extend(bytes.iter().zip(16..).map(|(byte, i)| value(byte >> 4, i)));
+}
+
+/// The highest of five bits, which lie in a word at `at`.
+fn fifth_bits(block: &[u8], at: usize) -> impl Fn(usize) -> u8 {
+    let word = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    move |i| u8::from(word >> i & 1 == 1) << 4
+}
+
+/// Eight parts of 32 numbers: two scales of the whole and a scale and a minimum of six bits a part in `head`, four bits a
+/// number in `quants`, and a fifth by `high`, which gets the part and the place in it.
+fn super_block(head: &[u8], quants: &[u8], high: impl Fn(usize, usize) -> u8, out: &mut Vec<f32>) {
+    let (scale, least) = (number(head, 0), number(head, 2));
+    let packed = &head[4..16];
+    for part in 0..8 {
+        let (of_scale, of_least) = match part {
+            0..4 => (packed[part] & 63, packed[part + 4] & 63),
+            _ => (
+                (packed[part + 4] & 15) | (packed[part - 4] >> 6 << 4),
+                (packed[part + 4] >> 4) | (packed[part] >> 6 << 4),
+            ),
+        };
+        let (scale, least) = (scale * f32::from(of_scale), least * f32::from(of_least));
+        let bytes = &quants[part / 2 * 32..part / 2 * 32 + 32];
+        out.extend(bytes.iter().enumerate().map(|(i, byte)| {
+            let low = if part % 2 == 0 { byte & 15 } else { byte >> 4 };
+            scale * f32::from(low | high(part, i)) - least
+        }));
+    }
+}
+
+/// Two halves of 128 numbers of six bits: four of them in `low`, two in `high`, a scale of eight bits for 16 numbers.
+fn six_bits(block: &[u8], out: &mut Vec<f32>) {
+    let (low, rest) = block.split_at(128);
+    let (high, rest) = rest.split_at(64);
+    let (scales, _) = rest.split_at(16);
+    let scale = number(block, 208);
+    for i in 0..256 {
+        let (half, part, place) = (i / 128, i % 128 / 32, i % 32);
+        let byte = low[half * 64 + part % 2 * 32 + place];
+        let four = if part < 2 { byte & 15 } else { byte >> 4 };
+        let two = high[half * 32 + place] >> (2 * part) & 3;
+        let q = f32::from(four | two << 4) - 32.0;
+        out.push(scale * f32::from(scales[i / 16].cast_signed()) * q);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::SafeTensors;
+
+    use super::*;
+
+    /// Blocks by the Python package `gguf`, made by `tests/goldens/gguf_files.py`.
+    #[test]
+    fn blocks_are_expanded_as_by_the_python_package() {
+        let golden = include_bytes!("../../../tests/fixtures/gguf/blocks.safetensors");
+        let golden = SafeTensors::deserialize(golden).unwrap();
+        let kinds = [
+            ("Q4_0", 2),
+            ("Q4_1", 3),
+            ("Q5_0", 6),
+            ("Q5_1", 7),
+            ("Q8_0", 8),
+            ("Q4_K", 12),
+            ("Q5_K", 13),
+            ("Q6_K", 14),
+        ];
+        for (name, kind) in kinds {
+            let encoding = Encoding::numbered(kind).unwrap();
+            let blocks = golden.tensor(&format!("{name}.blocks")).unwrap().data().to_vec();
+            let numbers = golden.tensor(&format!("{name}.numbers")).unwrap();
+            let (count, size) = encoding.block();
+            assert_eq!(blocks.len() / size * count * 4, numbers.data().len(), "{name}");
+            assert!(blocks.len() / size >= 4, "{name}");
+            assert!(encoding.plain(blocks) == numbers.data(), "{name}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_of_whole_blocks_and_do_not_overflow() {
+        assert_eq!(Encoding::Q4K.bytes(&[512, 3]), Some(2 * 3 * 144));
+        assert_eq!(Encoding::F16.bytes(&[5, 3]), Some(30));
+        assert_eq!(Encoding::Q8_0.bytes(&[33, 32]), None);
+        assert_eq!(Encoding::F32.bytes(&[u64::MAX / 4, 2]), None);
+        assert_eq!(Encoding::F32.bytes(&[1 << 40, 1 << 40]), None);
+    }
+}

@@ -1,0 +1,73 @@
+/// A value of the metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Bool(bool),
+    Text(String),
+    Texts(Vec<String>),
+    Numbers(Vec<i64>),
+    /// An array of this many floats or truth values, which nothing reads.
+    Other(u64),
+}
+
+impl Value {
+    pub(crate) fn unsigned(&self) -> Option<u64> {
+        match self {
+            Self::Unsigned(number) => Some(*number),
+            Self::Signed(number) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+
+    /// A finite number.
+    pub(crate) fn float(&self) -> Option<f64> {
+        match self {
+            Self::Float(number) if number.is_finite() => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(truth) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn texts(&self) -> Option<&[String]> {
+        match self {
+            Self::Texts(texts) => Some(texts),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn numbers(&self) -> Option<&[i64]> {
+        match self {
+            Self::Numbers(numbers) => Some(numbers),
+            _ => None,
+        }
+    }
+
+    /// The value as messages show it.
+    pub(crate) fn kind(&self) -> String {
+        match self {
+            Self::Unsigned(number) => number.to_string(),
+            Self::Signed(number) => number.to_string(),
+            Self::Float(number) => number.to_string(),
+            Self::Bool(truth) => truth.to_string(),
+            Self::Text(text) => format!("`{}`", text.chars().take(40).collect::<String>()),
+            Self::Texts(texts) => format!("a list of {} texts", texts.len()),
+            Self::Numbers(numbers) => format!("a list of {} numbers", numbers.len()),
+            Self::Other(length) => format!("a list of {length} values"),
+        }
+    }
+}

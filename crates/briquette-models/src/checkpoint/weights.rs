@@ -1,0 +1,226 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use burn::tensor::DType;
+use burn_store::{ModuleStore, SafetensorsStore, burn_pack::Tensor};
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Deserialize;
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        expected::{Expected, Slot},
+        gguf::{self, Gguf},
+        source::Source,
+    },
+    json::{check_regular, parse, read_text},
+};
+
+/// The format's own limit, which keeps a damaged length from allocating the memory it claims.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// The files of weights of a folder, each mapped once, and which of them holds each tensor.
+pub(crate) struct Weights {
+    files: Vec<(PathBuf, Tensors)>,
+    /// Index into `files`.
+    place: BTreeMap<String, usize>,
+}
+
+/// Tensors by name, their bytes not read yet.
+type Tensors = BTreeMap<String, Tensor>;
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Weights {
+    /// Reads the index, if there is one, and the header of every file.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        match Source::of(path)? {
+            Source::Folder(dir) => Self::open_folder(&dir),
+            Source::Gguf(path) => {
+                let tensors = gguf::tensors(&Gguf::open(&path)?)?;
+                Ok(Self::of_one(path, tensors))
+            }
+        }
+    }
+
+    fn of_one(path: PathBuf, tensors: Tensors) -> Self {
+        let place = tensors.keys().map(|name| (name.clone(), 0)).collect();
+        Self { files: vec![(path, tensors)], place }
+    }
+
+    fn open_folder(dir: &Path) -> Result<Self> {
+        let single = dir.join("model.safetensors");
+        if single.exists() {
+            let tensors = open(&single)?;
+            return Ok(Self::of_one(single, tensors));
+        }
+        let index = dir.join("model.safetensors.index.json");
+        if index.exists() {
+            return Self::open_shards(dir, &index);
+        }
+        Err(Error::NoWeights { dir: dir.into() })
+    }
+
+    fn open_shards(dir: &Path, index: &Path) -> Result<Self> {
+        let Index { weight_map } = parse(&read_text(index)?, &index.display().to_string())?;
+        let names: BTreeSet<&String> = weight_map.values().collect();
+        let mut files = Vec::with_capacity(names.len());
+        let mut place = BTreeMap::new();
+        for (number, name) in names.into_iter().enumerate() {
+            let shard = dir.join(name);
+            if !shard.exists() {
+                return Err(Error::MissingShard { shard });
+            }
+            let tensors = open(&shard)?;
+            for (tensor, _) in weight_map.iter().filter(|(_, holder)| *holder == name) {
+                if !tensors.contains_key(tensor) {
+                    return Err(Error::NotInShard { tensor: tensor.clone(), shard });
+                }
+                place.insert(tensor.clone(), number);
+            }
+            files.push((shard, tensors));
+        }
+        // A tensor the index forgot is in the folder all the same.
+        for (file, (_, tensors)) in files.iter().enumerate() {
+            for tensor in tensors.keys() {
+                place.entry(tensor.clone()).or_insert(file);
+            }
+        }
+        Ok(Self { files, place })
+    }
+
+    /// Tensors in all files.
+    pub(crate) fn count(&self) -> usize {
+        self.place.len()
+    }
+
+    /// The longest side of a tensor that holds something.
+    pub(crate) fn longest_side(&self) -> usize {
+        let tensors = self.files.iter().flat_map(|(_, tensors)| tensors.values());
+        let full = tensors.filter(|tensor| !tensor.shape.contains(&0));
+        full.flat_map(|tensor| tensor.shape.to_vec()).max().unwrap_or(0)
+    }
+
+    fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.files.get(*self.place.get(name)?)?.1.get(name)
+    }
+
+    /// Compares the headers of the files with the tensors that the model needs.
+    pub(crate) fn check(&self, expected: &Expected, tied: bool) -> Result<()> {
+        let mut missing = expected.iter().filter(|(name, _)| self.tensor(name).is_none());
+        if let Some((tensor, Slot { shape, .. })) = missing.next() {
+            return Err(Error::MissingTensor {
+                tensor: tensor.clone(),
+                shape: shape.clone(),
+                count: missing.count().saturating_add(1),
+            });
+        }
+        // Older files hold the frequencies of the rotary embedding, which follow from the configuration.
+        // A tied head may be stored twice.
+        let known = |tensor: &str| {
+            expected.contains_key(tensor)
+                || tensor.ends_with(".rotary_emb.inv_freq")
+                || (tied && tensor == "lm_head.weight")
+        };
+        let mut extra = self.place.iter().filter(|(tensor, _)| !known(tensor));
+        if let Some((tensor, file)) = extra.next() {
+            return Err(Error::ExtraTensor {
+                tensor: tensor.clone(),
+                path: self.files.get(*file).map(|(path, _)| path.clone()).unwrap_or_default(),
+                count: extra.count().saturating_add(1),
+            });
+        }
+        for (name, Slot { shape, .. }) in expected {
+            let Some(tensor) = self.tensor(name) else { continue };
+            if tensor.shape.as_slice() != shape.as_slice() {
+                return Err(Error::TensorShape {
+                    tensor: name.clone(),
+                    expected: shape.clone(),
+                    found: tensor.shape.to_vec(),
+                });
+            }
+            if !matches!(tensor.dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
+                let found = format!("{:?}", tensor.dtype);
+                return Err(Error::TensorType { tensor: name.clone(), found });
+            }
+        }
+        Ok(())
+    }
+
+    /// The expected tensors, named by the paths of their parameters.
+    pub(crate) fn take(&self, expected: &Expected) -> Vec<Tensor> {
+        let named = |(name, slot): (&String, &Slot)| {
+            let mut tensor = self.tensor(name)?.clone();
+            tensor.name = slot.path.clone();
+            Some(tensor)
+        };
+        expected.iter().filter_map(named).collect()
+    }
+}
+
+fn open(path: &Path) -> Result<Tensors> {
+    check_header(path)?;
+    let mut store = SafetensorsStore::from_file(path);
+    store.get_all_tensors().cloned().map_err(|error| container(path, error))
+}
+
+/// Checks the header of a safetensors file: 8 bytes of length, then JSON. Reading it alone tells which tensor a
+/// truncated file lacks, where opening the container only tells that the length is wrong.
+fn check_header(path: &Path) -> Result<()> {
+    let io = |source| Error::Read { path: path.into(), source };
+    check_regular(path)?;
+    let mut file = File::open(path).map_err(io)?;
+    let found = file.metadata().map_err(io)?.len();
+    let Some(room) = found.checked_sub(8) else {
+        return Err(container(path, format!("it has {found} bytes, fewer than a header")));
+    };
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(io)?;
+    let length = u64::from_le_bytes(length);
+    if length > MAX_HEADER || length > room {
+        return Err(container(
+            path,
+            format!("its header claims {length} bytes, the file has {found}"),
+        ));
+    }
+    let mut header = Vec::new();
+    file.take(length).read_to_end(&mut header).map_err(io)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&header).map_err(|error| container(path, error))?;
+    let tensors = metadata.tensors();
+    let end =
+        |info: &TensorInfo| length.saturating_add(8).saturating_add(info.data_offsets.1 as u64);
+    let cut = tensors
+        .into_iter()
+        .filter(|(_, info)| end(info) > found)
+        .min_by_key(|(_, info)| info.data_offsets.0);
+    match cut {
+        Some((tensor, info)) => {
+            Err(Error::Truncated { path: path.into(), tensor, needed: end(info), found })
+        }
+        None => Ok(()),
+    }
+}
+
+fn container(path: &Path, message: impl ToString) -> Error {
+    Error::Container { path: path.into(), message: message.to_string() }
+}

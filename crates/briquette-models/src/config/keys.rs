@@ -1,0 +1,97 @@
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::{Result, config::rope_keys::RopeParameters, json::parse};
+
+/// The one key every architecture has.
+#[derive(Deserialize)]
+pub(crate) struct Family {
+    pub(crate) model_type: String,
+}
+
+/// The keys of a `generation_config.json` that matter here.
+#[derive(Deserialize)]
+pub(crate) struct GenerationKeys {
+    pub(crate) eos_token_id: Option<TokenIds>,
+}
+
+/// A `config.json` as it is written.
+pub(crate) struct Keys<'a> {
+    pub(crate) shared: SharedKeys,
+    text: &'a str,
+    origin: &'a str,
+}
+
+impl<'a> Keys<'a> {
+    pub(crate) fn parse(text: &'a str, origin: &'a str) -> Result<Self> {
+        Ok(Self { shared: parse(text, origin)?, text, origin })
+    }
+
+    /// The keys that one architecture has.
+    pub(crate) fn own<T: DeserializeOwned>(&self) -> Result<T> {
+        parse(self.text, self.origin)
+    }
+}
+
+/// The keys of several architectures that matter here.
+#[derive(Deserialize)]
+pub(crate) struct SharedKeys {
+    pub(crate) vocab_size: usize,
+    pub(crate) hidden_size: usize,
+    pub(crate) intermediate_size: Option<usize>,
+    pub(crate) num_hidden_layers: usize,
+    pub(crate) num_attention_heads: usize,
+    pub(crate) num_key_value_heads: Option<usize>,
+    pub(crate) head_dim: Option<usize>,
+    pub(crate) rms_norm_eps: Option<f64>,
+    pub(crate) rope_theta: Option<f64>,
+    pub(crate) partial_rotary_factor: Option<f64>,
+    pub(crate) rope_scaling: Option<RopeParameters>,
+    pub(crate) rope_parameters: Option<RopeParameters>,
+    pub(crate) max_position_embeddings: Option<usize>,
+    pub(crate) original_max_position_embeddings: Option<usize>,
+    pub(crate) sliding_window: Option<usize>,
+    pub(crate) use_sliding_window: Option<bool>,
+    /// The kind of each layer, as newer files write it.
+    pub(crate) layer_types: Option<Vec<String>>,
+    pub(crate) tie_word_embeddings: Option<bool>,
+    #[serde(default)]
+    pub(crate) attention_bias: bool,
+    #[serde(default)]
+    pub(crate) mlp_bias: bool,
+    pub(crate) hidden_act: Option<String>,
+    pub(crate) hidden_activation: Option<String>,
+    pub(crate) quantization_config: Option<serde_json::Value>,
+    pub(crate) bos_token_id: Option<i64>,
+    pub(crate) eos_token_id: Option<TokenIds>,
+    pub(crate) pad_token_id: Option<i64>,
+}
+
+impl SharedKeys {
+    /// The window of a model whose file says with `use_sliding_window` whether it has one.
+    pub(crate) fn optional_window(&self) -> Option<usize> {
+        self.sliding_window.filter(|_| self.use_sliding_window.unwrap_or(false))
+    }
+}
+
+/// `eos_token_id` is a number or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(crate) enum TokenIds {
+    One(i64),
+    Many(Vec<i64>),
+}
+
+impl TokenIds {
+    pub(crate) fn tokens(&self) -> Vec<u32> {
+        let ids = match self {
+            Self::One(id) => std::slice::from_ref(id),
+            Self::Many(ids) => ids,
+        };
+        ids.iter().copied().filter_map(token).collect()
+    }
+}
+
+/// Older files write −1 where there is no such token.
+pub(crate) fn token(id: i64) -> Option<u32> {
+    u32::try_from(id).ok()
+}

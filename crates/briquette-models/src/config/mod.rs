@@ -1,0 +1,12 @@
+//! The configuration of a model: the checked keys of a `config.json`, and the rotary embeddings that
+//! they describe.
+
+pub(crate) mod activation;
+pub(crate) mod experts_config;
+pub(crate) mod keys;
+pub(crate) mod model_config;
+pub(crate) mod partial_rotary;
+pub(crate) mod rope;
+pub(crate) mod rope_keys;
+pub(crate) mod rope_scaling;
+pub(crate) mod sizes;

@@ -1,0 +1,300 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+use std::{collections::BTreeSet, path::Path};
+
+use briquette::CacheShape;
+
+use crate::{
+    Activation, Architecture, Error, ExpertsConfig, Result,
+    architecture::Defaults,
+    checkpoint::{
+        gguf::{self, Gguf},
+        source::Source,
+    },
+    config::{
+        activation,
+        keys::{Family, GenerationKeys, Keys, TokenIds, token},
+        rope::RopeConfig,
+        rope_keys::RopeKeys,
+    },
+    json::{parse, read_text},
+    setting::{invalid, unsupported},
+};
+
+/// The dimensions and settings of a model: what `config.json` says, with the defaults of its architecture filled in
+/// and everything checked. Fields carry the names of the file where it has one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// The architecture.
+    pub architecture: Architecture,
+    /// Tokens of the vocabulary.
+    pub vocab_size: usize,
+    /// Channels of the residual stream.
+    pub hidden_size: usize,
+    /// Channels inside the feed-forward network.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads per layer.
+    pub num_attention_heads: usize,
+    /// Key-value heads per layer.
+    pub num_key_value_heads: usize,
+    /// Channels per head.
+    pub head_dim: usize,
+    /// Added to the mean square in RMSNorm, to the variance in LayerNorm.
+    pub rms_norm_eps: f64,
+    /// Rotary position embedding.
+    pub rope: RopeConfig,
+    /// The rotary position embedding of the layers in `local_layers` (Gemma 3).
+    pub local_rope: Option<RopeConfig>,
+    /// The layers that have the local embedding.
+    pub local_layers: BTreeSet<usize>,
+    /// The layers that do not encode positions (SmolLM3).
+    pub layers_without_rope: BTreeSet<usize>,
+    /// Tokens of context: that of the file, or its sliding window if that is shorter, or the context of the first
+    /// training where frequencies change beyond it. [`with_context`](Self::with_context) chooses another.
+    pub max_position_embeddings: usize,
+    /// The tokens that a query of a windowed layer sees, itself included; `None` if no layer has a window.
+    pub sliding_window: Option<usize>,
+    /// Whether the head is the transposed token embedding.
+    pub tie_word_embeddings: bool,
+    /// Whether the query, key and value projections have a bias.
+    pub attention_bias: bool,
+    /// Whether the output projection of the attention has a bias.
+    pub output_bias: bool,
+    /// Whether the projections of the feed-forward network have a bias.
+    pub mlp_bias: bool,
+    /// Whether queries and keys are normalised, each head by itself, before positions are encoded.
+    pub qk_norm: bool,
+    /// The function inside the feed-forward network.
+    pub hidden_act: Activation,
+    /// The feed-forward networks of a mixture, if it is one.
+    pub experts: Option<ExpertsConfig>,
+    /// Number whose root divides the scores; `None` is `head_dim`.
+    pub query_pre_attn_scalar: Option<f64>,
+    /// Bound of the logits, which become `cap · tanh(logits / cap)`.
+    pub final_logit_softcapping: Option<f64>,
+    /// The token a text begins with.
+    pub bos_token_id: Option<u32>,
+    /// The tokens that end a text.
+    pub eos_token_ids: Vec<u32>,
+    /// The token that fills a padded column.
+    pub pad_token_id: Option<u32>,
+}
+
+impl ModelConfig {
+    /// Reads a `config.json`.
+    ///
+    /// # Errors
+    /// As [`from_json`](Self::from_json), and [`Error::Read`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        Self::parse(&read_text(path)?, &path.display().to_string())
+    }
+
+    /// Reads the metadata of a GGUF file, or `config.json` of a folder, and the tokens that end a text from
+    /// `generation_config.json` if there is one that names some: it is what `transformers` stops at, and often names more.
+    ///
+    /// # Errors
+    /// As [`from_file`](Self::from_file); [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
+    /// [`Error::Truncated`] for GGUF files.
+    pub fn from_folder(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = match Source::of(dir.as_ref())? {
+            Source::Folder(dir) => dir,
+            Source::Gguf(path) => {
+                let file = Gguf::open(&path)?;
+                let text = gguf::config_json(&file, |name| file.numbers(name))?;
+                return Self::parse(&text, &path.display().to_string());
+            }
+        };
+        let mut config = Self::from_file(dir.join("config.json"))?;
+        let path = dir.join("generation_config.json");
+        if path.exists() {
+            let file: GenerationKeys = parse(&read_text(&path)?, &path.display().to_string())?;
+            if let Some(ids) = file.eos_token_id {
+                config.eos_token_ids = ids.tokens();
+            }
+        }
+        Ok(config)
+    }
+
+    /// Reads the text of a `config.json`. Keys that do not change the computation are ignored.
+    ///
+    /// # Errors
+    /// [`Error::Json`] if the text is not JSON or lacks a key, [`Error::ModelType`] for an architecture that is not
+    /// known, [`Error::UnsupportedSetting`] and [`Error::InvalidSetting`] for values this implementation would
+    /// compute wrongly.
+    pub fn from_json(text: &str) -> Result<Self> {
+        Self::parse(text, "config.json")
+    }
+
+    /// The configuration for texts of up to `context` tokens. It is chosen before the first token
+    /// because frequencies may depend on it (dynamic scaling, LongRoPE), and keys in a cache are
+    /// not rotated again: a text that ends within the context of the first training is computed as
+    /// `transformers` does with one choice, a longer one with the other.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] for 0, or more than the model can have.
+    pub fn with_context(mut self, context: usize) -> Result<Self> {
+        let longest = self.rope.scaling.longest().unwrap_or(self.max_position_embeddings);
+        let longest = longest.min(self.sliding_window.unwrap_or(usize::MAX));
+        if !(1..=longest).contains(&context) {
+            return Err(invalid("context", context, format!("from 1 to {longest}")));
+        }
+        self.max_position_embeddings = context;
+        Ok(self)
+    }
+
+    /// Numbers of layers and heads, and the width of a head, for a cache of this model.
+    pub fn cache_shape(&self) -> CacheShape {
+        CacheShape {
+            layers: self.num_hidden_layers,
+            query_heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+        }
+    }
+
+    fn parse(text: &str, origin: &str) -> Result<Self> {
+        // The architecture comes first: another one need not have the keys read below.
+        let Family { model_type } = parse(text, origin)?;
+        let Some(architecture) = Architecture::named(&model_type) else {
+            return Err(Error::ModelType { found: model_type, known: Architecture::names() });
+        };
+        let config = architecture.read(&Keys::parse(text, origin)?)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Reads the keys that architectures share; each adds its own.
+    pub(crate) fn shared(
+        architecture: Architecture,
+        keys: &Keys,
+        defaults: Defaults,
+    ) -> Result<Self> {
+        let file = &keys.shared;
+        if let Some(quantization) = &file.quantization_config {
+            return Err(unsupported("quantization_config", quantization, "plain weights"));
+        }
+        let positive = [
+            ("vocab_size", file.vocab_size),
+            ("hidden_size", file.hidden_size),
+            ("num_hidden_layers", file.num_hidden_layers),
+            ("num_attention_heads", file.num_attention_heads),
+            ("num_key_value_heads", file.num_key_value_heads.unwrap_or(1)),
+            ("max_position_embeddings", file.max_position_embeddings.unwrap_or(1)),
+        ];
+        for (key, value) in positive {
+            if value == 0 {
+                return Err(invalid(key, 0, "at least 1"));
+            }
+        }
+        // Lists of layers are made of this before the rest is checked.
+        let most = 1 << 16;
+        if file.num_hidden_layers > most {
+            let must_be = format!("at most {most}");
+            return Err(invalid("num_hidden_layers", file.num_hidden_layers, must_be));
+        }
+        let heads = file.num_attention_heads;
+        let kv_heads = file.num_key_value_heads.unwrap_or(heads);
+        let shared = file.hidden_size.checked_div(heads);
+        let shared = shared.filter(|_| file.hidden_size.is_multiple_of(heads));
+        let head_dim = match file.head_dim.or(defaults.head_dim).or(shared) {
+            Some(head_dim) => head_dim,
+            None => {
+                let must_be =
+                    format!("a multiple of num_attention_heads = {heads} without head_dim");
+                return Err(invalid("hidden_size", file.hidden_size, must_be));
+            }
+        };
+        let context = file.max_position_embeddings.unwrap_or(defaults.context);
+        let rope = RopeConfig::from_keys(RopeKeys {
+            theta: file.rope_theta.unwrap_or(defaults.theta),
+            partial: file.partial_rotary_factor,
+            context,
+            original: file.original_max_position_embeddings,
+            parameters: file.rope_parameters.clone().or_else(|| file.rope_scaling.clone()),
+        })?;
+        let act = file.hidden_act.as_deref().or(file.hidden_activation.as_deref());
+        Ok(Self {
+            architecture,
+            vocab_size: file.vocab_size,
+            hidden_size: file.hidden_size,
+            intermediate_size: file
+                .intermediate_size
+                .unwrap_or_else(|| file.hidden_size.saturating_mul(4)),
+            num_hidden_layers: file.num_hidden_layers,
+            num_attention_heads: heads,
+            num_key_value_heads: kv_heads,
+            head_dim,
+            rms_norm_eps: file.rms_norm_eps.unwrap_or(defaults.epsilon),
+            max_position_embeddings: rope.scaling.context(context),
+            rope,
+            local_rope: None,
+            local_layers: BTreeSet::new(),
+            layers_without_rope: BTreeSet::new(),
+            sliding_window: None,
+            tie_word_embeddings: file.tie_word_embeddings.unwrap_or(defaults.tied),
+            attention_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            hidden_act: act.map_or(Ok(defaults.activation), activation::named)?,
+            experts: None,
+            query_pre_attn_scalar: None,
+            final_logit_softcapping: None,
+            bos_token_id: file.bos_token_id.and_then(token),
+            eos_token_ids: file.eos_token_id.as_ref().map_or_else(Vec::new, TokenIds::tokens),
+            pad_token_id: file.pad_token_id.and_then(token),
+        })
+    }
+
+    /// Gives layers a sliding window. Within it a windowed layer computes what a full one does, so texts end there: the
+    /// cache has no windows of layers.
+    pub(crate) fn with_window(mut self, window: Option<usize>) -> Result<Self> {
+        if window == Some(0) {
+            return Err(invalid("sliding_window", 0, "at least 1"));
+        }
+        self.sliding_window = window;
+        self.max_position_embeddings =
+            self.max_position_embeddings.min(window.unwrap_or(usize::MAX));
+        Ok(self)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.check_limits()?;
+        let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        if self.intermediate_size == 0 {
+            return Err(invalid("intermediate_size", 0, "at least 1"));
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            let must_be = format!("a multiple of num_key_value_heads = {kv_heads}");
+            return Err(invalid("num_attention_heads", heads, must_be));
+        }
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(2) {
+            return Err(invalid("head_dim", self.head_dim, "even and at least 2"));
+        }
+        let positive = [
+            ("rms_norm_eps", Some(self.rms_norm_eps)),
+            ("query_pre_attn_scalar", self.query_pre_attn_scalar),
+            ("final_logit_softcapping", self.final_logit_softcapping),
+        ];
+        for (key, value) in positive {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+                return Err(invalid(key, value, "a positive number"));
+            }
+        }
+        self.rope.check(self.head_dim)?;
+        self.local_rope.as_ref().map_or(Ok(()), |rope| rope.check(self.head_dim))
+    }
+}

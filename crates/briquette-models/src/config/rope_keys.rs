@@ -1,0 +1,35 @@
+use serde::Deserialize;
+
+/// `rope_scaling`, or `rope_parameters` as newer files write it.
+#[derive(Clone, Deserialize)]
+pub(crate) struct RopeParameters {
+    pub(crate) rope_type: Option<String>,
+    /// The older name of `rope_type`; some files hold both.
+    pub(crate) r#type: Option<String>,
+    pub(crate) rope_theta: Option<f64>,
+    pub(crate) partial_rotary_factor: Option<f64>,
+    pub(crate) factor: Option<f64>,
+    pub(crate) low_freq_factor: Option<f64>,
+    pub(crate) high_freq_factor: Option<f64>,
+    pub(crate) original_max_position_embeddings: Option<usize>,
+    pub(crate) beta_fast: Option<f64>,
+    pub(crate) beta_slow: Option<f64>,
+    pub(crate) truncate: Option<bool>,
+    pub(crate) attention_factor: Option<f64>,
+    pub(crate) mscale: Option<f64>,
+    pub(crate) mscale_all_dim: Option<f64>,
+    pub(crate) short_factor: Option<Vec<f64>>,
+    pub(crate) long_factor: Option<Vec<f64>>,
+}
+
+/// Keys of a file for its rotary embedding.
+pub(crate) struct RopeKeys {
+    /// `rope_theta` outside of `parameters`, or the default.
+    pub(crate) theta: f64,
+    pub(crate) partial: Option<f64>,
+    /// `max_position_embeddings`.
+    pub(crate) context: usize,
+    /// `original_max_position_embeddings` outside of `parameters`.
+    pub(crate) original: Option<usize>,
+    pub(crate) parameters: Option<RopeParameters>,
+}

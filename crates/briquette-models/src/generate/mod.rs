@@ -1,0 +1,7 @@
+//! The generation of tokens: options, sampling, and the loops around a model.
+
+pub(crate) mod generation;
+pub(crate) mod options;
+pub(crate) mod reconstruct;
+pub(crate) mod sample;
+pub(crate) mod stream;

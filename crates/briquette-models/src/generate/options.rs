@@ -1,0 +1,48 @@
+use crate::Instruction;
+
+/// Options of [`generate`](crate::generate()) and [`generate_batch`](crate::generate_batch).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateOptions {
+    /// The most tokens generated per row.
+    pub max_new_tokens: usize,
+    /// Columns of the prompt per call of the model; `None` gives it whole, or, where it is longer
+    /// than the model's positions and the policy compresses behind each chunk and counts positions
+    /// inside the cache, as many as fit.
+    pub chunk: Option<usize>,
+    /// 0 takes the most likely token; higher draws from a flatter distribution.
+    pub temperature: f64,
+    /// Draws from so many of the most likely tokens; `None` from all.
+    pub top_k: Option<usize>,
+    /// Draws from the fewest tokens whose probabilities add up to this; 1 from all.
+    pub top_p: f64,
+    /// Draws from tokens that are at least this times as likely as the most likely one; 0 from all.
+    pub min_p: f64,
+    /// Divides the logits of tokens of the prompt and of the text so far, and multiplies negative ones; 1 leaves them. A text
+    /// that a cache held before is not counted.
+    pub repetition_penalty: f64,
+    /// Seeds the drawing: the same seed draws the same tokens.
+    pub seed: u64,
+    /// Words that ask the model to repeat the prompt where the policy has it do so (KVzip). Without
+    /// words the repeating tokens follow the prompt at once.
+    pub instruction: Instruction,
+    /// Tokens that end a row, usually `eos_token_ids` of the configuration.
+    pub stop: Vec<u32>,
+}
+
+impl Default for GenerateOptions {
+    /// 256 tokens at most, prompt whole, greedy, no stop token.
+    fn default() -> Self {
+        Self {
+            max_new_tokens: 256,
+            chunk: None,
+            temperature: 0.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+            instruction: Instruction::default(),
+            stop: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+use briquette::{KvCache, Result, cache::Reconstruction, position::PositionEncoding};
+use burn::tensor::Tensor;
+
+/// Receiver of a model's queries, keys and values: a [`KvCache`], or something around one that
+/// observes its calls.
+pub trait Attend {
+    /// Computes the attention of new tokens in one layer. Shapes and meaning are those of
+    /// [`KvCache::attend`]; a forward pass calls it once per layer, from the first to the last.
+    ///
+    /// # Errors
+    /// As [`KvCache::attend`].
+    fn attend(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>>;
+
+    /// Receives the hidden states, `[batch, tokens, hidden_size]`, of which the queries, keys and
+    /// values of the next call are made, after the norm before them.
+    fn hidden_states(&mut self, x: &Tensor<3>) {
+        let _ = x;
+    }
+}
+
+impl Attend for KvCache {
+    fn attend(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        Self::attend(self, layer, queries, keys, values, encoding)
+    }
+}
+
+impl Attend for Reconstruction<'_> {
+    fn attend(
+        &mut self,
+        layer: usize,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+        encoding: &dyn PositionEncoding,
+    ) -> Result<Tensor<4>> {
+        Self::attend(self, layer, queries, keys, values, encoding)
+    }
+
+    fn hidden_states(&mut self, x: &Tensor<3>) {
+        Self::hidden_states(self, x);
+    }
+}

@@ -1,0 +1,141 @@
+//! The blocks that layers of several architectures are made of. Fields carry the names of the Hugging Face checkpoint.
+
+use std::sync::Arc;
+
+use burn::{module::Module, tensor::Tensor};
+
+use briquette::{
+    ops::{GatedInput, Ops},
+    position::PositionEncoding,
+};
+
+use crate::{
+    Activation, Attend, Result,
+    nn::{build::Build, linear::Linear, rms_norm::RmsNorm},
+};
+
+/// Attention of groups of query heads, with one matrix each for queries, keys and values.
+#[derive(Module, Debug)]
+pub(crate) struct Attention {
+    pub(crate) q_proj: Linear,
+    pub(crate) k_proj: Linear,
+    pub(crate) v_proj: Linear,
+    pub(crate) o_proj: Linear,
+    pub(crate) q_norm: Option<RmsNorm>,
+    pub(crate) k_norm: Option<RmsNorm>,
+    pub(crate) head_dim: usize,
+    /// Factor of the queries where scores are not divided by the root of `head_dim`, as the cache
+    /// divides them.
+    pub(crate) query_scale: Option<f64>,
+}
+
+impl Attention {
+    pub(crate) fn new(build: Build<'_>) -> Self {
+        let config = build.config;
+        let (hidden, head_dim) = (config.hidden_size, config.head_dim);
+        let queries = config.num_attention_heads * head_dim;
+        let keys = config.num_key_value_heads * head_dim;
+        let linear_in = |output| build.linear(hidden, output, config.attention_bias);
+        let norm = || config.qk_norm.then(|| build.rms_norm(head_dim));
+        Self {
+            q_proj: linear_in(queries),
+            k_proj: linear_in(keys),
+            v_proj: linear_in(keys),
+            o_proj: build.linear(queries, hidden, config.output_bias),
+            q_norm: norm(),
+            k_norm: norm(),
+            head_dim,
+            query_scale: config
+                .query_pre_attn_scalar
+                .map(|scalar| (head_dim as f64 / scalar).sqrt()),
+        }
+    }
+
+    pub(crate) fn output_projection(&self) -> &Linear {
+        &self.o_proj
+    }
+
+    /// `[batch, tokens, hidden_size]` -> the same
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<3>,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Tensor<3>> {
+        attend.hidden_states(&x);
+        let mut q = split_heads(self.q_proj.forward(x.clone())?, self.head_dim);
+        let mut k = split_heads(self.k_proj.forward(x.clone())?, self.head_dim);
+        let v = split_heads(self.v_proj.forward(x)?, self.head_dim);
+        if let Some(norm) = &self.q_norm {
+            q = norm.forward(q)?;
+        }
+        if let Some(norm) = &self.k_norm {
+            k = norm.forward(k)?;
+        }
+        if let Some(scale) = self.query_scale {
+            q = q * scale;
+        }
+        let out = attend.attend(layer, q, k, v, positions)?;
+        self.o_proj.forward(merge_heads(out))
+    }
+}
+
+/// `[batch, tokens, heads * head_dim]` -> `[batch, heads, tokens, head_dim]`
+pub(crate) fn split_heads(x: Tensor<3>, head_dim: usize) -> Tensor<4> {
+    let [batch, tokens, channels] = x.dims();
+    x.reshape([batch, tokens, channels / head_dim, head_dim]).swap_dims(1, 2)
+}
+
+/// `[batch, heads, tokens, head_dim]` -> `[batch, tokens, heads * head_dim]`
+pub(crate) fn merge_heads(x: Tensor<4>) -> Tensor<3> {
+    let [batch, heads, tokens, head_dim] = x.dims();
+    x.swap_dims(1, 2).reshape([batch, tokens, heads * head_dim])
+}
+
+/// A gated feed-forward network: SwiGLU or GeGLU (Shazeer, 2020).
+#[derive(Module, Debug)]
+pub(crate) struct GatedFeedForward {
+    pub(crate) gate_proj: Linear,
+    pub(crate) up_proj: Linear,
+    pub(crate) down_proj: Linear,
+    #[module(skip)]
+    pub(crate) activation: Activation,
+    #[module(skip)]
+    pub(crate) ops: Arc<dyn Ops>,
+}
+
+impl GatedFeedForward {
+    pub(crate) fn new(build: Build<'_>, inner: usize) -> Self {
+        let config = build.config;
+        let linear = |input, output| build.linear(input, output, config.mlp_bias);
+        Self {
+            gate_proj: linear(config.hidden_size, inner),
+            up_proj: linear(config.hidden_size, inner),
+            down_proj: linear(inner, config.hidden_size),
+            activation: config.hidden_act,
+            ops: build.ops.clone(),
+        }
+    }
+
+    /// `[.., hidden_size]` -> the same
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Result<Tensor<D>> {
+        let gate = self.gate_proj.forward(x.clone())?;
+        let up = self.up_proj.forward(x)?;
+        self.down_proj.forward(times_active(gate, up, self.activation, self.ops.as_ref())?)
+    }
+}
+
+/// `up` times the activation of `gate`, both `[.., channels]`.
+pub(crate) fn times_active<const D: usize>(
+    gate: Tensor<D>,
+    up: Tensor<D>,
+    activation: Activation,
+    ops: &dyn Ops,
+) -> Result<Tensor<D>> {
+    let dims = gate.dims();
+    let rows = dims[..D - 1].iter().product::<usize>();
+    let [gate, up] = [gate, up].map(|side| side.reshape([rows, dims[D - 1]]));
+    let input = GatedInput { gate, up, activation };
+    Ok(ops.gated(input).map_err(briquette::Error::from)?.reshape(dims))
+}

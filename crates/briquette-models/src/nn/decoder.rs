@@ -1,0 +1,273 @@
+use burn::{
+    module::Module,
+    nn::{Embedding, EmbeddingConfig, LayerNorm},
+    tensor::{Int, Tensor},
+};
+
+use briquette::position::PositionEncoding;
+
+use crate::{
+    Architecture, Attend, Result,
+    architecture::{FalconLayer, GemmaLayer, falcon_norm},
+    interrupt::Interrupt,
+    nn::{
+        blocks::{Attention, GatedFeedForward},
+        build::Build,
+        experts::Experts,
+        linear::Linear,
+        merged::{MergedAttention, MergedFeedForward},
+        positions::Positions,
+        residual::Residual,
+        rms_norm::RmsNorm,
+    },
+};
+
+// Fields carry the names of the Hugging Face checkpoint, so a weight's path here is its name there. The variants of an
+// enum do not count in a path.
+
+/// The decoder without its head.
+#[derive(Module, Debug)]
+pub(crate) struct Decoder {
+    pub(crate) embed_tokens: Embedding,
+    layers: Vec<Layer>,
+    norm: Norm,
+    /// Factor of the embeddings, if there is one.
+    embedding_scale: Option<f64>,
+}
+
+impl Decoder {
+    pub(crate) fn new(build: Build<'_>) -> Self {
+        let config = build.config;
+        let layer = |layer| Layer::new(build, layer);
+        let gemma = matches!(config.architecture, Architecture::Gemma2 | Architecture::Gemma3);
+        Self {
+            embed_tokens: EmbeddingConfig::new(config.vocab_size, config.hidden_size)
+                .init(build.device),
+            layers: (0..config.num_hidden_layers).map(layer).collect(),
+            norm: Norm::new(build),
+            embedding_scale: gemma.then(|| (config.hidden_size as f64).sqrt()),
+        }
+    }
+
+    /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`](crate::Error::Interrupted) between two layers, and what `attend` refuses.
+    pub(crate) fn forward(
+        &self,
+        tokens: Tensor<2, Int>,
+        positions: &Positions,
+        attend: &mut dyn Attend,
+        interrupt: &Interrupt,
+    ) -> Result<Tensor<3>> {
+        let mut x = self.embed_tokens.forward(tokens);
+        if let Some(scale) = self.embedding_scale {
+            x = x * scale;
+        }
+        let mut residual = Residual::new(x);
+        for (index, layer) in self.layers.iter().enumerate() {
+            interrupt.check()?;
+            residual = layer.forward(residual, index, positions.of(index), attend)?;
+        }
+        self.norm.forward(residual)
+    }
+
+    /// The same layers with one matrix for products of the same rows.
+    pub(crate) fn merge_projections(mut self) -> Self {
+        self.layers = self.layers.into_iter().map(Layer::merge_projections).collect();
+        self
+    }
+
+    /// The weights of each layer's output projection, `[heads * head_dim, hidden_size]`.
+    pub(crate) fn output_projections(&self) -> Vec<Tensor<2>> {
+        self.layers.iter().map(|layer| layer.output_projection().weight.val()).collect()
+    }
+}
+
+/// The norm after the last layer.
+#[derive(Module, Debug)]
+enum Norm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
+}
+
+impl Norm {
+    fn new(build: Build<'_>) -> Self {
+        match build.config.architecture {
+            Architecture::Falcon => Self::Layer(falcon_norm(build)),
+            _ => Self::Rms(build.rms_norm(build.config.hidden_size)),
+        }
+    }
+
+    fn forward(&self, residual: Residual) -> Result<Tensor<3>> {
+        match self {
+            Self::Rms(norm) => Ok(residual.normalised(norm)?.1),
+            Self::Layer(norm) => Ok(norm.forward(residual.summed())),
+        }
+    }
+}
+
+// One a layer: what the smaller variant wastes is nothing beside the weights.
+#[allow(clippy::large_enum_variant)]
+#[derive(Module, Debug)]
+enum Layer {
+    PreNorm(PreNormLayer),
+    Falcon(FalconLayer),
+    Gemma(GemmaLayer),
+}
+
+impl Layer {
+    fn new(build: Build<'_>, layer: usize) -> Self {
+        match build.config.architecture {
+            Architecture::Falcon => Self::Falcon(FalconLayer::new(build)),
+            Architecture::Gemma2 | Architecture::Gemma3 => Self::Gemma(GemmaLayer::new(build)),
+            _ => Self::PreNorm(PreNormLayer::new(build, layer)),
+        }
+    }
+
+    fn output_projection(&self) -> &Linear {
+        match self {
+            Self::PreNorm(inner) => match &inner.self_attn {
+                SelfAttention::Separate(attention) => attention.output_projection(),
+                SelfAttention::Merged(attention) => attention.output_projection(),
+            },
+            Self::Falcon(inner) => inner.output_projection(),
+            Self::Gemma(inner) => inner.output_projection(),
+        }
+    }
+
+    fn forward(
+        &self,
+        residual: Residual,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Residual> {
+        match self {
+            Self::PreNorm(inner) => inner.forward(residual, layer, positions, attend),
+            Self::Falcon(inner) => {
+                let x = inner.forward(residual.summed(), layer, positions, attend)?;
+                Ok(Residual::new(x))
+            }
+            Self::Gemma(inner) => inner.forward(residual, layer, positions, attend),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match self {
+            Self::PreNorm(inner) => Self::PreNorm(PreNormLayer {
+                self_attn: inner.self_attn.merge_projections(),
+                mlp: inner.mlp.merge_projections(),
+                ..inner
+            }),
+            other => other,
+        }
+    }
+}
+
+/// Llama's layer: a norm before each of the two blocks.
+#[derive(Module, Debug)]
+struct PreNormLayer {
+    input_layernorm: RmsNorm,
+    self_attn: SelfAttention,
+    post_attention_layernorm: RmsNorm,
+    mlp: FeedForward,
+}
+
+impl PreNormLayer {
+    fn new(build: Build<'_>, layer: usize) -> Self {
+        let norm = || build.rms_norm(build.config.hidden_size);
+        Self {
+            input_layernorm: norm(),
+            self_attn: SelfAttention::new(build),
+            post_attention_layernorm: norm(),
+            mlp: FeedForward::new(build, layer),
+        }
+    }
+
+    fn forward(
+        &self,
+        residual: Residual,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Residual> {
+        let (residual, normal) = residual.normalised(&self.input_layernorm)?;
+        let residual = residual.with(self.self_attn.forward(normal, layer, positions, attend)?);
+        let (residual, normal) = residual.normalised(&self.post_attention_layernorm)?;
+        Ok(residual.with(self.mlp.forward(normal)?))
+    }
+}
+
+#[allow(clippy::large_enum_variant)] // As above.
+#[derive(Module, Debug)]
+enum SelfAttention {
+    Separate(Attention),
+    Merged(MergedAttention),
+}
+
+impl SelfAttention {
+    fn new(build: Build<'_>) -> Self {
+        match build.config.architecture {
+            Architecture::Phi3 => Self::Merged(MergedAttention::new(build)),
+            _ => Self::Separate(Attention::new(build)),
+        }
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        layer: usize,
+        positions: &dyn PositionEncoding,
+        attend: &mut dyn Attend,
+    ) -> Result<Tensor<3>> {
+        match self {
+            Self::Separate(attention) => attention.forward(x, layer, positions, attend),
+            Self::Merged(attention) => attention.forward(x, layer, positions, attend),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match self {
+            Self::Separate(attention) => Self::Merged(attention.into()),
+            merged => merged,
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+enum FeedForward {
+    Gated(GatedFeedForward),
+    Merged(MergedFeedForward),
+    Experts(Experts),
+}
+
+impl FeedForward {
+    fn new(build: Build<'_>, layer: usize) -> Self {
+        match &build.config.experts {
+            Some(experts) if !experts.dense_layers.contains(&layer) => {
+                Self::Experts(Experts::new(build, experts))
+            }
+            _ if build.config.architecture == Architecture::Phi3 => {
+                Self::Merged(MergedFeedForward::new(build))
+            }
+            _ => Self::Gated(GatedFeedForward::new(build, build.config.intermediate_size)),
+        }
+    }
+
+    /// `[batch, tokens, hidden_size]` -> the same
+    fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
+        match self {
+            Self::Gated(inner) => inner.forward(x),
+            Self::Merged(inner) => inner.forward(x),
+            Self::Experts(inner) => inner.forward(x),
+        }
+    }
+
+    fn merge_projections(self) -> Self {
+        match self {
+            Self::Gated(inner) => Self::Merged(inner.into()),
+            other => other,
+        }
+    }
+}

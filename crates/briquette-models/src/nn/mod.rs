@@ -1,0 +1,12 @@
+//! The layers that the architectures share.
+
+pub(crate) mod attend;
+pub(crate) mod blocks;
+pub(crate) mod build;
+pub(crate) mod decoder;
+pub(crate) mod experts;
+pub(crate) mod linear;
+pub(crate) mod merged;
+pub(crate) mod positions;
+pub(crate) mod residual;
+pub(crate) mod rms_norm;

@@ -1,0 +1,7 @@
+//! Text to tokens and back: tokenizers, chat templates and conversations.
+
+pub(crate) mod chat;
+pub(crate) mod conversation;
+pub(crate) mod instruction;
+pub(crate) mod template_limits;
+pub(crate) mod tokenizer;

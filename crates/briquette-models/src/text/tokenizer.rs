@@ -1,0 +1,154 @@
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+use std::{fmt::Display, fs, path::Path};
+
+use crate::{
+    Error, Result,
+    checkpoint::{
+        gguf::{self, Gguf},
+        source::Source,
+    },
+    json::check_regular,
+};
+
+/// Text that every working tokenizer makes tokens of.
+const PROBE: &str = "The number is 1234567.";
+
+/// The tokenizer of a model: text to token ids and back.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` in the folder `dir`, or the tokenizer in a GGUF file, or in the one in a folder without
+    /// `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the file is absent, not understood, or of a tokenizer without tokens, [`Error::Read`] if it is no
+    /// regular file; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
+    pub fn load(dir: impl AsRef<Path>) -> Result<Self> {
+        let path = dir.as_ref().join("tokenizer.json");
+        let source = match path.exists() {
+            true => Source::Folder(dir.as_ref().into()),
+            false => Source::of(dir.as_ref())?,
+        };
+        let failed = |path: &Path, error: &dyn Display| {
+            Error::Tokenizer(format!("{}: {error}", path.display()))
+        };
+        let (json, path) = match source {
+            Source::Folder(_) => {
+                if path.exists() {
+                    check_regular(&path)?;
+                }
+                (fs::read(&path).map_err(|error| failed(&path, &error))?, path)
+            }
+            Source::Gguf(path) => (gguf::tokenizer_json(&Gguf::open(&path)?)?, path),
+        };
+        // The library panics where the description of a decoder is cut.
+        serde_json::from_slice::<serde_json::Value>(&json)
+            .map_err(|error| failed(&path, &error))?;
+        let mut inner =
+            tokenizers::Tokenizer::from_bytes(&json).map_err(|error| failed(&path, &error))?;
+        // Some files carry the settings of their training run, which would cut or pad every text.
+        inner.with_truncation(None).map_err(tokenizer)?;
+        inner.with_padding(None);
+        let tokenizer = Self { inner };
+        if tokenizer.encode(PROBE, false)?.is_empty() {
+            let message = format!("{}: it makes no token of `{PROBE}`", path.display());
+            return Err(Error::Tokenizer(message));
+        }
+        Ok(tokenizer)
+    }
+
+    /// The token ids of `text`. With `special_tokens` the tokenizer adds what its file asks for, usually
+    /// the token that begins a text.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn encode(&self, text: &str, special_tokens: bool) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, special_tokens).map_err(tokenizer)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `ids`, special tokens left out. Bytes that are not UTF-8 become `U+FFFD`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.inner.decode(ids, true).map_err(tokenizer)
+    }
+
+    /// The id of a token, if it is in the vocabulary.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Tokens of the vocabulary, special ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// A decoder for tokens that arrive one at a time.
+    pub fn stream(&self) -> StreamDecoder<'_> {
+        StreamDecoder { tokenizer: self, ids: Vec::new(), shown: 0 }
+    }
+}
+
+/// Decodes tokens that arrive one at a time, and never shows half a character: a token may end in the
+/// middle of one, whose text then waits for the next token.
+#[derive(Clone, Debug)]
+pub struct StreamDecoder<'a> {
+    tokenizer: &'a Tokenizer,
+    /// The tokens shown last, then those that wait. The shown ones stay for context, since a tokenizer
+    /// may decode the first token of a text without its leading space.
+    ids: Vec<u32>,
+    /// Number of `ids` that are shown.
+    shown: usize,
+}
+
+impl StreamDecoder<'_> {
+    /// Adds a token, and returns the text that is complete by it, often empty.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn push(&mut self, id: u32) -> Result<String> {
+        self.ids.push(id);
+        let text = self.waiting()?;
+        if text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        self.ids.drain(..self.shown);
+        self.shown = self.ids.len();
+        Ok(text)
+    }
+
+    /// Ends the stream, and returns what still waits: an unfinished character as `U+FFFD`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn finish(self) -> Result<String> {
+        self.waiting()
+    }
+
+    fn waiting(&self) -> Result<String> {
+        let shown = self.tokenizer.decode(self.ids.get(..self.shown).unwrap_or_default())?;
+        let all = self.tokenizer.decode(&self.ids)?;
+        let text = all.strip_prefix(&shown).or_else(|| all.get(shown.len()..));
+        Ok(text.unwrap_or_default().to_owned())
+    }
+}
+
+fn tokenizer(error: tokenizers::Error) -> Error {
+    Error::Tokenizer(error.to_string())
+}
