@@ -29,7 +29,7 @@ pub use attention::{
     sparse_attention, window_moments, window_weights,
 };
 pub use cluster::{classify, extend, global_local, group, regroup, row_weights};
-pub use common::memory::{Rows, bytes_in_use};
+pub use common::memory::{RowLayout, bytes_in_use};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, merge, nearest};
 pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};

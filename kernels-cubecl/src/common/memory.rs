@@ -10,12 +10,12 @@ pub fn bytes_in_use(device: &Device) -> Option<u64> {
 
 /// How a device lays out the rows of a tensor, a row being its last dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rows {
+pub struct RowLayout {
     /// Bytes that longer rows are padded to a multiple of; `None` where rows are not padded.
     alignment: Option<usize>,
 }
 
-impl Rows {
+impl RowLayout {
     /// Of this device: looks at a small tensor. Rows are not padded where there is no CubeCL.
     pub fn of(device: &Device) -> Self {
         // No alignment divides rows of so many bytes.
@@ -50,14 +50,14 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
-    use super::Rows;
+    use super::RowLayout;
 
     #[test]
     fn rows_are_padded_as_cuda_pads_them() {
-        let rows = Rows { alignment: Some(512) };
+        let rows = RowLayout { alignment: Some(512) };
         let sizes = [(1, 4), (2, 4), (5, 4), (64, 2), (80, 2), (97, 4), (128, 4), (129, 4)];
         let bytes = sizes.map(|(numbers, size)| rows.bytes(numbers, size));
         assert_eq!(bytes, [4, 16, 32, 128, 256, 512, 512, 1024]);
-        assert_eq!(Rows::default().bytes(97, 4), 388);
+        assert_eq!(RowLayout::default().bytes(97, 4), 388);
     }
 }

@@ -6,9 +6,9 @@ use burn::tensor::{Int, Tensor};
 use crate::common::check::Check;
 
 /// What heads of a rectangle lack, one number a batch row and head, rows first.
-pub(crate) struct Missing(Vec<usize>);
+pub(crate) struct PaddingCounts(Vec<usize>);
 
-impl Missing {
+impl PaddingCounts {
     /// Of heads that hold so many of at most `width`.
     pub(crate) fn new(check: &Check, counts: &[usize], lists: usize, width: usize) -> Result<Self> {
         let fits = counts.len() == lists;

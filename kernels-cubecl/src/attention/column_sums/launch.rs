@@ -6,7 +6,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
-    mma::{Tiles, column_scores_mma},
+    mma::{ColumnSumsBlueprint, column_scores_mma},
     portable::column_scores_tiled,
 };
 use crate::common::tile::{
@@ -76,7 +76,7 @@ pub(super) fn launch(
             squared_out,
             local,
             scale,
-            Tiles {
+            ColumnSumsBlueprint {
                 head_dim,
                 planes: PLANES,
                 queries: QUERIES,

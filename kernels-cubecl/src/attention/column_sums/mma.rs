@@ -1,13 +1,13 @@
 use cubecl::prelude::*;
 
-use crate::{
-    attention::masked::INVISIBLE,
-    common::tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
+use crate::common::{
+    masked::MASKED,
+    tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
 };
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tiles {
+pub(crate) struct ColumnSumsBlueprint {
     pub(crate) head_dim: usize,
     /// Planes of a cube. A plane has 32 keys.
     pub(crate) planes: usize,
@@ -35,10 +35,17 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     squares: &mut Tensor<f32>,
     local_queries: usize,
     scale: f32,
-    #[comptime] tiles: Tiles,
+    #[comptime] blueprint: ColumnSumsBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Tiles { head_dim, planes, queries: block, by_position, local, squares: squared } = tiles;
+    let ColumnSumsBlueprint {
+        head_dim,
+        planes,
+        queries: block,
+        by_position,
+        local,
+        squares: squared,
+    } = blueprint;
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
     let rows = comptime!(planes * 32);
@@ -199,7 +206,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
                     let score = &mut scores[key / 2 * 2 + tile];
                     let mut two = score[key % 2];
                     let one = two.extract(side);
-                    two.insert(side, select(hidden, INVISIBLE, one));
+                    two.insert(side, select(hidden, MASKED, one));
                     score[key % 2] = two;
                 }
             }

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::attention::masked::INVISIBLE;
+use crate::common::masked::MASKED;
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -46,7 +46,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let mut highs = Shared::<[f32]>::new_slice(UNITS);
     let mut found = Shared::<[f32]>::new_slice(UNITS);
     let mut shares = Shared::<[f32]>::new_slice(UNITS);
-    let mut own = f32::new(INVISIBLE);
+    let mut own = f32::new(MASKED);
     let mut weight = f32::new(0.0);
     if unit < count {
         weight = parts[start + unit * step + head_dim * next];

@@ -16,7 +16,7 @@ use burn::{
 };
 
 use super::backend::AttentionBackend;
-use crate::attention::masked::INVISIBLE;
+use crate::common::masked::MASKED;
 
 /// Queries whose weights are there at a time, at the least: fewer would make too many launches.
 const FEWEST_ROWS: usize = 256;
@@ -149,7 +149,7 @@ fn gradient<B: Backend>(state: State<FloatTensor<B>>, grad: FloatTensor<B>) -> [
         let weights = B::float_exp(B::float_mask_fill(
             B::float_sub(scores, block(&sums)),
             hidden,
-            INVISIBLE.into(),
+            MASKED.into(),
         ));
         let slopes = B::float_matmul(grad_of_block.clone(), B::float_transpose(values));
         let slopes = B::float_sub(wide(apart(slopes)), block(&shares));

@@ -7,7 +7,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{ComptimeOptionArgs, CubeCount, CubeDim};
 
 use super::{
-    mma::{Tiles, attention_mma},
+    mma::{PrefillBlueprint, attention_mma},
     pattern::{Pattern, PatternLaunch},
     portable::attention_tiled,
 };
@@ -74,7 +74,14 @@ pub(crate) fn launch(
     let cubes =
         |rows: usize| CubeCount::Static(new.div_ceil(rows) as u32, heads as u32, batch as u32);
     if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
-        let tiles = Tiles { head_dim, planes: PLANES, tall: TALL, keys: KEYS, by_position, sparse };
+        let blueprint = PrefillBlueprint {
+            head_dim,
+            planes: PLANES,
+            tall: TALL,
+            keys: KEYS,
+            by_position,
+            sparse,
+        };
         let blocks = new.div_ceil(PLANES * TALL * 16);
         attention_mma::launch(
             &client,
@@ -89,7 +96,7 @@ pub(crate) fn launch(
             output.clone().into_tensor_arg(),
             log_sum_exp.clone().into_tensor_arg(),
             scale,
-            tiles,
+            blueprint,
             [query, int],
         );
     } else {

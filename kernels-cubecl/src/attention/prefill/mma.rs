@@ -1,9 +1,9 @@
 use cubecl::prelude::*;
 
 use super::pattern::Pattern;
-use crate::{
-    attention::masked::INVISIBLE,
-    common::tile::mma::{
+use crate::common::{
+    masked::MASKED,
+    tile::mma::{
         CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a,
         rows_of_b,
     },
@@ -11,7 +11,7 @@ use crate::{
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tiles {
+pub(crate) struct PrefillBlueprint {
     pub(crate) head_dim: usize,
     /// Planes of a cube.
     pub(crate) planes: usize,
@@ -39,10 +39,10 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     output: &mut Tensor<Pair<E>>,
     log_sum_exp: &mut Tensor<f32>,
     scale: f32,
-    #[comptime] tiles: Tiles,
+    #[comptime] blueprint: PrefillBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Tiles { head_dim, planes, tall, keys: block, by_position, sparse } = tiles;
+    let PrefillBlueprint { head_dim, planes, tall, keys: block, by_position, sparse } = blueprint;
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
     let own = comptime!(tall * 16);
@@ -102,7 +102,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             position = i32::cast_from(query_positions[place]);
         }
         row_positions[half] = position;
-        highest[half] = INVISIBLE;
+        highest[half] = MASKED;
         total[half] = 0.0;
         offset[half] = 0.0;
     }
@@ -231,7 +231,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                                     !pattern.sees(words, column, row_positions[half], position);
                             }
                         }
-                        pair.insert(side, select(hidden, INVISIBLE, own));
+                        pair.insert(side, select(hidden, MASKED, own));
                         score[half % 2] = pair;
                     }
                 }
@@ -262,7 +262,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                 let kept = ((highest[half] - most) * scale).exp();
                 highest[half] = most;
                 total[half] *= kept;
-                offset[half] = select(most > INVISIBLE, most * scale, 0.0);
+                offset[half] = select(most > MASKED, most * scale, 0.0);
                 #[unroll]
                 for tile in 0..wide {
                     let sum = &mut sums[half / 2 * wide + tile];
@@ -335,7 +335,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             if quad == 0 {
                 let place = lse_start + row * log_sum_exp.stride(2);
                 let log = highest[half] * scale + sum.ln();
-                log_sum_exp[place] = select(blank, -f32::new(INVISIBLE), log);
+                log_sum_exp[place] = select(blank, -f32::new(MASKED), log);
             }
         }
     }

@@ -6,8 +6,8 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
-    mma::{self, Cut, measure_planes, weigh_planes},
-    plan::Plan,
+    mma::{self, WindowBlueprint, measure_planes, weigh_planes},
+    plan::WindowPlan,
     portable::{self, Kind},
 };
 use crate::common::{
@@ -142,7 +142,7 @@ fn launch_planes(
         old,
         scale,
         measured,
-        Cut { head_dim, rows, by_position },
+        WindowBlueprint { head_dim, rows, by_position },
         types,
     );
 
@@ -165,7 +165,7 @@ fn launch_planes(
         old,
         scale,
         weighed,
-        Cut { head_dim, rows, by_position },
+        WindowBlueprint { head_dim, rows, by_position },
         kind,
         types,
     );
@@ -185,8 +185,8 @@ fn launch_portable(
     let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
     let lists = batch * kv_heads;
     let rows = heads / kv_heads * window;
-    let Plan { tile, blocks, parts, tiles, tiles_of_split, splits } =
-        Plan::new([batch, heads, window], kv_heads, entries);
+    let WindowPlan { tile, blocks, parts, tiles, tiles_of_split, splits } =
+        WindowPlan::new([batch, heads, window], kv_heads, entries);
     let client = queries.client.clone();
     let device = queries.device.clone();
     let empty = |shape: &[usize]| {

@@ -9,8 +9,11 @@
 
 use cubecl::prelude::*;
 
-use super::portable::{EPSILON, INVISIBLE, Kind, LOWEST};
-use crate::common::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition};
+use super::portable::{EPSILON, Kind};
+use crate::common::{
+    masked::{LOWEST, MASKED},
+    tile::mma::{CHUNK, Chunk, Pair, accumulators, definition},
+};
 
 /// Planes of a cube.
 pub(super) const PLANES: usize = 4;
@@ -21,7 +24,7 @@ const AT_ONCE: usize = 16;
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Cut {
+pub(super) struct WindowBlueprint {
     /// A multiple of 32.
     pub(super) head_dim: usize,
     /// Query rows of a cube, a multiple of 16.
@@ -89,10 +92,10 @@ fn measure_tile<E: Float>(
     entries: usize,
     blocks: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: WindowBlueprint,
     #[comptime] masked: bool,
 ) {
-    let head_dim = comptime!(cut.head_dim);
+    let head_dim = comptime!(blueprint.head_dim);
     let spans = comptime!(head_dim / 32);
     let units = comptime!(PLANES * 32);
     let unit = UNIT_POS as usize;
@@ -132,7 +135,7 @@ fn measure_tile<E: Float>(
                     let hidden = position < 0 || position > limit;
                     let score = &mut scores[eight];
                     let mut pair = score[half];
-                    let seen = select(hidden, INVISIBLE, pair.extract(side));
+                    let seen = select(hidden, MASKED, pair.extract(side));
                     pair.insert(side, select(exists, seen, LOWEST));
                     score[half] = pair;
                 }
@@ -173,10 +176,10 @@ pub(super) fn measure_planes<E: Float, I: Int>(
     old: usize,
     scale: f32,
     share: usize,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: WindowBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Cut { head_dim, rows, by_position } = cut;
+    let WindowBlueprint { head_dim, rows, by_position } = blueprint;
     let chunks = comptime!(head_dim / CHUNK);
     let units = comptime!(PLANES * 32);
     let halves = comptime!(rows / 8);
@@ -248,13 +251,13 @@ pub(super) fn measure_planes<E: Float, I: Int>(
         }
         if comptime!(!by_position) && base + KEYS <= old + 1 {
             measure_tile::<E>(
-                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale, cut,
-                false,
+                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale,
+                blueprint, false,
             );
         } else {
             measure_tile::<E>(
-                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale, cut,
-                true,
+                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale,
+                blueprint, true,
             );
         }
         tile += PLANES;
@@ -366,11 +369,11 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
     old: usize,
     scale: f32,
     share: usize,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: WindowBlueprint,
     #[comptime] kind: Kind,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Cut { head_dim, rows, by_position } = cut;
+    let WindowBlueprint { head_dim, rows, by_position } = blueprint;
     let (single, deviate, scatter) = comptime!(match kind {
         Kind::Weights => (true, false, false),
         Kind::Moments { deviations, entropies } => (false, deviations, entropies),
@@ -541,7 +544,7 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
                             let score = &mut scores[own / 2 * 2 + eight];
                             let mut pair = score[own % 2];
                             let one = pair.extract(side);
-                            pair.insert(side, select(hidden, INVISIBLE, one));
+                            pair.insert(side, select(hidden, MASKED, one));
                             score[own % 2] = pair;
                         }
                     }

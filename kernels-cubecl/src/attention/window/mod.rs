@@ -7,7 +7,7 @@ mod portable;
 use briquette_ops::{MomentsInput, MomentsOutput, Result, Visibility, WindowInput, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::WindowBackend, plan::Plan};
+use self::{backend::WindowBackend, plan::WindowPlan};
 use crate::common::{
     check::Check,
     tile::product::{SIDE, UNITS, shared_bytes},
@@ -92,8 +92,8 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     check.countable("queries", &window.queries.dims())?;
     check.countable("keys", &window.keys.dims())?;
     check.countable("sums", &[batch, heads, entries])?;
-    let Plan { tile, blocks, parts, tiles, splits, .. } =
-        Plan::new([batch, heads, queries], kv_heads, entries);
+    let WindowPlan { tile, blocks, parts, tiles, splits, .. } =
+        WindowPlan::new([batch, heads, queries], kv_heads, entries);
     let lists = batch * kv_heads;
     check.countable("splits", &[splits, batch, heads, queries])?;
     // The second pass has more of it: of each row two numbers and sixteen weights besides what it sees.

@@ -4,7 +4,7 @@ use crate::common::tile::product::{SIDE, sides};
 const CUBES: usize = 1024;
 
 /// How the work is shared out.
-pub(super) struct Plan {
+pub(super) struct WindowPlan {
     /// Query rows and entries of a unit of a tile.
     pub(super) tile: [usize; 2],
     /// Tiles of the rows of a kv head, the parts of a head being one, and those parts.
@@ -15,7 +15,7 @@ pub(super) struct Plan {
     pub(super) splits: usize,
 }
 
-impl Plan {
+impl WindowPlan {
     pub(super) fn new(
         [batch, heads, queries]: [usize; 3],
         kv_heads: usize,

@@ -3,14 +3,12 @@
 
 use cubecl::prelude::*;
 
-use crate::common::tile::product::{Rows, SIDE, UNITS, product};
+use crate::common::{
+    masked::{LOWEST, MASKED},
+    tile::product::{Rows, SIDE, UNITS, product},
+};
 
-/// The score of an entry that a query does not see: its weight underflows to an exact zero, and a query that sees nothing
-/// weights all entries alike.
-pub(super) const INVISIBLE: f32 = -1e30;
-/// Below every score.
-pub(super) const LOWEST: f32 = -3e38;
-/// What keeps the logarithm of a weight of zero finite.
+/// Summand that keeps the logarithm of a weight of zero finite.
 pub(super) const EPSILON: f32 = 1e-10;
 
 /// How the query rows of a kv head are shared out among tiles of `rows` rows: a tile holds whole heads or, where a head
@@ -42,18 +40,18 @@ impl Layout {
     }
 
     /// Which query a row of a tile is.
-    fn row(&self, place: usize, block: usize, part: usize) -> Row {
+    fn row(&self, place: usize, block: usize, part: usize) -> QueryRow {
         let of_tile = self.of_tile();
         let head = block * self.heads + place / of_tile;
         let query = part * self.rows + place % of_tile;
         let exists = place < self.heads * of_tile && head < self.group && query < self.queries;
-        Row { head, query, exists }
+        QueryRow { head, query, exists }
     }
 }
 
 /// Which query a row of a tile is.
 #[derive(CubeType, Clone, Copy)]
-struct Row {
+struct QueryRow {
     /// The query head, of those of the kv head.
     head: usize,
     query: usize,
@@ -63,7 +61,7 @@ struct Row {
 
 /// The scores of a tile, and who sees what.
 #[derive(CubeType)]
-struct Tile {
+struct ScoreTile {
     left: Rows,
     right: Rows,
     /// The last position each row sees.
@@ -73,9 +71,9 @@ struct Tile {
 }
 
 #[cube]
-impl Tile {
+impl ScoreTile {
     fn new(#[comptime] m: usize, #[comptime] n: usize) -> Self {
-        Tile {
+        ScoreTile {
             left: Rows::new(m),
             right: Rows::new(n),
             limits: Shared::<[i32]>::new_slice(comptime!(m * SIDE)),
@@ -167,7 +165,7 @@ impl Tile {
             for i in 0..m {
                 scores[i * n + j] *= scale;
                 if position < 0 || position > self.limits[down + i * SIDE] {
-                    scores[i * n + j] = f32::new(INVISIBLE);
+                    scores[i * n + j] = f32::new(MASKED);
                 }
             }
         }
@@ -203,7 +201,7 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     let list = CUBE_POS_Z as usize;
     let (kv_heads, entries) = (keys.shape(1), keys.shape(2));
 
-    let mut tile = Tile::new(m, n);
+    let mut tile = ScoreTile::new(m, n);
     let mut scores = Array::<f32>::new(comptime!(m * n));
     let mut high = Array::<f32>::new(m);
     let mut sum = Array::<f32>::new(m);
@@ -378,7 +376,7 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     let first_head = kv_head * layout.group;
     let of_tile = layout.of_tile();
 
-    let mut tile = Tile::new(m, n);
+    let mut tile = ScoreTile::new(m, n);
     let mut scores = Array::<f32>::new(comptime!(m * n));
     let mut high_of = Shared::<[f32]>::new_slice(comptime!(m * SIDE));
     let mut factor_of = Shared::<[f32]>::new_slice(comptime!(m * SIDE));

@@ -34,7 +34,7 @@ pub(crate) fn slices() -> Slices {
 /// Rows of one head of a `[batch, heads, rows, head_dim]` tensor.
 #[derive(CubeType, Clone, Copy)]
 #[expand(derive(Clone, Copy))]
-pub(crate) struct Rows {
+pub(crate) struct StridedRows {
     /// Where the first row begins.
     pub(crate) start: usize,
     /// From one row to the next.
@@ -46,8 +46,8 @@ pub(crate) struct Rows {
 }
 
 #[cube]
-pub(crate) fn rows_of<E: Float>(x: &Tensor<E>, batch: usize, head: usize) -> Rows {
-    Rows {
+pub(crate) fn rows_of<E: Float>(x: &Tensor<E>, batch: usize, head: usize) -> StridedRows {
+    StridedRows {
         start: batch * x.stride(0) + head * x.stride(1),
         row: x.stride(2),
         channel: x.stride(3),
@@ -59,10 +59,10 @@ pub(crate) fn rows_of<E: Float>(x: &Tensor<E>, batch: usize, head: usize) -> Row
 #[cube]
 pub(crate) fn products<L: Float, R: Float>(
     left: &Tensor<L>,
-    left_rows: Rows,
+    left_rows: StridedRows,
     left_first: usize,
     right: &Tensor<R>,
-    right_rows: Rows,
+    right_rows: StridedRows,
     right_first: usize,
     slices: &mut Slices,
     #[comptime] head_dim: usize,

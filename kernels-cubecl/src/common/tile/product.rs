@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 pub(crate) const SIDE: usize = 16;
 /// Units of a cube.
 pub(crate) const UNITS: usize = SIDE * SIDE;
-/// Four channels, which are loaded and kept together.
+/// Four numbers that are loaded and kept together.
 pub(crate) type Quad = Vector<f32, Const<4>>;
 /// Quads of a row that are multiplied between two loads.
 const DEPTH: usize = 4;

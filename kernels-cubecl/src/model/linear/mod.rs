@@ -1,8 +1,8 @@
 mod backend;
-mod blueprint;
 mod launch;
 mod merge;
 mod operands;
+mod plan;
 mod planes;
 mod step;
 mod tiles;
@@ -11,8 +11,8 @@ mod units;
 use briquette_ops::{LinearInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-pub use self::blueprint::MOST_LINEAR_ROWS;
-use self::{backend::LinearBackend, blueprint::Blueprint, operands::Added, step::STEP};
+pub use self::plan::MOST_LINEAR_ROWS;
+use self::{backend::LinearBackend, operands::Added, plan::LinearPlan, step::STEP};
 use crate::common::{check::Check, tile::support::multiplies};
 
 /// The product of rows with a matrix of weights, `[rows, outputs]`, of the type of `x`: the linear layers of a model. Sums are
@@ -58,7 +58,7 @@ pub(crate) fn is_worthwhile(input: &LinearInput) -> bool {
 /// Whether tensor cores take the product, if rows of weights lie as they need them.
 fn on_tensor_cores(check: &Check, input: &LinearInput) -> bool {
     let [inputs, outputs] = input.weight.dims();
-    blueprint::divides(inputs, outputs) && multiplies(check.client(), input.x.dtype(), STEP)
+    plan::divides(inputs, outputs) && multiplies(check.client(), input.x.dtype(), STEP)
 }
 
 fn check(input: &LinearInput) -> Result<()> {
@@ -78,12 +78,12 @@ fn check(input: &LinearInput) -> Result<()> {
     check.countable("x", &[rows, inputs])?;
     check.countable("the product", &[rows, outputs])?;
     if rows > MOST_LINEAR_ROWS && on_tensor_cores(&check, input) {
-        check.cubes([blueprint::most_tiles(rows, outputs), 1, 1])?;
+        check.cubes([plan::most_tiles(rows, outputs), 1, 1])?;
         return check.tensors(4);
     }
     check.at_most("rows", rows, MOST_LINEAR_ROWS)?;
     // More than either way to launch takes.
-    let largest = Blueprint::largest(check.client(), inputs, outputs);
+    let largest = LinearPlan::largest(check.client(), inputs, outputs);
     check.countable("the parts of sums", &[largest.parts(), rows, largest.tile])?;
     check.cubes([largest.cubes, rows, 1])?;
     check.cubes([outputs.div_ceil(merge::UNITS), rows, 1])?;

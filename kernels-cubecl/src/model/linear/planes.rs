@@ -1,7 +1,10 @@
 use cubecl::prelude::*;
 
 use super::step::STEP;
-use crate::common::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition};
+use crate::common::tile::{
+    mma::{CHUNK, Chunk, Pair, accumulators, definition},
+    product::Quad,
+};
 
 /// Outputs of a plane: 16 bytes of weights for each group of four lanes.
 const WIDE: usize = 64;
@@ -10,12 +13,9 @@ const LOADS: usize = 4;
 /// Accumulators of a group of tokens: 16 outputs each.
 const TALL: usize = WIDE / 16;
 
-/// Four sums.
-type Quad = Vector<f32, Const<4>>;
-
 /// How the planes of a cube share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Planes {
+pub(super) struct LinearPlanesBlueprint {
     /// Planes side by side along the outputs.
     pub(super) across: usize,
     /// Planes that take turns along the contraction.
@@ -24,7 +24,7 @@ pub(super) struct Planes {
     pub(super) groups: usize,
 }
 
-impl Planes {
+impl LinearPlanesBlueprint {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.across * self.along
@@ -104,10 +104,10 @@ pub(super) fn linear_planes<E: Float>(
     weight: &Tensor<Chunk<E>>,
     parts: &mut Tensor<Quad>,
     share: usize,
-    #[comptime] planes: Planes,
+    #[comptime] planes: LinearPlanesBlueprint,
     #[define(E)] _type: ElemType,
 ) {
-    let Planes { across, along, groups } = planes;
+    let LinearPlanesBlueprint { across, along, groups } = planes;
     let tile = comptime!(across * WIDE);
     // Pairs of sums of a lane.
     let pairs = comptime!(2 * TALL * groups);

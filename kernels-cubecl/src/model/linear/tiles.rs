@@ -9,7 +9,7 @@ pub(super) const BESIDE: usize = 16;
 
 /// How the planes of a cube share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tiles {
+pub(super) struct LinearTilesBlueprint {
     /// Planes along the rows of `x`.
     pub(super) down: usize,
     /// Planes along the outputs.
@@ -22,7 +22,7 @@ pub(super) struct Tiles {
     pub(super) step: usize,
 }
 
-impl Tiles {
+impl LinearTilesBlueprint {
     /// Units of a cube.
     pub(super) fn units(&self) -> usize {
         self.down * self.across * 32
@@ -49,9 +49,9 @@ fn multiply_stage<E: Float>(
     weight_row: usize,
     column: usize,
     sums: &mut Sequence<Array<Pair<f32>>>,
-    #[comptime] tiles: Tiles,
+    #[comptime] tiles: LinearTilesBlueprint,
 ) {
-    let Tiles { across, tall, wide, step, .. } = tiles;
+    let LinearTilesBlueprint { across, tall, wide, step, .. } = tiles;
     #[unroll]
     for depth in 0..comptime!(step / 16) {
         let mut a = Sequence::<Array<Pair<E>>>::new();
@@ -86,11 +86,11 @@ pub(super) fn linear_tiles<E: Float>(
     output: &mut Tensor<Pair<E>>,
     parts: &mut Tensor<Pair<f32>>,
     share: usize,
-    #[comptime] tiles: Tiles,
+    #[comptime] tiles: LinearTilesBlueprint,
     #[comptime] biased: bool,
     #[define(E)] _type: ElemType,
 ) {
-    let Tiles { down, across, tall, wide, step } = tiles;
+    let LinearTilesBlueprint { down, across, tall, wide, step } = tiles;
     let units = comptime!(down * across * 32);
     let (tile_rows, tile_outputs) = comptime!((down * tall * 16, across * wide * 16));
     let (x_pitch, weight_pitch) = comptime!((pitch(step), pitch(across * wide * 16)));

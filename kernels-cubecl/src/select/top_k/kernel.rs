@@ -30,7 +30,7 @@ fn order(bits: u32) -> u32 {
 
 /// What the kernels are told of a row of scores.
 #[derive(CubeType, Clone, Copy)]
-struct Row {
+struct ScoreRow {
     /// Where its scores begin.
     start: usize,
     /// The first column it holds.
@@ -43,10 +43,10 @@ struct Row {
 }
 
 #[cube]
-fn read_row<I: Int>(scores: &Tensor<f32>, rows: &Tensor<I>, row: usize) -> Row {
+fn read_row<I: Int>(scores: &Tensor<f32>, rows: &Tensor<I>, row: usize) -> ScoreRow {
     let heads = scores.shape(1);
     let of_row = row * rows.stride(0);
-    Row {
+    ScoreRow {
         start: row / heads * scores.stride(0) + row % heads * scores.stride(1),
         first: usize::cast_from(rows[of_row]),
         low: usize::cast_from(rows[of_row + rows.stride(1)]),
@@ -100,7 +100,7 @@ fn digit(pass: usize) -> (u32, u32) {
 #[cube]
 fn count_digits(
     scores: &Tensor<f32>,
-    row: &Row,
+    row: &ScoreRow,
     from: usize,
     to: usize,
     last: u32,
@@ -179,7 +179,7 @@ fn find_digit(
 #[cube]
 fn write_columns<I: Int>(
     scores: &Tensor<f32>,
-    row: &Row,
+    row: &ScoreRow,
     from: usize,
     to: usize,
     last: u32,
@@ -279,7 +279,7 @@ fn write_columns<I: Int>(
 
 /// Columns of a row that are kept.
 #[cube]
-fn kept_columns(row: &Row, columns: usize) -> usize {
+fn kept_columns(row: &ScoreRow, columns: usize) -> usize {
     row.low - row.first + (columns - row.high) + row.wanted as usize
 }
 

@@ -2,18 +2,21 @@ use cubecl::prelude::*;
 
 use crate::{
     attention::decode::split::{
-        LOWEST, fill_weights,
+        fill_weights,
         mma::{
             HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
             plane_weights, write_planes,
         },
     },
-    common::tile::mma::{CHUNK, Chunk, Pair},
+    common::{
+        masked::MASKED,
+        tile::mma::{CHUNK, Chunk, Pair},
+    },
 };
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cut {
+pub(crate) struct ClusteredBlueprint {
     /// Planes of a cube.
     pub(crate) planes: usize,
     /// 64 or 128.
@@ -77,10 +80,10 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     tail: usize,
     share: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: ClusteredBlueprint,
     #[define(E, T, I)] _types: [ElemType; 3],
 ) {
-    let Cut { planes, head_dim, encoded, whole, wanted } = cut;
+    let ClusteredBlueprint { planes, head_dim, encoded, whole, wanted } = blueprint;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
 
@@ -261,7 +264,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
                         weights[place] = one;
                     }
                 }
-                two.insert(side, select(hidden, LOWEST, one));
+                two.insert(side, select(hidden, MASKED, one));
             }
             scores[eight] = two;
         }

@@ -8,10 +8,13 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use self::backend::SharedAttentionBackend;
+use self::backend::ClusteredAttentionBackend;
 use crate::{
     attention::{
-        decode::split::{self, Heads},
+        decode::split::{
+            self, Heads,
+            operands::{Clusters, Rotary, TailTensors},
+        },
         rotary::check_tables,
     },
     common::check::Check,
@@ -49,34 +52,33 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
     let (wanted, kv) = (input.weights, kv.clone());
     let dtype = kv.directions.dtype();
     let ints = kv.fillers.dtype();
-    let encoded = kv.rotary.is_some();
-    // What is not looked at: other tensors stand in.
-    let (cosines, sines, positions) = match kv.rotary {
-        None => {
-            let directions = kv.directions.clone().into_dispatch();
-            (directions.clone(), directions, kv.fillers.clone().into_dispatch())
-        }
-        Some(RotaryTables { cosines, sines, positions }) => {
-            let sines = sines.cast(cosines.dtype());
-            (cosines.into_dispatch(), sines.into_dispatch(), positions.cast(ints).into_dispatch())
-        }
+    let rotary = match kv.rotary {
+        None => Rotary::Nothing,
+        Some(RotaryTables { cosines, sines, positions }) => Rotary::Tables {
+            sines: sines.cast(cosines.dtype()).into_dispatch(),
+            cosines: cosines.into_dispatch(),
+            positions: positions.cast(ints).into_dispatch(),
+        },
+    };
+    let clusters = Clusters {
+        directions: kv.directions.into_dispatch(),
+        values: kv.values.cast(dtype).into_dispatch(),
+        members: kv.members.cast(ints).into_dispatch(),
+        entry: kv.entry.cast(ints).into_dispatch(),
+        norms: kv.norms.cast(DType::F32).into_dispatch(),
+        offsets: kv.offsets.cast(ints).into_dispatch(),
+    };
+    let tail = TailTensors {
+        keys: kv.tail.keys.cast(dtype).into_dispatch(),
+        values: kv.tail.values.cast(dtype).into_dispatch(),
+        entries: kv.tail.entries,
     };
     let (output, weights) = Dispatch::shared_attention(
         input.queries.clone().into_dispatch(),
-        kv.directions.into_dispatch(),
-        kv.values.cast(dtype).into_dispatch(),
-        kv.members.cast(ints).into_dispatch(),
-        kv.entry.cast(ints).into_dispatch(),
-        kv.norms.cast(DType::F32).into_dispatch(),
+        clusters,
         kv.fillers.into_dispatch(),
-        kv.offsets.cast(ints).into_dispatch(),
-        positions,
-        cosines,
-        sines,
-        kv.tail.keys.cast(dtype).into_dispatch(),
-        kv.tail.values.cast(dtype).into_dispatch(),
-        encoded,
-        kv.tail.entries,
+        rotary,
+        tail,
         input.scale as f32,
         wanted,
     );

@@ -6,9 +6,9 @@ use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTen
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
-    mma::{self, decode_planes},
-    operands::{Found, Seen},
-    portable::{self, decode_part},
+    mma::{self, DecodeMmaBlueprint, decode_planes},
+    operands::{DecodeTensors, KvMask},
+    portable::{self, DecodeBlueprint, decode_part},
 };
 use crate::{
     attention::decode::merge::{self, decode_merge},
@@ -38,11 +38,11 @@ pub(super) fn rows(queries: usize, most: usize) -> usize {
 /// Takes queries, keys and values.
 pub(super) fn launch(
     [queries, keys, values]: [CubeTensor; 3],
-    seen: Seen<CubeBackend>,
+    mask: KvMask<CubeBackend>,
     entries: usize,
     scale: f32,
     wanted: bool,
-) -> Found<CubeBackend> {
+) -> DecodeTensors<CubeBackend> {
     let client = queries.client.clone();
     let empty =
         |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
@@ -51,10 +51,12 @@ pub(super) fn launch(
     let key_shape = keys.shape();
     let kv_heads = key_shape[1];
 
-    let (list, width, positions) = match seen {
-        Seen::Causal => (None, 0, None),
-        Seen::Positions { queries, entries } => (None, 0, Some([queries, entries])),
-        Seen::List { keys, values, offsets, width } => (Some([keys, values, offsets]), width, None),
+    let (list, width, positions) = match mask {
+        KvMask::Causal => (None, 0, None),
+        KvMask::Positions { queries, entries } => (None, 0, Some([queries, entries])),
+        KvMask::List { keys, values, offsets, width } => {
+            (Some([keys, values, offsets]), width, None)
+        }
     };
     let f32 = |shape| empty(shape, DType::F32);
     let weights = wanted.then(|| f32(weight_shape(&shape, width + entries)));
@@ -120,7 +122,7 @@ pub(super) fn launch(
             entries,
             share * mma::PLANES,
             scale,
-            mma::Cut { head_dim, tall: rows > 8, listed, by_position, weights: wanted },
+            DecodeMmaBlueprint { head_dim, tall: rows > 8, listed, by_position, weights: wanted },
             [key, int],
         );
     } else {
@@ -144,7 +146,7 @@ pub(super) fn launch(
             entries,
             share,
             scale,
-            portable::Cut { head_dim, width: load, rows, listed, by_position, weights: wanted },
+            DecodeBlueprint { head_dim, width: load, rows, listed, by_position, weights: wanted },
             [query, key, int],
         );
     }
@@ -168,8 +170,8 @@ pub(super) fn launch(
         [query, int],
     );
     match weights {
-        Some(weights) => Found::Weights { output, weights },
-        None => Found::Plain { output },
+        Some(weights) => DecodeTensors::Weights { output, weights },
+        None => DecodeTensors::Plain { output },
     }
 }
 

@@ -9,7 +9,7 @@ use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::{
     backend::DecodeAttentionBackend,
-    operands::{Found, Seen},
+    operands::{DecodeTensors, KvMask},
 };
 use crate::{attention::decode::merge, common::check::Check};
 
@@ -43,8 +43,8 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
     check_buffers(&check, &input.queries, &keys, &values, entries)?;
     let fits = (1..=entries).contains(&new);
     check.value("the number of queries", new, fits, format!("1 to {entries}, the entries"))?;
-    let seen = match visibility {
-        Visibility::Causal => Seen::Causal,
+    let mask = match visibility {
+        Visibility::Causal => KvMask::Causal,
         Visibility::Positions { queries, entries: of_entries } => {
             let [_, kv_heads, ..] = keys.dims();
             check.shape("the queries' positions", queries.dims(), [batch, 1, new])?;
@@ -54,14 +54,14 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             let expected = format!("at least {entries}, the entries");
             check.value("the positions of entries", columns, fits, expected)?;
             check.same_type("the entries' positions", of_entries.dtype(), queries.dtype())?;
-            Seen::Positions {
+            KvMask::Positions {
                 queries: queries.into_dispatch(),
                 entries: of_entries.into_dispatch(),
             }
         }
     };
     check_cubes(&check, &input.queries, &keys, entries)?;
-    Ok(call(input, seen, keys, values, entries))
+    Ok(call(input, mask, keys, values, entries))
 }
 
 /// The same over heads that hold different numbers of entries, one after another without padding, of one query a head:
@@ -88,18 +88,18 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
     check_cubes(&check, &input.queries, &tail.keys, total)?;
-    let seen = Seen::List {
+    let mask = KvMask::List {
         keys: keys.into_dispatch(),
         values: values.into_dispatch(),
         offsets: offsets.into_dispatch(),
         width,
     };
-    Ok(call(input, seen, tail.keys, tail.values, tail.entries))
+    Ok(call(input, mask, tail.keys, tail.values, tail.entries))
 }
 
 fn call(
     input: &DecodeInput,
-    seen: Seen<Dispatch>,
+    mask: KvMask<Dispatch>,
     keys: Tensor<4>,
     values: Tensor<4>,
     entries: usize,
@@ -108,9 +108,9 @@ fn call(
     let scale = input.scale as f32;
     let wanted = input.weights;
     let (output, weights) =
-        match Dispatch::decode_attention(queries, keys, values, seen, entries, scale, wanted) {
-            Found::Plain { output } => (output, None),
-            Found::Weights { output, weights } => (output, Some(weights)),
+        match Dispatch::decode_attention(queries, keys, values, mask, entries, scale, wanted) {
+            DecodeTensors::Plain { output } => (output, None),
+            DecodeTensors::Weights { output, weights } => (output, Some(weights)),
         };
     DecodeOutput {
         output: Tensor::from_dispatch(output),

@@ -8,7 +8,7 @@ use burn::backend::{
 /// What a query sees.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Seen<B: Backend> {
+pub(super) enum KvMask<B: Backend> {
     /// The entries up to its own.
     Causal,
     /// Those of its own position and before.
@@ -20,7 +20,7 @@ pub(super) enum Seen<B: Backend> {
 /// What is returned.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Found<B: Backend> {
+pub(super) enum DecodeTensors<B: Backend> {
     Plain { output: FloatTensor<B> },
     Weights { output: FloatTensor<B>, weights: FloatTensor<B> },
 }

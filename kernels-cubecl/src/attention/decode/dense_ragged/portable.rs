@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::attention::masked::INVISIBLE;
+use crate::common::masked::MASKED;
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -17,7 +17,7 @@ const AHEAD: usize = 4;
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cut {
+pub(crate) struct DecodeBlueprint {
     pub(crate) head_dim: usize,
     /// Numbers of one load: they divide head_dim.
     pub(crate) width: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Cut {
     pub(crate) weights: bool,
 }
 
-impl Cut {
+impl DecodeBlueprint {
     /// Units that read one row together.
     pub(crate) const fn lanes(&self) -> usize {
         self.head_dim / self.width
@@ -65,10 +65,10 @@ fn load<K: Float, N: Size>(
     in_list: bool,
     entry: usize,
     lane: usize,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: DecodeBlueprint,
 ) -> Vector<K, N> {
-    let width = comptime!(cut.width);
-    if comptime!(cut.listed) {
+    let width = comptime!(blueprint.width);
+    if comptime!(blueprint.listed) {
         if in_list {
             list[(list_start + entry) * list.stride(0) / width + lane]
         } else {
@@ -96,13 +96,13 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     entries: usize,
     share: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: DecodeBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
-    let Cut { head_dim, width, rows, listed, by_position, weights: wanted } = cut;
-    let lanes = comptime!(cut.lanes());
-    let stripes = comptime!(cut.stripes());
-    let tile = comptime!(cut.tile());
+    let DecodeBlueprint { head_dim, width, rows, listed, by_position, weights: wanted } = blueprint;
+    let lanes = comptime!(blueprint.lanes());
+    let stripes = comptime!(blueprint.stripes());
+    let tile = comptime!(blueprint.tile());
     let pitch = comptime!(tile + 1);
     let passes = comptime!(tile.div_ceil(stripes));
     let each = comptime!(UNITS / rows);
@@ -166,7 +166,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
             query[row * width + channel] = f32::cast_from(queries[place + step]) * scale;
             sums[row * width + channel] = 0.0;
         }
-        highest[row] = INVISIBLE;
+        highest[row] = MASKED;
         total[row] = 0.0;
     }
 
@@ -187,7 +187,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let entry = base + first + place;
                     let entry = entry.min(end - 1);
                     let loaded = load::<K, N>(
-                        list_keys, keys, list_start, key_start, in_list, entry, lane, cut,
+                        list_keys, keys, list_start, key_start, in_list, entry, lane, blueprint,
                     );
                     let key = Vector::<f32, N>::cast_from(loaded);
                     #[unroll]
@@ -224,9 +224,9 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         let place = batch * query_positions.stride(0)
                             + own.min(group * new - 1) % new * query_positions.stride(2);
                         let hidden = position < I::new(0) || position > query_positions[place];
-                        score = select(hidden, INVISIBLE, score);
+                        score = select(hidden, MASKED, score);
                     } else if comptime!(!listed) {
-                        score = select(entry + new > entries + own % new, INVISIBLE, score);
+                        score = select(entry + new > entries + own % new, MASKED, score);
                     }
                     scores[(first + place) * rows + row] = score;
                     if comptime!(wanted) && own < group * new {
@@ -248,7 +248,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         // The highest score of each row, and weights relative to it.
         let row = unit / each;
         if row < rows {
-            let mut high = f32::new(INVISIBLE);
+            let mut high = f32::new(MASKED);
             let mut place = unit % each;
             while place < count {
                 high = high.max(scores[place * rows + row]);
@@ -260,7 +260,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         let few = comptime!(each.div_ceil(DEPTH));
         if unit < comptime!(rows * DEPTH) {
             let row = unit / DEPTH;
-            let mut high = f32::new(INVISIBLE);
+            let mut high = f32::new(MASKED);
             #[unroll]
             for other in 0..few {
                 let place = unit % DEPTH + other * DEPTH;
@@ -290,7 +290,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                 high = select(index % rows == row, highest[row], high);
             }
             let score = scores[index];
-            scores[index] = select(score > INVISIBLE, (score - high).exp(), 0.0);
+            scores[index] = select(score > MASKED, (score - high).exp(), 0.0);
             index += UNITS;
         }
         #[unroll]
@@ -319,7 +319,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         in_list,
                         entry,
                         lane,
-                        cut,
+                        blueprint,
                     );
                     let value = Vector::<f32, N>::cast_from(loaded);
                     if own < count {

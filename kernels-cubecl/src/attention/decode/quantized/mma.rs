@@ -2,13 +2,16 @@ use cubecl::prelude::*;
 
 use crate::{
     attention::decode::split::{
-        LOWEST, fill_weights,
+        fill_weights,
         mma::{
             HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
             plane_weights, write_planes,
         },
     },
-    common::tile::mma::{CHUNK, Chunk, Pair, definition, zeros},
+    common::{
+        masked::MASKED,
+        tile::mma::{CHUNK, Chunk, Pair, definition, zeros},
+    },
 };
 
 /// Tokens of a page, and channels that share a scale in a value.
@@ -16,7 +19,7 @@ pub(super) const GROUP: usize = 32;
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Cut {
+pub(super) struct QuantizedMmaBlueprint {
     /// Planes of a cube.
     pub(super) planes: usize,
     /// 64 or 128.
@@ -31,7 +34,7 @@ pub(super) struct Cut {
     pub(super) wanted: bool,
 }
 
-impl Cut {
+impl QuantizedMmaBlueprint {
     /// The bits of two numbers so large that the last bits of each count by one, and that number.
     fn large(&self) -> (u32, f32) {
         if self.brain { (0x4300_4300, 128.0) } else { (0x6400_6400, 1024.0) }
@@ -57,9 +60,14 @@ fn halves(left: u32, right: u32, #[comptime] upper: bool) -> u32 {
 /// The numbers that the lowest bits of both halves of a word stand for. A level becomes the last bits of a number of
 /// which the rest is taken off: exact, and quicker than a conversion.
 #[cube]
-fn numbers<E: Float>(levels: u32, step: Pair<E>, least: Pair<E>, #[comptime] cut: Cut) -> Pair<E> {
-    let (large, offset) = comptime!(cut.large());
-    let levels = Pair::<E>::reinterpret((levels & comptime!(cut.mask())) | large);
+fn numbers<E: Float>(
+    levels: u32,
+    step: Pair<E>,
+    least: Pair<E>,
+    #[comptime] blueprint: QuantizedMmaBlueprint,
+) -> Pair<E> {
+    let (large, offset) = comptime!(blueprint.large());
+    let levels = Pair::<E>::reinterpret((levels & comptime!(blueprint.mask())) | large);
     fma(levels - Pair::<E>::new(E::new(offset)), step, least)
 }
 
@@ -91,10 +99,10 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     tail: usize,
     share: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: QuantizedMmaBlueprint,
     #[define(E, I, W)] _types: [ElemType; 3],
 ) {
-    let Cut { planes, head_dim, bits, whole, wanted, .. } = cut;
+    let QuantizedMmaBlueprint { planes, head_dim, bits, whole, wanted, .. } = blueprint;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
     let value_groups = comptime!(head_dim / GROUP);
@@ -197,7 +205,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                         );
                         let step = pair::<E>(step.extract(channel), step.extract(channel + 1));
                         let least = pair::<E>(least.extract(channel), least.extract(channel + 1));
-                        b[register] = numbers::<E>(levels, step, least, cut);
+                        b[register] = numbers::<E>(levels, step, least, blueprint);
                     }
                     #[unroll]
                     for half in 0..2usize {
@@ -252,7 +260,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                         let levels = levels >> comptime!((bit % 16) as u32);
                         let step = pair::<E>(steps[one], steps[one + 1]);
                         let least = pair::<E>(leasts[one], leasts[one + 1]);
-                        a[register] = numbers::<E>(levels, step, least, cut);
+                        a[register] = numbers::<E>(levels, step, least, blueprint);
                     }
                     definition::<E>().execute_inplace(&a, &weight, &mut sums.values[place]);
                 }
@@ -298,7 +306,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                 #[unroll]
                 for side in 0..2usize {
                     let one = two.extract(side);
-                    two.insert(side, select(row + side >= own_tail, LOWEST, one));
+                    two.insert(side, select(row + side >= own_tail, MASKED, one));
                 }
                 scores[eight] = two;
             }

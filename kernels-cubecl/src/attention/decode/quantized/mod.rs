@@ -1,14 +1,19 @@
 mod backend;
 mod launch;
 mod mma;
+mod operands;
 mod portable;
 
 use briquette_ops::{DecodeInput, DecodeOutput, QuantizedKv, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::QuantizedAttentionBackend, launch::MOST_SCORES};
+use self::{
+    backend::QuantizedAttentionBackend,
+    launch::MOST_SCORES,
+    operands::{PackedTensors, Pages},
+};
 use crate::{
-    attention::decode::split::{self, Heads},
+    attention::decode::split::{self, Heads, operands::TailTensors},
     common::check::Check,
 };
 
@@ -44,24 +49,34 @@ pub(crate) fn quantized(input: &DecodeInput, kv: &QuantizedKv) -> Result<DecodeO
     let dtype = kv.keys.scale.dtype();
     let ints = kv.offsets.dtype();
     let words = kv.keys.words.dtype();
+    let pages = Pages {
+        keys: PackedTensors {
+            words: kv.keys.words.into_dispatch(),
+            scale: kv.keys.scale.into_dispatch(),
+            min: kv.keys.min.cast(dtype).into_dispatch(),
+        },
+        values: PackedTensors {
+            words: kv.values.words.cast(words).into_dispatch(),
+            scale: kv.values.scale.cast(dtype).into_dispatch(),
+            min: kv.values.min.cast(dtype).into_dispatch(),
+        },
+        list: kv.pages.cast(ints).into_dispatch(),
+        offsets: kv.offsets.into_dispatch(),
+        tail_fillers: kv.tail_fillers.cast(ints).into_dispatch(),
+        bits: kv.bits,
+        group: kv.group,
+        most_pages: kv.most_pages,
+        columns: kv.columns,
+    };
+    let tail = TailTensors {
+        values: kv.tail.values.cast(kv.tail.keys.dtype()).into_dispatch(),
+        keys: kv.tail.keys.into_dispatch(),
+        entries: kv.tail.entries,
+    };
     let (output, weights) = Dispatch::quantized_attention(
         input.queries.clone().into_dispatch(),
-        kv.keys.words.into_dispatch(),
-        kv.keys.scale.into_dispatch(),
-        kv.keys.min.cast(dtype).into_dispatch(),
-        kv.values.words.cast(words).into_dispatch(),
-        kv.values.scale.cast(dtype).into_dispatch(),
-        kv.values.min.cast(dtype).into_dispatch(),
-        kv.pages.cast(ints).into_dispatch(),
-        kv.offsets.into_dispatch(),
-        kv.tail_fillers.cast(ints).into_dispatch(),
-        kv.tail.keys.clone().into_dispatch(),
-        kv.tail.values.cast(kv.tail.keys.dtype()).into_dispatch(),
-        kv.bits,
-        kv.group,
-        kv.most_pages,
-        kv.columns,
-        kv.tail.entries,
+        pages,
+        tail,
         input.scale as f32,
         wanted,
     );

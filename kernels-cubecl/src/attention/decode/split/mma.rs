@@ -7,8 +7,10 @@
 
 use cubecl::prelude::*;
 
-use super::softmax::LOWEST;
-use crate::common::tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros};
+use crate::common::{
+    masked::MASKED,
+    tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
+};
 
 /// Query heads of a cube.
 pub(crate) const HEADS: usize = 8;
@@ -27,7 +29,7 @@ pub(crate) struct PlaneSums {
 #[cube]
 pub(crate) fn new_plane_sums(#[comptime] head_dim: usize) -> PlaneSums {
     let mut extremes = Array::<f32>::new(2usize);
-    extremes[0] = f32::new(LOWEST);
+    extremes[0] = f32::new(MASKED);
     extremes[1] = f32::new(0.0);
     PlaneSums { extremes, values: accumulators(comptime!(head_dim / 16)) }
 }
@@ -93,7 +95,7 @@ pub(crate) fn plane_scores<E: Float>(
     score
 }
 
-/// Turns the scores of a tile, two of tokens below 8 and two of the others, into weights. What is [`LOWEST`] is not
+/// Turns the scores of a tile, two of tokens below 8 and two of the others, into weights. What is [`MASKED`] is not
 /// seen. Weights are relative to a score of the head at most [`SLACK`] below its highest so far.
 #[cube]
 pub(crate) fn plane_weights<E: Float>(
@@ -125,8 +127,8 @@ pub(crate) fn plane_weights<E: Float>(
     for eight in 0..2usize {
         let left = scores[eight].extract(0usize);
         let right = scores[eight].extract(1usize);
-        let left = select(left == LOWEST, 0.0, (left - sums.extremes[0]).exp());
-        let right = select(right == LOWEST, 0.0, (right - sums.extremes[0]).exp());
+        let left = select(left == MASKED, 0.0, (left - sums.extremes[0]).exp());
+        let right = select(right == MASKED, 0.0, (right - sums.extremes[0]).exp());
         sums.extremes[1] += left + right;
         weights[eight] = Pair::<E>::cast_from(pair::<f32>(left, right));
     }
@@ -209,7 +211,7 @@ pub(crate) fn write_planes<E: Float>(
     sync_cube();
     if unit < comptime!(planes * HEADS) {
         let row = unit % HEADS;
-        let mut most = f32::new(LOWEST);
+        let mut most = f32::new(MASKED);
         #[unroll]
         for plane in 0..planes {
             most = most.max(extremes[(plane * HEADS + row) * 2]);
@@ -224,7 +226,7 @@ pub(crate) fn write_planes<E: Float>(
         let row = index / width;
         let channel = index % width;
         let at = channel / (8 * run) * (8 * run) + channel % run * 8 + channel / run % 8;
-        let mut most = f32::new(LOWEST);
+        let mut most = f32::new(MASKED);
         let mut total = f32::new(0.0);
         let mut sum = f32::new(0.0);
         #[unroll]

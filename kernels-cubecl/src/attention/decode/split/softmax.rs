@@ -1,11 +1,10 @@
 use cubecl::prelude::*;
 
+use crate::common::masked::MASKED;
+
 /// Units of a cube. One or two planes: synchronising them costs little, and many cubes a multiprocessor keep loads in
 /// flight while others wait.
 pub(crate) const UNITS: usize = 64;
-
-/// Below every score: what a maximum begins with.
-pub(crate) const LOWEST: f32 = -1e30;
 
 /// Parts a maximum is looked for in, a head.
 const PARTS: usize = 8;
@@ -30,7 +29,7 @@ impl Running {
         let mut kept = Array::<f32>::new(heads);
         #[unroll]
         for head in 0..heads {
-            highest[head] = f32::new(LOWEST);
+            highest[head] = f32::new(MASKED);
             kept[head] = f32::new(1.0);
         }
         Running { highest, kept, parts: Shared::<[f32]>::new_slice(comptime!(heads * PARTS)) }
@@ -47,7 +46,7 @@ impl Running {
         let unit = UNIT_POS as usize;
         if unit < comptime!(heads * PARTS) {
             let start = (unit / PARTS) * tile;
-            let mut highest = f32::new(LOWEST);
+            let mut highest = f32::new(MASKED);
             let mut row = unit % PARTS;
             while row < count {
                 highest = highest.max(scores[start + row]);

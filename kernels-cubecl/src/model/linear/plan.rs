@@ -1,9 +1,9 @@
 use cubecl::prelude::Client;
 
 use super::{
-    planes::Planes,
+    planes::LinearPlanesBlueprint,
     step::STEP,
-    tiles::{BESIDE, Tiles},
+    tiles::{BESIDE, LinearTilesBlueprint},
     units,
 };
 use crate::common::{processors::processors, tile::mma::CHUNK};
@@ -17,7 +17,7 @@ const BUSY: f64 = 0.85;
 
 /// How a product is shared out: the steps of all tiles one after another, in even ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Blueprint {
+pub(super) struct LinearPlan {
     /// Outputs of a tile.
     pub(super) tile: usize,
     /// Tiles side by side.
@@ -30,7 +30,7 @@ pub(super) struct Blueprint {
     pub(super) cubes: usize,
 }
 
-impl Blueprint {
+impl LinearPlan {
     /// Of about so many cubes a multiprocessor.
     pub(super) fn new(
         client: &Client,
@@ -45,11 +45,11 @@ impl Blueprint {
         Self { tile, tiles, steps, share, cubes: all.div_ceil(share) }
     }
 
-    /// For [`Tiles`]: a tile a cube where those keep the device busy to the end, or are many; else ranges as above.
+    /// For [`LinearTilesBlueprint`]: a tile a cube where those keep the device busy to the end, or are many; else ranges as above.
     pub(super) fn in_tiles(
         client: &Client,
         [rows, inputs, outputs]: [usize; 3],
-        tiles: &Tiles,
+        tiles: &LinearTilesBlueprint,
         of_processor: usize,
     ) -> Self {
         let steps = inputs / tiles.step;
@@ -83,7 +83,7 @@ impl Blueprint {
 }
 
 /// How the planes of a cube share tiles of so many rows, and how many cubes a multiprocessor gets.
-pub(super) fn planes(rows: usize) -> (Planes, usize) {
+pub(super) fn planes(rows: usize) -> (LinearPlanesBlueprint, usize) {
     // Found on an H200: with fewer planes on a multiprocessor loads are not hidden, and these are what their registers
     // leave room for.
     let (across, along, cubes) = match rows {
@@ -91,17 +91,17 @@ pub(super) fn planes(rows: usize) -> (Planes, usize) {
         9..=16 => (1, 4, 3),
         _ => (2, 4, 1),
     };
-    (Planes { across, along, groups: rows.div_ceil(8) }, cubes)
+    (LinearPlanesBlueprint { across, along, groups: rows.div_ceil(8) }, cubes)
 }
 
 /// How the planes of a cube share tiles of so many rows and others, and how many cubes a multiprocessor gets.
-pub(super) fn tiles(rows: usize, inputs: usize) -> (Tiles, usize) {
+pub(super) fn tiles(rows: usize, inputs: usize) -> (LinearTilesBlueprint, usize) {
     // Found on an H200, see the book. A plane's 64 × 64 sums are half of its registers.
     if rows <= 64 {
-        return (Tiles { down: 1, across: 4, tall: 4, wide: 2, step: STEP }, 3);
+        return (LinearTilesBlueprint { down: 1, across: 4, tall: 4, wide: 2, step: STEP }, 3);
     }
     let step = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
-    (Tiles { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
+    (LinearTilesBlueprint { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
 }
 
 /// The most cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`].
