@@ -5,7 +5,7 @@ use crate::common::{
     tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
 };
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ColumnSumsBlueprint {
     pub(crate) head_dim: usize,
@@ -13,7 +13,7 @@ pub(crate) struct ColumnSumsBlueprint {
     pub(crate) planes: usize,
     /// Queries of a block, a multiple of 16.
     pub(crate) queries: usize,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether the sums over the last queries are wanted.
     pub(crate) local: bool,
@@ -75,7 +75,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     let mut offsets = Shared::<[f32]>::new_slice(comptime!(2 * block));
     let mut positions = Shared::<[i32]>::new_slice(comptime!(2 * block));
 
-    // The keys stay: 32 a plane.
+    // The keys stay: 32 per plane.
     let mut index = unit;
     while index < comptime!(rows * chunks) {
         let row = (first + index / chunks).min(entries - 1);

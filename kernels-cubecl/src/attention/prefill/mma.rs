@@ -9,7 +9,7 @@ use crate::common::{
     },
 };
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PrefillBlueprint {
     pub(crate) head_dim: usize,
@@ -19,7 +19,7 @@ pub(crate) struct PrefillBlueprint {
     pub(crate) tall: usize,
     /// Keys of a block, a multiple of 16.
     pub(crate) keys: usize,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether a pattern says which tiles are computed, and what is seen within.
     pub(crate) sparse: bool,
@@ -72,7 +72,8 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
     let position_start = batch * entry_positions.stride(0) + kv_head * entry_positions.stride(1);
 
-    // Queries, and two stages of keys, values and their positions: one that is multiplied, one on its way.
+    // Queries, and two stages of keys, values and their positions: one that is multiplied, one on
+    // its way.
     let mut query_stage = Shared::<[Chunk<E>]>::new_aligned_slice(comptime!(rows * pitch), 16usize);
     let mut key_stage =
         Shared::<[Chunk<E>]>::new_aligned_slice(comptime!(2 * block * pitch), 16usize);
@@ -238,8 +239,9 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             }
         }
 
-        // Weights are relative to a score of the row that is at most `SLACK` below its highest so far: sums are rescaled
-        // only when it has to move, which it rarely does. Where nothing has been seen yet, it is zero.
+        // Weights are relative to a score of the row that is at most `SLACK` below its highest so
+        // far: sums are rescaled only when it has to move, which it rarely does. Where nothing has
+        // been seen yet, it is zero.
         let mut high = Array::<f32>::new(halves);
         let mut moves = false;
         #[unroll]

@@ -4,10 +4,11 @@ use crate::common::tile::mma::{
     CHUNK, Chunk, Pair, accumulators, columns_of_b, multiply, pitch, rows_of_a,
 };
 
-/// Tiles of rows of `x` that cubes work on at a time: what they read of it and of the weights stays in the L2 cache.
+/// Tiles of rows of `x` that cubes work on at a time: what they read of it and of the weights stays
+/// in the L2 cache.
 pub(super) const BESIDE: usize = 16;
 
-/// How the planes of a cube share a tile.
+/// Compile-time parameters of [`linear_tiles`]: how the planes of a cube share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LinearTilesBlueprint {
     /// Planes along the rows of `x`.
@@ -39,8 +40,8 @@ impl LinearTilesBlueprint {
     }
 }
 
-/// Adds the products of what a stage holds for a plane: its rows of `x` from `row` on, weights from `weight_row` and, in
-/// chunks, from `column` on.
+/// Adds the products of what a stage holds for a plane: its rows of `x` from `row` on, weights from
+/// `weight_row` and, in chunks, from `column` on.
 #[cube]
 fn multiply_stage<E: Float>(
     x_stage: &Shared<[Chunk<E>]>,
@@ -74,9 +75,10 @@ fn multiply_stage<E: Float>(
     }
 }
 
-/// See [`super::linear`]: a cube's share of the sums where there are many rows, on tensor cores, from shared memory. Rows
-/// of weights and of `x` begin on 16 bytes, there are a multiple of `step` inputs and 8 · n outputs. What a cube has
-/// summed from end to end is written to `output`, other sums to `parts`.
+/// See [`super::linear`]: a cube's share of the sums where there are many rows, on tensor cores,
+/// from shared memory. Rows of weights and of `x` begin on 16 bytes, there are a multiple of `step`
+/// inputs and 8 · n outputs. What a cube has summed from end to end is written to `output`, other
+/// sums to `parts`.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn linear_tiles<E: Float>(

@@ -5,9 +5,9 @@ use crate::common::{
     line::StridedSlice,
 };
 
-/// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first `row_cubes` copy keys and
-/// values, so many rows each; behind them `column_cubes` copy positions, `UNITS` each, and as many each number of the tracks
-/// that belongs to the kv head.
+/// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first
+/// `row_cubes` copy keys and values, so many rows each; behind them `column_cubes` copy positions,
+/// `UNITS` each, and as many each number of the tracks that belongs to the kv head.
 #[cube(launch)]
 // The outer condition is decided when the kernel is expanded.
 #[allow(clippy::collapsible_if)]

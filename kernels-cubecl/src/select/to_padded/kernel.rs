@@ -5,7 +5,8 @@ use crate::common::{
     line::StridedSlice,
 };
 
-/// See [`super::pad`]. Cubes along x are batch rows and heads; those along y have so many columns each.
+/// See [`super::pad`]. Cubes along x are batch rows and heads; those along y have so many columns
+/// each.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn pad<E: Float, I: Int, N: Size>(

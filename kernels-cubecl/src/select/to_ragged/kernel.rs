@@ -5,7 +5,8 @@ use crate::common::{
     line::StridedSlice,
 };
 
-/// See [`super::pack`]. Cubes along x are batch rows and heads; those along y have so many columns each.
+/// See [`super::pack`]. Cubes along x are batch rows and heads; those along y have so many columns
+/// each.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn pack<E: Float, I: Int, N: Size>(

@@ -15,18 +15,17 @@ use crate::{
     common::tile::support::{is_chunked, multiplies},
 };
 
-/// Where the queries are among the tensors of a kernel.
+/// Index of the queries among the tensors of a kernel.
 const QUERIES: usize = 0;
-/// Where the weights are among the tensors that are not stood in for, with tables of cosines and
-/// sines.
+/// Index of the weights among the tensors that are no stand-ins, with tables of cosines and sines.
 const WITH_TABLES: usize = 13;
-/// Where they are without.
+/// Index of the weights without tables.
 const WITHOUT_TABLES: usize = 10;
 
-/// Planes of a cube, of which a multiprocessor has registers for two: 204 a unit. Six are as fast as long as 170 are
-/// enough, and take half as long again where they are not.
+/// Planes of a cube, of which a multiprocessor has registers for two: 204 per unit. Six are as fast
+/// as long as 170 are enough, and take half as long again where they are not.
 const PLANES: usize = 5;
-/// The same where keys are turned in registers.
+/// Planes of a cube where keys are rotated in registers.
 const ENCODED_PLANES: usize = 4;
 
 /// Returns output and weights. `rows` come without their clusters.

@@ -10,7 +10,7 @@ use super::{
     operands::{DecodeTensors, KvMask},
 };
 
-/// The kernel as an operation of a backend.
+/// Decode attention over dense or ragged entries as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait DecodeAttentionBackend: Backend {
     /// See [`super::dense`].
@@ -26,7 +26,7 @@ pub(super) trait DecodeAttentionBackend: Backend {
     ) -> DecodeTensors<Self>;
 }
 
-/// What will be returned, for a fusion that has not run it yet.
+/// Shapes of the output and the weights, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     queries: &TensorSpec,

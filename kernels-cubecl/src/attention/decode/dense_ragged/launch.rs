@@ -18,19 +18,19 @@ use crate::{
     },
 };
 
-/// The shape of the weights of so many columns.
+/// Shape of the weights of so many columns.
 pub(super) fn weight_shape(queries: &Shape, columns: usize) -> Shape {
     Shape::from([queries[0], queries[1], queries[2], columns])
 }
 
-/// Cubes a multiprocessor that hide each other's loads.
+/// Cubes per multiprocessor that hide each other's loads.
 const CUBES_A_PROCESSOR: usize = 2;
-/// Bytes of a load.
+/// Most bytes of a load.
 const LOAD: usize = 16;
-/// Where the queries are among the tensors of a kernel.
+/// Index of the queries among the tensors of a kernel.
 const QUERIES: usize = 0;
 
-/// How many of the query rows of a kv head a cube has, if it can have at most so many.
+/// Query rows of a cube, of those of a kv head, if it can have at most so many.
 pub(super) fn rows(queries: usize, most: usize) -> usize {
     queries.div_ceil(queries.div_ceil(most))
 }
@@ -90,8 +90,8 @@ pub(super) fn launch(
         _ => DType::I32,
     };
     let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);
-    // What a call lacks is never looked at: another tensor stands in. Those that stand in are not counted where the
-    // parts are looked for, behind queries, keys and values.
+    // What a call lacks is never looked at: another tensor stands in. Those that stand in are not
+    // counted where the parts are looked for, behind queries, keys and values.
     let parts_place = 3 + 3 * usize::from(listed) + 2 * usize::from(by_position);
     let or_queries = |tensor: Option<&CubeTensor>| match tensor {
         Some(tensor) => tensor.clone().into_tensor_arg(),
@@ -175,13 +175,13 @@ pub(super) fn launch(
     }
 }
 
-/// Steps of a cube, so that all cubes together keep the device busy.
+/// Steps per cube, so that all cubes together keep the device busy.
 fn share(client: &Client, steps: usize, heads: usize) -> usize {
     let wanted = (processors(client) * CUBES_A_PROCESSOR).div_ceil(heads).min(merge::MOST_PARTS);
     steps.div_ceil(wanted)
 }
 
-/// Numbers that can be loaded at once from all of the tensors.
+/// Most numbers that can be loaded at once from all of the tensors.
 fn load<'a>(head_dim: usize, tensors: impl Iterator<Item = &'a CubeTensor> + Clone) -> usize {
     let fits = |width: usize| {
         head_dim.is_multiple_of(width)

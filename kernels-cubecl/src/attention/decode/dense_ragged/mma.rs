@@ -12,7 +12,7 @@ pub(crate) const ROWS: usize = 16;
 /// Entries of a tile.
 pub(crate) const TILE: usize = 16;
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the decode kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DecodeMmaBlueprint {
     /// A multiple of 64.
@@ -21,13 +21,13 @@ pub(crate) struct DecodeMmaBlueprint {
     pub(crate) tall: bool,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
     pub(crate) weights: bool,
 }
 
-/// Loads the keys of a tile as the instruction wants them.
+/// Loads the keys of a tile in the order in which the instruction takes them.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn load_keys<E: Float>(
@@ -61,12 +61,12 @@ fn load_keys<E: Float>(
     }
 }
 
-/// See [`super::dense`]: the part of the entries that one cube has, on tensor cores. Rows of keys and values
-/// are contiguous and 16-byte aligned.
+/// Part of the entries of [`super::dense`] that one cube has, on tensor cores. Rows of keys and
+/// values are contiguous and 16-byte aligned.
 ///
-/// Keys and values go from memory to the registers of the instruction: the order of channels in a product does not
-/// matter, so each lane takes the 16 bytes it has loaded as they are. Four lanes read 64 bytes of a key together, eight
-/// read 128 of a value.
+/// Keys and values go from memory to the registers of the instruction: the order of channels in a
+/// product does not matter, so each lane takes the 16 bytes it has loaded as they are. Four lanes
+/// read 64 bytes of a key together, eight read 128 of a value.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_planes<E: Float, I: Int>(

@@ -15,7 +15,7 @@ const DEPTH: usize = 8;
 /// Loads of a unit that are under way at a time.
 const AHEAD: usize = 4;
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the portable decode kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DecodeBlueprint {
     pub(crate) head_dim: usize,
@@ -25,24 +25,25 @@ pub(crate) struct DecodeBlueprint {
     pub(crate) rows: usize,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
     pub(crate) weights: bool,
 }
 
 impl DecodeBlueprint {
-    /// Units that read one row together.
+    /// Number of units that read one row together.
     pub(crate) const fn lanes(&self) -> usize {
         self.head_dim / self.width
     }
 
-    /// Rows that are read at a time.
+    /// Number of rows that are read at a time.
     const fn stripes(&self) -> usize {
         UNITS / self.lanes()
     }
 
-    /// Entries between two barriers: as many as partial products fit, and a multiple of the stripes where possible.
+    /// Number of entries between two barriers: as many as partial products fit, and a multiple of
+    /// the stripes where possible.
     const fn tile(&self) -> usize {
         let most = PARTIAL_NUMBERS / (self.rows * self.lanes()) - 1;
         let most = if most > CHUNK { CHUNK } else { most };
@@ -54,7 +55,7 @@ impl DecodeBlueprint {
     }
 }
 
-/// A load of an entry's key or value: `lane` says which.
+/// Loads the vector `lane` of an entry's key or value.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn load<K: Float, N: Size>(
@@ -79,7 +80,7 @@ fn load<K: Float, N: Size>(
     }
 }
 
-/// See [`super::dense`]: the part of the entries that one cube has.
+/// Part of the entries of [`super::dense`] that one cube has.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(

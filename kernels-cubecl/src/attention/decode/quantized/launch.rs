@@ -19,14 +19,15 @@ use crate::{
     common::tile::support::{is_chunked, multiplies},
 };
 
-/// Numbers of a head's shared memory: queries of a cube, and scores of a tile.
+/// Most numbers of the queries of a cube in shared memory.
 const MOST_QUERIES: usize = 1024;
+/// Most scores of a head in a tile.
 pub(super) const MOST_SCORES: usize = 512;
 
 /// Planes of a cube on tensor cores, of which a multiprocessor has registers for two.
 const PLANES: usize = 4;
 
-/// Where the weights are among the tensors of the kernel on planes.
+/// Index of the weights among the tensors of the kernel on tensor cores.
 const WEIGHTS: usize = 12;
 
 /// Sums of products that one unit keeps in registers.
@@ -62,7 +63,7 @@ impl QuantizedBlueprint {
     }
 }
 
-/// Input of a launch.
+/// Input of a launch: queries, and the pages and the tail that they attend to.
 pub(super) struct QuantizedProblem {
     pub(super) queries: CubeTensor,
     pub(super) pages: Pages<CubeBackend>,

@@ -22,11 +22,12 @@ pub(super) struct Pages<B: Backend> {
     pub(super) keys: PackedTensors<B>,
     #[extension_type]
     pub(super) values: PackedTensors<B>,
-    /// Page indices of all heads, one head after another.
+    /// Page indices of all heads, one head after another, `[all pages]`.
     pub(super) list: IntTensor<B>,
-    /// Where the pages of each batch row and kv head begin in the list, and where the last end.
+    /// Start of the pages of each batch row and kv head in the list, and behind the last their end,
+    /// `[batch · kv_heads + 1]`.
     pub(super) offsets: IntTensor<B>,
-    /// Number of padding rows in the tail, per batch row and kv head.
+    /// Number of padding rows at the beginning of the tail, `[batch · kv_heads]`.
     pub(super) tail_fillers: IntTensor<B>,
     pub(super) bits: usize,
     pub(super) group: usize,

@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use crate::attention::decode::split::{Running, UNITS, fill_weights, write_head};
 
-/// How a cube goes about its pages.
+/// Compile-time parameters of the portable kernel over pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct QuantizedBlueprint {
     pub(super) head_dim: usize,
@@ -10,9 +10,9 @@ pub(super) struct QuantizedBlueprint {
     pub(super) heads: usize,
     /// Cubes that the query heads of one kv head need.
     pub(super) blocks: usize,
-    /// Bits a number.
+    /// Bits per number.
     pub(super) bits: usize,
-    /// Tokens a page.
+    /// Tokens per page.
     pub(super) group: usize,
     /// Channels that share a scale in a value.
     pub(super) value_group: usize,
@@ -22,44 +22,44 @@ pub(super) struct QuantizedBlueprint {
     pub(super) lanes: usize,
     /// Units that share the values of one token.
     pub(super) value_lanes: usize,
-    /// Words of a value a lane.
+    /// Words of a value per lane.
     pub(super) value_words: usize,
     /// Whether weights are wanted.
     pub(super) wanted: bool,
 }
 
 impl QuantizedBlueprint {
-    /// Numbers of a word.
+    /// Number of levels in a word.
     pub(super) fn word(&self) -> usize {
         32 / self.bits
     }
 
-    /// Tokens of a tile.
+    /// Number of tokens in a tile.
     pub(super) fn tile(&self) -> usize {
         self.pages * self.group
     }
 
-    /// Words that tokens of one channel of a page take.
+    /// Number of words for the tokens of one channel of a page.
     fn words(&self) -> usize {
         self.group / self.word()
     }
 
-    /// Words of a value.
+    /// Number of words of a value.
     fn row(&self) -> usize {
         self.head_dim.div_ceil(self.word())
     }
 
-    /// Tokens whose values are added at once.
+    /// Number of tokens whose values are added at once.
     fn value_rows(&self) -> usize {
         UNITS / self.value_lanes
     }
 
-    /// Numbers of the scratch that parts of scores and sums are put together in.
+    /// Size of the scratch that parts of scores and sums are put together in, in numbers.
     fn scratch(&self) -> usize {
         (UNITS * (self.word() + 1)).max(self.value_rows() * (self.head_dim + 1))
     }
 
-    /// Bytes of shared memory.
+    /// Size of the shared memory, in bytes.
     #[cfg(test)]
     pub(super) fn shared_bytes(&self) -> usize {
         let of_heads = 2 * self.tile() + self.head_dim + 8;
@@ -67,9 +67,10 @@ impl QuantizedBlueprint {
     }
 }
 
-/// Number `place` of a word.
+/// Level `place` of a word.
 ///
-/// Its bits become the last of a float of 2^23, from which that is taken off: exact, and quicker than a conversion.
+/// Its bits become the last of a float of 2^23, from which that is taken off: exact, and quicker
+/// than a conversion.
 #[cube]
 fn level(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
     let shift = comptime!((place * bits) as u32);
@@ -77,8 +78,8 @@ fn level(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
     f32::reinterpret(((word >> shift) & mask) | 0x4b00_0000_u32) - f32::new(8_388_608.0)
 }
 
-/// The lane's words of the value of one token of the tile, with scale and minimum of each. A lane behind the last word
-/// loads that one; nothing comes of it in the end.
+/// Loads the lane's words of the value of one token of the tile, with scale and minimum of each. A
+/// lane behind the last word loads that one, and its sums are not written.
 #[cube]
 fn load_value<K: Float, W: Int>(
     value_words: &Tensor<W>,
@@ -107,8 +108,8 @@ fn load_value<K: Float, W: Int>(
     }
 }
 
-/// One split of the pages of one kv head, for up to `blueprint.heads` of its query heads. Numbers of a page lie beside each
-/// other.
+/// One split of the pages of one kv head, for up to `blueprint.heads` of its query heads. Numbers
+/// of a page are contiguous.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
@@ -209,8 +210,8 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         }
         sync_cube();
 
-        // Scores: the tokens of one word of a channel at once, channels shared between lanes. What a level is
-        // multiplied by and what is added to it are taken into the query.
+        // Scores: the tokens of one word of a channel at once, channels shared between lanes. What
+        // a level is multiplied by and what is added to it are taken into the query.
         let jobs = comptime!(blueprint.pages * words);
         let at_once = comptime!(UNITS / blueprint.lanes);
         let lane = unit % blueprint.lanes;

@@ -1,9 +1,9 @@
-//! What decode kernels on tensor cores have in common: each plane of a cube takes 16 tokens at a time, for up to 8 query
-//! heads of one kv head.
+//! Parts of the decode kernels on tensor cores: each plane of a cube takes 16 tokens at a time, for
+//! up to 8 query heads of one kv head.
 //!
-//! Queries are the rows of the first product, of which the other half is empty: its sums then lie in registers as the
-//! second product, of values turned over with weights, wants them. That one has its channels as rows, so that none of
-//! its sums are empty.
+//! Queries are the rows of the first product, of which the other half is empty: its sums then lie
+//! in registers as the second product, of values turned over with weights, wants them. That one has
+//! its channels as rows, so that none of its sums are empty.
 
 use cubecl::prelude::*;
 
@@ -17,10 +17,10 @@ pub(crate) const HEADS: usize = 8;
 /// Tokens of a tile.
 pub(crate) const TILE: usize = 16;
 
-/// What a plane has added up.
+/// Sums of a plane so far.
 #[derive(CubeType)]
 pub(crate) struct PlaneSums {
-    /// The score that weights of the lane's head are relative to, and the lane's part of their sum.
+    /// Score that the weights of the lane's head are relative to, and the lane's part of their sum.
     pub(crate) extremes: Array<f32>,
     /// Weighted values, by pairs of heads: `[head_dim / 16]`.
     pub(crate) values: Sequence<Array<Pair<f32>>>,
@@ -34,7 +34,7 @@ pub(crate) fn new_plane_sums(#[comptime] head_dim: usize) -> PlaneSums {
     PlaneSums { extremes, values: accumulators(comptime!(head_dim / 16)) }
 }
 
-/// Two numbers.
+/// Pair of two numbers.
 #[cube]
 pub(crate) fn pair<E: Float>(left: E, right: E) -> Pair<E> {
     let mut pair = Pair::<E>::empty();
@@ -43,8 +43,9 @@ pub(crate) fn pair<E: Float>(left: E, right: E) -> Pair<E> {
     pair
 }
 
-/// The queries of `heads_left` heads from the first on, two registers for 16 channels, in the order in which the
-/// chunks of a key come: lane `quad` of four has chunks `quad`, `4 + quad` and so on.
+/// Loads the queries of `heads_left` heads from the first on, two registers for 16 channels, in the
+/// order in which the chunks of a key come: lane `quad` of four has chunks `quad`, `4 + quad` and
+/// so on.
 #[cube]
 pub(crate) fn plane_queries<E: Float>(
     queries: &Tensor<E>,
@@ -70,8 +71,8 @@ pub(crate) fn plane_queries<E: Float>(
     own
 }
 
-/// Products of the queries with 8 keys, of which the lane has the chunks of key `line` in their order: register 0 has
-/// those of query `line` with keys `2 · quad` and the next.
+/// Products of the queries with 8 keys, of which the lane has the chunks of key `line` in their
+/// order: register 0 has those of query `line` with keys `2 · quad` and the next.
 #[cube]
 pub(crate) fn plane_scores<E: Float>(
     queries: &Array<Pair<E>>,
@@ -95,8 +96,9 @@ pub(crate) fn plane_scores<E: Float>(
     score
 }
 
-/// Turns the scores of a tile, two of tokens below 8 and two of the others, into weights. What is [`MASKED`] is not
-/// seen. Weights are relative to a score of the head at most [`SLACK`] below its highest so far.
+/// Turns the scores of a tile, two of tokens below 8 and two of the others, into weights; those of
+/// [`MASKED`] scores are zero. Weights are relative to a score of the head at most [`SLACK`] below
+/// its highest so far.
 #[cube]
 pub(crate) fn plane_weights<E: Float>(
     scores: &Array<Pair<f32>>,
@@ -135,8 +137,8 @@ pub(crate) fn plane_weights<E: Float>(
     weights
 }
 
-/// Adds the values of a tile. The lane has of tokens `2 · quad`, the next, and both 8 further the chunks `line`,
-/// `8 + line` and so on.
+/// Adds the values of a tile. The lane has the chunks `line`, `8 + line` and so on of tokens
+/// `2 · quad`, the next, and both 8 further.
 #[cube]
 pub(crate) fn add_plane_values<E: Float>(
     values: &Array<Chunk<E>>,
@@ -158,8 +160,9 @@ pub(crate) fn add_plane_values<E: Float>(
     }
 }
 
-/// Puts what the planes of a cube have added up together, in order: as one part of each head, or as its output where
-/// there is but one. Of `8 · run` channels each line of a plane has had a run.
+/// Adds up the sums of the planes of a cube in order, and writes them as one part of each head, or
+/// as its output where there is but one part. Each line of a plane has `run` of every `8 · run`
+/// channels.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn write_planes<E: Float>(

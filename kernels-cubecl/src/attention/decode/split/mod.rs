@@ -1,6 +1,7 @@
-//! Decode attention in splits, so that one sequence keeps a whole device busy: each cube goes through a part of the
-//! keys of a head and leaves a maximum, a sum of weights and a weighted sum of values; a second kernel puts them
-//! together, always in the same order, and turns scores into weights.
+//! Decode attention in splits, so that one sequence keeps a whole device busy: each cube goes
+//! through a part of the keys of a head and leaves a maximum, a sum of weights and a weighted sum
+//! of values; a second kernel puts them together, always in the same order, and turns scores into
+//! weights.
 
 pub(crate) mod mma;
 pub(crate) mod operands;
@@ -34,7 +35,7 @@ use crate::{
     common::{check::Check, processors::processors},
 };
 
-/// Channels a head at most: what the kernel that puts splits together takes.
+/// Most channels of a head: as many as the kernel that merges splits takes.
 const MOST_CHANNELS: usize = merge::UNITS;
 
 /// Numbers of queries that one unit keeps in registers.
@@ -43,16 +44,16 @@ const QUERIES_A_UNIT: usize = 64;
 /// Numbers that parts of scores are put together in: 8 KiB, half of what WebGPU grants a cube.
 const SCRATCH: usize = 2048;
 
-/// Cubes a multiprocessor that hide each other's loads.
+/// Cubes per multiprocessor that hide each other's loads.
 const CUBES_A_PROCESSOR: usize = 8;
 
 /// Cubes of [`mma`] that a multiprocessor has registers for.
 const PLANE_CUBES_A_PROCESSOR: usize = 2;
 
-/// Splits of a head at most, of its tokens and once more of its tail: half of what can be put together.
+/// Most splits of the tokens of a head, and as many of its tail: half of what can be merged.
 const MOST_SPLITS: usize = merge::MOST_PARTS / 2;
 
-/// Tensors of the kernel that has most.
+/// Number of tensors of the kernel that has most.
 const TENSORS: usize = 16;
 
 /// The dimensions of a decode step.
@@ -65,7 +66,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Those of queries and keys of a tail of these shapes.
+    /// Dimensions of queries and keys of a tail of these shapes.
     pub(crate) fn of(queries: &Shape, tail_keys: &Shape) -> Self {
         Self {
             batch: queries[0],
@@ -75,18 +76,18 @@ impl Heads {
         }
     }
 
-    /// Query heads a kv head.
+    /// Query heads per kv head.
     pub(crate) fn group(&self) -> usize {
         self.query_heads / self.kv_heads
     }
 
-    /// Query heads that one cube serves, at most `most`, and how many cubes a kv head needs for that.
+    /// Query heads per cube, at most `most`, and cubes per kv head.
     pub(crate) fn blocks(&self, most: usize) -> (usize, usize) {
         let blocks = self.group().div_ceil(most.min(MOST_HEADS));
         (self.group().div_ceil(blocks), blocks)
     }
 
-    /// Refuses what no split of these heads could be launched for.
+    /// Refuses dimensions for which no split could be launched.
     pub(crate) fn check(&self, check: &Check) -> Result<()> {
         let Self { batch, query_heads, kv_heads, head_dim } = *self;
         let grouped = kv_heads > 0 && query_heads > 0 && query_heads.is_multiple_of(kv_heads);
@@ -101,7 +102,7 @@ impl Heads {
     }
 }
 
-/// Cubes that keep a device busy.
+/// Number of cubes that keep a device busy.
 fn wanted_cubes(client: &Client) -> usize {
     CUBES_A_PROCESSOR * processors(client)
 }
@@ -129,7 +130,7 @@ impl SplitPlan {
         Self::new(tiles, planes, PLANE_CUBES_A_PROCESSOR * processors(client) / cubes)
     }
 
-    /// At most `wanted` splits, each a number of whole steps.
+    /// Divides a length into at most `wanted` splits, each a number of whole steps.
     fn new(length: usize, step: usize, wanted: usize) -> Self {
         let steps = length.div_ceil(step).max(1);
         let of_split = steps.div_ceil(wanted.clamp(1, MOST_SPLITS));
@@ -137,14 +138,15 @@ impl SplitPlan {
     }
 }
 
-/// What cubes leave for [`merge`], f32, `[batch · query_heads, splits, head_dim + 2]`: weighted sums of values, behind
-/// them the sum of weights and the maximum of scores that they are relative to.
+/// Buffer of the parts that cubes write and [`merge`] reads, f32,
+/// `[batch · query_heads, splits, head_dim + 2]`: weighted sums of values, behind them the sum of
+/// weights and the maximum of scores that they are relative to.
 pub(crate) fn parts(like: &CubeTensor, heads: Heads, splits: usize) -> CubeTensor {
     let Heads { batch, query_heads, head_dim, .. } = heads;
     empty(like, [batch * query_heads, splits, head_dim + 2], DType::F32)
 }
 
-/// A new tensor on the device of another.
+/// New tensor on the device of another.
 pub(crate) fn empty<const D: usize>(
     like: &CubeTensor,
     shape: [usize; D],
@@ -153,12 +155,12 @@ pub(crate) fn empty<const D: usize>(
     empty_device_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
-/// The shape of weights, `[batch, query_heads, columns]`, or of one number where they are not wanted.
+/// Shape of weights, `[batch, query_heads, columns]`, or of one number where they are not wanted.
 pub(crate) fn weight_shape(heads: Heads, columns: usize, wanted: bool) -> [usize; 3] {
     if wanted { [heads.batch, heads.query_heads, columns] } else { [1, 1, 1] }
 }
 
-/// Puts splits together. `weights` hold scores before and weights after.
+/// Merges splits. `weights` are scores before and weights after.
 pub(crate) fn merge(
     parts: CubeTensor,
     output: &CubeTensor,
@@ -169,7 +171,7 @@ pub(crate) fn merge(
     let Heads { batch, query_heads, kv_heads, head_dim } = heads;
     let columns = weights.shape()[2];
     let blocks = if wanted { columns.div_ceil(merge::WEIGHTS) } else { 1 };
-    // One query a head.
+    // One query per head.
     let strides = weights.meta.strides();
     let by_query = Metadata::new(
         Shape::from([batch, query_heads, 1, columns]),
@@ -201,13 +203,13 @@ pub(crate) fn check_columns(check: &Check, heads: Heads, columns: usize) -> Resu
     check.countable("weights", &[batch, query_heads, columns])
 }
 
-/// The tensor with the numbers of a row beside each other.
+/// The tensor with the numbers of each row contiguous.
 pub(crate) fn with_dense_rows(x: CubeTensor) -> CubeTensor {
     let last = x.meta.strides().len() - 1;
     if x.meta.strides()[last] == 1 || x.shape()[last] == 1 { x } else { into_contiguous(x) }
 }
 
-/// Numbers of a vector that divides `numbers` and that rows of all these tensors are made of.
+/// Size of the largest vector that divides `numbers` and the rows of all these tensors.
 fn vector_width(tensors: &[&CubeTensor], size: usize, numbers: usize) -> usize {
     let Some(client) = tensors.first().map(|tensor| &tensor.client) else { return 1 };
     let widest = client.properties().hardware.max_vector_size;
@@ -272,8 +274,8 @@ pub(crate) struct RowLaunch {
 }
 
 impl RowLaunch {
-    /// Goes through the rows of all heads, of which the longest has `longest`. `parts` makes room
-    /// for as many splits as it is told, behind those of another kernel, and says how many these
+    /// Launches the kernel over the rows of all heads, of which the longest has `longest`. `parts`
+    /// makes a buffer for so many splits behind those of another kernel, and says how many those
     /// are.
     pub(crate) fn launch(
         self,

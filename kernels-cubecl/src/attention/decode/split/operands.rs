@@ -19,7 +19,7 @@ pub(crate) struct Clusters<B: Backend> {
     pub(crate) entry: IntTensor<B>,
     /// Factor of the direction of each column's key, f32, `[batch, kv_heads, width]`.
     pub(crate) norms: FloatTensor<B>,
-    /// Where the clusters of each batch row and kv head begin, and where the last end,
+    /// Start of the clusters of each batch row and kv head, and behind the last their end,
     /// `[batch · kv_heads + 1]`.
     pub(crate) offsets: IntTensor<B>,
 }

@@ -6,7 +6,7 @@ use crate::common::masked::MASKED;
 /// Values a unit loads before it waits for the first.
 const AHEAD: usize = 4;
 
-/// How a cube goes about its rows.
+/// Compile-time parameters of [`rows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RowBlueprint {
     pub(crate) head_dim: usize,
@@ -20,87 +20,87 @@ pub(crate) struct RowBlueprint {
     pub(crate) width: usize,
     /// Units that share the score of one row.
     pub(crate) lanes: usize,
-    /// Vectors of a key a lane, of each half where keys are encoded.
+    /// Vectors of a key per lane, of each half where keys are encoded.
     pub(crate) vectors: usize,
     /// Rows that are scored before their values are added.
     pub(crate) tile: usize,
     /// Units that share the values of one row.
     pub(crate) value_lanes: usize,
-    /// Vectors of a value a lane.
+    /// Vectors of a value per lane.
     pub(crate) value_vectors: usize,
-    /// Whether there are shared entries, not a tail alone.
+    /// Whether there are clusters, not a tail alone.
     pub(crate) members: bool,
     /// Whether weights are wanted.
     pub(crate) wanted: bool,
 }
 
 impl RowBlueprint {
-    /// Halves that are turned against each other.
+    /// Number of halves that are rotated against each other.
     fn halves(&self) -> usize {
         1 + usize::from(self.encoded)
     }
 
-    /// Vectors of one half.
+    /// Number of vectors of one half.
     fn half(&self) -> usize {
         self.head_dim / self.halves() / self.width
     }
 
-    /// Vectors of a row.
+    /// Number of vectors of a row.
     fn row(&self) -> usize {
         self.head_dim / self.width
     }
 
-    /// Rows whose values are added at once.
+    /// Number of rows whose values are added at once.
     fn value_rows(&self) -> usize {
         UNITS / self.value_lanes
     }
 
-    /// A lane's part of a score lies beside that of the next lane; one place between rows spreads them over the
-    /// banks of shared memory.
+    /// Numbers from one row of parts of scores to the next. A lane's part lies beside that of the
+    /// next lane; one place between rows spreads them over the banks of shared memory.
     fn pitch(&self) -> usize {
         self.lanes + 1
     }
 
-    /// Numbers of the scratch that parts of scores and sums are put together in.
+    /// Size of the scratch that parts of scores and sums are put together in, in numbers.
     pub(super) fn scratch(&self) -> usize {
         let scores = self.heads * self.tile * self.pitch();
         scores.max(self.value_rows() * (self.head_dim + 1))
     }
 
-    /// Bytes of shared memory.
+    /// Size of the shared memory, in bytes.
     #[cfg(test)]
     pub(super) fn shared_bytes(&self) -> usize {
         4 * (self.scratch() + self.tile * (2 * self.heads + 5) + 8 * self.heads)
     }
 }
 
-/// What a cube knows of a tile of rows.
+/// Tile of rows in the shared memory of a cube.
 #[derive(CubeType)]
 struct RowTile {
-    /// The vector each row's key begins at.
+    /// First vector of each row's key.
     key_at: Shared<[u32]>,
-    /// The position it is encoded at.
+    /// Position that it is encoded at.
     position: Shared<[u32]>,
-    /// What its score is multiplied by.
+    /// Factor of its score.
     norm: Shared<[f32]>,
-    /// Which of the tile's values it has; rows that share one stand together.
+    /// Index of its value in the tile; rows that share one stand together.
     slot: Shared<[u32]>,
-    /// The column of its weight.
+    /// Column of its weight.
     column: Shared<[u32]>,
     /// `[heads, tile]`
     scores: Shared<[f32]>,
-    /// The summed weights of each slot, `[tile, heads]`.
+    /// Sums of the weights of each slot, `[tile, heads]`.
     shares: Shared<[f32]>,
     scratch: Shared<[f32]>,
 }
 
-/// What a cube has added up.
+/// Sums of a cube so far.
 #[derive(CubeType)]
 struct Sums<N: Size> {
     running: Running,
     /// Values, `[heads, vectors of a value]` of the unit's lane.
     values: Array<Vector<f32, N>>,
-    /// Weights, a head.
+    /// Sums of weights, one per head.
     weights: Array<f32>,
 }
 
@@ -134,7 +134,8 @@ fn new_sums<N: Size>(#[comptime] blueprint: RowBlueprint) -> Sums<N> {
     Sums::<N> { running: Running::new(blueprint.heads), values, weights }
 }
 
-/// A unit's part of the queries of a cube, `[heads, halves, vectors]`, from vector `start` of the first head on.
+/// Loads a unit's part of the queries of a cube, `[heads, halves, vectors]`, from vector `start` of
+/// the first head on.
 #[cube]
 fn own_queries<Q: Float, N: Size>(
     queries: &Tensor<Vector<Q, N>>,
@@ -170,7 +171,8 @@ fn own_queries<Q: Float, N: Size>(
     own
 }
 
-/// The sum and the product of two vectors, one number after another: a vector of sums would take as many registers.
+/// Adds the product of two vectors to a sum, one number after another: a vector of sums would take
+/// as many registers.
 #[cube]
 fn add_product<N: Size>(
     sum: f32,
@@ -186,12 +188,12 @@ fn add_product<N: Size>(
     sum
 }
 
-/// The lane's part of the product of each query with the key of `row`, into the scratch.
+/// Writes the lane's part of the product of each query with the key of `row` to the scratch.
 ///
-/// The key is turned, not the query: that costs 2 · head_dim operations for all query heads of the cube, a turned
-/// query as much for each. Adding up products of pairs of channels first, and weighing them by cosines and sines for
-/// each member, costs as much where a group has as many query heads as an entry has members, and keeps twice as many
-/// sums alive.
+/// The key is turned, not the query: that costs 2 · head_dim operations for all query heads of the
+/// cube, a turned query as much for each. Adding up products of pairs of channels first, and
+/// weighing them by cosines and sines for each member, costs as much where a group has as many
+/// query heads as an entry has members, and keeps twice as many sums alive.
 #[cube]
 fn score_row<K: Float, T: Float, N: Size>(
     keys: &Tensor<Vector<K, N>>,
@@ -256,7 +258,7 @@ fn score_row<K: Float, T: Float, N: Size>(
     }
 }
 
-/// Takes in a tile of rows, of which all units have written what they know.
+/// Adds a tile of rows, whose descriptions all units have written, to the sums.
 #[cube]
 fn take_tile<K: Float, T: Float, N: Size>(
     keys: &Tensor<Vector<K, N>>,
@@ -365,7 +367,8 @@ fn take_tile<K: Float, T: Float, N: Size>(
     }
     let ahead = comptime!(if blueprint.value_vectors == 1 { AHEAD } else { 1 });
     while first < slots {
-        // All loads of a round, before any is waited for. Behind the last row they are that of the last, not added.
+        // All loads of a round, before any is waited for. Behind the last row they are that of the
+        // last, not added.
         let mut held = Array::<Vector<K, N>>::new(comptime!(ahead * blueprint.value_vectors));
         #[unroll]
         for round in 0..ahead {
@@ -400,7 +403,7 @@ fn take_tile<K: Float, T: Float, N: Size>(
     }
 }
 
-/// Writes what a cube has added up: its values, maxima and sums.
+/// Writes the sums of a cube: values, maxima and sums of weights.
 #[cube]
 fn write_sums<N: Size>(
     parts: &mut Tensor<f32>,
@@ -455,8 +458,8 @@ fn write_sums<N: Size>(
     }
 }
 
-/// Adds the rows of the scratch up, `[rows, head_dim + 1]`, of which the last number is a sum of weights, and writes them
-/// as one split of a head.
+/// Adds up the rows of the scratch, `[rows, head_dim + 1]`, of which the last number is a sum of
+/// weights, and writes them as one split of a head.
 #[cube]
 pub(crate) fn write_head(
     parts: &mut Tensor<f32>,
@@ -484,7 +487,7 @@ pub(crate) fn write_head(
     }
 }
 
-/// Scores that become weights of zero, in the columns before those of a head that holds fewer than others.
+/// Writes scores that become weights of zero to the padding columns of a head, which are the first.
 #[cube]
 pub(crate) fn fill_weights(
     weights: &mut Tensor<f32>,
@@ -506,8 +509,8 @@ pub(crate) fn fill_weights(
     }
 }
 
-/// One split of one kv head, and up to `blueprint.heads` of its query heads: members of shared entries, in the order of
-/// the entries, and behind them the rows of a tail.
+/// One split of one kv head, for up to `blueprint.heads` of its query heads: members of clusters,
+/// in the order of the clusters, and behind them the rows of a tail.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
