@@ -16,7 +16,7 @@ use crate::common::{
 /// The attention weights of a few queries over the entries of a layer,
 /// `[batch, query_heads, queries, entries]`, f32. A query sees the entries written at its position
 /// or before, padding excepted; one that sees nothing weights all alike, and the weights of one
-/// that is padding are zero. What scorers need that look at single weights.
+/// that is padding are zero. Scorers that look at single weights need them.
 ///
 /// The same as [`window_moments`], but that it writes 4 · batch · query_heads · queries · entries
 /// bytes.

@@ -5,7 +5,7 @@ use burn::backend::{
     tensor::{FloatTensor, IntTensor},
 };
 
-/// Clusters: the tokens of one have the same direction of keys, and the same value.
+/// Clusters of tokens that share a direction of keys and a value.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(crate) struct Clusters<B: Backend> {
