@@ -22,8 +22,9 @@ use crate::{
     select::{SelectOutput, compact, pack, pad, select},
 };
 
-/// Kernels where the device runs them and can launch so much at once, tensor operations elsewhere. Calls of the latter kind
-/// are counted: see [`Ops::fallbacks`]. A copy counts with the one it was made of.
+/// Operations by kernels where the device runs them and can launch so much at once, by tensor
+/// operations elsewhere. Calls of the latter kind are counted: see [`Ops::fallbacks`]. A copy
+/// counts with the one it was made of.
 #[derive(Clone, Debug, Default)]
 pub struct Kernels {
     fallbacks: Arc<Fallbacks>,
@@ -44,7 +45,8 @@ impl AttentionOps for Kernels {
         self.fallbacks.or(found, || Reference.attention(input))
     }
 
-    /// Tensor operations where column sums are wanted, or where padding has made way and there are fewer entries than queries.
+    /// Runs tensor operations where column sums are wanted, and where there are fewer entries than
+    /// queries because padding has made way.
     fn sparse_attention(&self, input: SparseAttentionInput) -> Result<AttentionOutput> {
         let of_columns = input.attention.column_sums || input.attention.column_squares;
         if of_columns || input.attention.keys.dims()[2] < input.attention.queries.dims()[2] {
@@ -75,7 +77,7 @@ impl AttentionOps for Kernels {
 }
 
 impl SelectOps for Kernels {
-    /// On the device, with nothing read back but the counts of NaN that are asked for.
+    /// Selects on the device; reads nothing back but the counts of NaN, if they are asked for.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
         let found = if keeps_nothing(&input) { None } else { Some(select(&input, false)) };
         let Some(found) = found else { return Reference.select(input) };
@@ -123,7 +125,8 @@ impl MergeOps for Kernels {
         self.fallbacks.or(accumulate(input.clone()), || Reference.accumulate(input))
     }
 
-    /// Every row looks through all others: of many they are sorted first, by [`accumulate`](MergeOps::accumulate).
+    /// Merges few rows by a kernel in which each row looks through all others, and many by
+    /// [`accumulate`](MergeOps::accumulate), which sorts them first.
     fn merge(&self, input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
         const MOST_OTHERS: usize = 1024;
         if !(1..=MOST_OTHERS).contains(&input.weights.dims()[2]) {
@@ -138,7 +141,7 @@ impl MergeOps for Kernels {
 }
 
 impl ModelOps for Kernels {
-    /// Burn's product where that is known to be the better way.
+    /// Runs Burn's product where that is known to be faster.
     fn linear(&self, input: LinearInput) -> Result<Tensor<2>> {
         if input.x.dims()[0] == 0 || !is_worthwhile(&input) {
             return Reference.linear(input);
@@ -183,7 +186,8 @@ impl ClusterOps for Kernels {
     }
 }
 
-/// The weights of a few queries are few enough to be written, and the columns are their sums.
+/// Attention of a few queries: their weights are few enough to be written, and sums over columns
+/// are computed from them.
 fn attention_of_few(input: &AttentionInput) -> Result<AttentionOutput> {
     let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
     let entries = keys.dims()[2];
@@ -196,7 +200,7 @@ fn attention_of_few(input: &AttentionInput) -> Result<AttentionOutput> {
     Ok(found.with_column_sums(input.column_sums, input.column_squares))
 }
 
-/// What is wanted of the columns comes from the log-sum-exp.
+/// Attention of many queries; sums over columns are computed from its log-sum-exp.
 fn attention_of_prompt(input: &AttentionInput) -> Result<AttentionOutput> {
     let found = attention(input)?;
     if !input.column_sums && !input.column_squares {
@@ -215,7 +219,7 @@ fn keeps_nothing(input: &SelectInput<'_>) -> bool {
     input.held.iter().zip(input.keep).all(|(&held, &keep)| held.min(keep) == 0)
 }
 
-/// Reads the counts of NaN, if they are to be looked at.
+/// Refuses scores that are NaN, if the input asks for it: reads their counts from the device.
 fn check_nan(found: &SelectOutput, input: &SelectInput<'_>) -> Result<()> {
     if !input.check {
         return Ok(());

@@ -1,18 +1,20 @@
 //! CubeCL kernels for attention over compressed KV caches.
 //!
-//! Each runs on every CubeCL runtime that Burn dispatches to: CUDA, ROCm, Vulkan, Metal, WebGPU and the CPU runtime,
-//! with Burn's fusion or without. [`supports`] tells whether a device is one of them; elsewhere there is nothing here
-//! to call. A kernel knows no policy: it takes the input that `briquette-ops` states of its operation, and [`Kernels`]
-//! implements the traits of that crate.
+//! Each runs on every CubeCL runtime that Burn dispatches to: CUDA, ROCm, Vulkan, Metal, WebGPU and
+//! the CPU runtime, with Burn's fusion or without. [`supports`] tells whether a device is one of
+//! them; elsewhere there is nothing here to call. A kernel knows no policy: it takes the input that
+//! `briquette-ops` states of its operation, and [`Kernels`] implements the traits of that crate.
 //!
 //! Operations have the families of that crate, and `common` is what several are made of. One
 //! operation, one folder: `mod.rs` says how it is computed and what that costs, and checks a call;
 //! `backend.rs` is how a call with Burn's tensors reaches the kernel, through Burn's dispatch,
 //! which knows the backend of a tensor, and through its fusion, which runs what it has put off
 //! first; `launch.rs` makes the outputs and launches the kernels. Those are in `kernel.rs` or,
-//! where tensor cores have a kernel of their own, in `mma.rs` and `portable.rs`. Operands of
-//! several kinds are in `operands.rs`, the way work is shared out in `plan.rs`. No two files
-//! import each other, so what the files of an operation share is not in its `mod.rs`.
+//! where tensor cores have a kernel of their own, in `mma.rs` and `portable.rs`. Tensors that reach
+//! a launch together are in `operands.rs`, and the geometry of a launch is in `plan.rs`. A
+//! `…Problem` is the input of a launch as the host describes it, a `…Blueprint` the compile-time
+//! parameters of a kernel. No two files import each other, so nothing that the files of an
+//! operation share is in its `mod.rs`.
 
 mod attention;
 mod cluster;
@@ -29,7 +31,7 @@ pub use attention::{
     sparse_attention, window_moments, window_weights,
 };
 pub use cluster::{classify, extend, global_local, group, regroup, row_weights};
-pub use common::memory::{Rows, bytes_in_use};
+pub use common::memory::{RowLayout, bytes_in_use};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, merge, nearest};
 pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};

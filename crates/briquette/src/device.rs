@@ -79,7 +79,7 @@ pub fn bytes_in_use(device: &Device) -> Option<u64> {
 
 /// How a device lays out the rows of a tensor.
 #[cfg(feature = "kernels")]
-pub(crate) type Rows = briquette_kernels::Rows;
+pub(crate) type Rows = briquette_kernels::RowLayout;
 
 /// How a device lays out the rows of a tensor: one number after another.
 #[cfg(not(feature = "kernels"))]

@@ -3,7 +3,6 @@
 
 mod column_sums;
 mod decode;
-mod masked;
 mod prefill;
 mod rotary;
 mod sparse;

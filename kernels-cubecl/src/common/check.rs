@@ -7,7 +7,7 @@ use burn::{
 };
 use cubecl::prelude::Client;
 
-/// A call of one operation.
+/// Checks of a call of one operation.
 pub(crate) struct Check {
     pub(crate) operation: &'static str,
     client: Client,
@@ -85,7 +85,8 @@ impl Check {
         Err(OpError::TooLarge { operation: self.operation, what, found, max })
     }
 
-    /// Refuses a kernel of more tensors than the device binds at once, beside one for what else it is told.
+    /// Refuses a kernel of more tensors than the device binds at once, beside one for what else it
+    /// is told.
     pub(crate) fn tensors(&self, count: usize) -> Result<()> {
         let max = self.client.properties().hardware.max_bindings as usize;
         self.at_most("the number of tensors", count + 1, max)

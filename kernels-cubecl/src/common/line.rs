@@ -1,21 +1,21 @@
 use cubecl::prelude::*;
 
-/// Where the numbers of a list begin in a tensor, and how far it is from one to the next.
+/// Numbers of a tensor at equal distances: where they begin, and from one to the next.
 #[derive(CubeType, Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct StridedSlice {
     pub(crate) start: usize,
     pub(crate) stride: usize,
 }
 
 #[cube]
-impl Line {
-    /// Where the number at `place` lies.
+impl StridedSlice {
+    /// Index of the number at `place` in the tensor.
     pub(crate) fn at(&self, place: usize) -> usize {
         self.start + place * self.stride
     }
 }
 
-/// Where the number of a head at `place` lies.
+/// Index in a tensor of the number at `place` of a head.
 #[cube]
 pub(crate) fn at<T: CubePrimitive>(
     x: &Tensor<T>,
@@ -26,7 +26,7 @@ pub(crate) fn at<T: CubePrimitive>(
     batch * x.stride(0) + head * x.stride(1) + place * x.stride(2)
 }
 
-/// Writes the number of a head at `place`.
+/// Writes the number at `place` of a head.
 #[cube]
 pub(crate) fn write<T: CubePrimitive>(
     x: &mut Tensor<T>,

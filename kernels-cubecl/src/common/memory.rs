@@ -1,22 +1,23 @@
 use burn::{backend::DispatchDevice, tensor::Device};
 use cubecl::{MemoryScope, zspace::shape};
 
-/// Bytes of the buffers that are alive on the device now, in all streams, without what its allocator pads and keeps
-/// for later; `None` where there is no CubeCL.
+/// Bytes of the buffers that are alive on the device now, in all streams, without what its
+/// allocator pads and keeps for later; `None` where there is no CubeCL.
 pub fn bytes_in_use(device: &Device) -> Option<u64> {
     let DispatchDevice::Cube(device) = device.as_dispatch() else { return None };
     Some(device.client().memory_report(MemoryScope::Device).usage().bytes_in_use)
 }
 
-/// How a device lays out the rows of a tensor, a row being its last dimension.
+/// Layout of the rows of a tensor on a device, a row being its last dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rows {
+pub struct RowLayout {
     /// Bytes that longer rows are padded to a multiple of; `None` where rows are not padded.
     alignment: Option<usize>,
 }
 
-impl Rows {
-    /// Of this device: looks at a small tensor. Rows are not padded where there is no CubeCL.
+impl RowLayout {
+    /// Reads the layout of this device off a small tensor. Rows are not padded where there is no
+    /// CubeCL.
     pub fn of(device: &Device) -> Self {
         // No alignment divides rows of so many bytes.
         const ODD: usize = 97;
@@ -28,8 +29,9 @@ impl Rows {
         Self { alignment: padded.then_some(alignment) }
     }
 
-    /// Bytes of a row of so many numbers of `size` bytes each. CubeCL pads a row to a power of two from 16 bytes up,
-    /// and from the alignment on to a multiple of that; a row of one number is not padded.
+    /// Bytes of a row of so many numbers of `size` bytes each. CubeCL pads a row to a power of two
+    /// from 16 bytes up, and from the alignment on to a multiple of that; a row of one number is
+    /// not padded.
     pub fn bytes(self, numbers: usize, size: usize) -> usize {
         let bytes = numbers.saturating_mul(size);
         match self.alignment {
@@ -50,14 +52,14 @@ impl Rows {
 
 #[cfg(test)]
 mod tests {
-    use super::Rows;
+    use super::RowLayout;
 
     #[test]
     fn rows_are_padded_as_cuda_pads_them() {
-        let rows = Rows { alignment: Some(512) };
+        let rows = RowLayout { alignment: Some(512) };
         let sizes = [(1, 4), (2, 4), (5, 4), (64, 2), (80, 2), (97, 4), (128, 4), (129, 4)];
         let bytes = sizes.map(|(numbers, size)| rows.bytes(numbers, size));
         assert_eq!(bytes, [4, 16, 32, 128, 256, 512, 512, 1024]);
-        assert_eq!(Rows::default().bytes(97, 4), 388);
+        assert_eq!(RowLayout::default().bytes(97, 4), 388);
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod copy_rows;
 pub(crate) mod line;
+pub(crate) mod masked;
 pub(crate) mod memory;
 pub(crate) mod padding;
 pub(crate) mod processors;

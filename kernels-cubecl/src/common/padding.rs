@@ -1,15 +1,15 @@
-//! How many fillers each head begins with.
+//! Numbers of padding columns that heads begin with.
 
 use briquette_ops::{Result, constant_ints};
 use burn::tensor::{Int, Tensor};
 
 use crate::common::check::Check;
 
-/// What heads of a rectangle lack, one number a batch row and head, rows first.
-pub(crate) struct Missing(Vec<usize>);
+/// Padding columns of a rectangle, one number per batch row and head, rows first.
+pub(crate) struct PaddingCounts(Vec<usize>);
 
-impl Missing {
-    /// Of heads that hold so many of at most `width`.
+impl PaddingCounts {
+    /// Counts the padding of heads that have so many columns of `width`.
     pub(crate) fn new(check: &Check, counts: &[usize], lists: usize, width: usize) -> Result<Self> {
         let fits = counts.len() == lists;
         check.value("the length of counts", counts.len(), fits, lists.to_string())?;
@@ -19,18 +19,18 @@ impl Missing {
         Ok(Self(counts.iter().map(|count| width - count).collect()))
     }
 
-    /// What one of them lacks.
+    /// Number of padding columns of one head.
     pub(crate) fn of(&self, head: usize) -> usize {
         self.0[head]
     }
 
-    /// What the first lacks, and whether others lack more or less.
+    /// Number of the first head, and whether other heads have another.
     pub(crate) fn same(&self) -> (usize, bool) {
         let first = self.0.first().copied().unwrap_or(0);
         (first, self.0.iter().any(|&missing| missing != first))
     }
 
-    /// This and another beside it, `[lists, 2]`.
+    /// These counts and others side by side, `[lists, 2]`.
     pub(crate) fn beside(&self, other: &Self, like: &Tensor<3, Int>) -> Tensor<2, Int> {
         let both = self.0.iter().zip(&other.0);
         let list: Vec<i64> = both.flat_map(|(&a, &b)| [a as i64, b as i64]).collect();

@@ -1,11 +1,11 @@
-//! A cube a row, however many rows.
+//! One cube per row, however many rows.
 
 use cubecl::prelude::CubeCount;
 
 /// Cubes along one axis that every device takes.
 const MOST: usize = 65_535;
 
-/// How many cubes along each axis there are for so many rows: at least as many, numbered by `CUBE_POS`.
+/// Number of cubes along each axis for so many rows: at least as many, numbered by `CUBE_POS`.
 pub(crate) fn cubes_of_rows(rows: usize) -> [usize; 3] {
     let along_y = rows.div_ceil(MOST);
     [rows.div_ceil(along_y.max(1)), along_y, 1]

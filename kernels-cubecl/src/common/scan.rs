@@ -1,7 +1,7 @@
 use cubecl::prelude::*;
 
-/// The sum of `value` over the units up to this one. `scan` holds two numbers a unit; the sums lie in its first half
-/// afterwards if `units` is an even power of two, else in its second.
+/// The sum of `value` over the units up to this one. `scan` holds two numbers per unit; the sums
+/// lie in its first half afterwards if `units` is an even power of two, else in its second.
 #[cube]
 pub(crate) fn inclusive_sum(scan: &mut Shared<[u32]>, value: u32, #[comptime] units: usize) -> u32 {
     let unit = UNIT_POS as usize;

@@ -1,10 +1,10 @@
-//! How many numbers of a row are loaded at once.
+//! Numbers of a row that are loaded at once.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::tensor_vector_size_parallel;
 
-/// 4 where the last dimension lies close together and every row begins on a multiple of it, else 1. Vectors of
-/// four are what every device has.
+/// Size of the vectors that a tensor is read in: 4 where the last dimension is contiguous and every
+/// row begins on a multiple of 4, else 1. Every device has vectors of four.
 pub(crate) fn vector_size(tensor: &CubeTensor) -> usize {
     let sizes = tensor.client.io_optimized_vector_sizes(tensor.dtype.size());
     let last = tensor.meta.num_dims() - 1;

@@ -11,7 +11,7 @@ use burn_cubecl::CubeBackend;
 
 use super::launch::launch;
 
-/// The kernel as operations of a backend.
+/// Sums over columns as operations of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ColumnScoresBackend: Backend {
     /// See [`super::column_scores`].
@@ -43,7 +43,7 @@ pub(super) trait ColumnScoresBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What both will return, for a fusion that has not run them yet.
+/// Shapes of the sums, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     queries: &TensorSpec,

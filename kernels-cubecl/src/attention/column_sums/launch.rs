@@ -6,7 +6,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
-    mma::{Tiles, column_scores_mma},
+    mma::{ColumnSumsBlueprint, column_scores_mma},
     portable::column_scores_tiled,
 };
 use crate::common::tile::{
@@ -14,7 +14,7 @@ use crate::common::tile::{
     support::{chunked, multiplies},
 };
 
-/// The shapes of all sums, local sums and sums of squares; one number for those not wanted.
+/// Shapes of sums, local sums and sums of squares; one number for those not wanted.
 pub(super) fn output_shapes(
     queries: &Shape,
     keys: &Shape,
@@ -27,15 +27,15 @@ pub(super) fn output_shapes(
     [all.clone(), if_wanted(local > 0), if_wanted(squares)]
 }
 
-/// Keys of a cube, the fewest of all ways to launch.
+/// Fewest keys of a cube, of both kernels.
 pub(super) const FEWEST_KEYS: usize = SIDE;
 /// Planes of a cube, of 32 keys each.
 const PLANES: usize = 4;
 /// Queries in shared memory at a time; there are as many again on their way.
 const QUERIES: usize = 32;
 
-/// Takes queries, keys and log-sum-exp, and positions of queries and entries. Returns sums, local sums and sums of
-/// squares.
+/// Takes queries, keys and log-sum-exp, and positions of queries and entries. Returns sums, local
+/// sums and sums of squares.
 pub(super) fn launch(
     [queries, keys, log_sum_exp]: [CubeTensor; 3],
     positions: Option<[CubeTensor; 2]>,
@@ -76,7 +76,7 @@ pub(super) fn launch(
             squared_out,
             local,
             scale,
-            Tiles {
+            ColumnSumsBlueprint {
                 head_dim,
                 planes: PLANES,
                 queries: QUERIES,

@@ -1,19 +1,19 @@
 use cubecl::prelude::*;
 
-use crate::{
-    attention::masked::INVISIBLE,
-    common::tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
+use crate::common::{
+    masked::MASKED,
+    tile::mma::{CHUNK, Chunk, Pair, multiply, pitch, rows_of_a, rows_of_b, zeros},
 };
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tiles {
+pub(crate) struct ColumnSumsBlueprint {
     pub(crate) head_dim: usize,
     /// Planes of a cube. A plane has 32 keys.
     pub(crate) planes: usize,
     /// Queries of a block, a multiple of 16.
     pub(crate) queries: usize,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether the sums over the last queries are wanted.
     pub(crate) local: bool,
@@ -35,10 +35,17 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     squares: &mut Tensor<f32>,
     local_queries: usize,
     scale: f32,
-    #[comptime] tiles: Tiles,
+    #[comptime] blueprint: ColumnSumsBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Tiles { head_dim, planes, queries: block, by_position, local, squares: squared } = tiles;
+    let ColumnSumsBlueprint {
+        head_dim,
+        planes,
+        queries: block,
+        by_position,
+        local,
+        squares: squared,
+    } = blueprint;
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
     let rows = comptime!(planes * 32);
@@ -68,7 +75,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
     let mut offsets = Shared::<[f32]>::new_slice(comptime!(2 * block));
     let mut positions = Shared::<[i32]>::new_slice(comptime!(2 * block));
 
-    // The keys stay: 32 a plane.
+    // The keys stay: 32 per plane.
     let mut index = unit;
     while index < comptime!(rows * chunks) {
         let row = (first + index / chunks).min(entries - 1);
@@ -199,7 +206,7 @@ pub(crate) fn column_scores_mma<E: Float, I: Int>(
                     let score = &mut scores[key / 2 * 2 + tile];
                     let mut two = score[key % 2];
                     let one = two.extract(side);
-                    two.insert(side, select(hidden, INVISIBLE, one));
+                    two.insert(side, select(hidden, MASKED, one));
                     score[key % 2] = two;
                 }
             }

@@ -12,32 +12,35 @@ use crate::{attention::prefill::check_heads, common::check::Check};
 /// Sums of the weights of each entry over the queries, f32.
 #[derive(Clone, Debug)]
 pub struct ColumnScoresOutput {
-    /// Over all queries, `[batch, query_heads, entries]`.
+    /// Sums over all queries, `[batch, query_heads, entries]`.
     pub sums: Tensor<3>,
-    /// Over the last of them, if they are wanted.
+    /// Sums over the last queries, if they are wanted.
     pub local_sums: Option<Tensor<3>>,
-    /// Of their squares over all queries, if they are wanted.
+    /// Sums of squares over all queries, if they are wanted.
     pub squares: Option<Tensor<3>>,
 }
 
-/// How much attention each entry got: Σ over queries of softmax(QKᵀ), without the matrix (H2O, TOVA, D2O, EMS; its
-/// Appendix A asks for it). The log-sum-exp of the queries, which attention knows anyway, turns each score into its
-/// weight by itself, so a column can be added up by one cube, in order, without atomics: results are the same in
-/// every run.
+/// Attention that each entry got: Σ over queries of softmax(QKᵀ), without the matrix (H2O,
+/// TOVA, D2O, EMS; its Appendix A asks for it). The log-sum-exp of the queries, which attention
+/// knows anyway, turns each score into its weight by itself, so a column can be added up by one
+/// cube, in order, without atomics: results are the same in every run.
 ///
-/// Where the device multiplies tiles of 16-bit numbers and head_dim is a multiple of 16 up to 128, a plane keeps 32
-/// keys in registers as the left operand, and queries pass through shared memory 32 at a time; products are exact in
-/// f32. Elsewhere, and for f32, a cube of 128 units multiplies 32 × 32 tiles in f32.
+/// Where the device multiplies tiles of 16-bit numbers and head_dim is a multiple of 16 up to 128,
+/// a plane keeps 32 keys in registers as the left operand, and queries pass through shared memory
+/// 32 at a time; products are exact in f32. Elsewhere, and for f32, a cube of 128 units multiplies
+/// 32 × 32 tiles in f32.
 ///
-/// `log_sum_exp` is what [`attention`](crate::attention()) gave for the queries, `[batch, query_heads, new]`, f32; the sums
-/// over the last `local` queries come besides those over all, and sums of squares if the input wants them.
+/// `log_sum_exp` is what [`attention`](crate::attention()) gave for the queries,
+/// `[batch, query_heads, new]`, f32; the sums over the last `local` queries come besides those over
+/// all, and sums of squares if the input wants them.
 ///
-/// Causally it does batch · query_heads · new · (2 · entries − new) · head_dim operations, half of what attention
-/// does, and one exponential a weight; it writes 4 bytes an entry and query head for each sum wanted.
+/// Causally it does batch · query_heads · new · (2 · entries − new) · head_dim operations, half of
+/// what attention does, and one exponential per weight; it writes 4 bytes per entry and query head
+/// for each sum wanted.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to add up, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to add up,
+/// or the device has no kernels or cannot launch so much.
 pub fn column_scores(
     input: &AttentionInput,
     log_sum_exp: Tensor<3>,

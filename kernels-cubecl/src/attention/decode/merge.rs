@@ -1,19 +1,19 @@
 use cubecl::prelude::*;
 
-use crate::attention::masked::INVISIBLE;
+use crate::common::masked::MASKED;
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
 /// Weights of a cube.
 pub(crate) const WEIGHTS: usize = 1024;
-/// Parts a query at most: one a unit.
+/// Most parts of a query: one per unit.
 pub(crate) const MOST_PARTS: usize = UNITS;
 /// Loads of a unit that are under way at a time.
 const AHEAD: usize = 4;
 
-/// Puts the parts of the entries of each query together, and turns scores into weights.
+/// Merges the parts of each query and turns scores into weights.
 ///
-/// Of the cubes of a query the first writes its output; each turns a block of its scores into weights.
+/// The first cube of a query writes its output; each cube turns a block of its scores into weights.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_merge<Q: Float, I: Int>(
@@ -46,7 +46,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let mut highs = Shared::<[f32]>::new_slice(UNITS);
     let mut found = Shared::<[f32]>::new_slice(UNITS);
     let mut shares = Shared::<[f32]>::new_slice(UNITS);
-    let mut own = f32::new(INVISIBLE);
+    let mut own = f32::new(MASKED);
     let mut weight = f32::new(0.0);
     if unit < count {
         weight = parts[start + unit * step + head_dim * next];
@@ -78,7 +78,7 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     let factor = select(total == 0.0, 0.0, 1.0 / total);
 
     if block == 0 {
-        // Some units a channel, each with some of the parts.
+        // Some units per channel, each with some of the parts.
         let across = comptime!(if head_dim < UNITS { head_dim } else { UNITS });
         let deep = comptime!(UNITS / across);
         let channel = unit % across;

@@ -15,15 +15,16 @@ use self::{
     quantized::quantized,
 };
 
-/// Queries a head that [`decode`] takes: it keeps the products of a few in registers and reads keys once for them. More
-/// share keys in tiles, in [`attention`](crate::attention()).
+/// Most queries per head that [`decode`] takes: it keeps the products of a few in registers and
+/// reads keys once for them. More share keys in tiles, in [`attention`](crate::attention()).
 pub const FEW_QUERIES: usize = 8;
 
-/// Attention of one query a head, or of a few over a dense layout, over keys and values read as they lie.
+/// Attention of one query per head, or of a few over a dense layout, over keys and values read as
+/// they lie.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend to, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend
+/// to, or the device has no kernels or cannot launch so much.
 pub fn decode(input: &DecodeInput) -> Result<DecodeOutput> {
     match &input.kv {
         KvLayout::Dense(kv) => dense(input, kv),

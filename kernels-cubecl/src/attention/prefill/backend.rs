@@ -11,7 +11,7 @@ use burn_cubecl::CubeBackend;
 
 use super::launch::{Mask, launch};
 
-/// The kernel as operations of a backend.
+/// Attention of a prompt as operations of a backend.
 #[backend_extension(Cube, Autodiff: cfg(feature = "autodiff"), Fusion: cfg(feature = "fusion"))]
 pub(super) trait AttentionBackend: Backend {
     /// See [`super::attention`].
@@ -35,7 +35,7 @@ pub(super) trait AttentionBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What all will return, for a fusion that has not run them yet.
+/// Shapes of the output and the log-sum-exp, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 pub(crate) fn outputs(queries: &TensorSpec) -> (TensorSpec, TensorSpec) {
     let shape = &queries.shape;

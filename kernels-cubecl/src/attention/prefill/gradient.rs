@@ -1,5 +1,6 @@
-//! How a gradient goes back through attention: the weights of each query are computed again from its log-sum-exp, so
-//! that the forward pass keeps only what it returned (FlashAttention-2, Dao 2023, equations of its backward pass).
+//! Gradient of attention: the weights of each query are computed again from its log-sum-exp, so
+//! that the forward pass keeps only its inputs and outputs (FlashAttention-2, Dao 2023, equations
+//! of its backward pass).
 
 use burn::{
     backend::{
@@ -16,11 +17,12 @@ use burn::{
 };
 
 use super::backend::AttentionBackend;
-use crate::attention::masked::INVISIBLE;
+use crate::common::masked::MASKED;
 
-/// Queries whose weights are there at a time, at the least: fewer would make too many launches.
+/// Fewest queries of a block, whose weights are there at a time: fewer would make too many
+/// launches.
 const FEWEST_ROWS: usize = 256;
-/// Blocks of queries, at the most: each saves the weights of the keys behind it.
+/// Most blocks of queries: each saves the weights of the keys behind it.
 const BLOCKS: usize = 4;
 
 impl<B: AttentionBackend, C: CheckpointStrategy> AttentionBackend for Autodiff<B, C> {
@@ -53,7 +55,7 @@ impl<B: AttentionBackend, C: CheckpointStrategy> AttentionBackend for Autodiff<B
         }
     }
 
-    /// Without a gradient; [`super::attention`] refuses what would need one.
+    /// Has no gradient; [`super::attention`] refuses calls that would need one.
     fn attention_by_position(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
@@ -78,7 +80,7 @@ impl<B: AttentionBackend, C: CheckpointStrategy> AttentionBackend for Autodiff<B
 #[derive(Debug)]
 struct CausalGradient;
 
-/// What the forward pass had and returned.
+/// Inputs and outputs of the forward pass.
 #[derive(Clone, Debug)]
 struct State<F> {
     queries: F,
@@ -103,9 +105,11 @@ impl<B: Backend> Backward<B, 3> for CausalGradient {
     }
 }
 
-/// Gradients of queries, keys and values, block of queries by block of queries. With `P` the weights, `O` the output
-/// and `G` its gradient: `dV = Pᵀ G`, `dS = scale · P ∘ (G Vᵀ − rowsum(G ∘ O))`, `dQ = dS K`, `dK = dSᵀ Q`. The query
-/// heads of a group lie below each other, so that each product takes all that read the same keys, and sums over them.
+/// Gradients of queries, keys and values, block of queries by block of queries. With `P` the
+/// weights, `O` the output and `G` its gradient: `dV = Pᵀ G`,
+/// `dS = scale · P ∘ (G Vᵀ − rowsum(G ∘ O))`, `dQ = dS K`, `dK = dSᵀ Q`. The query heads of a group
+/// lie below each other, so that each product takes all that read the same keys, and sums over
+/// them.
 fn gradient<B: Backend>(state: State<FloatTensor<B>>, grad: FloatTensor<B>) -> [FloatTensor<B>; 3] {
     let State { queries, keys, values, output, log_sum_exp, scale } = state;
     let dtype: FloatDType = queries.dtype().into();
@@ -149,7 +153,7 @@ fn gradient<B: Backend>(state: State<FloatTensor<B>>, grad: FloatTensor<B>) -> [
         let weights = B::float_exp(B::float_mask_fill(
             B::float_sub(scores, block(&sums)),
             hidden,
-            INVISIBLE.into(),
+            MASKED.into(),
         ));
         let slopes = B::float_matmul(grad_of_block.clone(), B::float_transpose(values));
         let slopes = B::float_sub(wide(apart(slopes)), block(&shares));
@@ -182,7 +186,8 @@ fn gradient<B: Backend>(state: State<FloatTensor<B>>, grad: FloatTensor<B>) -> [
     [of_queries, B::float_cast(of_keys, dtype), B::float_cast(of_values, dtype)]
 }
 
-/// Where a query does not see a key: query `i` of a block sees the first `before + i + 1`.
+/// Mask of the keys that a query does not see: query `i` of a block sees the first
+/// `before + i + 1`.
 fn hidden<B: Backend>(shape: [usize; 5], before: usize, device: &Device<B>) -> BoolTensor<B> {
     let [_, _, _, rows, seen] = shape;
     let count = |range, shape: [usize; 2]| {

@@ -7,7 +7,7 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{ComptimeOptionArgs, CubeCount, CubeDim};
 
 use super::{
-    mma::{Tiles, attention_mma},
+    mma::{PrefillBlueprint, attention_mma},
     pattern::{Pattern, PatternLaunch},
     portable::attention_tiled,
 };
@@ -16,7 +16,7 @@ use crate::common::tile::{
     support::{chunked, multiplies},
 };
 
-/// Queries of a cube, the fewest of all ways to launch.
+/// Fewest queries of a cube, of both kernels.
 pub(crate) const FEWEST_QUERIES: usize = SIDE;
 /// Planes of a cube.
 const PLANES: usize = 4;
@@ -24,20 +24,21 @@ const PLANES: usize = 4;
 const TALL: usize = 2;
 /// Keys in shared memory at a time; there are as many again on their way.
 const KEYS: usize = 32;
-// Lists of tiles are made for cubes of so many queries, or a whole number of cubes of them, and blocks of so many keys.
+// Lists of tiles are made for cubes of so many queries, or a whole number of cubes of them, and
+// blocks of so many keys.
 const _: () = assert!(KEYS == SparseTiles::KEYS && SIDE == SparseTiles::KEYS);
 const _: () = assert!(PLANES * TALL * 16 == SparseTiles::QUERIES);
 const _: () = assert!(SparseTiles::QUERIES.is_multiple_of(SIDE));
 
-/// Who sees what.
+/// Entries that each query sees.
 // A tensor is large on the stack, but these are few.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Mask {
-    /// Each query the entries up to its own.
+    /// The entries up to that of the query.
     Causal,
-    /// Positions of queries and entries.
+    /// Entries at the position of the query or before; positions of queries and of entries.
     Positions([CubeTensor; 2]),
-    /// The same within a pattern, as lists and bits.
+    /// Entries as by position, within a pattern of lists and bits.
     Pattern { positions: [CubeTensor; 2], lists: CubeTensor, bits: CubeTensor, map: SparseMap },
 }
 
@@ -74,7 +75,14 @@ pub(crate) fn launch(
     let cubes =
         |rows: usize| CubeCount::Static(new.div_ceil(rows) as u32, heads as u32, batch as u32);
     if queries.dtype == keys.dtype && multiplies(&client, queries.dtype, head_dim) {
-        let tiles = Tiles { head_dim, planes: PLANES, tall: TALL, keys: KEYS, by_position, sparse };
+        let blueprint = PrefillBlueprint {
+            head_dim,
+            planes: PLANES,
+            tall: TALL,
+            keys: KEYS,
+            by_position,
+            sparse,
+        };
         let blocks = new.div_ceil(PLANES * TALL * 16);
         attention_mma::launch(
             &client,
@@ -89,7 +97,7 @@ pub(crate) fn launch(
             output.clone().into_tensor_arg(),
             log_sum_exp.clone().into_tensor_arg(),
             scale,
-            tiles,
+            blueprint,
             [query, int],
         );
     } else {

@@ -1,17 +1,17 @@
 use cubecl::prelude::*;
 
 use super::pattern::Pattern;
-use crate::{
-    attention::masked::INVISIBLE,
-    common::tile::mma::{
+use crate::common::{
+    masked::MASKED,
+    tile::mma::{
         CHUNK, Chunk, Pair, SLACK, accumulators, columns_of_b, multiply, pitch, rows_of_a,
         rows_of_b,
     },
 };
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Tiles {
+pub(crate) struct PrefillBlueprint {
     pub(crate) head_dim: usize,
     /// Planes of a cube.
     pub(crate) planes: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Tiles {
     pub(crate) tall: usize,
     /// Keys of a block, a multiple of 16.
     pub(crate) keys: usize,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether a pattern says which tiles are computed, and what is seen within.
     pub(crate) sparse: bool,
@@ -39,10 +39,10 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     output: &mut Tensor<Pair<E>>,
     log_sum_exp: &mut Tensor<f32>,
     scale: f32,
-    #[comptime] tiles: Tiles,
+    #[comptime] blueprint: PrefillBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Tiles { head_dim, planes, tall, keys: block, by_position, sparse } = tiles;
+    let PrefillBlueprint { head_dim, planes, tall, keys: block, by_position, sparse } = blueprint;
     let pitch = comptime!(pitch(head_dim));
     let chunks = comptime!(head_dim / CHUNK);
     let own = comptime!(tall * 16);
@@ -72,7 +72,8 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
     let position_start = batch * entry_positions.stride(0) + kv_head * entry_positions.stride(1);
 
-    // Queries, and two stages of keys, values and their positions: one that is multiplied, one on its way.
+    // Queries, and two stages of keys, values and their positions: one that is multiplied, one on
+    // its way.
     let mut query_stage = Shared::<[Chunk<E>]>::new_aligned_slice(comptime!(rows * pitch), 16usize);
     let mut key_stage =
         Shared::<[Chunk<E>]>::new_aligned_slice(comptime!(2 * block * pitch), 16usize);
@@ -102,7 +103,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             position = i32::cast_from(query_positions[place]);
         }
         row_positions[half] = position;
-        highest[half] = INVISIBLE;
+        highest[half] = MASKED;
         total[half] = 0.0;
         offset[half] = 0.0;
     }
@@ -231,15 +232,16 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                                     !pattern.sees(words, column, row_positions[half], position);
                             }
                         }
-                        pair.insert(side, select(hidden, INVISIBLE, own));
+                        pair.insert(side, select(hidden, MASKED, own));
                         score[half % 2] = pair;
                     }
                 }
             }
         }
 
-        // Weights are relative to a score of the row that is at most `SLACK` below its highest so far: sums are rescaled
-        // only when it has to move, which it rarely does. Where nothing has been seen yet, it is zero.
+        // Weights are relative to a score of the row that is at most `SLACK` below its highest so
+        // far: sums are rescaled only when it has to move, which it rarely does. Where nothing has
+        // been seen yet, it is zero.
         let mut high = Array::<f32>::new(halves);
         let mut moves = false;
         #[unroll]
@@ -262,7 +264,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
                 let kept = ((highest[half] - most) * scale).exp();
                 highest[half] = most;
                 total[half] *= kept;
-                offset[half] = select(most > INVISIBLE, most * scale, 0.0);
+                offset[half] = select(most > MASKED, most * scale, 0.0);
                 #[unroll]
                 for tile in 0..wide {
                     let sum = &mut sums[half / 2 * wide + tile];
@@ -335,7 +337,7 @@ pub(crate) fn attention_mma<E: Float, I: Int>(
             if quad == 0 {
                 let place = lse_start + row * log_sum_exp.stride(2);
                 let log = highest[half] * scale + sum.ln();
-                log_sum_exp[place] = select(blank, -f32::new(INVISIBLE), log);
+                log_sum_exp[place] = select(blank, -f32::new(MASKED), log);
             }
         }
     }

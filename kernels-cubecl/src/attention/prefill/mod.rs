@@ -15,36 +15,41 @@ pub(crate) use self::backend::outputs;
 pub(crate) use self::launch::{FEWEST_QUERIES, Mask, launch};
 use crate::common::check::Check;
 
-/// Attention of a prompt, and what turns its scores into weights.
+/// Attention of a prompt, and the log-sum-exp that turns its scores into weights.
 #[derive(Clone, Debug)]
 pub struct PromptAttention {
-    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is padding.
+    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is
+    /// padding.
     pub output: Tensor<4>,
-    /// The logarithm of the sum of the exponentials of each query's scores, `[batch, query_heads, new]`, f32: what
-    /// [`column_scores`](crate::column_scores()) needs to tell weights from scores. 1e30 where the query is padding.
+    /// The logarithm of the sum of the exponentials of each query's scores,
+    /// `[batch, query_heads, new]`, f32: what [`column_scores`](crate::column_scores()) needs to
+    /// tell weights from scores. 1e30 where the query is padding.
     pub log_sum_exp: Tensor<3>,
 }
 
-/// Attention of many queries over the keys they see, without the matrix of weights (FlashAttention-2, Dao 2023): the
-/// exact softmax, block of keys by block of keys, with a running maximum and sum a query. Query heads of a group read the
-/// keys of their kv head where they lie.
+/// Attention of many queries over the keys they see, without the matrix of weights
+/// (FlashAttention-2, Dao 2023): the exact softmax, block of keys by block of keys, with a running
+/// maximum and sum per query. Query heads of a group read the keys of their kv head where they lie.
 ///
-/// Where the device multiplies tiles of 16-bit numbers (16 × 8 × 16, sums in f32) and head_dim is a multiple of 16 up
-/// to 128, a cube of 4 planes has 128 queries, 32 a plane; the sums of their outputs stay in registers, keys and values
-/// pass through shared memory 32 at a time, the next 32 on their way while these are multiplied. Weights are rounded
-/// to the type of the values for the second product. Elsewhere, and for f32, a cube of 128 units has 32 queries and
-/// multiplies 32 × 32 tiles in f32.
+/// Where the device multiplies tiles of 16-bit numbers (16 × 8 × 16, sums in f32) and head_dim is a
+/// multiple of 16 up to 128, a cube of 4 planes has 128 queries, 32 per plane; the sums of their
+/// outputs stay in registers, keys and values pass through shared memory 32 at a time, the next 32
+/// on their way while these are multiplied. Weights are rounded to the type of the values for the
+/// second product. Elsewhere, and for f32, a cube of 128 units has 32 queries and multiplies 32 ×
+/// 32 tiles in f32.
 ///
-/// With the feature `autodiff`, a gradient goes back through a causal call to queries, keys and values, in their type. It
-/// computes the weights again, a quarter of the queries at a time, in products of Burn's.
+/// With the feature `autodiff`, a gradient goes back through a causal call to queries, keys and
+/// values, in their type. It computes the weights again, a quarter of the queries at a time, in
+/// products of Burn's.
 ///
-/// Causally it does 2 · batch · query_heads · new · (2 · entries − new) · head_dim operations (half of a square for a
-/// prompt), reads queries once and the keys and values of a head once for every cube of its queries, mostly from
-/// the cache of the device, and writes the output and 4 bytes a query. By position it looks at every key.
+/// Causally it does 2 · batch · query_heads · new · (2 · entries − new) · head_dim operations (half
+/// of a square for a prompt), reads queries once and the keys and values of a head once for every
+/// cube of its queries, mostly from the cache of the device, and writes the output and 4 bytes per
+/// query. By position it looks at every key.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend to, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend
+/// to, or the device has no kernels or cannot launch so much.
 pub fn attention(input: &AttentionInput) -> Result<PromptAttention> {
     check(input)?;
     let AttentionInput { queries, keys, values, visibility, scale, .. } = input.clone();
@@ -85,7 +90,8 @@ fn check(input: &AttentionInput) -> Result<()> {
     check.cubes([blocks.max(heads), blocks.max(heads), batch])
 }
 
-/// What [`attention`] and [`column_scores`](crate::column_scores()) ask of queries, keys and positions.
+/// Checks queries, keys and positions for [`attention`] and
+/// [`column_scores`](crate::column_scores()).
 pub(crate) fn check_heads(
     check: &Check,
     queries: &Tensor<4>,

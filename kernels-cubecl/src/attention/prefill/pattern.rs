@@ -1,4 +1,4 @@
-//! The part of the weights that a head computes, as a kernel reads it.
+//! Pattern of the weights that a head computes, as a kernel reads it.
 
 use briquette_ops::SparseTiles;
 use cubecl::prelude::*;
@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 /// Bits of a word.
 const BITS: usize = 32;
 
-/// See [`SparseTiles`], whose lists and bits these are.
+/// Lists and bits of [`SparseTiles`].
 #[derive(CubeType, CubeLaunch)]
 pub(crate) struct Pattern {
     lists: OwnedTensor<i32>,
@@ -19,19 +19,19 @@ pub(crate) struct Pattern {
 
 #[cube]
 impl Pattern {
-    /// Where the list of the tile of this query begins.
+    /// Start of the list for the tile of this query.
     pub(super) fn list(&self, batch: usize, head: usize, query: usize) -> usize {
         batch * self.lists.stride(0)
             + head * self.lists.stride(1)
             + query / SparseTiles::QUERIES * self.lists.stride(2)
     }
 
-    /// The tiles of keys in a list.
+    /// Number of tiles of keys in a list.
     pub(super) fn count(&self, list: usize) -> usize {
         self.lists[list] as usize
     }
 
-    /// The first key of a tile of a list.
+    /// First key of a tile of a list.
     pub(super) fn first_key(&self, list: usize, number: usize) -> usize {
         self.lists[list + 1 + number] as usize / 2 * SparseTiles::KEYS
     }
@@ -41,12 +41,13 @@ impl Pattern {
         self.lists[list + 1 + number] % 2 == 1
     }
 
-    /// Where the words of a head begin.
+    /// Start of the words of a head.
     pub(super) fn words(&self, batch: usize, head: usize) -> usize {
         batch * self.bits.stride(0) + head * self.bits.stride(1)
     }
 
-    /// The bits of a column, and of two positions, of which that of the entry is not behind the query's; neither is padding.
+    /// Whether any of the bits of a column and two positions is set. The entry is not behind the
+    /// query, and neither is padding.
     pub(super) fn sees(&self, words: usize, column: usize, query: i32, entry: i32) -> bool {
         let (query, entry) = (query as usize, entry as usize);
         let block = (query / SparseTiles::BLOCK - self.first_block) * self.blocks

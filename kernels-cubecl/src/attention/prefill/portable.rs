@@ -1,9 +1,9 @@
 use cubecl::prelude::*;
 
 use super::pattern::Pattern;
-use crate::{
-    attention::masked::INVISIBLE,
-    common::tile::portable::{OWN, SIDE, UNITS, products, rows_of, slices},
+use crate::common::{
+    masked::MASKED,
+    tile::portable::{OWN, SIDE, UNITS, products, rows_of, slices},
 };
 
 /// Keys whose values are in shared memory at a time.
@@ -63,7 +63,7 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
             position = i32::cast_from(query_positions[place]);
         }
         positions[row] = position;
-        highest[row] = INVISIBLE;
+        highest[row] = MASKED;
         total[row] = 0.0;
     }
     #[unroll]
@@ -123,7 +123,7 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
                     }
                 }
                 let score = scores[own] * scale;
-                scores[own] = select(hidden, INVISIBLE, score);
+                scores[own] = select(hidden, MASKED, score);
             }
         }
 
@@ -212,7 +212,7 @@ pub(super) fn attention_tiled<Q: Float, K: Float, I: Int>(
                 let start = batch * log_sum_exp.stride(0) + head * log_sum_exp.stride(1);
                 let place = start + query * log_sum_exp.stride(2);
                 log_sum_exp[place] =
-                    select(blank, -f32::new(INVISIBLE), highest[row] + total[row].ln());
+                    select(blank, -f32::new(MASKED), highest[row] + total[row].ln());
             }
         }
     }

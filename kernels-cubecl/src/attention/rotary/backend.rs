@@ -8,7 +8,7 @@ use burn_cubecl::CubeBackend;
 
 use super::launch::launch;
 
-/// The kernel as an operation of a backend.
+/// Rotation as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait RotateBackend: Backend {
     /// See [`super::rotate`].
@@ -21,7 +21,7 @@ pub(super) trait RotateBackend: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// What [`RotateBackend::rotate`] will return, for a fusion that has not run it yet.
+/// Shape of the rotated rows, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn output(
     x: &TensorSpec,

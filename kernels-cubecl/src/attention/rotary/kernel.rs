@@ -3,8 +3,8 @@ use cubecl::prelude::*;
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// See [`super::rotate`]. A unit turns `N` pairs of one row; cubes along x go through the pairs of a head, those along y
-/// are heads, those along z batch rows.
+/// See [`super::rotate`]. A unit turns `N` pairs of one row; cubes along x go through the pairs of
+/// a head, those along y are heads, those along z batch rows.
 #[cube(launch)]
 pub(super) fn rotate<E: Float, T: Float, I: Int, N: Size>(
     x: &Tensor<Vector<E, N>>,

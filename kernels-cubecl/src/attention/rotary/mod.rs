@@ -1,4 +1,5 @@
-//! Rotary position encodings: of rows, and the tables that attention kernels turn keys by as they read them.
+//! Rotary position encodings: of rows, and the tables that attention kernels turn keys by as they
+//! read them.
 
 mod backend;
 mod kernel;
@@ -29,16 +30,17 @@ pub(crate) fn check_tables(
     check.countable("cosines", &tables.cosines.dims())
 }
 
-/// Turns the rows of `x`, `[batch, heads, tokens, head_dim]`, each to its position; what is less than 0 is 0. Positions
-/// are `[batch, heads or 1, tokens]`. Returns as many rows of the same type.
+/// Turns the rows of `x`, `[batch, heads, tokens, head_dim]`, each to its position; what is less
+/// than 0 is 0. Positions are `[batch, heads or 1, tokens]`. Returns as many rows of the same type.
 ///
-/// One launch: a unit turns up to four pairs of channels, in f32, and rounds once. It reads and writes
-/// tokens · head_dim numbers a head, and of each token head_dim numbers of the tables, which caches hold. Tensor operations
-/// go through memory a dozen times, and hand over as many launches, which is what a decode step waits for.
+/// One launch: a unit turns up to four pairs of channels, in f32, and rounds once. It reads and
+/// writes tokens · head_dim numbers per head, and of each token head_dim numbers of the tables,
+/// which caches hold. Tensor operations go through memory a dozen times, and hand over as many
+/// launches, which is what a decode step waits for.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, or the device has no kernels or cannot
-/// launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, or the device has no
+/// kernels or cannot launch so much.
 pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
     let check = Check::new("rotate", &x.device())?;
     let [batch, heads, tokens, head_dim] = x.dims();

@@ -12,18 +12,20 @@ use crate::{
     common::check::Check,
 };
 
-/// Attention of a prompt of which each head computes a part of the weights: the kernels of [`attention`](crate::attention()) over lists
-/// of tiles, 32 keys each, for every 128 queries.
+/// Attention of a prompt of which each head computes a part of the weights: the kernels of
+/// [`attention`](crate::attention()) over lists of tiles, 32 keys each, for every 128 queries.
 ///
-/// What a head sees is estimated by tensor operations and picked on the host, where the lists are made
-/// ([`SparseAttentionInput::tiles`]). Tiles that no query of the 128 sees are neither read nor multiplied. In a tile that is seen in part three bits
-/// are read a weight; in one that is seen as a whole positions are compared, no more.
+/// What a head sees is estimated by tensor operations and picked on the host, where the lists are
+/// made ([`SparseAttentionInput::tiles`]). Tiles that no query of the 128 sees are neither read nor
+/// multiplied. In a tile that is seen in part three bits are read per weight; in one that is seen
+/// as a whole positions are compared, no more.
 ///
-/// With T tiles in all lists it does 2 · T · 128 · 32 · 2 · head_dim operations and reads T · 32 keys and values.
+/// With T tiles in all lists it does 2 · T · 128 · 32 · 2 · head_dim operations and reads T · 32
+/// keys and values.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, a pattern cannot be, column sums are asked for, or the
-/// device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, a pattern cannot be, column
+/// sums are asked for, or the device has no kernels or cannot launch so much.
 pub fn sparse_attention(input: &SparseAttentionInput) -> Result<AttentionOutput> {
     let attention = &input.attention;
     let device = attention.queries.device();

@@ -14,11 +14,11 @@ use burn_cubecl::CubeBackend;
 
 use super::launch::launch;
 
-/// The kernels as an operation of a backend.
+/// Attention of a window as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait WindowBackend: Backend {
-    /// See [`super::window_weights`] and [`super::window_moments`]: the weights of `single` queries, or sums over all
-    /// of them and others that are wanted.
+    /// See [`super::window_weights`] and [`super::window_moments`]: the weights of `single`
+    /// queries, or sums over all of them and others that are wanted.
     #[fusion(meta = outputs)]
     fn window(
         queries: FloatTensor<Self>,
@@ -34,7 +34,7 @@ pub(super) trait WindowBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`WindowBackend::window`] will return, for a fusion that has not run it yet.
+/// Shapes of the weights or sums, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     queries: &TensorSpec,

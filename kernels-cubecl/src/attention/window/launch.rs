@@ -6,8 +6,8 @@ use burn_cubecl::{ops::numeric::empty_device_dtype, tensor::CubeTensor};
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
-    mma::{self, Cut, measure_planes, weigh_planes},
-    plan::Plan,
+    mma::{self, WindowBlueprint, measure_planes, weigh_planes},
+    plan::WindowPlan,
     portable::{self, Kind},
 };
 use crate::common::{
@@ -19,7 +19,7 @@ use crate::common::{
     vector::vector_size,
 };
 
-/// The shapes of what is returned. A buffer of nothing is not one, so what is not wanted has one number.
+/// Shapes of the outputs. A buffer cannot be empty, so outputs that are not wanted have one number.
 pub(super) fn shapes(
     [batch, heads, queries, entries]: [usize; 4],
     single: bool,
@@ -32,19 +32,22 @@ pub(super) fn shapes(
     [first, wanted(deviations), wanted(entropies)]
 }
 
-/// Cubes of the first pass that a multiprocessor has the registers for.
+/// Cubes of the first pass that a multiprocessor has registers for.
 const MEASURING: usize = 3;
-/// And of the second.
+/// Cubes of the second pass that a multiprocessor has registers for.
 const WEIGHING: usize = 4;
-/// The most splits: whoever merges them reads all.
+/// Most splits of the entries: each cube of the second pass reads all that it merges.
 const MOST_SPLITS: usize = 64;
-/// The most query rows of a cube, and what it has if that holds the queries of a head.
+/// Most query rows of a cube.
 const MOST_ROWS: usize = 256;
+/// Query rows of a cube, if they are enough for the queries of a head.
 const ROWS: usize = 128;
-/// Below it, what is not seen would not have a weight of zero.
+/// Least scale of the kernels on tensor cores: below it, entries that are not seen would have
+/// weights above zero.
 const LEAST_SCALE: f32 = 1e-20;
 
-/// Takes queries, keys, positions of queries and of entries, and how many queries count; and what is wanted.
+/// Takes queries, keys, positions of queries and of entries, and how many queries count; then
+/// whether single weights, deviations and entropies are wanted.
 pub(super) fn launch(
     tensors: [CubeTensor; 5],
     by_position: bool,
@@ -98,7 +101,7 @@ fn share(client: &Client, tiles: usize, cubes_a_processor: usize, cubes_a_split:
     tiles.div_ceil(splits).max(mma::PLANES)
 }
 
-/// On tensor cores.
+/// Launches the kernels on tensor cores.
 fn launch_planes(
     tensors: [CubeTensor; 5],
     [first, squares, scatter]: &[CubeTensor; 3],
@@ -142,7 +145,7 @@ fn launch_planes(
         old,
         scale,
         measured,
-        Cut { head_dim, rows, by_position },
+        WindowBlueprint { head_dim, rows, by_position },
         types,
     );
 
@@ -165,13 +168,13 @@ fn launch_planes(
         old,
         scale,
         weighed,
-        Cut { head_dim, rows, by_position },
+        WindowBlueprint { head_dim, rows, by_position },
         kind,
         types,
     );
 }
 
-/// On any device.
+/// Launches the portable kernels.
 fn launch_portable(
     tensors: [CubeTensor; 5],
     [first, squares, scatter]: &[CubeTensor; 3],
@@ -185,8 +188,8 @@ fn launch_portable(
     let (kv_heads, entries) = (keys.shape()[1], keys.shape()[2]);
     let lists = batch * kv_heads;
     let rows = heads / kv_heads * window;
-    let Plan { tile, blocks, parts, tiles, tiles_of_split, splits } =
-        Plan::new([batch, heads, window], kv_heads, entries);
+    let WindowPlan { tile, blocks, parts, tiles, tiles_of_split, splits } =
+        WindowPlan::new([batch, heads, window], kv_heads, entries);
     let client = queries.client.clone();
     let device = queries.device.clone();
     let empty = |shape: &[usize]| {

@@ -1,16 +1,20 @@
 //! The two passes on tensor cores.
 //!
-//! Planes are on their own: each has 32 keys at a time, which go from memory to the registers of the instruction, for the
-//! order of channels in a product does not matter and each lane takes the 16 bytes that it has loaded as they are.
-//! The queries are in shared memory all the while, in the same order.
+//! Planes are on their own: each has 32 keys at a time, which go from memory to the registers of
+//! the instruction, for the order of channels in a product does not matter and each lane takes the
+//! 16 bytes that it has loaded as they are. The queries are in shared memory all the while, in the
+//! same order.
 
 // A kernel takes its tensors one by one.
 #![allow(clippy::too_many_arguments)]
 
 use cubecl::prelude::*;
 
-use super::portable::{EPSILON, INVISIBLE, Kind, LOWEST};
-use crate::common::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition};
+use super::portable::{EPSILON, Kind};
+use crate::common::{
+    masked::{LOWEST, MASKED},
+    tile::mma::{CHUNK, Chunk, Pair, accumulators, definition},
+};
 
 /// Planes of a cube.
 pub(super) const PLANES: usize = 4;
@@ -19,19 +23,20 @@ pub(super) const KEYS: usize = 32;
 /// Splits that are read at once where they are merged.
 const AT_ONCE: usize = 16;
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the kernels on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Cut {
+pub(super) struct WindowBlueprint {
     /// A multiple of 32.
     pub(super) head_dim: usize,
     /// Query rows of a cube, a multiple of 16.
     pub(super) rows: usize,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(super) by_position: bool,
 }
 
-/// Where a chunk of a query row is in shared memory. Four lanes read a row and four the next at once, from different
-/// banks: the halves of every eight chunks change places in odd rows, unless rows are an odd multiple of four chunks.
+/// Place of a chunk of a query row in shared memory. Four lanes read a row and four the next at
+/// once, from different banks: the halves of every eight chunks change places in odd rows, unless
+/// rows are an odd multiple of four chunks.
 #[cube]
 fn slot(row: usize, chunk: usize, #[comptime] head_dim: usize) -> usize {
     let chunks = comptime!(head_dim / CHUNK);
@@ -51,7 +56,8 @@ fn two<E: Float>(chunk: &Chunk<E>, #[comptime] which: usize) -> Pair<E> {
     pair
 }
 
-/// The chunks of a lane of the keys from `base` on: key `lane / 4` of each eight, `head_dim / 32` chunks a key.
+/// Loads the chunks of a lane of the keys from `base` on: key `lane / 4` of each eight,
+/// `head_dim / 32` chunks per key.
 #[cube]
 fn load_keys<E: Float>(
     keys: &Tensor<Chunk<E>>,
@@ -70,14 +76,15 @@ fn load_keys<E: Float>(
     loaded
 }
 
-/// What each lane has of its rows so far. All of it would be too much for registers.
+/// Running maximum and sum of each lane for its rows. Registers have no room for all of them.
 #[derive(CubeType)]
 struct Own {
     highest: Shared<[f32]>,
     total: Shared<[f32]>,
 }
 
-/// The scores of 32 keys, rows by 16. All rows see all of them unless they are masked.
+/// Takes the scores of 32 keys into maxima and sums, 16 rows at a time. All rows see all keys
+/// unless `masked` is set.
 #[cube]
 fn measure_tile<E: Float>(
     stage: &Shared<[Chunk<E>]>,
@@ -89,10 +96,10 @@ fn measure_tile<E: Float>(
     entries: usize,
     blocks: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: WindowBlueprint,
     #[comptime] masked: bool,
 ) {
-    let head_dim = comptime!(cut.head_dim);
+    let head_dim = comptime!(blueprint.head_dim);
     let spans = comptime!(head_dim / 32);
     let units = comptime!(PLANES * 32);
     let unit = UNIT_POS as usize;
@@ -132,7 +139,7 @@ fn measure_tile<E: Float>(
                     let hidden = position < 0 || position > limit;
                     let score = &mut scores[eight];
                     let mut pair = score[half];
-                    let seen = select(hidden, INVISIBLE, pair.extract(side));
+                    let seen = select(hidden, MASKED, pair.extract(side));
                     pair.insert(side, select(exists, seen, LOWEST));
                     score[half] = pair;
                 }
@@ -161,8 +168,9 @@ fn measure_tile<E: Float>(
     }
 }
 
-/// The highest score of each row among the keys of a cube, and the sum of exponentials relative to it: `found` is
-/// `[splits, batch · kv_heads, 2, rows]`. Scores are not multiplied by `scale` yet, which is above zero.
+/// First pass: the highest score of each row among the keys of a cube, and the sum of exponentials
+/// relative to it. `found` is `[splits, batch · kv_heads, 2, rows]`. Scores are not multiplied by
+/// `scale` yet, which is above zero.
 #[cube(launch)]
 pub(super) fn measure_planes<E: Float, I: Int>(
     queries: &Tensor<Chunk<E>>,
@@ -173,10 +181,10 @@ pub(super) fn measure_planes<E: Float, I: Int>(
     old: usize,
     scale: f32,
     share: usize,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: WindowBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Cut { head_dim, rows, by_position } = cut;
+    let WindowBlueprint { head_dim, rows, by_position } = blueprint;
     let chunks = comptime!(head_dim / CHUNK);
     let units = comptime!(PLANES * 32);
     let halves = comptime!(rows / 8);
@@ -248,13 +256,13 @@ pub(super) fn measure_planes<E: Float, I: Int>(
         }
         if comptime!(!by_position) && base + KEYS <= old + 1 {
             measure_tile::<E>(
-                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale, cut,
-                false,
+                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale,
+                blueprint, false,
             );
         } else {
             measure_tile::<E>(
-                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale, cut,
-                true,
+                &stage, &limits, &key, &positions, &mut own, base, entries, blocks, scale,
+                blueprint, true,
             );
         }
         tile += PLANES;
@@ -295,7 +303,7 @@ pub(super) fn measure_planes<E: Float, I: Int>(
     }
 }
 
-/// The splits of a row, merged in their order: the highest score, and one over the sum.
+/// Merges the splits of a row in their order: the highest score, and one over the sum.
 #[cube]
 fn merge(found: &Tensor<f32>, start: usize, scale: f32) -> (f32, f32) {
     let splits = found.shape(0);
@@ -334,14 +342,14 @@ fn merge(found: &Tensor<f32>, start: usize, scale: f32) -> (f32, f32) {
     (most, 1.0 / total)
 }
 
-/// A sum over the four lanes of a key.
+/// Sum over the four lanes of a key.
 #[cube]
 fn over_lanes(sum: f32) -> f32 {
     let sum = sum + plane_shuffle_xor(sum, 1);
     sum + plane_shuffle_xor(sum, 2)
 }
 
-/// That of the four sums which belongs to the key that the lane writes.
+/// Sum of the key that the lane writes, of the four it has.
 #[cube]
 fn own_of(sums: &Array<f32>) -> f32 {
     let quad = UNIT_POS_PLANE % 4;
@@ -350,8 +358,8 @@ fn own_of(sums: &Array<f32>) -> f32 {
     select(quad < 2, low, high)
 }
 
-/// The scores once more, and the weights they become. A cube has as many whole heads as go into its rows, each from a
-/// multiple of 16 on.
+/// Second pass: computes the scores again and turns them into weights. A cube has as many whole
+/// heads as fit into its rows, each from a multiple of 16 on.
 #[cube(launch)]
 pub(super) fn weigh_planes<E: Float, I: Int>(
     queries: &Tensor<Chunk<E>>,
@@ -366,11 +374,11 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
     old: usize,
     scale: f32,
     share: usize,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: WindowBlueprint,
     #[comptime] kind: Kind,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Cut { head_dim, rows, by_position } = cut;
+    let WindowBlueprint { head_dim, rows, by_position } = blueprint;
     let (single, deviate, scatter) = comptime!(match kind {
         Kind::Weights => (true, false, false),
         Kind::Moments { deviations, entropies } => (false, deviations, entropies),
@@ -541,7 +549,7 @@ pub(super) fn weigh_planes<E: Float, I: Int>(
                             let score = &mut scores[own / 2 * 2 + eight];
                             let mut pair = score[own % 2];
                             let one = pair.extract(side);
-                            pair.insert(side, select(hidden, INVISIBLE, one));
+                            pair.insert(side, select(hidden, MASKED, one));
                             score[own % 2] = pair;
                         }
                     }

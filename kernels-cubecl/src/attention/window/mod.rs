@@ -7,21 +7,23 @@ mod portable;
 use briquette_ops::{MomentsInput, MomentsOutput, Result, Visibility, WindowInput, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::WindowBackend, plan::Plan};
+use self::{backend::WindowBackend, plan::WindowPlan};
 use crate::common::{
     check::Check,
     tile::product::{SIDE, UNITS, shared_bytes},
 };
 
-/// The attention weights of a few queries over the entries of a layer, `[batch, query_heads, queries, entries]`, f32. A
-/// query sees the entries written at its position or before, padding excepted; one that sees nothing weights all alike,
-/// and the weights of one that is padding are zero. What scorers need that look at single weights.
+/// The attention weights of a few queries over the entries of a layer,
+/// `[batch, query_heads, queries, entries]`, f32. A query sees the entries written at its position
+/// or before, padding excepted; one that sees nothing weights all alike, and the weights of one
+/// that is padding are zero. Scorers that look at single weights need them.
 ///
-/// The same as [`window_moments`], but that it writes 4 · batch · query_heads · queries · entries bytes.
+/// The same as [`window_moments`], but that it writes 4 · batch · query_heads · queries · entries
+/// bytes.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
-/// launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a tensor is empty, or the device has
+/// no kernels or cannot launch so much.
 pub fn window_weights(window: WindowInput) -> Result<Tensor<4>> {
     let [batch, heads, queries, _] = window.queries.dims();
     let check = check(&window, "window_weights")?;
@@ -29,30 +31,33 @@ pub fn window_weights(window: WindowInput) -> Result<Tensor<4>> {
     Ok(run(window, vec![queries; batch], true, false, false).0)
 }
 
-/// For each entry the sum of its attention weights over a few queries, and how they deviate and scatter, without keeping
-/// the weights: what SnapKV, CompressKV, TOVA, EMS and CAKE score entries by. See [`window_weights`] for which entries a
-/// query sees.
+/// Sum of each entry's attention weights over a few queries, and their deviations and entropies,
+/// without keeping the weights: SnapKV, CompressKV, TOVA, EMS and CAKE score entries by them. See
+/// [`window_weights`] for which entries a query sees.
 ///
-/// Where the device multiplies tiles of 16-bit numbers, queries and keys are of one such type, head_dim is a multiple of
-/// 32 up to 128 and there are at most 256 queries, a plane takes 32 keys at a time straight from memory to registers, and
-/// multiplies them with all query rows that share them, which stay in shared memory. A first pass over the entries,
-/// split among cubes, keeps the highest score of each row and the sum of exponentials; in a second one each cube merges
-/// what it needs of them in the order of the splits, makes the scores again, and sums weights in registers. Products
-/// are exact in f32.
+/// Where the device multiplies tiles of 16-bit numbers, queries and keys are of one such type,
+/// head_dim is a multiple of 32 up to 128 and there are at most 256 queries, a plane takes 32 keys
+/// at a time straight from memory to registers, and multiplies them with all query rows that share
+/// them, which stay in shared memory. A first pass over the entries, split among cubes, keeps the
+/// highest score of each row and the sum of exponentials; in a second one each cube merges what it
+/// needs of them in the order of the splits, makes the scores again, and sums weights in registers.
+/// Products are exact in f32.
 ///
-/// Elsewhere a cube of 256 units makes the scores of up to 128 query rows, which are those of all heads that share the keys, and
-/// 128 entries (fewer if there are few): 16 channels at a time in shared memory, scores in registers. A first pass over
-/// the entries, split among cubes, keeps the highest score of each row and the sum of exponentials, and a small kernel
-/// merges splits in their order. A second pass makes the scores again, turns them into weights, and sums them over
+/// Elsewhere a cube of 256 units makes the scores of up to 128 query rows, which are those of all
+/// heads that share the keys, and 128 entries (fewer if there are few): 16 channels at a time in
+/// shared memory, scores in registers. A first pass over the entries, split among cubes, keeps the
+/// highest score of each row and the sum of exponentials, and a small kernel merges splits in their
+/// order. A second pass makes the scores again, turns them into weights, and sums them over
 /// queries, 16 entries at a time, in the order of the queries.
 ///
-/// With `rows` = query_heads · queries it multiplies and adds 4 · batch · rows · entries · head_dim times. It reads the
-/// keys twice for every 128 rows of a kv head, the second time in part from the cache of the device, takes two
-/// exponentials a score, and writes 4 bytes an entry, query head and sum.
+/// With `rows` = query_heads · queries it multiplies and adds 4 · batch · rows · entries · head_dim
+/// times. It reads the keys twice for every 128 rows of a kv head, the second time in part from the
+/// cache of the device, takes two exponentials per score, and writes 4 bytes per entry, query head
+/// and sum.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a tensor is empty, or the device has no kernels or cannot
-/// launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a tensor is empty, or the device has
+/// no kernels or cannot launch so much.
 pub fn window_moments(input: MomentsInput) -> Result<MomentsOutput> {
     let MomentsInput { window, own: counted, deviations, entropies } = input;
     let check = check(&window, "window_moments")?;
@@ -92,11 +97,12 @@ fn check(window: &WindowInput, operation: &'static str) -> Result<Check> {
     check.countable("queries", &window.queries.dims())?;
     check.countable("keys", &window.keys.dims())?;
     check.countable("sums", &[batch, heads, entries])?;
-    let Plan { tile, blocks, parts, tiles, splits, .. } =
-        Plan::new([batch, heads, queries], kv_heads, entries);
+    let WindowPlan { tile, blocks, parts, tiles, splits, .. } =
+        WindowPlan::new([batch, heads, queries], kv_heads, entries);
     let lists = batch * kv_heads;
     check.countable("splits", &[splits, batch, heads, queries])?;
-    // The second pass has more of it: of each row two numbers and sixteen weights besides what it sees.
+    // The second pass has more of it: of each row two numbers and sixteen weights besides what it
+    // sees.
     let of_rows = tile[0] * SIDE * (4 + 8 + 4 * SIDE);
     let of_both = tile.map(shared_bytes).iter().sum::<usize>();
     check.shared_bytes(of_both + of_rows + 4 * tile[1] * SIDE)?;

@@ -1,21 +1,22 @@
 use crate::common::tile::product::{SIDE, sides};
 
-/// Cubes that keep a large device busy: entries are split until there are as many.
+/// Number of cubes that keeps a large device busy: entries are split until there are as many.
 const CUBES: usize = 1024;
 
-/// How the work is shared out.
-pub(super) struct Plan {
+/// Geometry of a launch of the portable kernels.
+pub(super) struct WindowPlan {
     /// Query rows and entries of a unit of a tile.
     pub(super) tile: [usize; 2],
-    /// Tiles of the rows of a kv head, the parts of a head being one, and those parts.
+    /// Tiles of the rows of a kv head; the parts of a head count as one.
     pub(super) blocks: usize,
+    /// Tiles that the rows of a head are divided into.
     pub(super) parts: usize,
     pub(super) tiles: usize,
     pub(super) tiles_of_split: usize,
     pub(super) splits: usize,
 }
 
-impl Plan {
+impl WindowPlan {
     pub(super) fn new(
         [batch, heads, queries]: [usize; 3],
         kv_heads: usize,

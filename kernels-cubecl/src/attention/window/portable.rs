@@ -3,18 +3,16 @@
 
 use cubecl::prelude::*;
 
-use crate::common::tile::product::{Rows, SIDE, UNITS, product};
+use crate::common::{
+    masked::{LOWEST, MASKED},
+    tile::product::{Rows, SIDE, UNITS, product},
+};
 
-/// The score of an entry that a query does not see: its weight underflows to an exact zero, and a query that sees nothing
-/// weights all entries alike.
-pub(super) const INVISIBLE: f32 = -1e30;
-/// Below every score.
-pub(super) const LOWEST: f32 = -3e38;
-/// What keeps the logarithm of a weight of zero finite.
+/// Summand that keeps the logarithm of a weight of zero finite.
 pub(super) const EPSILON: f32 = 1e-10;
 
-/// How the query rows of a kv head are shared out among tiles of `rows` rows: a tile holds whole heads or, where a head
-/// has too many queries, a part of one.
+/// Layout of the query rows of a kv head in tiles of `rows` rows: a tile has whole heads or, where
+/// a head has too many queries, a part of one.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Layout {
     /// Query heads of a kv head.
@@ -41,29 +39,29 @@ impl Layout {
         self.queries.min(self.rows)
     }
 
-    /// Which query a row of a tile is.
-    fn row(&self, place: usize, block: usize, part: usize) -> Row {
+    /// Query of a row of a tile.
+    fn row(&self, place: usize, block: usize, part: usize) -> QueryRow {
         let of_tile = self.of_tile();
         let head = block * self.heads + place / of_tile;
         let query = part * self.rows + place % of_tile;
         let exists = place < self.heads * of_tile && head < self.group && query < self.queries;
-        Row { head, query, exists }
+        QueryRow { head, query, exists }
     }
 }
 
-/// Which query a row of a tile is.
+/// Query of a row of a tile.
 #[derive(CubeType, Clone, Copy)]
-struct Row {
+struct QueryRow {
     /// The query head, of those of the kv head.
     head: usize,
     query: usize,
-    /// Whether there is one.
+    /// Whether there is such a query.
     exists: bool,
 }
 
-/// The scores of a tile, and who sees what.
+/// Rows and columns of a tile of scores, and which row sees which column.
 #[derive(CubeType)]
-struct Tile {
+struct ScoreTile {
     left: Rows,
     right: Rows,
     /// The last position each row sees.
@@ -73,9 +71,9 @@ struct Tile {
 }
 
 #[cube]
-impl Tile {
+impl ScoreTile {
     fn new(#[comptime] m: usize, #[comptime] n: usize) -> Self {
-        Tile {
+        ScoreTile {
             left: Rows::new(m),
             right: Rows::new(n),
             limits: Shared::<[i32]>::new_slice(comptime!(m * SIDE)),
@@ -83,7 +81,7 @@ impl Tile {
         }
     }
 
-    /// The rows of a tile. All units of the cube are to be done with the ones before.
+    /// Takes the rows of a tile. All units of the cube must be done with the rows before.
     fn take_rows<Q: Float, N: Size, I: Int>(
         &mut self,
         queries: &Tensor<Vector<Q, N>>,
@@ -120,7 +118,7 @@ impl Tile {
         }
     }
 
-    /// The columns from `base` on. Behind the last stand copies of it.
+    /// Takes the columns from `base` on. Copies of the last stand behind it.
     fn take_columns<K: Float, N: Size, I: Int>(
         &mut self,
         keys: &Tensor<Vector<K, N>>,
@@ -148,7 +146,7 @@ impl Tile {
         }
     }
 
-    /// The scores of the unit's rows and columns, as [`product`] lays them.
+    /// Writes the scores of the unit's rows and columns, as [`product`] orders them.
     fn scores<Q: Float, NQ: Size, K: Float, NK: Size>(
         &mut self,
         queries: &Tensor<Vector<Q, NQ>>,
@@ -167,15 +165,15 @@ impl Tile {
             for i in 0..m {
                 scores[i * n + j] *= scale;
                 if position < 0 || position > self.limits[down + i * SIDE] {
-                    scores[i * n + j] = f32::new(INVISIBLE);
+                    scores[i * n + j] = f32::new(MASKED);
                 }
             }
         }
     }
 }
 
-/// The highest score of each row among some columns, and the sum of what is left of the others when it is taken from
-/// them: `highest` and `sums` are `[splits, batch · kv_heads, rows]`.
+/// First pass: the highest score of each row in a split of the columns, and the sum of the
+/// exponentials of scores relative to it. Both are `[splits, batch · kv_heads, rows]`.
 #[cube(launch)]
 pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     queries: &Tensor<Vector<Q, NQ>>,
@@ -203,7 +201,7 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     let list = CUBE_POS_Z as usize;
     let (kv_heads, entries) = (keys.shape(1), keys.shape(2));
 
-    let mut tile = Tile::new(m, n);
+    let mut tile = ScoreTile::new(m, n);
     let mut scores = Array::<f32>::new(comptime!(m * n));
     let mut high = Array::<f32>::new(m);
     let mut sum = Array::<f32>::new(m);
@@ -281,8 +279,9 @@ pub(super) fn measure<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     }
 }
 
-/// What a score becomes a weight by: the highest of its row, and one over the sum; zero for a query that is not counted,
-/// which the others are the last of. Both are `[batch · kv_heads, rows]`; one unit a row.
+/// Highest score of each row, and one over the sum of its exponentials, over all splits: they turn
+/// scores into weights. The latter is zero for queries that are not counted; those that are
+/// counted come last. Both are `[batch · kv_heads, rows]`; one unit per row.
 #[cube(launch)]
 pub(super) fn settle<I: Int>(
     highest_of: &Tensor<f32>,
@@ -331,21 +330,22 @@ pub(super) fn settle<I: Int>(
     }
 }
 
-/// What is made of the weights.
+/// Result of the second pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
-    /// Nothing: `first` is `[batch, query_heads, queries, entries]`.
+    /// The weights: `first` is `[batch, query_heads, queries, entries]`.
     Weights,
-    /// Sums over the queries, `[batch, query_heads, 1, entries]` each: `first` of the weights, and others that are wanted.
+    /// Sums over the queries, `[batch, query_heads, 1, entries]` each: `first` of the weights, and
+    /// others if they are wanted.
     Moments {
-        /// Of the squares of their differences from the mean over the queries that count.
+        /// Sums of squared differences from the mean over the queries that count.
         deviations: bool,
-        /// Of w · ln(1 / (w + 10⁻¹⁰)).
+        /// Sums of w · ln(1 / (w + 10⁻¹⁰)).
         entropies: bool,
     },
 }
 
-/// The scores once more, and the weights they become.
+/// Second pass: computes the scores again and turns them into weights.
 #[cube(launch)]
 pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     queries: &Tensor<Vector<Q, NQ>>,
@@ -378,7 +378,7 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
     let first_head = kv_head * layout.group;
     let of_tile = layout.of_tile();
 
-    let mut tile = Tile::new(m, n);
+    let mut tile = ScoreTile::new(m, n);
     let mut scores = Array::<f32>::new(comptime!(m * n));
     let mut high_of = Shared::<[f32]>::new_slice(comptime!(m * SIDE));
     let mut factor_of = Shared::<[f32]>::new_slice(comptime!(m * SIDE));
@@ -454,7 +454,7 @@ pub(super) fn weigh<Q: Float, K: Float, I: Int, NQ: Size, NK: Size>(
                     }
                     sync_cube();
                     let column = base + across + j * SIDE;
-                    // Sixteen units a head, one a column.
+                    // Sixteen units per head, one per column.
                     let mut head = down;
                     while head < layout.heads {
                         let row = layout.row(head * of_tile, block, part);

@@ -9,7 +9,7 @@ use burn::{
 };
 
 use self::backend::ClassifyBackend;
-use crate::common::{check::Check, padding::Missing};
+use crate::common::{check::Check, padding::PaddingCounts};
 
 /// For each column the entry it is in now, counted from 0, or −1; and what it is ranked by: a center `f32::MAX`, others
 /// their score, those in no entry `f32::MIN`. Both `[batch, heads, columns]`. With it EMS finds which tokens stay.
@@ -40,7 +40,7 @@ pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
     check.cubes([columns.div_ceil(kernel::UNITS), batch * heads, 1])?;
     check.tensors(11)?;
     let lists = batch * heads;
-    let missing = Missing::new(&check, counts, lists, entries)?;
+    let missing = PaddingCounts::new(&check, counts, lists, entries)?;
     let merging = merged.as_ref().map(|merged| (merged.counts, merged.first));
     merged.as_ref().map_or(Ok(()), |merged| check_merged(&check, merged, dims, entries))?;
     let of_head = |head: usize| -> [usize; 3] {
@@ -101,7 +101,7 @@ fn check_merged(
     check.f32("similarity", similarity.dtype())?;
     check.countable("rows to merge", &rows.dims())?;
     // Refuses counts that do not fit.
-    Missing::new(check, counts, lists, width)?;
+    PaddingCounts::new(check, counts, lists, width)?;
     let fits = first.len() == lists;
     check.value("the length of first", first.len(), fits, lists.to_string())?;
     for &first in *first {

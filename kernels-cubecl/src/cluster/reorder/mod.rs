@@ -6,7 +6,7 @@ use briquette_ops::{RegroupInput, RegroupOutput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::backend::RegroupBackend;
-use crate::common::{check::Check, padding::Missing, tracks};
+use crate::common::{check::Check, padding::PaddingCounts, tracks};
 
 /// What is known of columns, where they go: the end of a step of EMS, whose entries have become others.
 ///
@@ -45,8 +45,8 @@ pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
     check.cubes([width.max(most).div_ceil(kernel::UNITS), batch * heads, 1])?;
     check.tensors(if tracks.is_empty() { 13 } else { 15 })?;
     let lists = batch * heads;
-    let of_entries = Missing::new(&check, entries, lists, most)?;
-    let of_columns = Missing::new(&check, counts, lists, width)?;
+    let of_entries = PaddingCounts::new(&check, entries, lists, most)?;
+    let of_columns = PaddingCounts::new(&check, counts, lists, width)?;
     let (fillers, entries_differ) = of_entries.same();
     let (first, columns_differ) = of_columns.same();
     let differ = entries_differ || columns_differ;

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::common::{line::Line, scan::inclusive_sum};
+use crate::common::{line::StridedSlice, scan::inclusive_sum};
 
 /// Bits of a class that one pass sorts by.
 pub(super) const BITS: usize = 4;
@@ -8,17 +8,17 @@ pub(super) const BITS: usize = 4;
 pub(super) const DIGITS: usize = 1 << BITS;
 
 #[cube]
-fn list<I: Int>(x: &mut Tensor<I>, batch: usize, head: usize) -> Line {
-    Line { start: batch * x.stride(0) + head * x.stride(1), stride: x.stride(2) }
+fn list<I: Int>(x: &mut Tensor<I>, batch: usize, head: usize) -> StridedSlice {
+    StridedSlice { start: batch * x.stride(0) + head * x.stride(1), stride: x.stride(2) }
 }
 
 /// The lists of a row.
 #[derive(CubeType, Clone, Copy)]
 struct Row {
-    classes: Line,
-    order: Line,
-    members: Line,
-    scratch: Line,
+    classes: StridedSlice,
+    order: StridedSlice,
+    members: StridedSlice,
+    scratch: StridedSlice,
 }
 
 /// The part of `count` places that is this unit's: from where, and to where.
@@ -49,7 +49,7 @@ pub(super) fn group<I: Int>(
     let heads = classes.shape(1);
     let (batch, head) = (index / heads, index % heads);
     let columns = classes.shape(2);
-    let of_classes = Line {
+    let of_classes = StridedSlice {
         start: batch * classes.stride(0) + head * classes.stride(1),
         stride: classes.stride(2),
     };

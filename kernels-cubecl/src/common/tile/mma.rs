@@ -1,7 +1,8 @@
-//! Tiles in shared memory as operands of tensor cores: m16n8k16 products of 16-bit numbers, sums in f32.
+//! Tiles in shared memory as operands of tensor cores: m16n8k16 products of 16-bit numbers, sums in
+//! f32.
 //!
-//! A stage holds rows of `head_dim` numbers in chunks of 16 bytes, [`pitch`] chunks a row: one more than the row has,
-//! so that eight rows read at once by `ldmatrix` lie in different banks.
+//! A stage holds rows of `head_dim` numbers in chunks of 16 bytes, [`pitch`] chunks a row: one more
+//! than the row has, so that eight rows read at once by `ldmatrix` lie in different banks.
 
 use cubecl::{
     cmma::{MatrixIdent, MmaDefinition},
@@ -11,11 +12,11 @@ use cubecl::{
 /// Numbers of a chunk of 16 bytes.
 pub(crate) const CHUNK: usize = 8;
 
-/// How far a score may lie above the one its row's weights are relative to: these are e⁵ at most, which a 16-bit
-/// number holds as exactly as 1.
+/// Most that a score may lie above the one its row's weights are relative to: these are e⁵ at most,
+/// which a 16-bit number holds as exactly as 1.
 pub(crate) const SLACK: f32 = 5.0;
 
-/// A chunk.
+/// Chunk of 16 bytes.
 pub(crate) type Chunk<E> = Vector<E, Const<8>>;
 /// Two numbers, a register of a fragment of A or B, or two sums of an accumulator.
 pub(crate) type Pair<E> = Vector<E, Const<2>>;
@@ -31,8 +32,8 @@ pub(crate) fn definition<E: Float>() -> MmaDefinition<E, E, f32> {
     MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize)
 }
 
-/// The 16 × 16 operand A whose rows are those of the stage from `row` on, and whose columns are numbers from
-/// `chunk` on.
+/// The 16 × 16 operand A whose rows are those of the stage from `row` on, and whose columns are
+/// numbers from `chunk` on.
 #[cube]
 pub(crate) fn rows_of_a<E: Float>(
     stage: &Shared<[Chunk<E>]>,
@@ -46,8 +47,9 @@ pub(crate) fn rows_of_a<E: Float>(
     definition::<E>().load_matrix::<_, Const<2>>(slice, MatrixIdent::A, 4usize, false)
 }
 
-/// Two 16 × 8 operands B, one after another, whose columns are the 16 rows of the stage from `row` on, and whose rows
-/// are numbers from `chunk` on: for products with the transpose of what is staged.
+/// Two 16 × 8 operands B, one after another, whose columns are the 16 rows of the stage from `row`
+/// on, and whose rows are numbers from `chunk` on: for products with the transpose of what is
+/// staged.
 #[cube]
 pub(crate) fn rows_of_b<E: Float>(
     stage: &Shared<[Chunk<E>]>,
@@ -61,8 +63,8 @@ pub(crate) fn rows_of_b<E: Float>(
     definition::<E>().load_matrix::<_, Const<2>>(slice, MatrixIdent::B, 4usize, false)
 }
 
-/// Two 16 × 8 operands B, one after another, whose rows are the 16 rows of the stage from `row` on, and whose columns
-/// are numbers from `chunk` on: for products with what is staged as it is.
+/// Two 16 × 8 operands B, one after another, whose rows are the 16 rows of the stage from `row` on,
+/// and whose columns are numbers from `chunk` on: for products with what is staged as it is.
 #[cube]
 pub(crate) fn columns_of_b<E: Float>(
     stage: &Shared<[Chunk<E>]>,
@@ -90,7 +92,7 @@ pub(crate) fn multiply<E: Float>(
     definition::<E>().execute_inplace(a, &operand, sums);
 }
 
-/// An accumulator of zeros.
+/// Accumulator of zeros.
 #[cube]
 pub(crate) fn zeros() -> Array<Pair<f32>> {
     let mut sums = Array::<Pair<f32>>::new(2usize);

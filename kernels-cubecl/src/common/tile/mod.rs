@@ -1,4 +1,4 @@
-//! What kernels that multiply tiles are made of.
+//! Parts of kernels that multiply tiles.
 
 pub(crate) mod mma;
 pub(crate) mod portable;

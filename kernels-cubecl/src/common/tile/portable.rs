@@ -1,7 +1,8 @@
 //! Tiles of 32 × 32 products on any device, in f32.
 //!
-//! A cube of [`UNITS`] units: unit `u` has rows `2 · (u / 8)` and the next, and columns `u % 8 + 8 · j`. Operands pass
-//! through shared memory a slice of [`SLICE`] channels at a time, so head_dim is not bounded by it.
+//! A cube of [`UNITS`] units: unit `u` has rows `2 · (u / 8)` and the next, and columns
+//! `u % 8 + 8 · j`. Operands pass through shared memory a slice of [`SLICE`] channels at a time, so
+//! head_dim is not bounded by it.
 
 use cubecl::prelude::*;
 
@@ -11,7 +12,8 @@ pub(crate) const UNITS: usize = 128;
 pub(crate) const SIDE: usize = 32;
 /// Channels of a slice.
 pub(crate) const SLICE: usize = 16;
-/// Numbers from one row of a slice to the next: one more than it has, so that rows lie in different banks.
+/// Numbers from one row of a slice to the next: one more than it has, so that rows lie in different
+/// banks.
 pub(crate) const PITCH: usize = SLICE + 1;
 /// Products a unit has: two rows of four columns.
 pub(crate) const OWN: usize = 8;
@@ -34,20 +36,20 @@ pub(crate) fn slices() -> Slices {
 /// Rows of one head of a `[batch, heads, rows, head_dim]` tensor.
 #[derive(CubeType, Clone, Copy)]
 #[expand(derive(Clone, Copy))]
-pub(crate) struct Rows {
-    /// Where the first row begins.
+pub(crate) struct StridedRows {
+    /// Start of the first row.
     pub(crate) start: usize,
-    /// From one row to the next.
+    /// Distance from one row to the next.
     pub(crate) row: usize,
-    /// From one channel to the next.
+    /// Distance from one channel to the next.
     pub(crate) channel: usize,
     /// The last row there is; rows behind it read it again.
     pub(crate) last: usize,
 }
 
 #[cube]
-pub(crate) fn rows_of<E: Float>(x: &Tensor<E>, batch: usize, head: usize) -> Rows {
-    Rows {
+pub(crate) fn rows_of<E: Float>(x: &Tensor<E>, batch: usize, head: usize) -> StridedRows {
+    StridedRows {
         start: batch * x.stride(0) + head * x.stride(1),
         row: x.stride(2),
         channel: x.stride(3),
@@ -59,10 +61,10 @@ pub(crate) fn rows_of<E: Float>(x: &Tensor<E>, batch: usize, head: usize) -> Row
 #[cube]
 pub(crate) fn products<L: Float, R: Float>(
     left: &Tensor<L>,
-    left_rows: Rows,
+    left_rows: StridedRows,
     left_first: usize,
     right: &Tensor<R>,
-    right_rows: Rows,
+    right_rows: StridedRows,
     right_first: usize,
     slices: &mut Slices,
     #[comptime] head_dim: usize,

@@ -1,4 +1,4 @@
-//! A tile of the products of two sets of rows, which is what similarities and scores are made of.
+//! Tile of the products of two sets of rows: similarities and scores are such products.
 
 use cubecl::prelude::*;
 
@@ -6,19 +6,20 @@ use cubecl::prelude::*;
 pub(crate) const SIDE: usize = 16;
 /// Units of a cube.
 pub(crate) const UNITS: usize = SIDE * SIDE;
-/// Four channels, which are loaded and kept together.
+/// Four numbers that are loaded and kept together.
 pub(crate) type Quad = Vector<f32, Const<4>>;
 /// Quads of a row that are multiplied between two loads.
 const DEPTH: usize = 4;
-/// Quads from one row to the next in shared memory: one more, so that rows begin in different banks.
+/// Quads from one row to the next in shared memory: one more, so that rows begin in different
+/// banks.
 const PITCH: usize = DEPTH + 1;
 
 /// The rows of one side of a tile.
 #[derive(CubeType)]
 pub(crate) struct Rows {
-    /// Where each begins in its tensor.
+    /// Start of each row in its tensor.
     pub(crate) starts: Shared<[u32]>,
-    /// A few channels of each row.
+    /// Channels of a step, of each row.
     loaded: Shared<[Quad]>,
     #[cube(comptime)]
     pub(crate) count: usize,
@@ -27,7 +28,8 @@ pub(crate) struct Rows {
 /// Tiles of 128 by 128 that keep a large device busy: with fewer, smaller ones do.
 const MANY: usize = 256;
 
-/// Rows of a unit along either side of a tile, for `lists` products of so many rows: at most 8 by 8.
+/// Rows of a unit along either side of a tile, for `lists` products of so many rows: at most 8 by
+/// 8.
 pub(crate) fn sides(lists: usize, rows: usize, columns: usize) -> [usize; 2] {
     let many = rows.div_ceil(8 * SIDE) * columns.div_ceil(8 * SIDE) * lists >= MANY;
     let most = if many { 8 } else { 2 };
@@ -111,15 +113,16 @@ pub(crate) fn quad<X: Float, N: Size>(
     numbers
 }
 
-/// The products of the rows of `left` in `a` with those of `right` in `b`, f32. What rows are to be multiplied by the
-/// caller multiplies products by, so that rows of half precision go in as they are.
+/// The products of the rows of `left` in `a` with those of `right` in `b`, f32. What rows are to be
+/// multiplied by the caller multiplies products by, so that rows of half precision go in as they
+/// are.
 ///
-/// `sums[i · n + j]` of a unit is that of row `unit / 16 + 16 · i` and row `unit % 16 + 16 · j`. Each number is the
-/// same whatever the tile: channels are added in their order. The cube has written where rows start; here
-/// it waits for all of its units first and last.
+/// `sums[i · n + j]` of a unit is that of row `unit / 16 + 16 · i` and row `unit % 16 + 16 · j`.
+/// Each number is the same whatever the tile: channels are added in their order. The cube has
+/// written where rows start; here it waits for all of its units first and last.
 ///
-/// A step loads 16 channels of every row into shared memory, the next ones on their way while these are
-/// multiplied. A unit reads (m + n) quads for 4 · m · n multiplications.
+/// A step loads 16 channels of every row into shared memory, the next ones on their way while these
+/// are multiplied. A unit reads (m + n) quads for 4 · m · n multiplications.
 #[cube]
 pub(crate) fn product<A: Float, NA: Size, B: Float, NB: Size>(
     a: &Tensor<Vector<A, NA>>,

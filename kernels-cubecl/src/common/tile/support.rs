@@ -15,8 +15,8 @@ use super::mma::CHUNK;
 /// The widest rows of which a plane keeps 16 in registers beside its sums.
 const MAX_HEAD_DIM: usize = 128;
 
-/// Whether the device multiplies tiles of this type as [`super::mma`] does: products of 16-bit numbers with sums in
-/// f32, and fragments read from shared memory by one instruction.
+/// Whether the device multiplies tiles of this type as [`super::mma`] does: products of 16-bit
+/// numbers with sums in f32, and fragments read from shared memory by one instruction.
 pub(crate) fn multiplies(client: &Client, dtype: DType, head_dim: usize) -> bool {
     if !matches!(dtype, DType::F16 | DType::BF16) {
         return false;

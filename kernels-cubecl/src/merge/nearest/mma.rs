@@ -6,8 +6,9 @@
 use cubecl::prelude::*;
 
 use super::portable::NONE;
-use crate::common::tile::mma::{
-    CHUNK, Chunk, Pair, accumulators, multiply, pitch, rows_of_a, rows_of_b,
+use crate::common::{
+    masked::LOWEST,
+    tile::mma::{CHUNK, Chunk, Pair, accumulators, multiply, pitch, rows_of_a, rows_of_b},
 };
 
 /// Rows of `to` in shared memory at a time; there are as many again on their way.
@@ -20,8 +21,6 @@ const OF_ROW: usize = 16;
 const OWN: usize = 4;
 /// Rows of one cube of [`lengths`].
 pub(super) const MEASURED: usize = UNITS / OF_ROW * OWN;
-/// Below every product.
-const LOWEST: f32 = -3e38;
 
 /// How a launch cuts its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::common::line::Line;
+use crate::common::line::StridedSlice;
 
 /// Units of a cube. As many rows are looked at a time.
 pub(super) const UNITS: usize = 64;
@@ -67,11 +67,11 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
     let mut weight_of = Shared::<[f32]>::new_slice(UNITS);
     let mut key_weight_of = Shared::<[f32]>::new_slice(UNITS);
 
-    let key = Line {
+    let key = StridedSlice {
         start: batch * keys.stride(0) + head * keys.stride(1) + slot * keys.stride(2),
         stride: keys.stride(3),
     };
-    let value = Line {
+    let value = StridedSlice {
         start: batch * values.stride(0) + head * values.stride(1) + slot * values.stride(2),
         stride: values.stride(3),
     };
@@ -101,12 +101,14 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
 
     let of_keys = batch * other_keys.stride(0) + head * other_keys.stride(1);
     let of_values = batch * other_values.stride(0) + head * other_values.stride(1);
-    let weight_line = Line {
+    let weight_line = StridedSlice {
         start: batch * weights.stride(0) + head * weights.stride(1),
         stride: weights.stride(2),
     };
-    let slot_line =
-        Line { start: batch * slots.stride(0) + head * slots.stride(1), stride: slots.stride(2) };
+    let slot_line = StridedSlice {
+        start: batch * slots.stride(0) + head * slots.stride(1),
+        stride: slots.stride(2),
+    };
     let mut base = 0;
     while base < others {
         // No slot is as high.
@@ -119,7 +121,7 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
             }
             let mut key_weight = weight;
             if comptime!(directions) && to == slot as u32 {
-                let line = Line {
+                let line = StridedSlice {
                     start: of_keys + row * other_keys.stride(2),
                     stride: other_keys.stride(3),
                 };
@@ -141,11 +143,11 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
                 let weight = weight_of[row];
                 let key_weight = key_weight_of[row];
                 total += weight;
-                let key = Line {
+                let key = StridedSlice {
                     start: of_keys + (base + row) * other_keys.stride(2),
                     stride: other_keys.stride(3),
                 };
-                let value = Line {
+                let value = StridedSlice {
                     start: of_values + (base + row) * other_values.stride(2),
                     stride: other_values.stride(3),
                 };
@@ -177,13 +179,13 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
         }
         key_factor = over_length(cube_sum(&mut shared, squares));
     }
-    let key = Line {
+    let key = StridedSlice {
         start: batch * merged_keys.stride(0)
             + head * merged_keys.stride(1)
             + slot * merged_keys.stride(2),
         stride: merged_keys.stride(3),
     };
-    let value = Line {
+    let value = StridedSlice {
         start: batch * merged_values.stride(0)
             + head * merged_values.stride(1)
             + slot * merged_values.stride(2),

@@ -5,7 +5,7 @@ use burn_cubecl::CubeBackend;
 
 use super::{kernel::Curve, launch::launch};
 
-/// The kernel as an operation of a backend.
+/// The gate as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait GatedBackend: Backend {
     /// See [`super::gated`].
@@ -13,7 +13,7 @@ pub(super) trait GatedBackend: Backend {
     fn gated(gate: FloatTensor<Self>, up: FloatTensor<Self>, curve: Curve) -> FloatTensor<Self>;
 }
 
-/// What will be returned, for a fusion that has not run it yet.
+/// Shape of the output, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn output(gate: &TensorSpec, _up: &TensorSpec, _curve: &Curve) -> TensorSpec {
     gate.clone()

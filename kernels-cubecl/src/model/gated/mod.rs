@@ -8,14 +8,15 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::{backend::GatedBackend, kernel::Curve};
 use crate::common::{check::Check, rows::cubes_of_rows};
 
-/// One side of a gated feed-forward network, times the activation of the other, in one launch. The two may be halves of one
-/// product. The activation is computed in f32 and rounded, then the product.
+/// One side of a gated feed-forward network, times the activation of the other, in one launch. The
+/// two may be halves of one product. The activation is computed in f32 and rounded, then the
+/// product.
 ///
 /// It reads two numbers and writes one.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no row or channel, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no row or channel,
+/// or the device has no kernels or cannot launch so much.
 pub fn gated(input: GatedInput) -> Result<Tensor<2>> {
     let GatedInput { gate, up, activation } = input;
     let check = Check::new("gated", &gate.device())?;

@@ -7,7 +7,7 @@ use burn_cubecl::CubeBackend;
 use super::operands::AddedMetadata;
 use super::{launch::launch, operands::Added};
 
-/// The kernels as an operation of a backend.
+/// The product as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait LinearBackend: Backend {
     /// See [`super::linear`].
@@ -19,7 +19,7 @@ pub(super) trait LinearBackend: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// What will be returned, for a fusion that has not run it yet.
+/// Shape of the product, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn output(x: &TensorSpec, weight: &TensorSpec, _added: &AddedMetadata) -> TensorSpec {
     TensorSpec::new(Shape::from([x.shape[0], weight.shape[1]]), x.dtype)

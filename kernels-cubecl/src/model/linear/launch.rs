@@ -6,9 +6,9 @@ use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTen
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
-    blueprint::{self, Blueprint, MOST_LINEAR_ROWS},
     merge::{self, linear_merge},
     operands::Added,
+    plan::{self, LinearPlan, MOST_LINEAR_ROWS},
     planes::linear_planes,
     step::STEP,
     tiles::linear_tiles,
@@ -26,11 +26,10 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
     let outputs = weight.shape()[1];
     let (dtype, element) = (x.dtype, dtype_to_storage_type(x.dtype));
     let output = empty(Shape::from([rows, outputs]), dtype);
-    let parts = |blueprint: &Blueprint| {
-        empty(Shape::from([blueprint.parts() * rows * blueprint.tile]), DType::F32)
-    };
+    let parts =
+        |plan: &LinearPlan| empty(Shape::from([plan.parts() * rows * plan.tile]), DType::F32);
 
-    let on_planes = blueprint::divides(inputs, outputs) && multiplies(&client, dtype, STEP);
+    let on_planes = plan::divides(inputs, outputs) && multiplies(&client, dtype, STEP);
     // Units would take longer than a copy.
     let weight = if on_planes && rows > MOST_LINEAR_ROWS { chunked(weight) } else { weight };
     let on_planes = on_planes && is_chunked(&weight);
@@ -40,68 +39,68 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
         // Never looked at.
         Added::Nothing => x.clone(),
     };
-    let in_tiles = on_planes && rows >= blueprint::FEWEST_ROWS_OF_TILES;
+    let in_tiles = on_planes && rows >= plan::FEWEST_ROWS_OF_TILES;
     let mut tile_rows = rows;
-    let (blueprint, parts) = if in_tiles {
-        let (tiles, of_processor) = blueprint::tiles(rows, inputs);
-        let blueprint = Blueprint::in_tiles(&client, [rows, inputs, outputs], &tiles, of_processor);
+    let (plan, parts) = if in_tiles {
+        let (tiles, of_processor) = plan::tiles(rows, inputs);
+        let plan = LinearPlan::in_tiles(&client, [rows, inputs, outputs], &tiles, of_processor);
         tile_rows = tiles.rows();
-        let size = blueprint.parts() * tiles.rows() * tiles.outputs();
+        let size = plan.parts() * tiles.rows() * tiles.outputs();
         // Of whole tiles there are no parts.
-        let parts = empty(Shape::from([if blueprint.is_whole() { 2 } else { size }]), DType::F32);
+        let parts = empty(Shape::from([if plan.is_whole() { 2 } else { size }]), DType::F32);
         linear_tiles::launch(
             &client,
-            CubeCount::Static(blueprint.cubes as u32, 1, 1),
+            CubeCount::Static(plan.cubes as u32, 1, 1),
             CubeDim::new_1d(tiles.units() as u32),
             chunked(x).into_tensor_arg(),
             weight.into_tensor_arg(),
             bias.clone().into_tensor_arg(),
             output.clone().into_tensor_arg(),
             parts.clone().into_tensor_arg(),
-            blueprint.share,
+            plan.share,
             tiles,
             biased,
             element,
         );
-        if blueprint.is_whole() {
+        if plan.is_whole() {
             return output;
         }
-        (blueprint, parts)
+        (plan, parts)
     } else if on_planes {
-        let (planes, of_processor) = blueprint::planes(rows);
-        let blueprint = Blueprint::new(&client, inputs, outputs, planes.tile(), of_processor);
-        let parts = parts(&blueprint);
+        let (planes, of_processor) = plan::planes(rows);
+        let plan = LinearPlan::new(&client, inputs, outputs, planes.tile(), of_processor);
+        let parts = parts(&plan);
         linear_planes::launch(
             &client,
-            CubeCount::Static(blueprint.cubes as u32, 1, 1),
+            CubeCount::Static(plan.cubes as u32, 1, 1),
             CubeDim::new_1d(planes.count() as u32 * 32),
             chunked(x).into_tensor_arg(),
             weight.into_tensor_arg(),
             parts.clone().into_tensor_arg(),
-            blueprint.share,
+            plan.share,
             planes,
             element,
         );
-        (blueprint, parts)
+        (plan, parts)
     } else {
         let vector = vector_size(&weight);
         let tile = units::UNITS * vector;
-        let blueprint = Blueprint::new(&client, inputs, outputs, tile, units::CUBES_A_PROCESSOR);
-        let parts = parts(&blueprint);
+        let plan = LinearPlan::new(&client, inputs, outputs, tile, units::CUBES_A_PROCESSOR);
+        let parts = parts(&plan);
         let of_unit = rows.min(units::ROWS);
         linear_units::launch(
             &client,
-            CubeCount::Static(blueprint.cubes as u32, rows.div_ceil(of_unit) as u32, 1),
+            CubeCount::Static(plan.cubes as u32, rows.div_ceil(of_unit) as u32, 1),
             CubeDim::new_1d(units::UNITS as u32),
             vector,
             x.into_tensor_arg(),
             weight.into_tensor_arg(),
             parts.clone().into_tensor_arg(),
-            blueprint.share,
+            plan.share,
             of_unit,
             element,
         );
-        (blueprint, parts)
+        (plan, parts)
     };
 
     let vector = vector_size(&output);
@@ -113,9 +112,9 @@ pub(super) fn launch(x: CubeTensor, weight: CubeTensor, added: Added<CubeBackend
         parts.clone().into_tensor_arg(),
         bias.into_tensor_arg(),
         output.clone().into_tensor_arg(),
-        blueprint.steps,
-        blueprint.share,
-        blueprint.tile,
+        plan.steps,
+        plan.share,
+        plan.tile,
         tile_rows,
         in_tiles,
         biased,

@@ -5,7 +5,8 @@ pub(super) const UNITS: usize = 128;
 /// Parts on their way at a time.
 const IN_FLIGHT: usize = 4;
 
-/// Adds up the parts of sums in their order, and what is added to them: a unit has `N` outputs of a row.
+/// Adds up the parts of sums in their order, and what is added to them: a unit has `N` outputs of a
+/// row.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn linear_merge<E: Float, N: Size>(

@@ -1,8 +1,8 @@
 mod backend;
-mod blueprint;
 mod launch;
 mod merge;
 mod operands;
+mod plan;
 mod planes;
 mod step;
 mod tiles;
@@ -11,33 +11,37 @@ mod units;
 use briquette_ops::{LinearInput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-pub use self::blueprint::MOST_LINEAR_ROWS;
-use self::{backend::LinearBackend, blueprint::Blueprint, operands::Added, step::STEP};
+pub use self::plan::MOST_LINEAR_ROWS;
+use self::{backend::LinearBackend, operands::Added, plan::LinearPlan, step::STEP};
 use crate::common::{check::Check, tile::support::multiplies};
 
-/// The product of rows with a matrix of weights, `[rows, outputs]`, of the type of `x`: the linear layers of a model. Sums are
-/// f32 and rounded once.
+/// The product of rows with a matrix of weights, `[rows, outputs]`, of the type of `x`: the linear
+/// layers of a model. Sums are f32 and rounded once.
 ///
-/// For few rows, which a decode step has, reading the weights is all that it costs if they are read at the bandwidth of the
-/// device, so each is read once, and two cubes a multiprocessor have even shares of them: a share may end in the middle of a
-/// column of tiles and go on in the next. What a cube has found of a tile is written in f32, and a second, small launch adds
-/// such parts up in their order (the decomposition is Stream-K's: Osama et al., 2023, <https://arxiv.org/abs/2301.03598>).
-/// No atomics: two runs give the same bits.
+/// For few rows, which a decode step has, reading the weights is all that it costs if they are read
+/// at the bandwidth of the device, so each is read once, and two cubes per multiprocessor have even
+/// shares of them: a share may end in the middle of a column of tiles and go on in the next. What a
+/// cube has found of a tile is written in f32, and a second, small launch adds such parts up in
+/// their order (the decomposition is Stream-K's: Osama et al., 2023,
+/// <https://arxiv.org/abs/2301.03598>). No atomics: two runs give the same bits.
 ///
-/// On tensor cores weights of up to 32 rows of `x` are the 16 rows of a product and tokens its 8 columns, so that no more than
-/// 7 rows of `x` are made up. Weights go from memory to the registers of the instruction: four lanes have the same 64 outputs,
-/// 16 bytes of each of eight rows, several such loads on their way. Those outputs and numbers of the contraction may come
-/// in any order, as long as tokens come in the same one. More rows, a prompt's too, go through shared memory with the weights,
-/// in tiles of 64 × 128 or 128 × 128 sums; a cube has whole tiles where those keep the device busy, else even shares. They are
-/// taken for 16-bit numbers where rows of weights begin on 16 bytes, `outputs` is a multiple of 8 and `inputs` of 32; elsewhere
-/// units multiply in f32.
+/// On tensor cores weights of up to 32 rows of `x` are the 16 rows of a product and tokens its 8
+/// columns, so that no more than 7 rows of `x` are made up. Weights go from memory to the registers
+/// of the instruction: four lanes have the same 64 outputs, 16 bytes of each of eight rows, several
+/// such loads on their way. Those outputs and numbers of the contraction may come in any order, as
+/// long as tokens come in the same one. More rows, a prompt's too, go through shared memory with
+/// the weights, in tiles of 64 × 128 or 128 × 128 sums; a cube has whole tiles where those keep the
+/// device busy, else even shares. They are taken for 16-bit numbers where rows of weights begin on
+/// 16 bytes, `outputs` is a multiple of 8 and `inputs` of 32; elsewhere units multiply in f32.
 ///
-/// It reads inputs · outputs weights once for each 128 rows, and `x` once for each tile of 64 to 256 outputs, from caches; it
-/// writes and reads 4 bytes a row and output for each of the parts, which are as many as tiles and cubes together.
+/// It reads inputs · outputs weights once for each 128 rows, and `x` once for each tile of 64 to
+/// 256 outputs, from caches; it writes and reads 4 bytes per row and output for each of the parts,
+/// which are as many as tiles and cubes together.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no row, input or output, there are more than
-/// [`MOST_LINEAR_ROWS`] rows and no tensor cores for them, or the device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no row, input or
+/// output, there are more than [`MOST_LINEAR_ROWS`] rows and no tensor cores for them, or the
+/// device has no kernels or cannot launch so much.
 pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
     check(&input)?;
     let LinearInput { x, weight, bias } = input;
@@ -48,8 +52,9 @@ pub fn linear(input: LinearInput) -> Result<Tensor<2>> {
     Ok(Tensor::from_dispatch(Dispatch::linear(x.into_dispatch(), weight.into_dispatch(), added)))
 }
 
-/// Whether [`linear`] is known to be the way to compute this: it runs on tensor cores, or has no more rows than a unit
-/// multiplies weights with that it has loaded once. `false` on a device without kernels.
+/// Whether [`linear`] is known to be the way to compute this: it runs on tensor cores, or has no
+/// more rows than a unit multiplies weights with that it has loaded once. `false` on a device
+/// without kernels.
 pub(crate) fn is_worthwhile(input: &LinearInput) -> bool {
     let Ok(check) = Check::new("linear", &input.x.device()) else { return false };
     input.x.dims()[0] <= units::ROWS || on_tensor_cores(&check, input)
@@ -58,7 +63,7 @@ pub(crate) fn is_worthwhile(input: &LinearInput) -> bool {
 /// Whether tensor cores take the product, if rows of weights lie as they need them.
 fn on_tensor_cores(check: &Check, input: &LinearInput) -> bool {
     let [inputs, outputs] = input.weight.dims();
-    blueprint::divides(inputs, outputs) && multiplies(check.client(), input.x.dtype(), STEP)
+    plan::divides(inputs, outputs) && multiplies(check.client(), input.x.dtype(), STEP)
 }
 
 fn check(input: &LinearInput) -> Result<()> {
@@ -78,12 +83,12 @@ fn check(input: &LinearInput) -> Result<()> {
     check.countable("x", &[rows, inputs])?;
     check.countable("the product", &[rows, outputs])?;
     if rows > MOST_LINEAR_ROWS && on_tensor_cores(&check, input) {
-        check.cubes([blueprint::most_tiles(rows, outputs), 1, 1])?;
+        check.cubes([plan::most_tiles(rows, outputs), 1, 1])?;
         return check.tensors(4);
     }
     check.at_most("rows", rows, MOST_LINEAR_ROWS)?;
     // More than either way to launch takes.
-    let largest = Blueprint::largest(check.client(), inputs, outputs);
+    let largest = LinearPlan::largest(check.client(), inputs, outputs);
     check.countable("the parts of sums", &[largest.parts(), rows, largest.tile])?;
     check.cubes([largest.cubes, rows, 1])?;
     check.cubes([outputs.div_ceil(merge::UNITS), rows, 1])?;

@@ -1,8 +1,8 @@
-//! Operands of the operation that are of several kinds.
+//! The operand that may be absent.
 
 use burn::backend::{Backend, ExtensionType, tensor::FloatTensor};
 
-/// What is added to every row of the product.
+/// Bias of the product, added to every row.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(super) enum Added<B: Backend> {

@@ -1,21 +1,22 @@
 use cubecl::prelude::*;
 
 use super::step::STEP;
-use crate::common::tile::mma::{CHUNK, Chunk, Pair, accumulators, definition};
+use crate::common::tile::{
+    mma::{CHUNK, Chunk, Pair, accumulators, definition},
+    product::Quad,
+};
 
 /// Outputs of a plane: 16 bytes of weights for each group of four lanes.
 const WIDE: usize = 64;
-/// Loads of weights of half a step: as many rows of weights as a lane has numbers of the contraction of a product.
+/// Loads of weights of half a step: as many rows of weights as a lane has numbers of the
+/// contraction of a product.
 const LOADS: usize = 4;
 /// Accumulators of a group of tokens: 16 outputs each.
 const TALL: usize = WIDE / 16;
 
-/// Four sums.
-type Quad = Vector<f32, Const<4>>;
-
-/// How the planes of a cube share a tile.
+/// Compile-time parameters of [`linear_planes`]: how the planes of a cube share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Planes {
+pub(super) struct LinearPlanesBlueprint {
     /// Planes side by side along the outputs.
     pub(super) across: usize,
     /// Planes that take turns along the contraction.
@@ -24,8 +25,8 @@ pub(super) struct Planes {
     pub(super) groups: usize,
 }
 
-impl Planes {
-    /// How many there are.
+impl LinearPlanesBlueprint {
+    /// Number of planes of a cube.
     pub(super) fn count(&self) -> usize {
         self.across * self.along
     }
@@ -36,25 +37,25 @@ impl Planes {
     }
 }
 
-/// What a lane has on its way.
+/// Numbers that a lane has loaded and not multiplied yet.
 #[derive(CubeType)]
 struct Loaded<E: Float> {
     /// 8 outputs of eight rows of weights.
     weights: Array<Chunk<E>>,
-    /// For each group, eight numbers of a token.
+    /// Eight numbers of a token, for each group.
     tokens: Array<Chunk<E>>,
 }
 
-/// Where a lane reads, in chunks.
+/// Places that a lane reads from, in chunks.
 #[derive(CubeType)]
 struct Places {
-    /// The first of its numbers of `x`.
+    /// First of its numbers of `x`.
     token: usize,
-    /// From one group of tokens to the next.
+    /// Distance from one group of tokens to the next.
     group: usize,
     /// Its outputs in a row of weights.
     column: usize,
-    /// From one row of weights to the next.
+    /// Distance from one row of weights to the next.
     pitch: usize,
 }
 
@@ -93,21 +94,22 @@ fn load_tokens<E: Float>(
     }
 }
 
-/// See [`super::linear`]: a cube's share of the sums, on tensor cores. Rows of weights and of `x` begin on
-/// 16 bytes, there are 32 · n inputs and 8 · n outputs.
+/// See [`super::linear`]: a cube's share of the sums, on tensor cores. Rows of weights and of `x`
+/// begin on 16 bytes, there are 32 · n inputs and 8 · n outputs.
 ///
-/// Lane `4 · l + q` has outputs `8 · l` to `8 · l + 7` of a plane's 64, and of the 32 numbers of a step `8 · q` to
-/// `8 · q + 7`: what it loads of four rows of weights are its registers of four products, two outputs each.
+/// Lane `4 · l + q` has outputs `8 · l` to `8 · l + 7` of a plane's 64, and of the 32 numbers of a
+/// step `8 · q` to `8 · q + 7`: what it loads of four rows of weights are its registers of four
+/// products, two outputs each.
 #[cube(launch)]
 pub(super) fn linear_planes<E: Float>(
     x: &Tensor<Chunk<E>>,
     weight: &Tensor<Chunk<E>>,
     parts: &mut Tensor<Quad>,
     share: usize,
-    #[comptime] planes: Planes,
+    #[comptime] planes: LinearPlanesBlueprint,
     #[define(E)] _type: ElemType,
 ) {
-    let Planes { across, along, groups } = planes;
+    let LinearPlanesBlueprint { across, along, groups } = planes;
     let tile = comptime!(across * WIDE);
     // Pairs of sums of a lane.
     let pairs = comptime!(2 * TALL * groups);
@@ -125,7 +127,8 @@ pub(super) fn linear_planes<E: Float>(
         Shared::<[Pair<f32>]>::new_slice(comptime!(((along - 1) * across * pairs * 32).max(1)));
     let mut place = CUBE_POS_X as usize * share;
     let last = (place + share).min(steps * tiles);
-    // Where there are fewer rows or outputs, other numbers or the last of all are read, for sums that nobody looks at.
+    // Where there are fewer rows or outputs, other numbers or the last of all are read, for sums
+    // that nobody looks at.
     let mut places = Places {
         token: line * x.stride(0) / CHUNK + quad,
         group: x.stride(0),

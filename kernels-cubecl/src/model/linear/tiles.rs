@@ -4,12 +4,13 @@ use crate::common::tile::mma::{
     CHUNK, Chunk, Pair, accumulators, columns_of_b, multiply, pitch, rows_of_a,
 };
 
-/// Tiles of rows of `x` that cubes work on at a time: what they read of it and of the weights stays in the L2 cache.
+/// Tiles of rows of `x` that cubes work on at a time: what they read of it and of the weights stays
+/// in the L2 cache.
 pub(super) const BESIDE: usize = 16;
 
-/// How the planes of a cube share a tile.
+/// Compile-time parameters of [`linear_tiles`]: how the planes of a cube share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tiles {
+pub(super) struct LinearTilesBlueprint {
     /// Planes along the rows of `x`.
     pub(super) down: usize,
     /// Planes along the outputs.
@@ -22,7 +23,7 @@ pub(super) struct Tiles {
     pub(super) step: usize,
 }
 
-impl Tiles {
+impl LinearTilesBlueprint {
     /// Units of a cube.
     pub(super) fn units(&self) -> usize {
         self.down * self.across * 32
@@ -39,8 +40,8 @@ impl Tiles {
     }
 }
 
-/// Adds the products of what a stage holds for a plane: its rows of `x` from `row` on, weights from `weight_row` and, in
-/// chunks, from `column` on.
+/// Adds the products of what a stage holds for a plane: its rows of `x` from `row` on, weights from
+/// `weight_row` and, in chunks, from `column` on.
 #[cube]
 fn multiply_stage<E: Float>(
     x_stage: &Shared<[Chunk<E>]>,
@@ -49,9 +50,9 @@ fn multiply_stage<E: Float>(
     weight_row: usize,
     column: usize,
     sums: &mut Sequence<Array<Pair<f32>>>,
-    #[comptime] tiles: Tiles,
+    #[comptime] tiles: LinearTilesBlueprint,
 ) {
-    let Tiles { across, tall, wide, step, .. } = tiles;
+    let LinearTilesBlueprint { across, tall, wide, step, .. } = tiles;
     #[unroll]
     for depth in 0..comptime!(step / 16) {
         let mut a = Sequence::<Array<Pair<E>>>::new();
@@ -74,9 +75,10 @@ fn multiply_stage<E: Float>(
     }
 }
 
-/// See [`super::linear`]: a cube's share of the sums where there are many rows, on tensor cores, from shared memory. Rows
-/// of weights and of `x` begin on 16 bytes, there are a multiple of `step` inputs and 8 · n outputs. What a cube has
-/// summed from end to end is written to `output`, other sums to `parts`.
+/// See [`super::linear`]: a cube's share of the sums where there are many rows, on tensor cores,
+/// from shared memory. Rows of weights and of `x` begin on 16 bytes, there are a multiple of `step`
+/// inputs and 8 · n outputs. What a cube has summed from end to end is written to `output`, other
+/// sums to `parts`.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn linear_tiles<E: Float>(
@@ -86,11 +88,11 @@ pub(super) fn linear_tiles<E: Float>(
     output: &mut Tensor<Pair<E>>,
     parts: &mut Tensor<Pair<f32>>,
     share: usize,
-    #[comptime] tiles: Tiles,
+    #[comptime] tiles: LinearTilesBlueprint,
     #[comptime] biased: bool,
     #[define(E)] _type: ElemType,
 ) {
-    let Tiles { down, across, tall, wide, step } = tiles;
+    let LinearTilesBlueprint { down, across, tall, wide, step } = tiles;
     let units = comptime!(down * across * 32);
     let (tile_rows, tile_outputs) = comptime!((down * tall * 16, across * wide * 16));
     let (x_pitch, weight_pitch) = comptime!((pitch(step), pitch(across * wide * 16)));

@@ -13,8 +13,8 @@ pub(super) const CUBES_A_PROCESSOR: usize = 8;
 /// Loads on their way.
 const IN_FLIGHT: usize = 4;
 
-/// See [`super::linear`]: a cube's share of the sums, multiplied in f32 on any device, weights lying as they may. A unit has
-/// `N` outputs of a few rows; cubes along y have further rows.
+/// See [`super::linear`]: a cube's share of the sums, multiplied in f32 on any device, weights
+/// lying as they may. A unit has `N` outputs of a few rows; cubes along y have further rows.
 #[cube(launch)]
 pub(super) fn linear_units<E: Float, N: Size>(
     x: &Tensor<E>,

@@ -7,7 +7,7 @@ use burn_cubecl::CubeBackend;
 use super::operands::ResidualMetadata;
 use super::{launch::launch, operands::Residual};
 
-/// The kernel as an operation of a backend.
+/// Normalisation as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait RmsNormBackend: Backend {
     /// See [`super::rms_norm`]: the sum and the normalised rows.
@@ -21,7 +21,7 @@ pub(super) trait RmsNormBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What will be returned, for a fusion that has not run it yet.
+/// Shapes of the sum and the normalised rows, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     x: &TensorSpec,

@@ -3,7 +3,7 @@ use cubecl::prelude::*;
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// See [`super::rms_norm`]. A cube a row, one unit every `UNITS` vectors.
+/// See [`super::rms_norm`]. One cube per row, one unit for every `UNITS` vectors.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn rms_norm<E: Float, N: Size>(

@@ -9,15 +9,16 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::{backend::RmsNormBackend, operands::Residual};
 use crate::common::{check::Check, rows::cubes_of_rows};
 
-/// Rows with a residual added, and normalised by their root mean square, in one launch: what stands before each block of a
-/// layer, where tensor operations take ten.
+/// Rows with a residual added, and normalised by their root mean square, in one launch: what stands
+/// before each block of a layer, where tensor operations take ten.
 ///
-/// A cube a row. It adds in f32 and rounds the sum, adds up squares in an order that is always the same, and reads the sum
-/// once more, from caches. It reads two numbers a channel and writes two, or one each where nothing is added.
+/// One cube per row. It adds in f32 and rounds the sum, adds up squares in an order that is always
+/// the same, and reads the sum once more, from caches. It reads two numbers per channel and writes
+/// two, or one each where nothing is added.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no row or channel, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no row or channel,
+/// or the device has no kernels or cannot launch so much.
 pub fn rms_norm(input: RmsNormInput) -> Result<RmsNormOutput> {
     check(&input)?;
     let RmsNormInput { x, residual, weight, epsilon, weight_less_one } = input;

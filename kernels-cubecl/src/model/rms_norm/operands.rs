@@ -1,8 +1,8 @@
-//! Operands of the operation that are of several kinds.
+//! The operand that may be absent.
 
 use burn::backend::{Backend, ExtensionType, tensor::FloatTensor};
 
-/// What is added to rows before they are normalised.
+/// Rows that are added before the sum is normalised.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(super) enum Residual<B: Backend> {

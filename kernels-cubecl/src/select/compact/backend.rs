@@ -11,10 +11,11 @@ use burn_cubecl::CubeBackend;
 
 use super::launch::launch;
 
-/// The kernel as an operation of a backend.
+/// Compaction as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait CompactBackend: Backend {
-    /// See [`super::compact`]. Tracks are only looked at if something was `counted`, fillers if places are `filled`.
+    /// See [`super::compact`]. Tracks are only looked at if something was `counted`, fillers if
+    /// places are `filled`.
     #[fusion(meta = outputs)]
     fn compact_entries(
         keys: FloatTensor<Self>,
@@ -28,7 +29,7 @@ pub(super) trait CompactBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`CompactBackend::compact_entries`] will return, for a fusion that has not run it yet.
+/// Shapes of the kept entries, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     keys: &TensorSpec,

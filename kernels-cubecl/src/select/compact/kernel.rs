@@ -1,10 +1,13 @@
 use cubecl::prelude::*;
 
-use crate::common::copy_rows::{UNITS, lanes, rows_of_cube};
+use crate::common::{
+    copy_rows::{UNITS, copy_rows, lanes, rows_of_cube},
+    line::StridedSlice,
+};
 
-/// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first `row_cubes` copy keys and
-/// values, so many rows each; behind them `column_cubes` copy positions, `UNITS` each, and as many each number of the tracks
-/// that belongs to the kv head.
+/// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first
+/// `row_cubes` copy keys and values, so many rows each; behind them `column_cubes` copy positions,
+/// `UNITS` each, and as many each number of the tracks that belongs to the kv head.
 #[cube(launch)]
 // The outer condition is decided when the kernel is expanded.
 #[allow(clippy::collapsible_if)]
@@ -40,30 +43,39 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
         let column = cube * rows + unit / side_by_side;
         if unit < comptime!(rows * side_by_side) && column < columns {
             let entry = usize::cast_from(indices[of_indices + column * indices.stride(2)]);
-            let width = keys.vector_size();
-            let key = batch * keys.stride(0) + head * keys.stride(1) + entry * keys.stride(2);
-            let value =
-                batch * values.stride(0) + head * values.stride(1) + entry * values.stride(2);
-            let kept_key = batch * kept_keys.stride(0)
-                + head * kept_keys.stride(1)
-                + column * kept_keys.stride(2);
-            let kept_value = batch * kept_values.stride(0)
-                + head * kept_values.stride(1)
-                + column * kept_values.stride(2);
-            // A vector of several numbers is only used where they lie side by side.
-            let key_step = keys.stride(3);
-            let value_step = values.stride(3);
-            let kept_key_step = kept_keys.stride(3);
-            let kept_value_step = kept_values.stride(3);
-            let mut vector = unit % side_by_side;
-            while vector < vectors {
-                let channel = vector * width;
-                let of_key = keys[(key + channel * key_step) / width];
-                let of_value = values[(value + channel * value_step) / width];
-                kept_keys[(kept_key + channel * kept_key_step) / width] = of_key;
-                kept_values[(kept_value + channel * kept_value_step) / width] = of_value;
-                vector += side_by_side;
-            }
+            let key = StridedSlice {
+                start: batch * keys.stride(0) + head * keys.stride(1) + entry * keys.stride(2),
+                stride: keys.stride(3),
+            };
+            let value = StridedSlice {
+                start: batch * values.stride(0)
+                    + head * values.stride(1)
+                    + entry * values.stride(2),
+                stride: values.stride(3),
+            };
+            let kept_key = StridedSlice {
+                start: batch * kept_keys.stride(0)
+                    + head * kept_keys.stride(1)
+                    + column * kept_keys.stride(2),
+                stride: kept_keys.stride(3),
+            };
+            let kept_value = StridedSlice {
+                start: batch * kept_values.stride(0)
+                    + head * kept_values.stride(1)
+                    + column * kept_values.stride(2),
+                stride: kept_values.stride(3),
+            };
+            copy_rows::<K, V, N>(
+                keys,
+                values,
+                kept_keys,
+                kept_values,
+                &key,
+                &value,
+                &kept_key,
+                &kept_value,
+                vectors,
+            );
         }
     } else {
         let plane = (cube - row_cubes) / column_cubes;

@@ -8,14 +8,14 @@ use cubecl::prelude::{CubeCount, CubeDim};
 use super::kernel;
 use crate::common::copy_rows::{UNITS, rows_of_cube, vector_size};
 
-/// This shape with so many columns, the third dimension.
+/// Shape with so many columns, the third dimension.
 pub(super) fn with_columns(shape: &Shape, columns: usize) -> Shape {
     let mut shape = shape.clone();
     shape[2] = columns;
     shape
 }
 
-/// The shape of tracks that are not there: a buffer of nothing is not one.
+/// Shape of absent tracks: a buffer cannot be empty.
 pub(super) fn no_tracks() -> Shape {
     Shape::from([1, 1, 1])
 }

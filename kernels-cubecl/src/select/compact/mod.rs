@@ -12,24 +12,25 @@ use crate::common::{
     tracks,
 };
 
-/// The selected entries with all that is known of them, in one launch: the end of every eviction. Before those of a head that
-/// keeps fewer than the widest stand fillers, which get position −1 and zeros in the tracks, and the key and value they
-/// point at.
+/// The selected entries with all that is known of them, in one launch: the end of every eviction.
+/// Before those of a head that keeps fewer than the widest stand fillers, which get position −1 and
+/// zeros in the tracks, and the key and value they point at.
 ///
-/// Keys and values are copied by the widest vectors that device, alignment and strides allow, 16 bytes on a GPU, one a
-/// unit and tensor; the rows of a cube lie side by side where it writes. Positions and tracks are copied by other cubes
-/// of the same launch, a column a unit.
+/// Keys and values are copied by the widest vectors that device, alignment and strides allow, 16
+/// bytes on a GPU, one per unit and tensor; the rows of a cube lie side by side where it writes.
+/// Positions and tracks are copied by other cubes of the same launch, one column per unit.
 ///
-/// It reads and writes kept · head_dim · (bytes of a key and of a value) a batch row and kv head, twice that in all, and
-/// 8 bytes for each index and position and number of a track. It computes nothing.
+/// It reads and writes kept · head_dim · (bytes of a key and of a value) a batch row and kv head,
+/// twice that in all, and 8 bytes for each index and position and number of a track. It computes
+/// nothing.
 ///
-/// It does not work in place, though ascending indices would allow it: a cache takes the result of a call in only when
-/// nothing of the call can fail any more, so the entries must stay as they are until then, and tensors that are shared
-/// with a copy of the cache for good.
+/// It does not work in place, though ascending indices would allow it: a cache takes the result of
+/// a call in only when nothing of the call can fail any more, so the entries must stay as they are
+/// until then, and tensors that are shared with a copy of the cache for good.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, if nothing is kept, or if the device has no kernels or
-/// cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, if nothing is kept, or if the device
+/// has no kernels or cannot launch so much.
 pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
     check(&entries, selection)?;
     let Entries { keys, values, positions, tracks, .. } = entries;

@@ -10,7 +10,7 @@ use burn_cubecl::CubeBackend;
 use super::operands::ListsMetadata;
 use super::{launch::launch, operands::Lists};
 
-/// The kernel as an operation of a backend.
+/// Padding as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait PadBackend: Backend {
     /// See [`super::pad`]: keys and values.
@@ -26,7 +26,7 @@ pub(super) trait PadBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`PadBackend::pad_entries`] will return, for a fusion that has not run it yet.
+/// Shapes of the padded keys and values, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     keys: &TensorSpec,

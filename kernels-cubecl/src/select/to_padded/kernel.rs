@@ -1,8 +1,12 @@
 use cubecl::prelude::*;
 
-use crate::common::copy_rows::{lanes, rows_of_cube};
+use crate::common::{
+    copy_rows::{copy_rows, lanes, rows_of_cube},
+    line::StridedSlice,
+};
 
-/// See [`super::pad`]. Cubes along x are batch rows and heads; those along y have so many columns each.
+/// See [`super::pad`]. Cubes along x are batch rows and heads; those along y have so many columns
+/// each.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn pad<E: Float, I: Int, N: Size>(
@@ -26,46 +30,56 @@ pub(super) fn pad<E: Float, I: Int, N: Size>(
     let side_by_side = comptime!(lanes(vectors));
     let column = CUBE_POS_Y as usize * rows + unit / side_by_side;
     if unit < comptime!(rows * side_by_side) && column < all_keys.shape(2) {
-        let step = keys.vector_size();
-        let to_key =
-            batch * all_keys.stride(0) + head * all_keys.stride(1) + column * all_keys.stride(2);
-        let to_value = batch * all_values.stride(0)
-            + head * all_values.stride(1)
-            + column * all_values.stride(2);
-        let (to_key_step, to_value_step) = (all_keys.stride(3), all_values.stride(3));
-        let mut vector = unit % side_by_side;
+        let to_key = StridedSlice {
+            start: batch * all_keys.stride(0)
+                + head * all_keys.stride(1)
+                + column * all_keys.stride(2),
+            stride: all_keys.stride(3),
+        };
+        let to_value = StridedSlice {
+            start: batch * all_values.stride(0)
+                + head * all_values.stride(1)
+                + column * all_values.stride(2),
+            stride: all_values.stride(3),
+        };
         if column < width {
-            // The list of a head ends where the next begins; a column before its own has any row there is.
+            // The list of a head ends where the next begins; a column before its own has any row
+            // there is.
             let mut end = (list + 1) * width;
             if comptime!(differ) {
                 end = usize::cast_from(offsets[(list + 1) * offsets.stride(0)]);
             }
             let row = ((end + column).max(width) - width).min(keys.shape(0) - 1);
-            let (key, value) = (row * keys.stride(0), row * values.stride(0));
-            while vector < vectors {
-                let channel = vector * step;
-                let of_key = keys[(key + channel * keys.stride(1)) / step];
-                let of_value = values[(value + channel * values.stride(1)) / step];
-                all_keys[(to_key + channel * to_key_step) / step] = of_key;
-                all_values[(to_value + channel * to_value_step) / step] = of_value;
-                vector += side_by_side;
-            }
+            let key = StridedSlice { start: row * keys.stride(0), stride: keys.stride(1) };
+            let value = StridedSlice { start: row * values.stride(0), stride: values.stride(1) };
+            copy_rows::<E, E, N>(
+                keys, values, all_keys, all_values, &key, &value, &to_key, &to_value, vectors,
+            );
         } else {
             let row = column - width;
-            let key = batch * tail_keys.stride(0)
-                + head * tail_keys.stride(1)
-                + row * tail_keys.stride(2);
-            let value = batch * tail_values.stride(0)
-                + head * tail_values.stride(1)
-                + row * tail_values.stride(2);
-            while vector < vectors {
-                let channel = vector * step;
-                let of_key = tail_keys[(key + channel * tail_keys.stride(3)) / step];
-                let of_value = tail_values[(value + channel * tail_values.stride(3)) / step];
-                all_keys[(to_key + channel * to_key_step) / step] = of_key;
-                all_values[(to_value + channel * to_value_step) / step] = of_value;
-                vector += side_by_side;
-            }
+            let key = StridedSlice {
+                start: batch * tail_keys.stride(0)
+                    + head * tail_keys.stride(1)
+                    + row * tail_keys.stride(2),
+                stride: tail_keys.stride(3),
+            };
+            let value = StridedSlice {
+                start: batch * tail_values.stride(0)
+                    + head * tail_values.stride(1)
+                    + row * tail_values.stride(2),
+                stride: tail_values.stride(3),
+            };
+            copy_rows::<E, E, N>(
+                tail_keys,
+                tail_values,
+                all_keys,
+                all_values,
+                &key,
+                &value,
+                &to_key,
+                &to_value,
+                vectors,
+            );
         }
     }
 }

@@ -9,15 +9,16 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::{backend::PadBackend, operands::Lists};
 use crate::common::{check::Check, copy_rows};
 
-/// Keys and values of lists in rectangles, `[batch, heads, width + tail, head_dim]`, a tail behind them; at fillers stands
-/// any of their rows.
+/// Keys and values of lists in rectangles, `[batch, heads, width + tail, head_dim]`, a tail behind
+/// them; at fillers stands any of their rows.
 ///
-/// Rows are copied by the widest vectors that device, alignment and strides allow, one a unit and tensor, in one launch.
-/// It reads and writes batch · heads · (width + tail) rows of keys and of values, and computes nothing.
+/// Rows are copied by the widest vectors that device, alignment and strides allow, one a unit and
+/// tensor, in one launch. It reads and writes batch · heads · (width + tail) rows of keys and of
+/// values, and computes nothing.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to lay out or no room for a tail,
-/// or the device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to lay out
+/// or no room for a tail, or the device has no kernels or cannot launch so much.
 pub fn pad(input: PadInput) -> Result<[Tensor<4>; 2]> {
     let check = Check::new("pad", &input.keys.device())?;
     let PadInput { keys, values, offsets, width, tail } = input;

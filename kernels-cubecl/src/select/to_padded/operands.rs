@@ -1,8 +1,8 @@
-//! Operands of the operation that are of several kinds.
+//! The operand that may be absent.
 
 use burn::backend::{Backend, ExtensionType, tensor::IntTensor};
 
-/// Where the lists of heads are.
+/// Bounds of the lists of heads.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
 pub(super) enum Lists<B: Backend> {

@@ -8,7 +8,7 @@ use burn_cubecl::CubeBackend;
 
 use super::launch::launch;
 
-/// The kernel as an operation of a backend.
+/// Packing as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait PackBackend: Backend {
     /// See [`super::pack`]: keys and values, `total` rows of each.
@@ -21,7 +21,7 @@ pub(super) trait PackBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`PackBackend::pack`] will return, for a fusion that has not run it yet.
+/// Shapes of the packed keys and values, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     keys: &TensorSpec,

@@ -1,8 +1,12 @@
 use cubecl::prelude::*;
 
-use crate::common::copy_rows::{lanes, rows_of_cube};
+use crate::common::{
+    copy_rows::{copy_rows, lanes, rows_of_cube},
+    line::StridedSlice,
+};
 
-/// See [`super::pack`]. Cubes along x are batch rows and heads; those along y have so many columns each.
+/// See [`super::pack`]. Cubes along x are batch rows and heads; those along y have so many columns
+/// each.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn pack<E: Float, I: Int, N: Size>(
@@ -27,20 +31,28 @@ pub(super) fn pack<E: Float, I: Int, N: Size>(
     let place = end + column;
     let holds = column < columns && place >= start + columns;
     if unit < comptime!(rows * side_by_side) && holds {
-        let step = keys.vector_size();
         let row = place - columns;
-        let key = batch * keys.stride(0) + head * keys.stride(1) + column * keys.stride(2);
-        let value = batch * values.stride(0) + head * values.stride(1) + column * values.stride(2);
-        let (to_key, to_value) = (row * list_keys.stride(0), row * list_values.stride(0));
-        let (to_key_step, to_value_step) = (list_keys.stride(1), list_values.stride(1));
-        let mut vector = unit % side_by_side;
-        while vector < vectors {
-            let channel = vector * step;
-            let of_key = keys[(key + channel * keys.stride(3)) / step];
-            let of_value = values[(value + channel * values.stride(3)) / step];
-            list_keys[(to_key + channel * to_key_step) / step] = of_key;
-            list_values[(to_value + channel * to_value_step) / step] = of_value;
-            vector += side_by_side;
-        }
+        let key = StridedSlice {
+            start: batch * keys.stride(0) + head * keys.stride(1) + column * keys.stride(2),
+            stride: keys.stride(3),
+        };
+        let value = StridedSlice {
+            start: batch * values.stride(0) + head * values.stride(1) + column * values.stride(2),
+            stride: values.stride(3),
+        };
+        let to_key = StridedSlice { start: row * list_keys.stride(0), stride: list_keys.stride(1) };
+        let to_value =
+            StridedSlice { start: row * list_values.stride(0), stride: list_values.stride(1) };
+        copy_rows::<E, E, N>(
+            keys,
+            values,
+            list_keys,
+            list_values,
+            &key,
+            &value,
+            &to_key,
+            &to_value,
+            vectors,
+        );
     }
 }

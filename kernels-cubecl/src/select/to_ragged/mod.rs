@@ -8,15 +8,16 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::backend::PackBackend;
 use crate::common::{check::Check, copy_rows};
 
-/// The last columns of each batch row and head in one list of all, keys and values, `[total, head_dim]` each: what
-/// [`pad`](crate::pad) lays out.
+/// The last columns of each batch row and head in one list of all, keys and values,
+/// `[total, head_dim]` each: what [`pad`](crate::pad) lays out.
 ///
-/// Rows are copied by the widest vectors that device, alignment and strides allow, one a unit and tensor, in one launch.
-/// It reads and writes as many rows of keys and of values as the list has, and computes nothing.
+/// Rows are copied by the widest vectors that device, alignment and strides allow, one a unit and
+/// tensor, in one launch. It reads and writes as many rows of keys and of values as the list has,
+/// and computes nothing.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to pack, or the device has no kernels
-/// or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to pack, or
+/// the device has no kernels or cannot launch so much.
 pub fn pack(input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
     let check = Check::new("pack", &input.keys.device())?;
     let PackInput { keys, values, counts, offsets } = input;

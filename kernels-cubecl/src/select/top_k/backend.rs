@@ -8,11 +8,12 @@ use burn_cubecl::CubeBackend;
 
 use super::launch::launch;
 
-/// The kernel as an operation of a backend.
+/// Selection as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait SelectBackend: Backend {
-    /// See [`super::select`]; `rows` is what the kernel is told of each row, `[rows, 4]`, and `parts` cubes share one. The
-    /// second output has `others` columns, or one number if there are none.
+    /// See [`super::select`]. `rows` are the numbers of each row of scores, `[rows, 4]`, and
+    /// `parts` cubes share one. The second output has `others` columns, or one number if there are
+    /// none.
     #[fusion(meta = outputs)]
     fn select_columns(
         scores: FloatTensor<Self>,
@@ -23,7 +24,7 @@ pub(super) trait SelectBackend: Backend {
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>);
 }
 
-/// What [`SelectBackend::select_columns`] will return, for a fusion that has not run it yet.
+/// Shapes of the indices and counts, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     scores: &TensorSpec,

@@ -4,16 +4,17 @@ use crate::common::scan::inclusive_sum;
 
 /// Bins of a histogram: digits of 11 bits, and of 10 the last.
 pub(super) const BINS: usize = 2048;
-/// Passes over the scores until the last that is kept is known, a digit each.
+/// Passes over the scores until the last that is kept is known, one digit each.
 pub(super) const PASSES: usize = 3;
 /// Scores a unit loads before it looks at the first of them, so that loads are under way together.
 const LOADS: usize = 8;
-/// Columns a bit each of a word.
+/// Columns of a word, one bit each.
 const WORD: usize = 32;
 
 /// The order of a score's bits: the higher the score, the lower the number; NaN comes last.
 ///
-/// It tells −0 from +0 as `f32::total_cmp` does. It goes by bits, since comparisons of numbers may flush small ones.
+/// It tells −0 from +0 as `f32::total_cmp` does. It goes by bits, since comparisons of numbers may
+/// flush small ones.
 #[cube]
 fn order(bits: u32) -> u32 {
     let negative = bits >> 31;
@@ -28,25 +29,26 @@ fn order(bits: u32) -> u32 {
     order
 }
 
-/// What the kernels are told of a row of scores.
+/// Row of scores, and the columns that are chosen from.
 #[derive(CubeType, Clone, Copy)]
-struct Row {
-    /// Where its scores begin.
+struct ScoreRow {
+    /// Start of its scores.
     start: usize,
-    /// The first column it holds.
+    /// First column that is an entry.
     first: usize,
-    /// The columns from which to which it chooses. What it holds before and behind those is kept.
+    /// First column that is chosen from. Entries before it are kept.
     low: usize,
+    /// End of the columns that are chosen from. Entries from it on are kept.
     high: usize,
-    /// How many it chooses.
+    /// Number of columns that are chosen.
     wanted: u32,
 }
 
 #[cube]
-fn read_row<I: Int>(scores: &Tensor<f32>, rows: &Tensor<I>, row: usize) -> Row {
+fn read_row<I: Int>(scores: &Tensor<f32>, rows: &Tensor<I>, row: usize) -> ScoreRow {
     let heads = scores.shape(1);
     let of_row = row * rows.stride(0);
-    Row {
+    ScoreRow {
         start: row / heads * scores.stride(0) + row % heads * scores.stride(1),
         first: usize::cast_from(rows[of_row]),
         low: usize::cast_from(rows[of_row + rows.stride(1)]),
@@ -60,12 +62,12 @@ fn read_row<I: Int>(scores: &Tensor<f32>, rows: &Tensor<I>, row: usize) -> Row {
 struct Memory {
     /// Histograms; then bit by bit which columns are kept, and which are candidates.
     bins: Shared<[Atomic<u32>]>,
-    /// Two numbers a unit.
+    /// Two numbers per unit.
     scan: Shared<[u32]>,
-    /// The digit of the last score kept, how many are kept of those that have it, and how many of those that have it lie
-    /// in parts of the row before.
+    /// Digit of the last score that is kept, number of kept scores that have it, and number of
+    /// scores that have it in parts of the row before.
     found: Shared<[u32]>,
-    /// How many are kept in parts of the row before, and how many scores are NaN.
+    /// Number of columns kept in parts of the row before, and number of scores that are NaN.
     sums: Shared<[Atomic<u32>]>,
 }
 
@@ -81,7 +83,7 @@ fn new_memory(#[comptime] units: usize) -> Memory {
     memory
 }
 
-/// Each unit clears the bins that it alone reads in [`find_digit`].
+/// Clears the bins that each unit alone reads in [`find_digit`].
 #[cube]
 fn clear_bins(memory: &Memory, #[comptime] units: usize) {
     let per_unit = comptime!(BINS / units);
@@ -91,7 +93,7 @@ fn clear_bins(memory: &Memory, #[comptime] units: usize) {
     }
 }
 
-/// Bits of a pass's digit, and below it.
+/// Number of bits of a pass's digit, and of those below it.
 fn digit(pass: usize) -> (u32, u32) {
     [(11, 21), (11, 10), (10, 0)][pass]
 }
@@ -100,7 +102,7 @@ fn digit(pass: usize) -> (u32, u32) {
 #[cube]
 fn count_digits(
     scores: &Tensor<f32>,
-    row: &Row,
+    row: &ScoreRow,
     from: usize,
     to: usize,
     last: u32,
@@ -135,8 +137,8 @@ fn count_digits(
     }
 }
 
-/// Finds the digit of the last of `left` scores that are kept. `counts` are those of this unit's bins in all parts of
-/// the row, and `before` in the parts before this one.
+/// Finds the digit of the last of `left` scores that are kept. `counts` are those of this unit's
+/// bins in all parts of the row, and `before` in the parts before this one.
 #[cube]
 fn find_digit(
     counts: &Array<u32>,
@@ -172,14 +174,14 @@ fn find_digit(
     }
 }
 
-/// Writes which of some columns are kept to their places, ascending: those that are protected, those whose order is
-/// lower than `last`, and of those that equal it the first, until there are `left`. Before these columns `kept_before`
-/// are kept for sure and `ties_before` equal it. With `splits` the columns that are not kept are written, too, ascending.
-/// Bins are clear before.
+/// Writes which of some columns are kept to their places, ascending: those that are protected,
+/// those whose order is lower than `last`, and of those that equal it the first, until there are
+/// `left`. Before these columns `kept_before` are kept for sure and `ties_before` equal it. With
+/// `splits` the columns that are not kept are written, too, ascending. Bins are clear before.
 #[cube]
 fn write_columns<I: Int>(
     scores: &Tensor<f32>,
-    row: &Row,
+    row: &ScoreRow,
     from: usize,
     to: usize,
     last: u32,
@@ -279,11 +281,12 @@ fn write_columns<I: Int>(
 
 /// Columns of a row that are kept.
 #[cube]
-fn kept_columns(row: &Row, columns: usize) -> usize {
+fn kept_columns(row: &ScoreRow, columns: usize) -> usize {
     row.low - row.first + (columns - row.high) + row.wanted as usize
 }
 
-/// Where `count` columns of a row are written, behind its fillers; this cube writes the fillers if it is the one to.
+/// Place from which `count` columns of a row are written, behind its padding; writes the padding if
+/// `writes` is set.
 #[cube]
 fn begin_output<I: Int>(
     indices: &mut Tensor<I>,
@@ -306,7 +309,7 @@ fn begin_output<I: Int>(
     start + fillers * stride
 }
 
-/// See [`super::select`]. One cube a row of `scores`, `units` of them, a power of two.
+/// See [`super::select`]. One cube per row of `scores`, `units` of them, a power of two.
 #[cube(launch)]
 pub(super) fn select<I: Int>(
     scores: &Tensor<f32>,
@@ -381,12 +384,13 @@ pub(super) fn select<I: Int>(
     }
 }
 
-/// One pass of [`select`] where several cubes share a row: cubes along x are rows, those along y parts of `part` columns.
+/// One pass of [`select`] where several cubes share a row: cubes along x are rows, those along y
+/// parts of `part` columns.
 ///
-/// Each finds the digit of the pass before from the `counts` of all parts, `[rows, parts, BINS]`, and counts the scores
-/// of its part by their next digit; behind the last pass it writes the columns of its part. In between a cube leaves for
-/// the same cube of the next pass the digits so far, how many are left, and how many are kept in the parts before:
-/// `[rows, parts, 3]`.
+/// Each finds the digit of the pass before from the `counts` of all parts, `[rows, parts, BINS]`,
+/// and counts the scores of its part by their next digit; behind the last pass it writes the
+/// columns of its part. In between a cube leaves for the same cube of the next pass the digits so
+/// far, how many are left, and how many are kept in the parts before: `[rows, parts, 3]`.
 #[cube(launch)]
 pub(super) fn select_pass<I: Int>(
     scores: &Tensor<f32>,

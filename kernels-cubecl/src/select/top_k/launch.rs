@@ -10,8 +10,8 @@ use cubecl::{
 
 use super::kernel;
 
-/// Units of a cube for rows of so many columns on this device; `None` if it cannot count in shared memory. Short rows get few:
-/// more of them run at a time.
+/// Units of a cube for rows of so many columns on this device; `None` if it cannot count in shared
+/// memory. Short rows get few: more of them run at a time.
 pub(super) fn units(client: &Client, columns: usize) -> Option<usize> {
     const SHORT: usize = 2048;
     let properties = client.properties();
@@ -22,7 +22,7 @@ pub(super) fn units(client: &Client, columns: usize) -> Option<usize> {
     }
     let hardware = &properties.hardware;
     let most = hardware.max_units_per_cube.min(hardware.max_cube_dim.0) as usize;
-    // Bins, two numbers a unit and a few more, 4 bytes each.
+    // Bins, two numbers per unit and a few more, 4 bytes each.
     let bytes = |units: usize| 4 * (kernel::BINS + 2 * units + 16);
     let offered = if columns <= SHORT { &[256][..] } else { &[1024, 512, 256] };
     let fits = |units: &usize| *units <= most && bytes(*units) <= hardware.max_shared_memory_size;
@@ -36,13 +36,13 @@ const PART: usize = 1 << 14;
 /// Parts of a row, at most: each reads the counts of all.
 const MOST_PARTS: usize = 32;
 
-/// How many cubes share a row: as many as fill the device.
+/// Number of cubes that share a row: as many as fill the device.
 pub(super) fn parts(client: &Client, rows: usize, columns: usize) -> usize {
     if columns <= SHARED {
         return 1;
     }
     let hardware = &client.properties().hardware;
-    // Nine tensors of a pass, and what the kernel is told of their shapes.
+    // Nine tensors of a pass, and one of their shapes.
     if hardware.max_bindings < 10 {
         return 1;
     }
@@ -50,13 +50,13 @@ pub(super) fn parts(client: &Client, rows: usize, columns: usize) -> usize {
     columns.div_ceil(PART).min(processors as usize / rows).clamp(1, MOST_PARTS)
 }
 
-/// The shape of the columns that are not kept, of one number if there are none.
+/// Shape of the columns that are not kept, of one number if there are none.
 pub(super) fn rest_shape(batch: usize, heads: usize, others: usize) -> Shape {
     if others == 0 { Shape::from([1, 1, 1]) } else { Shape::from([batch, heads, others]) }
 }
 
-/// Takes scores and what the kernel is told of each row. Returns columns that are kept and that are not, and how many
-/// scores are NaN in each part of each row, `[rows, parts]`.
+/// Takes scores and the numbers of each row. Returns the columns that are kept, those that are not,
+/// and how many scores are NaN in each part of each row, `[rows, parts]`.
 pub(super) fn launch(
     scores: CubeTensor,
     rows: CubeTensor,

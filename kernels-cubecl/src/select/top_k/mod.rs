@@ -14,46 +14,50 @@ use self::{
 };
 use crate::common::check::Check;
 
-/// Columns that stay, and those that do not.
+/// Columns of each row that are kept, and those that are not.
 #[derive(Clone, Debug)]
 pub struct SelectOutput {
-    /// The columns kept, ascending, `[batch, heads, width]`, where the width is the most that a row keeps. A row that
-    /// keeps fewer begins with as many zeros.
+    /// Kept columns, ascending, `[batch, heads, width]`, where the width is the most that a row
+    /// keeps. A row that keeps fewer begins with as many zeros.
     pub indices: Tensor<3, Int>,
-    /// Those not kept, in the same way, and how many there are of each row; `None` if they are not wanted, or all are kept.
+    /// Columns that are not kept, in the same way, and their number in each row; `None` if they are
+    /// not wanted, or all are kept.
     pub rest: Option<(Tensor<3, Int>, Vec<usize>)>,
-    /// How many of the scores of the entries held are NaN, `[batch · heads]`.
+    /// Number of scores of entries that are NaN, `[batch · heads]`.
     pub nan: Tensor<1, Int>,
-    /// How many entries each row keeps, rows first.
+    /// Number of entries that each row keeps, rows first.
     pub counts: Vec<usize>,
 }
 
-/// The columns with the highest scores of each row, with those that are protected, in the order of the columns
-/// (eviction in H2O, TOVA, SnapKV and what is built on it). `keep` may be any number.
+/// The columns with the highest scores of each row, with those that are protected, in the order of
+/// the columns (eviction in H2O, TOVA, SnapKV and what is built on it). `keep` may be any number.
 ///
-/// Scores are ordered as by `f32::total_cmp`, except that NaN is the lowest; of equal scores the lower column comes
-/// first. If more are protected than are to be kept, the first are kept, then the last.
+/// Scores are ordered as by `f32::total_cmp`, except that NaN is the lowest; of equal scores the
+/// lower column comes first. If more are protected than are to be kept, the first are kept, then
+/// the last.
 ///
-/// A radix select: a cube of up to 1024 units a row counts the scores by their digits in shared memory, three digits
-/// of 11, 11 and 10 bits from the highest down, which leaves the lowest score that is kept and how many of the scores
-/// that equal it are. Then it goes through the row in tiles of 32 columns a unit, marks what is kept a bit a column,
-/// adds the bits up before each, and writes the columns to their places. Counts do not depend on the order they are
-/// added up in, so results are the same in every run.
+/// A radix select: one cube per row, of up to 1024 units, counts the scores by their digits in
+/// shared memory, three digits of 11, 11 and 10 bits from the highest down, which leaves the lowest
+/// score that is kept and how many of the scores that equal it are. Then it goes through the row in
+/// tiles of 32 columns per unit, marks what is kept one bit per column, adds the bits up before
+/// each, and writes the columns to their places. Counts do not depend on the order they are added
+/// up in, so results are the same in every run.
 ///
-/// Where rows are long and few, several cubes share a row, each a part of it: a launch a digit, between which they leave
-/// their counts in buffers of the device, and one that writes.
+/// Where rows are long and few, several cubes share a row, each a part of it: one launch per digit,
+/// between which they leave their counts in buffers of the device, and one that writes.
 ///
-/// Columns that are not kept have the places that are left: with `splits`, entries are split in two in the same launches.
+/// With `splits`, the columns that are not kept are written too, in the same launches.
 ///
-/// It reads rows · entries · 4 bytes four times, the last three times from a cache of the device where a row fits one,
-/// and writes rows · width integers: some 10 integer operations a score and pass. Shared rows add three times 8 KiB a
-/// part that are written, and read by each part of the row.
+/// It reads rows · entries · 4 bytes four times, the last three times from a cache of the device
+/// where a row fits one, and writes rows · width integers: some 10 integer operations per score and
+/// pass. Shared rows add three times 8 KiB per part that are written, and read by each part of the
+/// row.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, if nothing is to be kept, or if the device has no kernels
-/// or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, if nothing is to be kept, or if the
+/// device has no kernels or cannot launch so much.
 pub fn select(input: &SelectInput<'_>, splits: bool) -> Result<SelectOutput> {
-    let Told { rows, parts } = check(input)?;
+    let SelectProblem { rows, parts } = check(input)?;
     let counts: Vec<usize> =
         input.held.iter().zip(input.keep).map(|(&held, &keep)| held.min(keep)).collect();
     let width = counts.iter().copied().max().unwrap_or(0);
@@ -80,18 +84,18 @@ pub fn select(input: &SelectInput<'_>, splits: bool) -> Result<SelectOutput> {
     })
 }
 
-/// Numbers the kernel is told of a row.
+/// Numbers that the kernel reads of a row.
 const ROW: usize = 4;
 
-/// What the kernel is told.
-struct Told {
-    /// Numbers of each row.
+/// Input of the kernel.
+struct SelectProblem {
+    /// Numbers of each row: the first column, the bounds of those it chooses from, and how many.
     rows: Vec<i64>,
     /// Cubes that share a row.
     parts: usize,
 }
 
-fn check(input: &SelectInput<'_>) -> Result<Told> {
+fn check(input: &SelectInput<'_>) -> Result<SelectProblem> {
     let check = Check::new("select", &input.scores.device())?;
     let [batch, heads, entries] = input.scores.dims();
     let rows = batch * heads;
@@ -106,7 +110,7 @@ fn check(input: &SelectInput<'_>) -> Result<Told> {
     check.at_most("the number of entries", entries, i32::MAX as usize)?;
     check.cubes([rows, 1, 1])?;
     check.supports(units(check.client(), entries).is_some())?;
-    let mut told = Vec::with_capacity(rows * ROW);
+    let mut numbers = Vec::with_capacity(rows * ROW);
     let mut width = 0;
     for ((&held, &keep), &recent) in input.held.iter().zip(input.keep).zip(input.recent) {
         check.value("held", held, held <= entries, format!("at most {entries}"))?;
@@ -119,8 +123,8 @@ fn check(input: &SelectInput<'_>) -> Result<Told> {
             let recent = recent.min(keep - sinks);
             (first + sinks, entries - recent, keep - sinks - recent)
         };
-        told.extend([first, low, high, wanted].map(|number| number as i64));
+        numbers.extend([first, low, high, wanted].map(|number| number as i64));
     }
     check.value("the most entries kept", width, width > 0, "at least 1")?;
-    Ok(Told { rows: told, parts: parts(check.client(), rows, entries) })
+    Ok(SelectProblem { rows: numbers, parts: parts(check.client(), rows, entries) })
 }

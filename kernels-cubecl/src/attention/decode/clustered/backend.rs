@@ -1,6 +1,3 @@
-// An operation of a backend takes its tensors one by one.
-#![allow(clippy::too_many_arguments)]
-
 use burn::backend::{
     Backend, TensorMetadata, backend_extension,
     tensor::{FloatTensor, IntTensor},
@@ -13,94 +10,70 @@ use burn::{
 use burn_cubecl::CubeBackend;
 
 use super::launch::launch;
-use crate::attention::decode::split::{Members, Rows, Turn};
+#[cfg(feature = "fusion")]
+use crate::attention::decode::split::{
+    self, Heads,
+    operands::{ClustersMetadata, RotaryMetadata, TailTensorsMetadata},
+};
+use crate::attention::decode::split::{
+    RowLaunch,
+    operands::{Clusters, Rotary, TailTensors},
+};
 
-/// The kernel as an operation of a backend.
+/// Decode attention over clusters as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait SharedAttentionBackend: Backend {
-    /// See [`super::clustered`]. Without `encoded`, positions, cosines and sines are not looked at.
+pub(super) trait ClusteredAttentionBackend: Backend {
+    /// See [`super::clustered`].
     #[fusion(meta = outputs)]
     fn shared_attention(
         queries: FloatTensor<Self>,
-        directions: FloatTensor<Self>,
-        values: FloatTensor<Self>,
-        members: IntTensor<Self>,
-        entry: IntTensor<Self>,
-        norms: FloatTensor<Self>,
+        #[extension_type] clusters: Clusters<Self>,
         fillers: IntTensor<Self>,
-        offsets: IntTensor<Self>,
-        positions: IntTensor<Self>,
-        cosines: FloatTensor<Self>,
-        sines: FloatTensor<Self>,
-        tail_keys: FloatTensor<Self>,
-        tail_values: FloatTensor<Self>,
-        encoded: bool,
-        tail: usize,
+        #[extension_type] rotary: Rotary<Self>,
+        #[extension_type] tail: TailTensors<Self>,
         scale: f32,
         weights: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`SharedAttentionBackend::shared_attention`] will return, for a fusion that has not run it yet.
+/// Shapes of the output and the weights, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     queries: &TensorSpec,
-    _directions: &TensorSpec,
-    _values: &TensorSpec,
-    members: &TensorSpec,
-    _entry: &TensorSpec,
-    _norms: &TensorSpec,
+    clusters: &ClustersMetadata,
     _fillers: &TensorSpec,
-    _offsets: &TensorSpec,
-    _positions: &TensorSpec,
-    _cosines: &TensorSpec,
-    _sines: &TensorSpec,
-    tail_keys: &TensorSpec,
-    _tail_values: &TensorSpec,
-    _encoded: &bool,
-    tail: &usize,
+    _rotary: &RotaryMetadata,
+    tail: &TailTensorsMetadata,
     _scale: &f32,
     weights: &bool,
 ) -> (TensorSpec, TensorSpec) {
-    use crate::attention::decode::split::{self, Heads};
-    let heads = Heads::of(&queries.shape, &tail_keys.shape);
-    let shape = split::weight_shape(heads, members.shape[2] + tail, *weights);
+    let heads = Heads::of(&queries.shape, &tail.keys.shape);
+    let columns = clusters.members.shape[2] + tail.entries;
+    let shape = split::weight_shape(heads, columns, *weights);
     (queries.clone(), TensorSpec::new(Shape::from(shape), DType::F32))
 }
 
-impl SharedAttentionBackend for CubeBackend {
+impl ClusteredAttentionBackend for CubeBackend {
     fn shared_attention(
         queries: FloatTensor<Self>,
-        directions: FloatTensor<Self>,
-        values: FloatTensor<Self>,
-        members: IntTensor<Self>,
-        entry: IntTensor<Self>,
-        norms: FloatTensor<Self>,
+        clusters: Clusters<Self>,
         fillers: IntTensor<Self>,
-        offsets: IntTensor<Self>,
-        positions: IntTensor<Self>,
-        cosines: FloatTensor<Self>,
-        sines: FloatTensor<Self>,
-        tail_keys: FloatTensor<Self>,
-        tail_values: FloatTensor<Self>,
-        encoded: bool,
-        tail: usize,
+        rotary: Rotary<Self>,
+        tail: TailTensors<Self>,
         scale: f32,
         weights: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let columns = members.shape()[2] + tail;
-        let rows = Rows {
+        let columns = clusters.members.shape()[2] + tail.entries;
+        let rows = RowLaunch {
             queries,
-            members: Some(Members { directions, values, members, entry, norms, offsets }),
+            clusters: None,
             starts: fillers,
-            turn: encoded.then_some(Turn { cosines, sines, positions }),
-            tail_keys,
-            tail_values,
+            rotary,
             tail,
             columns,
             scale,
             wanted: weights,
         };
-        launch(rows)
+        launch(rows, clusters)
     }
 }

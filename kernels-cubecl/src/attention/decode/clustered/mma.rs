@@ -2,18 +2,21 @@ use cubecl::prelude::*;
 
 use crate::{
     attention::decode::split::{
-        LOWEST, fill_weights,
+        fill_weights,
         mma::{
             HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
             plane_weights, write_planes,
         },
     },
-    common::tile::mma::{CHUNK, Chunk, Pair},
+    common::{
+        masked::MASKED,
+        tile::mma::{CHUNK, Chunk, Pair},
+    },
 };
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the decode kernel over clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cut {
+pub(crate) struct ClusteredBlueprint {
     /// Planes of a cube.
     pub(crate) planes: usize,
     /// 64 or 128.
@@ -26,7 +29,7 @@ pub(crate) struct Cut {
     pub(crate) wanted: bool,
 }
 
-/// What lane `member` and the one 16 further know of a token.
+/// Description of a token, in lane `member` and the one 16 further.
 #[derive(CubeType)]
 struct Token {
     entry: u32,
@@ -35,25 +38,25 @@ struct Token {
     norm: f32,
 }
 
-/// Where the tokens of a head are described. Members, entries and norms lie alike: registers decide how many cubes a
-/// multiprocessor takes, and three places would be one cube less.
+/// Place of the descriptions of a head's tokens. Members, entries and norms are laid out alike:
+/// registers decide how many cubes a multiprocessor takes, and three places would be one cube less.
 #[derive(CubeType, Clone, Copy)]
 struct Table {
-    /// Where the columns of the head begin, with the fillers.
+    /// Start of the columns of the head, padding included.
     start: usize,
-    /// How many of the columns are fillers: they come first.
+    /// Number of columns that are padding: the first.
     fillers: usize,
-    /// How many are tokens.
+    /// Number of columns that are tokens.
     own: usize,
-    /// The row of its first entry.
+    /// Row of its first entry.
     first_entry: u32,
 }
 
-/// See [`super::clustered`]: the part of the tokens that one cube has, on tensor cores.
+/// Part of the tokens of [`super::clustered`] that one cube has, on tensor cores.
 ///
-/// Directions and values go from memory to the registers of the instruction, each once for every token: lanes that
-/// want the same entry at once read it together. Keys are turned in registers, where both channels of a pair lie in
-/// one lane.
+/// Directions and values go from memory to the registers of the instruction, each once for every
+/// token: lanes that want the same entry at once read it together. Keys are turned in registers,
+/// where both channels of a pair lie in one lane.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
@@ -77,10 +80,10 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     tail: usize,
     share: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: ClusteredBlueprint,
     #[define(E, T, I)] _types: [ElemType; 3],
 ) {
-    let Cut { planes, head_dim, encoded, whole, wanted } = cut;
+    let ClusteredBlueprint { planes, head_dim, encoded, whole, wanted } = blueprint;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
 
@@ -129,8 +132,8 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let query = plane_queries::<E>(queries, query_start, heads_left, head_dim);
     let mut sums = new_plane_sums(head_dim);
 
-    // Where a token's entry lies is known only after two loads: they are under way while the tiles before are worked
-    // on.
+    // Where a token's entry lies is known only after two loads: they are under way while the tiles
+    // before are worked on.
     let mut tile = part * share + plane;
     let now = token_at::<I>(members, &table, tile);
     let token =
@@ -261,7 +264,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
                         weights[place] = one;
                     }
                 }
-                two.insert(side, select(hidden, LOWEST, one));
+                two.insert(side, select(hidden, MASKED, one));
             }
             scores[eight] = two;
         }
@@ -279,7 +282,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     );
 }
 
-/// Where the token of the lane in a tile of members is described; nothing in one of the tail.
+/// Place of the description of the lane's token in a tile of members; 0 in a tile of the tail.
 #[cube]
 fn token_at<I: Int>(members: &Tensor<I>, table: &Table, tile: usize) -> usize {
     let member = tile * TILE + UNIT_POS_PLANE as usize % TILE;
@@ -291,7 +294,7 @@ fn token_at<I: Int>(members: &Tensor<I>, table: &Table, tile: usize) -> usize {
     place
 }
 
-/// What is known of the token of the lane, or of its row of the tail.
+/// Loads the description of the token of the lane, or of its row of the tail.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn describe<I: Int>(

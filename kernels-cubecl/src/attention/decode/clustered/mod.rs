@@ -8,75 +8,83 @@ use burn::{
     tensor::{DType, Tensor},
 };
 
-use self::backend::SharedAttentionBackend;
+use self::backend::ClusteredAttentionBackend;
 use crate::{
     attention::{
-        decode::split::{self, Heads},
+        decode::split::{
+            self, Heads,
+            operands::{Clusters, Rotary, TailTensors},
+        },
         rotary::check_tables,
     },
     common::check::Check,
 };
 
-/// Decode attention over entries that tokens share (EMS): the key of a token is its own norm times the direction of
-/// its entry, turned to its own position, its value that of its entry. Tokens are never laid out.
+/// Decode attention over entries that tokens share (EMS): the key of a token is its own norm times
+/// the direction of its entry, turned to its own position, its value that of its entry. Tokens are
+/// never laid out.
 ///
-/// Where the device multiplies tiles of 16-bit numbers, head_dim is 64 or 128 and everything has the type of the queries,
-/// a plane takes 16 tokens at a time for up to 8 query heads of one kv head. Directions and values go from memory to the
-/// registers of the instruction, for each token anew: those of one entry are beside each other and read together, so
-/// that an entry comes from memory once. Norms multiply the products. Turned keys are rounded to the type of the
-/// queries, as keys of a cache that holds them turned. Where one cube has all of a head, it writes the output itself.
+/// Where the device multiplies tiles of 16-bit numbers, head_dim is 64 or 128 and everything has
+/// the type of the queries, a plane takes 16 tokens at a time for up to 8 query heads of one kv
+/// head. Directions and values go from memory to the registers of the instruction, for each token
+/// anew: those of one entry are beside each other and read together, so that an entry comes from
+/// memory once. Norms multiply the products. Turned keys are rounded to the type of the queries, as
+/// keys of a cache that holds them turned. Where one cube has all of a head, it writes the output
+/// itself.
 ///
 /// Elsewhere, and for f32, cubes have 64 units and up to 4 query heads of one kv head. A cube takes
-/// them in tiles of 64, in the order of their entries. 8 units share a token (as many as keep the queries in registers):
-/// each turns its part of the direction and multiplies it with all queries of the cube; direction and value of an
-/// entry come from memory once, and once more where its tokens go on in the next tile. Weights of the tokens of one
-/// entry are added before its value is, once. Maxima and sums are those of an online softmax, in f32; a second kernel
-/// puts splits together in a fixed order.
+/// them in tiles of 64, in the order of their entries. 8 units share a token (as many as keep the
+/// queries in registers): each turns its part of the direction and multiplies it with all queries
+/// of the cube; direction and value of an entry come from memory once, and once more where its
+/// tokens go on in the next tile. Weights of the tokens of one entry are added before its value is,
+/// once. Maxima and sums are those of an online softmax, in f32; a second kernel puts splits
+/// together in a fixed order.
 ///
-/// With `d` channels, `b` bytes a number, `E` entries, `T` tokens and `t` rows of the tail, a kv head reads
-/// (E + t) · 2 · d · b bytes, and of each token 16 bytes besides (member, entry, norm, position) and, where keys are
-/// encoded, d cosines and sines, which all heads share and caches hold. Each split of a query head writes
-/// and reads 4 · d + 8 bytes, and each weight is written twice and read once. Operations, for `g` query heads a
-/// kv head: 3 · d · (T + t) to turn keys, 2 · d · g · (T + t) for scores, 2 · d · g · (E + t) for values.
+/// With `d` channels, `b` bytes per number, `E` entries, `T` tokens and `t` rows of the tail, a kv
+/// head reads (E + t) · 2 · d · b bytes, and of each token 16 bytes besides (member, entry, norm,
+/// position) and, where keys are encoded, d cosines and sines, which all heads share and caches
+/// hold. Each split of a query head writes and reads 4 · d + 8 bytes, and each weight is written
+/// twice and read once. Operations, for `g` query heads per kv head: 3 · d · (T + t) to turn keys,
+/// 2 · d · g · (T + t) for scores, 2 · d · g · (E + t) for values.
 ///
-/// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of zeros.
+/// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of
+/// zeros.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there are no entries or no room for a tail, or the device
-/// has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there are no entries or no room for a
+/// tail, or the device has no kernels or cannot launch so much.
 pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeOutput> {
     check(input, kv)?;
     let (wanted, kv) = (input.weights, kv.clone());
     let dtype = kv.directions.dtype();
     let ints = kv.fillers.dtype();
-    let encoded = kv.rotary.is_some();
-    // What is not looked at: other tensors stand in.
-    let (cosines, sines, positions) = match kv.rotary {
-        None => {
-            let directions = kv.directions.clone().into_dispatch();
-            (directions.clone(), directions, kv.fillers.clone().into_dispatch())
-        }
-        Some(RotaryTables { cosines, sines, positions }) => {
-            let sines = sines.cast(cosines.dtype());
-            (cosines.into_dispatch(), sines.into_dispatch(), positions.cast(ints).into_dispatch())
-        }
+    let rotary = match kv.rotary {
+        None => Rotary::Nothing,
+        Some(RotaryTables { cosines, sines, positions }) => Rotary::Tables {
+            sines: sines.cast(cosines.dtype()).into_dispatch(),
+            cosines: cosines.into_dispatch(),
+            positions: positions.cast(ints).into_dispatch(),
+        },
+    };
+    let clusters = Clusters {
+        directions: kv.directions.into_dispatch(),
+        values: kv.values.cast(dtype).into_dispatch(),
+        members: kv.members.cast(ints).into_dispatch(),
+        entry: kv.entry.cast(ints).into_dispatch(),
+        norms: kv.norms.cast(DType::F32).into_dispatch(),
+        offsets: kv.offsets.cast(ints).into_dispatch(),
+    };
+    let tail = TailTensors {
+        keys: kv.tail.keys.cast(dtype).into_dispatch(),
+        values: kv.tail.values.cast(dtype).into_dispatch(),
+        entries: kv.tail.entries,
     };
     let (output, weights) = Dispatch::shared_attention(
         input.queries.clone().into_dispatch(),
-        kv.directions.into_dispatch(),
-        kv.values.cast(dtype).into_dispatch(),
-        kv.members.cast(ints).into_dispatch(),
-        kv.entry.cast(ints).into_dispatch(),
-        kv.norms.cast(DType::F32).into_dispatch(),
+        clusters,
         kv.fillers.into_dispatch(),
-        kv.offsets.cast(ints).into_dispatch(),
-        positions,
-        cosines,
-        sines,
-        kv.tail.keys.cast(dtype).into_dispatch(),
-        kv.tail.values.cast(dtype).into_dispatch(),
-        encoded,
-        kv.tail.entries,
+        rotary,
+        tail,
         input.scale as f32,
         wanted,
     );

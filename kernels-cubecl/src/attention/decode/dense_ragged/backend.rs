@@ -4,13 +4,13 @@ use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
 #[cfg(feature = "fusion")]
-use super::operands::{FoundMetadata, SeenMetadata};
+use super::operands::{DecodeTensorsMetadata, KvMaskMetadata};
 use super::{
     launch::launch,
-    operands::{Found, Seen},
+    operands::{DecodeTensors, KvMask},
 };
 
-/// The kernel as an operation of a backend.
+/// Decode attention over dense or ragged entries as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait DecodeAttentionBackend: Backend {
     /// See [`super::dense`].
@@ -19,34 +19,34 @@ pub(super) trait DecodeAttentionBackend: Backend {
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
-        #[extension_type] seen: Seen<Self>,
+        #[extension_type] mask: KvMask<Self>,
         entries: usize,
         scale: f32,
         weights: bool,
-    ) -> Found<Self>;
+    ) -> DecodeTensors<Self>;
 }
 
-/// What will be returned, for a fusion that has not run it yet.
+/// Shapes of the output and the weights, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
 fn outputs(
     queries: &TensorSpec,
     _keys: &TensorSpec,
     _values: &TensorSpec,
-    seen: &SeenMetadata,
+    mask: &KvMaskMetadata,
     entries: &usize,
     _scale: &f32,
     weights: &bool,
-) -> FoundMetadata {
+) -> DecodeTensorsMetadata {
     let output = queries.clone();
     if !weights {
-        return FoundMetadata::Plain { output };
+        return DecodeTensorsMetadata::Plain { output };
     }
-    let of_list = match seen {
-        SeenMetadata::List { width, .. } => *width,
+    let of_list = match mask {
+        KvMaskMetadata::List { width, .. } => *width,
         _ => 0,
     };
     let shape = super::launch::weight_shape(&queries.shape, of_list + entries);
-    FoundMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }
+    DecodeTensorsMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }
 }
 
 impl DecodeAttentionBackend for CubeBackend {
@@ -54,11 +54,11 @@ impl DecodeAttentionBackend for CubeBackend {
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
-        seen: Seen<Self>,
+        mask: KvMask<Self>,
         entries: usize,
         scale: f32,
         weights: bool,
-    ) -> Found<Self> {
-        launch([queries, keys, values], seen, entries, scale, weights)
+    ) -> DecodeTensors<Self> {
+        launch([queries, keys, values], mask, entries, scale, weights)
     }
 }

@@ -6,9 +6,9 @@ use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTen
 use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
-    mma::{self, decode_planes},
-    operands::{Found, Seen},
-    portable::{self, decode_part},
+    mma::{self, DecodeMmaBlueprint, decode_planes},
+    operands::{DecodeTensors, KvMask},
+    portable::{self, DecodeBlueprint, decode_part},
 };
 use crate::{
     attention::decode::merge::{self, decode_merge},
@@ -18,19 +18,19 @@ use crate::{
     },
 };
 
-/// The shape of the weights of so many columns.
+/// Shape of the weights of so many columns.
 pub(super) fn weight_shape(queries: &Shape, columns: usize) -> Shape {
     Shape::from([queries[0], queries[1], queries[2], columns])
 }
 
-/// Cubes a multiprocessor that hide each other's loads.
+/// Cubes per multiprocessor that hide each other's loads.
 const CUBES_A_PROCESSOR: usize = 2;
-/// Bytes of a load.
+/// Most bytes of a load.
 const LOAD: usize = 16;
-/// Where the queries are among the tensors of a kernel.
+/// Index of the queries among the tensors of a kernel.
 const QUERIES: usize = 0;
 
-/// How many of the query rows of a kv head a cube has, if it can have at most so many.
+/// Query rows of a cube, of those of a kv head, if it can have at most so many.
 pub(super) fn rows(queries: usize, most: usize) -> usize {
     queries.div_ceil(queries.div_ceil(most))
 }
@@ -38,11 +38,11 @@ pub(super) fn rows(queries: usize, most: usize) -> usize {
 /// Takes queries, keys and values.
 pub(super) fn launch(
     [queries, keys, values]: [CubeTensor; 3],
-    seen: Seen<CubeBackend>,
+    mask: KvMask<CubeBackend>,
     entries: usize,
     scale: f32,
     wanted: bool,
-) -> Found<CubeBackend> {
+) -> DecodeTensors<CubeBackend> {
     let client = queries.client.clone();
     let empty =
         |shape, dtype| empty_device_dtype(client.clone(), queries.device.clone(), shape, dtype);
@@ -51,10 +51,12 @@ pub(super) fn launch(
     let key_shape = keys.shape();
     let kv_heads = key_shape[1];
 
-    let (list, width, positions) = match seen {
-        Seen::Causal => (None, 0, None),
-        Seen::Positions { queries, entries } => (None, 0, Some([queries, entries])),
-        Seen::List { keys, values, offsets, width } => (Some([keys, values, offsets]), width, None),
+    let (list, width, positions) = match mask {
+        KvMask::Causal => (None, 0, None),
+        KvMask::Positions { queries, entries } => (None, 0, Some([queries, entries])),
+        KvMask::List { keys, values, offsets, width } => {
+            (Some([keys, values, offsets]), width, None)
+        }
     };
     let f32 = |shape| empty(shape, DType::F32);
     let weights = wanted.then(|| f32(weight_shape(&shape, width + entries)));
@@ -88,8 +90,8 @@ pub(super) fn launch(
         _ => DType::I32,
     };
     let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);
-    // What a call lacks is never looked at: another tensor stands in. Those that stand in are not counted where the
-    // parts are looked for, behind queries, keys and values.
+    // What a call lacks is never looked at: another tensor stands in. Those that stand in are not
+    // counted where the parts are looked for, behind queries, keys and values.
     let parts_place = 3 + 3 * usize::from(listed) + 2 * usize::from(by_position);
     let or_queries = |tensor: Option<&CubeTensor>| match tensor {
         Some(tensor) => tensor.clone().into_tensor_arg(),
@@ -120,7 +122,7 @@ pub(super) fn launch(
             entries,
             share * mma::PLANES,
             scale,
-            mma::Cut { head_dim, tall: rows > 8, listed, by_position, weights: wanted },
+            DecodeMmaBlueprint { head_dim, tall: rows > 8, listed, by_position, weights: wanted },
             [key, int],
         );
     } else {
@@ -144,7 +146,7 @@ pub(super) fn launch(
             entries,
             share,
             scale,
-            portable::Cut { head_dim, width: load, rows, listed, by_position, weights: wanted },
+            DecodeBlueprint { head_dim, width: load, rows, listed, by_position, weights: wanted },
             [query, key, int],
         );
     }
@@ -168,18 +170,18 @@ pub(super) fn launch(
         [query, int],
     );
     match weights {
-        Some(weights) => Found::Weights { output, weights },
-        None => Found::Plain { output },
+        Some(weights) => DecodeTensors::Weights { output, weights },
+        None => DecodeTensors::Plain { output },
     }
 }
 
-/// Steps of a cube, so that all cubes together keep the device busy.
+/// Steps per cube, so that all cubes together keep the device busy.
 fn share(client: &Client, steps: usize, heads: usize) -> usize {
     let wanted = (processors(client) * CUBES_A_PROCESSOR).div_ceil(heads).min(merge::MOST_PARTS);
     steps.div_ceil(wanted)
 }
 
-/// Numbers that can be loaded at once from all of the tensors.
+/// Most numbers that can be loaded at once from all of the tensors.
 fn load<'a>(head_dim: usize, tensors: impl Iterator<Item = &'a CubeTensor> + Clone) -> usize {
     let fits = |width: usize| {
         head_dim.is_multiple_of(width)

@@ -1,8 +1,8 @@
 use cubecl::prelude::*;
 
-use crate::{
-    attention::masked::INVISIBLE,
-    common::tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
+use crate::common::{
+    masked::MASKED,
+    tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
 };
 
 /// Planes of a cube.
@@ -12,22 +12,22 @@ pub(crate) const ROWS: usize = 16;
 /// Entries of a tile.
 pub(crate) const TILE: usize = 16;
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the decode kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cut {
+pub(crate) struct DecodeMmaBlueprint {
     /// A multiple of 64.
     pub(crate) head_dim: usize,
     /// Whether there are more than 8 query rows.
     pub(crate) tall: bool,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
     pub(crate) weights: bool,
 }
 
-/// Loads the keys of a tile as the instruction wants them.
+/// Loads the keys of a tile in the order in which the instruction takes them.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn load_keys<E: Float>(
@@ -40,11 +40,11 @@ fn load_keys<E: Float>(
     held: usize,
     key_start: usize,
     entries: usize,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: DecodeMmaBlueprint,
 ) {
-    let spans = comptime!(cut.head_dim / 32);
+    let spans = comptime!(blueprint.head_dim / 32);
     let lane = UNIT_POS_PLANE as usize;
-    let in_list = comptime!(cut.listed) && tile < list_tiles;
+    let in_list = comptime!(blueprint.listed) && tile < list_tiles;
     let base = select(in_list, tile, tile - list_tiles) * TILE;
     let count = select(in_list, held, entries);
     // A head may have nothing at all.
@@ -61,12 +61,12 @@ fn load_keys<E: Float>(
     }
 }
 
-/// See [`super::dense`]: the part of the entries that one cube has, on tensor cores. Rows of keys and values
-/// are contiguous and 16-byte aligned.
+/// Part of the entries of [`super::dense`] that one cube has, on tensor cores. Rows of keys and
+/// values are contiguous and 16-byte aligned.
 ///
-/// Keys and values go from memory to the registers of the instruction: the order of channels in a product does not
-/// matter, so each lane takes the 16 bytes it has loaded as they are. Four lanes read 64 bytes of a key together, eight
-/// read 128 of a value.
+/// Keys and values go from memory to the registers of the instruction: the order of channels in a
+/// product does not matter, so each lane takes the 16 bytes it has loaded as they are. Four lanes
+/// read 64 bytes of a key together, eight read 128 of a value.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_planes<E: Float, I: Int>(
@@ -83,10 +83,10 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     entries: usize,
     share: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: DecodeMmaBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let Cut { head_dim, tall, listed, by_position, weights: wanted } = cut;
+    let DecodeMmaBlueprint { head_dim, tall, listed, by_position, weights: wanted } = blueprint;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
     let halves = comptime!(if tall { 2usize } else { 1usize });
@@ -163,7 +163,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             position = i32::cast_from(query_positions[place]);
         }
         row_positions[half] = position;
-        highest[half] = INVISIBLE;
+        highest[half] = MASKED;
         total[half] = 0.0;
     }
     let mut sums = accumulators(comptime!(groups * 8));
@@ -181,7 +181,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         held,
         key_start,
         entries,
-        cut,
+        blueprint,
     );
     while tile < end {
         let in_list = comptime!(listed) && tile < list_tiles;
@@ -243,7 +243,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                         hidden = hidden || i32::cast_from(entry) > row_positions[half];
                     }
                     let own = pair.extract(side);
-                    pair.insert(side, select(hidden, INVISIBLE, own));
+                    pair.insert(side, select(hidden, MASKED, own));
                     if comptime!(wanted) {
                         let own = first_row + half * 8 + line;
                         if entry < count && own < group * new {
@@ -271,7 +271,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             held,
             key_start,
             entries,
-            cut,
+            blueprint,
         );
 
         // Weights are relative to a score of the row at most `SLACK` below its highest so far.
@@ -309,7 +309,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             if comptime!(register.is_multiple_of(2) || tall) {
                 let half = comptime!(register % 2);
                 let score = scores[register / 2][half];
-                let seen = highest[half] > INVISIBLE;
+                let seen = highest[half] > MASKED;
                 let left = (score.extract(0usize) - highest[half]).exp();
                 let right = (score.extract(1usize) - highest[half]).exp();
                 let left = select(seen, left, 0.0);
@@ -370,7 +370,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         let channel = index % comptime!(head_dim + 2);
         let own = first_row + row;
         if own < group * new {
-            let mut most = f32::new(INVISIBLE);
+            let mut most = f32::new(MASKED);
             #[unroll]
             for plane in 0..PLANES {
                 most = most.max(extremes[(plane * rows + row) * 2]);

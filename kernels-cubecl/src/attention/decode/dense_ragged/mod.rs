@@ -9,33 +9,36 @@ use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::{
     backend::DecodeAttentionBackend,
-    operands::{Found, Seen},
+    operands::{DecodeTensors, KvMask},
 };
 use crate::{attention::decode::merge, common::check::Check};
 
-/// What errors name.
+/// Name of the operation in errors.
 const OPERATION: &str = "decode_attention";
 
-/// Decode attention: a few queries over all entries of a cache, read where they lie (Flash-Decoding, Dao et al. 2023;
-/// the weights are what H2O, TOVA, D2O and EMS add up). Nothing is padded to the longest head, and buffers may have more
-/// room than entries.
+/// Decode attention: a few queries over all entries of a cache, read where they lie
+/// (Flash-Decoding, Dao et al. 2023; the weights are what H2O, TOVA, D2O and EMS add up). Nothing
+/// is padded to the longest head, and buffers may have more room than entries.
 ///
-/// The entries of a kv head are split among cubes, as many as keep the device busy. A cube serves the query rows of a kv
-/// head together, so that each key and value is loaded once for the group. Each cube has a running maximum and sum
-/// (online softmax); a second kernel puts the parts of each query together, always in the same order, and turns scores
-/// into weights. All sums are f32, and every run gives the same numbers.
+/// The entries of a kv head are split among cubes, as many as keep the device busy. A cube serves
+/// the query rows of a kv head together, so that each key and value is loaded once for the group.
+/// Each cube has a running maximum and sum (online softmax); a second kernel puts the parts of each
+/// query together, always in the same order, and turns scores into weights. All sums are f32, and
+/// every run gives the same numbers.
 ///
-/// Where the device multiplies tiles of 16-bit numbers and head_dim is 64 or 128, each plane takes 16 entries at a
-/// time and up to 16 query rows; keys and values go from memory to the registers of the instruction. Elsewhere, and
-/// for f32, a cube of 256 units has up to 8 query rows. As many units as a row has loads of 16 bytes multiply a key;
-/// parts of products meet in shared memory and are added in order. 128 entries are scored, then their values added up.
+/// Where the device multiplies tiles of 16-bit numbers and head_dim is 64 or 128, each plane takes
+/// 16 entries at a time and up to 16 query rows; keys and values go from memory to the registers of
+/// the instruction. Elsewhere, and for f32, a cube of 256 units has up to 8 query rows. As many
+/// units as a row has loads of 16 bytes multiply a key; parts of products meet in shared memory and
+/// are added in order. 128 entries are scored, then their values added up.
 ///
-/// It reads 2 · head_dim · bytes an entry and kv head, and does 4 · head_dim operations an entry and query row; each part
-/// writes and reads 4 · (head_dim + 2) bytes a query row, and a weight is written twice and read once.
+/// It reads 2 · head_dim · bytes per entry and kv head, and does 4 · head_dim operations per entry
+/// and query row; each part writes and reads 4 · (head_dim + 2) bytes per query row, and a weight
+/// is written twice and read once.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend to, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is nothing to attend
+/// to, or the device has no kernels or cannot launch so much.
 pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
     let [batch, _, new, _] = input.queries.dims();
@@ -43,8 +46,8 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
     check_buffers(&check, &input.queries, &keys, &values, entries)?;
     let fits = (1..=entries).contains(&new);
     check.value("the number of queries", new, fits, format!("1 to {entries}, the entries"))?;
-    let seen = match visibility {
-        Visibility::Causal => Seen::Causal,
+    let mask = match visibility {
+        Visibility::Causal => KvMask::Causal,
         Visibility::Positions { queries, entries: of_entries } => {
             let [_, kv_heads, ..] = keys.dims();
             check.shape("the queries' positions", queries.dims(), [batch, 1, new])?;
@@ -54,18 +57,18 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             let expected = format!("at least {entries}, the entries");
             check.value("the positions of entries", columns, fits, expected)?;
             check.same_type("the entries' positions", of_entries.dtype(), queries.dtype())?;
-            Seen::Positions {
+            KvMask::Positions {
                 queries: queries.into_dispatch(),
                 entries: of_entries.into_dispatch(),
             }
         }
     };
     check_cubes(&check, &input.queries, &keys, entries)?;
-    Ok(call(input, seen, keys, values, entries))
+    Ok(call(input, mask, keys, values, entries))
 }
 
-/// The same over heads that hold different numbers of entries, one after another without padding, of one query a head:
-/// nothing is padded to the longest head.
+/// Decode attention over heads that hold different numbers of entries, one after another without
+/// padding, of one query per head: nothing is padded to the longest head.
 ///
 /// # Errors
 /// As [`dense`].
@@ -88,18 +91,18 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
     check_cubes(&check, &input.queries, &tail.keys, total)?;
-    let seen = Seen::List {
+    let mask = KvMask::List {
         keys: keys.into_dispatch(),
         values: values.into_dispatch(),
         offsets: offsets.into_dispatch(),
         width,
     };
-    Ok(call(input, seen, tail.keys, tail.values, tail.entries))
+    Ok(call(input, mask, tail.keys, tail.values, tail.entries))
 }
 
 fn call(
     input: &DecodeInput,
-    seen: Seen<Dispatch>,
+    mask: KvMask<Dispatch>,
     keys: Tensor<4>,
     values: Tensor<4>,
     entries: usize,
@@ -108,9 +111,9 @@ fn call(
     let scale = input.scale as f32;
     let wanted = input.weights;
     let (output, weights) =
-        match Dispatch::decode_attention(queries, keys, values, seen, entries, scale, wanted) {
-            Found::Plain { output } => (output, None),
-            Found::Weights { output, weights } => (output, Some(weights)),
+        match Dispatch::decode_attention(queries, keys, values, mask, entries, scale, wanted) {
+            DecodeTensors::Plain { output } => (output, None),
+            DecodeTensors::Weights { output, weights } => (output, Some(weights)),
         };
     DecodeOutput {
         output: Tensor::from_dispatch(output),

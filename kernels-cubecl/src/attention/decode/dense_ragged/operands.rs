@@ -1,26 +1,26 @@
-//! Operands and results of the operation that are of several kinds.
+//! The operand and the result that have several forms.
 
 use burn::backend::{
     Backend, ExtensionType,
     tensor::{FloatTensor, IntTensor},
 };
 
-/// What a query sees.
+/// Entries that a query sees.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Seen<B: Backend> {
+pub(super) enum KvMask<B: Backend> {
     /// The entries up to its own.
     Causal,
-    /// Those of its own position and before.
+    /// The entries at its own position and before.
     Positions { queries: IntTensor<B>, entries: IntTensor<B> },
-    /// Everything, a list before the other entries.
+    /// All entries, with those of a list before the others.
     List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, width: usize },
 }
 
-/// What is returned.
+/// Output of the queries and, if they are wanted, their weights.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) enum Found<B: Backend> {
+pub(super) enum DecodeTensors<B: Backend> {
     Plain { output: FloatTensor<B> },
     Weights { output: FloatTensor<B>, weights: FloatTensor<B> },
 }

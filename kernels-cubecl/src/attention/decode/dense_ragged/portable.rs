@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::attention::masked::INVISIBLE;
+use crate::common::masked::MASKED;
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -15,9 +15,9 @@ const DEPTH: usize = 8;
 /// Loads of a unit that are under way at a time.
 const AHEAD: usize = 4;
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the portable decode kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cut {
+pub(crate) struct DecodeBlueprint {
     pub(crate) head_dim: usize,
     /// Numbers of one load: they divide head_dim.
     pub(crate) width: usize,
@@ -25,24 +25,25 @@ pub(crate) struct Cut {
     pub(crate) rows: usize,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether positions say who sees what.
+    /// Whether positions say which entries a query sees.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
     pub(crate) weights: bool,
 }
 
-impl Cut {
-    /// Units that read one row together.
+impl DecodeBlueprint {
+    /// Number of units that read one row together.
     pub(crate) const fn lanes(&self) -> usize {
         self.head_dim / self.width
     }
 
-    /// Rows that are read at a time.
+    /// Number of rows that are read at a time.
     const fn stripes(&self) -> usize {
         UNITS / self.lanes()
     }
 
-    /// Entries between two barriers: as many as partial products fit, and a multiple of the stripes where possible.
+    /// Number of entries between two barriers: as many as partial products fit, and a multiple of
+    /// the stripes where possible.
     const fn tile(&self) -> usize {
         let most = PARTIAL_NUMBERS / (self.rows * self.lanes()) - 1;
         let most = if most > CHUNK { CHUNK } else { most };
@@ -54,7 +55,7 @@ impl Cut {
     }
 }
 
-/// A load of an entry's key or value: `lane` says which.
+/// Loads the vector `lane` of an entry's key or value.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn load<K: Float, N: Size>(
@@ -65,10 +66,10 @@ fn load<K: Float, N: Size>(
     in_list: bool,
     entry: usize,
     lane: usize,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: DecodeBlueprint,
 ) -> Vector<K, N> {
-    let width = comptime!(cut.width);
-    if comptime!(cut.listed) {
+    let width = comptime!(blueprint.width);
+    if comptime!(blueprint.listed) {
         if in_list {
             list[(list_start + entry) * list.stride(0) / width + lane]
         } else {
@@ -79,7 +80,7 @@ fn load<K: Float, N: Size>(
     }
 }
 
-/// See [`super::dense`]: the part of the entries that one cube has.
+/// Part of the entries of [`super::dense`] that one cube has.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
@@ -96,13 +97,13 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     entries: usize,
     share: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: DecodeBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
-    let Cut { head_dim, width, rows, listed, by_position, weights: wanted } = cut;
-    let lanes = comptime!(cut.lanes());
-    let stripes = comptime!(cut.stripes());
-    let tile = comptime!(cut.tile());
+    let DecodeBlueprint { head_dim, width, rows, listed, by_position, weights: wanted } = blueprint;
+    let lanes = comptime!(blueprint.lanes());
+    let stripes = comptime!(blueprint.stripes());
+    let tile = comptime!(blueprint.tile());
     let pitch = comptime!(tile + 1);
     let passes = comptime!(tile.div_ceil(stripes));
     let each = comptime!(UNITS / rows);
@@ -166,7 +167,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
             query[row * width + channel] = f32::cast_from(queries[place + step]) * scale;
             sums[row * width + channel] = 0.0;
         }
-        highest[row] = INVISIBLE;
+        highest[row] = MASKED;
         total[row] = 0.0;
     }
 
@@ -187,7 +188,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                     let entry = base + first + place;
                     let entry = entry.min(end - 1);
                     let loaded = load::<K, N>(
-                        list_keys, keys, list_start, key_start, in_list, entry, lane, cut,
+                        list_keys, keys, list_start, key_start, in_list, entry, lane, blueprint,
                     );
                     let key = Vector::<f32, N>::cast_from(loaded);
                     #[unroll]
@@ -224,9 +225,9 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         let place = batch * query_positions.stride(0)
                             + own.min(group * new - 1) % new * query_positions.stride(2);
                         let hidden = position < I::new(0) || position > query_positions[place];
-                        score = select(hidden, INVISIBLE, score);
+                        score = select(hidden, MASKED, score);
                     } else if comptime!(!listed) {
-                        score = select(entry + new > entries + own % new, INVISIBLE, score);
+                        score = select(entry + new > entries + own % new, MASKED, score);
                     }
                     scores[(first + place) * rows + row] = score;
                     if comptime!(wanted) && own < group * new {
@@ -248,7 +249,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         // The highest score of each row, and weights relative to it.
         let row = unit / each;
         if row < rows {
-            let mut high = f32::new(INVISIBLE);
+            let mut high = f32::new(MASKED);
             let mut place = unit % each;
             while place < count {
                 high = high.max(scores[place * rows + row]);
@@ -260,7 +261,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         let few = comptime!(each.div_ceil(DEPTH));
         if unit < comptime!(rows * DEPTH) {
             let row = unit / DEPTH;
-            let mut high = f32::new(INVISIBLE);
+            let mut high = f32::new(MASKED);
             #[unroll]
             for other in 0..few {
                 let place = unit % DEPTH + other * DEPTH;
@@ -290,7 +291,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                 high = select(index % rows == row, highest[row], high);
             }
             let score = scores[index];
-            scores[index] = select(score > INVISIBLE, (score - high).exp(), 0.0);
+            scores[index] = select(score > MASKED, (score - high).exp(), 0.0);
             index += UNITS;
         }
         #[unroll]
@@ -319,7 +320,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         in_list,
                         entry,
                         lane,
-                        cut,
+                        blueprint,
                     );
                     let value = Vector::<f32, N>::cast_from(loaded);
                     if own < count {

@@ -2,35 +2,38 @@ use burn::{
     backend::{TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::DType,
 };
-use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
-    mma,
-    portable::{self, Form},
+    mma::{self, QuantizedMmaBlueprint},
+    operands::{PackedTensors, Pages},
+    portable::{self, QuantizedBlueprint},
 };
 use crate::{
     attention::decode::split::{
-        self, Heads, Plan, PlanePlan, Rows, UNITS,
+        self, Heads, RowLaunch, SplitPlan, UNITS,
         mma::{HEADS, TILE},
+        operands::{Rotary, TailTensors},
     },
     common::tile::support::{is_chunked, multiplies},
 };
 
-/// Numbers of a head's shared memory: queries of a cube, and scores of a tile.
+/// Most numbers of the queries of a cube in shared memory.
 const MOST_QUERIES: usize = 1024;
+/// Most scores of a head in a tile.
 pub(super) const MOST_SCORES: usize = 512;
 
 /// Planes of a cube on tensor cores, of which a multiprocessor has registers for two.
 const PLANES: usize = 4;
 
-/// Where the weights are among the tensors of the kernel on planes.
+/// Index of the weights among the tensors of the kernel on tensor cores.
 const WEIGHTS: usize = 12;
 
 /// Sums of products that one unit keeps in registers.
 const SUMS_A_UNIT: usize = 64;
 
-impl Form {
+impl QuantizedBlueprint {
     fn new(heads: Heads, bits: usize, group: usize, value_groups: usize, wanted: bool) -> Self {
         let head_dim = heads.head_dim;
         let word = 32 / bits;
@@ -60,84 +63,68 @@ impl Form {
     }
 }
 
-/// [`PackedGroups`] as a launch takes them.
-pub(super) struct Packed {
-    pub(super) words: CubeTensor,
-    pub(super) scale: CubeTensor,
-    pub(super) min: CubeTensor,
-}
-
-impl Packed {
-    fn with_dense_rows(&self) -> Self {
-        let tensors = [&self.words, &self.scale, &self.min];
-        let [words, scale, min] = tensors.map(|x| split::with_dense_rows(x.clone()));
-        Self { words, scale, min }
-    }
-}
-
-/// A call as a launch takes it.
-pub(super) struct Call {
+/// Input of a launch: queries, and the pages and the tail that they attend to.
+pub(super) struct QuantizedProblem {
     pub(super) queries: CubeTensor,
-    pub(super) keys: Packed,
-    pub(super) values: Packed,
-    pub(super) pages: CubeTensor,
-    pub(super) offsets: CubeTensor,
-    pub(super) tail_fillers: CubeTensor,
-    pub(super) tail_keys: CubeTensor,
-    pub(super) tail_values: CubeTensor,
-    pub(super) bits: usize,
-    pub(super) group: usize,
-    pub(super) most_pages: usize,
-    pub(super) columns: usize,
-    pub(super) tail: usize,
+    pub(super) pages: Pages<CubeBackend>,
+    pub(super) tail: TailTensors<CubeBackend>,
     pub(super) scale: f32,
     pub(super) wanted: bool,
 }
 
+/// The tensors with the numbers of a row beside each other.
+fn with_dense_rows(packed: PackedTensors<CubeBackend>) -> PackedTensors<CubeBackend> {
+    let PackedTensors { words, scale, min } = packed;
+    let [words, scale, min] = [words, scale, min].map(split::with_dense_rows);
+    PackedTensors { words, scale, min }
+}
+
 /// Returns output and weights.
-pub(super) fn launch(call: Call) -> (CubeTensor, CubeTensor) {
-    let [keys, values] = [&call.keys, &call.values].map(Packed::with_dense_rows);
-    let Call { bits, group, columns, tail, scale, wanted, .. } = call;
-    let queries = call.queries.clone();
-    let heads = Heads::of(&queries.shape(), &call.tail_keys.shape());
+pub(super) fn launch(problem: QuantizedProblem) -> (CubeTensor, CubeTensor) {
+    let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
+    let (keys, values) = (with_dense_rows(pages.keys), with_dense_rows(pages.values));
+    let pages = Pages { keys, values, ..pages };
+    let Pages { bits, group, columns, .. } = pages;
+    let heads = Heads::of(&queries.shape(), &tail.keys.shape());
     let client = queries.client.clone();
     let dtype = queries.dtype;
     let weights = split::weight_shape(heads, columns, wanted);
     let weights = split::empty(&queries, weights, DType::F32);
     let Heads { batch, query_heads, head_dim, .. } = heads;
     let output = split::empty(&queries, [batch, query_heads, 1, head_dim], dtype);
-    let value_groups = values.scale.shape()[1] / group;
-    let of_values = head_dim / value_groups;
-    if on_planes(&call, [&keys, &values], of_values, heads) {
-        let parts = launch_planes(call, [keys, values], heads, &output, &weights);
+    let value_groups = pages.values.scale.shape()[1] / group;
+    let problem = QuantizedProblem { queries, pages, tail, scale, wanted };
+    if on_planes(&problem, head_dim / value_groups, heads) {
+        let parts = launch_planes(problem, heads, &output, &weights);
         if let Some(parts) = parts {
             split::merge(parts, &output, &weights, heads, wanted);
         }
         return (output, weights);
     }
-    let form = Form::new(heads, bits, group, value_groups, wanted);
-    let cubes = heads.batch * heads.kv_heads * form.blocks;
-    let plan = Plan::new(call.most_pages, form.pages, cubes, &client);
-    let parts = if tail == 0 {
+    let QuantizedProblem { queries, pages, tail, .. } = problem;
+    let Pages { keys, values, list, offsets, tail_fillers, most_pages, .. } = pages;
+    let entries = tail.entries;
+    let blueprint = QuantizedBlueprint::new(heads, bits, group, value_groups, wanted);
+    let cubes = heads.batch * heads.kv_heads * blueprint.blocks;
+    let plan = SplitPlan::of_rows(most_pages, blueprint.pages, cubes, &client);
+    let parts = if entries == 0 {
         split::parts(&queries, heads, plan.splits)
     } else {
-        let rows = Rows {
+        let rows = RowLaunch {
             queries: queries.clone(),
-            members: None,
-            starts: call.tail_fillers.clone(),
-            turn: None,
-            tail_keys: call.tail_keys,
-            tail_values: call.tail_values,
+            clusters: None,
+            starts: tail_fillers.clone(),
+            rotary: Rotary::Nothing,
             tail,
             columns,
             scale,
             wanted,
         };
-        rows.launch(heads, tail, &weights, |splits| {
+        rows.launch(heads, entries, &weights, |splits| {
             (split::parts(&queries, heads, plan.splits + splits), plan.splits)
         })
     };
-    let types = [dtype, keys.scale.dtype, call.pages.dtype, keys.words.dtype];
+    let types = [dtype, keys.scale.dtype, list.dtype, keys.words.dtype];
     portable::pages::launch(
         &client,
         CubeCount::Static((cubes * plan.splits) as u32, 1, 1),
@@ -149,19 +136,19 @@ pub(super) fn launch(call: Call) -> (CubeTensor, CubeTensor) {
         values.words.into_tensor_arg(),
         values.scale.into_tensor_arg(),
         values.min.into_tensor_arg(),
-        call.pages.into_tensor_arg(),
-        call.offsets.into_tensor_arg(),
-        call.tail_fillers.into_tensor_arg(),
+        list.into_tensor_arg(),
+        offsets.into_tensor_arg(),
+        tail_fillers.into_tensor_arg(),
         parts.clone().into_tensor_arg(),
         weights.clone().into_tensor_arg(),
         heads.query_heads,
         heads.kv_heads,
         columns,
-        tail,
-        plan.chunk,
+        entries,
+        plan.share,
         plan.splits,
         scale,
-        form,
+        blueprint,
         types.map(dtype_to_storage_type),
     );
     split::merge(parts, &output, &weights, heads, wanted);
@@ -169,10 +156,10 @@ pub(super) fn launch(call: Call) -> (CubeTensor, CubeTensor) {
 }
 
 /// Whether tensor cores take these pages.
-fn on_planes(call: &Call, packed: [&Packed; 2], of_values: usize, heads: Heads) -> bool {
-    let dtype = call.queries.dtype;
-    let Call { bits, group, tail_keys, tail_values, .. } = call;
-    let [keys, values] = packed;
+fn on_planes(problem: &QuantizedProblem, of_values: usize, heads: Heads) -> bool {
+    let QuantizedProblem { queries, pages, tail, .. } = problem;
+    let Pages { keys, values, bits, group, .. } = pages;
+    let dtype = queries.dtype;
     // Pages are rows of words of 32 bits that are read four at a time.
     let words = keys.words.dtype.size() == 4 && values.words.dtype == keys.words.dtype;
     let whole = keys.words.meta.strides()[0].is_multiple_of(4) || keys.words.shape()[0] == 1;
@@ -181,32 +168,32 @@ fn on_planes(call: &Call, packed: [&Packed; 2], of_values: usize, heads: Heads) 
         && matches!(bits, 2 | 4)
         && (*group, of_values) == (mma::GROUP, mma::GROUP)
         && heads.head_dim.is_multiple_of(64)
-        && multiplies(&call.queries.client, dtype, heads.head_dim)
-        && (keys.scale.dtype, tail_keys.dtype) == (dtype, dtype)
-        && [&keys.scale, &keys.min, tail_keys, tail_values].into_iter().all(is_chunked)
+        && multiplies(&queries.client, dtype, heads.head_dim)
+        && (keys.scale.dtype, tail.keys.dtype) == (dtype, dtype)
+        && [&keys.scale, &keys.min, &tail.keys, &tail.values].into_iter().all(is_chunked)
 }
 
 /// Writes the output, or returns parts of it.
 fn launch_planes(
-    call: Call,
-    packed: [Packed; 2],
+    problem: QuantizedProblem,
     heads: Heads,
     output: &CubeTensor,
     weights: &CubeTensor,
 ) -> Option<CubeTensor> {
-    let Call { queries, tail_keys, tail_values, tail, bits, columns, scale, wanted, .. } = call;
-    let [keys, values] = packed;
+    let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
+    let TailTensors { keys: tail_keys, values: tail_values, entries: tail } = tail;
+    let Pages { keys, values, list, offsets, tail_fillers, bits, most_pages, columns, .. } = pages;
     let Heads { batch, kv_heads, head_dim, .. } = heads;
     let client = queries.client.clone();
     let dtype = queries.dtype;
     // A page is a tile, and as much work as two of the tail.
-    let tiles = call.most_pages + tail.div_ceil(TILE);
-    let plan = PlanePlan::new(tiles, PLANES, heads, &client);
+    let tiles = most_pages + tail.div_ceil(TILE);
+    let plan = SplitPlan::of_tiles(tiles, PLANES, heads, &client);
     let whole = plan.splits == 1 && !wanted;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     let brain = dtype == DType::BF16;
-    let types = [dtype, call.pages.dtype, keys.words.dtype].map(dtype_to_storage_type);
+    let types = [dtype, list.dtype, keys.words.dtype].map(dtype_to_storage_type);
     mma::quantized_planes::launch(
         &client,
         CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32),
@@ -218,9 +205,9 @@ fn launch_planes(
         values.words.into_tensor_arg(),
         values.scale.into_tensor_arg(),
         values.min.into_tensor_arg(),
-        call.pages.into_tensor_arg(),
-        call.offsets.into_tensor_arg(),
-        call.tail_fillers.into_tensor_arg(),
+        list.into_tensor_arg(),
+        offsets.into_tensor_arg(),
+        tail_fillers.into_tensor_arg(),
         tail_keys.into_tensor_arg(),
         tail_values.into_tensor_arg(),
         weights.clone().into_tensor_arg(),
@@ -233,7 +220,7 @@ fn launch_planes(
         tail,
         plan.share,
         scale,
-        mma::Cut { planes: PLANES, head_dim, bits, brain, whole, wanted },
+        QuantizedMmaBlueprint { planes: PLANES, head_dim, bits, brain, whole, wanted },
         types,
     );
     parts
@@ -252,10 +239,10 @@ mod tests {
                     [(1, 32), (1, 128), (2, 16), (2, 512), (4, 24), (4, 32), (8, 4), (8, 128)]
                 {
                     let heads = Heads { batch: 1, query_heads, kv_heads: 1, head_dim };
-                    let form = Form::new(heads, bits, group, 1, true);
-                    assert!(form.shared_bytes() <= 16384, "{form:?}");
-                    assert!(form.lanes.is_power_of_two() && form.lanes <= UNITS);
-                    assert!(form.heads * form.blocks >= query_heads);
+                    let blueprint = QuantizedBlueprint::new(heads, bits, group, 1, true);
+                    assert!(blueprint.shared_bytes() <= 16384, "{blueprint:?}");
+                    assert!(blueprint.lanes.is_power_of_two() && blueprint.lanes <= UNITS);
+                    assert!(blueprint.heads * blueprint.blocks >= query_heads);
                 }
             }
         }

@@ -2,21 +2,24 @@ use cubecl::prelude::*;
 
 use crate::{
     attention::decode::split::{
-        LOWEST, fill_weights,
+        fill_weights,
         mma::{
             HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
             plane_weights, write_planes,
         },
     },
-    common::tile::mma::{CHUNK, Chunk, Pair, definition, zeros},
+    common::{
+        masked::MASKED,
+        tile::mma::{CHUNK, Chunk, Pair, definition, zeros},
+    },
 };
 
 /// Tokens of a page, and channels that share a scale in a value.
 pub(super) const GROUP: usize = 32;
 
-/// How a launch cuts its work.
+/// Compile-time parameters of the kernel on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Cut {
+pub(super) struct QuantizedMmaBlueprint {
     /// Planes of a cube.
     pub(super) planes: usize,
     /// 64 or 128.
@@ -31,20 +34,20 @@ pub(super) struct Cut {
     pub(super) wanted: bool,
 }
 
-impl Cut {
-    /// The bits of two numbers so large that the last bits of each count by one, and that number.
+impl QuantizedMmaBlueprint {
+    /// Bits of a pair of numbers so large that their last bits count by one, and that number.
     fn large(&self) -> (u32, f32) {
         if self.brain { (0x4300_4300, 128.0) } else { (0x6400_6400, 1024.0) }
     }
 
-    /// The bits of a level in each half of a word.
+    /// Mask of the bits of a level in each half of a word.
     fn mask(&self) -> u32 {
         let one = (1 << self.bits) - 1;
         one << 16 | one
     }
 }
 
-/// The lower halves of two words, or the upper ones, as one.
+/// Word of the lower halves of two words, or of their upper ones.
 #[cube]
 fn halves(left: u32, right: u32, #[comptime] upper: bool) -> u32 {
     if comptime!(upper) {
@@ -54,21 +57,28 @@ fn halves(left: u32, right: u32, #[comptime] upper: bool) -> u32 {
     }
 }
 
-/// The numbers that the lowest bits of both halves of a word stand for. A level becomes the last bits of a number of
-/// which the rest is taken off: exact, and quicker than a conversion.
+/// Numbers that the lowest bits of both halves of a word stand for. A level becomes the last bits
+/// of a number of which the rest is subtracted: exact, and quicker than a conversion.
 #[cube]
-fn numbers<E: Float>(levels: u32, step: Pair<E>, least: Pair<E>, #[comptime] cut: Cut) -> Pair<E> {
-    let (large, offset) = comptime!(cut.large());
-    let levels = Pair::<E>::reinterpret((levels & comptime!(cut.mask())) | large);
+fn numbers<E: Float>(
+    levels: u32,
+    step: Pair<E>,
+    least: Pair<E>,
+    #[comptime] blueprint: QuantizedMmaBlueprint,
+) -> Pair<E> {
+    let (large, offset) = comptime!(blueprint.large());
+    let levels = Pair::<E>::reinterpret((levels & comptime!(blueprint.mask())) | large);
     fma(levels - Pair::<E>::new(E::new(offset)), step, least)
 }
 
-/// See [`super::quantized`]: the part of the tokens that one cube has, on tensor cores. Pages are of
-/// [`GROUP`] tokens, their values quantized in groups of as many channels, and rows of the tail contiguous.
+/// Part of the tokens of [`super::quantized`] that one cube has, on tensor cores. Pages are of
+/// [`GROUP`] tokens, their values quantized in groups of as many channels, and rows of the tail
+/// contiguous.
 ///
-/// Numbers are laid out in the registers of the instruction, two at a time. Of keys a lane has 8 channels beside each
-/// other in turn with three others, and of each word of them the tokens that stand at its own place; of values it has a
-/// run of channels of some tokens. Eight lanes read the same words of keys together.
+/// Numbers are laid out in the registers of the instruction, two at a time. Of keys a lane has 8
+/// channels beside each other in turn with three others, and of each word of them the tokens that
+/// stand at its own place; of values it has a run of channels of some tokens. Eight lanes read the
+/// same words of keys together.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
@@ -91,18 +101,18 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     tail: usize,
     share: usize,
     scale: f32,
-    #[comptime] cut: Cut,
+    #[comptime] blueprint: QuantizedMmaBlueprint,
     #[define(E, I, W)] _types: [ElemType; 3],
 ) {
-    let Cut { planes, head_dim, bits, whole, wanted, .. } = cut;
+    let QuantizedMmaBlueprint { planes, head_dim, bits, whole, wanted, .. } = blueprint;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
     let value_groups = comptime!(head_dim / GROUP);
     // Words of the tokens of a channel, and of a value.
     let key_row = comptime!(GROUP * bits / 32);
     let value_row = comptime!(head_dim * bits / 32);
-    // Channels of a value that a lane has, its words of them, and tokens of the 16 of a tile whose levels lie in one
-    // word of keys.
+    // Channels of a value that a lane has, its words of them, and tokens of the 16 of a tile whose
+    // levels lie in one word of keys.
     let run = comptime!(head_dim / 8);
     let run_words = comptime!((run * bits).div_ceil(32));
     let uppers = comptime!(4 / bits);
@@ -197,7 +207,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                         );
                         let step = pair::<E>(step.extract(channel), step.extract(channel + 1));
                         let least = pair::<E>(least.extract(channel), least.extract(channel + 1));
-                        b[register] = numbers::<E>(levels, step, least, cut);
+                        b[register] = numbers::<E>(levels, step, least, blueprint);
                     }
                     #[unroll]
                     for half in 0..2usize {
@@ -252,7 +262,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                         let levels = levels >> comptime!((bit % 16) as u32);
                         let step = pair::<E>(steps[one], steps[one + 1]);
                         let least = pair::<E>(leasts[one], leasts[one + 1]);
-                        a[register] = numbers::<E>(levels, step, least, cut);
+                        a[register] = numbers::<E>(levels, step, least, blueprint);
                     }
                     definition::<E>().execute_inplace(&a, &weight, &mut sums.values[place]);
                 }
@@ -298,7 +308,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                 #[unroll]
                 for side in 0..2usize {
                     let one = two.extract(side);
-                    two.insert(side, select(row + side >= own_tail, LOWEST, one));
+                    two.insert(side, select(row + side >= own_tail, MASKED, one));
                 }
                 scores[eight] = two;
             }
@@ -312,7 +322,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     );
 }
 
-/// The page of a tile, if it is one of a page.
+/// Page of a tile; 0 for a tile of the tail.
 #[cube]
 fn page_at<I: Int>(list: &Tensor<I>, first: usize, own: usize, tile: usize) -> usize {
     let mut page = 0usize.runtime();

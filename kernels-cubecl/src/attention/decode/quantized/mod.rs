@@ -1,67 +1,87 @@
 mod backend;
 mod launch;
 mod mma;
+mod operands;
 mod portable;
 
 use briquette_ops::{DecodeInput, DecodeOutput, QuantizedKv, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::{backend::QuantizedAttentionBackend, launch::MOST_SCORES};
+use self::{
+    backend::QuantizedAttentionBackend,
+    launch::MOST_SCORES,
+    operands::{PackedTensors, Pages},
+};
 use crate::{
-    attention::decode::split::{self, Heads},
+    attention::decode::split::{self, Heads, operands::TailTensors},
     common::check::Check,
 };
 
-/// Decode attention over quantized entries (KIVI), read as they are packed: no key and no value is laid out.
+/// Decode attention over quantized entries (KIVI), read as they are packed: no key and no value is
+/// laid out.
 ///
-/// Where the device multiplies tiles of 16-bit numbers, pages are of 32 tokens, values of groups of 32 channels, numbers
-/// of 2 or 4 bits, head_dim is 64 or 128 and everything has the type of the queries, a plane takes a page at a time, or
-/// 16 tokens of the tail, for up to 8 query heads of one kv head. Keys and values are laid out in the registers of the
-/// instruction, two numbers at a time and rounded to the type of the queries, as those of a cache in that type: 4 to 5
-/// operations for two. Where one cube has all of a head, it writes the output itself.
+/// Where the device multiplies tiles of 16-bit numbers, pages are of 32 tokens, values of groups of
+/// 32 channels, numbers of 2 or 4 bits, head_dim is 64 or 128 and everything has the type of the
+/// queries, a plane takes a page at a time, or 16 tokens of the tail, for up to 8 query heads of
+/// one kv head. Keys and values are laid out in the registers of the instruction, two numbers at a
+/// time and rounded to the type of the queries, as those of a cache in that type: 4 to 5 operations
+/// for two. Where one cube has all of a head, it writes the output itself.
 ///
-/// Elsewhere pages of a head are split between cubes, each of 64 units and up to 4 query heads of one kv head (8 with 4 or 8
-/// bits). Of keys a unit takes one word of a channel, 32 / bits tokens: scale and query are multiplied once for all
-/// of them, and what the least number of the group adds once; the product of a query with a level is what is left.
-/// Of values a unit takes one word of a token, 32 / bits channels, in the same way. Maxima and sums are those of an
-/// online softmax, in f32. The tail is taken in splits of its own, by a kernel for rows of full precision, and a
+/// Elsewhere pages of a head are split between cubes, each of 64 units and up to 4 query heads of
+/// one kv head (8 with 4 or 8 bits). Of keys a unit takes one word of a channel, 32 / bits tokens:
+/// scale and query are multiplied once for all of them, and what the least number of the group adds
+/// once; the product of a query with a level is what is left. Of values a unit takes one word of a
+/// token, 32 / bits channels, in the same way. Maxima and sums are those of an online softmax, in
+/// f32. The tail is taken in splits of its own, by a kernel for rows of full precision, and a
 /// further kernel puts all splits together in a fixed order.
 ///
-/// With `d` channels, `b` bytes a number of full precision, `n` bits, groups of `G` tokens and of `C` channels, `P`
-/// tokens in pages and `t` in the tail, a kv head reads P · (2 · d · n / 8 + 2 · b · d / G + 2 · b · d / C) bytes, and
-/// 2 · d · b · t of the tail. Each split of a query head writes and reads 4 · d + 8 bytes, and each weight is written
-/// twice and read once. Operations, for `g` query heads a kv head: 4 · d · g · (P + t), and 6 · d · P to take levels
-/// out of words for every 4 query heads (8 with 4 or 8 bits).
+/// With `d` channels, `b` bytes per number of full precision, `n` bits, groups of `G` tokens and of
+/// `C` channels, `P` tokens in pages and `t` in the tail, a kv head reads P · (2 · d · n / 8 + 2 ·
+/// b · d / G + 2 · b · d / C) bytes, and 2 · d · b · t of the tail. Each split of a query head
+/// writes and reads 4 · d + 8 bytes, and each weight is written twice and read once. Operations,
+/// for `g` query heads per kv head: 4 · d · g · (P + t), and 6 · d · P to take levels out of words
+/// for every 4 query heads (8 with 4 or 8 bits).
 ///
-/// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of zeros.
+/// A score that is NaN makes the output of its head NaN. A head that sees nothing has an output of
+/// zeros.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there are no pages or no room for a tail, or the device
-/// has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there are no pages or no room for a
+/// tail, or the device has no kernels or cannot launch so much.
 pub(crate) fn quantized(input: &DecodeInput, kv: &QuantizedKv) -> Result<DecodeOutput> {
     check(input, kv)?;
     let (wanted, kv) = (input.weights, kv.clone());
     let dtype = kv.keys.scale.dtype();
     let ints = kv.offsets.dtype();
     let words = kv.keys.words.dtype();
+    let pages = Pages {
+        keys: PackedTensors {
+            words: kv.keys.words.into_dispatch(),
+            scale: kv.keys.scale.into_dispatch(),
+            min: kv.keys.min.cast(dtype).into_dispatch(),
+        },
+        values: PackedTensors {
+            words: kv.values.words.cast(words).into_dispatch(),
+            scale: kv.values.scale.cast(dtype).into_dispatch(),
+            min: kv.values.min.cast(dtype).into_dispatch(),
+        },
+        list: kv.pages.cast(ints).into_dispatch(),
+        offsets: kv.offsets.into_dispatch(),
+        tail_fillers: kv.tail_fillers.cast(ints).into_dispatch(),
+        bits: kv.bits,
+        group: kv.group,
+        most_pages: kv.most_pages,
+        columns: kv.columns,
+    };
+    let tail = TailTensors {
+        values: kv.tail.values.cast(kv.tail.keys.dtype()).into_dispatch(),
+        keys: kv.tail.keys.into_dispatch(),
+        entries: kv.tail.entries,
+    };
     let (output, weights) = Dispatch::quantized_attention(
         input.queries.clone().into_dispatch(),
-        kv.keys.words.into_dispatch(),
-        kv.keys.scale.into_dispatch(),
-        kv.keys.min.cast(dtype).into_dispatch(),
-        kv.values.words.cast(words).into_dispatch(),
-        kv.values.scale.cast(dtype).into_dispatch(),
-        kv.values.min.cast(dtype).into_dispatch(),
-        kv.pages.cast(ints).into_dispatch(),
-        kv.offsets.into_dispatch(),
-        kv.tail_fillers.cast(ints).into_dispatch(),
-        kv.tail.keys.clone().into_dispatch(),
-        kv.tail.values.cast(kv.tail.keys.dtype()).into_dispatch(),
-        kv.bits,
-        kv.group,
-        kv.most_pages,
-        kv.columns,
-        kv.tail.entries,
+        pages,
+        tail,
         input.scale as f32,
         wanted,
     );

@@ -2,17 +2,17 @@ use cubecl::prelude::*;
 
 use crate::attention::decode::split::{Running, UNITS, fill_weights, write_head};
 
-/// How a cube goes about its pages.
+/// Compile-time parameters of the portable kernel over pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Form {
+pub(super) struct QuantizedBlueprint {
     pub(super) head_dim: usize,
     /// Query heads of a cube, which share its pages.
     pub(super) heads: usize,
     /// Cubes that the query heads of one kv head need.
     pub(super) blocks: usize,
-    /// Bits a number.
+    /// Bits per number.
     pub(super) bits: usize,
-    /// Tokens a page.
+    /// Tokens per page.
     pub(super) group: usize,
     /// Channels that share a scale in a value.
     pub(super) value_group: usize,
@@ -22,44 +22,44 @@ pub(super) struct Form {
     pub(super) lanes: usize,
     /// Units that share the values of one token.
     pub(super) value_lanes: usize,
-    /// Words of a value a lane.
+    /// Words of a value per lane.
     pub(super) value_words: usize,
     /// Whether weights are wanted.
     pub(super) wanted: bool,
 }
 
-impl Form {
-    /// Numbers of a word.
+impl QuantizedBlueprint {
+    /// Number of levels in a word.
     pub(super) fn word(&self) -> usize {
         32 / self.bits
     }
 
-    /// Tokens of a tile.
+    /// Number of tokens in a tile.
     pub(super) fn tile(&self) -> usize {
         self.pages * self.group
     }
 
-    /// Words that tokens of one channel of a page take.
+    /// Number of words for the tokens of one channel of a page.
     fn words(&self) -> usize {
         self.group / self.word()
     }
 
-    /// Words of a value.
+    /// Number of words of a value.
     fn row(&self) -> usize {
         self.head_dim.div_ceil(self.word())
     }
 
-    /// Tokens whose values are added at once.
+    /// Number of tokens whose values are added at once.
     fn value_rows(&self) -> usize {
         UNITS / self.value_lanes
     }
 
-    /// Numbers of the scratch that parts of scores and sums are put together in.
+    /// Size of the scratch that parts of scores and sums are put together in, in numbers.
     fn scratch(&self) -> usize {
         (UNITS * (self.word() + 1)).max(self.value_rows() * (self.head_dim + 1))
     }
 
-    /// Bytes of shared memory.
+    /// Size of the shared memory, in bytes.
     #[cfg(test)]
     pub(super) fn shared_bytes(&self) -> usize {
         let of_heads = 2 * self.tile() + self.head_dim + 8;
@@ -67,9 +67,10 @@ impl Form {
     }
 }
 
-/// Number `place` of a word.
+/// Level `place` of a word.
 ///
-/// Its bits become the last of a float of 2^23, from which that is taken off: exact, and quicker than a conversion.
+/// Its bits become the last of a float of 2^23, from which that is taken off: exact, and quicker
+/// than a conversion.
 #[cube]
 fn level(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
     let shift = comptime!((place * bits) as u32);
@@ -77,8 +78,8 @@ fn level(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
     f32::reinterpret(((word >> shift) & mask) | 0x4b00_0000_u32) - f32::new(8_388_608.0)
 }
 
-/// The lane's words of the value of one token of the tile, with scale and minimum of each. A lane behind the last word
-/// loads that one; nothing comes of it in the end.
+/// Loads the lane's words of the value of one token of the tile, with scale and minimum of each. A
+/// lane behind the last word loads that one, and its sums are not written.
 #[cube]
 fn load_value<K: Float, W: Int>(
     value_words: &Tensor<W>,
@@ -89,17 +90,17 @@ fn load_value<K: Float, W: Int>(
     words: &mut Array<u32>,
     steps: &mut Array<f32>,
     leasts: &mut Array<f32>,
-    #[comptime] form: Form,
+    #[comptime] blueprint: QuantizedBlueprint,
 ) {
-    let lane = UNIT_POS as usize % form.value_lanes;
-    let row_words = comptime!(form.row());
-    let groups = comptime!(form.head_dim / form.value_group);
-    let page = page_of[token / form.group] as usize;
-    let row = token % form.group;
+    let lane = UNIT_POS as usize % blueprint.value_lanes;
+    let row_words = comptime!(blueprint.row());
+    let groups = comptime!(blueprint.head_dim / blueprint.value_group);
+    let page = page_of[token / blueprint.group] as usize;
+    let row = token % blueprint.group;
     #[unroll]
-    for vector in 0..form.value_words {
-        let at = (lane + vector * form.value_lanes).min(row_words - 1);
-        let line = row * groups + at * comptime!(form.word()) / form.value_group;
+    for vector in 0..blueprint.value_words {
+        let at = (lane + vector * blueprint.value_lanes).min(row_words - 1);
+        let line = row * groups + at * comptime!(blueprint.word()) / blueprint.value_group;
         let place = page * value_words.stride(0) + row * row_words + at;
         words[vector] = u32::cast_from(value_words[place]);
         steps[vector] = f32::cast_from(value_scale[page * value_scale.stride(0) + line]);
@@ -107,8 +108,8 @@ fn load_value<K: Float, W: Int>(
     }
 }
 
-/// One split of the pages of one kv head, for up to `form.heads` of its query heads. Numbers of a page lie beside each
-/// other.
+/// One split of the pages of one kv head, for up to `blueprint.heads` of its query heads. Numbers
+/// of a page are contiguous.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
@@ -131,42 +132,42 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     chunk: usize,
     splits: usize,
     scale: f32,
-    #[comptime] form: Form,
+    #[comptime] blueprint: QuantizedBlueprint,
     #[define(Q, K, I, W)] _types: [ElemType; 4],
 ) {
     let unit = UNIT_POS as usize;
     let split = CUBE_POS % splits;
-    let block = CUBE_POS / splits % form.blocks;
-    let kv = CUBE_POS / splits / form.blocks;
+    let block = CUBE_POS / splits % blueprint.blocks;
+    let kv = CUBE_POS / splits / blueprint.blocks;
     let batch = kv / kv_heads;
     let kv_head = kv % kv_heads;
     let of_kv_head = query_heads / kv_heads;
-    let heads_left = of_kv_head - block * form.heads;
-    let query_head = kv_head * of_kv_head + block * form.heads;
+    let heads_left = of_kv_head - block * blueprint.heads;
+    let query_head = kv_head * of_kv_head + block * blueprint.heads;
     let weight_start = batch * weights.stride(0) + query_head * weights.stride(1);
 
-    let heads = form.heads;
-    let bits = form.bits;
-    let group = form.group;
-    let word = comptime!(form.word());
-    let tile = comptime!(form.tile());
-    let words = comptime!(form.words());
-    let value_rows = comptime!(form.value_rows());
+    let heads = blueprint.heads;
+    let bits = blueprint.bits;
+    let group = blueprint.group;
+    let word = comptime!(blueprint.word());
+    let tile = comptime!(blueprint.tile());
+    let words = comptime!(blueprint.words());
+    let value_rows = comptime!(blueprint.value_rows());
     let pitch = comptime!(word + 1);
-    let row = comptime!(form.head_dim + 1);
+    let row = comptime!(blueprint.head_dim + 1);
 
     // `[head_dim, heads]`
-    let mut query = Shared::<[f32]>::new_slice(comptime!(form.head_dim * heads));
-    let mut page_of = Shared::<[u32]>::new_slice(form.pages);
+    let mut query = Shared::<[f32]>::new_slice(comptime!(blueprint.head_dim * heads));
+    let mut page_of = Shared::<[u32]>::new_slice(blueprint.pages);
     // `[heads, tile]`
     let mut scores = Shared::<[f32]>::new_slice(comptime!(heads * tile));
     // `[tile, heads]`
     let mut shares = Shared::<[f32]>::new_slice(comptime!(heads * tile));
-    let mut scratch = Shared::<[f32]>::new_slice(comptime!(form.scratch()));
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(blueprint.scratch()));
     let mut running = Running::new(heads);
 
     let mut index = unit;
-    while index < comptime!(form.head_dim * heads) {
+    while index < comptime!(blueprint.head_dim * heads) {
         let channel = index / heads;
         // The last cube of a kv head may have fewer heads: it works on one twice.
         let head = query_head + (index % heads).min(heads_left - 1);
@@ -176,16 +177,16 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         index += UNITS;
     }
 
-    let numbers = comptime!(heads * form.value_words * word);
+    let numbers = comptime!(heads * blueprint.value_words * word);
     let mut sums = Array::<f32>::new(numbers);
-    let mut least_sums = Array::<f32>::new(comptime!(heads * form.value_words));
+    let mut least_sums = Array::<f32>::new(comptime!(heads * blueprint.value_words));
     let mut weight_sums = Array::<f32>::new(heads);
     #[unroll]
     for place in 0..numbers {
         sums[place] = f32::new(0.0);
     }
     #[unroll]
-    for place in 0..comptime!(heads * form.value_words) {
+    for place in 0..comptime!(heads * blueprint.value_words) {
         least_sums[place] = f32::new(0.0);
     }
     #[unroll]
@@ -196,26 +197,26 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     let first = usize::cast_from(offsets[kv]);
     let own = usize::cast_from(offsets[kv + 1]) - first;
     let total = own * group + tail - usize::cast_from(fillers[kv]);
-    if form.wanted && split == 0 {
+    if blueprint.wanted && split == 0 {
         fill_weights(weights, weight_start, heads_left, columns - total, heads);
     }
     let to = (split * chunk + chunk).min(own);
     let mut base = split * chunk;
     while base < to {
-        let held = (to - base).min(form.pages);
+        let held = (to - base).min(blueprint.pages);
         let count = held * group;
         if unit < held {
             page_of[unit] = u32::cast_from(list[first + base + unit]);
         }
         sync_cube();
 
-        // Scores: the tokens of one word of a channel at once, channels shared between lanes. What a level is
-        // multiplied by and what is added to it are taken into the query.
-        let jobs = comptime!(form.pages * words);
-        let at_once = comptime!(UNITS / form.lanes);
-        let lane = unit % form.lanes;
+        // Scores: the tokens of one word of a channel at once, channels shared between lanes. What
+        // a level is multiplied by and what is added to it are taken into the query.
+        let jobs = comptime!(blueprint.pages * words);
+        let at_once = comptime!(UNITS / blueprint.lanes);
+        let lane = unit % blueprint.lanes;
         for pass in 0..comptime!(jobs.div_ceil(at_once)) {
-            let job = pass * at_once + unit / form.lanes;
+            let job = pass * at_once + unit / blueprint.lanes;
             let mut products = Array::<f32>::new(comptime!(heads * word));
             #[unroll]
             for place in 0..comptime!(heads * word) {
@@ -233,15 +234,15 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                 let min_start = page * key_min.stride(0);
                 // A word and its line are loaded while those of the channel before are worked on.
                 let mut channel = lane;
-                let at = channel.min(comptime!(form.head_dim - 1));
+                let at = channel.min(comptime!(blueprint.head_dim - 1));
                 let mut next_word = u32::cast_from(key_words[words_start + at * words]);
                 let mut next_step = f32::cast_from(key_scale[scale_start + at]);
                 let mut next_least = f32::cast_from(key_min[min_start + at]);
-                while channel < form.head_dim {
+                while channel < blueprint.head_dim {
                     let packed = next_word;
                     let step = next_step;
                     let least = next_least;
-                    let at = (channel + form.lanes).min(comptime!(form.head_dim - 1));
+                    let at = (channel + blueprint.lanes).min(comptime!(blueprint.head_dim - 1));
                     next_word = u32::cast_from(key_words[words_start + at * words]);
                     next_step = f32::cast_from(key_scale[scale_start + at]);
                     next_least = f32::cast_from(key_min[min_start + at]);
@@ -260,7 +261,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                             products[comptime!(head * word + place)] += steps[head] * level;
                         }
                     }
-                    channel += form.lanes;
+                    channel += blueprint.lanes;
                 }
                 #[unroll]
                 for head in 0..heads {
@@ -282,13 +283,13 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                     let job = pass * at_once + index / word;
                     if job / words < held {
                         let mut score = f32::new(0.0);
-                        let start = index / word * form.lanes * pitch + index % word;
-                        for lane in 0..form.lanes {
+                        let start = index / word * blueprint.lanes * pitch + index % word;
+                        for lane in 0..blueprint.lanes {
                             score += scratch[start + lane * pitch];
                         }
                         let token = job * word + index % word;
                         scores[head * tile + token] = score;
-                        if form.wanted && head < heads_left {
+                        if blueprint.wanted && head < heads_left {
                             let column = columns - total + base * group + token;
                             let place = weight_start
                                 + head * weights.stride(1)
@@ -320,8 +321,8 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
             let kept = running.kept[head];
             weight_sums[head] *= kept;
             #[unroll]
-            for vector in 0..form.value_words {
-                let at = comptime!(head * form.value_words + vector);
+            for vector in 0..blueprint.value_words {
+                let at = comptime!(head * blueprint.value_words + vector);
                 least_sums[at] *= kept;
                 #[unroll]
                 for place in 0..word {
@@ -330,15 +331,15 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                 }
             }
         }
-        let mut token = unit / form.value_lanes;
+        let mut token = unit / blueprint.value_lanes;
         // Units behind the last whole row have nothing to add.
         if token >= value_rows {
             token = count;
         }
         // As of keys, the next words are loaded while these are worked on.
-        let mut next_words = Array::<u32>::new(form.value_words);
-        let mut next_steps = Array::<f32>::new(form.value_words);
-        let mut next_leasts = Array::<f32>::new(form.value_words);
+        let mut next_words = Array::<u32>::new(blueprint.value_words);
+        let mut next_steps = Array::<f32>::new(blueprint.value_words);
+        let mut next_leasts = Array::<f32>::new(blueprint.value_words);
         load_value(
             value_words,
             value_scale,
@@ -348,13 +349,13 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
             &mut next_words,
             &mut next_steps,
             &mut next_leasts,
-            form,
+            blueprint,
         );
         while token < count {
-            let mut packed = Array::<u32>::new(form.value_words);
-            let mut line = Array::<f32>::new(comptime!(2 * form.value_words));
+            let mut packed = Array::<u32>::new(blueprint.value_words);
+            let mut line = Array::<f32>::new(comptime!(2 * blueprint.value_words));
             #[unroll]
-            for vector in 0..form.value_words {
+            for vector in 0..blueprint.value_words {
                 packed[vector] = next_words[vector];
                 line[comptime!(2 * vector)] = next_steps[vector];
                 line[comptime!(2 * vector + 1)] = next_leasts[vector];
@@ -368,10 +369,10 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                 &mut next_words,
                 &mut next_steps,
                 &mut next_leasts,
-                form,
+                blueprint,
             );
             #[unroll]
-            for vector in 0..form.value_words {
+            for vector in 0..blueprint.value_words {
                 let mut steps = Array::<f32>::new(heads);
                 #[unroll]
                 for head in 0..heads {
@@ -379,7 +380,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                     if comptime!(vector == 0) {
                         weight_sums[head] += share;
                     }
-                    let at = comptime!(head * form.value_words + vector);
+                    let at = comptime!(head * blueprint.value_words + vector);
                     least_sums[at] += share * line[comptime!(2 * vector + 1)];
                     steps[head] = share * line[comptime!(2 * vector)];
                 }
@@ -388,7 +389,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                     let level = level(packed[vector], place, bits);
                     #[unroll]
                     for head in 0..heads {
-                        let at = comptime!((head * form.value_words + vector) * word + place);
+                        let at = comptime!((head * blueprint.value_words + vector) * word + place);
                         sums[at] += steps[head] * level;
                     }
                 }
@@ -396,31 +397,31 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
             token += value_rows;
         }
         sync_cube();
-        base += form.pages;
+        base += blueprint.pages;
     }
 
-    let lane = unit % form.value_lanes;
-    let slot = unit / form.value_lanes;
+    let lane = unit % blueprint.value_lanes;
+    let slot = unit / blueprint.value_lanes;
     #[unroll]
     for head in 0..heads {
         // The scratch is still read from.
         sync_cube();
         if slot < value_rows {
             #[unroll]
-            for vector in 0..form.value_words {
-                let at = lane + vector * form.value_lanes;
-                let of_word = comptime!(head * form.value_words + vector);
+            for vector in 0..blueprint.value_words {
+                let at = lane + vector * blueprint.value_lanes;
+                let of_word = comptime!(head * blueprint.value_words + vector);
                 #[unroll]
                 for place in 0..word {
                     let channel = at * word + place;
-                    if channel < form.head_dim {
+                    if channel < blueprint.head_dim {
                         scratch[slot * row + channel] =
                             sums[comptime!(of_word * word + place)] + least_sums[of_word];
                     }
                 }
             }
             if lane == 0 {
-                scratch[slot * row + form.head_dim] = weight_sums[head];
+                scratch[slot * row + blueprint.head_dim] = weight_sums[head];
             }
         }
         sync_cube();
@@ -432,7 +433,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                 highest,
                 split,
                 batch * query_heads + query_head + head,
-                form.head_dim,
+                blueprint.head_dim,
                 value_rows,
             );
         }

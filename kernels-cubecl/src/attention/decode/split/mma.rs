@@ -1,24 +1,26 @@
-//! What decode kernels on tensor cores have in common: each plane of a cube takes 16 tokens at a time, for up to 8 query
-//! heads of one kv head.
+//! Parts of the decode kernels on tensor cores: each plane of a cube takes 16 tokens at a time, for
+//! up to 8 query heads of one kv head.
 //!
-//! Queries are the rows of the first product, of which the other half is empty: its sums then lie in registers as the
-//! second product, of values turned over with weights, wants them. That one has its channels as rows, so that none of
-//! its sums are empty.
+//! Queries are the rows of the first product, of which the other half is empty: its sums then lie
+//! in registers as the second product, of values turned over with weights, wants them. That one has
+//! its channels as rows, so that none of its sums are empty.
 
 use cubecl::prelude::*;
 
-use super::softmax::LOWEST;
-use crate::common::tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros};
+use crate::common::{
+    masked::MASKED,
+    tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
+};
 
 /// Query heads of a cube.
 pub(crate) const HEADS: usize = 8;
 /// Tokens of a tile.
 pub(crate) const TILE: usize = 16;
 
-/// What a plane has added up.
+/// Sums of a plane so far.
 #[derive(CubeType)]
 pub(crate) struct PlaneSums {
-    /// The score that weights of the lane's head are relative to, and the lane's part of their sum.
+    /// Score that the weights of the lane's head are relative to, and the lane's part of their sum.
     pub(crate) extremes: Array<f32>,
     /// Weighted values, by pairs of heads: `[head_dim / 16]`.
     pub(crate) values: Sequence<Array<Pair<f32>>>,
@@ -27,12 +29,12 @@ pub(crate) struct PlaneSums {
 #[cube]
 pub(crate) fn new_plane_sums(#[comptime] head_dim: usize) -> PlaneSums {
     let mut extremes = Array::<f32>::new(2usize);
-    extremes[0] = f32::new(LOWEST);
+    extremes[0] = f32::new(MASKED);
     extremes[1] = f32::new(0.0);
     PlaneSums { extremes, values: accumulators(comptime!(head_dim / 16)) }
 }
 
-/// Two numbers.
+/// Pair of two numbers.
 #[cube]
 pub(crate) fn pair<E: Float>(left: E, right: E) -> Pair<E> {
     let mut pair = Pair::<E>::empty();
@@ -41,8 +43,9 @@ pub(crate) fn pair<E: Float>(left: E, right: E) -> Pair<E> {
     pair
 }
 
-/// The queries of `heads_left` heads from the first on, two registers for 16 channels, in the order in which the
-/// chunks of a key come: lane `quad` of four has chunks `quad`, `4 + quad` and so on.
+/// Loads the queries of `heads_left` heads from the first on, two registers for 16 channels, in the
+/// order in which the chunks of a key come: lane `quad` of four has chunks `quad`, `4 + quad` and
+/// so on.
 #[cube]
 pub(crate) fn plane_queries<E: Float>(
     queries: &Tensor<E>,
@@ -68,8 +71,8 @@ pub(crate) fn plane_queries<E: Float>(
     own
 }
 
-/// Products of the queries with 8 keys, of which the lane has the chunks of key `line` in their order: register 0 has
-/// those of query `line` with keys `2 · quad` and the next.
+/// Products of the queries with 8 keys, of which the lane has the chunks of key `line` in their
+/// order: register 0 has those of query `line` with keys `2 · quad` and the next.
 #[cube]
 pub(crate) fn plane_scores<E: Float>(
     queries: &Array<Pair<E>>,
@@ -93,8 +96,9 @@ pub(crate) fn plane_scores<E: Float>(
     score
 }
 
-/// Turns the scores of a tile, two of tokens below 8 and two of the others, into weights. What is [`LOWEST`] is not
-/// seen. Weights are relative to a score of the head at most [`SLACK`] below its highest so far.
+/// Turns the scores of a tile, two of tokens below 8 and two of the others, into weights; those of
+/// [`MASKED`] scores are zero. Weights are relative to a score of the head at most [`SLACK`] below
+/// its highest so far.
 #[cube]
 pub(crate) fn plane_weights<E: Float>(
     scores: &Array<Pair<f32>>,
@@ -125,16 +129,16 @@ pub(crate) fn plane_weights<E: Float>(
     for eight in 0..2usize {
         let left = scores[eight].extract(0usize);
         let right = scores[eight].extract(1usize);
-        let left = select(left == LOWEST, 0.0, (left - sums.extremes[0]).exp());
-        let right = select(right == LOWEST, 0.0, (right - sums.extremes[0]).exp());
+        let left = select(left == MASKED, 0.0, (left - sums.extremes[0]).exp());
+        let right = select(right == MASKED, 0.0, (right - sums.extremes[0]).exp());
         sums.extremes[1] += left + right;
         weights[eight] = Pair::<E>::cast_from(pair::<f32>(left, right));
     }
     weights
 }
 
-/// Adds the values of a tile. The lane has of tokens `2 · quad`, the next, and both 8 further the chunks `line`,
-/// `8 + line` and so on.
+/// Adds the values of a tile. The lane has the chunks `line`, `8 + line` and so on of tokens
+/// `2 · quad`, the next, and both 8 further.
 #[cube]
 pub(crate) fn add_plane_values<E: Float>(
     values: &Array<Chunk<E>>,
@@ -156,8 +160,9 @@ pub(crate) fn add_plane_values<E: Float>(
     }
 }
 
-/// Puts what the planes of a cube have added up together, in order: as one part of each head, or as its output where
-/// there is but one. Of `8 · run` channels each line of a plane has had a run.
+/// Adds up the sums of the planes of a cube in order, and writes them as one part of each head, or
+/// as its output where there is but one part. Each line of a plane has `run` of every `8 · run`
+/// channels.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn write_planes<E: Float>(
@@ -209,7 +214,7 @@ pub(crate) fn write_planes<E: Float>(
     sync_cube();
     if unit < comptime!(planes * HEADS) {
         let row = unit % HEADS;
-        let mut most = f32::new(LOWEST);
+        let mut most = f32::new(MASKED);
         #[unroll]
         for plane in 0..planes {
             most = most.max(extremes[(plane * HEADS + row) * 2]);
@@ -224,7 +229,7 @@ pub(crate) fn write_planes<E: Float>(
         let row = index / width;
         let channel = index % width;
         let at = channel / (8 * run) * (8 * run) + channel % run * 8 + channel / run % 8;
-        let mut most = f32::new(LOWEST);
+        let mut most = f32::new(MASKED);
         let mut total = f32::new(0.0);
         let mut sum = f32::new(0.0);
         #[unroll]

@@ -1,8 +1,10 @@
-//! Decode attention in splits, so that one sequence keeps a whole device busy: each cube goes through a part of the
-//! keys of a head and leaves a maximum, a sum of weights and a weighted sum of values; a second kernel puts them
-//! together, always in the same order, and turns scores into weights.
+//! Decode attention in splits, so that one sequence keeps a whole device busy: each cube goes
+//! through a part of the keys of a head and leaves a maximum, a sum of weights and a weighted sum
+//! of values; a second kernel puts them together, always in the same order, and turns scores into
+//! weights.
 
 pub(crate) mod mma;
+pub(crate) mod operands;
 mod portable;
 mod softmax;
 
@@ -11,23 +13,29 @@ use burn::{
     backend::{TensorMetadata, cubecl::dtype_to_storage_type},
     tensor::{DType, Shape},
 };
-use burn_cubecl::{kernel::into_contiguous, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use burn_cubecl::{
+    CubeBackend, kernel::into_contiguous, ops::numeric::empty_device_dtype, tensor::CubeTensor,
+};
 use cubecl::{
     prelude::{Client, CubeCount, CubeDim},
     zspace::{metadata::Metadata, strides},
 };
 
-use self::{portable::Form, softmax::MOST_HEADS};
+use self::{
+    operands::{Clusters, Rotary, TailTensors},
+    portable::RowBlueprint,
+    softmax::MOST_HEADS,
+};
 pub(crate) use self::{
     portable::{fill_weights, write_head},
-    softmax::{LOWEST, Running, UNITS},
+    softmax::{Running, UNITS},
 };
 use crate::{
     attention::decode::merge,
     common::{check::Check, processors::processors},
 };
 
-/// Channels a head at most: what the kernel that puts splits together takes.
+/// Most channels of a head: as many as the kernel that merges splits takes.
 const MOST_CHANNELS: usize = merge::UNITS;
 
 /// Numbers of queries that one unit keeps in registers.
@@ -36,16 +44,16 @@ const QUERIES_A_UNIT: usize = 64;
 /// Numbers that parts of scores are put together in: 8 KiB, half of what WebGPU grants a cube.
 const SCRATCH: usize = 2048;
 
-/// Cubes a multiprocessor that hide each other's loads.
+/// Cubes per multiprocessor that hide each other's loads.
 const CUBES_A_PROCESSOR: usize = 8;
 
 /// Cubes of [`mma`] that a multiprocessor has registers for.
 const PLANE_CUBES_A_PROCESSOR: usize = 2;
 
-/// Splits of a head at most, of its tokens and once more of its tail: half of what can be put together.
+/// Most splits of the tokens of a head, and as many of its tail: half of what can be merged.
 const MOST_SPLITS: usize = merge::MOST_PARTS / 2;
 
-/// Tensors of the kernel that has most.
+/// Number of tensors of the kernel that has most.
 const TENSORS: usize = 16;
 
 /// The dimensions of a decode step.
@@ -58,7 +66,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Those of queries and keys of a tail of these shapes.
+    /// Dimensions of queries and keys of a tail of these shapes.
     pub(crate) fn of(queries: &Shape, tail_keys: &Shape) -> Self {
         Self {
             batch: queries[0],
@@ -68,18 +76,18 @@ impl Heads {
         }
     }
 
-    /// Query heads a kv head.
+    /// Query heads per kv head.
     pub(crate) fn group(&self) -> usize {
         self.query_heads / self.kv_heads
     }
 
-    /// Query heads that one cube serves, at most `most`, and how many cubes a kv head needs for that.
+    /// Query heads per cube, at most `most`, and cubes per kv head.
     pub(crate) fn blocks(&self, most: usize) -> (usize, usize) {
         let blocks = self.group().div_ceil(most.min(MOST_HEADS));
         (self.group().div_ceil(blocks), blocks)
     }
 
-    /// Refuses what no split of these heads could be launched for.
+    /// Refuses dimensions for which no split could be launched.
     pub(crate) fn check(&self, check: &Check) -> Result<()> {
         let Self { batch, query_heads, kv_heads, head_dim } = *self;
         let grouped = kv_heads > 0 && query_heads > 0 && query_heads.is_multiple_of(kv_heads);
@@ -94,65 +102,51 @@ impl Heads {
     }
 }
 
-/// Cubes that keep a device busy.
+/// Number of cubes that keep a device busy.
 fn wanted_cubes(client: &Client) -> usize {
     CUBES_A_PROCESSOR * processors(client)
 }
 
-/// How the keys of a head are split.
+/// Geometry of the splits of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct SplitPlan {
     pub(crate) splits: usize,
-    /// Rows a split.
-    pub(crate) chunk: usize,
-}
-
-impl Plan {
-    /// Splits heads of at most `longest` rows, which are read in tiles, between cubes of which each split of all
-    /// heads needs `cubes`.
-    pub(crate) fn new(longest: usize, tile: usize, cubes: usize, client: &Client) -> Self {
-        Self::of(longest, tile, wanted_cubes(client).div_ceil(cubes).min(MOST_SPLITS))
-    }
-
-    fn of(longest: usize, tile: usize, wanted: usize) -> Self {
-        let tiles = longest.div_ceil(tile).max(1);
-        let chunk = tiles.div_ceil(wanted.min(tiles));
-        Self { splits: tiles.div_ceil(chunk), chunk: chunk * tile }
-    }
-}
-
-/// How the tiles of a head are split between cubes of [`mma`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlanePlan {
-    pub(crate) splits: usize,
-    /// Tiles a split.
+    /// Length of a split, in rows, pages or tiles as the length of the head.
     pub(crate) share: usize,
 }
 
-impl PlanePlan {
-    /// Splits heads of at most `tiles` tiles between cubes of so many planes.
-    pub(crate) fn new(tiles: usize, planes: usize, heads: Heads, client: &Client) -> Self {
-        let blocks = heads.group().div_ceil(self::mma::HEADS);
-        let cubes = heads.batch * heads.kv_heads * blocks;
-        Self::of(tiles, planes, PLANE_CUBES_A_PROCESSOR * processors(client) / cubes)
+impl SplitPlan {
+    /// Splits heads of at most `longest` rows, which are read in tiles, between cubes of which
+    /// each split of all heads needs `cubes`.
+    pub(crate) fn of_rows(longest: usize, tile: usize, cubes: usize, client: &Client) -> Self {
+        Self::new(longest, tile, wanted_cubes(client).div_ceil(cubes))
     }
 
-    /// All cubes run at once, if there are not more heads: at most `wanted` splits.
-    fn of(tiles: usize, planes: usize, wanted: usize) -> Self {
-        let steps = tiles.div_ceil(planes).max(1);
-        let share = steps.div_ceil(wanted.clamp(1, MOST_SPLITS));
-        Self { splits: steps.div_ceil(share), share: share * planes }
+    /// Splits heads of at most `tiles` tiles between cubes of [`mma`] of so many planes. All cubes
+    /// run at once, if there are not more heads.
+    pub(crate) fn of_tiles(tiles: usize, planes: usize, heads: Heads, client: &Client) -> Self {
+        let blocks = heads.group().div_ceil(self::mma::HEADS);
+        let cubes = heads.batch * heads.kv_heads * blocks;
+        Self::new(tiles, planes, PLANE_CUBES_A_PROCESSOR * processors(client) / cubes)
+    }
+
+    /// Divides a length into at most `wanted` splits, each a number of whole steps.
+    fn new(length: usize, step: usize, wanted: usize) -> Self {
+        let steps = length.div_ceil(step).max(1);
+        let of_split = steps.div_ceil(wanted.clamp(1, MOST_SPLITS));
+        Self { splits: steps.div_ceil(of_split), share: of_split * step }
     }
 }
 
-/// What cubes leave for [`merge`], f32, `[batch · query_heads, splits, head_dim + 2]`: weighted sums of values, behind
-/// them the sum of weights and the maximum of scores that they are relative to.
+/// Buffer of the parts that cubes write and [`merge`] reads, f32,
+/// `[batch · query_heads, splits, head_dim + 2]`: weighted sums of values, behind them the sum of
+/// weights and the maximum of scores that they are relative to.
 pub(crate) fn parts(like: &CubeTensor, heads: Heads, splits: usize) -> CubeTensor {
     let Heads { batch, query_heads, head_dim, .. } = heads;
     empty(like, [batch * query_heads, splits, head_dim + 2], DType::F32)
 }
 
-/// A new tensor on the device of another.
+/// New tensor on the device of another.
 pub(crate) fn empty<const D: usize>(
     like: &CubeTensor,
     shape: [usize; D],
@@ -161,12 +155,12 @@ pub(crate) fn empty<const D: usize>(
     empty_device_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
 }
 
-/// The shape of weights, `[batch, query_heads, columns]`, or of one number where they are not wanted.
+/// Shape of weights, `[batch, query_heads, columns]`, or of one number where they are not wanted.
 pub(crate) fn weight_shape(heads: Heads, columns: usize, wanted: bool) -> [usize; 3] {
     if wanted { [heads.batch, heads.query_heads, columns] } else { [1, 1, 1] }
 }
 
-/// Puts splits together. `weights` hold scores before and weights after.
+/// Merges splits. `weights` are scores before and weights after.
 pub(crate) fn merge(
     parts: CubeTensor,
     output: &CubeTensor,
@@ -177,7 +171,7 @@ pub(crate) fn merge(
     let Heads { batch, query_heads, kv_heads, head_dim } = heads;
     let columns = weights.shape()[2];
     let blocks = if wanted { columns.div_ceil(merge::WEIGHTS) } else { 1 };
-    // One query a head.
+    // One query per head.
     let strides = weights.meta.strides();
     let by_query = Metadata::new(
         Shape::from([batch, query_heads, 1, columns]),
@@ -209,13 +203,13 @@ pub(crate) fn check_columns(check: &Check, heads: Heads, columns: usize) -> Resu
     check.countable("weights", &[batch, query_heads, columns])
 }
 
-/// The tensor with the numbers of a row beside each other.
+/// The tensor with the numbers of each row contiguous.
 pub(crate) fn with_dense_rows(x: CubeTensor) -> CubeTensor {
     let last = x.meta.strides().len() - 1;
     if x.meta.strides()[last] == 1 || x.shape()[last] == 1 { x } else { into_contiguous(x) }
 }
 
-/// Numbers of a vector that divides `numbers` and that rows of all these tensors are made of.
+/// Size of the largest vector that divides `numbers` and the rows of all these tensors.
 fn vector_width(tensors: &[&CubeTensor], size: usize, numbers: usize) -> usize {
     let Some(client) = tensors.first().map(|tensor| &tensor.client) else { return 1 };
     let widest = client.properties().hardware.max_vector_size;
@@ -231,7 +225,7 @@ fn vector_width(tensors: &[&CubeTensor], size: usize, numbers: usize) -> usize {
     client.io_optimized_vector_sizes(size).find(|&width| fits(width)).unwrap_or(1)
 }
 
-impl Form {
+impl RowBlueprint {
     fn new(heads: Heads, encoded: bool, width: usize, members: bool, wanted: bool) -> Self {
         let head_dim = heads.head_dim;
         let (of_cube, blocks) = heads.blocks(4);
@@ -262,58 +256,27 @@ impl Form {
     }
 }
 
-/// Entries that tokens share.
-#[derive(Clone)]
-pub(crate) struct Members {
-    /// `[entries, head_dim]`
-    pub(crate) directions: CubeTensor,
-    /// `[entries, head_dim]`
-    pub(crate) values: CubeTensor,
-    /// Columns in the order of their entries, `[batch, kv_heads, width]`.
-    pub(crate) members: CubeTensor,
-    /// The entry of each column, counted from the first of its head, `[batch, kv_heads, width]`.
-    pub(crate) entry: CubeTensor,
-    /// What the direction of each column's key is multiplied by, f32, `[batch, kv_heads, width]`.
-    pub(crate) norms: CubeTensor,
-    /// Where the entries of each batch row and kv head begin, and where the last end, `[batch · kv_heads + 1]`.
-    pub(crate) offsets: CubeTensor,
-}
-
-/// How keys are encoded.
-pub(crate) struct Turn {
-    /// `[positions, head_dim / 2]`
-    pub(crate) cosines: CubeTensor,
-    /// `[positions, head_dim / 2]`
-    pub(crate) sines: CubeTensor,
-    /// At which position each column is encoded, `[batch, kv_heads or 1, columns]`.
-    pub(crate) positions: CubeTensor,
-}
-
-/// A launch of [`portable::rows`].
-pub(crate) struct Rows {
+/// Launch of [`portable::rows`].
+pub(crate) struct RowLaunch {
     /// `[batch, query_heads, 1, head_dim]`
     pub(crate) queries: CubeTensor,
     /// `None`: the tail alone.
-    pub(crate) members: Option<Members>,
-    /// How many columns before the tail are fillers of each batch row and kv head; without members, how many rows of the
-    /// tail stand before those that are entries of each. `[batch · kv_heads]`
+    pub(crate) clusters: Option<Clusters<CubeBackend>>,
+    /// Number of padding columns before the tail, per batch row and kv head; without clusters, of
+    /// padding rows at the beginning of the tail. `[batch · kv_heads]`
     pub(crate) starts: CubeTensor,
-    pub(crate) turn: Option<Turn>,
-    /// `[batch, kv_heads, capacity, head_dim]`
-    pub(crate) tail_keys: CubeTensor,
-    /// `[batch, kv_heads, capacity, head_dim]`
-    pub(crate) tail_values: CubeTensor,
-    /// Rows of the tail.
-    pub(crate) tail: usize,
+    pub(crate) rotary: Rotary<CubeBackend>,
+    pub(crate) tail: TailTensors<CubeBackend>,
     /// Columns of the weights: those of the longest head, the tail last.
     pub(crate) columns: usize,
     pub(crate) scale: f32,
     pub(crate) wanted: bool,
 }
 
-impl Rows {
-    /// Goes through the rows of all heads, of which the longest has `longest`. `parts` makes room for as many splits
-    /// as it is told, behind those of another kernel, and says how many these are.
+impl RowLaunch {
+    /// Launches the kernel over the rows of all heads, of which the longest has `longest`. `parts`
+    /// makes a buffer for so many splits behind those of another kernel, and says how many those
+    /// are.
     pub(crate) fn launch(
         self,
         heads: Heads,
@@ -321,16 +284,15 @@ impl Rows {
         weights: &CubeTensor,
         parts: impl FnOnce(usize) -> (CubeTensor, usize),
     ) -> CubeTensor {
-        let Self { starts, tail, columns, scale, wanted, .. } = self;
-        let client = self.queries.client.clone();
-        let dtype = self.tail_keys.dtype;
-        let queries = with_dense_rows(self.queries);
-        let [tail_keys, tail_values] = [self.tail_keys, self.tail_values].map(with_dense_rows);
+        let Self { queries, clusters, starts, rotary, tail, columns, scale, wanted } = self;
+        let TailTensors { keys, values: tail_values, entries: tail } = tail;
+        let client = queries.client.clone();
+        let dtype = keys.dtype;
+        let [queries, tail_keys, tail_values] = [queries, keys, tail_values].map(with_dense_rows);
         let nothing = |dtype| empty(&queries, [1, 1, 16], dtype);
-        let with_members = self.members.is_some();
-        let encoded = self.turn.is_some();
-        let Members { directions, values, members, entry, norms, offsets } =
-            self.members.unwrap_or_else(|| Members {
+        let with_members = clusters.is_some();
+        let Clusters { directions, values, members, entry, norms, offsets } = clusters
+            .unwrap_or_else(|| Clusters {
                 directions: nothing(dtype),
                 values: nothing(dtype),
                 members: nothing(starts.dtype),
@@ -338,20 +300,21 @@ impl Rows {
                 norms: nothing(DType::F32),
                 offsets: nothing(starts.dtype),
             });
-        let Turn { cosines, sines, positions } = self.turn.unwrap_or_else(|| Turn {
-            cosines: nothing(DType::F32),
-            sines: nothing(DType::F32),
-            positions: nothing(starts.dtype),
-        });
+        let (encoded, cosines, sines, positions) = match rotary {
+            Rotary::Tables { cosines, sines, positions } => (true, cosines, sines, positions),
+            Rotary::Nothing => {
+                (false, nothing(DType::F32), nothing(DType::F32), nothing(starts.dtype))
+            }
+        };
         let [directions, values, cosines, sines] =
             [directions, values, cosines, sines].map(with_dense_rows);
         let half = if encoded { heads.head_dim / 2 } else { heads.head_dim };
         let rows = [&queries, &directions, &values, &cosines, &sines, &tail_keys, &tail_values];
         let width = vector_width(&rows, dtype.size(), half);
-        let form = Form::new(heads, encoded, width, with_members, wanted);
+        let blueprint = RowBlueprint::new(heads, encoded, width, with_members, wanted);
 
-        let cubes = heads.batch * heads.kv_heads * form.blocks;
-        let plan = Plan::new(longest, form.tile, cubes, &client);
+        let cubes = heads.batch * heads.kv_heads * blueprint.blocks;
+        let plan = SplitPlan::of_rows(longest, blueprint.tile, cubes, &client);
         let (parts, first_split) = parts(plan.splits);
         let types = [queries.dtype, dtype, cosines.dtype, starts.dtype].map(dtype_to_storage_type);
         portable::rows::launch(
@@ -378,11 +341,11 @@ impl Rows {
             heads.kv_heads,
             columns,
             tail,
-            plan.chunk,
+            plan.share,
             plan.splits,
             first_split,
             scale,
-            form,
+            blueprint,
             types,
         );
         parts
@@ -395,23 +358,24 @@ mod tests {
 
     #[test]
     fn splits_cover_all_rows_and_no_split_is_empty() {
-        for (longest, tile, wanted) in
-            [(0, 64, 9), (1, 64, 1), (64, 64, 5), (65, 64, 5), (1024, 64, 5), (1000, 32, 132)]
-        {
-            let Plan { splits, chunk } = Plan::of(longest, tile, wanted);
-            assert!(chunk.is_multiple_of(tile) && splits * chunk >= longest);
-            assert!(splits <= wanted.max(1) && (splits - 1) * chunk <= longest);
-        }
-        assert_eq!(Plan::of(1024, 64, 5), Plan { splits: 4, chunk: 256 });
-    }
-
-    #[test]
-    fn shares_of_planes_cover_all_tiles() {
-        for (tiles, wanted) in [(0, 3), (1, 0), (64, 1), (65, 2), (2048, 33), (7, 1000)] {
-            let PlanePlan { splits, share } = PlanePlan::of(tiles, 4, wanted);
-            assert!(splits * share >= tiles && (splits - 1) * share <= tiles);
+        for (longest, tile, wanted) in [
+            (0, 64, 9),
+            (1, 64, 1),
+            (64, 64, 5),
+            (65, 64, 5),
+            (1024, 64, 5),
+            (1000, 32, 132),
+            (1, 4, 0),
+            (65, 4, 2),
+            (2048, 4, 33),
+            (7, 4, 1000),
+        ] {
+            let SplitPlan { splits, share } = SplitPlan::new(longest, tile, wanted);
+            assert!(share.is_multiple_of(tile) && splits * share >= longest);
+            assert!((splits - 1) * share <= longest);
             assert!((1..=wanted.clamp(1, MOST_SPLITS)).contains(&splits));
         }
+        assert_eq!(SplitPlan::new(1024, 64, 5), SplitPlan { splits: 4, share: 256 });
     }
 
     /// WebGPU grants 16 KiB.
@@ -422,10 +386,12 @@ mod tests {
                 for width in [1, 2, 4, 8].into_iter().filter(|width| head_dim % width == 0) {
                     for encoded in [false, head_dim % (2 * width) == 0] {
                         let heads = Heads { batch: 1, query_heads: group, kv_heads: 1, head_dim };
-                        let form = Form::new(heads, encoded, width, true, true);
-                        assert!(form.shared_bytes() <= 16384, "{form:?}");
-                        assert!(form.tile <= UNITS && form.tile >= UNITS / form.lanes);
-                        assert!(form.heads * form.blocks >= group);
+                        let blueprint = RowBlueprint::new(heads, encoded, width, true, true);
+                        assert!(blueprint.shared_bytes() <= 16384, "{blueprint:?}");
+                        assert!(
+                            blueprint.tile <= UNITS && blueprint.tile >= UNITS / blueprint.lanes
+                        );
+                        assert!(blueprint.heads * blueprint.blocks >= group);
                     }
                 }
             }

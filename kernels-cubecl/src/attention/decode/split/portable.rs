@@ -1,13 +1,14 @@
 use cubecl::prelude::*;
 
-use super::softmax::{LOWEST, Running, UNITS};
+use super::softmax::{Running, UNITS};
+use crate::common::masked::MASKED;
 
 /// Values a unit loads before it waits for the first.
 const AHEAD: usize = 4;
 
-/// How a cube goes about its rows.
+/// Compile-time parameters of [`rows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Form {
+pub(crate) struct RowBlueprint {
     pub(crate) head_dim: usize,
     /// Query heads of a cube, which share its rows.
     pub(crate) heads: usize,
@@ -19,120 +20,122 @@ pub(crate) struct Form {
     pub(crate) width: usize,
     /// Units that share the score of one row.
     pub(crate) lanes: usize,
-    /// Vectors of a key a lane, of each half where keys are encoded.
+    /// Vectors of a key per lane, of each half where keys are encoded.
     pub(crate) vectors: usize,
     /// Rows that are scored before their values are added.
     pub(crate) tile: usize,
     /// Units that share the values of one row.
     pub(crate) value_lanes: usize,
-    /// Vectors of a value a lane.
+    /// Vectors of a value per lane.
     pub(crate) value_vectors: usize,
-    /// Whether there are shared entries, not a tail alone.
+    /// Whether there are clusters, not a tail alone.
     pub(crate) members: bool,
     /// Whether weights are wanted.
     pub(crate) wanted: bool,
 }
 
-impl Form {
-    /// Halves that are turned against each other.
+impl RowBlueprint {
+    /// Number of halves that are rotated against each other.
     fn halves(&self) -> usize {
         1 + usize::from(self.encoded)
     }
 
-    /// Vectors of one half.
+    /// Number of vectors of one half.
     fn half(&self) -> usize {
         self.head_dim / self.halves() / self.width
     }
 
-    /// Vectors of a row.
+    /// Number of vectors of a row.
     fn row(&self) -> usize {
         self.head_dim / self.width
     }
 
-    /// Rows whose values are added at once.
+    /// Number of rows whose values are added at once.
     fn value_rows(&self) -> usize {
         UNITS / self.value_lanes
     }
 
-    /// A lane's part of a score lies beside that of the next lane; one place between rows spreads them over the
-    /// banks of shared memory.
+    /// Numbers from one row of parts of scores to the next. A lane's part lies beside that of the
+    /// next lane; one place between rows spreads them over the banks of shared memory.
     fn pitch(&self) -> usize {
         self.lanes + 1
     }
 
-    /// Numbers of the scratch that parts of scores and sums are put together in.
+    /// Size of the scratch that parts of scores and sums are put together in, in numbers.
     pub(super) fn scratch(&self) -> usize {
         let scores = self.heads * self.tile * self.pitch();
         scores.max(self.value_rows() * (self.head_dim + 1))
     }
 
-    /// Bytes of shared memory.
+    /// Size of the shared memory, in bytes.
     #[cfg(test)]
     pub(super) fn shared_bytes(&self) -> usize {
         4 * (self.scratch() + self.tile * (2 * self.heads + 5) + 8 * self.heads)
     }
 }
 
-/// What a cube knows of a tile of rows.
+/// Tile of rows in the shared memory of a cube.
 #[derive(CubeType)]
-struct Tile {
-    /// The vector each row's key begins at.
+struct RowTile {
+    /// First vector of each row's key.
     key_at: Shared<[u32]>,
-    /// The position it is encoded at.
+    /// Position that it is encoded at.
     position: Shared<[u32]>,
-    /// What its score is multiplied by.
+    /// Factor of its score.
     norm: Shared<[f32]>,
-    /// Which of the tile's values it has; rows that share one stand together.
+    /// Index of its value in the tile; rows that share one stand together.
     slot: Shared<[u32]>,
-    /// The column of its weight.
+    /// Column of its weight.
     column: Shared<[u32]>,
     /// `[heads, tile]`
     scores: Shared<[f32]>,
-    /// The summed weights of each slot, `[tile, heads]`.
+    /// Sums of the weights of each slot, `[tile, heads]`.
     shares: Shared<[f32]>,
     scratch: Shared<[f32]>,
 }
 
-/// What a cube has added up.
+/// Sums of a cube so far.
 #[derive(CubeType)]
 struct Sums<N: Size> {
     running: Running,
     /// Values, `[heads, vectors of a value]` of the unit's lane.
     values: Array<Vector<f32, N>>,
-    /// Weights, a head.
+    /// Sums of weights, one per head.
     weights: Array<f32>,
 }
 
 #[cube]
-fn new_tile(#[comptime] form: Form) -> Tile {
-    Tile {
-        key_at: Shared::<[u32]>::new_slice(form.tile),
-        position: Shared::<[u32]>::new_slice(form.tile),
-        norm: Shared::<[f32]>::new_slice(form.tile),
-        slot: Shared::<[u32]>::new_slice(form.tile),
-        column: Shared::<[u32]>::new_slice(form.tile),
-        scores: Shared::<[f32]>::new_slice(comptime!(form.heads * form.tile)),
-        shares: Shared::<[f32]>::new_slice(comptime!(form.heads * form.tile)),
-        scratch: Shared::<[f32]>::new_slice(comptime!(form.scratch())),
+fn new_tile(#[comptime] blueprint: RowBlueprint) -> RowTile {
+    RowTile {
+        key_at: Shared::<[u32]>::new_slice(blueprint.tile),
+        position: Shared::<[u32]>::new_slice(blueprint.tile),
+        norm: Shared::<[f32]>::new_slice(blueprint.tile),
+        slot: Shared::<[u32]>::new_slice(blueprint.tile),
+        column: Shared::<[u32]>::new_slice(blueprint.tile),
+        scores: Shared::<[f32]>::new_slice(comptime!(blueprint.heads * blueprint.tile)),
+        shares: Shared::<[f32]>::new_slice(comptime!(blueprint.heads * blueprint.tile)),
+        scratch: Shared::<[f32]>::new_slice(comptime!(blueprint.scratch())),
     }
 }
 
 #[cube]
-fn new_sums<N: Size>(#[comptime] form: Form) -> Sums<N> {
-    let mut values = Array::<Vector<f32, N>>::new(comptime!(form.heads * form.value_vectors));
-    let mut weights = Array::<f32>::new(form.heads);
+fn new_sums<N: Size>(#[comptime] blueprint: RowBlueprint) -> Sums<N> {
+    let mut values =
+        Array::<Vector<f32, N>>::new(comptime!(blueprint.heads * blueprint.value_vectors));
+    let mut weights = Array::<f32>::new(blueprint.heads);
     #[unroll]
-    for index in 0..comptime!(form.heads * form.value_vectors) {
+    for index in 0..comptime!(blueprint.heads * blueprint.value_vectors) {
         values[index] = Vector::new(f32::new(0.0));
     }
     #[unroll]
-    for head in 0..form.heads {
+    for head in 0..blueprint.heads {
         weights[head] = f32::new(0.0);
     }
-    Sums::<N> { running: Running::new(form.heads), values, weights }
+    Sums::<N> { running: Running::new(blueprint.heads), values, weights }
 }
 
-/// A unit's part of the queries of a cube, `[heads, halves, vectors]`, from vector `start` of the first head on.
+/// Loads a unit's part of the queries of a cube, `[heads, halves, vectors]`, from vector `start` of
+/// the first head on.
 #[cube]
 fn own_queries<Q: Float, N: Size>(
     queries: &Tensor<Vector<Q, N>>,
@@ -140,26 +143,27 @@ fn own_queries<Q: Float, N: Size>(
     head_stride: usize,
     heads_left: usize,
     scale: f32,
-    #[comptime] form: Form,
+    #[comptime] blueprint: RowBlueprint,
 ) -> Array<Vector<f32, N>> {
-    let lane = UNIT_POS as usize % form.lanes;
-    let halves = comptime!(form.halves());
-    let half = comptime!(form.half());
-    let mut own = Array::<Vector<f32, N>>::new(comptime!(form.heads * halves * form.vectors));
+    let lane = UNIT_POS as usize % blueprint.lanes;
+    let halves = comptime!(blueprint.halves());
+    let half = comptime!(blueprint.half());
+    let mut own =
+        Array::<Vector<f32, N>>::new(comptime!(blueprint.heads * halves * blueprint.vectors));
     #[unroll]
-    for head in 0..form.heads {
+    for head in 0..blueprint.heads {
         // The last cube of a kv head may have fewer: it works on one twice.
         let row = start + head.min(heads_left - 1) * head_stride;
         #[unroll]
         for part in 0..halves {
             #[unroll]
-            for vector in 0..form.vectors {
-                let at = lane + vector * form.lanes;
+            for vector in 0..blueprint.vectors {
+                let at = lane + vector * blueprint.lanes;
                 let mut query = Vector::<f32, N>::new(f32::new(0.0));
                 if at < half {
                     query = Vector::cast_from(queries[row + part * half + at]);
                 }
-                own[comptime!((head * halves + part) * form.vectors + vector)] =
+                own[comptime!((head * halves + part) * blueprint.vectors + vector)] =
                     query * Vector::new(scale);
             }
         }
@@ -167,7 +171,8 @@ fn own_queries<Q: Float, N: Size>(
     own
 }
 
-/// The sum and the product of two vectors, one number after another: a vector of sums would take as many registers.
+/// Adds the product of two vectors to a sum, one number after another: a vector of sums would take
+/// as many registers.
 #[cube]
 fn add_product<N: Size>(
     sum: f32,
@@ -183,76 +188,77 @@ fn add_product<N: Size>(
     sum
 }
 
-/// The lane's part of the product of each query with the key of `row`, into the scratch.
+/// Writes the lane's part of the product of each query with the key of `row` to the scratch.
 ///
-/// The key is turned, not the query: that costs 2 · head_dim operations for all query heads of the cube, a turned
-/// query as much for each. Adding up products of pairs of channels first, and weighing them by cosines and sines for
-/// each member, costs as much where a group has as many query heads as an entry has members, and keeps twice as many
-/// sums alive.
+/// The key is turned, not the query: that costs 2 · head_dim operations for all query heads of the
+/// cube, a turned query as much for each. Adding up products of pairs of channels first, and
+/// weighing them by cosines and sines for each member, costs as much where a group has as many
+/// query heads as an entry has members, and keeps twice as many sums alive.
 #[cube]
 fn score_row<K: Float, T: Float, N: Size>(
     keys: &Tensor<Vector<K, N>>,
     cosines: &Tensor<Vector<T, N>>,
     sines: &Tensor<Vector<T, N>>,
     queries: &Array<Vector<f32, N>>,
-    tile: &mut Tile,
+    tile: &mut RowTile,
     row: usize,
     count: usize,
-    #[comptime] form: Form,
+    #[comptime] blueprint: RowBlueprint,
 ) {
-    let lane = UNIT_POS as usize % form.lanes;
-    let halves = comptime!(form.halves());
-    let half = comptime!(form.half());
+    let lane = UNIT_POS as usize % blueprint.lanes;
+    let halves = comptime!(blueprint.halves());
+    let half = comptime!(blueprint.half());
     // Rows behind the last are scored as the last, and not looked at.
     let seen = row.min(count - 1);
     let key = tile.key_at[seen] as usize;
-    let mut sums = Array::<f32>::new(form.heads);
+    let mut sums = Array::<f32>::new(blueprint.heads);
     #[unroll]
-    for head in 0..form.heads {
+    for head in 0..blueprint.heads {
         sums[head] = f32::new(0.0);
     }
     #[unroll]
-    for vector in 0..form.vectors {
-        let at = lane + vector * form.lanes;
+    for vector in 0..blueprint.vectors {
+        let at = lane + vector * blueprint.lanes;
         let mut there = true;
-        if comptime!(form.vectors * form.lanes != half) {
+        if comptime!(blueprint.vectors * blueprint.lanes != half) {
             there = at < half;
         }
         if there {
             let low = Vector::<f32, N>::cast_from(keys[key + at]);
-            if form.encoded {
+            if blueprint.encoded {
                 let high = Vector::<f32, N>::cast_from(keys[key + half + at]);
                 let position = tile.position[seen] as usize;
-                let cosine = cosines[position * (cosines.stride(0) / form.width) + at];
-                let sine = sines[position * (sines.stride(0) / form.width) + at];
+                let cosine = cosines[position * (cosines.stride(0) / blueprint.width) + at];
+                let sine = sines[position * (sines.stride(0) / blueprint.width) + at];
                 let cosine = Vector::<f32, N>::cast_from(cosine);
                 let sine = Vector::<f32, N>::cast_from(sine);
                 let turned_low = low * cosine - high * sine;
                 let turned_high = high * cosine + low * sine;
                 #[unroll]
-                for head in 0..form.heads {
-                    let place = comptime!(head * halves * form.vectors + vector);
-                    let sum = add_product::<N>(sums[head], queries[place], turned_low, form.width);
-                    let query = queries[comptime!(place + form.vectors)];
-                    sums[head] = add_product::<N>(sum, query, turned_high, form.width);
+                for head in 0..blueprint.heads {
+                    let place = comptime!(head * halves * blueprint.vectors + vector);
+                    let sum =
+                        add_product::<N>(sums[head], queries[place], turned_low, blueprint.width);
+                    let query = queries[comptime!(place + blueprint.vectors)];
+                    sums[head] = add_product::<N>(sum, query, turned_high, blueprint.width);
                 }
             } else {
                 #[unroll]
-                for head in 0..form.heads {
-                    let query = queries[comptime!(head * form.vectors + vector)];
-                    sums[head] = add_product::<N>(sums[head], query, low, form.width);
+                for head in 0..blueprint.heads {
+                    let query = queries[comptime!(head * blueprint.vectors + vector)];
+                    sums[head] = add_product::<N>(sums[head], query, low, blueprint.width);
                 }
             }
         }
     }
     #[unroll]
-    for head in 0..form.heads {
-        let place = (head * form.tile + row) * comptime!(form.pitch()) + lane;
+    for head in 0..blueprint.heads {
+        let place = (head * blueprint.tile + row) * comptime!(blueprint.pitch()) + lane;
         tile.scratch[place] = sums[head];
     }
 }
 
-/// Takes in a tile of rows, of which all units have written what they know.
+/// Adds a tile of rows, whose descriptions all units have written, to the sums.
 #[cube]
 fn take_tile<K: Float, T: Float, N: Size>(
     keys: &Tensor<Vector<K, N>>,
@@ -261,43 +267,43 @@ fn take_tile<K: Float, T: Float, N: Size>(
     sines: &Tensor<Vector<T, N>>,
     weights: &mut Tensor<f32>,
     queries: &Array<Vector<f32, N>>,
-    tile: &mut Tile,
+    tile: &mut RowTile,
     sums: &mut Sums<N>,
     count: usize,
     value_start: usize,
     value_stride: usize,
     weight_start: usize,
     heads_left: usize,
-    #[comptime] form: Form,
+    #[comptime] blueprint: RowBlueprint,
 ) {
     let unit = UNIT_POS as usize;
-    let rows_at_once = comptime!(UNITS / form.lanes);
-    let pitch = comptime!(form.pitch());
+    let rows_at_once = comptime!(UNITS / blueprint.lanes);
+    let pitch = comptime!(blueprint.pitch());
     // Two rows at a time: the loads of one need not wait for the other.
-    let together = comptime!(if form.tile >= 2 * rows_at_once { 2 } else { 1 });
-    let mut first = unit / form.lanes;
-    while first < form.tile {
+    let together = comptime!(if blueprint.tile >= 2 * rows_at_once { 2 } else { 1 });
+    let mut first = unit / blueprint.lanes;
+    while first < blueprint.tile {
         #[unroll]
         for index in 0..together {
             let row = first + index * rows_at_once;
-            score_row::<K, T, N>(keys, cosines, sines, queries, tile, row, count, form);
+            score_row::<K, T, N>(keys, cosines, sines, queries, tile, row, count, blueprint);
         }
         first += comptime!(together * rows_at_once);
     }
     sync_cube();
 
     let mut index = unit;
-    while index < comptime!(form.heads * form.tile) {
-        let row = index % form.tile;
-        let head = index / form.tile;
+    while index < comptime!(blueprint.heads * blueprint.tile) {
+        let row = index % blueprint.tile;
+        let head = index / blueprint.tile;
         if row < count {
             let mut score = f32::new(0.0);
-            for lane in 0..form.lanes {
+            for lane in 0..blueprint.lanes {
                 score += tile.scratch[index * pitch + lane];
             }
             score *= tile.norm[row];
             tile.scores[index] = score;
-            if form.wanted && head < heads_left {
+            if blueprint.wanted && head < heads_left {
                 let column = tile.column[row] as usize * weights.stride(2);
                 let place = weight_start + head * weights.stride(1) + column;
                 weights[place] = score;
@@ -307,13 +313,13 @@ fn take_tile<K: Float, T: Float, N: Size>(
     }
     sync_cube();
 
-    sums.running.take(&tile.scores, count, form.heads, form.tile);
+    sums.running.take(&tile.scores, count, blueprint.heads, blueprint.tile);
 
     // Rows that share a value are added before the value is read.
     let mut index = unit;
-    while index < comptime!(form.heads * form.tile) {
-        let row = index % form.tile;
-        let head = index / form.tile;
+    while index < comptime!(blueprint.heads * blueprint.tile) {
+        let row = index % blueprint.tile;
+        let head = index / blueprint.tile;
         if row < count {
             let slot = tile.slot[row];
             let mut begins = true;
@@ -321,19 +327,19 @@ fn take_tile<K: Float, T: Float, N: Size>(
                 begins = tile.slot[row - 1] != slot;
             }
             if begins {
-                let highest = sums.running.highest_of(head, form.heads);
+                let highest = sums.running.highest_of(head, blueprint.heads);
                 let mut share = f32::new(0.0);
                 let mut next = row;
                 let mut same = true;
                 while same {
-                    share += (tile.scores[head * form.tile + next] - highest).exp();
+                    share += (tile.scores[head * blueprint.tile + next] - highest).exp();
                     next += 1;
                     same = false;
                     if next < count {
                         same = tile.slot[next] == slot;
                     }
                 }
-                tile.shares[slot as usize * form.heads + head] = share;
+                tile.shares[slot as usize * blueprint.heads + head] = share;
             }
         }
         index += UNITS;
@@ -341,36 +347,37 @@ fn take_tile<K: Float, T: Float, N: Size>(
     sync_cube();
 
     #[unroll]
-    for head in 0..form.heads {
+    for head in 0..blueprint.heads {
         let kept = sums.running.kept[head];
         sums.weights[head] *= kept;
         #[unroll]
-        for vector in 0..form.value_vectors {
-            let place = comptime!(head * form.value_vectors + vector);
+        for vector in 0..blueprint.value_vectors {
+            let place = comptime!(head * blueprint.value_vectors + vector);
             sums.values[place] *= Vector::new(kept);
         }
     }
-    let lane = unit % form.value_lanes;
-    let value_rows = comptime!(form.value_rows());
-    let row_vectors = comptime!(form.row());
+    let lane = unit % blueprint.value_lanes;
+    let value_rows = comptime!(blueprint.value_rows());
+    let row_vectors = comptime!(blueprint.row());
     let slots = tile.slot[count - 1] as usize + 1;
-    let mut first = unit / form.value_lanes;
+    let mut first = unit / blueprint.value_lanes;
     // Units behind the last whole row have nothing to add.
     if first >= value_rows {
         first = slots;
     }
-    let ahead = comptime!(if form.value_vectors == 1 { AHEAD } else { 1 });
+    let ahead = comptime!(if blueprint.value_vectors == 1 { AHEAD } else { 1 });
     while first < slots {
-        // All loads of a round, before any is waited for. Behind the last row they are that of the last, not added.
-        let mut held = Array::<Vector<K, N>>::new(comptime!(ahead * form.value_vectors));
+        // All loads of a round, before any is waited for. Behind the last row they are that of the
+        // last, not added.
+        let mut held = Array::<Vector<K, N>>::new(comptime!(ahead * blueprint.value_vectors));
         #[unroll]
         for round in 0..ahead {
             let slot = (first + round * value_rows).min(slots - 1);
             #[unroll]
-            for vector in 0..form.value_vectors {
+            for vector in 0..blueprint.value_vectors {
                 // A lane behind the last vector reads that one, and writes nothing in the end.
-                let at = (lane + vector * form.value_lanes).min(row_vectors - 1);
-                held[comptime!(round * form.value_vectors + vector)] =
+                let at = (lane + vector * blueprint.value_lanes).min(row_vectors - 1);
+                held[comptime!(round * blueprint.value_vectors + vector)] =
                     values[value_start + slot * value_stride + at];
             }
         }
@@ -379,14 +386,14 @@ fn take_tile<K: Float, T: Float, N: Size>(
             let slot = first + round * value_rows;
             if slot < slots {
                 #[unroll]
-                for head in 0..form.heads {
-                    let share = tile.shares[slot * form.heads + head];
+                for head in 0..blueprint.heads {
+                    let share = tile.shares[slot * blueprint.heads + head];
                     sums.weights[head] += share;
                     #[unroll]
-                    for vector in 0..form.value_vectors {
-                        let value = held[comptime!(round * form.value_vectors + vector)];
+                    for vector in 0..blueprint.value_vectors {
+                        let value = held[comptime!(round * blueprint.value_vectors + vector)];
                         let value = Vector::<f32, N>::cast_from(value);
-                        let place = comptime!(head * form.value_vectors + vector);
+                        let place = comptime!(head * blueprint.value_vectors + vector);
                         sums.values[place] += value * Vector::new(share);
                     }
                 }
@@ -396,42 +403,43 @@ fn take_tile<K: Float, T: Float, N: Size>(
     }
 }
 
-/// Writes what a cube has added up: its values, maxima and sums.
+/// Writes the sums of a cube: values, maxima and sums of weights.
 #[cube]
 fn write_sums<N: Size>(
     parts: &mut Tensor<f32>,
-    tile: &mut Tile,
+    tile: &mut RowTile,
     sums: &Sums<N>,
     split: usize,
     first_head: usize,
     heads_left: usize,
-    #[comptime] form: Form,
+    #[comptime] blueprint: RowBlueprint,
 ) {
     let unit = UNIT_POS as usize;
-    let lane = unit % form.value_lanes;
-    let slot = unit / form.value_lanes;
-    let value_rows = comptime!(form.value_rows());
-    let row_vectors = comptime!(form.row());
+    let lane = unit % blueprint.value_lanes;
+    let slot = unit / blueprint.value_lanes;
+    let value_rows = comptime!(blueprint.value_rows());
+    let row_vectors = comptime!(blueprint.row());
     // One row of the scratch holds the values and the weight of one slot.
-    let row = comptime!(form.head_dim + 1);
+    let row = comptime!(blueprint.head_dim + 1);
     #[unroll]
-    for head in 0..form.heads {
+    for head in 0..blueprint.heads {
         // The scratch is still read from.
         sync_cube();
         if slot < value_rows {
             #[unroll]
-            for vector in 0..form.value_vectors {
-                let at = lane + vector * form.value_lanes;
+            for vector in 0..blueprint.value_vectors {
+                let at = lane + vector * blueprint.value_lanes;
                 if at < row_vectors {
-                    let value = sums.values[comptime!(head * form.value_vectors + vector)];
+                    let value = sums.values[comptime!(head * blueprint.value_vectors + vector)];
                     #[unroll]
-                    for index in 0..form.width {
-                        tile.scratch[slot * row + at * form.width + index] = value.extract(index);
+                    for index in 0..blueprint.width {
+                        tile.scratch[slot * row + at * blueprint.width + index] =
+                            value.extract(index);
                     }
                 }
             }
             if lane == 0 {
-                tile.scratch[slot * row + form.head_dim] = sums.weights[head];
+                tile.scratch[slot * row + blueprint.head_dim] = sums.weights[head];
             }
         }
         sync_cube();
@@ -443,15 +451,15 @@ fn write_sums<N: Size>(
                 highest,
                 split,
                 first_head + head,
-                form.head_dim,
+                blueprint.head_dim,
                 value_rows,
             );
         }
     }
 }
 
-/// Adds the rows of the scratch up, `[rows, head_dim + 1]`, of which the last number is a sum of weights, and writes them
-/// as one split of a head.
+/// Adds up the rows of the scratch, `[rows, head_dim + 1]`, of which the last number is a sum of
+/// weights, and writes them as one split of a head.
 #[cube]
 pub(crate) fn write_head(
     parts: &mut Tensor<f32>,
@@ -479,7 +487,7 @@ pub(crate) fn write_head(
     }
 }
 
-/// Scores that become weights of zero, in the columns before those of a head that holds fewer than others.
+/// Writes scores that become weights of zero to the padding columns of a head, which are the first.
 #[cube]
 pub(crate) fn fill_weights(
     weights: &mut Tensor<f32>,
@@ -494,15 +502,15 @@ pub(crate) fn fill_weights(
             let mut column = UNIT_POS as usize;
             while column < fillers {
                 let place = start + head * weights.stride(1) + column * weights.stride(2);
-                weights[place] = f32::new(LOWEST);
+                weights[place] = f32::new(MASKED);
                 column += UNITS;
             }
         }
     }
 }
 
-/// One split of one kv head, and up to `form.heads` of its query heads: members of shared entries, in the order of
-/// the entries, and behind them the rows of a tail.
+/// One split of one kv head, for up to `blueprint.heads` of its query heads: members of clusters,
+/// in the order of the clusters, and behind them the rows of a tail.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
@@ -529,20 +537,20 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     splits: usize,
     first_split: usize,
     scale: f32,
-    #[comptime] form: Form,
+    #[comptime] blueprint: RowBlueprint,
     #[define(Q, K, T, I)] _types: [ElemType; 4],
 ) {
     let unit = UNIT_POS as usize;
     let split = CUBE_POS % splits;
-    let block = CUBE_POS / splits % form.blocks;
-    let kv = CUBE_POS / splits / form.blocks;
+    let block = CUBE_POS / splits % blueprint.blocks;
+    let kv = CUBE_POS / splits / blueprint.blocks;
     let batch = kv / kv_heads;
     let kv_head = kv % kv_heads;
     let group = query_heads / kv_heads;
-    let heads_left = group - block * form.heads;
-    let query_head = kv_head * group + block * form.heads;
+    let heads_left = group - block * blueprint.heads;
+    let query_head = kv_head * group + block * blueprint.heads;
     let weight_start = batch * weights.stride(0) + query_head * weights.stride(1);
-    let width = form.width;
+    let width = blueprint.width;
 
     let query_start = batch * queries.stride(0) + query_head * queries.stride(1);
     let own = own_queries::<Q, N>(
@@ -551,17 +559,17 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         queries.stride(1) / width,
         heads_left,
         scale,
-        form,
+        blueprint,
     );
-    let mut tile = new_tile(form);
-    let mut sums = new_sums::<N>(form);
+    let mut tile = new_tile(blueprint);
+    let mut sums = new_sums::<N>(blueprint);
 
     let mut body = 0;
     let mut fillers = 0;
     let mut first_row = 0;
     // Rows of the tail that are no entries of this head stand before those that are.
     let mut tail_first = 0;
-    if form.members {
+    if blueprint.members {
         fillers = usize::cast_from(starts[kv * starts.stride(0)]);
         first_row = usize::cast_from(offsets[kv * offsets.stride(0)]);
         body = columns - tail - fillers;
@@ -573,15 +581,15 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let to = (from + chunk).min(total);
 
     let mut position_start = 0;
-    if form.encoded {
+    if blueprint.encoded {
         position_start = batch * positions.stride(0);
         if positions.shape(1) > 1 {
             position_start += kv_head * positions.stride(1);
         }
     }
-    if form.members {
-        if form.wanted && split == 0 {
-            fill_weights(weights, weight_start, heads_left, fillers, form.heads);
+    if blueprint.members {
+        if blueprint.wanted && split == 0 {
+            fill_weights(weights, weight_start, heads_left, fillers, blueprint.heads);
         }
         let of_members =
             batch * members.stride(0) + kv_head * members.stride(1) + fillers * members.stride(2);
@@ -590,7 +598,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         let end = to.min(body);
         let mut base = from;
         while base < end {
-            let count = (end - base).min(form.tile);
+            let count = (end - base).min(blueprint.tile);
             let member = usize::cast_from(members[of_members + base * members.stride(2)]);
             let first_entry =
                 first_row + usize::cast_from(entry[of_entry + member * entry.stride(2)]);
@@ -603,7 +611,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
                 tile.norm[unit] = norms[of_norms + column * norms.stride(2)];
                 tile.slot[unit] = (own_entry - first_entry) as u32;
                 tile.column[unit] = column as u32;
-                if form.encoded {
+                if blueprint.encoded {
                     let position = positions[position_start + column * positions.stride(2)];
                     tile.position[unit] = u32::cast_from(position);
                 }
@@ -623,10 +631,10 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
                 values.stride(0) / width,
                 weight_start,
                 heads_left,
-                form,
+                blueprint,
             );
             sync_cube();
-            base += form.tile;
+            base += blueprint.tile;
         }
     }
 
@@ -634,7 +642,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
     let mut base = from.max(body);
     while base < to {
-        let count = (to - base).min(form.tile);
+        let count = (to - base).min(blueprint.tile);
         let row = tail_first + base - body;
         if unit < count {
             let key = key_start + (row + unit) * tail_keys.stride(2);
@@ -643,7 +651,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
             tile.norm[unit] = f32::new(1.0);
             tile.slot[unit] = unit as u32;
             tile.column[unit] = column as u32;
-            if form.encoded {
+            if blueprint.encoded {
                 let position = positions[position_start + column * positions.stride(2)];
                 tile.position[unit] = u32::cast_from(position);
             }
@@ -663,10 +671,10 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
             tail_values.stride(2) / width,
             weight_start,
             heads_left,
-            form,
+            blueprint,
         );
         sync_cube();
-        base += form.tile;
+        base += blueprint.tile;
     }
     write_sums::<N>(
         parts,
@@ -675,6 +683,6 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         first_split + split,
         batch * query_heads + query_head,
         heads_left,
-        form,
+        blueprint,
     );
 }

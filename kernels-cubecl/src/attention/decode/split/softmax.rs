@@ -1,24 +1,23 @@
 use cubecl::prelude::*;
 
-/// Units of a cube. One or two planes: synchronising them costs little, and many cubes a multiprocessor keep loads in
-/// flight while others wait.
+use crate::common::masked::MASKED;
+
+/// Units of a cube. One or two planes: synchronising them costs little, and many cubes per
+/// multiprocessor keep loads in flight while others wait.
 pub(crate) const UNITS: usize = 64;
 
-/// Below every score: what a maximum begins with.
-pub(crate) const LOWEST: f32 = -1e30;
-
-/// Parts a maximum is looked for in, a head.
+/// Parts per head in which a maximum is looked for.
 const PARTS: usize = 8;
 
 /// Most query heads that one cube serves at once. Their queries and sums stay in registers.
 pub(crate) const MOST_HEADS: usize = UNITS / PARTS;
 
-/// The running maximum and sum of the softmax of each head, alike in every unit.
+/// Running maximum of the softmax of each head, the same in every unit.
 #[derive(CubeType)]
 pub(crate) struct Running {
-    /// The highest score so far.
+    /// Highest score so far.
     pub(crate) highest: Array<f32>,
-    /// What sums so far are multiplied by, because a higher score has come.
+    /// Factor of the sums so far, below 1 if a higher score has come.
     pub(crate) kept: Array<f32>,
     parts: Shared<[f32]>,
 }
@@ -30,13 +29,13 @@ impl Running {
         let mut kept = Array::<f32>::new(heads);
         #[unroll]
         for head in 0..heads {
-            highest[head] = f32::new(LOWEST);
+            highest[head] = f32::new(MASKED);
             kept[head] = f32::new(1.0);
         }
         Running { highest, kept, parts: Shared::<[f32]>::new_slice(comptime!(heads * PARTS)) }
     }
 
-    /// Takes in the first `count` scores of each head, which all units have written, `[heads, tile]`.
+    /// Takes the first `count` scores of each head, which all units have written, `[heads, tile]`.
     pub(crate) fn take(
         &mut self,
         scores: &Shared<[f32]>,
@@ -47,7 +46,7 @@ impl Running {
         let unit = UNIT_POS as usize;
         if unit < comptime!(heads * PARTS) {
             let start = (unit / PARTS) * tile;
-            let mut highest = f32::new(LOWEST);
+            let mut highest = f32::new(MASKED);
             let mut row = unit % PARTS;
             while row < count {
                 highest = highest.max(scores[start + row]);
@@ -69,7 +68,7 @@ impl Running {
         }
     }
 
-    /// Of a head that is not known before: of `heads`, the one at `head`.
+    /// Highest score of a head that is only known at run time: the one at `head` of `heads`.
     pub(crate) fn highest_of(&self, head: usize, #[comptime] heads: usize) -> f32 {
         let mut highest = self.highest[0];
         #[unroll]

@@ -1,9 +1,9 @@
 use cubecl::prelude::Client;
 
 use super::{
-    planes::Planes,
+    planes::LinearPlanesBlueprint,
     step::STEP,
-    tiles::{BESIDE, Tiles},
+    tiles::{BESIDE, LinearTilesBlueprint},
     units,
 };
 use crate::common::{processors::processors, tile::mma::CHUNK};
@@ -15,9 +15,9 @@ pub(super) const FEWEST_ROWS_OF_TILES: usize = 33;
 /// The share of cubes at work from which on ranges gain less than putting parts together costs.
 const BUSY: f64 = 0.85;
 
-/// How a product is shared out: the steps of all tiles one after another, in even ranges.
+/// Geometry of a product: the steps of all tiles one after another, in even ranges per cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Blueprint {
+pub(super) struct LinearPlan {
     /// Outputs of a tile.
     pub(super) tile: usize,
     /// Tiles side by side.
@@ -30,8 +30,8 @@ pub(super) struct Blueprint {
     pub(super) cubes: usize,
 }
 
-impl Blueprint {
-    /// Of about so many cubes a multiprocessor.
+impl LinearPlan {
+    /// Plans about `of_processor` cubes per multiprocessor.
     pub(super) fn new(
         client: &Client,
         inputs: usize,
@@ -45,11 +45,12 @@ impl Blueprint {
         Self { tile, tiles, steps, share, cubes: all.div_ceil(share) }
     }
 
-    /// For [`Tiles`]: a tile a cube where those keep the device busy to the end, or are many; else ranges as above.
+    /// Plans for [`LinearTilesBlueprint`]: one tile per cube where those keep the device busy to
+    /// the end, or are many; else ranges as above.
     pub(super) fn in_tiles(
         client: &Client,
         [rows, inputs, outputs]: [usize; 3],
-        tiles: &Tiles,
+        tiles: &LinearTilesBlueprint,
         of_processor: usize,
     ) -> Self {
         let steps = inputs / tiles.step;
@@ -69,42 +70,43 @@ impl Blueprint {
         self.share.is_multiple_of(self.steps)
     }
 
-    /// The largest of all that a product of these sizes may get.
+    /// Upper bound of all plans that a product of these sizes may get.
     pub(super) fn largest(client: &Client, inputs: usize, outputs: usize) -> Self {
         let tile = units::UNITS * units::MOST_VECTOR;
         let narrow = Self::new(client, inputs, outputs, units::UNITS, units::CUBES_A_PROCESSOR);
         Self { tile, ..narrow }
     }
 
-    /// Parts of sums, with those that stay empty: a cube's part of a tile is at the sum of their numbers.
+    /// Number of parts of sums, with those that stay empty: the part of a cube and a tile is at the
+    /// sum of their numbers.
     pub(super) fn parts(&self) -> usize {
         self.cubes + self.tiles
     }
 }
 
-/// How the planes of a cube share tiles of so many rows, and how many cubes a multiprocessor gets.
-pub(super) fn planes(rows: usize) -> (Planes, usize) {
-    // Found on an H200: with fewer planes on a multiprocessor loads are not hidden, and these are what their registers
-    // leave room for.
+/// Blueprint of [`super::planes`] for so many rows of `x`, and cubes per multiprocessor.
+pub(super) fn planes(rows: usize) -> (LinearPlanesBlueprint, usize) {
+    // Found on an H200: with fewer planes on a multiprocessor loads are not hidden, and these are
+    // what their registers leave room for.
     let (across, along, cubes) = match rows {
         0..=8 => (2, 4, 2),
         9..=16 => (1, 4, 3),
         _ => (2, 4, 1),
     };
-    (Planes { across, along, groups: rows.div_ceil(8) }, cubes)
+    (LinearPlanesBlueprint { across, along, groups: rows.div_ceil(8) }, cubes)
 }
 
-/// How the planes of a cube share tiles of so many rows and others, and how many cubes a multiprocessor gets.
-pub(super) fn tiles(rows: usize, inputs: usize) -> (Tiles, usize) {
+/// Blueprint of [`super::tiles`] for so many rows of `x`, and cubes per multiprocessor.
+pub(super) fn tiles(rows: usize, inputs: usize) -> (LinearTilesBlueprint, usize) {
     // Found on an H200, see the book. A plane's 64 × 64 sums are half of its registers.
     if rows <= 64 {
-        return (Tiles { down: 1, across: 4, tall: 4, wide: 2, step: STEP }, 3);
+        return (LinearTilesBlueprint { down: 1, across: 4, tall: 4, wide: 2, step: STEP }, 3);
     }
     let step = if inputs.is_multiple_of(2 * STEP) { 2 * STEP } else { STEP };
-    (Tiles { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
+    (LinearTilesBlueprint { down: 2, across: 2, tall: 4, wide: 4, step }, 2)
 }
 
-/// The most cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`].
+/// Upper bound of the cubes of whole tiles for so many rows, more than [`MOST_LINEAR_ROWS`].
 pub(super) fn most_tiles(rows: usize, outputs: usize) -> usize {
     let (tiles, _) = tiles(rows, STEP);
     rows.div_ceil(tiles.rows()) * outputs.div_ceil(tiles.outputs())

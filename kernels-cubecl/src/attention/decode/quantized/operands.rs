@@ -1,0 +1,36 @@
+//! Tensors of the operation that belong together.
+
+use burn::backend::{
+    Backend, ExtensionType,
+    tensor::{FloatTensor, IntTensor},
+};
+
+/// Numbers of a few bits, as [`PackedGroups`](briquette_ops::PackedGroups).
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct PackedTensors<B: Backend> {
+    pub(super) words: IntTensor<B>,
+    pub(super) scale: FloatTensor<B>,
+    pub(super) min: FloatTensor<B>,
+}
+
+/// Quantized pages, as in [`QuantizedKv`](briquette_ops::QuantizedKv).
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) struct Pages<B: Backend> {
+    #[extension_type]
+    pub(super) keys: PackedTensors<B>,
+    #[extension_type]
+    pub(super) values: PackedTensors<B>,
+    /// Page indices of all heads, one head after another, `[all pages]`.
+    pub(super) list: IntTensor<B>,
+    /// Start of the pages of each batch row and kv head in the list, and behind the last their end,
+    /// `[batch · kv_heads + 1]`.
+    pub(super) offsets: IntTensor<B>,
+    /// Number of padding rows at the beginning of the tail, `[batch · kv_heads]`.
+    pub(super) tail_fillers: IntTensor<B>,
+    pub(super) bits: usize,
+    pub(super) group: usize,
+    pub(super) most_pages: usize,
+    pub(super) columns: usize,
+}
