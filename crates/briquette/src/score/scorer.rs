@@ -14,9 +14,15 @@ pub trait Scorer: Any + Debug + Send + Sync {
         self.name().to_owned()
     }
 
-    /// Reports wanted of the attention pass for [`score`](Self::score).
+    /// The scorer that this one wraps, if it changes the scores of another. By default it observes and
+    /// reads the same as that one.
+    fn inner(&self) -> Option<&dyn Scorer> {
+        None
+    }
+
+    /// Reports that [`score`](Self::score) needs from the attention pass.
     fn observes(&self) -> Observes {
-        Observes::nothing()
+        self.inner().map_or_else(Observes::nothing, |inner| inner.observes())
     }
 
     /// Checks the parameters.
@@ -30,12 +36,12 @@ pub trait Scorer: Any + Debug + Send + Sync {
 
     /// Whether it reads a [`Profile`](crate::Profile) of the model.
     fn reads_profile(&self) -> bool {
-        false
+        self.inner().is_some_and(|inner| inner.reads_profile())
     }
 
     /// Whether it reads the model's [output projections](crate::CacheConfig::with_output_weights).
     fn reads_output_weights(&self) -> bool {
-        false
+        self.inner().is_some_and(|inner| inner.reads_output_weights())
     }
 
     /// Whether what it does at a decoded token is the same launches at the next: it neither reads

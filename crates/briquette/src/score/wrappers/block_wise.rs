@@ -11,11 +11,12 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, LayerView, Result, check,
     ops::{SelectInput, Selection},
-    score::{Observes, Scorer},
+    score::Scorer,
 };
 
 /// 1 for the entries that are left where another scorer drops block by block, 0 for others: block
@@ -25,7 +26,8 @@ use crate::{
 /// As many first entries as the budget says compete with the next `length`, what is left with the
 /// next, and so on: each time the scorer sees only these. The attention has seen the whole prompt;
 /// where it should not, the prompt is given in chunks and compressed after each of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BlockWise {
     /// Tokens of a block.
     pub length: usize,
@@ -49,21 +51,13 @@ impl Scorer for BlockWise {
         format!("{} {}, {}", self.name(), self.length, self.of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
         check::count("score.length", self.length)?;
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
-    }
-
-    fn reads_output_weights(&self) -> bool {
-        self.of.reads_output_weights()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

@@ -10,12 +10,13 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
     ops::counted,
     score::{
-        Observes, Scorer,
+        Scorer,
         support::{FromFirst, per_head},
     },
 };
@@ -26,7 +27,8 @@ use crate::{
 ///
 /// What is protected does not count. Of the last chunk that the budget reaches the older tokens
 /// stay. Where heads already hold different tokens each has chunks of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ChunkKv {
     /// Tokens of a chunk.
     pub length: usize,
@@ -50,21 +52,13 @@ impl Scorer for ChunkKv {
         format!("{} of {}, {}", self.name(), self.length, self.of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
         check::window("score.length", self.length)?;
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
-    }
-
-    fn reads_output_weights(&self) -> bool {
-        self.of.reads_output_weights()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {

@@ -10,10 +10,11 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Scorer, support::best},
+    score::{Scorer, support::best},
     view::reach,
 };
 
@@ -23,7 +24,8 @@ use crate::{
 ///
 /// s = (score + ε) · ‖W_O v‖₁, the mean over the query heads that share a kv head. It reads the
 /// model's [output projections](crate::CacheConfig::with_output_weights).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CriticalKv {
     /// The share of the budget that goes to the highest scores as they are.
     pub first: f64,
@@ -49,8 +51,8 @@ impl Scorer for CriticalKv {
         format!("{} {}%, {}", self.name(), self.first * 100.0, self.of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
@@ -59,10 +61,6 @@ impl Scorer for CriticalKv {
             return check::refuse("score.epsilon", self.epsilon, "at least 0");
         }
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
     }
 
     fn reads_output_weights(&self) -> bool {

@@ -10,11 +10,9 @@
 use std::{ops::Range, sync::Arc};
 
 use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
 
-use crate::{
-    LayerView, Result, check,
-    score::{Observes, Scorer},
-};
+use crate::{LayerView, Result, check, score::Scorer};
 
 /// An order of tokens by chunks of neighbours, of which important ones with few important tokens
 /// give only these: ChunkKV ([`ChunkKv`](super::ChunkKv); Liu et al., 2025, [arXiv
@@ -28,7 +26,8 @@ use crate::{
 ///
 /// What is protected does not count. Where heads already hold different tokens each has chunks of
 /// its own.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EntropyGated {
     /// Tokens of a chunk.
     pub length: usize,
@@ -56,8 +55,8 @@ impl Scorer for EntropyGated {
         format!("{} {few} of {length}, {}", self.name(), of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
@@ -67,14 +66,6 @@ impl Scorer for EntropyGated {
             return check::refuse("score.few", self.few, must_be);
         }
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
-    }
-
-    fn reads_output_weights(&self) -> bool {
-        self.of.reads_output_weights()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
