@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     Result,
-    ops::{ClusterOps, Entries, GlobalLocalInput, Reference, Track, unit},
+    ops::{ClusterOps, Entries, GlobalLocalInput, Reference, Statistic, unit},
 };
 
 /// The sparsity rate `p_m` of each head, `[batch][kv_head]`, in 0..=1: 1 − `N_k` / N, where `N_k` is the fewest of its N
@@ -18,9 +18,9 @@ use crate::{
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
 pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
     let [_, heads, columns] = entries.positions.dims();
-    let track = |track| entries.tracks.get(track);
-    let tracks = (track(Track::Sums), track(Track::LocalPast), track(Track::LocalCurrent));
-    let (Some(sums), Some(past), Some(current)) = tracks else { return Ok(None) };
+    let of = |statistic| entries.tracks.get(statistic);
+    let all = (of(Statistic::Sums), of(Statistic::LocalPast), of(Statistic::LocalCurrent));
+    let (Some(sums), Some(past), Some(current)) = all else { return Ok(None) };
     let scores = Reference.global_local(GlobalLocalInput {
         sums,
         past,
@@ -99,7 +99,7 @@ mod tests {
     use burn::tensor::{Device, Tensor};
 
     use super::*;
-    use crate::ops::Tracks;
+    use crate::ops::AttentionStatistics;
 
     fn entries(keys: [[f32; 2]; 5], values: [[f32; 2]; 5]) -> Entries {
         let device = Device::flex();
@@ -108,7 +108,7 @@ mod tests {
             keys: rows(keys),
             values: rows(values),
             positions: Tensor::<1, Int>::from_data([-1, 0, 1, 2, 3], &device).reshape([1, 1, 5]),
-            tracks: Tracks::default(),
+            tracks: AttentionStatistics::default(),
             sharing: None,
         }
     }
@@ -120,10 +120,10 @@ mod tests {
         let track =
             |numbers: [f32; 5]| Tensor::<1>::from_data(numbers, &Device::flex()).reshape([1, 1, 5]);
         // A filler; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against 0.25, 0.25, 1.25, 0.25.
-        entries.tracks = Tracks::default()
-            .with(Track::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
-            .with(Track::LocalPast, track([0.0, 0.25, 0.25, 1.0, 0.25]))
-            .with(Track::LocalCurrent, track([0.0, 0.0, 0.0, 0.25, 0.0]));
+        entries.tracks = AttentionStatistics::default()
+            .with(Statistic::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
+            .with(Statistic::LocalPast, track([0.0, 0.25, 0.25, 1.0, 0.25]))
+            .with(Statistic::LocalCurrent, track([0.0, 0.0, 0.0, 0.25, 0.0]));
         // The larger ones are 1, 0.5, 1.25 and 0.25, of 3 in all.
         for (zeta, rate) in [(0.4, 0.75), (0.75, 0.5), (0.9, 0.25), (0.95, 0.0)] {
             assert_eq!(sparsity(&entries, zeta).unwrap().unwrap(), [[rate]], "ζ = {zeta}");

@@ -52,8 +52,6 @@ pub mod diagnose;
 mod error;
 #[doc(hidden)]
 pub mod files;
-mod infinite;
-mod observes;
 pub mod ops;
 pub mod policy;
 pub mod position;
@@ -63,10 +61,9 @@ mod query_statistics;
 pub mod reduce;
 pub mod score;
 mod shape;
-mod spec;
+mod stage;
 pub mod state;
 pub mod store;
-mod tracks;
 mod view;
 
 pub use budget::Budget;

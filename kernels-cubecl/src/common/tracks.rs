@@ -1,12 +1,16 @@
 //! What is counted of columns, f32, `[kinds · batch, n · heads, columns]`: the numbers of a kv head are those of its heads, of
 //! each kind.
 
-use briquette_ops::{Result, Tracks};
+use briquette_ops::{AttentionStatistics, Result};
 
 use crate::common::check::Check;
 
 /// Checks the tracks of `[batch, kv_heads, columns]` entries, and says how many numbers of a column a kv head has.
-pub(crate) fn check(check: &Check, tracks: &Tracks, entries: [usize; 3]) -> Result<usize> {
+pub(crate) fn check(
+    check: &Check,
+    tracks: &AttentionStatistics,
+    entries: [usize; 3],
+) -> Result<usize> {
     let Some(stacked) = tracks.stacked() else { return Ok(0) };
     let [batch, kv_heads, columns] = entries;
     let heads = stacked.dims()[1];

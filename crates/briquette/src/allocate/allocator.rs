@@ -1,6 +1,6 @@
 use std::{any::Any, fmt::Debug, sync::Arc};
 
-use crate::{LayerView, Result, observes::Observes, ops::Pool};
+use crate::{LayerView, Result, ops::Pool, stage::AttentionRequest};
 
 /// Shares a budget out over layers and, with stores that hold heads of different lengths, heads.
 pub trait Allocator: Any + Debug + Send + Sync {
@@ -21,8 +21,8 @@ pub trait Allocator: Any + Debug + Send + Sync {
     }
 
     /// What the attention pass must report for it, besides what the scorer wants.
-    fn observes(&self) -> Observes {
-        Observes::nothing()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::nothing()
     }
 
     /// Whether it reads a [`Profile`](crate::Profile) of the model.

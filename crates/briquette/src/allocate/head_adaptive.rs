@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator, ErrorAware};
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Pool, Scorer, WindowAttention},
+    score::{AttentionRequest, Pool, Scorer, WindowAttention},
 };
 
 /// Head budgets by where a layer's highest scores are: AdaKV (Feng et al., 2024, Algorithm 1). With `layers`, within
@@ -51,8 +51,8 @@ impl Allocator for HeadAdaptive {
         self.by.map_or(Ok(()), |by| by.check())
     }
 
-    fn observes(&self) -> Observes {
-        self.by.map_or_else(Observes::nothing, |by| by.observes())
+    fn observes(&self) -> AttentionRequest {
+        self.by.map_or_else(AttentionRequest::nothing, |by| by.observes())
     }
 
     fn reads_profile(&self) -> bool {

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Wanted},
+    score::{AttentionRequest, Wanted},
 };
 
 /// The budget for layers that look at the first and the last tokens anyway, and everything for the others: SimLayerKV (Zhang et
@@ -34,8 +34,8 @@ impl Allocator for LazyLayers {
         check::window("allocate.window", self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn holds_budget(&self) -> bool {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator, apportion::apportion};
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Wanted},
+    score::{AttentionRequest, Wanted},
     view::Bounds,
 };
 
@@ -42,8 +42,8 @@ impl Allocator for Preference {
         check::window("allocate.window", self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn with_window(&self, window: usize) -> Option<Arc<dyn Allocator>> {

@@ -2,7 +2,7 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Allocator, apportion::apportion};
-use crate::{LayerView, Result, ops::Track, score::Observes, view::Bounds};
+use crate::{LayerView, Result, ops::Statistic, score::AttentionRequest, view::Bounds};
 
 /// Larger budgets for layers whose attention is spread evenly: D2O (Wan et al., 2024, section 4.1, Eq. 4 and 5).
 ///
@@ -50,8 +50,8 @@ impl Allocator for VarianceShare {
         format!("{}, {share}", self.name())
     }
 
-    fn observes(&self) -> Observes {
-        Observes::column_sums_of_query_heads()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::column_sums_of_query_heads()
     }
 
     fn measures(&self) -> bool {
@@ -59,7 +59,7 @@ impl Allocator for VarianceShare {
     }
 
     fn measure(&self, view: &LayerView<'_>) -> Result<Vec<f64>> {
-        let sums = view.track(Track::Sums, self.name())?;
+        let sums = view.statistic(Statistic::Sums, self.name())?;
         let [rows, heads, columns] = sums.dims();
         let (kv_heads, group) = (view.shape.kv_heads, heads / view.shape.kv_heads);
         let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;

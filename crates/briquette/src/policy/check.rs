@@ -25,7 +25,7 @@ impl Policy {
         if let Some(every) = self.schedule.decode_every {
             check::count("schedule.decode-every", every)?;
         }
-        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.repeat()) {
+        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.second_pass()) {
             let must_be = "absent: decoded tokens are not repeated in a second pass";
             return check::refuse("schedule.decode-every", every, must_be);
         }

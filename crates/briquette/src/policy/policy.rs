@@ -5,9 +5,9 @@ use crate::{
     Profile,
     allocate::{Allocator, AllocatorSpec},
     budget::{Budget, Protect},
-    observes::{Observes, Repeat},
     reduce::{Reducer, ReducerSpec},
     score::Scorer,
+    stage::{AttentionRequest, Repeat},
     store::{StoreBuilder, StoreSpec},
 };
 
@@ -117,10 +117,10 @@ impl Policy {
     }
 
     /// What its stages want to know of the attention.
-    pub fn observes(&self) -> Observes {
+    pub fn observes(&self) -> AttentionRequest {
         let scorer = self.scorer().observes();
         let stages = scorer.and(self.allocator().observes()).and(self.reducer().observes());
-        stages.and(Observes::window(self.store().window()))
+        stages.and(AttentionRequest::window(self.store().window()))
     }
 
     /// The reason that it needs queries or keys before they are rotated; `None` if it runs on those
@@ -140,8 +140,8 @@ impl Policy {
 
     /// How the model repeats the prompt in a second pass, [which](crate::KvCache::reconstruction)
     /// such a policy compresses by; `None` if one pass is enough.
-    pub fn repeat(&self) -> Option<Repeat> {
-        self.observes().repeat
+    pub fn second_pass(&self) -> Option<Repeat> {
+        self.observes().second_pass
     }
 
     /// Whether its stages make the same launches at every decoded token, if they are asked at all.

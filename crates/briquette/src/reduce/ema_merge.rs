@@ -5,10 +5,10 @@ use super::{Reduced, Reducer, split::split};
 use crate::{
     LayerView, Result, check,
     ops::{
-        EmaInput, EmaOutput, Entries, MergeInput, NearestInput, NearestOutput, Selection, Split,
-        Tracks, select_entries,
+        AttentionStatistics, EmaInput, EmaOutput, Entries, MergeInput, NearestInput, NearestOutput,
+        Selection, Split, select_entries,
     },
-    spec::is_default,
+    stage::is_default,
 };
 
 /// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
@@ -105,7 +105,7 @@ impl Reducer for EmaMerge {
         let counts = kept.counts.clone();
         let width = kept.width();
         let LayerView { entries, ops, .. } = *view;
-        let gone = Entries { tracks: Tracks::default(), ..entries.clone() };
+        let gone = Entries { tracks: AttentionStatistics::default(), ..entries.clone() };
         let gone = select_entries(gone, &evicted, ops)?;
         let mut left = select_entries(entries.clone(), &kept, ops)?;
         let step = Step {

@@ -7,7 +7,7 @@ use crate::{
     budget::{Budget, Protect, Recent},
     check,
     ops::{AccumulateInput, Ops, Selection, gather_rows, select_entries, unit},
-    spec::is_default,
+    stage::is_default,
 };
 
 /// Merges neighbours with similar keys, weighted by a Gaussian around the most attended of them: KVMerger (Wang et

@@ -5,8 +5,8 @@ use burn::tensor::Tensor;
 use crate::{
     LayerView, Result,
     budget::{Budget, Protect},
-    observes::Observes,
     ops::Entries,
+    stage::AttentionRequest,
 };
 
 /// Reduces the entries of a layer to the ones that may stay, evicting or merging the rest.
@@ -38,8 +38,8 @@ pub trait Reducer: Any + Debug + Send + Sync {
     }
 
     /// What the attention pass must report for it, besides what scorer and allocator want.
-    fn observes(&self) -> Observes {
-        Observes::nothing()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::nothing()
     }
 
     /// Whether dropping entries in two steps is the same as dropping them in one: true of eviction, not of merging.

@@ -1,5 +1,5 @@
 use super::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Reducer, ValueMerge};
-use crate::spec::built_in;
+use crate::stage::built_in;
 
 built_in! {
     /// The reducers that have a file form.

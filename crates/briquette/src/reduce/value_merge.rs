@@ -7,13 +7,13 @@ use super::{
 };
 use crate::{
     LayerView, Result, check,
-    observes::Observes,
     ops::{
         AccumulateInput, Split, counting, gather_positions, gather_rows, gather_scalars,
         select_entries,
     },
-    ops::{Entries, Track},
+    ops::{Entries, Statistic},
     score::draw,
+    stage::AttentionRequest,
 };
 
 /// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al., 2024).
@@ -48,8 +48,8 @@ impl Reducer for ValueMerge {
         check::window("reduce.window", self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::column_sums()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::column_sums()
     }
 
     fn steps_alike(&self) -> bool {
@@ -63,7 +63,7 @@ impl Reducer for ValueMerge {
             let entries = select_entries(entries.clone(), &kept, ops)?;
             return Ok(Reduced { entries, counts: kept.counts, state: None });
         }
-        let attention = view.group_mean(view.track(Track::Sums, self.name())?);
+        let attention = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         let split = split(view, keep)?;
         let Shares { start, share } = self.shares(layer, entries, attention, &split);
         let Split { kept, rest: evicted } = split;

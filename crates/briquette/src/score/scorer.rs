@@ -2,7 +2,7 @@ use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::Tensor;
 
-use crate::{LayerView, Result, observes::Observes, ops::Pool};
+use crate::{LayerView, Result, ops::Pool, stage::AttentionRequest};
 
 /// Scores the entries of a layer; the highest are kept longest.
 pub trait Scorer: Any + Debug + Send + Sync {
@@ -21,8 +21,8 @@ pub trait Scorer: Any + Debug + Send + Sync {
     }
 
     /// Reports that [`score`](Self::score) needs from the attention pass.
-    fn observes(&self) -> Observes {
-        self.inner().map_or_else(Observes::nothing, |inner| inner.observes())
+    fn observes(&self) -> AttentionRequest {
+        self.inner().map_or_else(AttentionRequest::nothing, |inner| inner.observes())
     }
 
     /// Checks the parameters.

@@ -6,7 +6,7 @@ use super::{
     QFilter, QuestionAttention, RKv, Random, Recency, ReconstructionAttention, RereadAttention,
     RobustAttention, Scorer, TriAttention, WindowAttention, WindowVariance,
 };
-use crate::spec::built_in;
+use crate::stage::built_in;
 
 built_in! {
     /// The scorers that have a file form.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result,
-    ops::{Track, constant_floats},
-    score::{Observes, Scorer},
+    ops::{Statistic, constant_floats},
+    score::{AttentionRequest, Scorer},
 };
 
 /// The attention weight a token has received from all queries since it was written, prompt and
@@ -43,8 +43,8 @@ impl Scorer for AccumulatedAttention {
         "accumulated-attention"
     }
 
-    fn observes(&self) -> Observes {
-        Observes::column_sums()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::column_sums()
     }
 
     fn steps_alike(&self) -> bool {
@@ -52,7 +52,7 @@ impl Scorer for AccumulatedAttention {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let sums = view.group_mean(view.track(Track::Sums, self.name())?);
+        let sums = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         Ok(match self.normalize {
             Normalize::Sum => sums,
             Normalize::Mean => {

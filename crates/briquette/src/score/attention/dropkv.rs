@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::precise_product,
-    score::{Observes, Pool, Scorer},
+    score::{AttentionRequest, Pool, Scorer},
 };
 
 /// Distance by which the attention output of the last `window` queries would move without a token:
@@ -45,8 +45,8 @@ impl Scorer for DropError {
         format!("{} {}{}", self.name(), self.window, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {

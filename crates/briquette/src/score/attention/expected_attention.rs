@@ -18,7 +18,7 @@ use crate::{
     LayerView, Result, check,
     ops::{norm, precise_product},
     score::{
-        Observes, Scorer,
+        AttentionRequest, Scorer,
         support::{FromFirst, scored},
     },
 };
@@ -49,8 +49,8 @@ impl Scorer for ExpectedAttention {
         format!("{} {}, ε {}", self.name(), self.future, self.epsilon)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::queries().and(Observes::ahead())
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::queries().and(AttentionRequest::ahead())
     }
 
     fn check(&self) -> Result<()> {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Scorer},
+    score::{AttentionRequest, Scorer},
 };
 
 /// The attention weight a token receives from the last `window` queries, those of the question,
@@ -39,8 +39,8 @@ impl Scorer for QuestionAttention {
         format!("{} {}", self.name(), self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {

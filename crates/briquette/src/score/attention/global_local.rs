@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::GlobalLocalInput,
-    ops::Track,
-    score::{Observes, Pool, Scorer},
-    spec::is_default,
+    ops::Statistic,
+    score::{AttentionRequest, Pool, Scorer},
+    stage::is_default,
 };
 
 /// The attention weight a token has received from all queries, scaled to the level of what it
@@ -85,8 +85,8 @@ impl Scorer for GlobalLocal {
         format!("{} {}{}{from}", self.name(), self.window, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::local(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::local(self.window)
     }
 
     fn check(&self) -> Result<()> {
@@ -107,9 +107,9 @@ impl Scorer for GlobalLocal {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let track = |track| view.track(track, self.name());
-        let (sums, past) = (track(Track::Sums)?, track(Track::LocalPast)?);
-        let current = track(Track::LocalCurrent)?;
+        let statistic = |of| view.statistic(of, self.name());
+        let (sums, past) = (statistic(Statistic::Sums)?, statistic(Statistic::LocalPast)?);
+        let current = statistic(Statistic::LocalCurrent)?;
         // Where both are the same the factor is one, and so is the larger of the two.
         let (sums, past, current) = match self.from {
             ScoreFrom::Both => (sums, past, current),

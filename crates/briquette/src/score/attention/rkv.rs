@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::{precise_product, unit},
-    score::{Observes, Scorer, WindowAttention, support::at_entries},
+    score::{AttentionRequest, Scorer, WindowAttention, support::at_entries},
 };
 
 /// The attention a token receives from the last queries, less how much its key is like the others
@@ -40,7 +40,7 @@ impl Scorer for RKv {
         format!("{}, λ {}, {}", self.name(), self.lambda, self.attention.summary())
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         self.attention.observes()
     }
 

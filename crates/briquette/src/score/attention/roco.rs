@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::accumulated::queries_seen;
 use crate::{
     LayerView, Result, check,
-    ops::Track,
-    score::{Observes, Scorer, support::best},
+    ops::Statistic,
+    score::{AttentionRequest, Scorer, support::best},
 };
 
 /// The mean attention weight a token received from the queries that could see it; tokens whose
@@ -43,8 +43,8 @@ impl Scorer for RobustAttention {
         format!("{}, {}% by deviation", self.name(), self.std_share * 100.0)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::moments()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::moments()
     }
 
     fn check(&self) -> Result<()> {
@@ -56,8 +56,8 @@ impl Scorer for RobustAttention {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let sums = view.track(Track::Sums, self.name())?;
-        let squares = view.track(Track::Squares, self.name())?;
+        let sums = view.statistic(Statistic::Sums, self.name())?;
+        let squares = view.statistic(Statistic::Squares, self.name())?;
         let [batch, query_heads, entries] = sums.dims();
         let (heads, group) = (view.shape.kv_heads, view.shape.group());
         let queries = queries_seen(view)

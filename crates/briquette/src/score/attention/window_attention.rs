@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::outside_window,
-    score::{Observes, Pool, RetrievalHeads, Scorer, Wanted},
+    score::{AttentionRequest, Pool, RetrievalHeads, Scorer, Wanted},
 };
 
 /// The attention weight a token receives from the last `window` queries, pooled along the tokens.
@@ -68,8 +68,8 @@ impl Scorer for WindowAttention {
         format!("{} {}{}{heads}", self.name(), self.window, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::outside_window,
-    score::{Observes, Pool, Scorer, Wanted},
+    score::{AttentionRequest, Pool, Scorer, Wanted},
 };
 
 /// The mean of the attention weight a token receives from the last `window` queries, plus `gamma`
@@ -43,8 +43,8 @@ impl Scorer for WindowVariance {
         format!("{} {}, γ {}{}", self.name(), self.window, self.gamma, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {

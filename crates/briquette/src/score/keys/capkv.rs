@@ -16,7 +16,7 @@ use crate::{
     LayerView, Result, check,
     ops::{precise_product, unit},
     score::{
-        Observes, Scorer,
+        AttentionRequest, Scorer,
         support::{FromFirst, inverse, scored},
     },
 };
@@ -45,8 +45,8 @@ impl Scorer for CapKv {
         format!("{}, τ {}", self.name(), self.tau)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::queries().and(Observes::ahead())
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::queries().and(AttentionRequest::ahead())
     }
 
     fn check(&self) -> Result<()> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     score::{
-        ChunkAttention, Leverage, Observes, Scorer,
+        AttentionRequest, ChunkAttention, Leverage, Scorer,
         support::{FromFirst, scored},
     },
 };
@@ -42,7 +42,7 @@ impl Scorer for Compactor {
         format!("{} + {}", self.leverage.summary(), self.attention.summary())
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         self.attention.observes()
     }
 

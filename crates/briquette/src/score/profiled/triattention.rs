@@ -15,7 +15,7 @@ use super::table::table;
 use crate::{
     LayerView, Result, check,
     ops::precise_product,
-    score::{Observes, Scorer},
+    score::{AttentionRequest, Scorer},
 };
 
 /// Attention that the mean query of a head will give a key at 1, 2, 4, … positions from now, and
@@ -50,8 +50,8 @@ impl Scorer for TriAttention {
         format!("{} {}", self.name(), self.future)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::ahead()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::ahead()
     }
 
     fn check(&self) -> Result<()> {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Repeat, Scorer},
+    score::{AttentionRequest, Repeat, Scorer},
 };
 
 /// The most attention a token receives while the model reads the prompt a second time, the mean
@@ -50,8 +50,12 @@ impl Scorer for RereadAttention {
         format!("{} {}{mean}", self.name(), self.tokens)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::repeat(Repeat { tokens: self.tokens, normalize: false, reread: true })
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::second_pass(Repeat {
+            tokens: self.tokens,
+            normalize: false,
+            reread: true,
+        })
     }
 
     fn check(&self) -> Result<()> {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Repeat, Scorer},
+    score::{AttentionRequest, Repeat, Scorer},
 };
 
 /// The most attention a token receives while the model repeats the prompt, over all queries and the
@@ -52,8 +52,12 @@ impl Scorer for ReconstructionAttention {
         format!("{} {}{normalize}", self.name(), self.tokens)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::repeat(Repeat { tokens: self.tokens, normalize: self.normalize, reread: false })
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::second_pass(Repeat {
+            tokens: self.tokens,
+            normalize: self.normalize,
+            reread: false,
+        })
     }
 
     fn check(&self) -> Result<()> {

@@ -3,7 +3,7 @@
 /// What a stage wants the attention pass to report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Observes {
+pub struct AttentionRequest {
     /// For each entry, the sum of its attention weights over all queries since it was written.
     pub column_sums: bool,
     /// For each entry, the sum of their squares.
@@ -28,7 +28,7 @@ pub struct Observes {
     pub heads: ObservedHeads,
     /// What the queries of a second pass over the prompt attend to, in which the model repeats it. Nothing is compressed
     /// before [`KvCache::compress_by`](crate::KvCache::compress_by).
-    pub repeat: Option<Repeat>,
+    pub second_pass: Option<Repeat>,
 }
 
 /// How a prompt is repeated in a second pass.
@@ -54,7 +54,7 @@ pub enum ObservedHeads {
     Query,
 }
 
-impl Observes {
+impl AttentionRequest {
     /// Nothing: the stage looks at keys, values or positions only.
     pub fn nothing() -> Self {
         Self::default()
@@ -101,8 +101,8 @@ impl Observes {
     }
 
     /// What the queries of a second pass attend to.
-    pub fn repeat(repeat: Repeat) -> Self {
-        Self { repeat: Some(repeat), ..Self::default() }
+    pub fn second_pass(repeat: Repeat) -> Self {
+        Self { second_pass: Some(repeat), ..Self::default() }
     }
 
     /// Whether queries are held from one compression to the next.
@@ -121,7 +121,7 @@ impl Observes {
             queries: self.queries || other.queries,
             ahead: self.ahead || other.ahead,
             heads: self.heads.max(other.heads),
-            repeat: self.repeat.or(other.repeat),
+            second_pass: self.second_pass.or(other.second_pass),
         }
     }
 }

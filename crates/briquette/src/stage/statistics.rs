@@ -2,34 +2,34 @@
 
 use burn::tensor::Device;
 
+use super::{AttentionRequest, ObservedHeads};
 use crate::{
     CacheShape, Result,
-    observes::{ObservedHeads, Observes},
-    ops::{Track, Tracks},
+    ops::{AttentionStatistics, Statistic},
     prefix::Parts,
 };
 
 /// The tracks a policy that observes this keeps.
-fn kinds(observes: Observes) -> Vec<Track> {
-    let Observes { column_sums, column_squares, local, chunk, .. } = observes;
+fn kinds(observes: AttentionRequest) -> Vec<Statistic> {
+    let AttentionRequest { column_sums, column_squares, local, chunk, .. } = observes;
     let mut kinds = Vec::new();
     if column_sums || local > 0 {
-        kinds.push(Track::Sums);
+        kinds.push(Statistic::Sums);
     }
     if column_squares {
-        kinds.push(Track::Squares);
+        kinds.push(Statistic::Squares);
     }
     if local > 0 {
-        kinds.extend([Track::LocalPast, Track::LocalCurrent]);
+        kinds.extend([Statistic::LocalPast, Statistic::LocalCurrent]);
     }
     if chunk > 0 {
-        kinds.push(Track::Chunk);
+        kinds.push(Statistic::Chunk);
     }
     kinds
 }
 
 /// Heads a track has.
-fn heads(observes: Observes, shape: CacheShape) -> usize {
+fn heads(observes: AttentionRequest, shape: CacheShape) -> usize {
     match observes.heads {
         ObservedHeads::Kv => shape.kv_heads,
         ObservedHeads::Query => shape.query_heads,
@@ -37,35 +37,39 @@ fn heads(observes: Observes, shape: CacheShape) -> usize {
 }
 
 /// Numbers the tracks of one entry are, all heads together, each in a row of its own.
-pub(crate) fn rows(observes: Observes, shape: CacheShape) -> usize {
+pub(crate) fn rows(observes: AttentionRequest, shape: CacheShape) -> usize {
     kinds(observes).len() * heads(observes, shape)
 }
 
 /// The tracks of entries of which nothing has been counted yet.
 pub(crate) fn zeros(
-    observes: Observes,
+    observes: AttentionRequest,
     shape: CacheShape,
     batch: usize,
     entries: usize,
     device: &Device,
-) -> Tracks {
-    Tracks::zeros(&kinds(observes), [batch, heads(observes, shape), entries], device)
+) -> AttentionStatistics {
+    AttentionStatistics::zeros(&kinds(observes), [batch, heads(observes, shape), entries], device)
 }
 
 /// Puts tracks among the parts of a prefix.
-pub(crate) fn save(tracks: &Tracks, parts: &mut Parts) -> Result<()> {
+pub(crate) fn save(tracks: &AttentionStatistics, parts: &mut Parts) -> Result<()> {
     tracks.stacked().map_or(Ok(()), |stacked| parts.put("tracks", stacked))
 }
 
 /// The tracks of a prefix, in the place of others of the same kinds and shape.
-pub(crate) fn restore(none: Tracks, parts: &mut Parts, device: &Device) -> Result<Tracks> {
+pub(crate) fn restore(
+    none: AttentionStatistics,
+    parts: &mut Parts,
+    device: &Device,
+) -> Result<AttentionStatistics> {
     let Some(dims) = none.stacked().map(|stacked| stacked.dims()) else { return Ok(none) };
     let stacked = parts.take_float("tracks", dims, device)?;
     Ok(none.map(|_| stacked))
 }
 
 /// The tracks of one batch row, for so many rows.
-pub(crate) fn repeated(tracks: Tracks, rows: usize) -> Tracks {
+pub(crate) fn repeated(tracks: AttentionStatistics, rows: usize) -> AttentionStatistics {
     tracks.map(|stacked| {
         let [kinds, heads, entries] = stacked.dims();
         let all = stacked.unsqueeze_dim::<4>(1).expand([kinds, rows, heads, entries]);
