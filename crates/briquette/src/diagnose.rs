@@ -1,5 +1,5 @@
-//! How sparse and how redundant the heads of a cache are before it is compressed: the two rates EMS is motivated by (Li et
-//! al., 2024, section 4.1).
+//! Sparsity and redundancy of the heads of a cache before it is compressed: the two rates that
+//! motivate EMS (Li et al., 2024, section 4.1).
 
 use burn::tensor::{Int, Tensor};
 
@@ -8,11 +8,13 @@ use crate::{
     ops::{ClusterOps, Entries, GlobalLocalInput, Reference, Statistic, unit},
 };
 
-/// The sparsity rate `p_m` of each head, `[batch][kv_head]`, in 0..=1: 1 − `N_k` / N, where `N_k` is the fewest of its N
-/// tokens whose Global-Local scores (Eq. 2, not pooled) sum to the share `zeta` of all of them (EMS, Eq. 3). Near 1, few
-/// tokens matter. The paper plots it with ζ = 0.95.
+/// Returns the sparsity rate `p_m` of each head, `[batch][kv_head]`, in 0..=1: 1 − `N_k` / N, where
+/// `N_k` is the fewest of its N tokens whose Global-Local scores (Eq. 2, not pooled) sum to the
+/// share `zeta` of all of them (EMS, Eq. 3). Near 1, few tokens matter. The paper plots it with ζ =
+/// 0.95.
 ///
-/// `None` if the policy does not observe what [`GlobalLocal`](crate::score::GlobalLocal) scores by.
+/// `None` if the policy does not observe the statistics of
+/// [`GlobalLocal`](crate::score::GlobalLocal).
 ///
 /// # Errors
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
@@ -48,15 +50,16 @@ pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
     Ok(Some(rates.chunks(heads).map(<[f64]>::to_vec).collect()))
 }
 
-/// The redundancy rate `r_m` of each head, `[batch][kv_head]`, in 0..=1: the share of its tokens that have an earlier one
-/// with a redundancy, cos(keys) · cos(values), of at least `tau` (EMS, Eq. 4). Near 1, most tokens can be merged with
-/// little loss. The paper plots it with τ = 0.6, of keys before position encoding: entries hold those under
+/// Returns the redundancy rate `r_m` of each head, `[batch][kv_head]`, in 0..=1: the share of its
+/// tokens with an earlier token of a redundancy, cos(keys) · cos(values), of at least `tau` (EMS,
+/// Eq. 4). Near 1, most tokens can be merged with little loss. The paper plots it with τ = 0.6, of
+/// keys before position encoding: entries hold those under
 /// [`PositionMode::Deferred`](crate::policy::PositionMode::Deferred).
 ///
 /// # Errors
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
 pub fn redundancy(entries: &Entries, tau: f64) -> Result<Vec<Vec<f64>>> {
-    /// Tokens compared with all others at a time.
+    /// Number of tokens compared with all others at a time.
     const BLOCK: usize = 256;
     let [batch, heads, columns] = entries.positions.dims();
     let device = entries.positions.device();
@@ -86,7 +89,7 @@ pub fn redundancy(entries: &Entries, tau: f64) -> Result<Vec<Vec<f64>>> {
     Ok(rates.chunks(heads).map(<[f64]>::to_vec).collect())
 }
 
-/// Tokens of each batch row and kv head.
+/// Number of tokens of each batch row and kv head.
 fn held(entries: &Entries) -> Result<Vec<usize>> {
     let columns = entries.columns();
     let positions = entries.positions.clone().try_into_vec_as::<i64>()?;
@@ -119,7 +122,8 @@ mod tests {
         assert_eq!(sparsity(&entries, 0.95).unwrap(), None);
         let track =
             |numbers: [f32; 5]| Tensor::<1>::from_data(numbers, &Device::flex()).reshape([1, 1, 5]);
-        // A filler; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against 0.25, 0.25, 1.25, 0.25.
+        // A filler; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against
+        // 0.25, 0.25, 1.25, 0.25.
         entries.tracks = AttentionStatistics::default()
             .with(Statistic::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
             .with(Statistic::LocalPast, track([0.0, 0.25, 0.25, 1.0, 0.25]))
@@ -132,7 +136,8 @@ mod tests {
 
     #[test]
     fn tokens_with_a_like_one_before_them() {
-        // A filler, two equal tokens, one at right angles to them, and one whose key is theirs and whose value is halfway.
+        // A filler, two equal tokens, one at right angles to them, and one whose key is theirs and
+        // whose value is halfway.
         let entries = entries(
             [[9.0, 9.0], [1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [4.0, 0.0]],
             [[9.0, 9.0], [0.0, 1.0], [0.0, 5.0], [0.0, 1.0], [2.0, 2.0]],

@@ -5,7 +5,7 @@ use super::{
 use crate::stage::built_in;
 
 built_in! {
-    /// The allocators that have a file form.
+    /// Allocators that have a file form.
     AllocatorSpec: Allocator {
         Uniform,
         Pyramid,

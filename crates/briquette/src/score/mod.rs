@@ -1,7 +1,7 @@
-//! Stage one: the importance of each held entry.
+//! Stage one: the importance of each entry.
 //!
-//! A scorer says what it observes ([`AttentionRequest`]); the attention pass computes just that, and
-//! no matrix of queries by keys is kept. Nothing here knows how the rest is reduced.
+//! A scorer says what it observes ([`AttentionRequest`]); the attention pass computes just that,
+//! and no matrix of queries by keys is kept. Nothing here knows how the rest is reduced.
 
 mod attention;
 mod keys;

@@ -9,7 +9,7 @@ use super::{
 use crate::stage::built_in;
 
 built_in! {
-    /// The scorers that have a file form.
+    /// Scorers that have a file form.
     ScorerSpec: Scorer {
         Recency,
         AccumulatedAttention,
@@ -52,7 +52,7 @@ built_in! {
     }
 }
 
-/// A scorer inside another one is written as its own file form.
+/// Writes a scorer inside another one as its own file form.
 impl Serialize for dyn Scorer {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match ScorerSpec::of(self) {

@@ -1,5 +1,5 @@
-//! Parts that all four stages share: requests to the attention pass, statistics that it gathers, and file
-//! forms.
+//! Parts that all four stages share: requests to the attention pass, statistics that it gathers,
+//! and file forms.
 
 pub(crate) mod infinite;
 mod request;

@@ -1,8 +1,8 @@
-//! The built-in stages of a kind, and their file form.
+//! Built-in stages of a kind, and their file form.
 
-/// Defines an enum of built-in stages, the file form of a stage: `kind` and parameters. A kind has the
-/// name of its type unless an attribute gives it another. Stages `around` another hold it in a field
-/// `of`, and have a file form if that one has.
+/// Defines an enum of built-in stages, the file form of a stage: `kind` and parameters. A kind has
+/// the name of its type unless an attribute gives it another. Stages `around` another hold it in a
+/// field `of`, and have a file form if that one has.
 macro_rules! built_in {
     (
         $(#[$meta:meta])* $spec:ident: $stage:ident { $($(#[$name:meta])* $kind:ident),* $(,)? }
@@ -30,7 +30,7 @@ macro_rules! built_in {
                 None
             }
 
-            /// The stage it describes.
+            /// Returns the stage it describes.
             pub(crate) fn stage(self) -> ::std::boxed::Box<dyn $stage> {
                 match self {
                     $(Self::$kind(stage) => ::std::boxed::Box::new(stage),)*

@@ -1,4 +1,4 @@
-//! The tracks of a policy: what is counted of each entry because its stages observe it.
+//! Attention statistics of a policy: those that its stages observe.
 
 use burn::tensor::Device;
 
@@ -9,7 +9,7 @@ use crate::{
     prefix::Parts,
 };
 
-/// The tracks a policy that observes this keeps.
+/// Statistics that a policy with this request keeps.
 fn kinds(observes: AttentionRequest) -> Vec<Statistic> {
     let AttentionRequest { column_sums, column_squares, local, chunk, .. } = observes;
     let mut kinds = Vec::new();
@@ -28,7 +28,7 @@ fn kinds(observes: AttentionRequest) -> Vec<Statistic> {
     kinds
 }
 
-/// Heads a track has.
+/// Number of heads of each statistic.
 fn heads(observes: AttentionRequest, shape: CacheShape) -> usize {
     match observes.heads {
         ObservedHeads::Kv => shape.kv_heads,
@@ -36,12 +36,12 @@ fn heads(observes: AttentionRequest, shape: CacheShape) -> usize {
     }
 }
 
-/// Numbers the tracks of one entry are, all heads together, each in a row of its own.
+/// Number of numbers per entry: the statistics of all heads together, each in a row of its own.
 pub(crate) fn rows(observes: AttentionRequest, shape: CacheShape) -> usize {
     kinds(observes).len() * heads(observes, shape)
 }
 
-/// The tracks of entries of which nothing has been counted yet.
+/// Statistics of new entries, all zero.
 pub(crate) fn zeros(
     observes: AttentionRequest,
     shape: CacheShape,
@@ -52,12 +52,12 @@ pub(crate) fn zeros(
     AttentionStatistics::zeros(&kinds(observes), [batch, heads(observes, shape), entries], device)
 }
 
-/// Puts tracks among the parts of a prefix.
+/// Puts statistics among the parts of a prefix.
 pub(crate) fn save(tracks: &AttentionStatistics, parts: &mut Parts) -> Result<()> {
     tracks.stacked().map_or(Ok(()), |stacked| parts.put("tracks", stacked))
 }
 
-/// The tracks of a prefix, in the place of others of the same kinds and shape.
+/// Takes the statistics of a prefix in place of `none`, which has the same kinds and shape.
 pub(crate) fn restore(
     none: AttentionStatistics,
     parts: &mut Parts,
@@ -68,7 +68,7 @@ pub(crate) fn restore(
     Ok(none.map(|_| stacked))
 }
 
-/// The tracks of one batch row, for so many rows.
+/// Repeats the statistics of one batch row for `rows` rows.
 pub(crate) fn repeated(tracks: AttentionStatistics, rows: usize) -> AttentionStatistics {
     tracks.map(|stacked| {
         let [kinds, heads, entries] = stacked.dims();

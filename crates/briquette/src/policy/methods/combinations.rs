@@ -1,4 +1,4 @@
-//! Named methods that are two papers' in one.
+//! Named methods that combine two papers.
 
 use super::profiled::COMPRESSKV_LAYERS;
 use crate::{

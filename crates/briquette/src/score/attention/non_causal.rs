@@ -18,13 +18,13 @@ use crate::{
     score::{AttentionRequest, Pool, Scorer},
 };
 
-/// The attention a token receives from all queries of its own chunk, later ones and earlier ones,
+/// Attention that a token receives from all queries of its own chunk, later ones and earlier ones,
 /// times the length of its value, pooled along the tokens: the non-causal attention of Compactor
 /// (Chari and Van Durme, 2025, [arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkAttention {
-    /// Tokens of a chunk.
+    /// Number of tokens of a chunk.
     pub chunk: usize,
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]

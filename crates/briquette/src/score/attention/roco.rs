@@ -19,12 +19,13 @@ use crate::{
     score::{AttentionRequest, Scorer, support::best},
 };
 
-/// The mean attention weight a token received from the queries that could see it; tokens whose
-/// weights vary most are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
+/// Mean attention weight that a token received from the queries that could see it; tokens with the
+/// highest variation of their weights are kept first: RoCo (Ren and Zhu, 2024), "robust cache
+/// omission".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RobustAttention {
-    /// The share of the budget kept for the tokens with the highest standard deviation.
+    /// Share of the budget for the tokens with the highest standard deviation.
     pub std_share: f64,
 }
 

@@ -21,23 +21,23 @@ use crate::{
     },
 };
 
-/// The scores of another scorer, the mean over chunks of neighbours and over heads, so that whole
+/// Mean of the scores of another scorer over chunks of neighbours and over heads, so that whole
 /// chunks are kept and every head keeps the same: ChunkKV (Liu et al., 2025, [arXiv
 /// 2502.00299](https://arxiv.org/abs/2502.00299)).
 ///
-/// What is protected does not count. Of the last chunk that the budget reaches the older tokens
-/// stay. Where heads already hold different tokens each has chunks of its own.
+/// Protected entries do not count. Of the last chunk that the budget reaches the older tokens stay.
+/// Where heads already hold different tokens each has chunks of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkKv {
-    /// Tokens of a chunk.
+    /// Number of tokens of a chunk.
     pub length: usize,
-    /// The scorer.
+    /// Wrapped scorer.
     pub of: Arc<dyn Scorer>,
 }
 
 impl ChunkKv {
-    /// Chunks of so many tokens by the scores of `scorer`.
+    /// Wraps `scorer` with chunks of `length` tokens.
     pub fn of(length: usize, scorer: impl Scorer) -> Self {
         Self { length, of: Arc::new(scorer) }
     }

@@ -18,8 +18,8 @@ use crate::{
     view::reach,
 };
 
-/// The scores of another scorer for a part of the budget, and for the rest those scores times how
-/// far a token's value reaches behind the output projection: CriticalKV (Feng et al., 2025, [arXiv
+/// Scores of another scorer for a part of the budget, and for the rest those scores times the
+/// length of a token's value behind the output projection: CriticalKV (Feng et al., 2025, [arXiv
 /// 2502.03805](https://arxiv.org/abs/2502.03805)).
 ///
 /// s = (score + ε) · ‖W_O v‖₁, the mean over the query heads that share a kv head. It reads the
@@ -27,16 +27,16 @@ use crate::{
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CriticalKv {
-    /// The share of the budget that goes to the highest scores as they are.
+    /// Share of the budget that goes to the highest scores as they are.
     pub first: f64,
     /// Summand of a score: ε.
     pub epsilon: f64,
-    /// The scorer.
+    /// Wrapped scorer.
     pub of: Arc<dyn Scorer>,
 }
 
 impl CriticalKv {
-    /// With half of the budget for the scores of `scorer` as they are, and ε = 10⁻⁴.
+    /// Wraps `scorer`, with half of the budget for its scores as they are, and ε = 10⁻⁴.
     pub fn of(scorer: impl Scorer) -> Self {
         Self { first: 0.5, epsilon: 1e-4, of: Arc::new(scorer) }
     }
