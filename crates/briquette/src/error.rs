@@ -52,7 +52,7 @@ pub enum Error {
     DataType {
         /// Name of the argument.
         what: &'static str,
-        /// Its type.
+        /// Type of the argument.
         dtype: DType,
         /// Accepted types.
         expected: String,
@@ -334,7 +334,7 @@ pub enum Error {
     Stage {
         /// Stage, such as `scorer` or `allocator`.
         stage: &'static str,
-        /// Its name.
+        /// Name of the stage.
         name: String,
         /// Description of the failure.
         reason: String,

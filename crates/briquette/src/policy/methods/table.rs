@@ -1,4 +1,4 @@
-//! The named methods: one table, readable as the papers' table.
+//! Table of the named methods.
 
 use crate::{
     Error, Result,
@@ -87,11 +87,11 @@ impl Policy {
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct MethodInfo {
-    /// The name [`Policy::named`] takes.
+    /// Name that [`Policy::named`] takes.
     pub name: String,
-    /// The name its paper gives it.
+    /// Name that its paper gives it.
     pub title: String,
-    /// Its paper.
+    /// Paper of the method.
     pub paper: String,
     /// The scorer, with its parameters.
     pub score: String,
@@ -103,9 +103,9 @@ pub struct MethodInfo {
     pub reduce: String,
     /// The store, with its parameters.
     pub store: String,
-    /// When it compresses.
+    /// Schedule of the compressions.
     pub schedule: String,
-    /// At which positions entries are encoded.
+    /// Positions at which entries are encoded.
     pub positions: String,
 }
 
