@@ -21,5 +21,5 @@ pub fn in_one_pass(tokens: usize) -> impl Iterator<Item = Policy> {
     let policy =
         move |name: &str| Policy::named(name, budget).expect("a method takes a budget of tokens");
     let all = briquette::methods().into_iter().map(move |method| policy(&method.name));
-    all.filter(|policy| policy.repeat().is_none())
+    all.filter(|policy| policy.second_pass().is_none())
 }

@@ -11,8 +11,8 @@ use briquette::{
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
     score::{
-        GlobalLocal, HeadMean, Normalize, Observes, Pick, Pool, RetrievalHeads, RobustAttention,
-        WindowAttention, WindowVariance,
+        AttentionRequest, GlobalLocal, HeadMean, Normalize, Pick, Pool, RetrievalHeads,
+        RobustAttention, WindowAttention, WindowVariance,
     },
 };
 use briquette_tests::{
@@ -889,8 +889,8 @@ impl Scorer for Windowed {
         "windowed"
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.0)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.0)
     }
 
     fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {

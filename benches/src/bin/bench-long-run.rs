@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, sync::Arc, time::Instant};
 use anyhow::{Context, Result, bail, ensure};
 use briquette::{
     Budget, CacheShape, KvCache, Policy, Schedule, methods,
-    ops::Track,
+    ops::Statistic,
     position::{NoPositionEncoding, RotaryEmbedding},
 };
 use briquette_benches::generate::random_profile;
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
         let policy = Policy::named(&method.name, Budget::Tokens(budget))?;
         // What needs a second pass over the prompt, or drops nothing, has no fixed budget.
         let chosen = wanted.is_empty() || wanted.contains(&method.name);
-        if !chosen || policy.repeat().is_some() || !policy.holds_budget() {
+        if !chosen || policy.second_pass().is_some() || !policy.holds_budget() {
             continue;
         }
         let policy = match policy.schedule().decode_every {
@@ -237,7 +237,7 @@ fn sums(tokens: usize, budget: usize, device: &Device) -> Result<(usize, f64)> {
     }
     let Some(entries) = cache.entries(0)? else { bail!("nothing is held") };
     let width = entries.columns();
-    let Some(sums) = entries.tracks.get(Track::Sums) else { bail!("h2o keeps no sums") };
+    let Some(sums) = entries.tracks.get(Statistic::Sums) else { bail!("h2o keeps no sums") };
     let sums = sums.try_into_vec_as::<f32>()?;
     let positions = entries.positions.try_into_vec_as::<i64>()?;
     let (mut off, mut largest) = (0.0_f64, 0.0_f64);

@@ -9,7 +9,7 @@ use std::sync::{
 
 use briquette::{
     Budget, LayerView, Policy, Schedule, Scorer,
-    score::{Knorm, Observes},
+    score::{AttentionRequest, Knorm},
 };
 use briquette_models::{Error, Model};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -27,7 +27,7 @@ impl Scorer for FailsInTheThird {
         "fails-in-the-third"
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         Knorm {}.observes()
     }
 

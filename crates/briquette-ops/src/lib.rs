@@ -39,9 +39,9 @@ pub use cluster::{
 };
 pub use constant::{constant_floats, constant_ints, counting};
 pub use entries::{
-    Entries, Selection, Sharing, Split, Track, Tracks, aligned, aligned_rows, counted, few_widths,
-    few_widths_from, fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
-    group_mean, moved, outside_window,
+    AttentionStatistics, Entries, Selection, Sharing, Split, Statistic, aligned, aligned_rows,
+    counted, few_widths, few_widths_from, fillers, gather_entries, gather_positions, gather_rows,
+    gather_scalars, group_mean, moved, outside_window,
 };
 pub use error::{OpError, Result};
 pub use fallbacks::{Fallback, Fallbacks};

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     Result,
-    ops::{Sharing, Tracks},
+    ops::{AttentionStatistics, Sharing},
 };
 
 /// A tensor of a cache's state.
@@ -82,7 +82,7 @@ pub trait Replay {
     fn reach(&mut self, end: usize);
 }
 
-pub(crate) fn visit_tracks(tracks: &mut Tracks, visitor: &mut dyn StateVisitor) {
+pub(crate) fn visit_tracks(tracks: &mut AttentionStatistics, visitor: &mut dyn StateVisitor) {
     if let Some(stacked) = tracks.stacked_mut() {
         visitor.tensor(StateTensor::Float3(stacked));
     }

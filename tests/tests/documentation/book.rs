@@ -58,7 +58,7 @@ fn built_in(folder: &str) -> Vec<Stage> {
     found
 }
 
-/// The stages of a list: names, each with attributes before it and perhaps a form in parentheses behind it.
+/// The stages of a list: names, each with attributes before it.
 fn stages(list: TokenStream) -> Vec<Stage> {
     let mut found = Vec::new();
     let mut renamed: Option<String> = None;

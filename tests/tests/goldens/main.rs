@@ -22,7 +22,8 @@ use std::{
 };
 
 use briquette::{
-    CacheShape, KvCache, LayerView, Policy, Scorer, position::NoPositionEncoding, score::Observes,
+    CacheShape, KvCache, LayerView, Policy, Scorer, position::NoPositionEncoding,
+    score::AttentionRequest,
 };
 use briquette_models::{Model, prefill};
 use briquette_tests::backends::host;
@@ -108,7 +109,7 @@ impl Scorer for Recording {
         "recording"
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         self.policy.scorer().observes()
     }
 

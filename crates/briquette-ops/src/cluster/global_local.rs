@@ -5,7 +5,7 @@ use crate::{
     select::Pool,
 };
 
-/// What queries gave to columns. Tracks are f32, `[batch, n · kv_heads, columns]`, zero where nothing is held.
+/// What queries gave to columns. Statistics are f32, `[batch, n · kv_heads, columns]`, zero where nothing is held.
 #[derive(Clone, Debug)]
 pub struct GlobalLocalInput {
     /// What all queries gave to each column.

@@ -1,6 +1,6 @@
 use burn::tensor::{Bool, DType, IndexingUpdateOp, Int, Tensor};
 
-use crate::entries::{Tracks, counted, fillers, moved};
+use crate::entries::{AttentionStatistics, counted, fillers, moved};
 
 /// Columns, each of which belongs to a row, and what becomes of the rows.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub struct RegroupInput<'a> {
     /// `[batch, kv_heads, columns]`
     pub positions: Tensor<3, Int>,
     /// What was counted of each column.
-    pub tracks: Tracks,
+    pub tracks: AttentionStatistics,
 }
 
 /// What is known of the columns that stay.
@@ -82,7 +82,7 @@ pub struct RegroupOutput {
     /// What an entry of unit length is multiplied by, f32, `[batch, kv_heads, width]`; 0 in no entry.
     pub norms: Tensor<3>,
     /// 0 in no entry.
-    pub tracks: Tracks,
+    pub tracks: AttentionStatistics,
 }
 
 /// What has become of columns.

@@ -25,7 +25,8 @@ pub fn gather_rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
 }
 
 /// The selected numbers of `x`, `[n · batch, heads, entries]`, where `heads` is a multiple of the kv heads: query heads follow
-/// the kv head they share, and each `batch` rows are selected alike, as [`Tracks`](super::Tracks) lie. Returns
+/// the kv head they share, and each `batch` rows are selected alike, as in
+/// [`AttentionStatistics`](super::AttentionStatistics). Returns
 /// `[n · batch, heads, kept]`, zero at padding.
 pub fn gather_scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
     let [batch, kv_heads, kept] = selection.indices.dims();

@@ -1,6 +1,6 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{sharing::Sharing, tracks::Tracks};
+use super::{sharing::Sharing, statistics::AttentionStatistics};
 
 /// The entries of a layer: a column a token, and a row of keys and values an entry, which is the same unless tokens
 /// [share](Self::sharing).
@@ -16,7 +16,7 @@ pub struct Entries {
     /// The position each token was written at, ascending in a row, `[batch, kv_heads, columns]`; −1 is padding.
     pub positions: Tensor<3, Int>,
     /// What has been counted of each token; nothing for those that are new.
-    pub tracks: Tracks,
+    pub tracks: AttentionStatistics,
     /// Which tokens share a row of keys and values.
     pub sharing: Option<Sharing>,
 }

@@ -6,7 +6,7 @@ mod heads;
 mod layer;
 mod selection;
 mod sharing;
-mod tracks;
+mod statistics;
 
 pub use columns::{aligned, counted, moved};
 pub use gather::{aligned_rows, gather_entries, gather_positions, gather_rows, gather_scalars};
@@ -14,4 +14,4 @@ pub use heads::{group_mean, outside_window};
 pub use layer::Entries;
 pub use selection::{Selection, Split, few_widths, few_widths_from, fillers};
 pub use sharing::Sharing;
-pub use tracks::{Track, Tracks};
+pub use statistics::{AttentionStatistics, Statistic};

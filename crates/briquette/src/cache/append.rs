@@ -3,14 +3,14 @@
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    Entries, Tracks, context::Context, outcome::StoreChange, place::Placed, progress::Arrival,
-    room::Room,
+    AttentionStatistics, Entries, context::Context, outcome::StoreChange, place::Placed,
+    progress::Arrival, room::Room,
 };
 use crate::{
     Result,
     ops::{Selection, Table, gather_positions, gather_rows, gather_scalars, select_entries},
+    stage::statistics,
     store::{Store, StoreOptions},
-    tracks,
 };
 
 /// The store of a layer during a call.
@@ -78,7 +78,7 @@ pub(super) struct Appended {
     /// The position of each, `[batch, kv_heads, columns]`.
     pub(super) positions: Tensor<3, Int>,
     /// The counts kept of them.
-    pub(super) tracks: Tracks,
+    pub(super) tracks: AttentionStatistics,
     /// Columns.
     pub(super) columns: usize,
     /// Whether some columns may hold nothing.
@@ -137,7 +137,7 @@ pub(super) fn append(
     let store = &mut step.store;
     let loose = if store.columns() == 0 {
         // Attended as it came: if it is compressed, the whole of it is never stored.
-        let tracks = tracks::zeros(observes, shape, batch, columns, device);
+        let tracks = statistics::zeros(observes, shape, batch, columns, device);
         Some(Entries { tracks, ..arriving })
     } else if !store.moves_padding() && padding_inside(shape.kv_heads, held, arrival, columns) {
         let before = store.entries()?.holding(held);

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Tensor};
 
-use super::{Entries, Sharing, Track, pages, progress::Phase};
+use super::{Entries, Sharing, Statistic, pages, progress::Phase};
 use crate::{
     Error, LayerView, Policy, PrefillCompression, Result,
     allocate::Allocation,
@@ -26,7 +26,7 @@ impl Due {
         let schedule = policy.schedule();
         let compress = match phase {
             // The second pass is still to come.
-            _ if policy.repeat().is_some() => false,
+            _ if policy.second_pass().is_some() => false,
             Phase::Prompt { missing: 0, first } => match schedule.prefill {
                 PrefillCompression::Never => false,
                 PrefillCompression::FirstPrompt => first,
@@ -138,11 +138,11 @@ pub(super) fn compress_among_layers(
     }
     // The scores go where their entries go.
     let mut entries = view.entries.clone();
-    entries.tracks = entries.tracks.with(Track::Scores, scores.clone());
+    entries.tracks = entries.tracks.with(Statistic::Scores, scores.clone());
     let mut compressed = reduce(policy, &LayerView { entries: &entries, ..view }, &keep)?;
-    let (tracks, scores) = compressed.entries.tracks.without(Track::Scores);
+    let (tracks, scores) = compressed.entries.tracks.without(Statistic::Scores);
     compressed.entries.tracks = tracks;
-    // Tracks of query heads hold the scores of a kv head for each of its own.
+    // Statistics of query heads hold the scores of a kv head for each of its own.
     compressed.scores = scores.map(|scores| first_of_groups(scores, view.shape.kv_heads));
     Ok(Some(compressed))
 }

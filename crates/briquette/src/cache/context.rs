@@ -2,8 +2,8 @@ use burn::tensor::Device;
 
 use super::CacheConfig;
 use crate::{
-    CacheShape, LayerView, Policy, cache::Entries, device::Rows, observes::Observes,
-    position::PositionEncoding, view::Measures,
+    CacheShape, LayerView, Policy, cache::Entries, device::Rows, position::PositionEncoding,
+    stage::AttentionRequest, view::Measures,
 };
 
 /// The things the layers of a cache share in one call.
@@ -20,7 +20,7 @@ pub(super) struct Context<'a> {
     /// The least number of positions that tables reach to.
     pub(super) reach: usize,
     /// The observations scorer and allocator want.
-    pub(super) observes: Observes,
+    pub(super) observes: AttentionRequest,
     /// The measures of each layer at the last prompt.
     pub(super) measures: &'a Measures,
 }

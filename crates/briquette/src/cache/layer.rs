@@ -19,8 +19,8 @@ use super::{
 use crate::{
     LayerView, Result,
     device::{Rows, buffer_bytes},
-    observes::Observes,
     ops::AttentionOutput,
+    stage::AttentionRequest,
     store::Store,
 };
 
@@ -51,7 +51,7 @@ pub(super) struct LayerCache {
 }
 
 impl LayerCache {
-    pub(super) fn new(observes: Observes) -> Self {
+    pub(super) fn new(observes: AttentionRequest) -> Self {
         Self {
             progress: Progress::default(),
             store: None,

@@ -36,6 +36,6 @@ pub use prompt::Prompt;
 pub use reconstruct::Reconstruction;
 
 pub use crate::{
-    ops::{Entries, Sharing, Track, Tracks},
+    ops::{AttentionStatistics, Entries, Sharing, Statistic},
     store,
 };

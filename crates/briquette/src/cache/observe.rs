@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::{
-    Track, Tracks,
+    AttentionStatistics, Statistic,
     append::Appended,
     attend::ranks,
     chunks::chunk_sums,
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     Result,
-    observes::ObservedHeads,
     ops::{Visibility, group_mean},
     policy::PositionMode,
     position::{Encode, encode},
+    stage::ObservedHeads,
     store::Store,
     view::{Encoded, HeldQueries, Wanted, Window},
 };
@@ -83,7 +83,7 @@ pub(super) fn count_chunks(
     all: &mut Appended,
     store: &dyn Store,
 ) -> Result<()> {
-    let Some(before) = all.tracks.get(Track::Chunk) else { return Ok(()) };
+    let Some(before) = all.tracks.get(Statistic::Chunk) else { return Ok(()) };
     let entries = all.entries(store, &placed.held)?.clone();
     let Context { shape, observes, .. } = context;
     let sums = chunk_sums(context, queries, placed.arrival.seen(), &entries)?;
@@ -93,7 +93,7 @@ pub(super) fn count_chunks(
         ObservedHeads::Query => sums,
     };
     let new = new.expand(before.dims());
-    all.tracks.set(&[(Track::Chunk, before.mask_where(new, sums))]);
+    all.tracks.set(&[(Statistic::Chunk, before.mask_where(new, sums))]);
     Ok(())
 }
 
@@ -102,7 +102,7 @@ pub(super) fn count_chunks(
 pub(super) fn count(
     context: Context<'_>,
     arrival: &Arrival,
-    tracks: &mut Tracks,
+    tracks: &mut AttentionStatistics,
     (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
     window: Option<&Window<'_>>,
     local_queries: usize,
@@ -116,9 +116,9 @@ pub(super) fn count(
     let decoded = observes.local > 0 && !matches!(arrival.phase, Phase::Prompt { .. });
     let counted_now = decoded && window.is_none();
     let new = [
-        (Track::Sums, sums.clone()),
-        (Track::Squares, squares),
-        (Track::LocalCurrent, sums.filter(|_| counted_now)),
+        (Statistic::Sums, sums.clone()),
+        (Statistic::Squares, squares),
+        (Statistic::LocalCurrent, sums.filter(|_| counted_now)),
     ];
     let new = new.into_iter().filter_map(|(track, new)| Some((track, new?)));
     tracks.add(&new.collect::<Vec<_>>());
@@ -128,7 +128,7 @@ pub(super) fn count(
     if let Some(window) = window {
         let last = window.moments(observes.local, &arrival.of_prompt, Wanted::default())?;
         let past = of_heads(last.sums.sums);
-        tracks.set(&[(Track::LocalCurrent, past.zeros_like()), (Track::LocalPast, past)]);
+        tracks.set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
         return Ok(0);
     }
     if !counted_now {
@@ -138,8 +138,11 @@ pub(super) fn count(
     if queries < observes.local {
         return Ok(queries);
     }
-    if let Some(current) = tracks.get(Track::LocalCurrent) {
-        tracks.set(&[(Track::LocalCurrent, current.zeros_like()), (Track::LocalPast, current)]);
+    if let Some(current) = tracks.get(Statistic::LocalCurrent) {
+        tracks.set(&[
+            (Statistic::LocalCurrent, current.zeros_like()),
+            (Statistic::LocalPast, current),
+        ]);
     }
     Ok(0)
 }

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::{
-    Entries, Tracks,
+    AttentionStatistics, Entries,
     compress::{Compressed, Snapshot},
     room::Room,
 };
@@ -25,7 +25,7 @@ pub(super) struct Outcome {
 
 pub(super) enum StoreChange {
     /// The columns were appended; only what is counted of them is new.
-    Appended { tracks: Box<Tracks> },
+    Appended { tracks: Box<AttentionStatistics> },
     /// These entries are all there is, with room for so many columns.
     Replaced { entries: Box<Entries>, capacity: usize },
 }

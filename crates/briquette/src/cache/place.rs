@@ -2,7 +2,9 @@
 
 use burn::tensor::{Int, Tensor};
 
-use super::{Entries, Tracks, context::Context, progress::Arrival, query_window::Queries};
+use super::{
+    AttentionStatistics, Entries, context::Context, progress::Arrival, query_window::Queries,
+};
 use crate::{Error, Result, policy::PositionMode, position::encode};
 
 /// Queries, keys and values of one call: checked, padding zeroed, positions not yet encoded.
@@ -84,7 +86,7 @@ pub(super) fn place(
         keys: keys.cast(config.dtype),
         values: new.values.cast(config.dtype),
         positions: positions.clone().expand([batch, shape.kv_heads, columns]),
-        tracks: Tracks::default(),
+        tracks: AttentionStatistics::default(),
         sharing: None,
     };
     let queries = Queries { queries, positions };

@@ -5,21 +5,22 @@ use std::ops::Range;
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData, activation::softmax};
 
 use super::{
-    Entries, KvCache, Tracks,
+    AttentionStatistics, Entries, KvCache,
     input::{check, check_encoding},
     place::Projections,
 };
 use crate::{
     Error, Result,
-    observes::Repeat,
     ops::{Selection, Visibility, gather_rows, group_mean, precise_product},
     policy::PositionMode,
     position::{PositionEncoding, encode},
+    stage::Repeat,
     store::{StoreQuery, attend_entries},
     view::reach,
 };
 
-/// A second pass over the prompt a cache holds whole, for policies that [observe one](crate::score::Observes::repeat).
+/// A second pass over the prompt a cache holds whole, for policies that
+/// [observe one](crate::score::AttentionRequest::second_pass).
 ///
 /// The prompt is repeated part by part: [`begin`](Self::begin) says which, and a forward pass of the model over the tokens that
 /// repeat it calls [`attend`](Self::attend) once a layer, in place of [`KvCache::attend`]. The tokens see the whole prompt and
@@ -65,7 +66,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::Stage`] if the cache does not hold all tokens it has seen, or has seen none.
     pub fn reconstruction(&self) -> Result<Option<Reconstruction<'_>>> {
-        let Some(repeat) = self.policy.repeat() else { return Ok(None) };
+        let Some(repeat) = self.policy.second_pass() else { return Ok(None) };
         let seen = self.tokens_seen();
         let whole = |layer: usize| {
             let heads = self.layers[layer].held().chunks(self.shape.kv_heads);
@@ -215,12 +216,12 @@ impl Reconstruction<'_> {
             keys: keys.clone(),
             values: new.values.cast(cache.config.dtype),
             positions: part.positions.clone().expand([batch, heads, columns]),
-            tracks: Tracks::default(),
+            tracks: AttentionStatistics::default(),
             sharing: None,
         };
         let given = self.received(layer, part, queries.clone(), &held, keys)?;
         self.given[layer] = self.given[layer].clone().max_pair(given);
-        let all = Entries { tracks: Tracks::default(), ..held }.followed_by(arriving);
+        let all = Entries { tracks: AttentionStatistics::default(), ..held }.followed_by(arriving);
         let visibility = Visibility::Positions {
             queries: part.positions.clone(),
             entries: all.positions.clone(),

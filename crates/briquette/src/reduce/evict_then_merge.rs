@@ -6,14 +6,13 @@ use crate::{
     Error, LayerView, Result,
     budget::{Budget, Protect},
     check,
-    observes::Observes,
+    ops::{AttentionStatistics, Entries, Sharing, Statistic},
     ops::{
         ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
         RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table,
         aligned, aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
     },
-    ops::{Entries, Sharing, Track, Tracks},
-    spec::is_default,
+    stage::{AttentionRequest, is_default},
 };
 
 /// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et al., 2024, section 4.2,
@@ -35,7 +34,7 @@ use crate::{
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EvictThenMerge {
     /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging (Table 7).
-    #[serde(with = "crate::infinite")]
+    #[serde(with = "crate::stage::infinite")]
     pub gamma: f64,
     /// The redundancy above which a token is merged: 1 merges nothing.
     pub tau: f64,
@@ -131,10 +130,10 @@ impl Reducer for EvictThenMerge {
         }
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         match self.weights {
-            MergeWeights::Score => Observes::nothing(),
-            MergeWeights::Attention => Observes::column_sums(),
+            MergeWeights::Score => AttentionRequest::nothing(),
+            MergeWeights::Attention => AttentionRequest::column_sums(),
         }
     }
 
@@ -258,7 +257,7 @@ struct Classes {
 /// What tokens become.
 struct Tokens {
     positions: Tensor<3, Int>,
-    tracks: Tracks,
+    tracks: AttentionStatistics,
     sharing: Sharing,
 }
 
@@ -293,7 +292,7 @@ impl Step<'_> {
             keys: view.entries.keys.clone(),
             values: view.entries.values.clone(),
             positions: table.centers.clone(),
-            tracks: Tracks::new([(Track::Scores, self.weights()?)]),
+            tracks: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
             sharing: None,
         };
         let left = select_entries(all.clone(), &kept, ops)?;
@@ -337,7 +336,7 @@ impl Step<'_> {
         let scores = match reducer.weights {
             MergeWeights::Score => self.scores.clone(),
             MergeWeights::Attention => {
-                view.group_mean(view.track(Track::Sums, reducer.name())?.clone())
+                view.group_mean(view.statistic(Statistic::Sums, reducer.name())?.clone())
             }
         };
         if view.entries.sharing.is_none() {
@@ -388,7 +387,7 @@ impl Step<'_> {
             Some(fillers) => goes.bool_not().bool_or(fillers),
         };
         let weight = |of: &Entries| {
-            let weight = of.tracks.get(Track::Scores);
+            let weight = of.tracks.get(Statistic::Scores);
             weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &of.positions.device()))
         };
         let (keys, values) = ops.merge(MergeInput {

@@ -8,12 +8,12 @@ use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
 use crate::{
     Result,
     ops::{
-        AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, SparseAttentionInput,
-        Tracks, Visibility, constant_ints, laid_out,
+        AttentionInput, AttentionOutput, AttentionStatistics, DenseKv, Entries, KvLayout, Ops,
+        SparseAttentionInput, Visibility, constant_ints, laid_out,
     },
     prefix::{Parts, PrefixError},
+    stage::statistics,
     state::{StateTensor, StateVisitor, visit_tracks},
-    tracks,
 };
 
 /// One buffer for keys, one for values, every head of one length.
@@ -67,7 +67,7 @@ impl DenseStore {
             keys: Tensor::zeros(rows, (device, dtype)),
             values: Tensor::zeros(rows, (device, dtype)),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
-            tracks: tracks::zeros(observes, shape, batch, columns, device),
+            tracks: statistics::zeros(observes, shape, batch, columns, device),
             sharing: None,
         }
     }
@@ -88,7 +88,7 @@ impl DenseStore {
                 keys: parts.take_float("keys", none.keys.dims(), &device)?,
                 values: parts.take_float("values", none.values.dims(), &device)?,
                 positions: parts.take_int("positions", none.positions.dims(), None, &device)?,
-                tracks: tracks::restore(none.tracks, &mut parts, &device)?,
+                tracks: statistics::restore(none.tracks, &mut parts, &device)?,
                 sharing: None,
             };
             store.write(entries, 0);
@@ -107,7 +107,7 @@ impl DenseStore {
             parts.put("keys", &keys)?;
             parts.put("values", &values)?;
             parts.put("positions", &positions)?;
-            tracks::save(&tracks, &mut parts)?;
+            statistics::save(&tracks, &mut parts)?;
         }
         Ok(parts)
     }
@@ -122,7 +122,7 @@ impl DenseStore {
             keys: widened(&buffers.keys),
             values: widened(&buffers.values),
             positions: buffers.positions.clone().repeat_dim(0, rows),
-            tracks: tracks::repeated(buffers.tracks.clone(), rows),
+            tracks: statistics::repeated(buffers.tracks.clone(), rows),
             sharing: None,
         });
         let options = StoreOptions { batch: rows, ..self.options.clone() };
@@ -231,7 +231,11 @@ impl DenseStore {
 }
 
 /// Writes `tracks` behind the first `start` columns of their buffers.
-pub(super) fn write_tracks(buffers: &mut Tracks, tracks: Tracks, start: usize) {
+pub(super) fn write_tracks(
+    buffers: &mut AttentionStatistics,
+    tracks: AttentionStatistics,
+    start: usize,
+) {
     *buffers = std::mem::take(buffers).zip(tracks, |mut buffer, track| {
         write(&mut buffer, track, start);
         buffer
@@ -371,7 +375,7 @@ impl Store for DenseStore {
         }
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         match &self.buffers {
             Some(buffers) => buffers.tracks.clone().map(|track| track.narrow(2, 0, self.columns)),
             None => self.empty(0).tracks,
@@ -390,7 +394,7 @@ impl Store for DenseStore {
         }
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         if let Some(buffers) = &mut self.buffers {
             write_tracks(&mut buffers.tracks, tracks, 0);
         }

@@ -5,13 +5,12 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use crate::{
     CacheShape, Result,
     device::Rows,
-    observes::Observes,
     ops::{AttentionOutput, DecodeInput, HeadPattern, KvLayout, Ops, Visibility},
-    ops::{Entries, Tracks},
+    ops::{AttentionStatistics, Entries},
     position::Encode,
     prefix::Parts,
+    stage::{AttentionRequest, statistics},
     state::StateVisitor,
-    tracks,
 };
 
 /// Makes the store of a layer.
@@ -97,7 +96,7 @@ pub struct StoreOptions {
     /// The type keys and values are held in.
     pub dtype: DType,
     /// What is counted of each entry.
-    pub observes: Observes,
+    pub observes: AttentionRequest,
     /// Where the entries live.
     pub device: Device,
     /// How rows lie there.
@@ -127,14 +126,14 @@ impl StoreOptions {
     /// Bytes of what is known of `columns` tokens of every row and head besides their keys and values: a row a head.
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
-        let tracks =
-            tracks::rows(self.observes, self.shape) * self.rows.bytes(columns, DType::F32.size());
+        let tracks = statistics::rows(self.observes, self.shape)
+            * self.rows.bytes(columns, DType::F32.size());
         self.batch * (positions + tracks)
     }
 
     /// The most by which scalars in rectangles are padded.
     pub(crate) fn most_padding(&self) -> usize {
-        let rows = self.shape.kv_heads + tracks::rows(self.observes, self.shape);
+        let rows = self.shape.kv_heads + statistics::rows(self.observes, self.shape);
         self.batch * rows * self.rows.most_padding()
     }
 }
@@ -197,17 +196,17 @@ pub trait Store: Debug + Send + Sync {
     /// # Errors
     /// As [`entries`](Self::entries).
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        Ok(Entries { positions, tracks: Tracks::default(), ..self.entries()? })
+        Ok(Entries { positions, tracks: AttentionStatistics::default(), ..self.entries()? })
     }
 
     /// The positions of the entries held, `[batch, kv_heads, columns]`, −1 at padding, without laying out the rest.
     fn positions(&self) -> Tensor<3, Int>;
 
     /// What is counted of the entries held, without laying out the rest.
-    fn tracks(&self) -> Tracks;
+    fn tracks(&self) -> AttentionStatistics;
 
     /// Both at once.
-    fn scalars(&self) -> (Tensor<3, Int>, Tracks) {
+    fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
         (self.positions(), self.tracks())
     }
 
@@ -218,7 +217,7 @@ pub trait Store: Debug + Send + Sync {
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput>;
 
     /// Replaces what is counted of each entry.
-    fn set_tracks(&mut self, tracks: Tracks);
+    fn set_tracks(&mut self, tracks: AttentionStatistics);
 
     /// Replaces all entries, with room for at most `capacity` columns. `counts` says how many of them each batch
     /// row and kv head holds: the last ones; before them stand fillers.

@@ -10,11 +10,11 @@ use crate::{
     Result,
     device::{Rows, buffer_bytes},
     ops::{
-        AttentionOutput, Entries, KvLayout, QuantizedKv, Selection, Tail, Tracks, fillers,
-        gather_entries, gather_positions, gather_rows, gather_scalars,
+        AttentionOutput, AttentionStatistics, Entries, KvLayout, QuantizedKv, Selection, Tail,
+        fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
     },
     prefix::{Parts, PrefixError},
-    tracks,
+    stage::statistics,
 };
 
 /// The names of the packed parts of pages in a file.
@@ -57,7 +57,7 @@ struct Pages {
     packed: Vec<Packed>,
     /// `[pages, 1, group]`
     positions: Tensor<3, Int>,
-    /// `[pages, numbers, group]`, the [numbers](Tracks::by_head) of a kv head.
+    /// `[pages, numbers, group]`, the [numbers](AttentionStatistics::by_head) of a kv head.
     tracks: Option<Tensor<3>>,
 }
 
@@ -135,7 +135,7 @@ impl Pages {
             .zip(&widths)
             .map(|(name, widths)| Packed::restore(parts.take_parts(name), pages, widths, options));
         let packed = packed.collect::<Result<_>>()?;
-        let numbers = tracks::rows(observes, shape) / shape.kv_heads;
+        let numbers = statistics::rows(observes, shape) / shape.kv_heads;
         let tracks = || parts.take_float("tracks", [pages, numbers, group], device);
         let tracks = (numbers > 0).then(tracks).transpose()?;
         let positions = parts.take_int("positions", [pages, 1, group], None, device)?;
@@ -330,7 +330,7 @@ impl<C: Codec> PagedStore<C> {
     }
 
     /// What is counted of pages side by side.
-    fn page_tracks(&self, pages: &Pages) -> Tracks {
+    fn page_tracks(&self, pages: &Pages) -> AttentionStatistics {
         let StoreOptions { batch, shape, .. } = self.options;
         let index = self.page_index();
         let none = self.tail.tracks();
@@ -490,7 +490,7 @@ impl<C: Codec> Store for PagedStore<C> {
         let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual());
         let positions = rows.bytes(group, self.options.int_bytes());
-        let tracks = tracks::rows(self.options.observes, shape) / shape.kv_heads
+        let tracks = statistics::rows(self.options.observes, shape) / shape.kv_heads
             * rows.bytes(group, DType::F32.size());
         let page = packed.sum::<usize>() + positions + tracks;
         let places = heads * (quantized / group + 2) + 1;
@@ -582,7 +582,7 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         let Some(pages) = &self.pages else { return self.tail.tracks() };
         let held = self.page_tracks(pages);
         let all = if self.tail.columns() == 0 {
@@ -603,7 +603,7 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         let columns = self.columns();
         let (group, most, tail) = (self.codec.group(), self.most_pages(), self.tail.columns());
         let heads = self.heads();

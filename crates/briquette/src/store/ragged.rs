@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Result,
     ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
-    ops::{Entries, Tracks},
+    ops::{AttentionStatistics, Entries},
     prefix::Parts,
     state::{StateTensor, StateVisitor},
 };
@@ -114,7 +114,7 @@ impl Body for RaggedBody {
         self.tokens.positions()
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         self.tokens.tracks()
     }
 
@@ -122,7 +122,7 @@ impl Body for RaggedBody {
         self.tokens.layout.width()
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         self.tokens.set_tracks(tracks);
     }
 

@@ -4,7 +4,7 @@ use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, 
 use crate::{
     Result,
     ops::{AttentionOutput, Tail},
-    ops::{Entries, Sharing, Tracks},
+    ops::{AttentionStatistics, Entries, Sharing},
     prefix::Parts,
     state::StateVisitor,
 };
@@ -42,7 +42,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn positions(&self) -> Tensor<3, Int>;
 
     /// What is counted of all of them.
-    fn tracks(&self) -> Tracks;
+    fn tracks(&self) -> AttentionStatistics;
 
     /// Columns of the longest head.
     fn columns(&self) -> usize;
@@ -55,7 +55,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// Replaces what is counted of them.
-    fn set_tracks(&mut self, tracks: Tracks);
+    fn set_tracks(&mut self, tracks: AttentionStatistics);
 
     /// Visits what it holds, see [`Replay::visit_state`](crate::state::Replay::visit_state).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
@@ -180,7 +180,7 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        let tracks = Tracks::default();
+        let tracks = AttentionStatistics::default();
         let Some(body) = &self.body else {
             return Ok(Entries { positions, tracks, ..self.tail.held() });
         };
@@ -194,11 +194,11 @@ impl<B: Body> Store for Segmented<B> {
         self.scalars().0
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         self.scalars().1
     }
 
-    fn scalars(&self) -> (Tensor<3, Int>, Tracks) {
+    fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
         let Some(body) = &self.body else { return self.tail.scalars() };
         if self.tail.columns() == 0 {
             return (body.positions(), body.tracks());
@@ -219,7 +219,7 @@ impl<B: Body> Store for Segmented<B> {
         attend_entries(self.entries()?, input)
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         let columns = self.body_columns();
         let tail = self.tail.columns();
         if let Some(body) = &mut self.body {

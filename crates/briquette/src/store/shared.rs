@@ -11,10 +11,10 @@ use crate::{
     Result,
     device::buffer_bytes,
     ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
-    ops::{Entries, Sharing, Tracks},
+    ops::{AttentionStatistics, Entries, Sharing},
     prefix::Parts,
+    stage::statistics,
     state::{StateTensor, StateVisitor, visit_sharing, visit_tracks},
-    tracks,
 };
 
 /// Entries that tokens share (EMS): each entry is a row of keys and one of values, held once; each token is a column
@@ -61,7 +61,7 @@ struct SharedBody {
     values: Tensor<2>,
     /// `[batch, kv_heads, columns]`, −1 at fillers.
     positions: Tensor<3, Int>,
-    tracks: Tracks,
+    tracks: AttentionStatistics,
     sharing: Sharing,
     bytes: usize,
 }
@@ -147,7 +147,7 @@ impl Body for SharedBody {
         self.positions.clone()
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         self.tracks.clone()
     }
 
@@ -155,7 +155,7 @@ impl Body for SharedBody {
         self.positions.dims()[2]
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         write_tracks(&mut self.tracks, tracks, 0);
     }
 
@@ -189,7 +189,7 @@ impl Body for SharedBody {
         parts.put("keys", &self.keys)?;
         parts.put("values", &self.values)?;
         parts.put("positions", &self.positions)?;
-        tracks::save(&self.tracks, &mut parts)?;
+        statistics::save(&self.tracks, &mut parts)?;
         Ok(parts)
     }
 
@@ -212,12 +212,12 @@ impl Body for SharedBody {
             none: parts.take_int("none", [batch, heads], None, device)?,
         };
         let dims = [rows.total(), shape.head_dim];
-        let none = tracks::zeros(observes, shape, batch, columns, device);
+        let none = statistics::zeros(observes, shape, batch, columns, device);
         let body = Self {
             keys: parts.take_float("keys", dims, device)?,
             values: parts.take_float("values", dims, device)?,
             positions: parts.take_int("positions", [batch, heads, columns], None, device)?,
-            tracks: tracks::restore(none, &mut parts, device)?,
+            tracks: statistics::restore(none, &mut parts, device)?,
             rows,
             sharing,
             bytes: 0,
@@ -235,7 +235,7 @@ impl Body for SharedBody {
             keys: self.keys.clone().repeat_dim(0, rows),
             values: self.values.clone().repeat_dim(0, rows),
             positions: ints(&self.positions),
-            tracks: tracks::repeated(self.tracks.clone(), rows),
+            tracks: statistics::repeated(self.tracks.clone(), rows),
             sharing: Sharing {
                 tokens: tokens.repeat(rows),
                 entries: entries.repeat(rows),

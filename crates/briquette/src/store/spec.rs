@@ -1,5 +1,5 @@
 use super::{Dense, Fp8, KeyChannels, Quantized, Ragged, Shared, StoreBuilder, TurboQuant};
-use crate::spec::built_in;
+use crate::stage::built_in;
 
 built_in! {
     /// The stores that have a file form.

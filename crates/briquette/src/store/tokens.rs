@@ -4,10 +4,10 @@ use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::{Tracks, counting},
+    ops::{AttentionStatistics, counting},
     prefix::Parts,
+    stage::statistics,
     state::{StateTensor, StateVisitor, visit_tracks},
-    tracks,
 };
 
 /// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong in them.
@@ -19,7 +19,7 @@ pub(super) struct Tokens {
     /// `[batch, kv_heads, width]`, −1 at fillers.
     positions: Tensor<3, Int>,
     /// Each `[batch, heads, width]`, 0 at fillers.
-    tracks: Tracks,
+    tracks: AttentionStatistics,
 }
 
 impl Tokens {
@@ -27,7 +27,7 @@ impl Tokens {
     /// `[batch, kv_heads, columns]`, and what is counted of them.
     pub(super) fn pack(
         positions: Tensor<3, Int>,
-        tracks: Tracks,
+        tracks: AttentionStatistics,
         counts: &[usize],
         before: Option<Layout>,
         options: &StoreOptions,
@@ -61,7 +61,7 @@ impl Tokens {
         let mut parts = Parts::default();
         parts.put_numbers("counts", self.layout.counts());
         parts.put("positions", &self.positions)?;
-        tracks::save(&self.tracks, &mut parts)?;
+        statistics::save(&self.tracks, &mut parts)?;
         Ok(parts)
     }
 
@@ -71,8 +71,8 @@ impl Tokens {
         let layout = Layout::new(batch, shape.kv_heads, &counts, None, device);
         let dims = [batch, shape.kv_heads, layout.width()];
         let positions = parts.take_int("positions", dims, None, device)?;
-        let none = tracks::zeros(observes, shape, batch, layout.width(), device);
-        let tracks = tracks::restore(none, &mut parts, device)?;
+        let none = statistics::zeros(observes, shape, batch, layout.width(), device);
+        let tracks = statistics::restore(none, &mut parts, device)?;
         parts.finish()?;
         Ok(Self { layout, positions, tracks })
     }
@@ -82,7 +82,7 @@ impl Tokens {
         Self {
             layout: self.layout.repeated(rows),
             positions: self.positions.clone().repeat_dim(0, rows),
-            tracks: tracks::repeated(self.tracks.clone(), rows),
+            tracks: statistics::repeated(self.tracks.clone(), rows),
         }
     }
 
@@ -92,7 +92,7 @@ impl Tokens {
     }
 
     /// Each `[batch, heads, width]`, 0 at fillers.
-    pub(super) fn tracks(&self) -> Tracks {
+    pub(super) fn tracks(&self) -> AttentionStatistics {
         self.tracks.clone()
     }
 
@@ -102,7 +102,7 @@ impl Tokens {
         visit_tracks(&mut self.tracks, visitor);
     }
 
-    pub(super) fn set_tracks(&mut self, tracks: Tracks) {
+    pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
         write_tracks(&mut self.tracks, tracks, 0);
     }
 

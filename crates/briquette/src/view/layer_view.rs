@@ -5,7 +5,7 @@ use crate::{
     CacheShape, Error, Profile, QueryStatistics, Result,
     budget::Protect,
     ops::{
-        Entries, OpError, Ops, SelectInput, Selection, Split, Track, constant_ints, group_mean,
+        Entries, OpError, Ops, SelectInput, Selection, Split, Statistic, constant_ints, group_mean,
         laid_out, select_entries,
     },
 };
@@ -40,9 +40,9 @@ pub struct LayerView<'a> {
     pub packs_heads: bool,
     /// How many of the last queries are a row's own, one number a batch row.
     pub window_queries: &'a [usize],
-    /// With [`Observes::window`](crate::score::Observes::window): the last queries.
+    /// With [`AttentionRequest::window`](crate::score::AttentionRequest::window): the last queries.
     pub(crate) window: Option<&'a Window<'a>>,
-    /// With [`Observes::queries`](crate::score::Observes::queries): the queries since the last compression.
+    /// With [`AttentionRequest::queries`](crate::score::AttentionRequest::queries): the queries since the last compression.
     pub(crate) queries: Option<&'a HeldQueries>,
     /// How positions enter in this call.
     pub(crate) encoded: Option<&'a Encoded<'a>>,
@@ -54,7 +54,7 @@ pub struct LayerView<'a> {
     pub profile: Option<&'a Profile>,
     /// What the allocator has [measured](crate::allocate::Allocator::measure) of the layers of the prompt so far.
     pub measures: &'a Measures,
-    /// With [`Observes::repeat`](crate::score::Observes::repeat): what a second pass has given the entries.
+    /// With [`AttentionRequest::second_pass`](crate::score::AttentionRequest::second_pass): what a second pass has given the entries.
     pub(crate) given: Option<&'a Tensor<3>>,
     /// The scores, once there are some.
     pub(crate) scores: Option<&'a Tensor<3>>,
@@ -153,8 +153,8 @@ impl<'a> LayerView<'a> {
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes it.
-    pub fn track(&self, track: Track, stage: &str) -> Result<Tensor<3>> {
-        self.entries.tracks.get(track).ok_or_else(|| without(stage, &format!("{track:?}")))
+    pub fn statistic(&self, statistic: Statistic, stage: &str) -> Result<Tensor<3>> {
+        self.entries.tracks.get(statistic).ok_or_else(|| without(stage, &format!("{statistic:?}")))
     }
 
     /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, f32, the last query last,

@@ -2,8 +2,8 @@
 //! query heads, more columns than a cube has units.
 
 use briquette::ops::{
-    ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, MergedRows, OpError, Reference,
-    RegroupInput, RegroupOutput, Track, Tracks,
+    AttentionStatistics, ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, MergedRows,
+    OpError, Reference, RegroupInput, RegroupOutput, Statistic,
 };
 use briquette_kernels::{classify, extend, regroup};
 use briquette_tests::backends::host;
@@ -272,12 +272,13 @@ impl Case {
         device: &Device,
     ) -> RegroupInput<'a> {
         let heads = self.lists[1];
-        let kinds = [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent];
+        let kinds =
+            [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
         let all = drawn.tracks.iter().zip(&self.groups).zip(kinds);
-        let track = |((track, group), kind): ((&Vec<f32>, &usize), Track)| {
+        let track = |((track, group), kind): ((&Vec<f32>, &usize), Statistic)| {
             (kind, self.floats(track, heads * group, device))
         };
-        let tracks = Tracks::new(all.map(track));
+        let tracks = AttentionStatistics::new(all.map(track));
         RegroupInput {
             columns: self.ints(&drawn.left, device),
             classes: self.ints(&drawn.of_left, device),

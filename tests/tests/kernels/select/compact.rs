@@ -1,6 +1,8 @@
 //! Rows and numbers end where the selection says, whatever they lie in; fillers are marked.
 
-use briquette::ops::{Entries, OpError, Reference, SelectOps, Selection, Track, Tracks};
+use briquette::ops::{
+    AttentionStatistics, Entries, OpError, Reference, SelectOps, Selection, Statistic,
+};
 use briquette_kernels::compact;
 use briquette_tests::{
     backends::{Backend, host},
@@ -12,12 +14,17 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
 
-const KINDS: [Track; 5] =
-    [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent, Track::Scores];
+const KINDS: [Statistic; 5] = [
+    Statistic::Sums,
+    Statistic::Squares,
+    Statistic::LocalPast,
+    Statistic::LocalCurrent,
+    Statistic::Scores,
+];
 
-/// Tracks of different kinds.
-fn tracks(tensors: impl IntoIterator<Item = Tensor<3>>) -> Tracks {
-    Tracks::new(KINDS.into_iter().zip(tensors))
+/// Statistics of different kinds.
+fn tracks(tensors: impl IntoIterator<Item = Tensor<3>>) -> AttentionStatistics {
+    AttentionStatistics::new(KINDS.into_iter().zip(tensors))
 }
 
 /// Numbers on the host, and the lists that are kept.

@@ -3,7 +3,7 @@ use burn::tensor::{DType, Device, Tensor};
 /// What is counted of each entry while queries attend to it: one number an entry and head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Track {
+pub enum Statistic {
     /// The sum of the weights it has received.
     Sums,
     /// The sum of their squares.
@@ -21,22 +21,22 @@ pub enum Track {
 /// The tracks of some entries, each `[batch, heads, entries]`, f32, in one tensor: what becomes of entries becomes of all of
 /// their tracks at once.
 #[derive(Clone, Debug, Default)]
-pub struct Tracks {
-    kinds: Vec<Track>,
+pub struct AttentionStatistics {
+    kinds: Vec<Statistic>,
     /// One kind after the other, `[kinds · batch, heads, entries]`; `None` if there are no kinds.
     stacked: Option<Tensor<3>>,
 }
 
-impl Tracks {
+impl AttentionStatistics {
     /// These, each `[batch, heads, entries]`, all of one shape; each kind once.
-    pub fn new(tracks: impl IntoIterator<Item = (Track, Tensor<3>)>) -> Self {
+    pub fn new(tracks: impl IntoIterator<Item = (Statistic, Tensor<3>)>) -> Self {
         let (kinds, numbers): (Vec<_>, Vec<_>) = tracks.into_iter().unzip();
         let stacked = stacked(numbers);
         Self { kinds, stacked }
     }
 
     /// Zeros of these kinds, `[batch, heads, entries]` each.
-    pub fn zeros(kinds: &[Track], dims: [usize; 3], device: &Device) -> Self {
+    pub fn zeros(kinds: &[Statistic], dims: [usize; 3], device: &Device) -> Self {
         let [batch, heads, entries] = dims;
         let zeros = || Tensor::zeros([kinds.len() * batch, heads, entries], (device, DType::F32));
         Self { kinds: kinds.to_vec(), stacked: (!kinds.is_empty()).then(zeros) }
@@ -48,7 +48,7 @@ impl Tracks {
     }
 
     /// One of them, `[batch, heads, entries]`.
-    pub fn get(&self, track: Track) -> Option<Tensor<3>> {
+    pub fn get(&self, track: Statistic) -> Option<Tensor<3>> {
         let place = self.kinds.iter().position(|kind| *kind == track)?;
         self.at(place)
     }
@@ -63,14 +63,14 @@ impl Tracks {
     }
 
     /// Each of them and its kind.
-    pub fn iter(&self) -> impl Iterator<Item = (Track, Tensor<3>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Statistic, Tensor<3>)> {
         let one = |(place, &kind)| Some((kind, self.at(place)?));
         self.kinds.iter().enumerate().filter_map(one)
     }
 
     /// These and one more, `[batch, heads, entries]`. Of fewer heads than these have, each stands for as many of theirs, one
     /// behind the other, as query heads lie behind the kv head they share.
-    pub fn with(self, track: Track, numbers: Tensor<3>) -> Self {
+    pub fn with(self, track: Statistic, numbers: Tensor<3>) -> Self {
         let numbers = match &self.stacked {
             None => numbers,
             Some(stacked) => repeated(numbers, stacked.dims()[1]),
@@ -79,7 +79,7 @@ impl Tracks {
     }
 
     /// These without one of them, and that one.
-    pub fn without(self, track: Track) -> (Self, Option<Tensor<3>>) {
+    pub fn without(self, track: Statistic) -> (Self, Option<Tensor<3>>) {
         let taken = self.get(track);
         if taken.is_none() {
             return (self, None);
@@ -103,8 +103,8 @@ impl Tracks {
     }
 
     /// Adds to some of them what is given, each `[batch, heads, entries]`.
-    pub fn add(&mut self, given: &[(Track, Tensor<3>)]) {
-        let of = |kind: Track| given.iter().find(|(to, _)| *to == kind).map(|(_, x)| x.clone());
+    pub fn add(&mut self, given: &[(Statistic, Tensor<3>)]) {
+        let of = |kind: Statistic| given.iter().find(|(to, _)| *to == kind).map(|(_, x)| x.clone());
         let all: Option<Vec<Tensor<3>>> = self.kinds.iter().map(|&kind| of(kind)).collect();
         if let Some(all) = all {
             if let (Some(stacked), Some(all)) = (&mut self.stacked, stacked(all)) {
@@ -119,7 +119,7 @@ impl Tracks {
     }
 
     /// Puts what is given, each `[batch, heads, entries]`, in the place of those of its kind.
-    pub fn set(&mut self, given: &[(Track, Tensor<3>)]) {
+    pub fn set(&mut self, given: &[(Statistic, Tensor<3>)]) {
         let new = |kind| given.iter().find(|(to, _)| *to == kind).map(|(_, x)| x.clone());
         *self = Self::new(self.iter().map(|(kind, held)| (kind, new(kind).unwrap_or(held))));
     }
