@@ -1,7 +1,12 @@
 //! The most bytes a cache may hold.
 
 use super::{
-    append::Step, compress::Due, context::Context, layer::LayerCache, place::Placed, room::Room,
+    call::{
+        capacity::CapacityPlan, compress::CompressionDue, input::LayerInput,
+        store_guard::StoreGuard,
+    },
+    context::Context,
+    layer::LayerCache,
 };
 use crate::{Error, Result};
 
@@ -19,20 +24,20 @@ impl LayerCache {
     pub(super) fn added(
         &self,
         context: Context<'_>,
-        placed: &Placed,
-        step: &Step,
+        input: &LayerInput,
+        guard: &StoreGuard,
     ) -> Result<usize> {
-        let store = step.store.as_ref();
-        let room = Room::new(context, placed, store, self.window.size())?;
-        if room.budget.is_some() && Due::of(context.policy, placed.arrival.phase).compress {
+        let store = guard.store.as_ref();
+        let plan = CapacityPlan::new(context, input, store, self.window.size())?;
+        if plan.budget.is_some() && CompressionDue::of(context.policy, input.span.phase).compress {
             return Ok(0);
         }
-        let needed = store.columns().saturating_add(placed.queries.positions.dims()[2]);
-        let capacity = match placed.arrival.padded {
-            // Room that is there may be kept where padding makes way.
+        let needed = store.columns().saturating_add(input.queries.positions.dims()[2]);
+        let capacity = match input.span.padded {
+            // CapacityPlan that is there may be kept where padding makes way.
             true => needed,
             false if store.columns() > 0 && needed <= store.capacity() => store.capacity(),
-            false => room.grown(needed),
+            false => plan.grown(needed),
         };
         Ok(store.least_bytes(capacity).saturating_sub(store.bytes()))
     }

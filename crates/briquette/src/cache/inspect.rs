@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor};
 
-use super::{CacheConfig, Entries, KvCache, compress::distinct, layer::LayerCache};
+use super::{CacheConfig, Entries, KvCache, call::compress::distinct, layer::LayerCache};
 use crate::{
     CacheShape, Error, Policy, Result,
     ops::{Fallback, laid_out},

@@ -1,6 +1,6 @@
 //! A step of a model, which is taken back whole if it fails.
 
-use super::{KvCache, before::Before};
+use super::{KvCache, rollback::Rollback};
 use crate::Result;
 
 impl KvCache {
@@ -49,13 +49,13 @@ impl KvCache {
         &mut self,
         calls: impl FnOnce(&mut Self) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let before = Before::new(&self.layers, self.measures.clone(), self.batch);
-        let outer = self.under_way.begin(before);
+        let rollback = Rollback::new(&self.layers, self.measures.clone(), self.batch);
+        let outer = self.active_step.begin(rollback);
         let result = calls(self);
-        if let Some(before) = self.under_way.end(outer) {
-            match (&result, self.under_way.before()) {
-                (Err(_), _) => (self.measures, self.batch) = before.restore(&mut self.layers),
-                (Ok(_), Some(outer)) => outer.absorb(*before),
+        if let Some(rollback) = self.active_step.end(outer) {
+            match (&result, self.active_step.rollback()) {
+                (Err(_), _) => (self.measures, self.batch) = rollback.restore(&mut self.layers),
+                (Ok(_), Some(outer)) => outer.absorb(*rollback),
                 (Ok(_), None) => {}
             }
         }

@@ -4,13 +4,12 @@ use std::ops::Range;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData, activation::softmax};
 
-use super::{
-    Entries, KvCache, Tracks,
-    input::{check, check_encoding},
-    place::Projections,
-};
 use crate::{
     Error, Result,
+    cache::{
+        Entries, KvCache, Tracks,
+        call::input::{Projections, check, check_encoding},
+    },
     observes::Repeat,
     ops::{Selection, Visibility, gather_rows, group_mean, precise_product},
     policy::PositionMode,
@@ -241,7 +240,8 @@ impl Reconstruction<'_> {
         Ok(output.output)
     }
 
-    /// What the entries of each layer were given, `[batch, kv_heads, entries]`, f32; 0 where nothing was repeated.
+    /// Returns the weight that each entry of each layer received, `[batch, kv_heads, entries]`, f32; 0 where nothing was
+    /// repeated.
     pub fn finish(self) -> Vec<Tensor<3>> {
         let heads = self.cache.shape.kv_heads;
         self.given.into_iter().map(|given| group_mean(given, heads)).collect()
@@ -325,7 +325,7 @@ impl Reconstruction<'_> {
         Ok(given.scatter(2, columns, most, IndexingUpdateOp::Add))
     }
 
-    /// What the weights of each repeating token are multiplied by, `[batch, 1, new, 1]`: 0 at padding.
+    /// The factor of each repeating token's weights, `[batch, 1, new, 1]`: 0 at padding.
     fn factor(&self, layer: usize, part: &Part, batch: usize, columns: usize) -> Result<Tensor<4>> {
         let dims = [batch, 1, columns, 1];
         let own =

@@ -116,7 +116,7 @@ impl QueryWindow {
         Queries::cat(pieces)
     }
 
-    /// What it is written to a file as.
+    /// The parts of a file.
     pub(crate) fn save(&self) -> Result<Parts> {
         let mut parts = Parts::default();
         let Some(Ring { slots, held, next, valid }) = &self.ring else { return Ok(parts) };

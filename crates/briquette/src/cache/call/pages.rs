@@ -45,7 +45,7 @@ impl Head {
 
 /// The entries that stay, where the last `new` of each head have come since the last time and it may hold its share; `None`
 /// if all do. Heads that differ are right-aligned, as ever.
-pub(super) fn select(
+pub(in crate::cache) fn select(
     view: &LayerView<'_>,
     append: AppendOnly,
     new: usize,

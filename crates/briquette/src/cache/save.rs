@@ -5,8 +5,11 @@ use std::{collections::BTreeMap, path::Path};
 use burn::tensor::Device;
 
 use super::{
-    CacheConfig, KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress,
-    query_log::QueryLog, query_window::QueryWindow,
+    CacheConfig, KvCache, ceiling,
+    kv_cache::measures_of,
+    layer::LayerCache,
+    progress::Progress,
+    queries::{log::QueryLog, window::QueryWindow},
 };
 use crate::{
     CacheShape, Error, Policy, Prefix, Result,
@@ -141,7 +144,7 @@ impl KvCache {
     }
 }
 
-/// What of a configuration changes what a cache computes, as text.
+/// The parts of a configuration that change the results of a cache, as text.
 struct Named {
     dtype: String,
     softmax_scale: Option<String>,

@@ -1,6 +1,6 @@
 //! Steps that are all alike: what a recording of one has to know of the cache.
 
-use super::{KvCache, compress::Due, layer::LayerCache, progress::Phase};
+use super::{KvCache, call::compress::CompressionDue, layer::LayerCache, progress::Phase};
 use crate::{
     Error, Result,
     policy::PositionMode,
@@ -65,24 +65,24 @@ impl Replay for KvCache {
         let local = self.policy.observes().local;
         let mut arrivals = Vec::with_capacity(self.layers.len());
         for (number, layer) in self.layers.iter().enumerate() {
-            let arrival = layer.progress.arrive(number, batch, 1)?;
-            if !matches!(arrival.phase, Phase::Decode { .. }) {
+            let span = layer.progress.arrive(number, batch, 1)?;
+            if !matches!(span.phase, Phase::Decode { .. }) {
                 let (name, reason) = ("step".to_owned(), "is a prompt's".to_owned());
                 return Err(Error::Stage { stage: "cache", name, reason });
             }
-            arrivals.push(arrival);
+            arrivals.push(span);
         }
         let counted = self.policy.positions() != PositionMode::InCache;
         if let (true, Some(max)) = (counted, self.max_positions) {
-            let seen = arrivals.iter().flat_map(|arrival| arrival.seen()).copied().max();
+            let seen = arrivals.iter().flat_map(|span| span.seen()).copied().max();
             let position = seen.unwrap_or(0).saturating_sub(1);
             if position >= max {
                 return Err(Error::PositionOverflow { position, max });
             }
         }
-        for (layer, arrival) in self.layers.iter_mut().zip(arrivals) {
+        for (layer, span) in self.layers.iter_mut().zip(arrivals) {
             if let Some((host, _)) = &mut self.positions {
-                host.clone_from(&arrival.positions);
+                host.clone_from(&span.positions);
             }
             if local > 0 {
                 layer.local_queries = (layer.local_queries + 1) % local;
@@ -93,8 +93,8 @@ impl Replay for KvCache {
                     store.skip_append();
                 }
             }
-            let compressed = Due::of(&self.policy, arrival.phase).compress;
-            layer.progress = arrival.into_progress(compressed);
+            let compressed = CompressionDue::of(&self.policy, span.phase).compress;
+            layer.progress = span.into_progress(compressed);
         }
         Ok(())
     }
