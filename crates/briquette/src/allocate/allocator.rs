@@ -55,9 +55,9 @@ pub trait Allocator: Any + Debug + Send + Sync {
         Ok(vec![0.0; view.seen.len()])
     }
 
-    /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
-    /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
-    fn steps_alike(&self) -> bool {
+    /// Whether every decode step launches the same kernels without reading from the device, so that it can be captured
+    /// and replayed.
+    fn is_capturable(&self) -> bool {
         false
     }
 

@@ -52,7 +52,7 @@ impl Reducer for ValueMerge {
         Observes::column_sums()
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
