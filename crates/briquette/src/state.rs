@@ -40,32 +40,39 @@ pub trait StateVisitor {
     }
 }
 
-/// A cache whose decode steps can be captured and replayed, as the crate `briquette-graph` does. A cache that is told of steps
-/// that were not replayed counts wrongly.
+/// A cache whose decode steps can be captured and replayed, as the crate `briquette-graph` does. A
+/// cache that is told of steps that were not replayed counts wrongly.
 pub trait Replay {
-    /// Visits all that a decoded token changes, except the number of tokens seen, which every step counts on.
+    /// Visits all that a decoded token changes, except the number of tokens seen, which every step
+    /// counts on.
     ///
-    /// A step that leaves all numbers as they were makes the same launches as the step before, on tensors that hold other
-    /// numbers: recorded once, it can be replayed, if its results go where the tensors were.
+    /// A step that leaves all numbers as they were makes the same launches as the step before, on
+    /// tensors that hold other numbers: recorded once, it can be replayed, if its results go where
+    /// the tensors were.
     ///
     /// # Errors
-    /// [`Error::Stage`](crate::Error::Stage) for stages that are not [capturable](crate::Policy::is_capturable), for an input
-    /// check of every token, which reads from the device, for positions that the model encodes itself, and for a store that
-    /// [cannot be replayed](crate::store::Store::replay); [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
+    /// [`Error::Stage`](crate::Error::Stage) for stages that are not
+    /// [capturable](crate::Policy::is_capturable), for an input check of every token, which reads
+    /// from the device, for positions that the model encodes itself, and for a store that [cannot
+    /// be replayed](crate::store::Store::replay);
+    /// [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()>;
 
-    /// The kind of the next decoded token: those that end a local window move its sums, and are of another kind.
+    /// The kind of the next decoded token: those that end a local window move its sums, and are of
+    /// another kind.
     fn step_kind(&self) -> u64;
 
-    /// Counts a decoded token that a replayed step has written. All tensors are taken to be those the step has made.
+    /// Counts a decoded token that a replayed step has written. All tensors are taken to be those
+    /// the step has made.
     ///
     /// # Errors
-    /// [`Error::PositionOverflow`](crate::Error::PositionOverflow) for a token beyond the positions that the last one was encoded
-    /// with, [`Error::Stage`](crate::Error::Stage) if it is a prompt's. Nothing is counted then.
+    /// [`Error::PositionOverflow`](crate::Error::PositionOverflow) for a token beyond the positions
+    /// that the last one was encoded with, [`Error::Stage`](crate::Error::Stage) if it is a
+    /// prompt's. Nothing is counted then.
     fn advance(&mut self) -> Result<()>;
 
-    /// Makes room for `tokens` more in each layer of a cache that grows, and lets the device count the index of the next one.
-    /// The entries and the outputs stay the same.
+    /// Makes room for `tokens` more in each layer of a cache that grows, and lets the device count
+    /// the index of the next one. The entries and the outputs stay the same.
     ///
     /// # Errors
     /// [`Error::Stage`](crate::Error::Stage) for a store that cannot.
@@ -74,12 +81,13 @@ pub trait Replay {
     /// Lets the host count again.
     fn end_device_indexing(&mut self);
 
-    /// Tokens that there still is room for since [device indexing began](Self::begin_device_indexing), 0 if it has not; `None`
-    /// for a cache that cannot, compresses in decoding, or encodes positions anew in every call.
+    /// Tokens that there still is room for since [device indexing
+    /// began](Self::begin_device_indexing), 0 if it has not; `None` for a cache that cannot,
+    /// compresses in decoding, or encodes positions anew in every call.
     fn open_columns(&mut self) -> Option<usize>;
 
-    /// Prepares positions below `end`: tables of position encodings reach that far from now on, or to their end, so that no
-    /// step makes a new one.
+    /// Prepares positions below `end`: tables of position encodings reach that far from now on, or
+    /// to their end, so that no step makes a new one.
     fn prepare_positions(&mut self, end: usize);
 }
 

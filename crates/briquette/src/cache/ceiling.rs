@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Refuses a call that leaves the cache with more bytes than the ceiling; `held` are held before it.
+/// Refuses a call that leaves the cache with more bytes than the ceiling; `held` are held before
+/// it.
 pub(super) fn check(ceiling: Option<usize>, held: usize, needed: usize) -> Result<()> {
     match ceiling {
         Some(ceiling) if needed > ceiling => Err(Error::MemoryCeiling { ceiling, held, needed }),
@@ -19,8 +20,8 @@ pub(super) fn check(ceiling: Option<usize>, held: usize, needed: usize) -> Resul
 }
 
 impl LayerCache {
-    /// The least bytes by which a call makes the store grow, before anything is computed. What a compression leaves is not
-    /// known then, and is nothing here.
+    /// The least bytes by which a call makes the store grow, before anything is computed. What a
+    /// compression leaves is not known then, and is nothing here.
     pub(super) fn added(
         &self,
         context: Context<'_>,

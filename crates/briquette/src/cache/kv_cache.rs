@@ -20,14 +20,15 @@ use crate::{
 
 /// The key-value cache of a model: the entries that every layer keeps of the tokens it has seen.
 ///
-/// Cloning is cheap: both copies share their tensors until one of them is written to. [`fork`](Self::fork) says more.
+/// Cloning is cheap: both copies share their tensors until one of them is written to.
+/// [`fork`](Self::fork) says more.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) shape: CacheShape,
     pub(super) policy: Policy,
     pub(super) config: CacheConfig,
     pub(super) device: Device,
-    /// How rows lie there, once something does.
+    /// The layout of rows on the device, known from the first call on.
     pub(super) rows: Option<Rows>,
     pub(super) layers: Vec<LayerCache>,
     /// The measures of the layers at the last prompt.
@@ -97,13 +98,14 @@ impl KvCache {
         })
     }
 
-    /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer: needed if it
-    /// comes in chunks, is padded, or is a single token behind others. A prompt that is compressed at its end is
-    /// compressed when its last column has arrived.
+    /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer:
+    /// needed if it comes in chunks, is padded, or is a single token behind others. A prompt that
+    /// is compressed at its end is compressed when its last column has arrived.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns, [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not
-    /// arrived whole.
+    /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns,
+    /// [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not arrived
+    /// whole.
     pub fn begin_prompt(&mut self, prompt: Prompt) -> Result<()> {
         prompt.check()?;
         if let Some(batch) = self.batch {
@@ -120,26 +122,27 @@ impl KvCache {
         Ok(())
     }
 
-    /// Attention of new tokens over all the layer holds and over themselves, causal; the new tokens are taken
-    /// in, and the layer is compressed if its policy says so, after the attention.
+    /// Attention of new tokens over all the layer holds and over themselves, causal; the new tokens
+    /// are taken in, and the layer is compressed if its policy says so, after the attention.
     ///
     /// One call appends, masks, attends, observes and compresses. Without a declared
-    /// [prompt](Self::begin_prompt), several tokens are a whole unpadded prompt, and one token is a prompt if
-    /// the layer is empty, else a decoded token.
+    /// [prompt](Self::begin_prompt), several tokens are a whole unpadded prompt, and one token is a
+    /// prompt if the layer is empty, else a decoded token.
     ///
     /// # Shapes
     /// - `queries`: `[batch, query_heads, new, head_dim]`
     /// - `keys`, `values`: `[batch, kv_heads, new, head_dim]`
     /// - returns `[batch, query_heads, new, head_dim]`, of the type of the queries; zero at padding
     ///
-    /// Queries and keys come before their positions are encoded; `encoding` encodes them. Where the model rotates them itself,
-    /// `encoding` is [`Rotated`](crate::position::Rotated).
+    /// Queries and keys come before their positions are encoded; `encoding` encodes them. Where the
+    /// model rotates them itself, `encoding` is [`Rotated`](crate::position::Rotated).
     ///
     /// # Errors
-    /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was before.
+    /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was
+    /// before.
     ///
-    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O): those of a prompt
-    /// must come from the first to the last.
+    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O):
+    /// those of a prompt must come from the first to the last.
     pub fn attend(
         &mut self,
         layer: usize,

@@ -119,7 +119,8 @@ impl LayerCache {
         self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.positions())
     }
 
-    /// Takes the store out for a call. It comes back with [`commit`](Self::commit) or [`abort`](Self::abort).
+    /// Takes the store out for a call. It comes back with [`commit`](Self::commit) or
+    /// [`abort`](Self::abort).
     pub(super) fn take_store(&mut self, context: Context<'_>, batch: usize) -> StoreGuard {
         StoreGuard::new(self.store.take(), context, batch)
     }
@@ -129,8 +130,9 @@ impl LayerCache {
         self.store = guard.undone();
     }
 
-    /// The layer as it was before a call that has computed its update. The store is the one that was outgrown where entries
-    /// have made way for padding, which cannot be cut off again, and where new room would count against a ceiling.
+    /// The layer as it was before a call that has computed its update. The store is the one that
+    /// was outgrown where entries have made way for padding, which cannot be cut off again, and
+    /// where new room would count against a ceiling.
     pub(super) fn before_call(
         &self,
         context: Context<'_>,
@@ -141,8 +143,8 @@ impl LayerCache {
         Self { store: guard.before(outgrown), ..self.clone() }
     }
 
-    /// Computes the output of a call and the update of the layer: everything that can fail. Changes only columns of the
-    /// store behind those held.
+    /// Computes the output of a call and the update of the layer: everything that can fail. Changes
+    /// only columns of the store behind those held.
     pub(super) fn compute(
         &self,
         context: Context<'_>,
@@ -273,8 +275,8 @@ impl LayerCache {
         Ok(())
     }
 
-    /// Builds this layer anew from the entries kept after a compression that other layers took part in; does not modify the
-    /// layer.
+    /// Builds this layer anew from the entries kept after a compression that other layers took part
+    /// in; does not modify the layer.
     pub(super) fn rebuild(&self, context: Context<'_>, reduced: Reduced) -> Result<Self> {
         let Reduced { entries, counts, state } = reduced;
         let capacity = CapacityPlan::after_prompt(context.policy, entries.columns());

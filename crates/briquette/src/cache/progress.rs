@@ -1,8 +1,8 @@
 use super::Prompt;
 use crate::{Error, Result};
 
-/// Progress of a layer: the tokens it has seen, and the part of a prompt that has arrived. All of it is known on the
-/// host.
+/// Progress of a layer: the tokens it has seen, and the part of a prompt that has arrived. All of
+/// it is known on the host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
     /// Tokens seen per batch row, padding not counted.
@@ -15,7 +15,8 @@ pub(crate) struct Progress {
     decoded: usize,
 }
 
-/// The columns of one call of `attend`: their positions, and the prompt or decoding they are part of.
+/// The columns of one call of `attend`: their positions, and the prompt or decoding they are part
+/// of.
 #[derive(Clone, Debug)]
 pub(crate) struct InputSpan {
     /// The position of each new column, row by row, −1 for padding.
@@ -67,7 +68,8 @@ impl Progress {
         &self.seen
     }
 
-    /// A layer that has seen so much, whole prompts among it, `decoded` of it since the last prompt or compression.
+    /// A layer that has seen so much, whole prompts among it, `decoded` of it since the last prompt
+    /// or compression.
     pub(crate) fn after(seen: Vec<usize>, decoded: usize) -> Self {
         Self { seen, prompt: None, after_first: true, decoded }
     }

@@ -7,8 +7,8 @@ use crate::view::Measures;
 
 /// A cache as it was before a step: how far its layers had come, and those that have changed since.
 ///
-/// Buffers are shared with the cache. What a call appends stands behind the columns that were held, so remembering a layer
-/// copies nothing; what is written over is copied by the backend when it is.
+/// Buffers are shared with the cache. What a call appends stands behind the columns that were held,
+/// so remembering a layer copies nothing; what is written over is copied by the backend when it is.
 #[derive(Debug)]
 pub(super) struct Rollback {
     progress: Vec<Progress>,

@@ -154,8 +154,8 @@ impl DenseStore {
         self.buffers.as_ref().map(|buffers| (buffers.keys.clone(), buffers.values.clone()))
     }
 
-    /// Attention over the buffers as they are, where there is a kernel for it. Keys that are encoded in every call are
-    /// taken out for it.
+    /// Attention over the buffers as they are, where there is a kernel for it. Keys that are
+    /// encoded in every call are taken out for it.
     fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let (None, Some(buffers)) = (&input.encode, &self.buffers) else { return Ok(None) };
         input.decode(KvLayout::Dense(DenseKv {
@@ -166,7 +166,8 @@ impl DenseStore {
         }))
     }
 
-    /// Attention of one query over the buffers with all the room there is: where nothing is written, positions say so.
+    /// Attention of one query over the buffers with all the room there is: where nothing is
+    /// written, positions say so.
     fn attend_device_indexed(
         &self,
         buffers: &Entries,
@@ -237,8 +238,8 @@ pub(super) fn write_tracks(buffers: &mut Tracks, tracks: Tracks, start: usize) {
     });
 }
 
-/// Writes `values` into `buffer` behind the first `start` columns (dimension 2). The buffer is moved out and
-/// back, so a backend that owns it alone writes in place.
+/// Writes `values` into `buffer` behind the first `start` columns (dimension 2). The buffer is
+/// moved out and back, so a backend that owns it alone writes in place.
 fn write<const D: usize, K: Basic>(buffer: &mut Tensor<D, K>, values: Tensor<D, K>, start: usize) {
     let mut ranges = buffer.dims().map(|size| 0..size);
     ranges[2] = start..start + values.dims()[2];

@@ -48,7 +48,8 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether keys and values of heads that differ are packed, so that fillers before them cost next to nothing.
+    /// Whether keys and values of heads that differ are packed, so that fillers before them cost
+    /// next to nothing.
     fn packs_heads(&self) -> bool {
         false
     }
@@ -100,9 +101,9 @@ pub struct StoreOptions {
     pub dtype: DType,
     /// The attention statistics of each entry.
     pub observes: Observes,
-    /// Where the entries live.
+    /// The device of the entries.
     pub device: Device,
-    /// How rows lie there.
+    /// The layout of rows on the device.
     pub(crate) rows: Rows,
     /// The hot operations.
     pub(crate) ops: Arc<dyn Ops>,
@@ -126,7 +127,8 @@ impl StoreOptions {
         self.rows.bytes(offsets, self.int_bytes())
     }
 
-    /// Bytes of the positions and statistics of `columns` tokens of every row and head, in one row per head.
+    /// Bytes of the positions and statistics of `columns` tokens of every row and head, in one row
+    /// per head.
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
         let tracks =
@@ -143,16 +145,20 @@ impl StoreOptions {
 
 /// Holds the entries of one layer.
 ///
-/// A new store implements at least [`columns`](Self::columns), [`bytes`](Self::bytes), [`bytes_of`](Self::bytes_of),
-/// [`append`](Self::append), [`truncate`](Self::truncate), [`entries`](Self::entries), [`positions`](Self::positions),
-/// [`tracks`](Self::tracks), [`set_tracks`](Self::set_tracks), [`replace`](Self::replace) and
+/// A new store implements at least [`columns`](Self::columns), [`bytes`](Self::bytes),
+/// [`bytes_of`](Self::bytes_of), [`append`](Self::append), [`truncate`](Self::truncate),
+/// [`entries`](Self::entries), [`positions`](Self::positions), [`tracks`](Self::tracks),
+/// [`set_tracks`](Self::set_tracks), [`replace`](Self::replace) and
 /// [`boxed_clone`](Self::boxed_clone). It gains, one by one:
 ///
 /// - attention over its own layout: [`attend`](Self::attend), [`entries_at`](Self::entries_at);
-/// - buffers that are not copied at every token: [`capacity`](Self::capacity), [`reserve`](Self::reserve),
-///   [`spare_bytes`](Self::spare_bytes), [`least_bytes`](Self::least_bytes);
-/// - another form for a prompt that is complete: [`settle`](Self::settle), [`observe_queries`](Self::observe_queries);
-/// - files and forks of several rows: [`save`](Self::save) with [`StoreBuilder::restore`], [`repeated`](Self::repeated);
+/// - buffers that are not copied at every token: [`capacity`](Self::capacity),
+///   [`reserve`](Self::reserve), [`spare_bytes`](Self::spare_bytes),
+///   [`least_bytes`](Self::least_bytes);
+/// - another form for a prompt that is complete: [`settle`](Self::settle),
+///   [`observe_queries`](Self::observe_queries);
+/// - files and forks of several rows: [`save`](Self::save) with [`StoreBuilder::restore`],
+///   [`repeated`](Self::repeated);
 /// - captured steps: [`replay`](Self::replay).
 pub trait Store: Debug + Send + Sync {
     /// Columns held, those of the longest head.
@@ -171,11 +177,12 @@ pub trait Store: Debug + Send + Sync {
         0
     }
 
-    /// The most bytes it takes for so many entries and columns per head, one column per token. Tokens that share a key and a
-    /// value are columns of one entry.
+    /// The most bytes it takes for so many entries and columns per head, one column per token.
+    /// Tokens that share a key and a value are columns of one entry.
     fn bytes_of(&self, entries: usize, columns: usize) -> usize;
 
-    /// The least bytes it takes once there is room for `capacity` columns in all, as far as it can tell.
+    /// The least bytes it takes once there is room for `capacity` columns in all, as far as it can
+    /// tell.
     fn least_bytes(&self, capacity: usize) -> usize {
         let _ = capacity;
         self.bytes()
@@ -186,12 +193,12 @@ pub trait Store: Debug + Send + Sync {
         let _ = capacity;
     }
 
-    /// Writes new columns behind those held, into room made before where there is any. `counts` are the entries among
-    /// them per batch row and kv head; before them stands padding.
+    /// Writes new columns behind those held, into room made before where there is any. `counts` are
+    /// the entries among them per batch row and kv head; before them stands padding.
     fn append(&mut self, entries: Entries, counts: &[usize]);
 
-    /// Whether [`append`](Self::append) itself moves padding in front of the entries a row holds. Otherwise the cache
-    /// replaces all entries when padding arrives behind some.
+    /// Whether [`append`](Self::append) itself moves padding in front of the entries a row holds.
+    /// Otherwise the cache replaces all entries when padding arrives behind some.
     fn moves_padding(&self) -> bool {
         false
     }
@@ -210,7 +217,8 @@ pub trait Store: Debug + Send + Sync {
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
     fn entries(&self) -> Result<Entries>;
 
-    /// The entries at `positions`, which are their own and known to the caller, without their statistics.
+    /// The entries at `positions`, which are their own and known to the caller, without their
+    /// statistics.
     ///
     /// # Errors
     /// The errors of [`entries`](Self::entries).
@@ -240,22 +248,24 @@ pub trait Store: Debug + Send + Sync {
     /// Replaces the statistics of each entry.
     fn set_tracks(&mut self, tracks: Tracks);
 
-    /// Replaces all entries, with room for at most `capacity` columns. `counts` are the entries per batch row and kv head:
-    /// the last columns; before them stands padding.
+    /// Replaces all entries, with room for at most `capacity` columns. `counts` are the entries per
+    /// batch row and kv head: the last columns; before them stands padding.
     ///
     /// # Errors
-    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; the store is then unchanged.
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; the store
+    /// is then unchanged.
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()>;
 
-    /// Observes the last [queries](StoreBuilder::window) of a prompt that is complete or compressed, before it
-    /// [settles](Self::settle). `squares` are the mean squares of their channels, over the query heads that share a kv head,
-    /// `[batch, kv_heads, head_dim]`, f32; rows to which no tokens have `arrived` have none.
+    /// Observes the last [queries](StoreBuilder::window) of a prompt that is complete or
+    /// compressed, before it [settles](Self::settle). `squares` are the mean squares of their
+    /// channels, over the query heads that share a kv head, `[batch, kv_heads, head_dim]`, f32;
+    /// rows to which no tokens have `arrived` have none.
     fn observe_queries(&mut self, squares: Tensor<3>, arrived: &[usize]) {
         let _ = (squares, arrived);
     }
 
-    /// Called when a call has succeeded and no columns of a prompt are missing: the time to move entries into
-    /// another form.
+    /// Called when a call has succeeded and no columns of a prompt are missing: the time to move
+    /// entries into another form.
     fn settle(&mut self) {}
 
     /// The parts of a file, read from the device; `None` if the store has no file form.
@@ -271,8 +281,8 @@ pub trait Store: Debug + Send + Sync {
         None
     }
 
-    /// A store of `rows` rows, each with the entries of this one, which has one row; `None` if there is no such store.
-    /// Tensors are shared until they are written to, where they can be.
+    /// A store of `rows` rows, each with the entries of this one, which has one row; `None` if
+    /// there is no such store. Tensors are shared until they are written to, where they can be.
     fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
         let _ = rows;
         None
@@ -294,7 +304,7 @@ impl Clone for Box<dyn Store> {
 pub struct StoreQuery<'a> {
     /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
     pub queries: Tensor<4>,
-    /// Which entry each query may see.
+    /// The entries that each query may see.
     pub visibility: Visibility,
     /// The encoding of the keys, if they are held without positions.
     pub encode: Option<Encode<'a>>,

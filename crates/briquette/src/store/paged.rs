@@ -39,12 +39,13 @@ pub(super) struct PagedStore<C> {
     channels: Option<Channels>,
 }
 
-/// Where the entries of each batch row and kv head lie, on the device.
+/// Indices of the entries of each batch row and kv head, on the device.
 #[derive(Clone, Debug)]
 struct Places {
     /// The pages of all heads one after another, `[all pages]`.
     pages: Tensor<1, Int>,
-    /// The first of each head's pages in the list, and the end of the last, `[batch · kv_heads + 1]`.
+    /// The first of each head's pages in the list, and the end of the last,
+    /// `[batch · kv_heads + 1]`.
     offsets: Tensor<1, Int>,
     /// Fillers at the beginning of the tail, `[batch · kv_heads]`.
     tail_fillers: Tensor<1, Int>,
@@ -263,8 +264,8 @@ impl<C: Codec> PagedStore<C> {
         })
     }
 
-    /// Attention of one query per head over packed pages; `None` if no kernel takes it, or if keys are encoded in every
-    /// call.
+    /// Attention of one query per head over packed pages; `None` if no kernel takes it, or if keys
+    /// are encoded in every call.
     fn attend_packed(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let most_pages = self.most_pages();
         let counts = self.before_append.iter().zip(&self.tail_counts);
@@ -305,7 +306,8 @@ impl<C: Codec> PagedStore<C> {
         upload(index, &self.options.device)
     }
 
-    /// Keys and values of pages side by side, each `[batch, kv_heads, most pages · group, head_dim]`.
+    /// Keys and values of pages side by side, each
+    /// `[batch, kv_heads, most pages · group, head_dim]`.
     fn page_rows(&self, pages: &Pages) -> [Tensor<4>; 2] {
         let StoreOptions { batch, shape, .. } = self.options;
         let (group, most) = (self.codec.group(), self.most_pages());
@@ -341,7 +343,8 @@ impl<C: Codec> PagedStore<C> {
         none.of_by_head(all.reshape([batch, shape.kv_heads, per, columns]))
     }
 
-    /// Selection of the entries' columns among those of pages and tail side by side; `None` if they are the same.
+    /// Selection of the entries' columns among those of pages and tail side by side; `None` if they
+    /// are the same.
     fn selection(&self) -> Option<Selection> {
         if self.aligned() {
             return None;
@@ -350,7 +353,8 @@ impl<C: Codec> PagedStore<C> {
         Some(Selection::of_heads(&lists, self.heads(), &self.options.device))
     }
 
-    /// Quantizes all entries of every head but those that stay in full precision; `entries` are the tail's.
+    /// Quantizes all entries of every head but those that stay in full precision; `entries` are the
+    /// tail's.
     fn quantize(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         let width = entries.columns();
         self.places = OnceLock::new();
@@ -395,7 +399,8 @@ impl<C: Codec> PagedStore<C> {
         self.tail_counts = left;
     }
 
-    /// The sums of the squares of each channel over the keys of a head, `[batch, kv_heads, head_dim]`.
+    /// The sums of the squares of each channel over the keys of a head,
+    /// `[batch, kv_heads, head_dim]`.
     fn key_squares(&self) -> Option<Tensor<3>> {
         let sum = |keys: Tensor<4>, positions: Tensor<3, Int>| {
             let held = positions.greater_equal_scalar(0).float().cast(DType::F32);

@@ -6,8 +6,8 @@ pub trait ReplayStore {
     /// [`Replay::visit_state`](crate::state::Replay::visit_state).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
 
-    /// Makes room for `more` columns, and lets the device count the index of the next one, so that all
-    /// steps are alike. Returns `false` if the store cannot.
+    /// Makes room for `more` columns, and lets the device count the index of the next one, so that
+    /// all steps are alike. Returns `false` if the store cannot.
     fn begin_device_indexing(&mut self, more: usize) -> bool {
         let _ = more;
         false
@@ -21,8 +21,8 @@ pub trait ReplayStore {
         false
     }
 
-    /// Columns that are still free since [device indexing began](Self::begin_device_indexing), 0 if it has
-    /// not; `None` if it cannot.
+    /// Columns that are still free since [device indexing began](Self::begin_device_indexing), 0 if
+    /// it has not; `None` if it cannot.
     fn open_columns(&self) -> Option<usize> {
         None
     }

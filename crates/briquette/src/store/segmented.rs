@@ -11,14 +11,14 @@ use crate::{
     state::StateVisitor,
 };
 
-/// Entries in a layout of their own, which change only when all of them are replaced: the part of a store that
-/// [`Segmented`] completes.
+/// Entries in a layout of their own, which change only when all of them are replaced: the part of a
+/// store that [`Segmented`] completes.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether tokens share entries in it.
     const SHARES: bool = false;
 
-    /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if it gains nothing by
-    /// packing. `before` is the last layout.
+    /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
+    /// it gains nothing by packing. `before` is the last layout.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation).
@@ -32,8 +32,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The layout of its rows.
     fn layout(&self) -> &Layout;
 
-    /// Keys and values of all its entries and of a tail; heads that hold fewer are padded at the left. Tokens that share an
-    /// entry have one row.
+    /// Keys and values of all its entries and of a tail; heads that hold fewer are padded at the
+    /// left. Tokens that share an entry have one row.
     fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
 
     /// The sharing of entries by tokens, if there is any.
@@ -50,8 +50,8 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Columns of the longest head.
     fn columns(&self) -> usize;
 
-    /// Attention of one query per head over these entries and a tail without padding, in this layout; `None` if no kernel
-    /// takes it.
+    /// Attention of one query per head over these entries and a tail without padding, in this
+    /// layout; `None` if no kernel takes it.
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let _ = (tail, input);
         Ok(None)

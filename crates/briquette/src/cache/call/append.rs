@@ -10,9 +10,9 @@ use crate::{
     tracks,
 };
 
-/// Appends the `arriving` entries to the store, or to those read from it, and changes only columns behind those held.
-/// `held` are the tokens held per batch row and kv head. A store that grows is first copied into the guard, where it
-/// shares its buffers.
+/// Appends the `arriving` entries to the store, or to those read from it, and changes only columns
+/// behind those held. `held` are the tokens held per batch row and kv head. A store that grows is
+/// first copied into the guard, where it shares its buffers.
 pub(in crate::cache) fn append(
     context: Context<'_>,
     input: &LayerInput,
@@ -62,8 +62,8 @@ fn padding_inside(heads: usize, held: &[usize], span: &InputSpan, columns: usize
     span.padded && rows.any(|(new, held)| held.iter().any(|&held| held > 0) && new[0] < 0)
 }
 
-/// The entries held `before` and the `arriving` ones behind them, with all padding in front. `held_before` are the
-/// tokens held per batch row and kv head.
+/// The entries held `before` and the `arriving` ones behind them, with all padding in front.
+/// `held_before` are the tokens held per batch row and kv head.
 fn padding_first(
     context: Context<'_>,
     input: &LayerInput,

@@ -28,8 +28,9 @@ impl<'a> CachePositions<'a> {
         self.held.len() / self.shape.kv_heads
     }
 
-    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; padding has that of the entry before it. The last rank is
-    /// one less than the tokens held on the host, of which the device may hold fewer.
+    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; padding has that of the entry
+    /// before it. The last rank is one less than the tokens held on the host, of which the device
+    /// may hold fewer.
     pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Tensor<3, Int> {
         let columns = positions.dims()[2];
         if self.padded {
@@ -46,8 +47,8 @@ impl<'a> CachePositions<'a> {
         ])
     }
 
-    /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or per query head where heads hold
-    /// different numbers of entries.
+    /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or per query
+    /// head where heads hold different numbers of entries.
     pub(super) fn of_new(&self, positions: &[i64], arrived: &[usize]) -> Tensor<3, Int> {
         let columns = positions.len() / self.batch();
         self.of_queries(|row, held| {

@@ -9,7 +9,8 @@ use crate::{
     store::Store,
 };
 
-/// Capacity that a layer needs: enough that buffers are seldom copied, not more than its budget implies.
+/// Capacity that a layer needs: enough that buffers are seldom copied, not more than its budget
+/// implies.
 pub(in crate::cache) struct CapacityPlan {
     /// Tokens to keep per batch row; `None` keeps everything.
     pub(in crate::cache) budget: Option<Vec<usize>>,
@@ -24,10 +25,12 @@ pub(in crate::cache) struct CapacityPlan {
 }
 
 impl CapacityPlan {
-    /// The least columns made room for ahead of their need: an eighth of a few would have buffers copied at every token.
+    /// The least columns made room for ahead of their need: an eighth of a few would have buffers
+    /// copied at every token.
     const LEAST: usize = 16;
 
-    /// Columns made room for ahead of their need: an eighth keeps copies rare, and what is free small beside what is held.
+    /// Columns made room for ahead of their need: an eighth keeps copies rare, and what is free
+    /// small beside what is held.
     fn ahead(columns: usize) -> usize {
         Self::LEAST.max(columns / 8)
     }
@@ -91,10 +94,11 @@ impl CapacityPlan {
         }
     }
 
-    /// The most columns buffers may be wide, now `capacity`, when entries were dropped and `columns` are left.
+    /// The most columns buffers may be wide, now `capacity`, when entries were dropped and
+    /// `columns` are left.
     ///
-    /// Behind a prompt room starts small. In decoding as many tokens as have come since the last compression come before
-    /// the next one: buffers that have grown for them stay.
+    /// Behind a prompt room starts small. In decoding as many tokens as have come since the last
+    /// compression come before the next one: buffers that have grown for them stay.
     pub(in crate::cache) fn after_compression(&self, columns: usize, capacity: usize) -> usize {
         let ahead = if self.decoding { capacity } else { Self::ahead(columns) };
         columns + ahead.min(self.slack)
@@ -114,7 +118,8 @@ mod tests {
         CapacityPlan { budget: None, limit, slack, hint: None, to_come: 0, decoding }
     }
 
-    /// The widths of buffers behind a compressed prompt, while `tokens` are decoded and every so many compressed.
+    /// The widths of buffers behind a compressed prompt, while `tokens` are decoded and every so
+    /// many compressed.
     fn widths(limit: usize, every: usize, tokens: usize) -> Vec<usize> {
         let mut columns = limit;
         let mut width = plan(Some(limit), every, false).after_compression(columns, 0);

@@ -46,7 +46,8 @@ impl CompressionDue {
     }
 }
 
-/// The scores and counts needed to compress a layer again when later layers of the prompt have arrived.
+/// The scores and counts needed to compress a layer again when later layers of the prompt have
+/// arrived.
 #[derive(Clone, Debug)]
 pub(in crate::cache) struct Snapshot {
     /// `[batch, kv_heads, entries]`, of the entries held.
@@ -73,8 +74,8 @@ pub(in crate::cache) struct Findings {
     pub(in crate::cache) snapshot: Option<Snapshot>,
 }
 
-/// Measures the layer if its allocator does, and compresses it if it decides for itself. `arrived` are its new tokens, by
-/// rows.
+/// Measures the layer if its allocator does, and compresses it if it decides for itself. `arrived`
+/// are its new tokens, by rows.
 pub(in crate::cache) fn compress(
     policy: &Policy,
     view: LayerView<'_>,
@@ -115,8 +116,9 @@ pub(in crate::cache) fn compress(
     Ok(Findings { reduced: Some(reduced), ..Findings::default() })
 }
 
-/// Compresses a layer by the scores of its snapshot, with the measures of the layers that have arrived; `more` layers
-/// are still to come. Returns the kept entries and their snapshot; `None` if the layer is within its budget.
+/// Compresses a layer by the scores of its snapshot, with the measures of the layers that have
+/// arrived; `more` layers are still to come. Returns the kept entries and their snapshot; `None` if
+/// the layer is within its budget.
 pub(in crate::cache) fn compress_cross_layer(
     policy: &Policy,
     view: LayerView<'_>,
@@ -158,8 +160,8 @@ fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
     groups.narrow(2, 0, 1).squeeze_dim(2)
 }
 
-/// The scores, right-aligned in `columns`, with zeros before them: a store may lay entries out with more padding than
-/// it was given, or less.
+/// The scores, right-aligned in `columns`, with zeros before them: a store may lay entries out with
+/// more padding than it was given, or less.
 fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
     let [batch, heads, width] = scores.dims();
     if width >= columns {
@@ -195,8 +197,8 @@ fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Vec<f64>> {
     Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
 }
 
-/// Entries that an allocation lets each head keep, per batch row and kv head, rows first. `arrived` are the new tokens
-/// per batch row.
+/// Entries that an allocation lets each head keep, per batch row and kv head, rows first. `arrived`
+/// are the new tokens per batch row.
 pub(in crate::cache) fn kept_per_head(
     policy: &Policy,
     view: &LayerView<'_>,
@@ -242,8 +244,8 @@ pub(in crate::cache) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize
     entries.sharing.as_ref().map_or_else(|| held.to_vec(), Sharing::all_entries)
 }
 
-/// Kept entries of a layer that are not rewritten. The last `new` of each head have come since the last compression.
-/// `None` if all entries stay.
+/// Kept entries of a layer that are not rewritten. The last `new` of each head have come since the
+/// last compression. `None` if all entries stay.
 fn append_only(
     view: &LayerView<'_>,
     append: AppendOnly,

@@ -54,8 +54,8 @@ pub(in crate::cache) struct LayerInput {
     pub(in crate::cache) end: usize,
 }
 
-/// Places new tokens behind the `held` ones, which are counted by head. Returns the input of the layer and the new
-/// entries. `positions` are those of the span, `[batch, 1, new]`.
+/// Places new tokens behind the `held` ones, which are counted by head. Returns the input of the
+/// layer and the new entries. `positions` are those of the span, `[batch, 1, new]`.
 pub(in crate::cache) fn place(
     context: Context<'_>,
     span: InputSpan,
@@ -166,7 +166,8 @@ pub(in crate::cache) fn check(
     }
 }
 
-/// Refuses an encoding that is not for heads of this cache, and one that leaves out what the policy needs.
+/// Refuses an encoding that is not for heads of this cache, and one that leaves out what the policy
+/// needs.
 pub(in crate::cache) fn check_encoding(
     encoding: &dyn PositionEncoding,
     policy: &Policy,
@@ -181,7 +182,8 @@ pub(in crate::cache) fn check_encoding(
     }
 }
 
-/// Refuses NaN and infinity, where they are looked for. One number a tensor is read from the device.
+/// Refuses NaN and infinity, where they are looked for. One number a tensor is read from the
+/// device.
 pub(in crate::cache) fn check_finite(
     layer: usize,
     new: &Projections,

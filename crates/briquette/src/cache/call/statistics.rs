@@ -72,7 +72,8 @@ pub(in crate::cache) fn encoded<'a>(
     Encoded { keys, encoding: context.encoding, next }
 }
 
-/// Sums the weights that the `queries` since the last compression give to the entries of their chunks.
+/// Sums the weights that the `queries` since the last compression give to the entries of their
+/// chunks.
 pub(in crate::cache) fn count_chunks(
     context: Context<'_>,
     input: &LayerInput,
@@ -94,8 +95,9 @@ pub(in crate::cache) fn count_chunks(
     Ok(())
 }
 
-/// Adds the weights of this call's queries to the statistics of each entry. `window` is there when a prompt is complete
-/// or compressed. Takes and returns the number of decoded queries in the local window.
+/// Adds the weights of this call's queries to the statistics of each entry. `window` is there when
+/// a prompt is complete or compressed. Takes and returns the number of decoded queries in the local
+/// window.
 pub(in crate::cache) fn count(
     context: Context<'_>,
     span: &InputSpan,

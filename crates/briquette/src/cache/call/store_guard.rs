@@ -48,8 +48,8 @@ impl StoreGuard {
         (!new).then(|| outgrown.unwrap_or(store))
     }
 
-    /// A copy of the store as it was before the call, if there was one. Of a store that has grown since, the copy is the
-    /// smaller one if `outgrown`, and else shares the new room.
+    /// A copy of the store as it was before the call, if there was one. Of a store that has grown
+    /// since, the copy is the smaller one if `outgrown`, and else shares the new room.
     pub(in crate::cache) fn before(&self, outgrown: bool) -> Option<Box<dyn Store>> {
         if self.new {
             return None;

@@ -11,8 +11,8 @@ use crate::{
 
 /// Entries that a call works on: those held and those that have arrived.
 pub(in crate::cache) struct WorkingSet {
-    /// Whether the entries are not in the store yet: it takes them at the end of the call, or those that a compression
-    /// keeps.
+    /// Whether the entries are not in the store yet: it takes them at the end of the call, or those
+    /// that a compression keeps.
     pub(in crate::cache) beside_store: bool,
     /// The entries, if they are beside the store or have been read from it.
     pub(super) entries: Option<Entries>,

@@ -23,8 +23,9 @@ struct Row {
     end: usize,
 }
 
-/// For each entry whose query is held, the sum over the queries of its chunk of softmax(q · k), without mask or scale:
-/// `[batch, query_heads, columns]`, f32; and which entries those are, `[batch, 1, columns]`. `None` if there are none.
+/// For each entry whose query is held, the sum over the queries of its chunk of softmax(q · k),
+/// without mask or scale: `[batch, query_heads, columns]`, f32; and which entries those are,
+/// `[batch, 1, columns]`. `None` if there are none.
 pub(in crate::cache) fn chunk_sums(
     context: Context<'_>,
     queries: &HeldQueries,

@@ -8,14 +8,15 @@ use crate::{
     view::HeldQueries,
 };
 
-/// The queries of a layer since its last compression, before their positions are encoded, as they came.
+/// The queries of a layer since its last compression, before their positions are encoded, as they
+/// came.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cache) struct QueryLog {
     pieces: Vec<(Queries, Vec<i64>)>,
 }
 
 impl QueryLog {
-    /// All of them, `new` the newest, whose positions on the host are `positions`.
+    /// All its queries and the `new` ones, which have these `positions` on the host.
     pub(in crate::cache) fn with(&self, new: &Queries, positions: &[i64]) -> HeldQueries {
         let [batch, ..] = new.queries.dims();
         let pieces = self.pieces.iter().map(|(queries, positions)| (queries, &positions[..]));
@@ -37,7 +38,7 @@ impl QueryLog {
         self.pieces.is_empty()
     }
 
-    /// Takes the newest queries in.
+    /// Appends the newest queries.
     pub(in crate::cache) fn push(&mut self, new: Queries, positions: &[i64]) {
         self.pieces.push((new, positions.to_vec()));
     }
@@ -56,7 +57,8 @@ impl QueryLog {
         Ok(parts)
     }
 
-    /// The log that [`save`](Self::save) wrote, of queries `[batch, query_heads, head_dim]` a token.
+    /// The log that [`save`](Self::save) wrote, of queries `[batch, query_heads, head_dim]` a
+    /// token.
     pub(in crate::cache) fn restore(
         mut parts: Parts,
         [batch, heads, head_dim]: [usize; 3],
@@ -88,7 +90,7 @@ impl QueryLog {
         Ok(Self { pieces })
     }
 
-    /// The same queries for so many rows, where there is one.
+    /// The queries of its one row in `rows` rows.
     pub(in crate::cache) fn repeated(&self, rows: usize) -> Self {
         let repeat = |(piece, positions): &(Queries, Vec<i64>)| {
             let queries = Queries {
@@ -105,7 +107,8 @@ impl QueryLog {
         self.pieces.clear();
     }
 
-    /// Forgets those of the batch rows that tokens have `arrived` in: a row that only received padding waits for its own.
+    /// Forgets the queries of batch rows in which tokens have `arrived`: a row that only received
+    /// padding waits for its own.
     pub(in crate::cache) fn clear_rows(&mut self, arrived: &[usize]) {
         for (_, positions) in &mut self.pieces {
             let columns = positions.len() / arrived.len();

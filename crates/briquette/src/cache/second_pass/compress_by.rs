@@ -1,4 +1,5 @@
-//! All layers compressed at once, by the weights that their entries received in a second pass over the prompt.
+//! All layers compressed at once, by the weights that their entries received in a second pass over
+//! the prompt.
 
 use burn::tensor::Tensor;
 
@@ -13,13 +14,13 @@ use crate::{
 };
 
 impl KvCache {
-    /// Compresses all layers now. `given` are the weights that the entries of each layer received in a second pass over the
-    /// prompt, `[batch, kv_heads, entries]`, f32: the policy's scorer makes scores of it, its allocator sees all layers together, and its reducer does
-    /// the rest.
+    /// Compresses all layers now. `given` are the weights that the entries of each layer received
+    /// in a second pass over the prompt, `[batch, kv_heads, entries]`, f32: the policy's scorer
+    /// makes scores of it, its allocator sees all layers together, and its reducer does the rest.
     ///
     /// # Errors
-    /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage returns. The cache is
-    /// then as it was before.
+    /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage
+    /// returns. The cache is then as it was before.
     pub fn compress_by(&mut self, given: &[Tensor<3>]) -> Result<()> {
         let Self { shape, policy, config, device, layers, measures, rows, active_step, .. } = self;
         let Some(rows) = *rows else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! A second pass over a prompt: the model repeats it, and all layers are compressed by the weights that its entries
-//! receive.
+//! A second pass over a prompt: the model repeats it, and all layers are compressed by the weights
+//! that its entries receive.
 
 mod compress_by;
 mod reconstruction;
