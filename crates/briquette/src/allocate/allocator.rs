@@ -55,8 +55,8 @@ pub trait Allocator: Any + Debug + Send + Sync {
         Ok(vec![0.0; view.seen.len()])
     }
 
-    /// Whether every decode step launches the same kernels without reading from the device, so that it can be captured
-    /// and replayed.
+    /// Whether every decode step launches the same kernels without reading from the device, so that
+    /// it can be captured and replayed.
     fn is_capturable(&self) -> bool {
         false
     }

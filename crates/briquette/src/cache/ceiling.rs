@@ -35,7 +35,7 @@ impl LayerCache {
         }
         let needed = store.columns().saturating_add(input.queries.positions.dims()[2]);
         let capacity = match input.span.padded {
-            // CapacityPlan that is there may be kept where padding makes way.
+            // Room that is there may be kept where padding makes way.
             true => needed,
             false if store.columns() > 0 && needed <= store.capacity() => store.capacity(),
             false => plan.grown(needed),

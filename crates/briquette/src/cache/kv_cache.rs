@@ -222,7 +222,7 @@ impl KvCache {
                 rollback.remember(*other, || layers[*other].clone());
             }
             if layer + 1 == shape.layers {
-                // The last layer of a prompt that is compressed together forgets the snapshots of the others.
+                // The last of layers that are compressed together forgets all snapshots.
                 rollback.remember_snapshots(layers);
             }
         }

@@ -144,7 +144,8 @@ impl Policy {
         self.observes().repeat
     }
 
-    /// Whether every decode step of its stages launches the same kernels, so that it can be captured and replayed.
+    /// Whether every decode step of its stages launches the same kernels, so that it can be
+    /// captured and replayed.
     pub fn is_capturable(&self) -> bool {
         let stages = || {
             self.scorer().is_capturable()

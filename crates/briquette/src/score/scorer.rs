@@ -38,8 +38,8 @@ pub trait Scorer: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether every decode step launches the same kernels without reading from the device, so that it can be captured
-    /// and replayed.
+    /// Whether every decode step launches the same kernels without reading from the device, so that
+    /// it can be captured and replayed.
     fn is_capturable(&self) -> bool {
         false
     }
