@@ -83,7 +83,7 @@ pub struct StepGraph<'a, R> {
 impl<R> Drop for StepGraph<'_, R> {
     fn drop(&mut self) {
         self.forget();
-        self.cache.close();
+        self.cache.end_device_indexing();
     }
 }
 
@@ -144,7 +144,7 @@ where
         if let Some((recording, logits)) =
             self.kinds.get(&kind).and_then(|kind| kind.recording.as_ref())
         {
-            self.cache.skip_step().map_err(Error::from)?;
+            self.cache.advance().map_err(Error::from)?;
             self.replay(recording)?;
             self.logits = Some(logits.clone());
             self.replayed += 1;
@@ -214,13 +214,13 @@ where
         let seen = self.cache.tokens_seen().into_iter().max().unwrap_or(0);
         if seen >= self.end {
             self.end = seen.saturating_add(AHEAD).next_power_of_two();
-            self.cache.reach(self.end);
+            self.cache.prepare_positions(self.end);
             self.forget();
         }
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
             let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            self.cache.open(ROOM.max(kept / ROOM))?;
+            self.cache.begin_device_indexing(ROOM.max(kept / ROOM))?;
             self.forget();
         }
         Ok(())

@@ -29,7 +29,7 @@ impl Allocator for Pyramid {
         check::factor("allocate.beta", self.beta)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@ impl Allocator for Uniform {
         "uniform"
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -83,7 +83,7 @@ impl Allocator for VarianceShare {
         Ok(sums.chunks(heads * columns).enumerate().take(rows).map(density).collect())
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

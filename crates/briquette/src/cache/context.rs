@@ -14,7 +14,7 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) config: &'a CacheConfig,
     pub(super) device: &'a Device,
-    /// How rows lie there.
+    /// The layout of rows on the device.
     pub(super) rows: Rows,
     pub(super) encoding: &'a dyn PositionEncoding,
     /// The least number of positions that tables reach to.

@@ -145,12 +145,13 @@ impl Policy {
         self.observes().second_pass
     }
 
-    /// Whether its stages make the same launches at every decoded token, if they run at all.
-    pub fn steps_alike(&self) -> bool {
+    /// Whether every decode step of its stages launches the same kernels, so that it can be
+    /// captured and replayed.
+    pub fn is_capturable(&self) -> bool {
         let stages = || {
-            self.scorer().steps_alike()
-                && self.allocator().steps_alike()
-                && self.reducer().steps_alike()
+            self.scorer().is_capturable()
+                && self.allocator().is_capturable()
+                && self.reducer().is_capturable()
         };
         self.schedule.decode_every.is_none() || stages()
     }

@@ -98,7 +98,7 @@ impl Reducer for EmaMerge {
         check::share("reduce.beta", self.beta)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -17,7 +17,7 @@ impl Reducer for Evict {
         true
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -149,7 +149,7 @@ impl Reducer for EvictThenMerge {
         self.rotate == Rotate::Center
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -48,10 +48,9 @@ pub trait Reducer: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether every decode step makes the same launches, so that it can be recorded and replayed:
-    /// it neither reads from the device nor decides anything on the host that changes from token to
-    /// token.
-    fn steps_alike(&self) -> bool {
+    /// Whether every decode step launches the same kernels without reading from the device, so that
+    /// it can be captured and replayed.
+    fn is_capturable(&self) -> bool {
         false
     }
 

@@ -54,7 +54,7 @@ impl Reducer for ValueMerge {
         AttentionRequest::column_sums()
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

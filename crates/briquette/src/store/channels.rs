@@ -16,8 +16,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// The `kept` channels of the highest scores, `[batch, kv_heads, head_dim]`; of equal ones the first. Rows to which
-    /// nothing has `arrived` keep those they had.
+    /// The `kept` channels of the highest scores, `[batch, kv_heads, head_dim]`; of equal ones the
+    /// first. Rows to which nothing has `arrived` keep those they had.
     pub(super) fn highest(
         scores: Tensor<3>,
         kept: usize,
@@ -52,7 +52,7 @@ impl Channels {
         Self { of_heads: before.of_heads.mask_where(new, found) }
     }
 
-    /// Those of some heads, rows first, `[heads, kept]`.
+    /// The channels of some heads, rows first, `[heads, kept]`.
     pub(super) fn of_heads(&self, heads: Tensor<1, Int>) -> Tensor<2, Int> {
         self.of_heads.clone().select(0, heads)
     }
@@ -76,7 +76,7 @@ impl Channels {
         Ok(Self { of_heads })
     }
 
-    /// The same for so many rows, where there is one.
+    /// The channels of its one row in `rows` rows.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self { of_heads: self.of_heads.clone().repeat_dim(0, rows) }
     }

@@ -22,12 +22,13 @@ const HIGHEST: i32 = 8;
 const MANTISSA: i32 = 3;
 const BIAS: i32 = 7;
 
-/// Entries in 8-bit floating point, E4M3 (Micikevicius et al., 2022, *FP8 Formats for Deep Learning*,
-/// [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)), with a scale a vector.
+/// Entries in 8-bit floating point, E4M3 (Micikevicius et al., 2022, *FP8 Formats for Deep
+/// Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)), with a scale a vector.
 ///
-/// A key, or a value, is divided by its largest magnitude over 448, the largest number of the type, and rounded to the
-/// nearest, halves to even. Four numbers are a 32-bit word; they are converted by tensor operations, so that no device needs
-/// the type. The last tokens, fewer than a page of 32, are held as they came.
+/// A key, or a value, is divided by its largest magnitude over 448, the largest number of the type,
+/// and rounded to the nearest, halves to even. Four numbers are a 32-bit word; they are converted
+/// by tensor operations, so that no device needs the type. The last tokens, fewer than a page of
+/// 32, are held as they came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fp8 {}

@@ -15,11 +15,12 @@ use crate::{
     state::{StateTensor, StateVisitor},
 };
 
-/// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
+/// Every head as long as it is: one list of all entries, without padding, and the heads' places in
+/// it.
 ///
-/// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger), or rows of a batch (CAKE, D2O).
-/// Entries that have come since the last compression are the same for every head and lie in buffers behind the
-/// list; where all heads are as long, all entries do.
+/// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger), or rows of a batch
+/// (CAKE, D2O). Entries that have come since the last compression are the same for every head and
+/// lie in buffers behind the list; where all heads are as long, all entries do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ragged {}
@@ -90,7 +91,8 @@ impl Body for RaggedBody {
         self.tokens.layout.pad(both, tail, options.ops.as_ref())
     }
 
-    /// Keys that are encoded in every call are laid out for it. The weights of one query are its sums.
+    /// Keys that are encoded in every call are laid out for it. The weights of one query are its
+    /// sums.
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         if input.encode.is_some() {
             return Ok(None);

@@ -10,9 +10,11 @@ use crate::{
     state::{StateTensor, StateVisitor, visit_tracks},
 };
 
-/// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong in them.
+/// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong
+/// in them.
 ///
-/// They are looked at in every step, keys and values are not: in lists they would have to be laid out each time.
+/// They are looked at in every step, keys and values are not: in lists they would have to be laid
+/// out each time.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
     pub(super) layout: Layout,
@@ -77,7 +79,7 @@ impl Tokens {
         Ok(Self { layout, positions, tracks })
     }
 
-    /// The same tokens for so many rows, where there is one.
+    /// The tokens of its one row in `rows` rows.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self {
             layout: self.layout.repeated(rows),
@@ -106,13 +108,14 @@ impl Tokens {
         write_tracks(&mut self.tracks, tracks, 0);
     }
 
-    /// Bytes of what it holds on the device.
+    /// Bytes it takes on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         let tracks = self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, rows));
         self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + tracks
     }
 
-    /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere in rectangles.
+    /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere
+    /// in rectangles.
     pub(super) fn bytes_of(options: &StoreOptions, columns: usize) -> usize {
         let scalars = options.scalar_row_bytes(Layout::most_width(columns));
         scalars + options.most_padding() + options.offset_bytes()

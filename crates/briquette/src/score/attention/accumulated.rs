@@ -47,7 +47,7 @@ impl Scorer for AccumulatedAttention {
         AttentionRequest::column_sums()
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -94,7 +94,7 @@ impl Scorer for GlobalLocal {
         check::pool(self.pool)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

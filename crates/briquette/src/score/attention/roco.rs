@@ -52,7 +52,7 @@ impl Scorer for RobustAttention {
         check::share("score.std-share", self.std_share)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -84,7 +84,7 @@ impl Scorer for WindowAttention {
         matches!(self.heads, HeadMean::Retrieval(_))
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

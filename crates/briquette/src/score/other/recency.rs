@@ -25,7 +25,7 @@ impl Scorer for Recency {
         "recency"
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -1,10 +1,11 @@
-//! Steps that are all alike: what a recording of one has to know of the cache.
+//! Decode steps of a cache that are captured and replayed.
 
-use super::{KvCache, compress::Due, layer::LayerCache, progress::Phase};
+use super::{KvCache, call::compress::CompressionDue, layer::LayerCache, progress::Phase};
 use crate::{
     Error, Result,
     policy::PositionMode,
     state::{Replay, StateTensor, StateVisitor},
+    store::ReplayStore,
 };
 
 impl Replay for KvCache {
@@ -15,7 +16,7 @@ impl Replay for KvCache {
             name: name.to_owned(),
             reason: reason.to_owned(),
         };
-        if !self.policy.steps_alike() {
+        if !self.policy.is_capturable() {
             return Err(refused(
                 "policy",
                 self.policy.name(),
@@ -32,15 +33,15 @@ impl Replay for KvCache {
             visitor.tensor(StateTensor::Int3(positions));
         }
         for layer in &mut self.layers {
-            let says = match &mut layer.store {
-                Some(store) => store.visit_state(visitor),
+            let visited = match &mut layer.store {
+                Some(store) => store.replay().map(|store| store.visit_state(visitor)).is_some(),
                 None => true,
             };
-            if !says || !layer.log.is_empty() {
+            if !visited || !layer.log.is_empty() {
                 let name = self.policy.store().name();
                 return Err(refused("store", name, "does not say what a step changes"));
             }
-            if !layer.is_open() {
+            if !layer.indexes_on_device() {
                 visitor.numbers(&layer.held);
             }
             if self.policy.schedule().decode_every.is_some() {
@@ -60,73 +61,73 @@ impl Replay for KvCache {
         u64::from(self.layers.first().is_some_and(|layer| ends(layer.local_queries)))
     }
 
-    fn skip_step(&mut self) -> Result<()> {
+    fn advance(&mut self) -> Result<()> {
         let batch = self.batch.unwrap_or(0);
         let local = self.policy.observes().local;
         let mut arrivals = Vec::with_capacity(self.layers.len());
         for (number, layer) in self.layers.iter().enumerate() {
-            let arrival = layer.progress.arrive(number, batch, 1)?;
-            if !matches!(arrival.phase, Phase::Decode { .. }) {
+            let span = layer.progress.arrive(number, batch, 1)?;
+            if !matches!(span.phase, Phase::Decode { .. }) {
                 let (name, reason) = ("step".to_owned(), "is a prompt's".to_owned());
                 return Err(Error::Stage { stage: "cache", name, reason });
             }
-            arrivals.push(arrival);
+            arrivals.push(span);
         }
         let counted = self.policy.positions() != PositionMode::InCache;
         if let (true, Some(max)) = (counted, self.max_positions) {
-            let seen = arrivals.iter().flat_map(|arrival| arrival.seen()).copied().max();
+            let seen = arrivals.iter().flat_map(|span| span.seen()).copied().max();
             let position = seen.unwrap_or(0).saturating_sub(1);
             if position >= max {
                 return Err(Error::PositionOverflow { position, max });
             }
         }
-        for (layer, arrival) in self.layers.iter_mut().zip(arrivals) {
+        for (layer, span) in self.layers.iter_mut().zip(arrivals) {
             if let Some((host, _)) = &mut self.positions {
-                host.clone_from(&arrival.positions);
+                host.clone_from(&span.positions);
             }
             if local > 0 {
                 layer.local_queries = (layer.local_queries + 1) % local;
             }
-            if layer.is_open() {
+            if layer.indexes_on_device() {
                 layer.held.iter_mut().for_each(|held| *held += 1);
-                if let Some(store) = &mut layer.store {
-                    store.skip_append();
+                if let Some(store) = layer.replay() {
+                    store.advance();
                 }
             }
-            let compressed = Due::of(&self.policy, arrival.phase).compress;
-            layer.progress = arrival.into_progress(compressed);
+            let compressed = CompressionDue::of(&self.policy, span.phase).compress;
+            layer.progress = span.into_progress(compressed);
         }
         Ok(())
     }
 
-    fn open(&mut self, tokens: usize) -> Result<()> {
+    fn begin_device_indexing(&mut self, tokens: usize) -> Result<()> {
         for layer in &mut self.layers {
-            if !layer.store.as_mut().is_some_and(|store| store.open(tokens)) {
+            if !layer.replay().is_some_and(|store| store.begin_device_indexing(tokens)) {
                 let name = self.policy.store().name().to_owned();
                 let reason = "cannot let the device count".to_owned();
-                self.close();
+                self.end_device_indexing();
                 return Err(Error::Stage { stage: "store", name, reason });
             }
         }
         Ok(())
     }
 
-    fn close(&mut self) {
-        let stores = self.layers.iter_mut().filter_map(|layer| layer.store.as_mut());
-        stores.for_each(|store| store.close());
+    fn end_device_indexing(&mut self) {
+        let stores = self.layers.iter_mut().filter_map(LayerCache::replay);
+        stores.for_each(|store| store.end_device_indexing());
     }
 
-    fn open_columns(&self) -> Option<usize> {
+    fn open_columns(&mut self) -> Option<usize> {
         if self.policy.schedule().decode_every.is_some()
             || self.policy.positions() != PositionMode::Written
         {
             return None;
         }
-        let of_layer = |layer: &LayerCache| layer.store.as_ref()?.open_columns();
-        self.layers.iter().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
+        let of_layer = |layer: &mut LayerCache| layer.replay()?.open_columns();
+        self.layers.iter_mut().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    fn reach(&mut self, end: usize) {
+    fn prepare_positions(&mut self, end: usize) {
         if self.policy.positions() != PositionMode::InCache {
             self.reach = end;
         }
@@ -134,8 +135,12 @@ impl Replay for KvCache {
 }
 
 impl LayerCache {
-    /// Whether the device counts its columns.
-    fn is_open(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.is_open())
+    fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
+        self.store.as_mut()?.replay()
+    }
+
+    /// Whether the device counts the index of its next column.
+    fn indexes_on_device(&mut self) -> bool {
+        self.replay().is_some_and(|store| store.indexes_on_device())
     }
 }

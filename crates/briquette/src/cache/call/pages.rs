@@ -1,4 +1,4 @@
-//! Which entries stay where none is rewritten: the best of the new ones, and whole pages of the others.
+//! Selection where no entry is rewritten: the best of the new ones, and whole pages of the others.
 
 use burn::tensor::{Int, Tensor};
 
@@ -8,7 +8,7 @@ use crate::{
     policy::AppendOnly,
 };
 
-/// How the entries of a head fall into pages.
+/// Pages of the entries of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     /// The column of its first entry.
@@ -22,8 +22,8 @@ struct Head {
 }
 
 impl Head {
-    /// A head of `held` entries in `columns`, of which the last `new` are no part of a page yet and `appended` of those will
-    /// be.
+    /// A head of `held` entries in `columns`, of which the last `new` are no part of a page yet and
+    /// `appended` of those will be.
     fn new(
         (columns, held): (usize, usize),
         (new, appended): (usize, usize),
@@ -43,9 +43,9 @@ impl Head {
     }
 }
 
-/// The entries that stay, where the last `new` of each head have come since the last time and it may hold its share; `None`
-/// if all do. Heads that differ are right-aligned, as ever.
-pub(super) fn select(
+/// The entries that stay, where the last `new` of each head have come since the last time and it
+/// may hold its share; `None` if all do. Heads that differ are right-aligned, as ever.
+pub(in crate::cache) fn select(
     view: &LayerView<'_>,
     append: AppendOnly,
     new: usize,
@@ -111,7 +111,8 @@ pub(super) fn select(
     Ok(Some(Selection { indices: all.gather(2, joined.indices), counts: joined.counts }))
 }
 
-/// The columns of the pages that stay, `[batch, kv_heads, pages · page]`; heads that keep fewer begin with any.
+/// The columns of the pages that stay, `[batch, kv_heads, pages · page]`; heads that keep fewer
+/// begin with any.
 fn of_pages(
     view: &LayerView<'_>,
     scores: &Tensor<3>,

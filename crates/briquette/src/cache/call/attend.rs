@@ -2,56 +2,60 @@
 
 use burn::tensor::{Int, Tensor};
 
-use super::{Entries, append::Appended, context::Context, place::Placed, ranks::Ranks};
+use super::{cache_positions::CachePositions, input::LayerInput, working_set::WorkingSet};
 use crate::{
     Result,
+    cache::{Entries, context::Context},
     ops::{AttentionOutput, Ops, Table, Visibility},
     policy::PositionMode,
     position::{Encode, encode},
     store::{Store, StoreQuery, attend_entries},
 };
 
-/// How the keys of a layer are encoded in this call; `None` if they are held encoded.
-pub(super) fn key_encoding<'a>(
+/// Encoding of the layer's keys in this call; `None` if the store holds them encoded.
+pub(in crate::cache) fn key_encoding<'a>(
     context: Context<'a>,
-    placed: &Placed,
-    all: &mut Appended,
+    input: &LayerInput,
+    all: &mut WorkingSet,
     store: &dyn Store,
 ) -> Result<Option<Encode<'a>>> {
     let Context { policy, encoding, config, .. } = context;
     let positions = match policy.positions() {
         PositionMode::Written => return Ok(None),
-        PositionMode::InCache => ranks(context, placed, all).of_entries(&all.positions),
+        PositionMode::InCache => {
+            CachePositions::new(context, input, all).of_entries(&all.positions)
+        }
         PositionMode::Deferred if policy.reducer().encodes_at_center() => {
-            center_positions(all.entries(store, &placed.held)?, config.ops.as_ref())?
+            center_positions(all.entries(store, &input.held)?, config.ops.as_ref())?
         }
         PositionMode::Deferred => all.positions.clone(),
     };
-    Ok(Some(Encode { encoding, positions, end: placed.end }))
+    Ok(Some(Encode { encoding, positions, end: input.end }))
 }
 
-/// Attention of the new queries, and what is to be counted of their weights.
-pub(super) fn attend(
+/// Attention of the new queries, with the sums of its weights that the stages observe.
+pub(in crate::cache) fn attend(
     context: Context<'_>,
-    placed: &Placed,
-    all: &Appended,
+    input: &LayerInput,
+    all: &WorkingSet,
     encode: Option<Encode<'_>>,
     store: &dyn Store,
 ) -> Result<AttentionOutput> {
     let Context { policy, config, encoding, observes, .. } = context;
-    let Placed { arrival, queries, .. } = placed;
+    let LayerInput { span, queries, .. } = input;
     let asked = match policy.positions() {
         PositionMode::Written | PositionMode::Deferred => queries.queries.clone(),
         PositionMode::InCache => {
-            let ranks = ranks(context, placed, all).of_new(&arrival.positions, &placed.arrived);
+            let positions = CachePositions::new(context, input, all);
+            let positions = positions.of_new(&span.positions, &input.arrived);
             let queries = queries.queries.clone();
-            self::encode(encoding, queries, ranks, placed.end, config.ops.as_ref())?
+            self::encode(encoding, queries, positions, input.end, config.ops.as_ref())?
         }
     };
     let query = StoreQuery {
         queries: asked,
         // A query that is padding sees nothing, whatever its column.
-        visibility: match all.padded || arrival.padded {
+        visibility: match all.padded || span.padded {
             false => Visibility::Causal,
             true => Visibility::Positions {
                 queries: queries.positions.clone(),
@@ -59,7 +63,7 @@ pub(super) fn attend(
             },
         },
         encode,
-        patterns: match (policy.sparse_prefill(), arrival.phase.is_prompt()) {
+        patterns: match (policy.sparse_prefill(), span.phase.is_prompt()) {
             (Some(prefill), true) => Some(prefill.patterns(context.layer, context.shape)),
             _ => None,
         },
@@ -72,11 +76,6 @@ pub(super) fn attend(
         Some(loose) => attend_entries(loose.clone(), query),
         None => store.attend(query),
     }
-}
-
-/// The positions of entries, re-counted.
-pub(super) fn ranks<'a>(context: Context<'a>, placed: &'a Placed, all: &Appended) -> Ranks<'a> {
-    Ranks { held: &placed.held, shape: context.shape, padded: all.padded, device: context.device }
 }
 
 /// The position of each token's center, `[batch, kv_heads, columns]`.

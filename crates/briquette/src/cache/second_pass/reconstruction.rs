@@ -1,16 +1,16 @@
-//! A second pass over a prompt: the model repeats it on what the cache holds, and what its queries attend to is counted.
+//! A second pass over a prompt: the model repeats it on what the cache holds, and what its queries
+//! attend to is counted.
 
 use std::ops::Range;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData, activation::softmax};
 
-use super::{
-    AttentionStatistics, Entries, KvCache,
-    input::{check, check_encoding},
-    place::Projections,
-};
 use crate::{
     Error, Result,
+    cache::{
+        AttentionStatistics, Entries, KvCache,
+        call::input::{Projections, check, check_encoding},
+    },
     ops::{Selection, Visibility, gather_rows, group_mean, precise_product},
     policy::PositionMode,
     position::{PositionEncoding, encode},
@@ -19,27 +19,29 @@ use crate::{
     view::reach,
 };
 
-/// A second pass over the prompt a cache holds whole, for policies that
-/// [observe one](crate::score::AttentionRequest::second_pass).
+/// A second pass over the prompt a cache holds whole, for policies that [observe
+/// one](crate::score::AttentionRequest::second_pass).
 ///
-/// The prompt is repeated part by part: [`begin`](Self::begin) says which, and a forward pass of the model over the tokens that
-/// repeat it calls [`attend`](Self::attend) once a layer, in place of [`KvCache::attend`]. The tokens see the whole prompt and
-/// those of their own part before them; the cache does not change. [`KvCache::compress_by`] takes what
-/// [`finish`](Self::finish) returns.
+/// The prompt is repeated part by part: [`begin`](Self::begin) says which, and a forward pass of
+/// the model over the tokens that repeat it calls [`attend`](Self::attend) once a layer, in place
+/// of [`KvCache::attend`]. The tokens see the whole prompt and those of their own part before them;
+/// the cache does not change. [`KvCache::compress_by`] takes what [`finish`](Self::finish) returns.
 ///
-/// The weights that are counted are a softmax over the sinks, the part, and the repeating tokens themselves, as published
-/// (KVzip, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)); or over all of the prompt and these
-/// ([`Repeat::reread`]: KVCompose, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
+/// The weights that are counted are a softmax over the sinks, the part, and the repeating tokens
+/// themselves, as published (KVzip, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)); or over
+/// all of the prompt and these ([`Repeat::reread`]: KVCompose, [arXiv
+/// 2509.05165](https://arxiv.org/abs/2509.05165)).
 #[derive(Debug)]
 pub struct Reconstruction<'a> {
     cache: &'a KvCache,
     repeat: Repeat,
-    /// Tokens of the prompt, one number a batch row.
+    /// Tokens of the prompt per batch row.
     seen: Vec<usize>,
     columns: usize,
     part: Option<Part>,
     hidden: Option<Tensor<3>>,
-    /// The most weight so far, `[batch, heads, columns]` a layer: of kv heads, or of query heads where their mean counts.
+    /// The most weight so far, `[batch, heads, columns]` a layer: of kv heads, or of query heads
+    /// where their mean counts.
     given: Vec<Tensor<3>>,
 }
 
@@ -54,7 +56,8 @@ struct Part {
     end: usize,
     /// The columns of the sinks and of the part, the same for every head.
     columns: Selection,
-    /// Which of those rows have, `[batch, width]` with 0 for what a row has and −1 for what it has not.
+    /// Presence of those columns in each row, `[batch, width]`: 0 for those that it has and −1 for
+    /// the others.
     there: Tensor<2, Int>,
     sinks: usize,
     width: usize,
@@ -100,16 +103,17 @@ impl KvCache {
 }
 
 impl Reconstruction<'_> {
-    /// How it is to be done.
+    /// The way in which the prompt is repeated.
     pub fn repeat(&self) -> Repeat {
         self.repeat
     }
 
-    /// Begins with the tokens `part` of each prompt, as many of them as a row has. The tokens that repeat them stand right in
-    /// their columns, so many of each row; they follow the prompt.
+    /// Begins with the tokens `part` of each prompt, as many of them as a row has. The tokens that
+    /// repeat them stand right in their columns, so many of each row; they follow the prompt.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] if a row has no token, [`Error::PaddingRows`] if there are not as many rows as in the cache.
+    /// [`Error::EmptyPrompt`] if a row has no token, [`Error::PaddingRows`] if there are not as
+    /// many rows as in the cache.
     pub fn begin(&mut self, part: Range<usize>, tokens: &[usize]) -> Result<()> {
         let Self { cache, ref seen, columns, .. } = *self;
         if tokens.len() != seen.len() {
@@ -160,8 +164,8 @@ impl Reconstruction<'_> {
         Ok(())
     }
 
-    /// The hidden states that the attention of a layer is about to be computed from, `[batch, new, hidden]`, behind the norm
-    /// before it. Only [`Repeat::normalize`] needs them.
+    /// The hidden states that the attention of a layer is about to be computed from,
+    /// `[batch, new, hidden]`, behind the norm before it. Only [`Repeat::normalize`] needs them.
     pub fn hidden_states(&mut self, x: &Tensor<3>) {
         if self.repeat.normalize {
             self.hidden = Some(x.clone());
@@ -171,7 +175,8 @@ impl Reconstruction<'_> {
     /// The attention of the repeating tokens in one layer. Shapes are those of [`KvCache::attend`].
     ///
     /// # Errors
-    /// What [`KvCache::attend`] refuses, and [`Error::Stage`] if no part was begun or hidden states are missing.
+    /// What [`KvCache::attend`] refuses, and [`Error::Stage`] if no part was begun or hidden states
+    /// are missing.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -242,7 +247,8 @@ impl Reconstruction<'_> {
         Ok(output.output)
     }
 
-    /// What the entries of each layer were given, `[batch, kv_heads, entries]`, f32; 0 where nothing was repeated.
+    /// Returns the weight that each entry of each layer received, `[batch, kv_heads, entries]`,
+    /// f32; 0 where nothing was repeated.
     pub fn finish(self) -> Vec<Tensor<3>> {
         let heads = self.cache.shape.kv_heads;
         self.given.into_iter().map(|given| group_mean(given, heads)).collect()
@@ -326,7 +332,7 @@ impl Reconstruction<'_> {
         Ok(given.scatter(2, columns, most, IndexingUpdateOp::Add))
     }
 
-    /// What the weights of each repeating token are multiplied by, `[batch, 1, new, 1]`: 0 at padding.
+    /// The factor of each repeating token's weights, `[batch, 1, new, 1]`: 0 at padding.
     fn factor(&self, layer: usize, part: &Part, batch: usize, columns: usize) -> Result<Tensor<4>> {
         let dims = [batch, 1, columns, 1];
         let own =

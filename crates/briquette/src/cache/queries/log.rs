@@ -1,6 +1,6 @@
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::query_window::Queries;
+use super::window::Queries;
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
@@ -8,15 +8,16 @@ use crate::{
     view::HeldQueries,
 };
 
-/// The queries of a layer since its last compression, before their positions are encoded, as they came.
+/// The queries of a layer since its last compression, before their positions are encoded, as they
+/// came.
 #[derive(Clone, Debug, Default)]
-pub(super) struct QueryLog {
+pub(in crate::cache) struct QueryLog {
     pieces: Vec<(Queries, Vec<i64>)>,
 }
 
 impl QueryLog {
-    /// All of them, `new` the newest, whose positions on the host are `positions`.
-    pub(super) fn with(&self, new: &Queries, positions: &[i64]) -> HeldQueries {
+    /// All its queries and the `new` ones, which have these `positions` on the host.
+    pub(in crate::cache) fn with(&self, new: &Queries, positions: &[i64]) -> HeldQueries {
         let [batch, ..] = new.queries.dims();
         let pieces = self.pieces.iter().map(|(queries, positions)| (queries, &positions[..]));
         let pieces: Vec<_> = pieces.chain([(new, positions)]).collect();
@@ -33,18 +34,18 @@ impl QueryLog {
         HeldQueries { queries: Tensor::cat(tensors.collect(), 2), positions }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::cache) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Takes the newest queries in.
-    pub(super) fn push(&mut self, new: Queries, positions: &[i64]) {
+    /// Appends the newest queries.
+    pub(in crate::cache) fn push(&mut self, new: Queries, positions: &[i64]) {
         self.pieces.push((new, positions.to_vec()));
     }
 
-    /// What it is written to a file as. Of positions those on the host are, one higher, so that padding is 0: rows that were
-    /// [cleared](Self::clear_rows) are told by them alone.
-    pub(super) fn save(&self) -> Result<Parts> {
+    /// The parts of a file. Positions are those on the host, which alone know the rows that were
+    /// [cleared](Self::clear_rows), plus one, so that padding is 0.
+    pub(in crate::cache) fn save(&self) -> Result<Parts> {
         let mut parts = Parts::default();
         parts.put_numbers("pieces", [self.pieces.len()]);
         for (number, (piece, positions)) in self.pieces.iter().enumerate() {
@@ -56,8 +57,9 @@ impl QueryLog {
         Ok(parts)
     }
 
-    /// The log that [`save`](Self::save) wrote, of queries `[batch, query_heads, head_dim]` a token.
-    pub(super) fn restore(
+    /// The log that [`save`](Self::save) wrote, of queries `[batch, query_heads, head_dim]` a
+    /// token.
+    pub(in crate::cache) fn restore(
         mut parts: Parts,
         [batch, heads, head_dim]: [usize; 3],
         device: &Device,
@@ -88,8 +90,8 @@ impl QueryLog {
         Ok(Self { pieces })
     }
 
-    /// The same queries for so many rows, where there is one.
-    pub(super) fn repeated(&self, rows: usize) -> Self {
+    /// The queries of its one row in `rows` rows.
+    pub(in crate::cache) fn repeated(&self, rows: usize) -> Self {
         let repeat = |(piece, positions): &(Queries, Vec<i64>)| {
             let queries = Queries {
                 queries: piece.queries.clone().repeat_dim(0, rows),
@@ -101,12 +103,13 @@ impl QueryLog {
     }
 
     /// Forgets all of them.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::cache) fn clear(&mut self) {
         self.pieces.clear();
     }
 
-    /// Forgets those of the batch rows that tokens have `arrived` in: a row that only received padding waits for its own.
-    pub(super) fn clear_rows(&mut self, arrived: &[usize]) {
+    /// Forgets the queries of batch rows in which tokens have `arrived`: a row that only received
+    /// padding waits for its own.
+    pub(in crate::cache) fn clear_rows(&mut self, arrived: &[usize]) {
         for (_, positions) in &mut self.pieces {
             let columns = positions.len() / arrived.len();
             for (row, &arrived) in positions.chunks_mut(columns).zip(arrived) {
@@ -118,7 +121,7 @@ impl QueryLog {
         self.pieces.retain(|(_, positions)| positions.iter().any(|&position| position >= 0));
     }
 
-    pub(super) fn bytes(&self, rows: Rows) -> usize {
+    pub(in crate::cache) fn bytes(&self, rows: Rows) -> usize {
         let of_piece = |(piece, _): &(Queries, Vec<i64>)| {
             buffer_bytes(&piece.queries, rows) + buffer_bytes(&piece.positions, rows)
         };

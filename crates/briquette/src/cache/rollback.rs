@@ -1,4 +1,4 @@
-//! A cache as it was before a step that is under way.
+//! A failed step is rolled back to the cache as it was before it.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use crate::view::Measures;
 
 /// A cache as it was before a step: how far its layers had come, and those that have changed since.
 ///
-/// Buffers are shared with the cache. What a call appends stands behind the columns that were held, so remembering a layer
-/// copies nothing; what is written over is copied by the backend when it is.
+/// Buffers are shared with the cache. What a call appends stands behind the columns that were held,
+/// so remembering a layer copies nothing; what is written over is copied by the backend when it is.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(super) struct Rollback {
     progress: Vec<Progress>,
     layers: Vec<Option<LayerCache>>,
     measures: Arc<Measures>,
     batch: Option<usize>,
 }
 
-impl Before {
+impl Rollback {
     pub(super) fn new(
         layers: &[LayerCache],
         measures: Arc<Measures>,
@@ -54,7 +54,7 @@ impl Before {
         }
     }
 
-    /// Takes in what a step within this one has remembered.
+    /// Takes in the layers that a step within this one has remembered.
     pub(super) fn absorb(&mut self, inner: Self) {
         for (before, layer) in self.layers.iter_mut().zip(inner.layers) {
             if before.is_none() {
@@ -63,7 +63,7 @@ impl Before {
         }
     }
 
-    /// Puts the layers back; returns what was measured of them, and the rows of the batch.
+    /// Puts the layers back; returns their measures, and the rows of the batch.
     pub(super) fn restore(self, layers: &mut [LayerCache]) -> (Arc<Measures>, Option<usize>) {
         let layers = layers.iter_mut().zip(self.layers).zip(self.progress);
         for ((layer, before), progress) in layers {
@@ -76,28 +76,28 @@ impl Before {
     }
 }
 
-/// The step that is under way. A copy of a cache is in none.
+/// The step that a cache is in. A copy of a cache is in none.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay(Option<Box<Before>>);
+pub(super) struct ActiveStep(Option<Box<Rollback>>);
 
-impl UnderWay {
+impl ActiveStep {
     /// Begins a step, and returns the one it is part of.
-    pub(super) fn begin(&mut self, before: Before) -> Self {
-        Self(self.0.replace(Box::new(before)))
+    pub(super) fn begin(&mut self, rollback: Rollback) -> Self {
+        Self(self.0.replace(Box::new(rollback)))
     }
 
     /// Ends a step that was part of `outer`.
-    pub(super) fn end(&mut self, outer: Self) -> Option<Box<Before>> {
+    pub(super) fn end(&mut self, outer: Self) -> Option<Box<Rollback>> {
         std::mem::replace(self, outer).0
     }
 
-    /// The cache as it was before it.
-    pub(super) fn before(&mut self) -> Option<&mut Before> {
+    /// The cache as it was before the step.
+    pub(super) fn rollback(&mut self) -> Option<&mut Rollback> {
         self.0.as_deref_mut()
     }
 }
 
-impl Clone for UnderWay {
+impl Clone for ActiveStep {
     fn clone(&self) -> Self {
         Self::default()
     }

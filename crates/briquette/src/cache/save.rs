@@ -5,8 +5,11 @@ use std::{collections::BTreeMap, path::Path};
 use burn::tensor::Device;
 
 use super::{
-    CacheConfig, KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress,
-    query_log::QueryLog, query_window::QueryWindow,
+    CacheConfig, KvCache, ceiling,
+    kv_cache::measures_of,
+    layer::LayerCache,
+    progress::Progress,
+    queries::{log::QueryLog, window::QueryWindow},
 };
 use crate::{
     CacheShape, Error, Policy, Prefix, Result,
@@ -16,25 +19,26 @@ use crate::{
 };
 
 impl KvCache {
-    /// Writes what it holds to a file, from which [`load`](Self::load) makes a cache that goes on as this one would, bit for
-    /// bit.
+    /// Writes the cache to a file, from which [`load`](Self::load) makes a cache that goes on as
+    /// this one would, bit for bit.
     ///
-    /// The file is safetensors: keys, values and statistics as they lie in the stores, and a header with a version, a
-    /// checksum, and what tells model and policy from others. It is written beside `path` first, to the disk, and then put
-    /// in its place.
+    /// The file is safetensors: keys, values and statistics as they lie in the stores, and a header
+    /// with a version, a checksum, and what tells model and policy from others. It is written
+    /// beside `path` first, to the disk, and then put in its place.
     ///
     /// # Errors
-    /// [`Error::Prefix`] if it has seen nothing, if a step has not gone through all layers, if its store has no file form or
-    /// the file cannot be written; [`Error::PromptUnfinished`]; [`Error::Execution`] if the device failed.
+    /// [`Error::Prefix`] if it has seen nothing, if a step has not gone through all layers, if its
+    /// store has no file form or the file cannot be written; [`Error::PromptUnfinished`];
+    /// [`Error::Execution`] if the device failed.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.save_with_metadata(path, BTreeMap::new())
     }
 
-    /// As [`save`](Self::save), with texts beside it that say something of the prompt: [`Prefix::metadata`] gives them back, and
-    /// nothing else reads them.
+    /// Saves as [`save`](Self::save) does, with texts that describe the prompt:
+    /// [`Prefix::metadata`] gives them back, and nothing else reads them.
     ///
     /// # Errors
-    /// As [`save`](Self::save).
+    /// The errors of [`save`](Self::save).
     pub fn save_with_metadata(
         &self,
         path: impl AsRef<Path>,
@@ -81,11 +85,11 @@ impl KvCache {
         Self::from_prefix(Prefix::read(path)?, shape, policy, config, device)
     }
 
-    /// As [`load`](Self::load), from a file that was read before: one may first ask it for its
-    /// [policy](Prefix::policy).
+    /// Loads as [`load`](Self::load) does, from a file that was read before: one may first ask it
+    /// for its [policy](Prefix::policy).
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// The errors of [`load`](Self::load).
     pub fn from_prefix(
         prefix: Prefix,
         shape: CacheShape,
@@ -122,7 +126,7 @@ impl KvCache {
         Ok(cache)
     }
 
-    /// Says that every layer has seen the same, and the whole of the last prompt.
+    /// Checks that every layer has seen the same tokens, and the whole of the last prompt.
     pub(super) fn check_complete(&self) -> Result<()> {
         let Some(first) = self.layers.first().map(|layer| layer.progress().seen()) else {
             return Err(PrefixError::Empty.into());
@@ -141,7 +145,7 @@ impl KvCache {
     }
 }
 
-/// What of a configuration changes what a cache computes, as text.
+/// The parts of a configuration that change the results of a cache, as text.
 struct Named {
     dtype: String,
     softmax_scale: Option<String>,
@@ -156,7 +160,7 @@ impl Named {
     }
 }
 
-/// Says that a prefix is of this model, policy and configuration.
+/// Checks that a prefix is of this model, policy and configuration.
 fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConfig) -> Result<()> {
     if header.shape != shape {
         return Err(PrefixError::OtherShape { found: header.shape, given: shape }.into());

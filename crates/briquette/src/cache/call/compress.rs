@@ -1,28 +1,29 @@
-//! Score, allocate, reduce: what becomes of the entries of a layer.
+//! Score, allocate, reduce: the compression of one layer.
 
 use burn::tensor::{DType, Tensor};
 
-use super::{Entries, Sharing, Statistic, pages, progress::Phase};
+use super::pages;
 use crate::{
     Error, LayerView, Policy, PrefillCompression, Result,
     allocate::Allocation,
+    cache::{Entries, Sharing, Statistic, progress::Phase},
     device::{Rows, buffer_bytes},
     policy::AppendOnly,
     reduce::Reduced,
 };
 
-/// The work a call is the time for.
+/// The parts of a compression that are due in a call.
 #[derive(Clone, Copy)]
-pub(super) struct Due {
+pub(in crate::cache) struct CompressionDue {
     /// A prompt, or a chunk after which there is a compression, has arrived.
-    pub(super) prompt: bool,
+    pub(in crate::cache) prompt: bool,
     /// The policy compresses now.
-    pub(super) compress: bool,
+    pub(in crate::cache) compress: bool,
 }
 
-impl Due {
-    /// The work a call of this phase is the time for.
-    pub(super) fn of(policy: &Policy, phase: Phase) -> Self {
+impl CompressionDue {
+    /// Returns the parts that are due in a call of this phase.
+    pub(in crate::cache) fn of(policy: &Policy, phase: Phase) -> Self {
         let schedule = policy.schedule();
         let compress = match phase {
             // The second pass is still to come.
@@ -45,50 +46,41 @@ impl Due {
     }
 }
 
-/// The rest of a layer after a compression.
-pub(super) struct Compressed {
-    pub(super) entries: Entries,
-    /// Tokens held, by heads.
-    pub(super) counts: Vec<usize>,
-    pub(super) state: Option<Tensor<2>>,
-    /// The scores of what is left, if it may have to be compressed again.
-    pub(super) scores: Option<Tensor<3>>,
-}
-
-/// The scores and counts needed to compress a layer again when later layers of the prompt have arrived.
+/// The scores and counts needed to compress a layer again when later layers of the prompt have
+/// arrived.
 #[derive(Clone, Debug)]
-pub(super) struct Snapshot {
+pub(in crate::cache) struct Snapshot {
     /// `[batch, kv_heads, entries]`, of the entries held.
-    pub(super) scores: Tensor<3>,
-    pub(super) arrived: Vec<usize>,
-    pub(super) seen: Vec<usize>,
-    pub(super) budget: Vec<usize>,
+    pub(in crate::cache) scores: Tensor<3>,
+    pub(in crate::cache) arrived: Vec<usize>,
+    pub(in crate::cache) seen: Vec<usize>,
+    pub(in crate::cache) budget: Vec<usize>,
 }
 
 impl Snapshot {
-    pub(super) fn bytes(&self, rows: Rows) -> usize {
+    pub(in crate::cache) fn bytes(&self, rows: Rows) -> usize {
         buffer_bytes(&self.scores, rows)
     }
 }
 
 /// The findings of [`compress`].
 #[derive(Default)]
-pub(super) struct Findings {
-    /// The entries left, if the layer decides for itself and something is to go.
-    pub(super) reduced: Option<Compressed>,
+pub(in crate::cache) struct Findings {
+    /// The kept entries, if the layer is compressed by itself and drops or merges any.
+    pub(in crate::cache) reduced: Option<Reduced>,
     /// The numbers the allocator measured.
-    pub(super) measure: Option<Vec<f64>>,
-    /// For layers that are compressed together.
-    pub(super) snapshot: Option<Snapshot>,
+    pub(in crate::cache) measure: Option<Vec<f64>>,
+    /// The snapshot for layers that are compressed together.
+    pub(in crate::cache) snapshot: Option<Snapshot>,
 }
 
-/// Measures the layer if its allocator does, and compresses it if it decides for itself. `arrived` are its new tokens, by
-/// rows.
-pub(super) fn compress(
+/// Measures the layer if its allocator does, and compresses it if it decides for itself. `arrived`
+/// are its new tokens, by rows.
+pub(in crate::cache) fn compress(
     policy: &Policy,
     view: LayerView<'_>,
     arrived: &[usize],
-    due: Due,
+    due: CompressionDue,
 ) -> Result<Findings> {
     let allocator = policy.allocator();
     if due.prompt && allocator.measures() {
@@ -109,29 +101,37 @@ pub(super) fn compress(
         let new = policy.schedule().decode_every.unwrap_or(1);
         let scores = score(policy, &view)?;
         let view = LayerView { scores: Some(&scores), ..view };
-        let shares = shares(policy, &view, allocator.allocate(&view)?)?;
-        let reduced = appended(&view, append, new, &shares)?;
+        let keep = kept_per_head(policy, &view, allocator.allocate(&view)?, arrived)?;
+        let reduced = append_only(&view, append, new, &keep)?;
         return Ok(Findings { reduced, ..Findings::default() });
     }
     let known = allocator.reads_scores().then(|| score(policy, &view)).transpose()?;
-    let keep = allocate(policy, &LayerView { scores: known.as_ref(), ..view }, arrived)?;
-    let Some(keep) = keep else { return Ok(Findings::default()) };
+    let allocation = allocator.allocate(&LayerView { scores: known.as_ref(), ..view })?;
+    let keep = kept_per_head(policy, &view, allocation, arrived)?;
+    if !exceeds(&view, &keep) {
+        return Ok(Findings::default());
+    }
     let scores = known.map_or_else(|| score(policy, &view), Ok)?;
     let reduced = reduce(policy, &LayerView { scores: Some(&scores), ..view }, &keep)?;
     Ok(Findings { reduced: Some(reduced), ..Findings::default() })
 }
 
-/// Compresses a layer whose scores are known, with what was measured of the layers that have arrived; `more` are
-/// still to come. `None` if it is within its budget.
-pub(super) fn compress_among_layers(
+/// Compresses a layer by the scores of its snapshot, with the measures of the layers that have
+/// arrived; `more` layers are still to come. Returns the kept entries and their snapshot; `None` if
+/// the layer is within its budget.
+pub(in crate::cache) fn compress_cross_layer(
     policy: &Policy,
     view: LayerView<'_>,
     snapshot: &Snapshot,
     more: bool,
-) -> Result<Option<Compressed>> {
+) -> Result<Option<(Reduced, Snapshot)>> {
     let scores = widened(&snapshot.scores, view.entries.columns());
     let view = LayerView { scores: Some(&scores), ..view };
-    let Some(mut keep) = allocate(policy, &view, &snapshot.arrived)? else { return Ok(None) };
+    let allocation = policy.allocator().allocate(&view)?;
+    let mut keep = kept_per_head(policy, &view, allocation, &snapshot.arrived)?;
+    if !exceeds(&view, &keep) {
+        return Ok(None);
+    }
     if more {
         // Shares fall as layers arrive, but rounded ones may rise again by one.
         keep.iter_mut().for_each(|keep| *keep += 1);
@@ -139,15 +139,18 @@ pub(super) fn compress_among_layers(
     // The scores go where their entries go.
     let mut entries = view.entries.clone();
     entries.tracks = entries.tracks.with(Statistic::Scores, scores.clone());
-    let mut compressed = reduce(policy, &LayerView { entries: &entries, ..view }, &keep)?;
-    let (tracks, scores) = compressed.entries.tracks.without(Statistic::Scores);
-    compressed.entries.tracks = tracks;
-    // Statistics of query heads hold the scores of a kv head for each of its own.
-    compressed.scores = scores.map(|scores| first_of_groups(scores, view.shape.kv_heads));
-    Ok(Some(compressed))
+    let mut reduced = reduce(policy, &LayerView { entries: &entries, ..view }, &keep)?;
+    let (tracks, scores) = reduced.entries.tracks.without(Statistic::Scores);
+    reduced.entries.tracks = tracks;
+    let mut snapshot = snapshot.clone();
+    if let Some(scores) = scores {
+        // Statistics of query heads hold the scores of a kv head for each of its own.
+        snapshot.scores = first_of_groups(scores, view.shape.kv_heads);
+    }
+    Ok(Some((reduced, snapshot)))
 }
 
-/// What the first query head of each kv head has, `[batch, kv_heads, entries]`.
+/// Numbers of the first query head of each kv head, `[batch, kv_heads, entries]`.
 fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
     let [batch, heads, entries] = x.dims();
     if heads == kv_heads {
@@ -157,7 +160,8 @@ fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
     groups.narrow(2, 0, 1).squeeze_dim(2)
 }
 
-/// The scores, right-aligned, with zeros before them: a store may lay entries out with more fillers than it was given, or fewer.
+/// The scores, right-aligned in `columns`, with zeros before them: a store may lay entries out with
+/// more padding than it was given, or less.
 fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
     let [batch, heads, width] = scores.dims();
     if width >= columns {
@@ -170,7 +174,7 @@ fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
 }
 
 /// The scores of the entries, `[batch, kv_heads, entries]`, f32.
-pub(super) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<Tensor<3>> {
+pub(in crate::cache) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<Tensor<3>> {
     let scorer = policy.scorer();
     let scores = scorer.score(view)?;
     let (found, expected) = (scores.dims(), view.positions().dims());
@@ -181,7 +185,7 @@ pub(super) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<Tensor<3>> 
     Err(Error::Stage { stage: "scorer", name: scorer.name().to_owned(), reason })
 }
 
-/// The numbers the allocator measures of the layer, one number a batch row.
+/// The allocator's measure of the layer per batch row.
 fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Vec<f64>> {
     let allocator = policy.allocator();
     let measure = allocator.measure(view)?;
@@ -193,79 +197,75 @@ fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Vec<f64>> {
     Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
 }
 
-/// The share of each head of what the allocator has said.
-fn shares(policy: &Policy, view: &LayerView<'_>, allocation: Allocation) -> Result<Vec<usize>> {
-    let allocator = policy.allocator();
-    let heads = view.shape.kv_heads;
-    let fail = |found: &[usize], what: &str| {
-        let reason = format!("returned {found:?}, expected at least 1 for each of {what}");
-        Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
+/// Entries that an allocation lets each head keep, per batch row and kv head, rows first. `arrived`
+/// are the new tokens per batch row.
+pub(in crate::cache) fn kept_per_head(
+    policy: &Policy,
+    view: &LayerView<'_>,
+    allocation: Allocation,
+    arrived: &[usize],
+) -> Result<Vec<usize>> {
+    let (rows, heads) = (view.seen.len(), view.shape.kv_heads);
+    let fail = |found: &[usize], expected: String| {
+        let reason = format!("returned {found:?}, expected at least 1 for each of {expected}");
+        let name = policy.allocator().name().to_owned();
+        Err(Error::Stage { stage: "allocator", name, reason })
     };
-    let rows = view.seen.len();
-    Ok(match allocation {
+    let mut kept: Vec<usize> = match allocation {
         Allocation::Rows(keep) if keep.len() != rows || keep.contains(&0) => {
-            return fail(&keep, &format!("{rows} rows"));
+            return fail(&keep, format!("{rows} rows"));
         }
         Allocation::Rows(keep) => {
             keep.into_iter().flat_map(|keep| std::iter::repeat_n(keep, heads)).collect()
         }
         Allocation::Heads(keep) if keep.len() != rows * heads || keep.contains(&0) => {
-            return fail(&keep, &format!("{rows} rows of {heads} heads"));
+            return fail(&keep, format!("{rows} rows of {heads} heads"));
         }
         Allocation::Heads(keep) => keep,
-    })
-}
-
-/// How many entries each head keeps; `None` if all of them hold no more.
-fn allocate(
-    policy: &Policy,
-    view: &LayerView<'_>,
-    arrived: &[usize],
-) -> Result<Option<Vec<usize>>> {
-    kept(policy, view, policy.allocator().allocate(view)?, arrived)
-}
-
-/// How many entries each head keeps of what the allocator has said; `None` if all of them hold no more.
-pub(super) fn kept(
-    policy: &Policy,
-    view: &LayerView<'_>,
-    allocation: Allocation,
-    arrived: &[usize],
-) -> Result<Option<Vec<usize>>> {
-    let heads = view.shape.kv_heads;
-    let mut keep = shares(policy, view, allocation)?;
-    let entries = distinct(view.entries, view.held);
-    for (head, keep) in keep.iter_mut().enumerate() {
-        // A row that only received padding waits for its own tokens, as it would alone.
-        if arrived[head / heads] == 0 {
-            *keep = entries[head].max(*keep);
+    };
+    // A row that only received padding waits for its own tokens, as it would alone.
+    if arrived.contains(&0) {
+        for (head, entries) in distinct(view.entries, view.held).into_iter().enumerate() {
+            if arrived[head / heads] == 0 {
+                kept[head] = entries.max(kept[head]);
+            }
         }
     }
-    Ok(entries.iter().zip(&keep).any(|(held, keep)| held > keep).then_some(keep))
+    Ok(kept)
 }
 
-/// Entries of each head: tokens that share one count once.
-pub(super) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
+/// Whether a head holds more entries than it is to keep.
+pub(in crate::cache) fn exceeds(view: &LayerView<'_>, keep: &[usize]) -> bool {
+    distinct(view.entries, view.held).iter().zip(keep).any(|(held, keep)| held > keep)
+}
+
+/// Entries per head: tokens that share one count once.
+pub(in crate::cache) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
     entries.sharing.as_ref().map_or_else(|| held.to_vec(), Sharing::all_entries)
 }
 
-/// What is left of a layer whose entries are not rewritten, of which the last `new` of each head have come since the last
-/// time; `None` if all of it is.
-fn appended(
+/// Kept entries of a layer that are not rewritten. The last `new` of each head have come since the
+/// last compression. `None` if all entries stay.
+fn append_only(
     view: &LayerView<'_>,
     append: AppendOnly,
     new: usize,
-    shares: &[usize],
-) -> Result<Option<Compressed>> {
-    let Some(selection) = pages::select(view, append, new, shares)? else { return Ok(None) };
+    keep: &[usize],
+) -> Result<Option<Reduced>> {
+    let Some(selection) = pages::select(view, append, new, keep)? else { return Ok(None) };
     let entries = view.selected(&selection)?;
-    Ok(Some(Compressed { entries, counts: selection.counts, state: None, scores: None }))
+    Ok(Some(Reduced { entries, counts: selection.counts, state: None }))
 }
 
-/// The entries the reducer leaves: `keep` of each head.
-pub(super) fn reduce(policy: &Policy, view: &LayerView<'_>, keep: &[usize]) -> Result<Compressed> {
+/// Runs the reducer, which keeps `keep` entries per head, and checks the entries it returns.
+pub(in crate::cache) fn reduce(
+    policy: &Policy,
+    view: &LayerView<'_>,
+    keep: &[usize],
+) -> Result<Reduced> {
     let reducer = policy.reducer();
-    let Reduced { entries, counts, state } = reducer.reduce(view, keep)?;
+    let reduced = reducer.reduce(view, keep)?;
+    let Reduced { entries, counts, .. } = &reduced;
     let widest = counts.iter().copied().max().unwrap_or(0);
     let emptied = || counts.iter().zip(view.held).any(|(&left, &held)| left == 0 && held > 0);
     let columns = entries.columns();
@@ -278,5 +278,5 @@ pub(super) fn reduce(policy: &Policy, view: &LayerView<'_>, keep: &[usize]) -> R
         );
         return Err(Error::Stage { stage: "reducer", name: reducer.name().to_owned(), reason });
     }
-    Ok(Compressed { entries, counts, state, scores: None })
+    Ok(reduced)
 }

@@ -1,26 +1,36 @@
+//! Positions counted over the entries that a cache holds.
+
 use burn::tensor::{Device, Int, Tensor};
 
+use super::{input::LayerInput, working_set::WorkingSet};
 use crate::{
     CacheShape,
+    cache::context::Context,
     ops::{constant_ints, counting, moved},
 };
 
-/// Positions re-counted over the entries held.
-pub(super) struct Ranks<'a> {
-    /// One number a batch row and kv head, the new ones included, padding not counted.
-    pub(super) held: &'a [usize],
-    pub(super) shape: CacheShape,
-    pub(super) padded: bool,
-    pub(super) device: &'a Device,
+/// Positions of entries counted anew, as their ranks among the entries held.
+pub(super) struct CachePositions<'a> {
+    /// Tokens held per batch row and kv head, the new ones included, padding not counted.
+    held: &'a [usize],
+    shape: CacheShape,
+    padded: bool,
+    device: &'a Device,
 }
 
-impl Ranks<'_> {
+impl<'a> CachePositions<'a> {
+    pub(super) fn new(context: Context<'a>, input: &'a LayerInput, all: &WorkingSet) -> Self {
+        let Context { shape, device, .. } = context;
+        Self { held: &input.held, shape, padded: all.padded, device }
+    }
+
     fn batch(&self) -> usize {
         self.held.len() / self.shape.kv_heads
     }
 
-    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; of padding that of an entry before it. The last is one
-    /// less than are held, however many of those the device knows to be left.
+    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; padding has that of the entry
+    /// before it. The last rank is one less than the tokens held on the host, of which the device
+    /// may hold fewer.
     pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Tensor<3, Int> {
         let columns = positions.dims()[2];
         if self.padded {
@@ -37,8 +47,8 @@ impl Ranks<'_> {
         ])
     }
 
-    /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or one a query head where heads
-    /// hold different numbers.
+    /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or per query
+    /// head where heads hold different numbers of entries.
     pub(super) fn of_new(&self, positions: &[i64], arrived: &[usize]) -> Tensor<3, Int> {
         let columns = positions.len() / self.batch();
         self.of_queries(|row, held| {

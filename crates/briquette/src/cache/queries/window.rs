@@ -8,7 +8,8 @@ use crate::{
     state::{StateTensor, StateVisitor},
 };
 
-/// The last queries of a layer, for scorers that look at a window of them: a ring that is written in place.
+/// The last queries of a layer, for scorers that look at a window of them: a ring that is written
+/// in place.
 #[derive(Clone, Debug)]
 pub(crate) struct QueryWindow {
     size: usize,
@@ -22,7 +23,7 @@ struct Ring {
     /// Queries in it; the next goes to slot `next`.
     held: usize,
     next: usize,
-    /// How many of them are not padding, one number a batch row. Padding stands before the others.
+    /// The number of queries per batch row that are not padding. Padding stands before the others.
     valid: Vec<usize>,
 }
 
@@ -36,8 +37,8 @@ pub(crate) struct Queries {
 }
 
 impl Queries {
-    /// The mean square of each channel of the last `most` queries that are not padding, over those that share a kv head,
-    /// `[batch, kv_heads, head_dim]`, f32.
+    /// The mean square of each channel of the last `most` queries that are not padding, over those
+    /// that share a kv head, `[batch, kv_heads, head_dim]`, f32.
     pub(crate) fn mean_squares(&self, most: usize, kv_heads: usize) -> Tensor<3> {
         let kept = most.min(self.len());
         let Self { queries, positions } = self.narrow(self.len() - kept, kept);
@@ -88,7 +89,8 @@ impl QueryWindow {
         self.size
     }
 
-    /// How many of the last queries are a row's own, when `arrived` more have come.
+    /// The number of last queries per batch row that are not padding, when `arrived` more have
+    /// come.
     pub(crate) fn own(&self, arrived: &[usize]) -> Vec<usize> {
         let valid = |row: usize| self.ring.as_ref().map_or(0, |ring| ring.valid[row]);
         let rows = arrived.iter().enumerate();
@@ -100,8 +102,8 @@ impl QueryWindow {
         buffer_bytes(&slots.queries, rows) + buffer_bytes(&slots.positions, rows)
     }
 
-    /// The last queries in order, `new` the newest; the window itself is unchanged. `positions` are those of
-    /// `new`, on the host.
+    /// The last queries in order, `new` the newest; the window itself is unchanged. `positions` are
+    /// those of `new`, on the host.
     pub(crate) fn with(&self, new: &Queries, positions: &[i64]) -> Queries {
         let arriving = new.len();
         let kept = arriving.min(self.size);
@@ -116,7 +118,7 @@ impl QueryWindow {
         Queries::cat(pieces)
     }
 
-    /// What it is written to a file as.
+    /// The parts of a file.
     pub(crate) fn save(&self) -> Result<Parts> {
         let mut parts = Parts::default();
         let Some(Ring { slots, held, next, valid }) = &self.ring else { return Ok(parts) };
@@ -128,7 +130,8 @@ impl QueryWindow {
         Ok(parts)
     }
 
-    /// The window that [`save`](Self::save) wrote, of queries `[batch, query_heads, size, head_dim]`.
+    /// The window that [`save`](Self::save) wrote, of queries
+    /// `[batch, query_heads, size, head_dim]`.
     pub(crate) fn restore(
         mut parts: Parts,
         [batch, heads, size, head_dim]: [usize; 4],
@@ -154,7 +157,7 @@ impl QueryWindow {
         Ok(Self { size, ring: Some(ring) })
     }
 
-    /// The same queries for so many rows, where there is one.
+    /// The queries of its one row in `rows` rows.
     pub(crate) fn repeated(&self, rows: usize) -> Self {
         let repeat = |ring: &Ring| Ring {
             slots: Queries {
@@ -247,8 +250,8 @@ impl Ring {
         pieces
     }
 
-    /// Of all that is held and new queries behind it, each row's last `size` that are not padding; padding fills
-    /// up in front of the rows that have fewer.
+    /// Each row's last `size` queries that are not padding, of those held and the new ones behind
+    /// them; padding fills up in front of the rows that have fewer.
     fn without_padding(&self, joined: Queries, positions: &[i64], size: usize) -> Queries {
         let [batch, heads, total, _] = joined.queries.dims();
         let columns = positions.len() / batch;

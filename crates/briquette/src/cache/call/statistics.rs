@@ -1,19 +1,16 @@
-//! The observations of the attention that stages want.
+//! Statistics of the attention that stages observe.
 
 use burn::tensor::Tensor;
 
-use super::{
-    AttentionStatistics, Statistic,
-    append::Appended,
-    attend::ranks,
-    chunks::chunk_sums,
-    context::Context,
-    place::Placed,
-    progress::{Arrival, Phase},
-    query_window::QueryWindow,
-};
+use super::{cache_positions::CachePositions, input::LayerInput, working_set::WorkingSet};
 use crate::{
     Result,
+    cache::{
+        AttentionStatistics, Statistic,
+        context::Context,
+        progress::{InputSpan, Phase},
+        queries::{chunk_sums::chunk_sums, window::QueryWindow},
+    },
     ops::{Visibility, group_mean},
     policy::PositionMode,
     position::{Encode, encode},
@@ -22,29 +19,29 @@ use crate::{
     view::{Encoded, HeldQueries, Wanted, Window},
 };
 
-/// The last queries of a layer, this call's the newest, and the entries they see.
-pub(super) fn window<'a>(
+/// The last queries of a layer, with those of this call, and the entries they see.
+pub(in crate::cache) fn window<'a>(
     context: Context<'a>,
-    placed: &Placed,
-    all: &mut Appended,
+    input: &LayerInput,
+    all: &mut WorkingSet,
     encode_keys: Option<Encode<'a>>,
     before: &QueryWindow,
     store: &dyn Store,
 ) -> Result<Window<'a>> {
     let Context { policy, config, encoding, .. } = context;
     let ops = config.ops.as_ref();
-    let last = before.with(&placed.queries, &placed.arrival.positions);
+    let last = before.with(&input.queries, &input.span.positions);
     let size = last.positions.dims()[2];
     let queries = match policy.positions() {
         PositionMode::Written | PositionMode::Deferred => last.queries,
         PositionMode::InCache => {
-            let ranks = ranks(context, placed, all).of_last(size);
-            encode(encoding, last.queries, ranks, placed.end, ops)?
+            let positions = CachePositions::new(context, input, all).of_last(size);
+            encode(encoding, last.queries, positions, input.end, ops)?
         }
     };
     Ok(Window {
         queries,
-        entries: all.entries(store, &placed.held)?.clone(),
+        entries: all.entries(store, &input.held)?.clone(),
         encode: encode_keys,
         // Entries between the window's own may have been evicted since.
         visibility: match all.padded || size > 1 {
@@ -59,34 +56,35 @@ pub(super) fn window<'a>(
     })
 }
 
-/// How positions enter in this call, for the stages.
-pub(super) fn encoded<'a>(
+/// Encoding of positions in this call, for the stages.
+pub(in crate::cache) fn encoded<'a>(
     context: Context<'a>,
-    placed: &Placed,
+    input: &LayerInput,
     keys: Option<Encode<'a>>,
 ) -> Encoded<'a> {
     let next = match context.policy.positions() {
-        PositionMode::Written | PositionMode::Deferred => placed.arrival.seen().to_vec(),
+        PositionMode::Written | PositionMode::Deferred => input.span.seen().to_vec(),
         PositionMode::InCache => {
             let most = |held: &[usize]| held.iter().copied().max().unwrap_or(0);
-            placed.held.chunks(context.shape.kv_heads).map(most).collect()
+            input.held.chunks(context.shape.kv_heads).map(most).collect()
         }
     };
     Encoded { keys, encoding: context.encoding, next }
 }
 
-/// Counts what the `queries` since the last compression give to the entries of their chunks.
-pub(super) fn count_chunks(
+/// Sums the weights that the `queries` since the last compression give to the entries of their
+/// chunks.
+pub(in crate::cache) fn count_chunks(
     context: Context<'_>,
-    placed: &Placed,
+    input: &LayerInput,
     queries: &HeldQueries,
-    all: &mut Appended,
+    all: &mut WorkingSet,
     store: &dyn Store,
 ) -> Result<()> {
     let Some(before) = all.tracks.get(Statistic::Chunk) else { return Ok(()) };
-    let entries = all.entries(store, &placed.held)?.clone();
+    let entries = all.entries(store, &input.held)?.clone();
     let Context { shape, observes, .. } = context;
-    let sums = chunk_sums(context, queries, placed.arrival.seen(), &entries)?;
+    let sums = chunk_sums(context, queries, input.span.seen(), &entries)?;
     let Some((sums, new)) = sums else { return Ok(()) };
     let sums = match observes.heads {
         ObservedHeads::Kv => group_mean(sums, shape.kv_heads),
@@ -97,11 +95,12 @@ pub(super) fn count_chunks(
     Ok(())
 }
 
-/// Adds what this call's queries gave to each entry. `window` is there when a prompt is complete or
-/// compressed. Takes and returns the decoded queries in the local window.
-pub(super) fn count(
+/// Adds the weights of this call's queries to the statistics of each entry. `window` is there when
+/// a prompt is complete or compressed. Takes and returns the number of decoded queries in the local
+/// window.
+pub(in crate::cache) fn count(
     context: Context<'_>,
-    arrival: &Arrival,
+    span: &InputSpan,
     tracks: &mut AttentionStatistics,
     (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
     window: Option<&Window<'_>>,
@@ -113,7 +112,7 @@ pub(super) fn count(
         ObservedHeads::Query => x,
     };
     let sums = sums.map(of_heads);
-    let decoded = observes.local > 0 && !matches!(arrival.phase, Phase::Prompt { .. });
+    let decoded = observes.local > 0 && !matches!(span.phase, Phase::Prompt { .. });
     let counted_now = decoded && window.is_none();
     let new = [
         (Statistic::Sums, sums.clone()),
@@ -126,7 +125,7 @@ pub(super) fn count(
         return Ok(0);
     }
     if let Some(window) = window {
-        let last = window.moments(observes.local, &arrival.of_prompt, Wanted::default())?;
+        let last = window.moments(observes.local, &span.of_prompt, Wanted::default())?;
         let past = of_heads(last.sums.sums);
         tracks.set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
         return Ok(0);

@@ -1,12 +1,19 @@
+//! Capacity of a layer's buffers.
+
 use burn::tensor::DType;
 
-use super::{context::Context, place::Placed, progress::Phase};
-use crate::{Policy, PrefillCompression, Result, store::Store};
+use super::input::LayerInput;
+use crate::{
+    Policy, PrefillCompression, Result,
+    cache::{context::Context, progress::Phase},
+    store::Store,
+};
 
-/// The room a layer needs: enough that buffers are seldom copied, not more than its budget implies.
-pub(super) struct Room {
-    /// Tokens to keep, one number a batch row; `None` keeps everything.
-    pub(super) budget: Option<Vec<usize>>,
+/// Capacity that a layer needs: enough that buffers are seldom copied, not more than its budget
+/// implies.
+pub(in crate::cache) struct CapacityPlan {
+    /// Tokens to keep per batch row; `None` keeps everything.
+    pub(in crate::cache) budget: Option<Vec<usize>>,
     /// Columns decoding never exceeds by more than the slack.
     limit: Option<usize>,
     slack: usize,
@@ -17,25 +24,27 @@ pub(super) struct Room {
     decoding: bool,
 }
 
-impl Room {
-    /// The least columns made room for ahead of their need: an eighth of a few would have buffers copied at every token.
+impl CapacityPlan {
+    /// The least columns made room for ahead of their need: an eighth of a few would have buffers
+    /// copied at every token.
     const LEAST: usize = 16;
 
-    /// Columns made room for ahead of their need: an eighth keeps copies rare, and what is free small beside what is held.
+    /// Columns made room for ahead of their need: an eighth keeps copies rare, and what is free
+    /// small beside what is held.
     fn ahead(columns: usize) -> usize {
         Self::LEAST.max(columns / 8)
     }
 
-    /// The budget of a call, and the room it needs. `window` queries are held between calls.
-    pub(super) fn new(
+    /// Plans for a call. `window` queries are held between calls.
+    pub(in crate::cache) fn new(
         context: Context<'_>,
-        placed: &Placed,
+        input: &LayerInput,
         store: &dyn Store,
         window: usize,
     ) -> Result<Self> {
         let Context { shape, policy, config, observes, .. } = context;
-        let Placed { arrival, query_bytes, .. } = placed;
-        let rows = arrival.seen().len();
+        let LayerInput { span, query_bytes, .. } = input;
+        let rows = span.seen().len();
         // A policy that compresses prompts only holds no window between them.
         let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
         let queries = if in_decoding { window } else { 0 };
@@ -49,7 +58,7 @@ impl Room {
             .saturating_add(context.rows.bytes(queries, position_bytes))
             .saturating_mul(rows);
         let bytes_of = |entries, columns| store.bytes_of(entries, columns).saturating_add(fixed);
-        let budget = policy.resolve(shape, arrival.seen(), &bytes_of)?;
+        let budget = policy.resolve(shape, span.seen(), &bytes_of)?;
         Ok(Self {
             limit: budget
                 .as_ref()
@@ -58,7 +67,7 @@ impl Room {
                 .map(|limit| policy.reducer().columns(limit)),
             slack: policy.slack(),
             hint: config.capacity.filter(|_| budget.is_none()),
-            to_come: match arrival.phase {
+            to_come: match span.phase {
                 Phase::Prompt { missing, .. }
                     if policy.schedule().prefill != PrefillCompression::EveryChunk =>
                 {
@@ -66,13 +75,13 @@ impl Room {
                 }
                 _ => 0,
             },
-            decoding: !arrival.phase.is_prompt(),
+            decoding: !span.phase.is_prompt(),
             budget,
         })
     }
 
     /// Columns to make room for when `columns` must fit and nothing was dropped.
-    pub(super) fn grown(&self, columns: usize) -> usize {
+    pub(in crate::cache) fn grown(&self, columns: usize) -> usize {
         match self.hint {
             Some(hint) if hint >= columns => return hint,
             _ if self.to_come > 0 => return columns + self.to_come,
@@ -85,17 +94,18 @@ impl Room {
         }
     }
 
-    /// The most columns buffers may be wide, now `capacity`, when entries were dropped and `columns` are left.
+    /// The most columns buffers may be wide, now `capacity`, when entries were dropped and
+    /// `columns` are left.
     ///
-    /// Behind a prompt room starts small. In decoding as many tokens as have come since the last compression come before
-    /// the next one: buffers that have grown for them stay.
-    pub(super) fn after_compression(&self, columns: usize, capacity: usize) -> usize {
+    /// Behind a prompt room starts small. In decoding as many tokens as have come since the last
+    /// compression come before the next one: buffers that have grown for them stay.
+    pub(in crate::cache) fn after_compression(&self, columns: usize, capacity: usize) -> usize {
         let ahead = if self.decoding { capacity } else { Self::ahead(columns) };
         columns + ahead.min(self.slack)
     }
 
-    /// The same behind a prompt, for a layer that is not the one at hand.
-    pub(super) fn compressed(policy: &Policy, columns: usize) -> usize {
+    /// The most columns buffers may be wide when a prompt was compressed and `columns` are left.
+    pub(in crate::cache) fn after_prompt(policy: &Policy, columns: usize) -> usize {
         columns + Self::ahead(columns).min(policy.slack())
     }
 }
@@ -104,16 +114,17 @@ impl Room {
 mod tests {
     use super::*;
 
-    fn room(limit: Option<usize>, slack: usize, decoding: bool) -> Room {
-        Room { budget: None, limit, slack, hint: None, to_come: 0, decoding }
+    fn plan(limit: Option<usize>, slack: usize, decoding: bool) -> CapacityPlan {
+        CapacityPlan { budget: None, limit, slack, hint: None, to_come: 0, decoding }
     }
 
-    /// The widths of buffers behind a compressed prompt, while `tokens` are decoded and every so many compressed.
+    /// The widths of buffers behind a compressed prompt, while `tokens` are decoded and every so
+    /// many compressed.
     fn widths(limit: usize, every: usize, tokens: usize) -> Vec<usize> {
         let mut columns = limit;
-        let mut width = room(Some(limit), every, false).after_compression(columns, 0);
+        let mut width = plan(Some(limit), every, false).after_compression(columns, 0);
         let mut widths = vec![width];
-        let decoding = room(Some(limit), every, true);
+        let decoding = plan(Some(limit), every, true);
         for token in 1..=tokens {
             columns += 1;
             if columns > width {
@@ -133,17 +144,17 @@ mod tests {
 
     #[test]
     fn room_is_an_eighth_and_at_least_sixteen_columns() {
-        let full = room(None, 64, false);
+        let full = plan(None, 64, false);
         assert_eq!([1, 100, 128, 4096].map(|columns| full.grown(columns)), [17, 116, 144, 4608]);
         let left = [1, 100, 400, 4096].map(|columns| full.after_compression(columns, 9000));
         assert_eq!(left, [17, 116, 450, 4160]);
         // No more than what comes before the next compression.
-        let compressing = room(Some(100), 30, true);
+        let compressing = plan(Some(100), 30, true);
         let grown = [20, 101, 120, 131].map(|columns| compressing.grown(columns));
         assert_eq!(grown, [36, 117, 130, 147]);
-        assert_eq!(room(Some(100), 1, false).after_compression(100, 0), 101);
+        assert_eq!(plan(Some(100), 1, false).after_compression(100, 0), 101);
         let policy = Policy::snapkv(crate::Budget::Tokens(400));
-        assert_eq!(Room::compressed(&policy, 400), 450);
+        assert_eq!(CapacityPlan::after_prompt(&policy, 400), 450);
     }
 
     #[test]

@@ -1,24 +1,28 @@
-//! All layers compressed at once, by what a second pass over the prompt has given their entries.
+//! All layers compressed at once, by the weights that their entries received in a second pass over
+//! the prompt.
 
 use burn::tensor::Tensor;
 
-use super::{
-    KvCache,
-    compress::{kept, reduce, score},
-    context::Context,
+use crate::{
+    LayerView, Result,
+    cache::{
+        KvCache,
+        call::compress::{exceeds, kept_per_head, reduce, score},
+        context::Context,
+    },
+    position::NoPositionEncoding,
 };
-use crate::{LayerView, Result, position::NoPositionEncoding};
 
 impl KvCache {
-    /// Compresses all layers now. `given` is what a second pass over the prompt gave the entries of each, `[batch, kv_heads,
-    /// entries]`, f32: the policy's scorer makes scores of it, its allocator sees all layers together, and its reducer does
-    /// the rest.
+    /// Compresses all layers now. `given` are the weights that the entries of each layer received
+    /// in a second pass over the prompt, `[batch, kv_heads, entries]`, f32: the policy's scorer
+    /// makes scores of it, its allocator sees all layers together, and its reducer does the rest.
     ///
     /// # Errors
-    /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage returns. The cache is
-    /// then as it was before.
+    /// [`Error::Stage`](crate::Error::Stage) if `given` is not of the entries held, or what a stage
+    /// returns. The cache is then as it was before.
     pub fn compress_by(&mut self, given: &[Tensor<3>]) -> Result<()> {
-        let Self { shape, policy, config, device, layers, measures, rows, under_way, .. } = self;
+        let Self { shape, policy, config, device, layers, measures, rows, active_step, .. } = self;
         let Some(rows) = *rows else { return Ok(()) };
         let of_layer = |layer| Context {
             layer,
@@ -51,18 +55,20 @@ impl KvCache {
             view.scores = Some(scores);
         }
         let allocations = policy.allocator().allocate_together(&views)?;
-        let mut replacements = Vec::new();
+        let mut all_rebuilt = Vec::new();
         for ((layer, view), allocation) in views.iter().enumerate().zip(allocations) {
-            let Some(keep) = kept(policy, view, allocation, view.seen)? else { continue };
-            let compressed = reduce(policy, view, &keep)?;
-            replacements.push((layer, layers[layer].replacement(of_layer(layer), compressed)?));
+            let keep = kept_per_head(policy, view, allocation, view.seen)?;
+            if exceeds(view, &keep) {
+                let reduced = reduce(policy, view, &keep)?;
+                all_rebuilt.push((layer, layers[layer].rebuild(of_layer(layer), reduced)?));
+            }
         }
         // Nothing fails from here on.
-        if let Some(before) = under_way.before() {
-            before.remember_all(layers);
+        if let Some(rollback) = active_step.rollback() {
+            rollback.remember_all(layers);
         }
-        for (layer, replacement) in replacements {
-            layers[layer].replace(replacement);
+        for (layer, rebuilt) in all_rebuilt {
+            layers[layer] = rebuilt;
         }
         Ok(())
     }

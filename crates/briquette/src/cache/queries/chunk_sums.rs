@@ -2,16 +2,16 @@
 
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData, activation::softmax};
 
-use super::{Entries, context::Context};
 use crate::{
     Result,
+    cache::{Entries, context::Context},
     ops::{Selection, gather_rows, laid_out, precise_product},
     policy::PositionMode,
     position::encode,
     view::HeldQueries,
 };
 
-/// The tokens of a batch row whose queries are held, and the chunks they are in.
+/// Tokens of a batch row with held queries, and the chunks they are in.
 struct Row {
     /// The columns of the queries, in order.
     columns: Vec<usize>,
@@ -23,9 +23,10 @@ struct Row {
     end: usize,
 }
 
-/// For each entry whose query is held, the sum over the queries of its chunk of softmax(q · k), without mask or scale:
-/// `[batch, query_heads, columns]`, f32; and which entries those are, `[batch, 1, columns]`. `None` if there are none.
-pub(super) fn chunk_sums(
+/// For each entry whose query is held, the sum over the queries of its chunk of softmax(q · k),
+/// without mask or scale: `[batch, query_heads, columns]`, f32; and which entries those are,
+/// `[batch, 1, columns]`. `None` if there are none.
+pub(in crate::cache) fn chunk_sums(
     context: Context<'_>,
     queries: &HeldQueries,
     seen: &[usize],
