@@ -87,7 +87,7 @@ impl Model {
     }
 }
 
-/// What a step gave.
+/// Results of a step.
 #[derive(Debug, PartialEq)]
 struct Given {
     tokens: Vec<i64>,
@@ -133,7 +133,7 @@ fn compare(found: &Given, launched: &Given, grows: bool, what: &str) {
     }
 }
 
-/// What steps of the model give when all are launched.
+/// Results of the steps of a model, all launched.
 fn launch(model: &Model, policy: &Policy, steps: usize, device: &Device) -> Vec<Given> {
     let (mut cache, mut next) = model.begin(policy, device);
     let mut launched = Vec::new();
