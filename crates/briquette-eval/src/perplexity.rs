@@ -10,9 +10,10 @@ use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Result, fingerprint,
+    Result,
+    cache_bytes::CacheBytes,
+    fingerprint,
     grid::Entry,
-    held::Held,
     jobs,
     journal::Steps,
     tasks::text::{Text, Window, check_windows},
@@ -135,6 +136,6 @@ pub fn loss(model: &Model, policy: &Policy, window: &[u32], prompt: usize) -> Re
     if nats.iter().any(|nats| !nats.is_finite()) {
         return Err(ModelError::NotFinite { row: 0 }.into());
     }
-    let Held { bytes, spare, full } = Held::of(&cache);
+    let CacheBytes { bytes, spare, full } = CacheBytes::of(&cache);
     Ok(Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::held::Held;
+pub use crate::cache_bytes::CacheBytes;
 use crate::{grid::Question, metrics::Metric};
 
 /// What was found of one policy on one sample.
@@ -62,7 +62,7 @@ pub enum Outcome {
         /// One a turn.
         answers: Vec<Answer>,
         /// The cache after the last.
-        cache: Held,
+        cache: CacheBytes,
         /// Seconds from the start of the context to the first token of the first answer.
         prefill_seconds: f64,
         /// Seconds of all decode steps, and how many they were.
@@ -77,7 +77,7 @@ pub enum Outcome {
         /// −ln of the probability each token was given, in order.
         nats: Vec<f32>,
         /// The cache at the end.
-        cache: Held,
+        cache: CacheBytes,
     },
     /// How far the model on this cache is from itself on the full one.
     Fidelity {
@@ -92,9 +92,9 @@ pub enum Outcome {
         /// `[layer][kv_head]`. Empty where nothing is dropped.
         overlap: Vec<Vec<f64>>,
         /// What was kept of the prompt.
-        kept: Kept,
+        kept: KeptTokens,
         /// The cache at the end.
-        cache: Held,
+        cache: CacheBytes,
     },
     /// The policy cannot hold at this budget, or lacks something.
     Unavailable {
@@ -143,7 +143,7 @@ pub struct Answer {
 
 /// What a cache kept of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptTokens {
     /// The prompt, cut into the texts of its tokens. Joined they are the prompt.
     pub tokens: Vec<String>,
     /// The share of all heads of all layers that hold each token.
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn numbers_that_json_does_not_have_are_found() {
-        let cache = Held { bytes: 1, spare: None, full: 1 };
+        let cache = CacheBytes { bytes: 1, spare: None, full: 1 };
         let text = |nats| Outcome::Text { prompt: 1, nats, cache };
         assert_eq!(text(vec![1.0, 2.0]).not_finite(), None);
         assert_eq!(text(vec![1.0, f32::NAN]).not_finite(), Some("the loss of a token"));
@@ -167,7 +167,7 @@ mod tests {
             kl,
             agreement: 1.0,
             overlap: vec![vec![overlap]],
-            kept: Kept::default(),
+            kept: KeptTokens::default(),
             cache,
         };
         assert_eq!(near(vec![0.1], vec![0.0], 0.5).not_finite(), None);

@@ -29,8 +29,8 @@ pub(crate) enum Arrived {
 
 impl RecordSet {
     /// Takes a result in. `of` says what it was measured on, where that is known.
-    pub(crate) fn add(&mut self, record: &Record, of: &str) -> Arrived {
-        let said = said(record, of);
+    pub(crate) fn add(&mut self, record: &Record, fingerprint: &str) -> Arrived {
+        let said = said(record, fingerprint);
         match self.found.get(&record.key) {
             None => {
                 self.found.insert(record.key.clone(), said);
@@ -49,7 +49,7 @@ impl RecordSet {
 }
 
 /// The fingerprint of what was found, without seconds, and without the spare room, which older versions do not tell.
-fn said(record: &Record, of: &str) -> Option<String> {
+fn said(record: &Record, fingerprint: &str) -> Option<String> {
     let mut outcome = record.outcome.clone();
     match &mut outcome {
         Outcome::Unavailable { .. } => return None,
@@ -59,13 +59,13 @@ fn said(record: &Record, of: &str) -> Option<String> {
         }
         Outcome::Text { cache, .. } | Outcome::Fidelity { cache, .. } => cache.spare = None,
     }
-    Some(fingerprint::of(format!("{of} {outcome:?}").as_bytes()))
+    Some(fingerprint::of(format!("{fingerprint} {outcome:?}").as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Held;
+    use crate::record::CacheBytes;
 
     fn record(task: &str, outcome: Outcome, seconds: f64) -> Record {
         let key = Key {
@@ -85,7 +85,7 @@ mod tests {
         let text_with = |nats: f32, spare| Outcome::Text {
             prompt: 1,
             nats: vec![nats],
-            cache: Held { bytes: 1, spare, full: 2 },
+            cache: CacheBytes { bytes: 1, spare, full: 2 },
         };
         let text = |nats| text_with(nats, Some(1));
         let mut set = RecordSet::default();

@@ -6,7 +6,7 @@ use briquette_models::{
 
 use super::{
     interrupt,
-    lines::{Lines, Said},
+    lines::{Input, Lines},
     model::{Loaded, ModelArgs},
     output::{Stream, bytes, note},
     policy,
@@ -77,12 +77,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     loop {
         // While nothing is computed, Ctrl-C is as a second one: it ends the program.
         interrupt.set();
-        let said = lines.next()?;
+        let input = lines.next()?;
         interrupt.clear();
-        let text = match said {
-            Said::Text(text) => text,
-            Said::Interrupt => std::process::exit(interrupt::EXIT_CODE.into()),
-            Said::End => {
+        let text = match input {
+            Input::Text(text) => text,
+            Input::Interrupt => std::process::exit(interrupt::EXIT_CODE.into()),
+            Input::End => {
                 if lines.is_terminal() {
                     note("");
                 }

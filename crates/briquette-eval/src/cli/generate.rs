@@ -6,7 +6,7 @@ use briquette_models::{Error as ModelError, Instruction, Timing, generate_until}
 use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::{Error, grid::Entry, held::Held};
+use crate::{Error, cache_bytes::CacheBytes, grid::Entry};
 
 use super::{
     inputs, interrupt,
@@ -173,7 +173,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     human.show("\n")?;
 
     let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
-    let held = Held::of(&cache);
+    let held = CacheBytes::of(&cache);
     let layers = 0..model.config().num_hidden_layers;
     let report = Report {
         model: dir.display().to_string(),

@@ -8,7 +8,7 @@ use briquette_models::{Error as ModelError, Instruction, Model, reconstruct};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::capture::{Capture, Passed, Projections};
-use crate::{Error, Result, record::Held};
+use crate::{Error, Result, record::CacheBytes};
 
 /// A window of text on the full cache: what policies are measured against.
 ///
@@ -109,8 +109,8 @@ impl<'a> Reference<'a> {
     ///
     /// # Errors
     /// What the policy or its cache refuses.
-    pub fn held(&self, policy: Policy) -> Result<Held> {
-        Ok(Held::of(&self.filled(policy)?))
+    pub fn held(&self, policy: Policy) -> Result<CacheBytes> {
+        Ok(CacheBytes::of(&self.filled(policy)?))
     }
 }
 

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{grid::Entry, held::Held, tasks::needle::NeedlePrompt};
+use crate::{cache_bytes::CacheBytes, grid::Entry, tasks::needle::NeedlePrompt};
 
 /// When the question comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ impl Answer {
         prompt: &NeedlePrompt,
         tokens: &[u32],
         text: String,
-        cache: Held,
+        cache: CacheBytes,
     ) -> Self {
         let place = prompt.place;
         let right = prompt.right(tokens);

@@ -165,7 +165,7 @@ impl Journal {
 }
 
 /// What can be used of a journal.
-struct Kept<'a, T> {
+struct Usable<'a, T> {
     results: Vec<T>,
     /// The settings and the lines of the results.
     lines: Vec<&'a [u8]>,
@@ -178,8 +178,8 @@ fn read<'a, T: DeserializeOwned>(
     bytes: &'a [u8],
     settings: &Value,
     accept: Accept,
-) -> Result<Kept<'a, T>> {
-    let mut kept = Kept { results: Vec::new(), lines: Vec::new(), damaged: Vec::new() };
+) -> Result<Usable<'a, T>> {
+    let mut kept = Usable { results: Vec::new(), lines: Vec::new(), damaged: Vec::new() };
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         if number == 1 && !line.starts_with(BEGIN) {
             return Err(Error::NoJournal { path: path.into() });

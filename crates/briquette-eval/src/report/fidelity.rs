@@ -257,7 +257,7 @@ mod tests {
     use briquette::CacheShape;
 
     use super::*;
-    use crate::record::Held;
+    use crate::record::CacheBytes;
 
     fn measured(kl: [f32; 2], error: [f64; 2], kept: [usize; 2]) -> Measured {
         let heads = |count: usize| vec![(0..count).collect::<Vec<usize>>()];
@@ -269,8 +269,8 @@ mod tests {
             agreement: 0.5,
             overlap: vec![vec![0.5], vec![1.0]],
             kept: kept.map(heads).to_vec(),
-            cache_after_prompt: Held { bytes: 1024, spare: Some(256), full: 4096 },
-            cache: Held { bytes: 2048, spare: Some(0), full: 4608 },
+            cache_after_prompt: CacheBytes { bytes: 1024, spare: Some(256), full: 4096 },
+            cache: CacheBytes { bytes: 2048, spare: Some(0), full: 4608 },
         }
     }
 

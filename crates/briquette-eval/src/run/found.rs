@@ -1,7 +1,7 @@
 use serde::Serialize;
 
 use crate::{
-    record::{Held, Outcome, Record},
+    record::{CacheBytes, Outcome, Record},
     stats::Mean,
 };
 
@@ -20,7 +20,7 @@ pub enum Measure {
 /// A result, reduced to what is averaged.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Found {
-    Number { measure: Measure, value: f64, held: Held, seconds: f64 },
+    Number { measure: Measure, value: f64, held: CacheBytes, seconds: f64 },
     Unavailable { reason: String },
 }
 

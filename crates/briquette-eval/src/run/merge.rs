@@ -88,8 +88,8 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
         }
         for line in read.lines {
             let new = Found { path: path.clone(), line };
-            let Line { record, of } = &new.line.line;
-            match (all.add(record, of), found.get(&record.key)) {
+            let Line { record, fingerprint } = &new.line.line;
+            match (all.add(record, fingerprint), found.get(&record.key)) {
                 (Arrived::Other, Some(old)) => return Err(old.conflict(&new)),
                 (Arrived::Again, _) => duplicates += 1,
                 // That a policy cannot hold, every shard says.

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::plan::{Material, Plan};
+use super::plan::{Plan, TaskData};
 use crate::metrics::Metric;
 
 /// A prompt of a plan in tokens, for programs that are compared with this one.
@@ -44,7 +44,7 @@ impl Plan {
             model.units.iter().map(move |unit| (model, unit, (number, unit.group, unit.sample)))
         });
         units.filter_map(move |(model, unit, place)| {
-            let Material::Samples(samples) = &model.groups[unit.group].material else {
+            let TaskData::Samples(samples) = &model.groups[unit.group].data else {
                 return None;
             };
             let sample = &samples[unit.sample];

@@ -41,7 +41,8 @@ pub struct Line {
     pub record: Record,
     /// The fingerprint of the policy, `-`, and that of the sample: the same key with another is a policy or a task that
     /// was changed without being called otherwise.
-    pub of: String,
+    #[serde(rename = "of")]
+    pub fingerprint: String,
 }
 
 /// The results of a run, or of one shard of it: a file that grows by a line a unit.
@@ -84,7 +85,7 @@ impl Results {
 
     /// Takes in what a line says.
     fn take(&mut self, line: &Line) -> Result<()> {
-        match self.all.add(&line.record, &line.of) {
+        match self.all.add(&line.record, &line.fingerprint) {
             Arrived::Again => return Ok(()),
             Arrived::First | Arrived::Newer => {}
             Arrived::Other => {
@@ -116,11 +117,11 @@ impl Results {
     ///
     /// # Errors
     /// [`Error::UnitChanged`].
-    pub fn check(&self, key: &Key, of: &str) -> Result<()> {
+    pub fn check(&self, key: &Key, fingerprint: &str) -> Result<()> {
         match self.found.get(key) {
-            Some((found, _)) if found != of => {
-                let policy = |of: &str| of.split_once('-').map(|(policy, _)| policy.to_owned());
-                let what = if policy(found) == policy(of) {
+            Some((found, _)) if found != fingerprint => {
+                let policy = |both: &str| both.split_once('-').map(|(policy, _)| policy.to_owned());
+                let what = if policy(found) == policy(fingerprint) {
                     format!("task `{}`", key.task)
                 } else {
                     format!("policy `{}`", key.policy)
@@ -159,8 +160,8 @@ impl Results {
 
 /// A line, reduced to what a summary needs.
 fn kept(line: &Line) -> (Key, (String, Found)) {
-    let Line { record, of } = line;
-    (record.key.clone(), (of.clone(), Found::of(record)))
+    let Line { record, fingerprint } = line;
+    (record.key.clone(), (fingerprint.clone(), Found::of(record)))
 }
 
 /// Refuses the results of another run.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     grid::Question,
-    record::{Held, Key},
+    record::{CacheBytes, Key},
     report::table,
     stats::{Estimate, Mean},
 };
@@ -42,7 +42,7 @@ impl Unavailable {
 }
 
 /// What was averaged of a sample: the number, the cache, and seconds.
-type Value = (f64, Held, f64);
+type Value = (f64, CacheBytes, f64);
 
 /// A task under a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -102,7 +102,7 @@ impl Summary {
             let row = Unavailable::new(key, reason);
             let planned = plan.models.iter().any(|model| {
                 let name = |entry: &PlannedPolicy| {
-                    (&model.model.label, &entry.entry.label, &entry.budget)
+                    (&model.opened.label, &entry.entry.label, &entry.budget)
                         == (&key.model, &key.policy, &key.budget)
                 };
                 model.entries.iter().any(name)
@@ -177,7 +177,7 @@ impl Row {
             Measure::Kl => Estimate::of(&values).within(0.0, f64::INFINITY),
             Measure::Nats => Estimate::of(&values),
         };
-        let bytes = |of: &dyn Fn(&Held) -> usize| -> f64 {
+        let bytes = |of: &dyn Fn(&CacheBytes) -> usize| -> f64 {
             found.iter().map(|(_, held, _)| of(held) as f64).sum()
         };
         let spare = found.iter().map(|(_, held, _)| Some(held.spare? as f64)).sum::<Option<f64>>();
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn row(measure: Measure, values: &[f64]) -> Row {
-        let held = Held { bytes: 35, spare: Some(10), full: 100 };
+        let held = CacheBytes { bytes: 35, spare: Some(10), full: 100 };
         let found: Vec<Value> = values.iter().map(|value| (*value, held, 0.5)).collect();
         let key = Key {
             model: "m".into(),

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::{
     Error, Result, files,
     perplexity::{self, Loss},
-    record::{Held, Outcome},
+    record::{CacheBytes, Outcome},
     tasks::text::{Text, Window, check_windows},
 };
 
@@ -126,11 +126,11 @@ impl TextTask {
             Protocol::Window => {
                 let Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full } =
                     perplexity::loss(model, policy, window, prompt)?;
-                (nats, Held { bytes, spare, full })
+                (nats, CacheBytes { bytes, spare, full })
             }
             Protocol::Stream => {
                 let mut cache = model.cache(policy.clone())?;
-                (stream(model, &mut cache, window, self.chunk())?, Held::of(&cache))
+                (stream(model, &mut cache, window, self.chunk())?, CacheBytes::of(&cache))
             }
         };
         Ok(Outcome::Text { prompt, nats, cache })

@@ -16,8 +16,8 @@ use crate::{
     Error, Result,
     tasks::{
         assemble::{self, Hiding},
-        form::Asked,
         haystack::Haystack,
+        needle_template::QuestionAnswer,
         seed,
     },
 };
@@ -74,7 +74,7 @@ impl NeedlePrompt {
     }
 }
 
-/// Builds prompts for one tokenizer and one haystack, in the [form](super::Form) that goes with it.
+/// Builds prompts for one tokenizer and one haystack, in the [form](super::NeedleTemplate) that goes with it.
 #[derive(Debug)]
 pub struct NeedleTask<'a> {
     tokenizer: &'a Tokenizer,
@@ -128,7 +128,7 @@ impl<'a> NeedleTask<'a> {
             .iter()
             .map(|(word, number)| Ok(self.tokenizer.encode(&form.needle(word, number), false)?))
             .collect::<Result<Vec<_>>>()?;
-        let Asked { question: asked, answer } = form.asked(word, number);
+        let QuestionAnswer { question: asked, answer } = form.question_answer(word, number);
         let question = self.tokenizer.encode(&asked, false)?;
         let answer = assemble::continuation(self.tokenizer, &asked, &question, &answer)?;
         let hiding = Hiding {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    record::{Answer, Held, Kept, Key, Outcome, Record},
+    record::{Answer, CacheBytes, KeptTokens, Key, Outcome, Record},
     record_set::{Arrived, RecordSet},
 };
 
@@ -108,7 +108,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    fn add(&mut self, cache: Held) {
+    fn add(&mut self, cache: CacheBytes) {
         self.all += cache.bytes as f64;
         self.spare += cache.spare.unwrap_or(0) as f64;
         self.full += cache.full as f64;
@@ -253,7 +253,7 @@ impl Collected {
         Some(wall)
     }
 
-    fn hold(&mut self, row: &Row, cache: Held) {
+    fn hold(&mut self, row: &Row, cache: CacheBytes) {
         self.memory.entry(row.clone()).or_default().add(cache);
     }
 
@@ -277,7 +277,7 @@ impl Collected {
     }
 
     /// Of each model and task the first sample is kept, by seed and name.
-    fn keep(&mut self, row: Row, task: String, unit: Unit, kept: Kept) -> Result<()> {
+    fn keep(&mut self, row: Row, task: String, unit: Unit, kept: KeptTokens) -> Result<()> {
         if kept.tokens.is_empty() {
             return Ok(());
         }

@@ -20,7 +20,7 @@ use crate::{
     Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -72,14 +72,14 @@ pub enum History {
 struct Conversation {
     id: String,
     story: String,
-    questions: Vec<Said>,
-    answers: Vec<Said>,
+    questions: Vec<Utterance>,
+    answers: Vec<Utterance>,
     #[serde(default)]
-    additional_answers: BTreeMap<String, Vec<Said>>,
+    additional_answers: BTreeMap<String, Vec<Utterance>>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct Utterance {
     input_text: String,
     turn_id: usize,
 }
@@ -130,8 +130,8 @@ impl Coqa {
 const BETWEEN: &str = "\n\n";
 
 /// The answers to the questions, one each.
-fn in_turn<'a>(answers: &'a [Said], questions: &[Said]) -> Checked<Vec<&'a str>> {
-    let turns = |said: &[Said]| said.iter().map(|one| one.turn_id).collect::<Vec<usize>>();
+fn in_turn<'a>(answers: &'a [Utterance], questions: &[Utterance]) -> Checked<Vec<&'a str>> {
+    let turns = |said: &[Utterance]| said.iter().map(|one| one.turn_id).collect::<Vec<usize>>();
     let (given, asked) = (turns(answers), turns(questions));
     if given != asked {
         return Err(format!("answers to the turns {given:?}, questions of the turns {asked:?}"));
@@ -139,7 +139,7 @@ fn in_turn<'a>(answers: &'a [Said], questions: &[Said]) -> Checked<Vec<&'a str>>
     Ok(answers.iter().map(|answer| answer.input_text.as_str()).collect())
 }
 
-impl Family for Coqa {
+impl TaskSpec for Coqa {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "coqa".into())
     }

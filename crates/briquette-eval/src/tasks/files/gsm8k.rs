@@ -20,7 +20,7 @@ use crate::{
     Error, Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -107,7 +107,7 @@ fn checked_answer(line: Line) -> Checked<Line> {
     }
 }
 
-impl Family for Gsm8k {
+impl TaskSpec for Gsm8k {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "gsm8k".into())
     }

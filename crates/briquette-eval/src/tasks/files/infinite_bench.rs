@@ -23,7 +23,7 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -158,7 +158,7 @@ fn with_letter(mut references: Vec<String>, options: &[String]) -> Checked<Vec<S
     Ok(references)
 }
 
-impl Family for InfiniteBench {
+impl TaskSpec for InfiniteBench {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| format!("infinite-bench-{}", self.dataset()))
     }

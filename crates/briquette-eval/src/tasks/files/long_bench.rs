@@ -16,7 +16,7 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -99,7 +99,7 @@ fn plain(dataset: &str) -> &str {
     dataset.strip_suffix("_e").unwrap_or(dataset)
 }
 
-impl Family for LongBench {
+impl TaskSpec for LongBench {
     fn label(&self) -> String {
         let name = || self.dataset.clone().unwrap_or_else(|| stem(&self.file));
         self.label.clone().unwrap_or_else(|| format!("longbench-{}", name()))

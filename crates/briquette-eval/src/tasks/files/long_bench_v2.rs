@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -110,7 +110,7 @@ fn case(number: usize, record: Record) -> Checked<Case> {
     })
 }
 
-impl Family for LongBenchV2 {
+impl TaskSpec for LongBenchV2 {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "longbench-v2".into())
     }

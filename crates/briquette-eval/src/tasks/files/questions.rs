@@ -20,7 +20,7 @@ use crate::{
     Error, Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -130,7 +130,7 @@ impl Questions {
     }
 }
 
-impl Family for Questions {
+impl TaskSpec for Questions {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| stem(&self.file))
     }

@@ -20,7 +20,7 @@ use crate::{
     Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -112,7 +112,7 @@ fn case(number: usize, record: &Record, metric: Metric) -> Checked<Case> {
     })
 }
 
-impl Family for TruthfulQa {
+impl TaskSpec for TruthfulQa {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "truthful-qa".into())
     }

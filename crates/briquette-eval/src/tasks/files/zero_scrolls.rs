@@ -20,7 +20,7 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
 /// What errors call it.
@@ -106,7 +106,7 @@ fn scroll(protocol: &Protocol, line: Line) -> Checked<Scroll> {
     Ok(Scroll { case, separator: line.truncation_seperator })
 }
 
-impl Family for ZeroScrolls {
+impl TaskSpec for ZeroScrolls {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| format!("zero-scrolls-{}", self.dataset()))
     }

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, Source, both,
+    Source, TaskSpec, both,
     cell::{Cell, Grid, at_least, refuse},
 };
 use crate::{
@@ -67,7 +67,7 @@ impl Default for PassageRetrieval {
     }
 }
 
-impl Family for PassageRetrieval {
+impl TaskSpec for PassageRetrieval {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| label(RETRIEVAL, &self.haystack))
     }
@@ -204,7 +204,7 @@ impl Default for PassageCount {
     }
 }
 
-impl Family for PassageCount {
+impl TaskSpec for PassageCount {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| label(COUNT, &self.haystack))
     }

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, Source, answer_room, both,
+    Source, TaskSpec, answer_room, both,
     cell::{Cell, Grid, at_least, refuse},
     names::List,
 };
@@ -83,7 +83,7 @@ impl Default for VariableTracking {
     }
 }
 
-impl Family for VariableTracking {
+impl TaskSpec for VariableTracking {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let form = match self.form {

@@ -6,7 +6,7 @@ use super::Task;
 use crate::grid::Question;
 
 /// What a run file says of a task, beside what its samples are made from.
-pub trait Family: Task + Clone {
+pub trait TaskSpec: Task + Clone {
     /// What tables call the task: its own label, or the family with what distinguishes it, as `needle-4keys`.
     fn label(&self) -> String;
 
@@ -29,7 +29,7 @@ pub struct Labelled {
 }
 
 /// Tasks with their labels.
-pub(super) fn labelled<F: Family + 'static>(specs: &[F]) -> Vec<Labelled> {
+pub(super) fn labelled<F: TaskSpec + 'static>(specs: &[F]) -> Vec<Labelled> {
     let one = |spec: &F| Labelled {
         label: spec.label(),
         ask: spec.ask().to_vec(),
@@ -39,6 +39,6 @@ pub(super) fn labelled<F: Family + 'static>(specs: &[F]) -> Vec<Labelled> {
 }
 
 /// Takes relative paths as relative to `base`.
-pub(super) fn resolve<F: Family>(specs: &mut [F], base: &Path) {
+pub(super) fn resolve<F: TaskSpec>(specs: &mut [F], base: &Path) {
     specs.iter_mut().for_each(|spec| spec.resolve(base));
 }

@@ -6,7 +6,7 @@ use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, answer_room, both,
+    TaskSpec, answer_room, both,
     cell::{Cell, Grid, at_least},
     names::{List, uuid},
 };
@@ -71,7 +71,7 @@ impl Default for KeyValue {
     }
 }
 
-impl Family for KeyValue {
+impl TaskSpec for KeyValue {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let form = match self.form {

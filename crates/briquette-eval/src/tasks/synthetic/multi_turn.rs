@@ -6,7 +6,7 @@ use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, Kind, NeedleForm, Source, both,
+    Kind, NeedleForm, Source, TaskSpec, both,
     cell::{Cell, Grid, at_least, refuse},
     needle::{Hidden, Scene, suffix},
 };
@@ -63,7 +63,7 @@ impl Default for MultiTurn {
     }
 }
 
-impl Family for MultiTurn {
+impl TaskSpec for MultiTurn {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let mut label = format!("{TASK}-{}of{}", self.questions, self.needles);

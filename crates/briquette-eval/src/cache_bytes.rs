@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a cache, of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct CacheBytes {
     /// All its buffers take, with the room for tokens to come.
     pub bytes: usize,
     /// Those of them that are free, the room for tokens to come; `None` in results of older versions, which do not tell.
@@ -15,7 +15,7 @@ pub struct Held {
     pub full: usize,
 }
 
-impl Held {
+impl CacheBytes {
     /// Those of a cache, all rows together.
     pub(crate) fn of(cache: &KvCache) -> Self {
         Self {
@@ -42,10 +42,10 @@ mod tests {
 
     #[test]
     fn lines_of_older_versions_tell_no_spare_room() {
-        let old: Held = serde_json::from_str(r#"{"bytes":3,"full":2}"#).unwrap();
-        assert_eq!(old, Held { bytes: 3, spare: None, full: 2 });
+        let old: CacheBytes = serde_json::from_str(r#"{"bytes":3,"full":2}"#).unwrap();
+        assert_eq!(old, CacheBytes { bytes: 3, spare: None, full: 2 });
         assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"bytes":3,"full":2}"#);
-        let new = Held { spare: Some(1), ..old };
+        let new = CacheBytes { spare: Some(1), ..old };
         assert_eq!(serde_json::to_string(&new).unwrap(), r#"{"bytes":3,"spare":1,"full":2}"#);
     }
 }
