@@ -16,7 +16,7 @@ pub struct CacheBytes {
 }
 
 impl CacheBytes {
-    /// Those of a cache, all rows together.
+    /// Bytes of a cache, all rows together.
     pub(crate) fn of(cache: &KvCache) -> Self {
         Self {
             bytes: cache.bytes_held(),
@@ -25,12 +25,12 @@ impl CacheBytes {
         }
     }
 
-    /// Those that are no spare room, with it where that is not told.
+    /// Bytes without the spare room; with it where that is not told.
     pub(crate) fn kept(self) -> usize {
         self.bytes.saturating_sub(self.spare.unwrap_or(0))
     }
 
-    /// The same over those of the full cache.
+    /// Kept bytes over those of the full cache.
     pub(crate) fn kept_of_full(self) -> f64 {
         self.kept() as f64 / self.full.max(1) as f64
     }

@@ -19,7 +19,7 @@ use crate::{
     tasks::text::{Text, Window, check_windows},
 };
 
-/// What is measured on.
+/// Sizes of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Tokens of the prompt.
@@ -42,7 +42,7 @@ pub struct Loss {
     /// Those of them that are free; `None` in journals of older versions, which do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_spare: Option<usize>,
-    /// What a full cache would hold then.
+    /// Bytes that a full cache would hold then.
     pub bytes_full: usize,
 }
 

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 pub use crate::cache_bytes::CacheBytes;
 use crate::{grid::Question, metrics::Metric};
 
-/// What was found of one policy on one sample.
+/// The result of one policy on one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Which of the units of a run it is.
     #[serde(flatten)]
     pub key: Key,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Wall-clock seconds it took.
@@ -44,20 +44,20 @@ pub struct Key {
 }
 
 impl Key {
-    /// What errors call its results.
+    /// Name of its results in errors.
     pub(crate) fn said(&self) -> String {
         let Self { model, policy, budget, task, sample, .. } = self;
         format!("{model}, {policy} at {budget}, {task}, {sample}: the results")
     }
 }
 
-/// What was found of a unit.
+/// The result of a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Outcome {
     /// Answers to questions.
     Answers {
-        /// What the sample was made with.
+        /// Parameters of the sample, as `length` or `depth`.
         axes: BTreeMap<String, u64>,
         /// One a turn.
         answers: Vec<Answer>,
@@ -91,7 +91,7 @@ pub enum Outcome {
         /// The share of the tokens kept that an oracle keeps too, which sees the attention of the continued tokens:
         /// `[layer][kv_head]`. Empty where nothing is dropped.
         overlap: Vec<Vec<f64>>,
-        /// What was kept of the prompt.
+        /// The tokens of the prompt that the cache kept.
         kept: KeptTokens,
         /// The cache at the end.
         cache: CacheBytes,
@@ -104,7 +104,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What in it is not a finite number, if anything: JSON has none, so such a line could not be read again.
+    /// Names a number in it that is not finite, if any: JSON has no such numbers, so the line could
+    /// not be read again.
     pub(crate) fn not_finite(&self) -> Option<&'static str> {
         let all = |numbers: &[f32]| numbers.iter().all(|number| number.is_finite());
         match self {
@@ -128,9 +129,9 @@ impl Outcome {
 /// An answer to one question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What the model said.
+    /// The text that the model generated.
     pub said: String,
-    /// What is right.
+    /// Right answers.
     pub references: Vec<String>,
     /// How it is scored.
     pub metric: Metric,
@@ -141,7 +142,7 @@ pub struct Answer {
     pub right_tokens: Option<f64>,
 }
 
-/// What a cache kept of a prompt.
+/// Tokens of a prompt that a cache kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeptTokens {
     /// The prompt, cut into the texts of its tokens. Joined they are the prompt.

@@ -10,11 +10,12 @@ use crate::{
 /// The units that have a result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordSet {
-    /// What the result says, by its fingerprint; `None` for a policy that cannot hold. So a page need not hold all results.
+    /// Fingerprint of each result, `None` for a policy that cannot hold: a page need not hold all
+    /// results.
     found: HashMap<Key, Option<String>>,
 }
 
-/// What a result is to those before it.
+/// Relation of a result to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {
     /// The first of its unit.

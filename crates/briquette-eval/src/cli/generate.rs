@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
-    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
@@ -55,7 +55,7 @@ pub(super) struct Args {
     output: OutputArgs,
 }
 
-/// What `--json` writes.
+/// JSON that `--json` writes.
 #[derive(Serialize)]
 struct Report {
     model: String,

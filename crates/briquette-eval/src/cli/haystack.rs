@@ -6,7 +6,7 @@ use briquette_models::ChatTemplate;
 use super::model::ModelArgs;
 use crate::tasks::{NeedleTemplate, haystack::Haystack};
 
-/// What needles are hidden in, and how they are asked for.
+/// Text that needles are hidden in, and how they are asked for.
 #[derive(Debug, clap::Args)]
 pub(super) struct HaystackArgs {
     /// A folder of .txt files to hide needles in [default: built-in prose]

@@ -17,7 +17,7 @@ use crate::{
     record::{CacheBytes, KeptTokens, Outcome},
 };
 
-/// What was found of one policy in one window. The definitions stand at [the module](super).
+/// The result of one policy in one window. The definitions stand at [the module](super).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens of the prompt.
@@ -111,7 +111,7 @@ impl Reference<'_> {
     }
 }
 
-/// What in it is not a finite number, if anything.
+/// Names a number in it that is not finite, if any.
 fn not_finite(isolated: &[f64], end_to_end: &[f64], kl: &[f32]) -> Option<&'static str> {
     if !kl.iter().all(|kl| kl.is_finite()) {
         return Some("the divergence of a next-token distribution");

@@ -28,7 +28,7 @@ pub struct Reference<'a> {
     pub(super) logits: Vec<Vec<f32>>,
     /// Continued tokens after which distributions are compared.
     pub(super) compared: Vec<usize>,
-    /// What each token of the prompt receives, `[layer][kv_head][token]`.
+    /// Attention that each token of the prompt receives, `[layer][kv_head][token]`.
     pub(super) attention: Vec<Vec<Vec<f32>>>,
 }
 
@@ -158,8 +158,9 @@ fn layer(Passed { inputs, outputs }: Passed) -> Result<Layer> {
     Ok(Layer { prompt, continued: inputs.collect(), outputs })
 }
 
-/// What each token of the prompt receives from the continued ones: weights of the softmax over all that a query sees,
-/// summed over the queries and over the query heads of each kv head. `[kv_head][token]`
+/// Attention that each token of the prompt receives from the continued ones: weights of the
+/// softmax over all that a query sees, summed over the queries and over the query heads of each kv
+/// head. `[kv_head][token]`
 fn attention_received(
     model: &Model,
     index: usize,

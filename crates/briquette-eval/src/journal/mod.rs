@@ -38,7 +38,7 @@ const BEGIN: &[u8] = b"{\"briquette\":";
 /// Bytes of a first line that are read at most.
 const FIRST: u64 = 1 << 20;
 
-/// What is taken of a journal that is there, beside what is as it should be.
+/// Which contents of an existing journal are accepted beside undamaged results of the same run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
     /// Results of other weights.
@@ -164,7 +164,7 @@ impl Journal {
     }
 }
 
-/// What can be used of a journal.
+/// Usable contents of a journal.
 struct Usable<'a, T> {
     results: Vec<T>,
     /// The settings and the lines of the results.

@@ -38,11 +38,11 @@ pub struct FidelityRow {
     pub policy: String,
     /// Budget as text.
     pub budget: String,
-    /// What was found, or why nothing could be.
+    /// The result, or why there is none.
     pub found: std::result::Result<FidelitySummary, String>,
 }
 
-/// What was found of a policy in all windows. Errors are standard errors over windows.
+/// The result of a policy over all windows. Errors are standard errors over windows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FidelitySummary {
     /// Output error of each layer, each on what the full run gave it.
@@ -61,7 +61,7 @@ pub struct FidelitySummary {
     pub bytes_held: f64,
     /// Those of them that are free; `None` if a window of an older version does not tell.
     pub bytes_spare: Option<f64>,
-    /// What the full cache held there.
+    /// Bytes that the full cache held there.
     pub bytes_full: f64,
     /// Bytes held behind the last continued token, the mean.
     pub bytes_held_at_end: f64,

@@ -130,7 +130,7 @@ impl TuneReport {
         )
     }
 
-    /// What to use, and how sure that is: a sentence each. Empty if nothing holds the target.
+    /// Recommendation, and how sure it is: a sentence each. Empty if nothing holds the target.
     pub fn verdict(&self) -> Vec<String> {
         let Some((best, others)) = self.ranked.split_first() else { return Vec::new() };
         let budget = match best.budget.as_str() {

@@ -15,7 +15,7 @@ use crate::{
     tasks::{Sample, Turn},
 };
 
-/// Who answers.
+/// A model that answers samples, with its tokenizer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session<'a> {
     pub(super) model: &'a Model,
@@ -24,7 +24,7 @@ pub(super) struct Session<'a> {
     pub(super) chunk: Option<usize>,
 }
 
-/// What was generated for a turn.
+/// Tokens and text generated for a turn.
 struct Generated {
     tokens: Vec<u32>,
     text: String,

@@ -44,7 +44,7 @@ pub struct Failure {
     pub error: Error,
 }
 
-/// What a run did, beside its results.
+/// Failures and fallbacks of a run.
 #[derive(Debug, Default)]
 pub struct Executed {
     /// Units that failed, with [`Runner::keep_going`].
@@ -206,14 +206,14 @@ fn items<'a>(plan: &ModelPlan, units: impl Iterator<Item = &'a Unit>) -> Vec<Ite
     items
 }
 
-/// What all units of a model share while they run.
+/// Measures the units of one model, with the state that they share.
 struct UnitRunner<'a> {
     plan: &'a ModelPlan,
     model: &'a Model,
     tasks: &'a [Planned],
     /// The runs on the full cache that fidelity compares with, by group and sample.
     references: Shared<(usize, usize), Reference<'a>>,
-    /// What entries begin with, if not with nothing.
+    /// Cache that each entry begins with; `None` for an empty one.
     starts: Vec<Option<KvCache>>,
 }
 

@@ -2,7 +2,7 @@ use briquette_models::{ChatMessage, ChatTemplate, Tokenizer};
 
 use crate::{Error, Result, tasks::Sample};
 
-/// What a chat template puts around the questions of a sample, in tokens.
+/// Tokens that a chat template puts around the questions of a sample.
 #[derive(Debug)]
 pub(super) struct ChatForm {
     /// Before the context.

@@ -5,7 +5,7 @@ use crate::{
     stats::Mean,
 };
 
-/// What is averaged.
+/// Kind of the averaged number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {

@@ -23,7 +23,7 @@ pub struct Header {
     pub models: BTreeMap<String, ModelHeader>,
 }
 
-/// What results say of a model.
+/// Description of a model at the head of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelHeader {
     /// The type of weights, activations and cache.

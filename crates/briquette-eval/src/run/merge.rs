@@ -19,7 +19,7 @@ use crate::{
     record_set::{Arrived, RecordSet},
 };
 
-/// What a merge found.
+/// Summary of a merge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Merged {
     /// The file written.

@@ -29,11 +29,12 @@ pub struct Plan {
     pub models: Vec<ModelPlan>,
     /// The tasks.
     pub tasks: Vec<Planned>,
-    /// What tasks left out because it is damaged, and were told to: a text each, with the label of the task.
+    /// Messages about damaged records that tasks left out, as they were told to, each with the
+    /// label of the task.
     pub skipped: Vec<String>,
 }
 
-/// What is asked of one model.
+/// Units of one model, with its policies and samples.
 #[derive(Debug)]
 pub struct ModelPlan {
     /// The model, without its weights.
@@ -63,7 +64,7 @@ pub(super) struct Group {
     pub(super) data: TaskData,
 }
 
-/// What a task is measured on.
+/// Samples or windows that a task is measured on.
 #[derive(Debug)]
 pub(super) enum TaskData {
     Samples(Vec<Sample>),
@@ -73,9 +74,9 @@ pub(super) enum TaskData {
 /// One thing to be measured: a policy on a sample.
 #[derive(Clone, Debug)]
 pub struct Unit {
-    /// What tells it from the others.
+    /// Its name in the results: no other unit has the same.
     pub key: Key,
-    /// Numbers that differ between policies and between samples: results with another number are of something else.
+    /// Fingerprint of policy and sample: a stored result with another one is of something else.
     pub fingerprint: String,
     /// Tokens it gives to the model, without answers.
     pub tokens: usize,
@@ -134,7 +135,7 @@ impl Plan {
         Ok(Self { name: file.name.clone(), models, tasks, skipped })
     }
 
-    /// What stands at the head of its results.
+    /// Header of its results.
     pub fn header(&self, device: &str) -> Header {
         let models: BTreeMap<String, ModelHeader> = self
             .models
@@ -231,7 +232,7 @@ impl ModelPlan {
     }
 }
 
-/// What is to be measured, and the prefixes that some of it starts from, by label.
+/// Policies to measure, and the prefixes that some of them start from, by label.
 type Policies<'a> = (&'a [Candidate], &'a BTreeMap<String, PathBuf>);
 
 /// The policies that can hold, and the others with their reasons.

@@ -16,7 +16,7 @@ pub struct PlannedPrompt<'a> {
     pub seed: u64,
     /// The sample of the task.
     pub sample: &'a str,
-    /// What is compressed when the question comes after.
+    /// Tokens that are compressed alone when the question comes after.
     pub context: &'a [u32],
     /// The questions.
     pub turns: Vec<PlannedTurn<'a>>,

@@ -33,14 +33,14 @@ use crate::{
     record_set::{Arrived, RecordSet},
 };
 
-/// A line of results behind the header: a [`Record`], and what it is of.
+/// A line of results behind the header: a [`Record`], and the fingerprint of what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub record: Record,
-    /// The fingerprint of the policy, `-`, and that of the sample: the same key with another is a policy or a task that
-    /// was changed without being called otherwise.
+    /// Fingerprint of the policy, `-`, and that of the sample: the same key with another one is a
+    /// policy or a task that was changed under its old name.
     #[serde(rename = "of")]
     pub fingerprint: String,
 }
@@ -108,7 +108,7 @@ impl Results {
         self.found.contains_key(key)
     }
 
-    /// What was found of a unit.
+    /// The result of a unit, if there is one.
     pub(super) fn found(&self, key: &Key) -> Option<&Found> {
         self.found.get(key).map(|(_, found)| found)
     }
@@ -197,7 +197,7 @@ pub struct Read {
 pub struct Numbered {
     /// Its number, from 1.
     pub number: usize,
-    /// What it says.
+    /// Its content.
     pub line: Line,
     /// As it is written, since a number that is read and written again may end in another digit.
     pub text: String,

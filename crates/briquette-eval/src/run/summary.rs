@@ -12,7 +12,7 @@ use crate::{
     stats::{Estimate, Mean},
 };
 
-/// What was measured, by task, policy and budget.
+/// Means of a run by task, policy and budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// In the order of the plan.
@@ -41,7 +41,7 @@ impl Unavailable {
     }
 }
 
-/// What was averaged of a sample: the number, the cache, and seconds.
+/// Values of a sample to average: the number, the cache, and seconds.
 type Value = (f64, CacheBytes, f64);
 
 /// A task under a policy.
@@ -57,7 +57,7 @@ pub struct Row {
     pub policy: String,
     /// Its budget as text.
     pub budget: String,
-    /// What is averaged.
+    /// The averaged number.
     pub measure: Measure,
     /// The mean over samples, and its standard error.
     pub mean: Mean,

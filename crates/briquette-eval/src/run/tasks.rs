@@ -50,13 +50,13 @@ pub struct Tasks {
 /// A task with its label.
 #[derive(Debug)]
 pub struct Planned {
-    /// What results call it.
+    /// Label in results.
     pub label: String,
-    /// What is done.
+    /// How it is measured.
     pub work: Work,
 }
 
-/// What is done for a task.
+/// How a task is measured.
 #[derive(Debug)]
 pub enum Work {
     /// Questions are asked.

@@ -62,7 +62,7 @@ impl TextTask {
         }
     }
 
-    /// What results call it.
+    /// Label in results.
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| match self.protocol {
             Protocol::Window => "perplexity".into(),
@@ -110,7 +110,7 @@ impl TextTask {
         Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
     }
 
-    /// What beside the tokens of a window the result depends on.
+    /// Settings that the result depends on beside the tokens of a window.
     pub(super) fn settings(&self) -> String {
         format!("{:?} {} {}", self.protocol, self.prompt(), self.chunk())
     }

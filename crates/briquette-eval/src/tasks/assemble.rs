@@ -85,9 +85,9 @@ pub(crate) struct Hiding<'a> {
     pub(crate) length: usize,
     /// Where the first insert lies, in percent of the text.
     pub(crate) depth: u32,
-    /// What comes before the text.
+    /// Tokens before the text.
     pub(crate) introduction: &'a [u32],
-    /// What is hidden. All but the first lie anywhere.
+    /// Hidden pieces. All but the first lie anywhere.
     pub(crate) inserts: &'a [Vec<u32>],
     /// Tokens that come behind the context: questions and answers.
     pub(crate) behind: usize,
@@ -118,7 +118,7 @@ impl Hiding<'_> {
     }
 }
 
-/// What `fixed` tokens leave of `length`, at least 1.
+/// Tokens of `length` that remain beside `fixed` ones, at least 1.
 pub(crate) fn room(task: &'static str, length: usize, fixed: usize) -> Result<usize> {
     let room = length.checked_sub(fixed).filter(|room| *room > 0);
     room.ok_or(Error::PromptTooShort { task, length, fixed })

@@ -50,9 +50,9 @@ pub struct NeedlePrompt {
     pub place: Place,
     /// Introduction, haystack and needles.
     pub context: Vec<u32>,
-    /// What follows the context.
+    /// Tokens behind the context.
     pub question: Vec<u32>,
-    /// What the model should say.
+    /// The right answer.
     pub answer: Vec<u32>,
     /// The word asked for.
     pub word: String,
@@ -170,7 +170,7 @@ mod tests {
         Place { length: 512, depth: 50, needles: 1, sample: 0 }
     }
 
-    /// What prompts were when the committed tables were made: their seeds must keep meaning the same.
+    /// Holds prompts to those of the committed tables: their seeds must keep meaning the same.
     #[test]
     fn prompts_are_those_of_the_committed_tables() {
         let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());

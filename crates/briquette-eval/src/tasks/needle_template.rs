@@ -12,7 +12,7 @@ use crate::{Error, Result, files};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeedleTemplate {
-    /// What comes before the text. Where it does not end its line, the text begins on the next.
+    /// Text before the haystack. Where it does not end its line, the haystack begins on the next.
     introduction: String,
     /// The needle, with what parts it from the sentence before.
     needle: String,
@@ -21,7 +21,7 @@ pub struct NeedleTemplate {
     /// The right answer, which ends with `{number}`. What stands before the number is given to the model.
     #[serde(default = "number")]
     answer: String,
-    /// What a chat template writes before and behind the reader's message.
+    /// Text that a chat template writes before and behind the reader's message.
     #[serde(skip_deserializing)]
     chat: Option<(String, String)>,
 }
@@ -47,7 +47,8 @@ impl Default for NeedleTemplate {
 }
 
 impl NeedleTemplate {
-    /// What the embedded model was trained on: `One of the special magic numbers is WORD:NUMBER.`
+    /// Form that the embedded model was trained on:
+    /// `One of the special magic numbers is WORD:NUMBER.`
     pub fn ember() -> Self {
         Self {
             introduction: ember::introduction(ember::NOUN),
@@ -114,7 +115,7 @@ impl NeedleTemplate {
         Ok(self)
     }
 
-    /// What comes before the text, and whether the tokenizer adds the token that begins a text.
+    /// Text before the haystack, and whether the tokenizer adds the token that begins a text.
     pub(crate) fn introduction(&self) -> (String, bool) {
         match &self.chat {
             None => (self.introduction.clone(), true),
@@ -123,7 +124,7 @@ impl NeedleTemplate {
         }
     }
 
-    /// What comes before the first sentence.
+    /// Line break before the first sentence, empty if the introduction ends with one.
     pub(crate) fn line_break(&self) -> &'static str {
         if self.introduction.ends_with('\n') { "" } else { "\n" }
     }

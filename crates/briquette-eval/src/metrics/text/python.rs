@@ -1,4 +1,4 @@
-//! What Python's `str` and `re` take for white space, digits, words and lines.
+//! White space, digits, words and lines as Python's `str` and `re` define them.
 
 use std::{borrow::Cow, ops::Range};
 

@@ -138,7 +138,7 @@ impl Memory {
     }
 }
 
-/// What was kept of one sample's prompt: the first that was measured.
+/// Tokens kept of one sample's prompt: the first sample by seed and name.
 #[derive(Debug)]
 pub(super) struct KeptTexts {
     pub(super) unit: Unit,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{report::plot::short, stats::Estimate};
 
-/// What is known of a row.
+/// A number measured for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Measure {
@@ -54,7 +54,7 @@ impl Measure {
         }
     }
 
-    /// What the number is, in the words of the manual.
+    /// Explanation of the number, in the words of the manual.
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Score => "Mean score of the samples, 0 to 1. More is better.",

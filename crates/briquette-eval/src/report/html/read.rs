@@ -23,7 +23,7 @@ use crate::{
     record::{Key, Record},
 };
 
-/// What the files of a run say of it, beside its records.
+/// Settings, names and defects of a run's files: all but its records.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// The first line of every file.

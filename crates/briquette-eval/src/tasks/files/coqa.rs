@@ -23,7 +23,7 @@ use crate::{
     tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "CoQA";
 
 /// CoQA, the published JSON file (Reddy et al., 2019, arXiv 1808.07042).
@@ -35,7 +35,7 @@ const NAME: &str = "CoQA";
 pub struct Coqa {
     /// The file, as `coqa-dev-v1.0.json`.
     pub file: PathBuf,
-    /// Whose answers stand between the questions.
+    /// Which answers stand between the questions, published ones or the model's.
     #[serde(default)]
     pub history: History,
     /// `coqa-f1` (the default) or `coqa-exact-match`.
@@ -47,7 +47,7 @@ pub struct Coqa {
     /// Whether conversations that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `coqa` if absent.
+    /// Label in reports; `coqa` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -55,7 +55,7 @@ pub struct Coqa {
     pub ask: Vec<Question>,
 }
 
-/// Whose answers stand between the questions of a conversation.
+/// Source of the answers that stand between the questions of a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum History {
@@ -126,7 +126,7 @@ impl Coqa {
     }
 }
 
-/// What stands between an answer and the next question.
+/// Text between an answer and the next question.
 const BETWEEN: &str = "\n\n";
 
 /// The answers to the questions, one each.

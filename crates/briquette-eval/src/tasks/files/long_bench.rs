@@ -19,7 +19,7 @@ use crate::{
     tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "LongBench";
 
 /// LongBench or LongBench-E, a JSONL file a data set (Bai et al., 2024, arXiv 2308.14508).
@@ -45,7 +45,7 @@ pub struct LongBench {
     /// Whether lines that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `longbench-` and the data set or the name of the file if absent.
+    /// Label in reports; `longbench-` and the data set or the name of the file if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.

@@ -22,7 +22,7 @@ use crate::{
     tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "LongBench v2";
 
 /// LongBench v2, `data.json` or a line a sample (Bai et al., 2024, arXiv 2412.15204).
@@ -43,7 +43,7 @@ pub struct LongBenchV2 {
     /// Whether records that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `longbench-v2` if absent.
+    /// Label in reports; `longbench-v2` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.

@@ -1,4 +1,4 @@
-//! What benchmarks publish of how they are asked, read from `assets/benchmarks.toml`.
+//! Published prompts and metrics of benchmarks, read from `assets/benchmarks.toml`.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 

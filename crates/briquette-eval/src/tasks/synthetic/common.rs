@@ -1,4 +1,4 @@
-//! What generated tasks share.
+//! Defaults and sizes that synthetic tasks share.
 
 use crate::grid::Question;
 

@@ -23,7 +23,7 @@ const TASK: &str = "multi-turn";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct MultiTurn {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the first question comes. The others always come after.
@@ -42,7 +42,7 @@ pub struct MultiTurn {
     pub again: bool,
     /// How needles are written.
     pub form: NeedleForm,
-    /// What they are hidden in.
+    /// The text that needles are hidden in.
     pub haystack: Source,
 }
 

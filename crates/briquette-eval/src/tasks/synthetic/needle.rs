@@ -92,7 +92,7 @@ impl NeedleForm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Needle {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
@@ -111,11 +111,11 @@ pub struct Needle {
     pub queries: usize,
     /// How needles are written.
     pub form: NeedleForm,
-    /// What keys are.
+    /// Kind of the keys.
     pub key_type: Kind,
-    /// What values are.
+    /// Kind of the values.
     pub value_type: Kind,
-    /// What they are hidden in.
+    /// The text that needles are hidden in.
     pub haystack: Source,
 }
 
@@ -344,7 +344,7 @@ pub(super) struct Pair {
     pub(super) values: Vec<String>,
 }
 
-/// What needles are hidden in, for one tokenizer.
+/// The text that needles are hidden in, for one tokenizer.
 #[derive(Debug)]
 pub(super) struct Hidden<'a> {
     tokenizer: &'a Tokenizer,

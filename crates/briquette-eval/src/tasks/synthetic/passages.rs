@@ -36,7 +36,7 @@ const MAX_NEW_TOKENS: usize = 32;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PassageRetrieval {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
@@ -49,7 +49,7 @@ pub struct PassageRetrieval {
     pub samples: usize,
     /// Sentences of the excerpt, at most 4. The whole of the shortest passages.
     pub sentences: usize,
-    /// What passages are made of: prose.
+    /// Prose that passages are made of.
     pub haystack: Source,
 }
 
@@ -176,7 +176,7 @@ impl PassageRetrieval {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PassageCount {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
@@ -187,7 +187,7 @@ pub struct PassageCount {
     pub samples: usize,
     /// How likely a passage is one that came before, in percent, at most 90. The first and the last are new.
     pub repeated: u32,
-    /// What passages are made of: prose.
+    /// Prose that passages are made of.
     pub haystack: Source,
 }
 
