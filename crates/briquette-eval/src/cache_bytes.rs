@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 /// Bytes of a cache, of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheBytes {
-    /// All its buffers take, with the room for tokens to come.
+    /// Bytes of all its buffers, with the room for tokens to come.
     pub bytes: usize,
-    /// Those of them that are free, the room for tokens to come; `None` in results of older versions, which do not tell.
+    /// Free bytes among them, the room for tokens to come; `None` in results of older versions,
+    /// which do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<usize>,
     /// Bytes the keys and values of all tokens seen would take.

@@ -354,7 +354,7 @@ pub enum Error {
         /// The policy or the task.
         what: String,
     },
-    /// The shards of a run where all of it was asked for.
+    /// Shards of a run where the whole run was wanted.
     #[error(
         "{dir} holds results of {files} shards: join them with `briquette merge`, or say with --shard which one to run"
     )]

@@ -59,7 +59,7 @@ pub enum Outcome {
     Answers {
         /// Parameters of the sample, as `length` or `depth`.
         axes: BTreeMap<String, u64>,
-        /// One a turn.
+        /// One answer per turn.
         answers: Vec<Answer>,
         /// The cache after the last.
         cache: CacheBytes,
@@ -72,9 +72,9 @@ pub enum Outcome {
     },
     /// A continued text.
     Text {
-        /// Tokens given at once, before any was scored.
+        /// Tokens fed at once, before any was scored.
         prompt: usize,
-        /// −ln of the probability each token was given, in order.
+        /// −ln of the probability of each token, in order.
         nats: Vec<f32>,
         /// The cache at the end.
         cache: CacheBytes,

@@ -49,7 +49,8 @@ impl RecordSet {
     }
 }
 
-/// The fingerprint of what was found, without seconds, and without the spare room, which older versions do not tell.
+/// Fingerprint of an outcome, without seconds, and without the spare room, which older versions do
+/// not tell.
 fn said(record: &Record, fingerprint: &str) -> Option<String> {
     let mut outcome = record.outcome.clone();
     match &mut outcome {

@@ -60,7 +60,7 @@ struct Report {
     policy: String,
     budget: String,
     tokens: usize,
-    /// One a layer.
+    /// One per layer.
     tokens_kept: Vec<usize>,
     bytes_held: usize,
     bytes_full: usize,

@@ -81,7 +81,7 @@ struct Speed {
 #[derive(Serialize)]
 struct CacheReport {
     tokens_seen: usize,
-    /// One a layer.
+    /// One per layer.
     tokens_kept: Vec<usize>,
     bytes_held: usize,
     /// Those of them that are room for tokens to come.

@@ -151,7 +151,7 @@ impl Journal {
         fs::remove_file(&self.path).map_err(|error| write_error(&self.path, error))
     }
 
-    /// Whether what stands under the name is what is written to, and still has all that was written.
+    /// Checks that the name still leads to the open file, and that it has all that was written.
     fn check(&self) -> Result<()> {
         if !Handle::from_path(&self.path).is_ok_and(|found| found == self.handle) {
             return Err(Error::JournalGone { path: self.path.clone() });
@@ -240,7 +240,7 @@ pub(crate) fn is_of(path: &Path, command: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Where the damaged lines of a journal are put.
+/// Path of the file for the damaged lines of a journal.
 fn damaged_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".damaged");

@@ -119,7 +119,7 @@ impl Session<'_> {
     }
 }
 
-/// Where the first of the stop texts begins.
+/// Start of the first of the stop texts.
 fn stop_at(text: &str, stop: &[String]) -> Option<usize> {
     stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min()
 }

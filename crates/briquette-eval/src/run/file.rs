@@ -37,7 +37,7 @@ pub struct RunFile {
     /// The text it was read from.
     #[serde(skip)]
     text: String,
-    /// Where the paths of tasks begin.
+    /// Folder that the paths of tasks are relative to.
     #[serde(skip)]
     base: PathBuf,
 }

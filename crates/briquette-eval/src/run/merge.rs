@@ -164,7 +164,8 @@ impl Found {
     }
 }
 
-/// That a policy cannot hold is void where it has results: it lacked something then that it has now.
+/// Drops records that a policy cannot hold where it has results: it lacked something then that it
+/// has now.
 fn drop_void(found: &mut BTreeMap<Key, Found>) {
     let name = |key: &Key| (key.model.clone(), key.policy.clone(), key.budget.clone());
     let held: BTreeSet<_> = found.keys().filter(|key| !key.task.is_empty()).map(name).collect();

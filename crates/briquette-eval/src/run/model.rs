@@ -21,7 +21,8 @@ pub struct ModelSpec {
     pub profile: Option<PathBuf>,
     /// Tokens of a prompt given to the model at a time; the whole by default.
     pub chunk: Option<usize>,
-    /// Whether what is asked is put into the chat template of the model, as what a user says.
+    /// Whether context and questions are put into the chat template of the model, as a user's
+    /// messages.
     #[serde(default)]
     pub chat: bool,
 }

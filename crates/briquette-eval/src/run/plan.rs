@@ -114,7 +114,7 @@ impl Plan {
         Self::of(file, file.planned(), other_weights)
     }
 
-    /// With other tasks than those of the file.
+    /// Expands a run file with other tasks than its own.
     pub(super) fn of(file: &RunFile, tasks: Vec<Planned>, other_weights: bool) -> Result<Self> {
         let candidates = policies::candidates(&file.policies, &file.budgets(), file.full)?;
         let prefixes = policies::prefixes(&file.policies);

@@ -73,7 +73,7 @@ pub struct Row {
 }
 
 impl Summary {
-    /// Of the units of a plan that have results.
+    /// Means over the units of a plan that have results.
     pub fn new(plan: &Plan, results: &Results) -> Self {
         let mut groups: Vec<(Key, Measure, Vec<Value>)> = Vec::new();
         let mut places = std::collections::BTreeMap::new();

@@ -1,4 +1,4 @@
-//! How well a model continues a text, as a task.
+//! Perplexity as a task: how well a model continues a text.
 
 use std::path::{Path, PathBuf};
 
@@ -14,15 +14,15 @@ use crate::{
     tasks::text::{Text, Window, check_windows},
 };
 
-/// How a text is given to the model.
+/// Protocol by which a model reads a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// A prompt is compressed, and the tokens behind it are predicted one by one (see [`perplexity`]).
     #[default]
     Window,
-    /// From an empty cache, far past the budget: every token is predicted from the cache as it then is, and fed
-    /// (StreamingLLM, Section 4.1, on PG-19; EMS, appendix C).
+    /// Begins with an empty cache and goes far past the budget: every token is predicted from the
+    /// cache as it then is, and fed (StreamingLLM, Section 4.1, on PG-19; EMS, appendix C).
     Stream,
 }
 
@@ -33,7 +33,7 @@ pub struct TextTask {
     label: Option<String>,
     /// A file of text; the built-in prose by default.
     text: Option<PathBuf>,
-    /// How it is given to the model.
+    /// Protocol by which the model reads it.
     #[serde(default)]
     pub protocol: Protocol,
     /// Tokens of the prompt that is compressed, of [`Protocol::Window`] only.

@@ -79,11 +79,11 @@ impl Hay {
 /// A context of text with things hidden in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hiding<'a> {
-    /// Who asks, for errors.
+    /// Name of the task, for errors.
     pub(crate) task: &'static str,
     /// Tokens of the context and of what comes behind it.
     pub(crate) length: usize,
-    /// Where the first insert lies, in percent of the text.
+    /// Depth of the first insert, in percent of the text.
     pub(crate) depth: u32,
     /// Tokens before the text.
     pub(crate) introduction: &'a [u32],
@@ -94,7 +94,7 @@ pub(crate) struct Hiding<'a> {
 }
 
 impl Hiding<'_> {
-    /// Tokens left for text, at least 1.
+    /// Tokens that remain for text, at least 1.
     pub(crate) fn room(&self) -> Result<usize> {
         let hidden: usize = self.inserts.iter().map(Vec::len).sum();
         room(self.task, self.length, self.introduction.len() + hidden + self.behind)

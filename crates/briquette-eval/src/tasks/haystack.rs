@@ -94,7 +94,7 @@ impl Haystack {
         self
     }
 
-    /// How needles are written into it and asked for.
+    /// Form of its needles and their questions.
     pub fn form(&self) -> &NeedleTemplate {
         &self.form
     }

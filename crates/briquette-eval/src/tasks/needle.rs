@@ -35,7 +35,7 @@ pub fn words() -> impl Iterator<Item = &'static str> {
 pub struct Place {
     /// Tokens of the prompt and its answer together, so that the model's context can be used to the end.
     pub length: usize,
-    /// Where the needle asked for lies, in percent of the haystack: 0 is its start.
+    /// Depth of the needle that the question names, in percent of the haystack: 0 is its start.
     pub depth: u32,
     /// Needles in the haystack. The others lie at random depths.
     pub needles: usize,
@@ -46,7 +46,7 @@ pub struct Place {
 /// A prompt with its answer, in tokens.
 #[derive(Clone, Debug)]
 pub struct NeedlePrompt {
-    /// Where it belongs.
+    /// Its place in the grid.
     pub place: Place,
     /// Introduction, haystack and needles.
     pub context: Vec<u32>,
@@ -61,7 +61,8 @@ pub struct NeedlePrompt {
 }
 
 impl NeedlePrompt {
-    /// Where the answer stands in the context; `None` if the tokenizer cuts the number there in another way.
+    /// Span of the answer in the context; `None` if the tokenizer cuts the number there in
+    /// another way.
     pub fn answer_span(&self) -> Option<Range<usize>> {
         let tokens = self.answer.len().max(1);
         let start = self.context.windows(tokens).position(|window| window == self.answer)?;

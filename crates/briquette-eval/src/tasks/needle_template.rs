@@ -1,4 +1,4 @@
-//! How a needle is written and asked for: a model finds it in the form of prompt that it was trained on.
+//! Forms of a needle and its question: a model finds a needle in the form that it was trained on.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub struct NeedleTemplate {
     chat: Option<(String, String)>,
 }
 
-/// A question as it is given to a model, and what is to follow.
+/// A question as a model reads it, and the right answer.
 pub(crate) struct QuestionAnswer {
     pub(crate) question: String,
     /// The number, with the white space that parts it from the question.
@@ -106,7 +106,8 @@ impl NeedleTemplate {
         Ok(form)
     }
 
-    /// The same in a conversation: all up to the question is the user's, the answer the assistant's.
+    /// Puts the form into a conversation: all up to the question is the user's, the answer the
+    /// assistant's.
     ///
     /// # Errors
     /// [`Error::Model`] if the template fails or does not write the message out once.

@@ -22,7 +22,7 @@ pub trait Task: Debug + Send + Sync {
         None
     }
 
-    /// The samples, and what had to be left out of them. Whoever shows results shows this beside them.
+    /// Samples, and messages about those left out, which are to be shown beside results.
     ///
     /// # Errors
     /// As [`samples`](Self::samples).
@@ -41,7 +41,7 @@ pub struct Samples {
     pub skipped: Vec<String>,
 }
 
-/// A context, and what is asked about it.
+/// A context, and questions about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Distinguishes the samples of a task with one seed.

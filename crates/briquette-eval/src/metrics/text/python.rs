@@ -32,7 +32,7 @@ pub(in crate::metrics) fn ascii_digits(text: &str) -> Cow<'_, str> {
     text.chars().map(ascii).collect::<String>().into()
 }
 
-/// Where `\b\w+\b` finds words: letters, numbers and `_`.
+/// Words that `\b\w+\b` finds: letters, numbers and `_`.
 pub(in crate::metrics) fn word_runs(text: &str) -> impl Iterator<Item = Range<usize>> {
     pattern!(r"[\p{L}\p{N}_]+").find_iter(text).map(|word| word.range())
 }

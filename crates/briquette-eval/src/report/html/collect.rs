@@ -35,7 +35,7 @@ pub(super) struct Collected {
     pub(super) memory: BTreeMap<Row, Memory>,
     /// Seconds of all records of a row.
     pub(super) seconds: BTreeMap<Row, f64>,
-    /// From when to when each record was measured; `None` for one that does not say when it ended.
+    /// Start and end of each record's measurement; `None` for one that does not say when it ended.
     spans: Vec<Option<(f64, f64)>>,
     /// Why a policy cannot hold, and in which tasks.
     pub(super) unavailable: BTreeMap<Row, BTreeMap<String, BTreeSet<String>>>,
@@ -68,7 +68,7 @@ pub(super) struct Scores {
 /// Continued texts of a row.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
-    /// Nats a token.
+    /// Nats per token.
     pub(super) by_unit: BTreeMap<Unit, f64>,
     /// The sum over windows, by position.
     pub(super) sums: Vec<f64>,
@@ -116,7 +116,7 @@ impl Memory {
         self.told += usize::from(cache.spare.is_some());
     }
 
-    /// Free room, bytes a sample; `None` where a record does not tell.
+    /// Free bytes per sample; `None` where a record does not tell.
     pub(super) fn spare(&self) -> Option<f64> {
         self.tells().then(|| self.spare / self.count.max(1) as f64)
     }
@@ -276,7 +276,7 @@ impl Collected {
         }
     }
 
-    /// Of each model and task the first sample is kept, by seed and name.
+    /// Keeps the first sample of each model and task, by seed and name.
     fn keep(&mut self, row: Row, task: String, unit: Unit, kept: KeptTokens) -> Result<()> {
         if kept.tokens.is_empty() {
             return Ok(());

@@ -286,7 +286,8 @@ impl<'a> Data<'a> {
         axes.iter().map(chart).collect()
     }
 
-    /// A line a policy of what was found. `place` says where a row stands, if it does, and whether it is a line across.
+    /// One line per policy. `place` says where a row stands, if it does, and whether it is a line
+    /// across.
     fn lines(
         &self,
         found: &[(&Row, Estimate)],

@@ -163,7 +163,7 @@ impl fmt::Display for Measure {
     }
 }
 
-/// All that is known: by row, by task (`None` for all tasks together), by measure.
+/// Estimates by row, by task (`None` for all tasks together), by measure.
 #[derive(Debug)]
 pub(super) struct Measures(BTreeMap<(Row, Option<Column>, Measure), Estimate>);
 
@@ -283,7 +283,7 @@ impl Measures {
         }
     }
 
-    /// Of no number nothing is known.
+    /// Adds an estimate, unless it is of no number.
     fn add(&mut self, (row, column, measure): (&Row, Option<Column>, Measure), known: Estimate) {
         if known.count > 0 {
             self.0.insert((row.clone(), column, measure), known);

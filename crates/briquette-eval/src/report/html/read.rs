@@ -105,7 +105,8 @@ fn undated(settings: &Value) -> Value {
     settings
 }
 
-/// The units a run is to measure, by `plan.jsonl`, a key a line; `None` where there is no plan.
+/// Units that a run is to measure, by `plan.jsonl`, one key per line; `None` where there
+/// is no plan.
 ///
 /// # Errors
 /// [`Error::Read`], [`Error::ResultLine`].

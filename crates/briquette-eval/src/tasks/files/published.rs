@@ -30,7 +30,7 @@ pub(super) struct Published {
     pub(super) truthful_qa: Protocol,
 }
 
-/// How a data set is asked.
+/// Prompt and metric of a data set.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Protocol {

@@ -22,7 +22,7 @@ const TASK: &str = "key-value";
 /// Digits of a number in a line.
 const DIGITS: usize = 5;
 
-/// How pairs are written and asked for.
+/// Forms of pairs and their question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyValueForm {
@@ -46,7 +46,7 @@ pub struct KeyValue {
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer, at most.
     pub lengths: Vec<usize>,
-    /// Where the pair asked for stands, in percent of the others.
+    /// Depth of the pair that the question names, in percent of the others.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,

@@ -30,7 +30,8 @@ pub struct MultiTurn {
     pub ask: Vec<Question>,
     /// Tokens of prompt, questions and answers.
     pub lengths: Vec<usize>,
-    /// Where the needle asked for first lies, in percent of the haystack. All others lie anywhere.
+    /// Depth of the needle of the first question, in percent of the haystack. All others lie
+    /// anywhere.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,

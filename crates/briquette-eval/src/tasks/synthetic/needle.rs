@@ -27,7 +27,7 @@ use crate::{
 
 const TASK: &str = "needle";
 
-/// How needles are written and asked for.
+/// Forms of needles and their question.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum NeedleForm {
@@ -99,7 +99,8 @@ pub struct Needle {
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer.
     pub lengths: Vec<usize>,
-    /// Where the first value asked for lies, in percent of the haystack. All other needles lie anywhere.
+    /// Depth of the first value of the answer, in percent of the haystack. All other needles lie
+    /// anywhere.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,

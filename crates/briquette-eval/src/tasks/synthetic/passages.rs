@@ -43,7 +43,8 @@ pub struct PassageRetrieval {
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer.
     pub lengths: Vec<usize>,
-    /// Where the passage asked for begins, in percent of the passages. The last passage is never asked for: it is cut.
+    /// Start of the passage that the question quotes, in percent of the passages. Never the last
+    /// one, which is cut.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,
