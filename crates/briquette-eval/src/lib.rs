@@ -19,6 +19,7 @@
 //! - [`report`] writes tables, CSV, JSON, pictures, and the page of a run;
 //! - [`cli`] is the command line.
 
+mod cache_bytes;
 pub mod calibrate;
 pub mod cli;
 pub mod compare;
@@ -27,7 +28,6 @@ pub mod fidelity;
 mod files;
 pub mod fingerprint;
 pub mod grid;
-mod held;
 mod jobs;
 pub mod journal;
 pub mod mask;

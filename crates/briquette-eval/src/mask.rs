@@ -18,7 +18,7 @@ use crate::{
     tasks::{needle::NeedlePrompt, seed},
 };
 
-/// What heads are chosen by.
+/// Criterion that heads are chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
@@ -59,7 +59,7 @@ impl Choice {
 /// Answers with some heads silenced.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// What they were chosen by.
+    /// The criterion they were chosen by.
     pub choice: Choice,
     /// How many.
     pub masked: usize,

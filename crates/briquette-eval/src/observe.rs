@@ -34,7 +34,7 @@ fn inner() -> Arc<dyn Ops> {
     CacheConfig::default().ops
 }
 
-/// What a lock guards is whole after a panic too: it is only ever replaced or added to.
+/// Locks a mutex, also after a panic: its value is only ever replaced or added to, so it is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -101,7 +101,8 @@ pub(crate) struct Compared {
 #[derive(Debug)]
 struct State {
     second: KvCache,
-    /// What the output of each layer is projected by before it is compared, `[query_heads * head_dim, hidden_size]`.
+    /// Output projection of each layer, applied before outputs are compared,
+    /// `[query_heads * head_dim, hidden_size]`.
     projections: Vec<Tensor<2>>,
     calls: usize,
     /// Norms of the differences and of the outputs while a pass is watched, one pair a layer, each `[tokens]`.
@@ -124,8 +125,8 @@ impl Compared {
         lock(&self.state).watched = Some(Vec::new());
     }
 
-    /// What was seen since then, one pair a layer: for each token the Frobenius norm of the difference of the
-    /// projected outputs, and that of the first cache's.
+    /// Norms since [`watch`](Self::watch), one pair per layer: for each token the Frobenius norm of
+    /// the difference of the projected outputs, and that of the first cache's.
     pub(crate) fn take(&self) -> Result<Vec<[Vec<f32>; 2]>> {
         let mut state = lock(&self.state);
         if let Some(failure) = state.failure.take() {

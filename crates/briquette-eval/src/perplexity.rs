@@ -10,15 +10,16 @@ use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Result, fingerprint,
+    Result,
+    cache_bytes::CacheBytes,
+    fingerprint,
     grid::Entry,
-    held::Held,
     jobs,
     journal::Steps,
     tasks::text::{Text, Window, check_windows},
 };
 
-/// What is measured on.
+/// Sizes of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Tokens of the prompt.
@@ -41,7 +42,7 @@ pub struct Loss {
     /// Those of them that are free; `None` in journals of older versions, which do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_spare: Option<usize>,
-    /// What a full cache would hold then.
+    /// Bytes that a full cache would hold then.
     pub bytes_full: usize,
 }
 
@@ -135,6 +136,6 @@ pub fn loss(model: &Model, policy: &Policy, window: &[u32], prompt: usize) -> Re
     if nats.iter().any(|nats| !nats.is_finite()) {
         return Err(ModelError::NotFinite { row: 0 }.into());
     }
-    let Held { bytes, spare, full } = Held::of(&cache);
+    let CacheBytes { bytes, spare, full } = CacheBytes::of(&cache);
     Ok(Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full })
 }

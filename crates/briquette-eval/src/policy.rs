@@ -144,7 +144,7 @@ pub(crate) fn is_file(text: &str) -> bool {
     Path::new(text).extension().is_some_and(|ending| ending == "toml" || ending == "json")
 }
 
-/// Those of the texts that name files.
+/// The texts that name files, as paths.
 pub(crate) fn inputs<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<PathBuf> {
     texts.into_iter().filter(|text| is_file(text)).map(PathBuf::from).collect()
 }

@@ -1,4 +1,4 @@
-//! Prefixes of a model: a prompt compressed once, kept in a file, and asked many things.
+//! Prefixes of a model: a prompt compressed once, kept in a file, and questioned many times.
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{Error, Result, metrics::Metric, stats::Estimate, tasks::files};
 
-/// What is scored, and by what.
+/// Fields of the predictions to score, and the metrics to score them by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Scoring {

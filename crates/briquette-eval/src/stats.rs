@@ -54,7 +54,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Of these numbers.
+    /// Mean and standard error of these numbers.
     pub fn of(numbers: &[f64]) -> Self {
         let count = numbers.len();
         let n = count.max(1) as f64;

@@ -9,9 +9,9 @@ use briquette_eval::{
     metrics::Metric,
     tasks::{
         Sample, Task,
-        generated::{Generated, Needle},
         haystack::Haystack,
         needle::{NeedleTask, Place},
+        synthetic::{Needle, Synthetic},
     },
 };
 use briquette_models::{GenerateOptions, Model, Tokenizer, generate};
@@ -28,7 +28,7 @@ fn tokenizer() -> Tokenizer {
 
 /// Tasks as a run file lists them, by label.
 fn tasks(toml: &str) -> BTreeMap<String, Box<dyn Task>> {
-    let tasks = toml::from_str::<Generated>(toml).unwrap().tasks();
+    let tasks = toml::from_str::<Synthetic>(toml).unwrap().tasks();
     tasks.into_iter().map(|task| (task.label, task.task)).collect()
 }
 
@@ -155,7 +155,7 @@ fn labels_say_what_distinguishes_a_task() {
         ]
     );
     let own = "[[needle]]\nlabel = \"mine\"\nask = [\"before\"]";
-    let tasks = toml::from_str::<Generated>(own).unwrap().tasks();
+    let tasks = toml::from_str::<Synthetic>(own).unwrap().tasks();
     assert_eq!((tasks[0].label.as_str(), &tasks[0].ask[..]), ("mine", &[Question::Before][..]));
 }
 
@@ -426,7 +426,7 @@ fn a_folder_beside_the_run_file_is_read() {
     for family in
         ["needle", "variable-tracking", "passage-retrieval", "passage-count", "multi-turn"]
     {
-        let mut generated: Generated = toml::from_str(&format!(
+        let mut generated: Synthetic = toml::from_str(&format!(
             "[[{family}]]\nhaystack = \"books\"\nlengths = [700]\nsamples = 1"
         ))
         .unwrap();
@@ -442,7 +442,7 @@ fn a_folder_beside_the_run_file_is_read() {
 
 #[test]
 fn a_run_file_is_read_strictly() {
-    let refused = |toml: &str| toml::from_str::<Generated>(toml).unwrap_err().to_string();
+    let refused = |toml: &str| toml::from_str::<Synthetic>(toml).unwrap_err().to_string();
     let unknown = refused("[[needle]]\nlengths = [512]\nlenghts = [1]");
     assert!(unknown.contains("line 3") && unknown.contains("`lenghts`"), "{unknown}");
     let unknown = refused("[[needles]]");
@@ -450,8 +450,8 @@ fn a_run_file_is_read_strictly() {
     assert!(refused("[[needle]]\nform = \"long\"").contains("`ruler`"));
     assert!(refused("[[needle]]\nsamples = -1").contains("line 2"));
     // What is written can be read.
-    let all: Generated = toml::from_str(VARIANTS).unwrap();
-    assert_eq!(toml::from_str::<Generated>(&toml::to_string(&all).unwrap()).unwrap(), all);
+    let all: Synthetic = toml::from_str(VARIANTS).unwrap();
+    assert_eq!(toml::from_str::<Synthetic>(&toml::to_string(&all).unwrap()).unwrap(), all);
 }
 
 #[test]

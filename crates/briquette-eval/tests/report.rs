@@ -11,18 +11,18 @@ use std::{
 
 use briquette_eval::{
     grid::Question,
-    record::{Held, Kept, Outcome, Record},
+    record::{CacheBytes, KeptTokens, Outcome, Record},
     report::html,
 };
 use made_up::{HOSTILE, answers, record};
 
 /// What is kept, and beside it room of a tenth of a full cache.
-fn held(kept: usize, full: usize) -> Held {
-    Held { bytes: kept + full / 10, spare: Some(full / 10), full }
+fn held(kept: usize, full: usize) -> CacheBytes {
+    CacheBytes { bytes: kept + full / 10, spare: Some(full / 10), full }
 }
 
 /// Answers of one policy to the task `tiny`.
-fn tiny(policy: &str, budget: &str, scores: &[f64], cache: Held) -> Vec<Record> {
+fn tiny(policy: &str, budget: &str, scores: &[f64], cache: CacheBytes) -> Vec<Record> {
     let one = |(sample, score): (usize, &f64)| {
         let outcome = answers(&[], HOSTILE, &[*score], cache);
         record(policy, budget, "tiny", sample, Some(Question::Before), outcome)
@@ -30,7 +30,7 @@ fn tiny(policy: &str, budget: &str, scores: &[f64], cache: Held) -> Vec<Record> 
     scores.iter().enumerate().map(one).collect()
 }
 
-fn text(policy: &str, budget: &str, windows: &[&[f32]], cache: Held) -> Vec<Record> {
+fn text(policy: &str, budget: &str, windows: &[&[f32]], cache: CacheBytes) -> Vec<Record> {
     let one = |(sample, nats): (usize, &&[f32])| {
         let outcome = Outcome::Text { prompt: 4, nats: nats.to_vec(), cache };
         record(policy, budget, "book", sample, None, outcome)
@@ -81,7 +81,7 @@ fn numbers_are_those_worked_out_by_hand() {
     let fidelity =
         |policy: &str, budget: &str, sample, error: [f64; 2], kl: [f32; 2], agreement| {
             let full = policy == "full";
-            let kept = Kept {
+            let kept = KeptTokens {
                 tokens: vec!["a".into(), " b".into(), "<i>".into()],
                 share: if full { vec![1.0; 3] } else { vec![1.0, 0.5, 0.0] },
                 heads: if full { vec![vec![3, 3]; 2] } else { vec![vec![2, 1], vec![1, 2]] },
@@ -293,7 +293,7 @@ fn maps_of_a_kind_share_one_scale_of_colours() {
 #[test]
 fn results_of_older_versions_tell_no_spare_room() {
     let dir = tempfile::tempdir().unwrap();
-    let old = Held { bytes: 45, spare: None, full: 100 };
+    let old = CacheBytes { bytes: 45, spare: None, full: 100 };
     let mut records = tiny("snapkv", "64", &[1.0, 0.0], old);
     records.extend(tiny("full", "-", &[1.0, 1.0], held(100, 100)));
     let (written, page) = written(dir.path(), &records);

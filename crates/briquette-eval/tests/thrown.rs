@@ -16,11 +16,11 @@ use briquette_eval::{
     run::{Header, RunFile, read_results},
     score::Scoring,
     tasks::{
-        Form,
+        NeedleTemplate,
         files::Files,
-        generated::{
-            CommonWords, FrequentWords, Generated, KeyValue, MultiTurn, Needle, PassageCount,
-            PassageRetrieval, VariableTracking,
+        synthetic::{
+            CommonWords, FrequentWords, KeyValue, MultiTurn, Needle, PassageCount,
+            PassageRetrieval, Synthetic, VariableTracking,
         },
     },
 };
@@ -280,7 +280,7 @@ fn run_files_journals_and_forms() {
         throw("results", results.as_bytes(), at(dir.path(), "results.jsonl", read));
     }
     let form = "introduction = \"Read.\"\nneedle = \" {word} is {number}.\"\nquestion = \"{word}?\"\nanswer = \" {number}\"\n";
-    let read = |path: &Path| Form::read(path.to_str().unwrap()).is_ok();
+    let read = |path: &Path| NeedleTemplate::read(path.to_str().unwrap()).is_ok();
     throw("form", form.as_bytes(), at(dir.path(), "form.toml", read));
 }
 
@@ -381,7 +381,7 @@ fn parameters_of_generated_tasks() {
             for number in &numbers {
                 let mut task = task.clone();
                 *task.pointer_mut(&at).unwrap() = number.clone();
-                let Ok(tasks) = serde_json::from_value::<Generated>(json!({ family: [task] }))
+                let Ok(tasks) = serde_json::from_value::<Synthetic>(json!({ family: [task] }))
                 else {
                     continue;
                 };

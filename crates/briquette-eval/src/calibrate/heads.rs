@@ -19,7 +19,8 @@ use std::ops::Range;
 use briquette::HeadScores;
 use serde::{Deserialize, Serialize};
 
-/// What one prompt says of every head; each `[layers][query_heads]`. In f32, which JSON gives back exactly.
+/// Scores of every head from one prompt, each `[layers][query_heads]`. In f32, which JSON gives
+/// back exactly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeadSample {
     /// See [the module](self).

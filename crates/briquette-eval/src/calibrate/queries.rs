@@ -1,4 +1,5 @@
-//! What queries look like, whatever is asked: statistics for Q-Filter, TriAttention and DuoAttention. No answer is looked at.
+//! Statistics of queries for Q-Filter, TriAttention and DuoAttention. They depend on no
+//! question, and no answer is looked at.
 
 use briquette::{CacheShape, KvCache, Policy, QueryStatistics, position::PositionEncoding};
 use briquette_models::{Attend, Model};
@@ -168,7 +169,7 @@ fn direction(products: &[f64], sum: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// What kvpress's DuoAttentionPress computes of these texts.
+    /// Compares with what kvpress's DuoAttentionPress computes from these texts.
     #[test]
     fn reach_is_that_of_kvpress() {
         #[derive(serde::Deserialize)]

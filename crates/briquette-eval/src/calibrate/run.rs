@@ -30,7 +30,7 @@ const FOLLOWING: usize = 32;
 /// The prompts of a calibration differ from those of the tasks with the same seed.
 const SEED: u64 = 0x0ca1_1b4a;
 
-/// What a calibration measures on.
+/// Prompts that a calibration measures on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Prompts of each length, and chunks of each length of each text.
@@ -48,17 +48,17 @@ pub struct Calibration<'a> {
     pub model: &'a Model,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// What needles are hidden in.
+    /// The text that needles are hidden in.
     pub haystack: &'a Haystack,
     /// Further data sets for the layer errors.
     pub texts: &'a [Text],
     /// The sizes.
     pub plan: Plan,
-    /// What the profile calls the model.
+    /// Name of the model in the profile.
     pub name: String,
     /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
-    /// What is taken of results that are there.
+    /// Which earlier results are accepted.
     pub accept: Accept,
     /// The share of retrieval prompts that the model must answer right, in 0..=1: the heads of a model that finds nothing
     /// say nothing of retrieval.
@@ -289,7 +289,7 @@ impl Calibration<'_> {
         Ok(Step::Heads { number, right, sample })
     }
 
-    /// What the queries of the first prompts of each data set look like.
+    /// Statistics of the queries of the first prompts of each data set.
     fn queries(&self, sets: &[Vec<Forced>]) -> Result<QueryStatistics> {
         /// Sums over that many prompts of a set settle.
         const EACH: usize = 8;
@@ -358,7 +358,7 @@ fn row(tokens: &[u32], model: &Model) -> Tensor<2, Int> {
     Tensor::from_data(data, &model.device())
 }
 
-/// What was measured of each prompt.
+/// Results of each prompt.
 struct Results {
     heads: Vec<Option<(bool, HeadSample)>>,
     /// Of each data set.

@@ -114,7 +114,7 @@ pub(super) fn advance(bar: &ProgressBar, steps: usize) {
     }
 }
 
-/// Where results wait for the profile.
+/// Path of the results that wait for the profile.
 fn partial(out: &Path) -> PathBuf {
     let mut name = out.as_os_str().to_owned();
     name.push(".partial");

@@ -6,7 +6,7 @@ use briquette_models::{Error as ModelError, Instruction, Timing, generate_until}
 use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::{Error, grid::Entry, held::Held};
+use crate::{Error, cache_bytes::CacheBytes, grid::Entry};
 
 use super::{
     inputs, interrupt,
@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
-    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
@@ -55,7 +55,7 @@ pub(super) struct Args {
     output: OutputArgs,
 }
 
-/// What `--json` writes.
+/// JSON that `--json` writes.
 #[derive(Serialize)]
 struct Report {
     model: String,
@@ -81,7 +81,7 @@ struct Speed {
 #[derive(Serialize)]
 struct CacheReport {
     tokens_seen: usize,
-    /// One a layer.
+    /// One per layer.
     tokens_kept: Vec<usize>,
     bytes_held: usize,
     /// Those of them that are room for tokens to come.
@@ -173,7 +173,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     human.show("\n")?;
 
     let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
-    let held = Held::of(&cache);
+    let held = CacheBytes::of(&cache);
     let layers = 0..model.config().num_hidden_layers;
     let report = Report {
         model: dir.display().to_string(),

@@ -4,9 +4,9 @@ use anyhow::{Context, Result, bail};
 use briquette_models::ChatTemplate;
 
 use super::model::ModelArgs;
-use crate::tasks::{Form, haystack::Haystack};
+use crate::tasks::{NeedleTemplate, haystack::Haystack};
 
-/// What needles are hidden in, and how they are asked for.
+/// Text that needles are hidden in, and how they are asked for.
 #[derive(Debug, clap::Args)]
 pub(super) struct HaystackArgs {
     /// A folder of .txt files to hide needles in [default: built-in prose]
@@ -29,7 +29,8 @@ impl HaystackArgs {
     }
 
     pub(super) fn read(&self, model: &ModelArgs) -> Result<Haystack> {
-        let mut form = Form::read(&self.form).with_context(|| format!("--form {}", self.form))?;
+        let mut form =
+            NeedleTemplate::read(&self.form).with_context(|| format!("--form {}", self.form))?;
         if self.chat {
             let dir = model.dir()?;
             let Some(template) = ChatTemplate::load(&dir)? else {

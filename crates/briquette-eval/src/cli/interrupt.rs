@@ -10,7 +10,7 @@ use signal_hook::{
 
 use crate::Error;
 
-/// What a shell reports of a command that Ctrl-C ended.
+/// Exit code that a shell reports for a command that Ctrl-C ended.
 pub(super) const EXIT_CODE: u8 = 130;
 
 static FLAG: OnceLock<Interrupt> = OnceLock::new();

@@ -70,7 +70,7 @@ pub(super) struct Args {
 /// Damaged samples named on stderr. All are in the JSON.
 const LEFT_OUT: usize = 20;
 
-/// What a run leaves for programs.
+/// JSON that a run writes for programs.
 #[derive(Serialize)]
 struct Report {
     run: String,

@@ -1,4 +1,4 @@
-//! What a cache kept of a prompt, and the texts of its tokens.
+//! Tokens of a prompt that a cache kept, and their texts.
 
 use briquette_models::Tokenizer;
 

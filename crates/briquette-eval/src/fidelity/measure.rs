@@ -14,10 +14,10 @@ use super::{
 use crate::{
     Error, Result,
     calibrate::errors,
-    record::{Held, Kept, Outcome},
+    record::{CacheBytes, KeptTokens, Outcome},
 };
 
-/// What was found of one policy in one window. The definitions stand at [the module](super).
+/// The result of one policy in one window. The definitions stand at [the module](super).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens of the prompt.
@@ -36,9 +36,9 @@ pub struct Measured {
     /// The positions of the prompt each head holds at its end, ascending, `[layer][kv_head]`.
     pub kept: Vec<Vec<Vec<usize>>>,
     /// The cache at the end of the prompt.
-    pub cache_after_prompt: Held,
+    pub cache_after_prompt: CacheBytes,
     /// The cache behind the last continued token.
-    pub cache: Held,
+    pub cache: CacheBytes,
 }
 
 impl Reference<'_> {
@@ -48,7 +48,7 @@ impl Reference<'_> {
     /// What the policy or its cache refuses, failures of the model, and [`Error::NotFinite`].
     pub fn measure(&self, policy: Policy) -> Result<Measured> {
         let cache = self.filled(policy)?;
-        let cache_after_prompt = Held::of(&cache);
+        let cache_after_prompt = CacheBytes::of(&cache);
         let kept = (0..self.layers.len())
             .map(|layer| Ok(cache.kept_positions(layer)?.pop().unwrap_or_default()))
             .collect::<Result<Vec<Vec<Vec<usize>>>>>()?;
@@ -75,7 +75,7 @@ impl Reference<'_> {
             overlap: self.overlap(&kept),
             kept,
             cache_after_prompt,
-            cache: Held::of(&run.cache),
+            cache: CacheBytes::of(&run.cache),
         };
         match not_finite(&measured.output_error, &measured.end_to_end_error, &measured.kl) {
             Some(what) => Err(Error::NotFinite { what }),
@@ -111,7 +111,7 @@ impl Reference<'_> {
     }
 }
 
-/// What in it is not a finite number, if anything.
+/// Names a number in it that is not finite, if any.
 fn not_finite(isolated: &[f64], end_to_end: &[f64], kl: &[f32]) -> Option<&'static str> {
     if !kl.iter().all(|kl| kl.is_finite()) {
         return Some("the divergence of a next-token distribution");
@@ -138,7 +138,7 @@ impl Measured {
     /// them.
     pub fn outcome(self, texts: Vec<String>) -> Outcome {
         let heads = |layer: &Vec<Vec<usize>>| layer.iter().map(Vec::len).collect();
-        let kept = Kept {
+        let kept = KeptTokens {
             share: share_of_heads(&self.kept, texts.len()),
             heads: self.kept.iter().map(heads).collect(),
             tokens: texts,

@@ -1,4 +1,4 @@
-//! What a policy would keep if it saw the future.
+//! Tokens that a policy would keep if it saw the future.
 
 /// The share of `kept` that the oracle keeps too. `attention` is what each token of the prompt receives from the tokens
 /// to come; `kept` are positions of the prompt, each once. The oracle keeps as many, those with the most; of equal ones

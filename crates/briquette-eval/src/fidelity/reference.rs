@@ -8,7 +8,7 @@ use briquette_models::{Error as ModelError, Instruction, Model, reconstruct};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::capture::{Capture, Passed, Projections};
-use crate::{Error, Result, record::Held};
+use crate::{Error, Result, record::CacheBytes};
 
 /// A window of text on the full cache: what policies are measured against.
 ///
@@ -28,7 +28,7 @@ pub struct Reference<'a> {
     pub(super) logits: Vec<Vec<f32>>,
     /// Continued tokens after which distributions are compared.
     pub(super) compared: Vec<usize>,
-    /// What each token of the prompt receives, `[layer][kv_head][token]`.
+    /// Attention that each token of the prompt receives, `[layer][kv_head][token]`.
     pub(super) attention: Vec<Vec<Vec<f32>>>,
 }
 
@@ -109,8 +109,8 @@ impl<'a> Reference<'a> {
     ///
     /// # Errors
     /// What the policy or its cache refuses.
-    pub fn held(&self, policy: Policy) -> Result<Held> {
-        Ok(Held::of(&self.filled(policy)?))
+    pub fn held(&self, policy: Policy) -> Result<CacheBytes> {
+        Ok(CacheBytes::of(&self.filled(policy)?))
     }
 }
 
@@ -158,8 +158,9 @@ fn layer(Passed { inputs, outputs }: Passed) -> Result<Layer> {
     Ok(Layer { prompt, continued: inputs.collect(), outputs })
 }
 
-/// What each token of the prompt receives from the continued ones: weights of the softmax over all that a query sees,
-/// summed over the queries and over the query heads of each kv head. `[kv_head][token]`
+/// Attention that each token of the prompt receives from the continued ones: weights of the
+/// softmax over all that a query sees, summed over the queries and over the query heads of each kv
+/// head. `[kv_head][token]`
 fn attention_received(
     model: &Model,
     index: usize,

@@ -12,7 +12,7 @@ use crate::{
     tasks::text::{Text, Window, check_windows},
 };
 
-/// What is measured on.
+/// Sizes of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Tokens of a prompt.
@@ -39,7 +39,7 @@ impl Plan {
     }
 }
 
-/// What was measured, by the fingerprint of the policy and the start of the window.
+/// Measurements by the fingerprint of the policy and the start of the window.
 pub type Kept = Steps<(String, usize), Measured>;
 
 /// Every policy in every window, `[entry][window]`, what is not in `kept` yet being measured. The full cache runs once a

@@ -8,7 +8,7 @@ use crate::{
     tasks::{needle::Place, sample::MOST_SAMPLES},
 };
 
-/// What a grid runs over. Every combination is measured.
+/// Axes of a grid. Every combination is measured.
 #[derive(Clone, Debug)]
 pub struct Axes {
     /// Lengths in tokens, of a prompt and its answer.
@@ -19,7 +19,7 @@ pub struct Axes {
     pub needles: Vec<usize>,
     /// Prompts for each combination of the above.
     pub samples: usize,
-    /// What every prompt is built from.
+    /// Seed that every prompt is built from.
     pub seed: u64,
     /// The policies, each with its budget. The same prompts are given to all.
     pub entries: Vec<Entry>,
@@ -28,7 +28,7 @@ pub struct Axes {
 /// A policy in a grid.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What reports call it: two policies may be of one method.
+    /// Label in reports: two policies may be of one method.
     pub label: String,
     /// The policy.
     pub policy: Policy,

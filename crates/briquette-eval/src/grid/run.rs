@@ -4,9 +4,10 @@ use briquette_models::{
 };
 
 use crate::{
-    Error, Result, fingerprint,
+    Error, Result,
+    cache_bytes::CacheBytes,
+    fingerprint,
     grid::{Answer, Axes, Entry, Question},
-    held::Held,
     journal::Steps,
     tasks::needle::{NeedlePrompt, NeedleTask},
 };
@@ -145,9 +146,12 @@ impl Runner<'_> {
         };
         let (generations, _) = generate_batch(self.model, inputs, cache, &options, |_, _| {})?;
         let rows = prompts.len();
-        let Held { bytes, spare, full } = Held::of(cache);
-        let held =
-            Held { bytes: bytes / rows, spare: spare.map(|spare| spare / rows), full: full / rows };
+        let CacheBytes { bytes, spare, full } = CacheBytes::of(cache);
+        let held = CacheBytes {
+            bytes: bytes / rows,
+            spare: spare.map(|spare| spare / rows),
+            full: full / rows,
+        };
         prompts
             .iter()
             .zip(generations)

@@ -16,7 +16,7 @@ pub struct Summary {
     pub bytes_held: f64,
     /// Those of them that are free; `None` if an answer of an older version does not tell.
     pub bytes_spare: Option<f64>,
-    /// What full caches would hold, the mean over all answers.
+    /// Bytes that full caches would hold, the mean over all answers.
     pub bytes_full: f64,
 }
 

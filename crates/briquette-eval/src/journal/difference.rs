@@ -1,4 +1,4 @@
-//! In what two runs differ, by the first lines of their results.
+//! Differences of two runs, by the first lines of their results.
 
 use std::path::Path;
 

@@ -38,7 +38,7 @@ const BEGIN: &[u8] = b"{\"briquette\":";
 /// Bytes of a first line that are read at most.
 const FIRST: u64 = 1 << 20;
 
-/// What is taken of a journal that is there, beside what is as it should be.
+/// Which contents of an existing journal are accepted beside undamaged results of the same run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
     /// Results of other weights.
@@ -151,7 +151,7 @@ impl Journal {
         fs::remove_file(&self.path).map_err(|error| write_error(&self.path, error))
     }
 
-    /// Whether what stands under the name is what is written to, and still has all that was written.
+    /// Checks that the name still leads to the open file, and that it has all that was written.
     fn check(&self) -> Result<()> {
         if !Handle::from_path(&self.path).is_ok_and(|found| found == self.handle) {
             return Err(Error::JournalGone { path: self.path.clone() });
@@ -164,8 +164,8 @@ impl Journal {
     }
 }
 
-/// What can be used of a journal.
-struct Kept<'a, T> {
+/// Usable contents of a journal.
+struct Usable<'a, T> {
     results: Vec<T>,
     /// The settings and the lines of the results.
     lines: Vec<&'a [u8]>,
@@ -178,8 +178,8 @@ fn read<'a, T: DeserializeOwned>(
     bytes: &'a [u8],
     settings: &Value,
     accept: Accept,
-) -> Result<Kept<'a, T>> {
-    let mut kept = Kept { results: Vec::new(), lines: Vec::new(), damaged: Vec::new() };
+) -> Result<Usable<'a, T>> {
+    let mut kept = Usable { results: Vec::new(), lines: Vec::new(), damaged: Vec::new() };
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         if number == 1 && !line.starts_with(BEGIN) {
             return Err(Error::NoJournal { path: path.into() });
@@ -240,7 +240,7 @@ pub(crate) fn is_of(path: &Path, command: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Where the damaged lines of a journal are put.
+/// Path of the file for the damaged lines of a journal.
 fn damaged_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".damaged");

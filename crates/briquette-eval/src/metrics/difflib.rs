@@ -24,7 +24,7 @@ pub(super) fn ratio(a: &str, b: &str) -> f64 {
     2.0 * matches as f64 / (a.len() + b.len()) as f64
 }
 
-/// Where each character stands in `b`, in order, without the popular ones.
+/// Places of each character in `b`, in order, without the popular ones.
 fn places(b: &[char]) -> HashMap<char, Vec<usize>> {
     let mut places: HashMap<char, Vec<usize>> = HashMap::new();
     for (j, &c) in b.iter().enumerate() {

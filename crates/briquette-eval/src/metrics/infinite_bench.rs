@@ -100,7 +100,7 @@ pub(super) fn math_calc(answer: &str, references: &[String]) -> f64 {
     right.count() as f64 / references.len().max(1) as f64
 }
 
-/// What follows a prefix and one character behind it. Empty if the text ends with the prefix.
+/// Text behind a prefix and one more character. Empty if the text ends with the prefix.
 fn behind<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let (_, behind) = text.split_once(prefix)?;
     let mut behind = behind.chars();
@@ -123,7 +123,7 @@ fn single_spaces(mut text: String) -> String {
     text
 }
 
-/// What Python's `int` reads: a sign, digits of any script, single `_` between them.
+/// Reads an integer as Python's `int` does: a sign, digits of any script, single `_` between them.
 fn integer(text: &str) -> Option<i128> {
     let text = ascii_digits(trim(text));
     let text = text.as_ref();

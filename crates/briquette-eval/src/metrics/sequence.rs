@@ -55,7 +55,7 @@ impl<'a, T: PartialEq> Lcs<'a, T> {
     }
 }
 
-/// Where to step back when neither step shortens the subsequence.
+/// Step back to take when neither step shortens the subsequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tie {
     A,

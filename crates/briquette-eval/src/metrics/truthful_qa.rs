@@ -8,7 +8,7 @@ use super::{
     rouge::google::{self, Kind},
 };
 
-/// What likeness is.
+/// Measure of how alike two texts are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Likeness {
     Bleu,

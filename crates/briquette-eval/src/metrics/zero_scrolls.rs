@@ -76,7 +76,7 @@ pub(super) fn concordance(answer: &str, references: &[String]) -> f64 {
     })
 }
 
-/// Where each of the numbers 1, 2, … stands in a list, if it lists them all, each once.
+/// Place of each of the numbers 1, 2, … in a list, if it lists them all, each once.
 fn places(text: &str) -> Option<Vec<usize>> {
     let list: String = text
         .chars()

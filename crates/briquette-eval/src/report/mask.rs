@@ -17,7 +17,7 @@ use crate::{
 /// The result of a masking test.
 #[derive(Clone, Debug, Serialize)]
 pub struct MaskReport {
-    /// With what.
+    /// Program, model and device.
     #[serde(flatten)]
     pub environment: Environment,
     /// How the profile was made.

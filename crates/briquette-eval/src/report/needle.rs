@@ -33,7 +33,7 @@ pub struct NeedleReport {
     answers: Vec<Answer>,
 }
 
-/// What it takes to measure the same again.
+/// Settings that it takes to measure the same again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
     /// With what, and when.
@@ -62,7 +62,7 @@ pub struct Settings {
 /// A policy of the grid.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// What the report calls it.
+    /// Label in the report.
     pub label: String,
     /// Budget as text, `-` for a policy that keeps everything.
     pub budget: String,
@@ -83,7 +83,7 @@ pub struct Cell {
     pub length: usize,
     /// Depth in percent.
     pub depth: u32,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub summary: Summary,
 }

@@ -25,7 +25,7 @@ pub fn begin(
 ) -> Result<Results> {
     check_own(dir, file.text())?;
     let results = Results::open(dir, &plan.header(device), shard, accept)?;
-    plan.units().try_for_each(|unit| results.check(&unit.key, &unit.of))?;
+    plan.units().try_for_each(|unit| results.check(&unit.key, &unit.fingerprint))?;
     files::write(&dir.join(RUN_FILE), file.text())?;
     write_plan(dir, plan.units().map(|unit| &unit.key))?;
     Ok(results)

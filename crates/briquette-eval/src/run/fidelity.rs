@@ -40,7 +40,7 @@ impl FidelityTask {
         }
     }
 
-    /// What results call it.
+    /// Label in results.
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "fidelity".into())
     }
@@ -53,7 +53,7 @@ impl FidelityTask {
         Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
     }
 
-    /// What beside the tokens of a window the result depends on.
+    /// Settings that the result depends on beside the tokens of a window.
     pub(super) fn settings(&self) -> String {
         format!("fidelity {}", self.prompt)
     }

@@ -23,7 +23,7 @@ pub struct Header {
     pub models: BTreeMap<String, ModelHeader>,
 }
 
-/// What results say of a model.
+/// Description of a model at the head of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelHeader {
     /// The type of weights, activations and cache.
@@ -46,7 +46,7 @@ pub struct ModelHeader {
 }
 
 impl Header {
-    /// That of a run which begins now.
+    /// Header of a run which begins now.
     pub fn new(name: String, device: &str, models: BTreeMap<String, ModelHeader>) -> Self {
         let kind = device.split_once(':').map_or(device, |(kind, _)| kind);
         Self {

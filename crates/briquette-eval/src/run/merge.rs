@@ -19,7 +19,7 @@ use crate::{
     record_set::{Arrived, RecordSet},
 };
 
-/// What a merge found.
+/// Summary of a merge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Merged {
     /// The file written.
@@ -88,8 +88,8 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
         }
         for line in read.lines {
             let new = Found { path: path.clone(), line };
-            let Line { record, of } = &new.line.line;
-            match (all.add(record, of), found.get(&record.key)) {
+            let Line { record, fingerprint } = &new.line.line;
+            match (all.add(record, fingerprint), found.get(&record.key)) {
                 (Arrived::Other, Some(old)) => return Err(old.conflict(&new)),
                 (Arrived::Again, _) => duplicates += 1,
                 // That a policy cannot hold, every shard says.
@@ -164,7 +164,8 @@ impl Found {
     }
 }
 
-/// That a policy cannot hold is void where it has results: it lacked something then that it has now.
+/// Drops records that a policy cannot hold where it has results: it lacked something then that it
+/// has now.
 fn drop_void(found: &mut BTreeMap<Key, Found>) {
     let name = |key: &Key| (key.model.clone(), key.policy.clone(), key.budget.clone());
     let held: BTreeSet<_> = found.keys().filter(|key| !key.task.is_empty()).map(name).collect();

@@ -17,11 +17,12 @@ pub struct ModelSpec {
     /// The type of weights, activations and cache.
     #[serde(default)]
     pub dtype: Dtype,
-    /// What `briquette calibrate` found; by default `profile.json` in the folder, if it is there.
+    /// Profile by `briquette calibrate`; by default `profile.json` in the folder, if it is there.
     pub profile: Option<PathBuf>,
     /// Tokens of a prompt given to the model at a time; the whole by default.
     pub chunk: Option<usize>,
-    /// Whether what is asked is put into the chat template of the model, as what a user says.
+    /// Whether context and questions are put into the chat template of the model, as a user's
+    /// messages.
     #[serde(default)]
     pub chat: bool,
 }
@@ -67,7 +68,7 @@ impl ModelSpec {
         }
     }
 
-    /// What results call it: its own label, or the name of its folder.
+    /// Label in results: its own, or the name of its folder.
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let whole = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
@@ -124,17 +125,17 @@ impl ModelSpec {
 /// A model without its weights.
 #[derive(Debug)]
 pub struct OpenModel {
-    /// What results call it.
+    /// Label in results.
     pub label: String,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// What stands around its prompts.
+    /// Tokens of the chat template around its prompts.
     pub(super) chat: Option<ChatForm>,
     /// Its configuration.
     pub config: ModelConfig,
-    /// What was measured of it, for policies that ask.
+    /// Profiles measured on it, for policies that read one.
     pub profiles: Profiles,
-    /// What stands of it in the results.
+    /// Its description in the results.
     pub header: ModelHeader,
     /// As the run file has it.
     pub spec: ModelSpec,

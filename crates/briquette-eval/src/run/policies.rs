@@ -69,7 +69,7 @@ impl PolicySpec {
         }
     }
 
-    /// What results call it: its own label, or as it is written on the command line, `snapkv:kernel=15`.
+    /// Label in results: its own, or as it is written on the command line, `snapkv:kernel=15`.
     pub fn label(&self) -> String {
         if let Some(label) = &self.label {
             return label.clone();

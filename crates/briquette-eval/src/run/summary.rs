@@ -7,12 +7,12 @@ use super::{
 };
 use crate::{
     grid::Question,
-    record::{Held, Key},
+    record::{CacheBytes, Key},
     report::table,
     stats::{Estimate, Mean},
 };
 
-/// What was measured, by task, policy and budget.
+/// Means of a run by task, policy and budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// In the order of the plan.
@@ -41,8 +41,8 @@ impl Unavailable {
     }
 }
 
-/// What was averaged of a sample: the number, the cache, and seconds.
-type Value = (f64, Held, f64);
+/// Values of a sample to average: the number, the cache, and seconds.
+type Value = (f64, CacheBytes, f64);
 
 /// A task under a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -57,7 +57,7 @@ pub struct Row {
     pub policy: String,
     /// Its budget as text.
     pub budget: String,
-    /// What is averaged.
+    /// The averaged number.
     pub measure: Measure,
     /// The mean over samples, and its standard error.
     pub mean: Mean,
@@ -73,7 +73,7 @@ pub struct Row {
 }
 
 impl Summary {
-    /// Of the units of a plan that have results.
+    /// Means over the units of a plan that have results.
     pub fn new(plan: &Plan, results: &Results) -> Self {
         let mut groups: Vec<(Key, Measure, Vec<Value>)> = Vec::new();
         let mut places = std::collections::BTreeMap::new();
@@ -102,7 +102,7 @@ impl Summary {
             let row = Unavailable::new(key, reason);
             let planned = plan.models.iter().any(|model| {
                 let name = |entry: &PlannedPolicy| {
-                    (&model.model.label, &entry.entry.label, &entry.budget)
+                    (&model.opened.label, &entry.entry.label, &entry.budget)
                         == (&key.model, &key.policy, &key.budget)
                 };
                 model.entries.iter().any(name)
@@ -177,7 +177,7 @@ impl Row {
             Measure::Kl => Estimate::of(&values).within(0.0, f64::INFINITY),
             Measure::Nats => Estimate::of(&values),
         };
-        let bytes = |of: &dyn Fn(&Held) -> usize| -> f64 {
+        let bytes = |of: &dyn Fn(&CacheBytes) -> usize| -> f64 {
             found.iter().map(|(_, held, _)| of(held) as f64).sum()
         };
         let spare = found.iter().map(|(_, held, _)| Some(held.spare? as f64)).sum::<Option<f64>>();
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn row(measure: Measure, values: &[f64]) -> Row {
-        let held = Held { bytes: 35, spare: Some(10), full: 100 };
+        let held = CacheBytes { bytes: 35, spare: Some(10), full: 100 };
         let found: Vec<Value> = values.iter().map(|value| (*value, held, 0.5)).collect();
         let key = Key {
             model: "m".into(),

@@ -1,4 +1,4 @@
-//! How well a model continues a text, as a task.
+//! Perplexity as a task: how well a model continues a text.
 
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,19 @@ use serde::Deserialize;
 use crate::{
     Error, Result, files,
     perplexity::{self, Loss},
-    record::{Held, Outcome},
+    record::{CacheBytes, Outcome},
     tasks::text::{Text, Window, check_windows},
 };
 
-/// How a text is given to the model.
+/// Protocol by which a model reads a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
     /// A prompt is compressed, and the tokens behind it are predicted one by one (see [`perplexity`]).
     #[default]
     Window,
-    /// From an empty cache, far past the budget: every token is predicted from the cache as it then is, and fed
-    /// (StreamingLLM, Section 4.1, on PG-19; EMS, appendix C).
+    /// Begins with an empty cache and goes far past the budget: every token is predicted from the
+    /// cache as it then is, and fed (StreamingLLM, Section 4.1, on PG-19; EMS, appendix C).
     Stream,
 }
 
@@ -33,7 +33,7 @@ pub struct TextTask {
     label: Option<String>,
     /// A file of text; the built-in prose by default.
     text: Option<PathBuf>,
-    /// How it is given to the model.
+    /// Protocol by which the model reads it.
     #[serde(default)]
     pub protocol: Protocol,
     /// Tokens of the prompt that is compressed, of [`Protocol::Window`] only.
@@ -62,7 +62,7 @@ impl TextTask {
         }
     }
 
-    /// What results call it.
+    /// Label in results.
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| match self.protocol {
             Protocol::Window => "perplexity".into(),
@@ -110,7 +110,7 @@ impl TextTask {
         Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
     }
 
-    /// What beside the tokens of a window the result depends on.
+    /// Settings that the result depends on beside the tokens of a window.
     pub(super) fn settings(&self) -> String {
         format!("{:?} {} {}", self.protocol, self.prompt(), self.chunk())
     }
@@ -126,11 +126,11 @@ impl TextTask {
             Protocol::Window => {
                 let Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full } =
                     perplexity::loss(model, policy, window, prompt)?;
-                (nats, Held { bytes, spare, full })
+                (nats, CacheBytes { bytes, spare, full })
             }
             Protocol::Stream => {
                 let mut cache = model.cache(policy.clone())?;
-                (stream(model, &mut cache, window, self.chunk())?, Held::of(&cache))
+                (stream(model, &mut cache, window, self.chunk())?, CacheBytes::of(&cache))
             }
         };
         Ok(Outcome::Text { prompt, nats, cache })

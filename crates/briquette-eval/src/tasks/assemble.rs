@@ -79,22 +79,22 @@ impl Hay {
 /// A context of text with things hidden in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hiding<'a> {
-    /// Who asks, for errors.
+    /// Name of the task, for errors.
     pub(crate) task: &'static str,
     /// Tokens of the context and of what comes behind it.
     pub(crate) length: usize,
-    /// Where the first insert lies, in percent of the text.
+    /// Depth of the first insert, in percent of the text.
     pub(crate) depth: u32,
-    /// What comes before the text.
+    /// Tokens before the text.
     pub(crate) introduction: &'a [u32],
-    /// What is hidden. All but the first lie anywhere.
+    /// Hidden pieces. All but the first lie anywhere.
     pub(crate) inserts: &'a [Vec<u32>],
     /// Tokens that come behind the context: questions and answers.
     pub(crate) behind: usize,
 }
 
 impl Hiding<'_> {
-    /// Tokens left for text, at least 1.
+    /// Tokens that remain for text, at least 1.
     pub(crate) fn room(&self) -> Result<usize> {
         let hidden: usize = self.inserts.iter().map(Vec::len).sum();
         room(self.task, self.length, self.introduction.len() + hidden + self.behind)
@@ -118,7 +118,7 @@ impl Hiding<'_> {
     }
 }
 
-/// What `fixed` tokens leave of `length`, at least 1.
+/// Tokens of `length` that remain beside `fixed` ones, at least 1.
 pub(crate) fn room(task: &'static str, length: usize, fixed: usize) -> Result<usize> {
     let room = length.checked_sub(fixed).filter(|room| *room > 0);
     room.ok_or(Error::PromptTooShort { task, length, fixed })

@@ -16,8 +16,8 @@ use crate::{
     Error, Result,
     tasks::{
         assemble::{self, Hiding},
-        form::Asked,
         haystack::Haystack,
+        needle_template::QuestionAnswer,
         seed,
     },
 };
@@ -35,7 +35,7 @@ pub fn words() -> impl Iterator<Item = &'static str> {
 pub struct Place {
     /// Tokens of the prompt and its answer together, so that the model's context can be used to the end.
     pub length: usize,
-    /// Where the needle asked for lies, in percent of the haystack: 0 is its start.
+    /// Depth of the needle that the question names, in percent of the haystack: 0 is its start.
     pub depth: u32,
     /// Needles in the haystack. The others lie at random depths.
     pub needles: usize,
@@ -46,13 +46,13 @@ pub struct Place {
 /// A prompt with its answer, in tokens.
 #[derive(Clone, Debug)]
 pub struct NeedlePrompt {
-    /// Where it belongs.
+    /// Its place in the grid.
     pub place: Place,
     /// Introduction, haystack and needles.
     pub context: Vec<u32>,
-    /// What follows the context.
+    /// Tokens behind the context.
     pub question: Vec<u32>,
-    /// What the model should say.
+    /// The right answer.
     pub answer: Vec<u32>,
     /// The word asked for.
     pub word: String,
@@ -61,7 +61,8 @@ pub struct NeedlePrompt {
 }
 
 impl NeedlePrompt {
-    /// Where the answer stands in the context; `None` if the tokenizer cuts the number there in another way.
+    /// Span of the answer in the context; `None` if the tokenizer cuts the number there in
+    /// another way.
     pub fn answer_span(&self) -> Option<Range<usize>> {
         let tokens = self.answer.len().max(1);
         let start = self.context.windows(tokens).position(|window| window == self.answer)?;
@@ -74,7 +75,7 @@ impl NeedlePrompt {
     }
 }
 
-/// Builds prompts for one tokenizer and one haystack, in the [form](super::Form) that goes with it.
+/// Builds prompts for one tokenizer and one haystack, in the [form](super::NeedleTemplate) that goes with it.
 #[derive(Debug)]
 pub struct NeedleTask<'a> {
     tokenizer: &'a Tokenizer,
@@ -128,7 +129,7 @@ impl<'a> NeedleTask<'a> {
             .iter()
             .map(|(word, number)| Ok(self.tokenizer.encode(&form.needle(word, number), false)?))
             .collect::<Result<Vec<_>>>()?;
-        let Asked { question: asked, answer } = form.asked(word, number);
+        let QuestionAnswer { question: asked, answer } = form.question_answer(word, number);
         let question = self.tokenizer.encode(&asked, false)?;
         let answer = assemble::continuation(self.tokenizer, &asked, &question, &answer)?;
         let hiding = Hiding {
@@ -170,7 +171,7 @@ mod tests {
         Place { length: 512, depth: 50, needles: 1, sample: 0 }
     }
 
-    /// What prompts were when the committed tables were made: their seeds must keep meaning the same.
+    /// Holds prompts to those of the committed tables: their seeds must keep meaning the same.
     #[test]
     fn prompts_are_those_of_the_committed_tables() {
         let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());

@@ -10,7 +10,7 @@ use crate::{Error, Result, files, fingerprint, tasks::haystack};
 #[derive(Clone, Debug)]
 pub struct Text {
     name: String,
-    /// What the tokenizer opens every text with.
+    /// Tokens that the tokenizer opens every text with.
     opening: Vec<u32>,
     tokens: Vec<u32>,
 }

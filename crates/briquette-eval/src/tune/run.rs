@@ -12,7 +12,7 @@ use crate::{
     fidelity::{self, Measured, Reference},
     fingerprint, jobs,
     journal::{Accept, Journal},
-    record::Held,
+    record::CacheBytes as Held,
     settings,
     stats::Mean,
 };

@@ -1,4 +1,4 @@
-//! What Python's `str` and `re` take for white space, digits, words and lines.
+//! White space, digits, words and lines as Python's `str` and `re` define them.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -32,7 +32,7 @@ pub(in crate::metrics) fn ascii_digits(text: &str) -> Cow<'_, str> {
     text.chars().map(ascii).collect::<String>().into()
 }
 
-/// Where `\b\w+\b` finds words: letters, numbers and `_`.
+/// Words that `\b\w+\b` finds: letters, numbers and `_`.
 pub(in crate::metrics) fn word_runs(text: &str) -> impl Iterator<Item = Range<usize>> {
     pattern!(r"[\p{L}\p{N}_]+").find_iter(text).map(|word| word.range())
 }

@@ -20,7 +20,7 @@ use self::{collect::Collected, figure::Data, measure::Measures};
 use super::files::{create_dir, write_csv, write_text};
 use crate::Result;
 
-/// What [`write()`] wrote.
+/// Files that [`write()`] wrote.
 #[derive(Clone, Debug)]
 pub struct Written {
     /// The page.
@@ -33,7 +33,7 @@ pub struct Written {
     pub pictures: Vec<PathBuf>,
     /// Records read.
     pub records: usize,
-    /// What a reader must know of gaps in them.
+    /// Warnings about gaps in them.
     pub warnings: Vec<String>,
 }
 

@@ -23,7 +23,7 @@ use crate::{
     record::{Key, Record},
 };
 
-/// What the files of a run say of it, beside its records.
+/// Settings, names and defects of a run's files: all but its records.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// The first line of every file.
@@ -105,7 +105,8 @@ fn undated(settings: &Value) -> Value {
     settings
 }
 
-/// The units a run is to measure, by `plan.jsonl`, a key a line; `None` where there is no plan.
+/// Units that a run is to measure, by `plan.jsonl`, one key per line; `None` where there
+/// is no plan.
 ///
 /// # Errors
 /// [`Error::Read`], [`Error::ResultLine`].

@@ -26,9 +26,10 @@ pub(crate) enum XAxis {
 /// The axis upwards.
 #[derive(Clone, Debug)]
 pub(crate) struct YAxis {
-    /// What is measured, with its unit.
+    /// The measure, with its unit.
     pub(crate) label: String,
-    /// What the axis holds beside the series, as both ends of a share, or the range of other charts.
+    /// Values that the axis reaches beside those of the series, as both ends of a share, or the
+    /// range of other charts.
     pub(crate) holds: Vec<f64>,
 }
 

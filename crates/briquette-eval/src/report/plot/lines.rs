@@ -16,7 +16,7 @@ pub struct Lines {
     pub axis: String,
     /// The places along the axis, such as layers.
     pub places: Vec<String>,
-    /// What is compared.
+    /// Names of the compared series.
     pub series: Vec<String>,
     /// One a setting.
     pub panels: Vec<LinePanel>,

@@ -18,7 +18,7 @@ impl MarkedAxis {
         (first - room, last + room)
     }
 
-    /// Where a number stands, from 0 at the left to 1 at the right end.
+    /// Place of a number, from 0 at the left to 1 at the right end.
     pub(super) fn place(&self, number: f64) -> f64 {
         let (low, high) = self.ends();
         ((number - low) / (high - low)).clamp(0.0, 1.0)

@@ -20,7 +20,7 @@ pub struct Overview {
     pub rows: Vec<String>,
     /// The axes to the right, such as budgets in tokens and in per cent. Each has all rows of panels.
     pub axes: Vec<MarkedAxis>,
-    /// What is compared.
+    /// The compared series.
     pub series: Vec<Series>,
     /// The full cache, one value a panel: `[row][column]`.
     pub full: Option<Vec<Vec<Proportion>>>,
@@ -31,7 +31,7 @@ pub struct Overview {
 pub struct Series {
     /// Its label.
     pub name: String,
-    /// What was measured along each axis.
+    /// Points along each axis.
     pub points: Vec<Vec<Point>>,
 }
 
@@ -44,7 +44,7 @@ pub struct Point {
     pub values: Vec<Vec<Proportion>>,
 }
 
-/// What the legend calls the full cache.
+/// Name of the full cache in the legend.
 const FULL: &str = "full cache";
 const LEFT: i32 = 80;
 const LEGEND_TOP: i32 = 80;

@@ -17,7 +17,7 @@ use crate::{
 /// Which file, and which of its records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
-    /// What errors call the task.
+    /// Name of the task in errors.
     pub(super) task: &'static str,
     pub(super) path: &'a Path,
     /// So many, drawn by the seed; all, in the order of the file, if `None`.
@@ -25,7 +25,7 @@ pub(super) struct Source<'a> {
     pub(super) skip_damaged: bool,
 }
 
-/// What was drawn from a file.
+/// Records drawn from a file.
 #[derive(Debug)]
 pub(super) struct Chosen<T> {
     pub(super) items: Vec<T>,
@@ -33,7 +33,7 @@ pub(super) struct Chosen<T> {
 }
 
 impl<T> Chosen<T> {
-    /// What was drawn as samples.
+    /// Makes the drawn records into samples.
     ///
     /// # Errors
     /// What `sample` refuses.
@@ -112,7 +112,7 @@ pub(super) struct Draw<T> {
     seen: usize,
 }
 
-/// What became of the record with a name.
+/// Fate of the record with a name.
 pub(super) enum Earlier<'a, T> {
     /// There was none.
     None,
@@ -162,7 +162,7 @@ impl<T> Draw<T> {
 }
 
 impl<T> Chosen<Vec<T>> {
-    /// What several samples come of, one by one.
+    /// Splits records that make several samples into one item per sample.
     pub(super) fn flatten(self) -> Chosen<T> {
         let Self { items, skipped } = self;
         Chosen { items: items.into_iter().flatten().collect(), skipped }

@@ -1,4 +1,4 @@
-//! What tasks from files share.
+//! Names, paths and checks that tasks from files share.
 
 use std::path::{Path, PathBuf};
 

@@ -23,10 +23,10 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "InfiniteBench";
 
 /// InfiniteBench, a JSONL file a task (Zhang et al., 2024, arXiv 2402.13718).
@@ -51,7 +51,7 @@ pub struct InfiniteBench {
     /// Whether lines that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `infinite-bench-` and the task if absent.
+    /// Label in reports; `infinite-bench-` and the task if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -158,7 +158,7 @@ fn with_letter(mut references: Vec<String>, options: &[String]) -> Checked<Vec<S
     Ok(references)
 }
 
-impl Family for InfiniteBench {
+impl TaskSpec for InfiniteBench {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| format!("infinite-bench-{}", self.dataset()))
     }

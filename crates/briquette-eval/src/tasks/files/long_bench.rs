@@ -16,10 +16,10 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "LongBench";
 
 /// LongBench or LongBench-E, a JSONL file a data set (Bai et al., 2024, arXiv 2308.14508).
@@ -45,7 +45,7 @@ pub struct LongBench {
     /// Whether lines that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `longbench-` and the data set or the name of the file if absent.
+    /// Label in reports; `longbench-` and the data set or the name of the file if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -99,7 +99,7 @@ fn plain(dataset: &str) -> &str {
     dataset.strip_suffix("_e").unwrap_or(dataset)
 }
 
-impl Family for LongBench {
+impl TaskSpec for LongBench {
     fn label(&self) -> String {
         let name = || self.dataset.clone().unwrap_or_else(|| stem(&self.file));
         self.label.clone().unwrap_or_else(|| format!("longbench-{}", name()))

@@ -19,10 +19,10 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "LongBench v2";
 
 /// LongBench v2, `data.json` or a line a sample (Bai et al., 2024, arXiv 2412.15204).
@@ -43,7 +43,7 @@ pub struct LongBenchV2 {
     /// Whether records that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `longbench-v2` if absent.
+    /// Label in reports; `longbench-v2` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -110,7 +110,7 @@ fn case(number: usize, record: Record) -> Checked<Case> {
     })
 }
 
-impl Family for LongBenchV2 {
+impl TaskSpec for LongBenchV2 {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "longbench-v2".into())
     }

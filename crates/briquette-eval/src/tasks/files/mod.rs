@@ -44,7 +44,7 @@ use common::{before, checked, named_by, resolved, stem};
 
 use crate::tasks::{
     Labelled,
-    family::{labelled, resolve},
+    task_spec::{labelled, resolve},
 };
 
 /// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`, `[[tasks.zero-scrolls]]`,

@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Case {
     pub(super) id: String,
     pub(super) axes: BTreeMap<String, u64>,
-    /// What precedes the first question.
+    /// Text before the first question.
     pub(super) context: String,
     pub(super) asks: Vec<Ask>,
 }

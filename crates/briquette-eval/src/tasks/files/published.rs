@@ -1,4 +1,4 @@
-//! What benchmarks publish of how they are asked, read from `assets/benchmarks.toml`.
+//! Published prompts and metrics of benchmarks, read from `assets/benchmarks.toml`.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -30,7 +30,7 @@ pub(super) struct Published {
     pub(super) truthful_qa: Protocol,
 }
 
-/// How a data set is asked.
+/// Prompt and metric of a data set.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Protocol {

@@ -20,10 +20,10 @@ use crate::{
     Error, Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "questions";
 
 /// Questions with known answers, a record each: JSON lines, a JSON array, or a table (`.csv`) with a header.
@@ -63,7 +63,7 @@ pub struct Questions {
     /// Whether records that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; the name of the file if absent.
+    /// Label in reports; the name of the file if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -130,7 +130,7 @@ impl Questions {
     }
 }
 
-impl Family for Questions {
+impl TaskSpec for Questions {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| stem(&self.file))
     }

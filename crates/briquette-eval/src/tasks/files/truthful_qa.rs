@@ -20,10 +20,10 @@ use crate::{
     Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "TruthfulQA";
 
 /// TruthfulQA, generation: the published `TruthfulQA.csv`, or a JSON record a line with the fields of the Hugging Face
@@ -46,7 +46,7 @@ pub struct TruthfulQa {
     /// Whether records that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `truthful-qa` if absent.
+    /// Label in reports; `truthful-qa` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -112,7 +112,7 @@ fn case(number: usize, record: &Record, metric: Metric) -> Checked<Case> {
     })
 }
 
-impl Family for TruthfulQa {
+impl TaskSpec for TruthfulQa {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "truthful-qa".into())
     }

@@ -1,8 +1,8 @@
-//! What generated tasks share.
+//! Defaults and sizes that synthetic tasks share.
 
 use crate::grid::Question;
 
-/// Both, before and after: what `ask` is if a run file does not say.
+/// Both times of a question, before and after: the default of `ask`.
 pub(super) fn both() -> Vec<Question> {
     vec![Question::Before, Question::After]
 }

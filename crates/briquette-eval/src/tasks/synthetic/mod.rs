@@ -30,15 +30,15 @@ pub use source::Source;
 pub use variables::{VariableForm, VariableTracking};
 pub use words::{CommonWords, FrequentWords};
 
-pub use crate::tasks::{Family, Labelled};
+pub use crate::tasks::{Labelled, TaskSpec};
 use common::{answer_room, both};
 
-use crate::tasks::family::{labelled, resolve};
+use crate::tasks::task_spec::{labelled, resolve};
 
-/// Generated tasks by family, as a run file lists them: `[[tasks.needle]]`.
+/// Synthetic tasks by family, as a run file lists them: `[[tasks.needle]]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Generated {
+pub struct Synthetic {
     /// Needles in a haystack.
     pub needle: Vec<Needle>,
     /// Chains of variables.
@@ -57,7 +57,7 @@ pub struct Generated {
     pub multi_turn: Vec<MultiTurn>,
 }
 
-impl Generated {
+impl Synthetic {
     /// All tasks, family by family.
     pub fn tasks(&self) -> Vec<Labelled> {
         let Self {

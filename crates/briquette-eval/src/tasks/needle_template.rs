@@ -1,4 +1,4 @@
-//! How a needle is written and asked for: a model finds it in the form of prompt that it was trained on.
+//! Forms of a needle and its question: a model finds a needle in the form that it was trained on.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::{Error, Result, files};
 /// Texts around a hidden number. `{word}` stands for the word it is hidden under, `{number}` for the number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Form {
-    /// What comes before the text. Where it does not end its line, the text begins on the next.
+pub struct NeedleTemplate {
+    /// Text before the haystack. Where it does not end its line, the haystack begins on the next.
     introduction: String,
     /// The needle, with what parts it from the sentence before.
     needle: String,
@@ -21,13 +21,13 @@ pub struct Form {
     /// The right answer, which ends with `{number}`. What stands before the number is given to the model.
     #[serde(default = "number")]
     answer: String,
-    /// What a chat template writes before and behind the reader's message.
+    /// Text that a chat template writes before and behind the reader's message.
     #[serde(skip_deserializing)]
     chat: Option<(String, String)>,
 }
 
-/// A question as it is given to a model, and what is to follow.
-pub(crate) struct Asked {
+/// A question as a model reads it, and the right answer.
+pub(crate) struct QuestionAnswer {
     pub(crate) question: String,
     /// The number, with the white space that parts it from the question.
     pub(crate) answer: String,
@@ -40,14 +40,15 @@ fn number() -> String {
     NUMBER.into()
 }
 
-impl Default for Form {
+impl Default for NeedleTemplate {
     fn default() -> Self {
         Self::ember()
     }
 }
 
-impl Form {
-    /// What the embedded model was trained on: `One of the special magic numbers is WORD:NUMBER.`
+impl NeedleTemplate {
+    /// Form that the embedded model was trained on:
+    /// `One of the special magic numbers is WORD:NUMBER.`
     pub fn ember() -> Self {
         Self {
             introduction: ember::introduction(ember::NOUN),
@@ -105,7 +106,8 @@ impl Form {
         Ok(form)
     }
 
-    /// The same in a conversation: all up to the question is the user's, the answer the assistant's.
+    /// Puts the form into a conversation: all up to the question is the user's, the answer the
+    /// assistant's.
     ///
     /// # Errors
     /// [`Error::Model`] if the template fails or does not write the message out once.
@@ -114,7 +116,7 @@ impl Form {
         Ok(self)
     }
 
-    /// What comes before the text, and whether the tokenizer adds the token that begins a text.
+    /// Text before the haystack, and whether the tokenizer adds the token that begins a text.
     pub(crate) fn introduction(&self) -> (String, bool) {
         match &self.chat {
             None => (self.introduction.clone(), true),
@@ -123,7 +125,7 @@ impl Form {
         }
     }
 
-    /// What comes before the first sentence.
+    /// Line break before the first sentence, empty if the introduction ends with one.
     pub(crate) fn line_break(&self) -> &'static str {
         if self.introduction.ends_with('\n') { "" } else { "\n" }
     }
@@ -132,7 +134,7 @@ impl Form {
         fill(&self.needle, &[("word", word), ("number", number)])
     }
 
-    pub(crate) fn asked(&self, word: &str, number: &str) -> Asked {
+    pub(crate) fn question_answer(&self, word: &str, number: &str) -> QuestionAnswer {
         let question = fill(&self.question, &[("word", word)]);
         let answer = fill(&self.answer, &[("word", word)]);
         let before = answer.strip_suffix(NUMBER).unwrap_or(&answer);
@@ -143,7 +145,7 @@ impl Form {
             None => format!("{question}{given}"),
             Some((_, closing)) => format!("{question}{closing}{}", given.trim_start()),
         };
-        Asked { question, answer }
+        QuestionAnswer { question, answer }
     }
 }
 
@@ -157,15 +159,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("form.toml");
         fs::write(&path, text).unwrap();
-        Form::read(path.to_str().unwrap()).unwrap_err().to_string()
+        NeedleTemplate::read(path.to_str().unwrap()).unwrap_err().to_string()
     }
 
     #[test]
     fn the_space_before_a_number_belongs_to_it() {
-        let Asked { question, answer } = Form::ruler().asked("oak", "123");
+        let QuestionAnswer { question, answer } =
+            NeedleTemplate::ruler().question_answer("oak", "123");
         assert!(question.ends_with("for oak mentioned in the provided text is"), "{question}");
         assert_eq!(answer, " 123");
-        let Asked { question, answer } = Form::ember().asked("oak", "123");
+        let QuestionAnswer { question, answer } =
+            NeedleTemplate::ember().question_answer("oak", "123");
         assert_eq!(question, ember::question(ember::NOUN, "oak"));
         assert_eq!(answer, "123");
     }
@@ -175,14 +179,14 @@ mod tests {
         let template = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}\
                         {% if add_generation_prompt %}<assistant>{% endif %}";
         let template = ChatTemplate::new(template, Some("<s>".into()), None).unwrap();
-        let form = Form::ruler().in_chat(&template).unwrap();
+        let form = NeedleTemplate::ruler().in_chat(&template).unwrap();
         let (introduction, special) = form.introduction();
         assert!(introduction.starts_with("<s><user>A special magic") && !special, "{introduction}");
-        let Asked { question, answer } = form.asked("oak", "123");
+        let QuestionAnswer { question, answer } = form.question_answer("oak", "123");
         assert!(question.contains("provided text?</><assistant>The special magic"), "{question}");
         assert_eq!(answer, " 123");
         let silent = ChatTemplate::new("hello", None, None).unwrap();
-        assert!(Form::ember().in_chat(&silent).is_err());
+        assert!(NeedleTemplate::ember().in_chat(&silent).is_err());
     }
 
     #[test]
@@ -191,8 +195,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("form.toml");
         fs::write(&path, format!("{whole}question = \"\\n{{word}}?\\n\"\n")).unwrap();
-        let form = Form::read(path.to_str().unwrap()).unwrap();
-        let Asked { question, answer } = form.asked("oak", "123");
+        let form = NeedleTemplate::read(path.to_str().unwrap()).unwrap();
+        let QuestionAnswer { question, answer } = form.question_answer("oak", "123");
         assert_eq!((question.as_str(), answer.as_str()), ("\noak?\n", "123"));
         assert_eq!(form.needle("{number}", "7"), " {number} is 7.");
         for (text, reason) in [
@@ -205,6 +209,6 @@ mod tests {
             let error = refused(text);
             assert!(error.contains(reason) && error.contains("form.toml"), "{error}");
         }
-        assert!(matches!(Form::read("no/such.toml"), Err(Error::Read { .. })));
+        assert!(matches!(NeedleTemplate::read("no/such.toml"), Err(Error::Read { .. })));
     }
 }

@@ -6,7 +6,7 @@ use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, answer_room, both,
+    TaskSpec, answer_room, both,
     cell::{Cell, Grid, at_least},
     names::{List, uuid},
 };
@@ -22,7 +22,7 @@ const TASK: &str = "key-value";
 /// Digits of a number in a line.
 const DIGITS: usize = 5;
 
-/// How pairs are written and asked for.
+/// Forms of pairs and their question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyValueForm {
@@ -39,14 +39,14 @@ pub enum KeyValueForm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct KeyValue {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer, at most.
     pub lengths: Vec<usize>,
-    /// Where the pair asked for stands, in percent of the others.
+    /// Depth of the pair that the question names, in percent of the others.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,
@@ -71,7 +71,7 @@ impl Default for KeyValue {
     }
 }
 
-impl Family for KeyValue {
+impl TaskSpec for KeyValue {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let form = match self.form {

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, Source, answer_room, both,
+    Source, TaskSpec, answer_room, both,
     cell::{Cell, Grid, at_least, refuse},
     names::List,
 };
@@ -28,7 +28,7 @@ const TASK: &str = "variable-tracking";
 /// Letters of a variable in RULER's form.
 const LETTERS: usize = 5;
 
-/// What is asked about the chains.
+/// Question about the chains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VariableForm {
@@ -49,7 +49,7 @@ pub enum VariableForm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct VariableTracking {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
@@ -62,9 +62,9 @@ pub struct VariableTracking {
     pub chains: usize,
     /// Assignments from variable to variable in a chain: it has one variable more.
     pub hops: usize,
-    /// What is asked.
+    /// The question.
     pub form: VariableForm,
-    /// What they are hidden in; not `needles`.
+    /// The text that assignments are hidden in; not `needles`.
     pub haystack: Source,
 }
 
@@ -83,7 +83,7 @@ impl Default for VariableTracking {
     }
 }
 
-impl Family for VariableTracking {
+impl TaskSpec for VariableTracking {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let form = match self.form {

@@ -12,7 +12,7 @@ use crate::{
     tasks::{assemble, needle},
 };
 
-/// What a key or a value is (RULER's `type_needle_k` and `type_needle_v`).
+/// Kind of a key or a value (RULER's `type_needle_k` and `type_needle_v`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {

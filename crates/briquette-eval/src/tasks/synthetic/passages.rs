@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, Source, both,
+    Source, TaskSpec, both,
     cell::{Cell, Grid, at_least, refuse},
 };
 use crate::{
@@ -36,20 +36,21 @@ const MAX_NEW_TOKENS: usize = 32;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PassageRetrieval {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer.
     pub lengths: Vec<usize>,
-    /// Where the passage asked for begins, in percent of the passages. The last passage is never asked for: it is cut.
+    /// Start of the passage that the question quotes, in percent of the passages. Never the last
+    /// one, which is cut.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,
     /// Sentences of the excerpt, at most 4. The whole of the shortest passages.
     pub sentences: usize,
-    /// What passages are made of: prose.
+    /// Prose that passages are made of.
     pub haystack: Source,
 }
 
@@ -67,7 +68,7 @@ impl Default for PassageRetrieval {
     }
 }
 
-impl Family for PassageRetrieval {
+impl TaskSpec for PassageRetrieval {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| label(RETRIEVAL, &self.haystack))
     }
@@ -176,7 +177,7 @@ impl PassageRetrieval {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PassageCount {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
@@ -187,7 +188,7 @@ pub struct PassageCount {
     pub samples: usize,
     /// How likely a passage is one that came before, in percent, at most 90. The first and the last are new.
     pub repeated: u32,
-    /// What passages are made of: prose.
+    /// Prose that passages are made of.
     pub haystack: Source,
 }
 
@@ -204,7 +205,7 @@ impl Default for PassageCount {
     }
 }
 
-impl Family for PassageCount {
+impl TaskSpec for PassageCount {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| label(COUNT, &self.haystack))
     }

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, answer_room, both,
+    TaskSpec, answer_room, both,
     cell::{Cell, Grid, at_least, refuse},
     names::List,
 };
@@ -30,7 +30,7 @@ const LONG: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CommonWords {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
@@ -66,7 +66,7 @@ impl Default for CommonWords {
     }
 }
 
-impl Family for CommonWords {
+impl TaskSpec for CommonWords {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| match self.common {
             10 => COMMON.to_owned(),
@@ -226,7 +226,7 @@ impl CommonWords {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct FrequentWords {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
@@ -255,7 +255,7 @@ impl Default for FrequentWords {
     }
 }
 
-impl Family for FrequentWords {
+impl TaskSpec for FrequentWords {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             if self.alpha == 2.0 {

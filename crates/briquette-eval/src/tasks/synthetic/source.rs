@@ -49,7 +49,7 @@ impl Source {
         }
     }
 
-    /// What a label says of it: nothing of the built-in prose, of a folder its name.
+    /// Part of a label that names it: `None` for the built-in prose, the name of a folder.
     pub(super) fn label(&self) -> Option<String> {
         match self {
             Self::BuiltIn => None,

@@ -6,7 +6,7 @@ use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, Kind, NeedleForm, Source, both,
+    Kind, NeedleForm, Source, TaskSpec, both,
     cell::{Cell, Grid, at_least, refuse},
     needle::{Hidden, Scene, suffix},
 };
@@ -23,14 +23,15 @@ const TASK: &str = "multi-turn";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct MultiTurn {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the first question comes. The others always come after.
     pub ask: Vec<Question>,
     /// Tokens of prompt, questions and answers.
     pub lengths: Vec<usize>,
-    /// Where the needle asked for first lies, in percent of the haystack. All others lie anywhere.
+    /// Depth of the needle of the first question, in percent of the haystack. All others lie
+    /// anywhere.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,
@@ -42,7 +43,7 @@ pub struct MultiTurn {
     pub again: bool,
     /// How needles are written.
     pub form: NeedleForm,
-    /// What they are hidden in.
+    /// The text that needles are hidden in.
     pub haystack: Source,
 }
 
@@ -63,7 +64,7 @@ impl Default for MultiTurn {
     }
 }
 
-impl Family for MultiTurn {
+impl TaskSpec for MultiTurn {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let mut label = format!("{TASK}-{}of{}", self.questions, self.needles);

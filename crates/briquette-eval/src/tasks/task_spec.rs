@@ -1,13 +1,14 @@
-//! What a run file says of a task, whatever makes its samples.
+//! Settings of a task that a run file has for every task, whatever makes its samples.
 
 use std::path::Path;
 
 use super::Task;
 use crate::grid::Question;
 
-/// What a run file says of a task, beside what its samples are made from.
-pub trait Family: Task + Clone {
-    /// What tables call the task: its own label, or the family with what distinguishes it, as `needle-4keys`.
+/// A task as a run file specifies it.
+pub trait TaskSpec: Task + Clone {
+    /// Label of the task in tables: its own, or the family with what distinguishes it, as
+    /// `needle-4keys`.
     fn label(&self) -> String;
 
     /// When the question comes.
@@ -20,7 +21,7 @@ pub trait Family: Task + Clone {
 /// A task with its label, as a run measures it.
 #[derive(Debug)]
 pub struct Labelled {
-    /// What tables call it. Two tasks may have the same: whoever runs them together has to refuse that.
+    /// Label in tables. Two tasks may have the same: whoever runs them together has to refuse that.
     pub label: String,
     /// When the question comes.
     pub ask: Vec<Question>,
@@ -29,7 +30,7 @@ pub struct Labelled {
 }
 
 /// Tasks with their labels.
-pub(super) fn labelled<F: Family + 'static>(specs: &[F]) -> Vec<Labelled> {
+pub(super) fn labelled<F: TaskSpec + 'static>(specs: &[F]) -> Vec<Labelled> {
     let one = |spec: &F| Labelled {
         label: spec.label(),
         ask: spec.ask().to_vec(),
@@ -39,6 +40,6 @@ pub(super) fn labelled<F: Family + 'static>(specs: &[F]) -> Vec<Labelled> {
 }
 
 /// Takes relative paths as relative to `base`.
-pub(super) fn resolve<F: Family>(specs: &mut [F], base: &Path) {
+pub(super) fn resolve<F: TaskSpec>(specs: &mut [F], base: &Path) {
     specs.iter_mut().for_each(|spec| spec.resolve(base));
 }

@@ -5,18 +5,19 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a cache, of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    /// All its buffers take, with the room for tokens to come.
+pub struct CacheBytes {
+    /// Bytes of all its buffers, with the room for tokens to come.
     pub bytes: usize,
-    /// Those of them that are free, the room for tokens to come; `None` in results of older versions, which do not tell.
+    /// Free bytes among them, the room for tokens to come; `None` in results of older versions,
+    /// which do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<usize>,
     /// Bytes the keys and values of all tokens seen would take.
     pub full: usize,
 }
 
-impl Held {
-    /// Those of a cache, all rows together.
+impl CacheBytes {
+    /// Bytes of a cache, all rows together.
     pub(crate) fn of(cache: &KvCache) -> Self {
         Self {
             bytes: cache.bytes_held(),
@@ -25,12 +26,12 @@ impl Held {
         }
     }
 
-    /// Those that are no spare room, with it where that is not told.
+    /// Bytes without the spare room; with it where that is not told.
     pub(crate) fn kept(self) -> usize {
         self.bytes.saturating_sub(self.spare.unwrap_or(0))
     }
 
-    /// The same over those of the full cache.
+    /// Kept bytes over those of the full cache.
     pub(crate) fn kept_of_full(self) -> f64 {
         self.kept() as f64 / self.full.max(1) as f64
     }
@@ -42,10 +43,10 @@ mod tests {
 
     #[test]
     fn lines_of_older_versions_tell_no_spare_room() {
-        let old: Held = serde_json::from_str(r#"{"bytes":3,"full":2}"#).unwrap();
-        assert_eq!(old, Held { bytes: 3, spare: None, full: 2 });
+        let old: CacheBytes = serde_json::from_str(r#"{"bytes":3,"full":2}"#).unwrap();
+        assert_eq!(old, CacheBytes { bytes: 3, spare: None, full: 2 });
         assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"bytes":3,"full":2}"#);
-        let new = Held { spare: Some(1), ..old };
+        let new = CacheBytes { spare: Some(1), ..old };
         assert_eq!(serde_json::to_string(&new).unwrap(), r#"{"bytes":3,"spare":1,"full":2}"#);
     }
 }

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Family, Kind, Source, answer_room, both,
+    Kind, Source, TaskSpec, answer_room, both,
     cell::{Cell, Grid, at_least},
     names::{Names, enumerate},
 };
@@ -16,18 +16,18 @@ use crate::{
     grid::Question,
     metrics::Metric,
     tasks::{
-        Form, Sample, Task, Turn,
+        NeedleTemplate, Sample, Task, Turn,
         assemble::{self, Hiding},
         ember,
-        form::Asked,
         haystack::Haystack,
+        needle_template::QuestionAnswer,
         seed,
     },
 };
 
 const TASK: &str = "needle";
 
-/// How needles are written and asked for.
+/// Forms of needles and their question.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum NeedleForm {
@@ -39,7 +39,7 @@ pub enum NeedleForm {
     /// RULER's published prompt, `One of the special magic numbers for WORD is: NUMBER.`, scored by
     /// [`Metric::Contains`].
     Ruler,
-    /// A file of one's own, as [`Form::read`] reads it. A key has one number, which is asked for alone and scored by
+    /// A file of one's own, as [`NeedleTemplate::read`] reads it. A key has one number, which is asked for alone and scored by
     /// [`Metric::ExactMatch`].
     File(PathBuf),
 }
@@ -78,12 +78,12 @@ impl NeedleForm {
     /// The texts, of a file those that are read from it.
     ///
     /// # Errors
-    /// As [`Form::read`].
+    /// As [`NeedleTemplate::read`].
     pub(super) fn load(&self) -> Result<Texts> {
         match self {
             Self::Short => Ok(Texts::Short),
             Self::Ruler => Ok(Texts::Ruler),
-            Self::File(path) => Form::read(&path.display().to_string()).map(Texts::Own),
+            Self::File(path) => NeedleTemplate::read(&path.display().to_string()).map(Texts::Own),
         }
     }
 }
@@ -92,14 +92,15 @@ impl NeedleForm {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Needle {
-    /// What tables call it.
+    /// Label in tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// When the question comes.
     pub ask: Vec<Question>,
     /// Tokens of prompt and answer.
     pub lengths: Vec<usize>,
-    /// Where the first value asked for lies, in percent of the haystack. All other needles lie anywhere.
+    /// Depth of the first value of the answer, in percent of the haystack. All other needles lie
+    /// anywhere.
     pub depths: Vec<u32>,
     /// Samples of each length and depth.
     pub samples: usize,
@@ -111,11 +112,11 @@ pub struct Needle {
     pub queries: usize,
     /// How needles are written.
     pub form: NeedleForm,
-    /// What keys are.
+    /// Kind of the keys.
     pub key_type: Kind,
-    /// What values are.
+    /// Kind of the values.
     pub value_type: Kind,
-    /// What they are hidden in.
+    /// The text that needles are hidden in.
     pub haystack: Source,
 }
 
@@ -138,7 +139,7 @@ impl Default for Needle {
     }
 }
 
-impl Family for Needle {
+impl TaskSpec for Needle {
     fn label(&self) -> String {
         if let Some(label) = &self.label {
             return label.clone();
@@ -253,7 +254,7 @@ pub(super) enum Texts {
     Short,
     Ruler,
     /// Those of a file.
-    Own(Form),
+    Own(NeedleTemplate),
 }
 
 /// How needles are written, and in what.
@@ -314,11 +315,11 @@ impl Scene<'_> {
     }
 
     /// The question for all values of these keys. Of several answers it names the first.
-    fn asked(&self, keys: &[&str], values: &[String]) -> Asked {
+    fn question_answer(&self, keys: &[&str], values: &[String]) -> QuestionAnswer {
         let (noun, keys, many) = (self.value.noun(), enumerate(keys), values.len() > 1);
         let answer = values.first().cloned().unwrap_or_default();
         let question = match &self.texts {
-            Texts::Own(form) => return form.asked(&keys, &answer),
+            Texts::Own(form) => return form.question_answer(&keys, &answer),
             Texts::Short if many => format!(
                 "\nWhat are all the special magic {noun}s for {keys} mentioned in the provided text? The special \
                  magic {noun}s are"
@@ -333,7 +334,7 @@ impl Scene<'_> {
                  {noun} for {keys} mentioned in the provided text is"
             ),
         };
-        Asked { question, answer }
+        QuestionAnswer { question, answer }
     }
 }
 
@@ -344,7 +345,7 @@ pub(super) struct Pair {
     pub(super) values: Vec<String>,
 }
 
-/// What needles are hidden in, for one tokenizer.
+/// The text that needles are hidden in, for one tokenizer.
 #[derive(Debug)]
 pub(super) struct Hidden<'a> {
     tokenizer: &'a Tokenizer,
@@ -397,7 +398,8 @@ impl<'a> Hidden<'a> {
         let references: Vec<String> =
             asked.iter().flat_map(|pair| pair.values.iter().cloned()).collect();
         let many = references.len() > 1;
-        let Asked { question: text, answer } = self.scene.asked(&keys, &references);
+        let QuestionAnswer { question: text, answer } =
+            self.scene.question_answer(&keys, &references);
         let question = self.tokenizer.encode(&text, false)?;
         let list = || {
             let values =
