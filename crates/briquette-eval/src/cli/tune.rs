@@ -53,7 +53,7 @@ pub(super) struct Args {
     /// [default: all methods]
     #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
     policies: Vec<String>,
-    /// What budgets are counted in: tokens hold the memory however long a prompt grows, a share grows with it
+    /// Unit of budgets: tokens hold the memory however long a prompt grows, a share grows with it
     #[arg(long, value_enum, default_value_t = UnitArg::Tokens)]
     unit: UnitArg,
     /// Tokens of a prompt of the text, which is compressed

@@ -109,11 +109,7 @@ impl Haystack {
         let text = format!("{:?} {:?}", self.order, self.sentences);
         match self.form == NeedleTemplate::default() {
             true => fingerprint::of(text.as_bytes()),
-            false => {
-                // Journals of older versions know the type as `Form`.
-                let form = format!("{:?}", self.form).replacen("NeedleTemplate", "Form", 1);
-                fingerprint::of(format!("{text} {form}").as_bytes())
-            }
+            false => fingerprint::of(format!("{text} {:?}", self.form).as_bytes()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::Result;
 
-/// What one budget comes to.
+/// Result of trying one budget.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Probe {
     /// It is too small for the policy, and why.

@@ -12,7 +12,7 @@ use crate::{
     fidelity::{self, Measured, Reference},
     fingerprint, jobs,
     journal::{Accept, Journal},
-    record::CacheBytes as Held,
+    record::CacheBytes,
     settings,
     stats::Mean,
 };
@@ -23,7 +23,7 @@ const TOLERANCE: f64 = 1.05;
 /// Shares that differ by no more than this part of them are the same.
 const SAME: f64 = 0.005;
 
-/// What budgets are counted in.
+/// The unit of budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -33,13 +33,13 @@ pub enum Unit {
     Share,
 }
 
-/// What is asked for, and what it is measured on.
+/// The target of a search, and its measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// The share of the full cache's bytes that may be kept at the end of a prompt, above 0 and up to 1. Spare room does not
     /// count.
     pub target: f64,
-    /// What budgets are counted in.
+    /// The unit of budgets.
     pub unit: Unit,
     /// Tokens of a prompt, the most where questions are asked.
     pub prompt: usize,
@@ -54,7 +54,7 @@ pub struct Plan {
 /// A policy that may be chosen. Its budget, if it has one, is searched for.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What tables call it.
+    /// Its name in tables.
     pub label: String,
     /// The policy, or why there is none.
     pub policy: std::result::Result<Policy, String>,
@@ -69,19 +69,19 @@ pub struct Tuning<'a> {
     pub material: Material<'a>,
     /// The target and the sizes.
     pub plan: Plan,
-    /// What is tried.
+    /// The policies to try.
     pub candidates: Vec<Candidate>,
     /// The name of the model: results of another one are not continued.
     pub name: String,
     /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
-    /// What is taken of results that are there.
+    /// The stored results that are accepted.
     pub accept: Accept,
     /// Policies measured at a time.
     pub threads: usize,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Tuned {
     /// Those that hold the target, the best first: by the round they came to, then by KL.
@@ -97,7 +97,7 @@ pub struct Tuned {
 /// A candidate that holds the target, and how it did.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ranked {
-    /// What tables call it.
+    /// Its name in tables.
     pub label: String,
     /// Its budget as text, `-` for a policy without one.
     pub budget: String,
@@ -123,7 +123,7 @@ pub struct Ranked {
 /// A candidate that cannot hold the target, or lacks something.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refused {
-    /// What tables call it.
+    /// Its name in tables.
     pub label: String,
     /// Why.
     pub reason: String,
@@ -136,13 +136,13 @@ pub struct Refused {
 #[serde(tag = "step", rename_all = "kebab-case")]
 enum Line {
     /// The largest budget of a candidate in one window, `None` for a policy that has none.
-    Budget { policy: String, window: usize, size: Option<usize>, held: Held },
+    Budget { policy: String, window: usize, size: Option<usize>, held: CacheBytes },
     /// No budget holds the target.
     Refused {
         policy: String,
         reason: String,
         #[serde(default)]
-        held: Option<Held>,
+        held: Option<CacheBytes>,
     },
     /// A policy in one window. In f32, which JSON gives back exactly.
     Score {
@@ -152,15 +152,15 @@ enum Line {
         agreement: f32,
         output_error: f32,
         overlap: Option<f32>,
-        held: Held,
+        held: CacheBytes,
     },
 }
 
-/// What has been done, from the journal and since.
+/// Finished measurements, those of the journal among them.
 #[derive(Debug, Default)]
 struct Done {
-    budgets: BTreeMap<(String, usize), (Option<usize>, Held)>,
-    refused: BTreeMap<String, (String, Option<Held>)>,
+    budgets: BTreeMap<(String, usize), (Option<usize>, CacheBytes)>,
+    refused: BTreeMap<String, (String, Option<CacheBytes>)>,
     scores: BTreeMap<(String, usize), Score>,
 }
 
@@ -366,7 +366,7 @@ impl Tuning<'_> {
         for (Candidate { label, .. }, policy, key) in open {
             if let Some((reason, held)) = done.refused.get(&key) {
                 let (label, reason) = (label.clone(), reason.clone());
-                refused.push(Refused { label, reason, held: held.map(Held::kept_of_full) });
+                refused.push(Refused { label, reason, held: held.map(CacheBytes::kept_of_full) });
                 continue;
             }
             let policy = match done.size(&key) {
