@@ -13,15 +13,15 @@ const BEGINNINGS: [&str; 6] =
 /// No number rises: a new doc comment begins with a noun or a verb. After a merge of two branches that both lowered one, the test
 /// names the number of both.
 const COUNTS: [(&str, usize); 9] = [
-    ("benches", 32),
-    ("crates/briquette-eval/src", 246),
+    ("benches", 3),
+    ("crates/briquette-eval/src", 0),
     ("crates/briquette-graph/src", 0),
-    ("crates/briquette-models/src", 32),
+    ("crates/briquette-models/src", 0),
     ("crates/briquette-ops/src", 47),
-    ("crates/briquette/src", 96),
-    ("examples", 21),
-    ("kernels-cubecl/src", 58),
-    ("tests", 94),
+    ("crates/briquette/src", 8),
+    ("examples", 0),
+    ("kernels-cubecl/src", 14),
+    ("tests", 5),
 ];
 
 /// The mark of a doc comment and the text behind it, if the line is one of a doc comment.

@@ -91,7 +91,7 @@ impl Summary {
         }
         // Tasks together, rather than samples as they run.
         groups.sort_by_key(|(key, ..)| {
-            let model = plan.models.iter().position(|one| one.model.label == key.model);
+            let model = plan.models.iter().position(|one| one.opened.label == key.model);
             let task = plan.tasks.iter().position(|task| task.label == key.task);
             (model, task, key.ask)
         });
