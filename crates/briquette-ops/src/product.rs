@@ -12,7 +12,7 @@ pub(crate) enum Precision {
 }
 
 impl Precision {
-    /// What operands that came in these types deserve on this device: half precision needs no more than it gives.
+    /// Type that operands of these types are multiplied in on this device: half precision needs no more than it gives.
     pub(crate) fn of(types: &[DType], device: &Device) -> Self {
         let full = types.iter().all(|dtype| *dtype == DType::F32);
         if full && !multiplies_exactly(device) { Self::Split } else { Self::Device }

@@ -112,7 +112,7 @@ mod tests {
             values: rows(values),
             positions: Tensor::<1, Int>::from_data([-1, 0, 1, 2, 3], &device).reshape([1, 1, 5]),
             tracks: AttentionStatistics::default(),
-            sharing: None,
+            clustering: None,
         }
     }
 

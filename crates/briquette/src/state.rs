@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     Result,
-    ops::{AttentionStatistics, Sharing},
+    ops::{AttentionStatistics, Clustering},
 };
 
 /// A tensor of a cache's state.
@@ -97,14 +97,23 @@ pub(crate) fn visit_tracks(tracks: &mut AttentionStatistics, visitor: &mut dyn S
     }
 }
 
-pub(crate) fn visit_sharing(sharing: &mut Sharing, visitor: &mut dyn StateVisitor) {
-    let Sharing { tokens, entries, own, entry, norms, centers, members, none } = sharing;
-    for list in [tokens, entries, own] {
+pub(crate) fn visit_clustering(clustering: &mut Clustering, visitor: &mut dyn StateVisitor) {
+    let Clustering {
+        clustered_tokens,
+        entries,
+        unclustered,
+        cluster_of_token,
+        norms,
+        centers,
+        tokens_by_cluster,
+        padding_columns,
+    } = clustering;
+    for list in [clustered_tokens, entries, unclustered] {
         visitor.numbers(list);
     }
-    for x in [entry, centers, members] {
+    for x in [cluster_of_token, centers, tokens_by_cluster] {
         visitor.tensor(StateTensor::Int3(x));
     }
     visitor.tensor(StateTensor::Float3(norms));
-    visitor.tensor(StateTensor::Int2(none));
+    visitor.tensor(StateTensor::Int2(padding_columns));
 }

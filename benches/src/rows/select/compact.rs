@@ -80,6 +80,6 @@ fn random_entries(bench: &Bench, count: usize) -> Entries {
         values: noise(),
         positions: positions.reshape([1, 1, count]).repeat(&[1, HEADS, 1]),
         tracks: AttentionStatistics::default(),
-        sharing: None,
+        clustering: None,
     }
 }

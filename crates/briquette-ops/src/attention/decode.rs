@@ -10,7 +10,7 @@ pub struct DecodeInput {
     pub queries: Tensor<4>,
     /// Keys and values.
     pub kv: KvLayout,
-    /// What query-key products are multiplied by before the softmax.
+    /// Factor of query-key products before the softmax.
     pub scale: f64,
     /// Whether [`DecodeOutput::weights`] are wanted.
     pub weights: bool,
@@ -62,7 +62,8 @@ pub struct RaggedKv {
     pub keys: Tensor<2>,
     /// The values, `[total, head_dim]`.
     pub values: Tensor<2>,
-    /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
+    /// Offset of the first of each batch row and kv head, and behind the last their number,
+    /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
     /// Columns of the list among the weights, at least as many as the longest head has entries; those of a head that
     /// holds fewer begin with padding.
@@ -79,16 +80,17 @@ pub struct ClusteredKv {
     pub directions: Tensor<2>,
     /// Values, `[clusters, head_dim]`.
     pub values: Tensor<2>,
-    /// The columns of each head in the order of their clusters: those of a cluster stand together, and each has at least
-    /// one. `[batch, kv_heads, width]`. Padding comes first, here and in the other two.
-    pub members: Tensor<3, Int>,
-    /// The cluster of each column, counted from the first of its head, `[batch, kv_heads, width]`.
-    pub entry: Tensor<3, Int>,
-    /// What the direction of each column's key is multiplied by, f32, `[batch, kv_heads, width]`.
+    /// Columns of each head sorted by cluster; each cluster has at least one.
+    /// `[batch, kv_heads, width]`. Padding comes first, here and in the other two.
+    pub tokens_by_cluster: Tensor<3, Int>,
+    /// Cluster index of each token within its head, `[batch, kv_heads, width]`.
+    pub cluster_of_token: Tensor<3, Int>,
+    /// Factor of the direction of each token's key, f32, `[batch, kv_heads, width]`.
     pub norms: Tensor<3>,
-    /// How many columns of each batch row and kv head are padding, `[batch · kv_heads]`. Only the device need know.
-    pub fillers: Tensor<1, Int>,
-    /// Where the clusters of each batch row and kv head begin, and behind the last where they end,
+    /// Number of padding columns per batch row and kv head, `[batch · kv_heads]`. Only the device
+    /// need know.
+    pub padding_columns: Tensor<1, Int>,
+    /// Offset of the first cluster of each batch row and kv head, and behind the last their number,
     /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
     /// How keys are to be encoded, those of the tail too, if they are held as they came.
@@ -111,7 +113,8 @@ pub struct QuantizedKv {
     pub group: usize,
     /// The pages of all heads one after another, oldest first, `[all pages]`.
     pub pages: Tensor<1, Int>,
-    /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
+    /// Offset of the first of each batch row and kv head, and behind the last their number,
+    /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
     /// Pages of the head that has most.
     pub most_pages: usize,

@@ -16,7 +16,7 @@ pub struct AttentionInput {
     pub values: Tensor<4>,
     /// Which entry each query may see.
     pub visibility: Visibility,
-    /// What query-key products are multiplied by before the softmax.
+    /// Factor of query-key products before the softmax.
     pub scale: f64,
     /// Whether [`AttentionOutput::column_sums`] is wanted.
     pub column_sums: bool,

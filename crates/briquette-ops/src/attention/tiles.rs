@@ -204,7 +204,7 @@ impl<'a> Sums<'a> {
 mod tests {
     use super::*;
 
-    /// What a kernel makes of the lists and the bits.
+    /// Expands the lists and the bits as a kernel does.
     fn sees(tiles: &SparseTiles, head: usize, query: usize, column: usize) -> bool {
         let (p, e) = (tiles.queries[query], tiles.entries[column]);
         let [_, _, query_tiles, width] = tiles.list_dims;

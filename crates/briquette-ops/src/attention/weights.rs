@@ -6,7 +6,7 @@ use crate::{
     product::{Precision, product},
 };
 
-/// What is added to the score of an invisible entry: its weight underflows to an exact zero.
+/// Bias of the score of an invisible entry: its weight underflows to an exact zero.
 pub(super) const INVISIBLE: f64 = -1e30;
 
 /// The weights of one block of queries, `[batch, query_heads, rows, columns]`.

@@ -13,7 +13,7 @@ pub struct WindowInput {
     pub keys: Tensor<4>,
     /// Which entry each query may see.
     pub visibility: Visibility,
-    /// What query-key products are multiplied by before the softmax.
+    /// Factor of query-key products before the softmax.
     pub scale: f64,
 }
 

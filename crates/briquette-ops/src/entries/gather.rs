@@ -60,7 +60,7 @@ pub fn gather_positions(positions: Tensor<3, Int>, selection: &Selection) -> Ten
 
 /// `width` rows of each head from one on that is its own, rows of the batch first: of `[batch, kv_heads, rows, channels]`. What
 /// is read before or behind those there are does not matter.
-pub fn aligned_rows(x: Tensor<4>, from: &[i64], width: usize) -> Tensor<4> {
+pub fn slice_rows_per_head(x: Tensor<4>, from: &[i64], width: usize) -> Tensor<4> {
     let [batch, heads, rows, _] = x.dims();
     match same(from, width, rows) {
         Some(0) if width == rows => x,
@@ -80,6 +80,6 @@ pub fn gather_entries(entries: Entries, selection: &Selection) -> Entries {
         values: gather_rows(entries.values, selection),
         positions: gather_positions(entries.positions, selection),
         tracks: entries.tracks.map(|tracks| gather_scalars(tracks, selection)),
-        sharing: None,
+        clustering: None,
     }
 }

@@ -1,6 +1,6 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{sharing::Sharing, statistics::AttentionStatistics};
+use super::{clustering::Clustering, statistics::AttentionStatistics};
 
 /// The entries of a layer: a column a token, and a row of keys and values an entry, which is the same unless tokens
 /// [share](Self::sharing).
@@ -9,16 +9,16 @@ use super::{sharing::Sharing, statistics::AttentionStatistics};
 #[derive(Clone, Debug)]
 pub struct Entries {
     /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized, and where
-    /// tokens that share keys were [laid out](crate::laid_out).
+    /// tokens that share keys were [expanded](crate::expand_clusters).
     pub keys: Tensor<4>,
     /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized.
     pub values: Tensor<4>,
     /// The position each token was written at, ascending in a row, `[batch, kv_heads, columns]`; −1 is padding.
     pub positions: Tensor<3, Int>,
-    /// What has been counted of each token; nothing for those that are new.
+    /// Attention statistics of each token; none for those that are new.
     pub tracks: AttentionStatistics,
     /// Which tokens share a row of keys and values.
-    pub sharing: Option<Sharing>,
+    pub clustering: Option<Clustering>,
 }
 
 impl Entries {
@@ -37,15 +37,18 @@ impl Entries {
             values: Tensor::cat(vec![self.values, values], 2),
             positions: Tensor::cat(vec![self.positions, new.positions], 2),
             tracks: self.tracks.widened(columns),
-            sharing: self.sharing.map(|sharing| sharing.followed_by(columns)),
+            clustering: self.clustering.map(|clustering| clustering.followed_by(columns)),
         }
     }
 
     /// With as many tokens behind those that share as each head holds: those of a store count padding, too.
     pub fn holding(mut self, held: &[usize]) -> Self {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.own =
-                held.iter().zip(&sharing.tokens).map(|(all, known)| all - known).collect();
+        if let Some(clustering) = &mut self.clustering {
+            clustering.unclustered = held
+                .iter()
+                .zip(&clustering.clustered_tokens)
+                .map(|(all, known)| all - known)
+                .collect();
         }
         self
     }

@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Device, Tensor};
 
-/// What is counted of each entry while queries attend to it: one number an entry and head.
+/// A statistic of the attention that entries receive: one number per entry and head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Statistic {

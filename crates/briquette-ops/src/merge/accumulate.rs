@@ -10,7 +10,7 @@ use crate::{
 pub struct AccumulateInput {
     /// `[batch, kv_heads, rows, channels]`
     pub x: Tensor<4>,
-    /// What each row is multiplied by, `[batch, kv_heads, rows]`, f32; zero drops it.
+    /// Weight of each row, `[batch, kv_heads, rows]`, f32; zero drops it.
     pub weights: Tensor<3>,
     /// The first slot each row is added to, `[batch, kv_heads, rows]`.
     pub slot: Tensor<3, Int>,

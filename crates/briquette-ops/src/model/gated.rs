@@ -29,9 +29,9 @@ impl Activation {
 /// [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)). Of one type.
 #[derive(Clone, Debug)]
 pub struct GatedInput {
-    /// What the activation is taken of, `[rows, channels]`.
+    /// Input of the activation, `[rows, channels]`.
     pub gate: Tensor<2>,
-    /// What is multiplied by it, `[rows, channels]`.
+    /// Factor of the activation, `[rows, channels]`.
     pub up: Tensor<2>,
     /// The activation.
     pub activation: Activation,

@@ -8,7 +8,7 @@ pub struct RmsNormInput {
     pub x: Tensor<2>,
     /// Added to the rows before they are normalised, `[rows, channels]`.
     pub residual: Option<Tensor<2>>,
-    /// What channels are multiplied by, `[channels]`.
+    /// Weight of each channel, `[channels]`.
     pub weight: Tensor<1>,
     /// Added to the mean square.
     pub epsilon: f64,

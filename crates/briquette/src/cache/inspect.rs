@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use super::{CacheConfig, Entries, KvCache, call::compress::distinct, layer::LayerCache};
 use crate::{
     CacheShape, Error, Policy, Result,
-    ops::{Fallback, laid_out},
+    ops::{Fallback, expand_clusters},
 };
 
 impl KvCache {
@@ -94,7 +94,7 @@ impl KvCache {
     /// [`Error::LayerOutOfRange`].
     pub fn entries(&self, layer: usize) -> Result<Option<Entries>> {
         let Some(entries) = self.layer(layer)?.entries()? else { return Ok(None) };
-        Ok(Some(laid_out(entries, self.config.ops.as_ref())?))
+        Ok(Some(expand_clusters(entries, self.config.ops.as_ref())?))
     }
 
     /// Bytes the buffers of all layers take on the device now: keys, values, positions, what

@@ -23,6 +23,6 @@ pub use prompt::Prompt;
 pub use second_pass::Reconstruction;
 
 pub use crate::{
-    ops::{AttentionStatistics, Entries, Sharing, Statistic},
+    ops::{AttentionStatistics, Clustering, Entries, Statistic},
     store,
 };

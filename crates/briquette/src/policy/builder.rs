@@ -9,7 +9,7 @@ use crate::{
     budget::{Budget, Recent},
     reduce::Reducer,
     score::{AccumulatedAttention, Normalize, Pool, Scorer, ScorerSpec},
-    store::{Ragged, Shared, StoreBuilder, StoreSpec},
+    store::{Clustered, Ragged, StoreBuilder, StoreSpec},
 };
 
 impl Policy {
@@ -92,7 +92,7 @@ impl Policy {
     fn fit_store(mut self) -> Self {
         let dense = matches!(StoreSpec::of(self.store()), Some(StoreSpec::Dense(_)));
         if dense && self.reducer().makes_shared_entries() {
-            self.store = Arc::new(Shared {});
+            self.store = Arc::new(Clustered {});
         } else if dense && (self.makes_ragged_heads() || self.allocator().measures()) {
             self.store = Arc::new(Ragged {});
         }

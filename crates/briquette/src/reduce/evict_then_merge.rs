@@ -6,12 +6,13 @@ use crate::{
     Error, LayerView, Result,
     budget::{Budget, Protect},
     check,
-    ops::{AttentionStatistics, Entries, Sharing, Statistic},
     ops::{
-        ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
-        RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table,
-        aligned, aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
+        AssignClustersInput, AssignClustersOutput, ClusterOrder, ClusterTable, MergeInput,
+        MergedRows, NearestInput, NearestOutput, ReorderTokensInput, ReorderTokensOutput,
+        RowWeightsInput, SelectInput, Selection, Split, bucketed_width, iota, norm,
+        offset_per_head, select_entries, slice_per_head, slice_rows_per_head, unit,
     },
+    ops::{AttentionStatistics, Clustering, Entries, Statistic},
     stage::{AttentionRequest, is_default},
 };
 
@@ -41,10 +42,10 @@ pub struct EvictThenMerge {
     /// At which position merged keys are encoded, if the policy holds keys before encoding.
     #[serde(default)]
     pub rotate: Rotate,
-    /// What makes two tokens redundant (Table 8).
+    /// Measure of redundancy of two tokens (Table 8).
     #[serde(default, skip_serializing_if = "is_default")]
     pub redundancy: Redundancy,
-    /// What tokens weigh when they are merged.
+    /// Weights of tokens when they are merged.
     #[serde(default, skip_serializing_if = "is_default")]
     pub weights: MergeWeights,
 }
@@ -62,7 +63,7 @@ impl Default for EvictThenMerge {
     }
 }
 
-/// What makes two tokens redundant.
+/// Measure of redundancy of two tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redundancy {
@@ -75,7 +76,7 @@ pub enum Redundancy {
     Values,
 }
 
-/// What tokens weigh when they are merged.
+/// Weights of tokens when they are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MergeWeights {
@@ -158,15 +159,15 @@ impl Reducer for EvictThenMerge {
         if view.check {
             check_scores(view, scores)?;
         }
-        let table = Table::of(view.entries, view.ops)?;
-        let table = table.unwrap_or_else(|| Table::of_own(view.entries, view.held));
+        let table = ClusterTable::of(view.entries, view.ops)?;
+        let table = table.unwrap_or_else(|| ClusterTable::of_own(view.entries, view.held));
         let counts = Counts::new(self, view, keep, &table.entries);
         let step = Step { reducer: self, view, scores, table: &table, counts: &counts };
-        let classes = step.classes()?;
-        let tokens = step.tokens(&classes)?;
-        let Classes { keys, values, .. } = classes;
-        let Tokens { positions, tracks, sharing } = tokens;
-        let entries = Entries { keys, values, positions, tracks, sharing: Some(sharing) };
+        let clusters = step.clusters()?;
+        let tokens = step.tokens(&clusters)?;
+        let MergedClusters { keys, values, .. } = clusters;
+        let Tokens { positions, tracks, clustering } = tokens;
+        let entries = Entries { keys, values, positions, tracks, clustering: Some(clustering) };
         Ok(Reduced { entries, counts: counts.tokens, state: None })
     }
 }
@@ -184,17 +185,17 @@ fn check_scores(view: &LayerView<'_>, scores: &Tensor<3>) -> Result<()> {
     }
 }
 
-/// What the host knows of the heads: one number a batch row and kv head, rows first.
+/// Numbers of each head that the host knows: per batch row and kv head, rows first.
 struct Counts {
-    /// Entries of the window, which stay as they are: the last.
+    /// Clusters of the window, which stay as they are: the last.
     recent: Vec<usize>,
-    /// How many of those before stay and may be merged into.
+    /// Clusters before the window that stay and may be merged into.
     centers: Vec<usize>,
-    /// How many of the others are merged if they find one.
+    /// Other clusters that may be merged into those.
     merging: Vec<usize>,
-    /// Entries that are left.
+    /// Clusters that are kept.
     entries: Vec<usize>,
-    /// Tokens that are left, at most.
+    /// Tokens that are kept, at most.
     tokens: Vec<usize>,
 }
 
@@ -236,43 +237,44 @@ struct Step<'a> {
     reducer: &'a EvictThenMerge,
     view: &'a LayerView<'a>,
     scores: &'a Tensor<3>,
-    table: &'a Table,
+    table: &'a ClusterTable,
     counts: &'a Counts,
 }
 
-/// What entries become.
-struct Classes {
-    /// Directions of keys, `[batch, kv_heads, entries, head_dim]`.
+/// Clusters after the merge.
+struct MergedClusters {
+    /// Directions of keys, `[batch, kv_heads, clusters, head_dim]`.
     keys: Tensor<4>,
-    /// `[batch, kv_heads, entries, head_dim]`
+    /// `[batch, kv_heads, clusters, head_dim]`
     values: Tensor<4>,
-    /// The column of the center of each, as they were, −1 at fillers, `[batch, kv_heads, entries]`.
+    /// Old column of the center of each cluster, −1 at padding, `[batch, kv_heads, clusters]`.
     columns: Tensor<3, Int>,
-    /// The row that each was, `[batch, kv_heads, entries]`.
-    left: Tensor<3, Int>,
-    /// The rows that others were, if there are any.
+    /// Rows that become clusters, ascending per head, after its padding,
+    /// `[batch, kv_heads, clusters]`.
+    kept_rows: Tensor<3, Int>,
+    /// Rows that are merged into them, if there are any.
     merged: Option<Merged>,
 }
 
-/// What tokens become.
+/// Tokens after the merge.
 struct Tokens {
     positions: Tensor<3, Int>,
     tracks: AttentionStatistics,
-    sharing: Sharing,
+    clustering: Clustering,
 }
 
-/// Which of the entries may go where.
+/// Rows to be merged, and their nearest clusters.
 struct Merged {
-    /// Rows of the entries to be merged.
+    /// The rows to be merged.
     rows: Selection,
-    /// The center each is most redundant with.
+    /// The cluster that each is most redundant with.
     nearest: NearestOutput,
-    /// From what number on the centers of each head are counted there.
+    /// Number of padding rows before each head's first cluster in `nearest`.
     first: Vec<usize>,
 }
 
 impl Step<'_> {
-    fn classes(&self) -> Result<Classes> {
+    fn clusters(&self) -> Result<MergedClusters> {
         let Self { view, table, counts, .. } = self;
         let ops = view.ops;
         // Centers and the window.
@@ -293,7 +295,7 @@ impl Step<'_> {
             values: view.entries.values.clone(),
             positions: table.centers.clone(),
             tracks: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
-            sharing: None,
+            clustering: None,
         };
         let left = select_entries(all.clone(), &kept, ops)?;
         let columns = left.positions.clone();
@@ -305,7 +307,7 @@ impl Step<'_> {
                 (keys, values, Some(merged))
             }
         };
-        Ok(Classes { keys, values, columns, left: kept.indices, merged })
+        Ok(MergedClusters { keys, values, columns, kept_rows: kept.indices, merged })
     }
 
     /// Of the rows that are not kept those to be merged; `None` if there are none.
@@ -339,7 +341,7 @@ impl Step<'_> {
                 view.group_mean(view.statistic(Statistic::Sums, reducer.name())?.clone())
             }
         };
-        if view.entries.sharing.is_none() {
+        if view.entries.clustering.is_none() {
             let scores = scores.clamp(WEIGHTS.0, WEIGHTS.1);
             return Ok(scores.mask_fill(positions.lower_scalar(0), 0.0));
         }
@@ -369,7 +371,7 @@ impl Step<'_> {
             .map(|&recent| (entries - recent) as i64 - centers as i64)
             .collect();
         let missing: Vec<usize> = counts.centers.iter().map(|&count| centers - count).collect();
-        let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), &first, centers);
+        let to = |rows: &Tensor<4>| slice_rows_per_head(rows.clone(), &first, centers);
         let keys = || (from.keys.clone(), to(&left.keys));
         let values = || (from.values.clone(), to(&left.values));
         let nearest = ops.nearest(NearestInput {
@@ -397,32 +399,33 @@ impl Step<'_> {
             values: left.values,
             other_keys: from.keys,
             other_values: from.values,
-            slot: moved(nearest.index.clone(), &first),
+            slot: offset_per_head(nearest.index.clone(), &first),
             directions: true,
         })?;
         Ok((keys, values, Merged { rows, nearest, first: missing }))
     }
 
-    fn tokens(&self, classes: &Classes) -> Result<Tokens> {
+    fn tokens(&self, clusters: &MergedClusters) -> Result<Tokens> {
         let Self { view, table, counts, .. } = self;
         let ops = view.ops;
-        let ClassifyOutput { classes: of_columns, ranks } = ops.classify(ClassifyInput {
-            rows: table.rows.clone(),
-            height: table.centers.dims()[2],
-            left: classes.left.clone(),
-            entries: &counts.entries,
-            merged: classes.merged.as_ref().map(|merged| MergedRows {
-                rows: merged.rows.indices.clone(),
-                counts: &merged.rows.counts,
-                nearest: merged.nearest.index.clone(),
-                first: &merged.first,
-                similarity: merged.nearest.similarity.clone(),
-                threshold: self.reducer.tau,
-            }),
-            centers: classes.columns.clone(),
-            positions: view.entries.positions.clone(),
-            scores: self.scores.clone(),
-        })?;
+        let AssignClustersOutput { clusters: of_columns, ranks } =
+            ops.assign_clusters(AssignClustersInput {
+                rows: table.rows.clone(),
+                height: table.centers.dims()[2],
+                kept_rows: clusters.kept_rows.clone(),
+                entries: &counts.entries,
+                merged: clusters.merged.as_ref().map(|merged| MergedRows {
+                    rows: merged.rows.indices.clone(),
+                    counts: &merged.rows.counts,
+                    nearest: merged.nearest.index.clone(),
+                    cluster_offset: &merged.first,
+                    similarity: merged.nearest.similarity.clone(),
+                    threshold: self.reducer.tau,
+                }),
+                centers: clusters.columns.clone(),
+                positions: view.entries.positions.clone(),
+                scores: self.scores.clone(),
+            })?;
 
         // The columns left, at most: those that hold nothing any more come first.
         let left = self.left(&ranks)?;
@@ -430,14 +433,15 @@ impl Step<'_> {
         if let Some(fillers) = left.fillers() {
             of_left = of_left.mask_fill(fillers, -1);
         }
-        let Groups { order, members, none } = ops.group(of_left.clone(), most(&counts.entries))?;
-        let RegroupOutput { positions, entry, centers, norms, tracks } =
-            ops.regroup(RegroupInput {
+        let ClusterOrder { order, tokens_by_cluster, padding_columns } =
+            ops.sort_by_cluster(of_left.clone(), most(&counts.entries))?;
+        let ReorderTokensOutput { positions, cluster_of_token, centers, norms, tracks } = ops
+            .reorder_tokens(ReorderTokensInput {
                 columns: left.indices,
-                classes: of_left,
+                clusters: of_left,
                 order,
                 counts: &counts.tokens,
-                centers: classes.columns.clone(),
+                centers: clusters.columns.clone(),
                 entries: &counts.entries,
                 rows: table.rows.clone(),
                 norms: table.norms.clone(),
@@ -448,15 +452,15 @@ impl Step<'_> {
         Ok(Tokens {
             positions,
             tracks,
-            sharing: Sharing {
-                tokens: counts.tokens.clone(),
+            clustering: Clustering {
+                clustered_tokens: counts.tokens.clone(),
                 entries: counts.entries.clone(),
-                own: vec![0; counts.tokens.len()],
-                entry,
+                unclustered: vec![0; counts.tokens.len()],
+                cluster_of_token,
                 norms,
                 centers,
-                members,
-                none,
+                tokens_by_cluster,
+                padding_columns,
             },
         })
     }
@@ -467,11 +471,11 @@ impl Step<'_> {
         let columns = ranks.dims()[2];
         // A head may hold one more in every step, until it holds as many as it may.
         let wanted = most(&counts.tokens);
-        let wanted = if view.packs_heads { few_widths_from(wanted) } else { wanted };
+        let wanted = if view.packs_heads { bucketed_width(wanted) } else { wanted };
         if counts.tokens == view.held {
             let first = vec![columns as i64 - wanted as i64; counts.tokens.len()];
-            let places = counted(ranks.dims(), &ranks.device());
-            let indices = aligned(places, &first, wanted);
+            let places = iota(ranks.dims(), &ranks.device());
+            let indices = slice_per_head(places, &first, wanted);
             return Ok(Selection { indices, counts: counts.tokens.clone() });
         }
         let left = view.ops.select(SelectInput {

@@ -4,7 +4,7 @@ use super::StoreOptions;
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::counted,
+    ops::iota,
     prefix::Parts,
 };
 
@@ -30,7 +30,7 @@ impl Channels {
         let square = [rows, channels, channels];
         let (of, other) = (scores.clone().reshape([rows, channels, 1]), scores);
         let (of, other) = (of.expand(square), other.reshape([rows, 1, channels]).expand(square));
-        let number = counted([1, channels, channels], &device);
+        let number = iota([1, channels, channels], &device);
         let earlier = number.clone().lower(number.clone().swap_dims(1, 2));
         let better = other.clone().greater(of.clone());
         let better = better.bool_or(other.equal(of).bool_and(earlier.clone().expand(square)));
@@ -39,7 +39,7 @@ impl Channels {
         let before_it = stays.clone().int().swap_dims(1, 2).expand(square);
         let place = before_it.mask_fill(earlier.expand(square).bool_not(), 0).sum_dim(2);
         let slots = [rows, channels, kept];
-        let here = place.expand(slots).equal(counted([1, 1, kept], &device).expand(slots));
+        let here = place.expand(slots).equal(iota([1, 1, kept], &device).expand(slots));
         let here = here.bool_and(stays.expand(slots));
         let number = number.narrow(1, 0, 1).swap_dims(1, 2).expand(slots);
         let found = number.mask_fill(here.bool_not(), 0).sum_dim(1).reshape([rows, kept]);

@@ -69,7 +69,7 @@ impl DenseStore {
             values: Tensor::zeros(rows, (device, dtype)),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
             tracks: statistics::zeros(observes, shape, batch, columns, device),
-            sharing: None,
+            clustering: None,
         }
     }
 
@@ -90,7 +90,7 @@ impl DenseStore {
                 values: parts.take_float("values", none.values.dims(), &device)?,
                 positions: parts.take_int("positions", none.positions.dims(), None, &device)?,
                 tracks: statistics::restore(none.tracks, &mut parts, &device)?,
-                sharing: None,
+                clustering: None,
             };
             store.write(entries, 0);
         }
@@ -124,7 +124,7 @@ impl DenseStore {
             values: widened(&buffers.values),
             positions: buffers.positions.clone().repeat_dim(0, rows),
             tracks: statistics::repeated(buffers.tracks.clone(), rows),
-            sharing: None,
+            clustering: None,
         });
         let options = StoreOptions { batch: rows, ..self.options.clone() };
         Self { options, buffers, columns: self.columns, next: None }
@@ -269,7 +269,7 @@ fn first(buffers: &Entries, columns: usize) -> Entries {
         values: buffers.values.clone().narrow(2, 0, columns),
         positions: buffers.positions.clone().narrow(2, 0, columns),
         tracks: buffers.tracks.clone().map(|track| track.narrow(2, 0, columns)),
-        sharing: None,
+        clustering: None,
     }
 }
 

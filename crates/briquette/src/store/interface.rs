@@ -8,7 +8,7 @@ use crate::{
     device::Rows,
     ops::{
         AttentionInput, AttentionOutput, AttentionStatistics, DecodeInput, Entries, HeadPattern,
-        KvLayout, Ops, SparseAttentionInput, Visibility, laid_out,
+        KvLayout, Ops, SparseAttentionInput, Visibility, expand_clusters,
     },
     position::Encode,
     prefix::Parts,
@@ -339,7 +339,7 @@ impl StoreQuery<'_> {
 /// Attention over entries in one rectangle.
 pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<AttentionOutput> {
     let ops: &dyn Ops = input.ops;
-    let Entries { keys, values, .. } = laid_out(entries, ops)?;
+    let Entries { keys, values, .. } = expand_clusters(entries, ops)?;
     // Keys that were laid out are f32, and attention takes keys of the values' type.
     let keys = Encode::keys(input.encode.as_ref(), keys, input.ops)?.cast(values.dtype());
     let attention = AttentionInput {

@@ -3,14 +3,14 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::{Ops, PackInput, PadInput, Tail, few_widths},
+    ops::{Ops, PackInput, PadInput, Tail, bucketed_widths},
     state::StateVisitor,
 };
 
 /// Layout of the rows of all batch rows and heads in one list, without padding.
 ///
 /// Heads that hold fewer rows than a rectangle is wide begin with padding in it; the list has none.
-/// Where heads differ, rectangles are in [one of few widths](few_widths).
+/// Where heads differ, rectangles are in [one of few widths](bucketed_widths).
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     batch: usize,
@@ -44,7 +44,7 @@ impl Layout {
             batch,
             heads,
             counts: counts.to_vec(),
-            width: few_widths(counts),
+            width: bucketed_widths(counts),
             offsets: Tensor::from_data(data, device),
         }
     }

@@ -1,6 +1,7 @@
 //! Stage four: how the entries of a layer lie in memory.
 
 mod channels;
+mod clustered;
 mod codec;
 mod dense;
 mod fp8;
@@ -14,12 +15,12 @@ mod ragged;
 mod replay;
 mod rotation;
 mod segmented;
-mod shared;
 mod spec;
 mod tokens;
 mod turbo_quant;
 mod words;
 
+pub use clustered::Clustered;
 pub use dense::{Dense, DenseStore};
 pub use fp8::Fp8;
 pub(crate) use interface::attend_entries;
@@ -28,7 +29,6 @@ pub use key_channels::KeyChannels;
 pub use quantized::Quantized;
 pub use ragged::Ragged;
 pub use replay::ReplayStore;
-pub use shared::Shared;
 pub(crate) use spec::StoreSpec;
 pub use turbo_quant::TurboQuant;
 

@@ -573,7 +573,7 @@ impl<C: Codec> Store for PagedStore<C> {
             values: rows(values, tail_values),
             positions: self.positions(),
             tracks: self.tracks(),
-            sharing: None,
+            clustering: None,
         })
     }
 

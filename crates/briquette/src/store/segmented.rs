@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Result,
-    ops::{AttentionOutput, AttentionStatistics, Entries, Sharing, Tail},
+    ops::{AttentionOutput, AttentionStatistics, Clustering, Entries, Tail},
     prefix::Parts,
     state::StateVisitor,
 };
@@ -37,7 +37,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
 
     /// The sharing of entries by tokens, if there is any.
-    fn sharing(&self) -> Option<Sharing> {
+    fn clustering(&self) -> Option<Clustering> {
         None
     }
 
@@ -188,9 +188,9 @@ impl<B: Body> Store for Segmented<B> {
             return Ok(Entries { positions, tracks, ..self.tail.held() });
         };
         let tail = self.tail();
-        let sharing = body.sharing().map(|sharing| sharing.followed_by(tail.entries));
+        let clustering = body.clustering().map(|clustering| clustering.followed_by(tail.entries));
         let [keys, values] = body.pad(tail, &self.options)?;
-        Ok(Entries { keys, values, positions, tracks, sharing })
+        Ok(Entries { keys, values, positions, tracks, clustering })
     }
 
     fn positions(&self) -> Tensor<3, Int> {

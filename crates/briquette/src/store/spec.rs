@@ -1,4 +1,4 @@
-use super::{Dense, Fp8, KeyChannels, Quantized, Ragged, Shared, StoreBuilder, TurboQuant};
+use super::{Clustered, Dense, Fp8, KeyChannels, Quantized, Ragged, StoreBuilder, TurboQuant};
 use crate::stage::built_in;
 
 built_in! {
@@ -6,7 +6,7 @@ built_in! {
     StoreSpec: StoreBuilder {
         Dense,
         Ragged,
-        Shared,
+        Clustered,
         Quantized,
         Fp8,
         TurboQuant,

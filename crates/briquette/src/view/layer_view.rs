@@ -5,8 +5,8 @@ use crate::{
     CacheShape, Error, Profile, QueryStatistics, Result,
     budget::Protect,
     ops::{
-        Entries, OpError, Ops, SelectInput, Selection, Split, Statistic, constant_ints, group_mean,
-        laid_out, select_entries,
+        Entries, OpError, Ops, SelectInput, Selection, Split, Statistic, constant_ints,
+        expand_clusters, group_mean, select_entries,
     },
 };
 
@@ -75,7 +75,7 @@ impl<'a> LayerView<'a> {
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input.
     pub fn keys(&self) -> Result<Tensor<4>> {
-        Ok(laid_out(self.entries.clone(), self.ops)?.keys)
+        Ok(expand_clusters(self.entries.clone(), self.ops)?.keys)
     }
 
     /// Values, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share
@@ -84,7 +84,7 @@ impl<'a> LayerView<'a> {
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input.
     pub fn values(&self) -> Result<Tensor<4>> {
-        Ok(laid_out(self.entries.clone(), self.ops)?.values)
+        Ok(expand_clusters(self.entries.clone(), self.ops)?.values)
     }
 
     /// Keys as queries meet them, positions encoded, `[batch, kv_heads, entries, head_dim]`.

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::{Wanted, WindowMoments};
 use crate::{
     Result,
-    ops::{Entries, MomentsInput, Ops, Visibility, WindowInput, laid_out},
+    ops::{Entries, MomentsInput, Ops, Visibility, WindowInput, expand_clusters},
     position::Encode,
 };
 
@@ -84,7 +84,7 @@ impl Window<'_> {
         if let Some(keys) = &known.keys {
             return Ok(keys.clone());
         }
-        let keys = laid_out(self.entries.clone(), self.ops)?.keys;
+        let keys = expand_clusters(self.entries.clone(), self.ops)?.keys;
         let keys = Encode::keys(self.encode.as_ref(), keys, self.ops)?;
         known.keys = Some(keys.clone());
         Ok(keys)

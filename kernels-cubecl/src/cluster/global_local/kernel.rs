@@ -5,14 +5,14 @@ use crate::common::line::write;
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// The mean over the heads of a group of what a column got.
+/// Mean attention of a column over the query heads of a group.
 #[cube]
 fn group_mean(
     track: &Tensor<f32>,
     batch: usize,
     head: usize,
     column: usize,
-    #[comptime] group: usize,
+    #[comptime] sort_by_cluster: usize,
 ) -> f32 {
     let mut sum = f32::new(0.0);
     #[unroll]
@@ -24,7 +24,7 @@ fn group_mean(
     sum / comptime!(group as f32)
 }
 
-/// What the queries of both windows gave to a column.
+/// Attention of the queries of both windows to a column.
 #[cube]
 fn local(
     past: &Tensor<f32>,
@@ -32,19 +32,20 @@ fn local(
     batch: usize,
     head: usize,
     column: usize,
-    #[comptime] group: usize,
+    #[comptime] sort_by_cluster: usize,
 ) -> f32 {
     group_mean(past, batch, head, column, group) + group_mean(current, batch, head, column, group)
 }
 
-/// How much more the queries of the windows gave to all columns than all queries did, `[batch, heads]`. A cube a head.
+/// Ratio of the attention of the windows' queries to that of all queries, over all columns,
+/// `[batch, heads]`. One cube per head.
 #[cube(launch)]
 pub(super) fn level(
     sums: &Tensor<f32>,
     past: &Tensor<f32>,
     current: &Tensor<f32>,
     levels: &mut Tensor<f32>,
-    #[comptime] group: usize,
+    #[comptime] sort_by_cluster: usize,
 ) {
     let unit = UNIT_POS as usize;
     let list = CUBE_POS_X as usize;
@@ -75,7 +76,7 @@ pub(super) fn level(
         half /= 2;
     }
     if unit == 0 {
-        // What has received nothing has received nothing from the windows.
+        // Columns without attention have none from the windows.
         let place = batch * levels.stride(0) + head * levels.stride(1);
         levels[place] = of_windows[0] / (of_all[0] + f32::MIN_POSITIVE);
     }
@@ -93,7 +94,7 @@ pub(super) fn global_local(
     outside: usize,
     reach: usize,
     #[comptime] highest: bool,
-    #[comptime] group: usize,
+    #[comptime] sort_by_cluster: usize,
 ) {
     let column = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
     let list = CUBE_POS_Y as usize;

@@ -39,7 +39,7 @@ pub(super) fn row_weights<I: Int>(
         row_of[unit] = own;
         weight_of[unit] = weight;
         sync_cube();
-        // What holds nothing weighs nothing, whatever row it is given.
+        // Padding weighs nothing, whatever its row.
         for place in 0..UNITS {
             sum += select(row_of[place] as usize == row, weight_of[place], 0.0);
         }

@@ -83,7 +83,7 @@ impl Case {
                     .iter()
                     .map(|track| track.clone().to_device(device).squeeze_dim::<3>(3)),
             ),
-            sharing: None,
+            clustering: None,
         }
     }
 
@@ -193,7 +193,7 @@ fn compact_takes_entries_as_they_lie() {
             positions: Tensor::cat(vec![positions.clone(), positions.zeros_like()], 2)
                 .narrow(2, 0, 64),
             tracks: tracks.clone().map(wide_scalars),
-            sharing: None,
+            clustering: None,
         };
         case.check(&backend, of_buffers);
         let of_turned = Entries {
@@ -201,7 +201,7 @@ fn compact_takes_entries_as_they_lie() {
             values: values.clone(),
             positions: positions.clone(),
             tracks: tracks.clone(),
-            sharing: None,
+            clustering: None,
         };
         case.check(&backend, of_turned);
         let all_turned = Entries {
@@ -209,7 +209,7 @@ fn compact_takes_entries_as_they_lie() {
             values: turned(values),
             positions: positions.permute([2, 0, 1]).add_scalar(0).permute([1, 2, 0]),
             tracks: tracks.map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0])),
-            sharing: None,
+            clustering: None,
         };
         case.check(&backend, all_turned);
     }

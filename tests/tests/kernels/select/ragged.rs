@@ -233,7 +233,7 @@ fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) ->
         values: rows(3 * first),
         positions: Tensor::from_data(TensorData::new(positions, dims), device),
         tracks,
-        sharing: None,
+        clustering: None,
     }
 }
 

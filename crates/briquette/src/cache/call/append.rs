@@ -6,7 +6,7 @@ use super::{
 use crate::{
     Result,
     cache::{Entries, context::Context, progress::InputSpan},
-    ops::{Selection, Table, gather_positions, gather_rows, gather_scalars, select_entries},
+    ops::{ClusterTable, Selection, gather_positions, gather_rows, gather_scalars, select_entries},
     stage::statistics,
 };
 
@@ -88,9 +88,9 @@ fn padding_first(
     };
     let tokens = selection(held_before, before.columns());
     let rows = before
-        .sharing
+        .clustering
         .as_ref()
-        .map(|sharing| selection(&sharing.all_entries(), before.keys.dims()[2]));
+        .map(|clustering| selection(&clustering.all_entries(), before.keys.dims()[2]));
     let all = before.followed_by(arriving);
     let Some(rows) = rows else { return Ok(select_entries(all, &tokens, ops)?) };
     let tokens = tokens.rounded();
@@ -99,10 +99,11 @@ fn padding_first(
         values: gather_rows(all.values, &rows),
         positions: gather_positions(all.positions, &tokens),
         tracks: all.tracks.map(|track| gather_scalars(track, &tokens)),
-        sharing: all.sharing,
+        clustering: all.clustering,
     };
     let entries = entries.holding(held);
-    let table = Table::of(&entries, ops)?;
-    let sharing = table.map(|table| table.sharing(&entries.positions, held, ops)).transpose()?;
-    Ok(Entries { sharing, ..entries })
+    let table = ClusterTable::of(&entries, ops)?;
+    let clustering =
+        table.map(|table| table.clustering(&entries.positions, held, ops)).transpose()?;
+    Ok(Entries { clustering, ..entries })
 }

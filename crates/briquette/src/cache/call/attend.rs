@@ -6,7 +6,7 @@ use super::{cache_positions::CachePositions, input::LayerInput, working_set::Wor
 use crate::{
     Result,
     cache::{Entries, context::Context},
-    ops::{AttentionOutput, Ops, Table, Visibility},
+    ops::{AttentionOutput, ClusterTable, Ops, Visibility},
     policy::PositionMode,
     position::{Encode, encode},
     store::{Store, StoreQuery, attend_entries},
@@ -80,6 +80,6 @@ pub(in crate::cache) fn attend(
 
 /// The position of each token's center, `[batch, kv_heads, columns]`.
 fn center_positions(entries: &Entries, ops: &dyn Ops) -> Result<Tensor<3, Int>> {
-    let Some(table) = Table::of(entries, ops)? else { return Ok(entries.positions.clone()) };
+    let Some(table) = ClusterTable::of(entries, ops)? else { return Ok(entries.positions.clone()) };
     Ok(entries.positions.clone().gather(2, table.centers.gather(2, table.rows)))
 }

@@ -6,7 +6,7 @@ use super::{input::LayerInput, working_set::WorkingSet};
 use crate::{
     CacheShape,
     cache::context::Context,
-    ops::{constant_ints, counting, moved},
+    ops::{constant_ints, counting, offset_per_head},
 };
 
 /// Positions of entries counted anew, as their ranks among the entries held.
@@ -38,7 +38,7 @@ impl<'a> CachePositions<'a> {
             let ranks = held.int().cumsum(2);
             let all = ranks.clone().narrow(2, columns - 1, 1).expand(positions.dims());
             let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
-            return moved(ranks - all, &by);
+            return offset_per_head(ranks - all, &by);
         }
         counting(0..columns, self.device).reshape([1, 1, columns]).expand([
             self.batch(),

@@ -6,7 +6,7 @@ use super::pages;
 use crate::{
     Error, LayerView, Policy, PrefillCompression, Result,
     allocate::Allocation,
-    cache::{Entries, Sharing, Statistic, progress::Phase},
+    cache::{Clustering, Entries, Statistic, progress::Phase},
     device::{Rows, buffer_bytes},
     policy::AppendOnly,
     reduce::Reduced,
@@ -241,7 +241,7 @@ pub(in crate::cache) fn exceeds(view: &LayerView<'_>, keep: &[usize]) -> bool {
 
 /// Entries per head: tokens that share one count once.
 pub(in crate::cache) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
-    entries.sharing.as_ref().map_or_else(|| held.to_vec(), Sharing::all_entries)
+    entries.clustering.as_ref().map_or_else(|| held.to_vec(), Clustering::all_entries)
 }
 
 /// Kept entries of a layer that are not rewritten. The last `new` of each head have come since the

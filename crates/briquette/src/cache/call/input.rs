@@ -95,7 +95,7 @@ pub(in crate::cache) fn place(
         values: new.values.cast(config.dtype),
         positions: positions.clone().expand([batch, shape.kv_heads, columns]),
         tracks: AttentionStatistics::default(),
-        sharing: None,
+        clustering: None,
     };
     let queries = Queries { queries, positions };
     let input =

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     Error, LayerView, Result,
-    ops::{SelectInput, Selection, aligned, counted, moved},
+    ops::{SelectInput, Selection, iota, offset_per_head, slice_per_head},
     policy::AppendOnly,
 };
 
@@ -44,7 +44,7 @@ impl Head {
 }
 
 /// The entries that stay, where the last `new` of each head have come since the last time and it
-/// may hold its share; `None` if all do. Heads that differ are right-aligned, as ever.
+/// may hold its share; `None` if all do. Heads that differ are right-slice_per_head, as ever.
 pub(in crate::cache) fn select(
     view: &LayerView<'_>,
     append: AppendOnly,
@@ -90,7 +90,7 @@ pub(in crate::cache) fn select(
     }
     if open > 0 {
         let [batch, kv_heads, _] = newest.dims();
-        let opened = counted([batch, kv_heads, open], &scores.device());
+        let opened = iota([batch, kv_heads, open], &scores.device());
         columns_of_parts.push(opened + (columns - new - open) as i64);
     }
     columns_of_parts.push(newest);
@@ -127,7 +127,7 @@ fn of_pages(
         .map(|head| (head.first + head.pages * page) as i64 - (most * page) as i64)
         .collect();
     let paged: Tensor<4> =
-        aligned(scores.clone(), &from, most * page).reshape([batch, kv_heads, most, page]);
+        slice_per_head(scores.clone(), &from, most * page).reshape([batch, kv_heads, most, page]);
     let means: Tensor<3> = paged.mean_dim(3).squeeze_dim(3);
     let held: Vec<usize> = heads.iter().map(|head| head.pages).collect();
     let keep: Vec<usize> = heads.iter().map(|head| head.kept).collect();
@@ -135,11 +135,11 @@ fn of_pages(
     let chosen = best(view, &means, (&held, &keep), sinks, &vec![0; heads.len()])?.indices;
     let [_, _, kept] = chosen.dims();
     let device = chosen.device();
-    let within = counted([1, 1, page], &device).reshape([1, 1, 1, page]);
+    let within = iota([1, 1, page], &device).reshape([1, 1, 1, page]);
     let first: Tensor<4, Int> = (chosen * page as i64).unsqueeze_dim(3);
     let columns =
         first.expand([batch, kv_heads, kept, page]) + within.expand([batch, kv_heads, kept, page]);
-    Ok(moved(columns.reshape([batch, kv_heads, kept * page]), &from))
+    Ok(offset_per_head(columns.reshape([batch, kv_heads, kept * page]), &from))
 }
 
 fn best(

@@ -5,7 +5,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData, activation::softmax};
 use crate::{
     Result,
     cache::{Entries, context::Context},
-    ops::{Selection, gather_rows, laid_out, precise_product},
+    ops::{Selection, expand_clusters, gather_rows, precise_product},
     policy::PositionMode,
     position::encode,
     view::HeldQueries,
@@ -34,7 +34,7 @@ pub(in crate::cache) fn chunk_sums(
 ) -> Result<Option<(Tensor<3>, Tensor<3, Bool>)>> {
     let Context { shape, policy, config, encoding, observes, device, .. } = context;
     let (ops, size, sinks) = (config.ops.as_ref(), observes.chunk, policy.protect().sinks);
-    let entries = laid_out(entries.clone(), ops)?;
+    let entries = expand_clusters(entries.clone(), ops)?;
     let [batch, heads, columns] = entries.positions.dims();
     let rows: Vec<Row> = queries
         .positions

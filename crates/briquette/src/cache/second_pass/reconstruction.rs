@@ -222,7 +222,7 @@ impl Reconstruction<'_> {
             values: new.values.cast(cache.config.dtype),
             positions: part.positions.clone().expand([batch, heads, columns]),
             tracks: AttentionStatistics::default(),
-            sharing: None,
+            clustering: None,
         };
         let given = self.received(layer, part, queries.clone(), &held, keys)?;
         self.given[layer] = self.given[layer].clone().max_pair(given);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    ops::counted,
+    ops::iota,
     score::{
         Scorer,
         support::{FromFirst, per_head},
@@ -118,7 +118,7 @@ fn ranks(scores: Tensor<4>) -> Tensor<3> {
     let dims = [rows, lag, lag];
     let other = scores.clone().swap_dims(1, 2).expand(dims);
     let own = scores.expand(dims);
-    let place = counted(dims, &own.device());
+    let place = iota(dims, &own.device());
     let before = place.clone().lower(place.swap_dims(1, 2));
     let below = other.clone().lower(own.clone()).bool_or(other.equal(own).bool_and(before));
     below.float().cast(DType::F32).sum_dim(2).reshape([batch, heads, partitions * lag])

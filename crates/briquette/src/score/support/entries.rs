@@ -5,7 +5,7 @@ use burn::tensor::{Bool, DType, Int, Tensor};
 
 use crate::{
     LayerView,
-    ops::{Selection, constant_ints, counted, gather_rows},
+    ops::{Selection, constant_ints, gather_rows, iota},
 };
 
 /// Entries of a layer, counted from the first of each head.
@@ -27,7 +27,7 @@ impl<'a> FromFirst<'a> {
     /// Number of each column's entry, from 0 on; below zero at fillers. `[batch, kv_heads,
     /// columns]`.
     pub(crate) fn numbers(&self) -> Tensor<3, Int> {
-        counted(self.dims, &self.first.device()) - self.first.clone().expand(self.dims)
+        iota(self.dims, &self.first.device()) - self.first.clone().expand(self.dims)
     }
 
     /// Takes `width` rows from entry `from` of each head on, out of `[batch, kv_heads, columns,
@@ -36,7 +36,7 @@ impl<'a> FromFirst<'a> {
         let [batch, heads, columns] = self.dims;
         let dims = [batch, heads, width];
         let columns = columns as i64 - 1;
-        let indices = counted(dims, &x.device()) + self.first.clone().expand(dims) + from as i64;
+        let indices = iota(dims, &x.device()) + self.first.clone().expand(dims) + from as i64;
         let indices = indices.clamp(0, columns);
         gather_rows(x, &Selection { indices, counts: vec![width; batch * heads] })
     }
@@ -53,7 +53,7 @@ impl<'a> FromFirst<'a> {
     pub(crate) fn there(&self, view: &LayerView<'_>, from: usize, width: usize) -> Tensor<3, Bool> {
         let dims = [self.dims[0], self.dims[1], width];
         let held = per_head(dims, self.held.iter().copied(), view);
-        (counted(dims, &held.device()) + from as i64).lower(held.expand(dims))
+        (iota(dims, &held.device()) + from as i64).lower(held.expand(dims))
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    ops::counted,
+    ops::iota,
     score::{
         Scorer,
         support::{FromFirst, per_head},
@@ -71,7 +71,7 @@ impl Scorer for ChunkKv {
         let ends =
             view.held.iter().enumerate().map(|(head, held)| held.saturating_sub(recent(head)));
         let dims = [batch, heads, width];
-        let number = counted(dims, &scores.device());
+        let number = iota(dims, &scores.device());
         let there = number.clone().lower(per_head(dims, ends, view).expand(dims));
         let there = there.bool_and(number.greater_equal_scalar(view.protect.sinks as i64));
         let from_first = entries.rows(scores.unsqueeze_dim::<4>(3), 0, width);

@@ -11,21 +11,21 @@ use crate::{
     Result,
     device::buffer_bytes,
     ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
-    ops::{AttentionStatistics, Entries, Sharing},
+    ops::{AttentionStatistics, Clustering, Entries},
     prefix::Parts,
     stage::statistics,
-    state::{StateTensor, StateVisitor, visit_sharing, visit_tracks},
+    state::{StateTensor, StateVisitor, visit_clustering, visit_tracks},
 };
 
-/// Entries that tokens share (EMS): each entry is a row of keys and one of values, held once; each token is a column
-/// of a table with the entry it belongs to, the norm of its own key and its position.
+/// Clusters of tokens that share a key direction and a value (EMS): a cluster is one row of keys and
+/// one of values; a token is a column with its cluster, the norm of its own key and its position.
 ///
-/// Tokens that have come since the last compression lie as they are behind the table.
+/// Tokens that have come since the last compression lie as they are behind them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shared {}
+pub struct Clustered {}
 
-impl StoreBuilder for Shared {
+impl StoreBuilder for Clustered {
     fn name(&self) -> &str {
         "shared"
     }
@@ -43,58 +43,63 @@ impl StoreBuilder for Shared {
     }
 
     fn build(&self, options: StoreOptions) -> Box<dyn Store> {
-        Box::new(Segmented::<SharedBody>::new(options))
+        Box::new(Segmented::<ClusteredBody>::new(options))
     }
 
     fn restore(&self, options: StoreOptions, parts: Parts) -> Result<Option<Box<dyn Store>>> {
-        Ok(Some(Box::new(Segmented::<SharedBody>::restore(options, parts)?)))
+        Ok(Some(Box::new(Segmented::<ClusteredBody>::restore(options, parts)?)))
     }
 }
 
 #[derive(Clone, Debug)]
-struct SharedBody {
-    /// Where the rows of each head lie in the lists of them.
+struct ClusteredBody {
+    /// Offsets of the rows of each head.
     rows: Layout,
-    /// Keys of all entries, `[all entries, head_dim]`.
+    /// Key directions of all clusters, `[all clusters, head_dim]`.
     keys: Tensor<2>,
-    /// `[all entries, head_dim]`
+    /// `[all clusters, head_dim]`
     values: Tensor<2>,
-    /// `[batch, kv_heads, columns]`, −1 at fillers.
+    /// `[batch, kv_heads, columns]`, −1 at padding.
     positions: Tensor<3, Int>,
     tracks: AttentionStatistics,
-    sharing: Sharing,
+    clustering: Clustering,
     bytes: usize,
 }
 
-impl SharedBody {
+impl ClusteredBody {
     fn bytes_held(&self, options: &StoreOptions) -> usize {
-        let Sharing { entry, norms, centers, members, none, .. } = &self.sharing;
+        let Clustering {
+            cluster_of_token, norms, centers, tokens_by_cluster, padding_columns, ..
+        } = &self.clustering;
         let of = |x: &Tensor<3, Int>| buffer_bytes(x, options.rows);
         buffer_bytes(&self.keys, options.rows)
             + buffer_bytes(&self.values, options.rows)
             + self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, options.rows))
             + self.rows.bytes(options.rows)
-            + [entry, centers, members, &self.positions].map(of).iter().sum::<usize>()
+            + [cluster_of_token, centers, tokens_by_cluster, &self.positions]
+                .map(of)
+                .iter()
+                .sum::<usize>()
             + buffer_bytes(norms, options.rows)
-            + buffer_bytes(none, options.rows)
+            + buffer_bytes(padding_columns, options.rows)
     }
 }
 
-impl Body for SharedBody {
+impl Body for ClusteredBody {
     const SHARES: bool = true;
 
-    /// The sharing describes all there is: what a reducer leaves, and what padding was moved in.
+    /// The clustering describes all entries: those of the reducer, and the padding that was moved in.
     fn pack(
         mut entries: Entries,
         _: &[usize],
         before: Option<Layout>,
         options: &StoreOptions,
     ) -> Result<Packing<Self>> {
-        let Some(sharing) = entries.sharing.take() else {
+        let Some(clustering) = entries.clustering.take() else {
             return Ok(Packing::AsTheyAre(Box::new(entries)));
         };
         let StoreOptions { shape, batch, dtype, ref device, ref ops, .. } = *options;
-        let rows = Layout::new(batch, shape.kv_heads, &sharing.entries, before, device);
+        let rows = Layout::new(batch, shape.kv_heads, &clustering.entries, before, device);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
         let [keys, values] = rows.pack(both, ops.as_ref())?;
         let body = Self {
@@ -103,7 +108,7 @@ impl Body for SharedBody {
             rows,
             positions: entries.positions,
             tracks: entries.tracks,
-            sharing,
+            clustering,
             bytes: 0,
         };
         Ok(Packing::Packed(Self { bytes: body.bytes_held(options), ..body }))
@@ -117,11 +122,11 @@ impl Body for SharedBody {
         self.rows.pad([self.keys.clone(), self.values.clone()], tail, options.ops.as_ref())
     }
 
-    fn sharing(&self) -> Option<Sharing> {
-        Some(self.sharing.clone())
+    fn clustering(&self) -> Option<Clustering> {
+        Some(self.clustering.clone())
     }
 
-    /// Directions and values are read once an entry; keys that are held as they came are encoded on the way.
+    /// Directions and values are read once per cluster; keys without their position are encoded on the way.
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let rotary = match &input.encode {
             None => None,
@@ -133,10 +138,10 @@ impl Body for SharedBody {
         input.decode(KvLayout::Clustered(ClusteredKv {
             directions: self.keys.clone(),
             values: self.values.clone(),
-            members: self.sharing.members.clone(),
-            entry: self.sharing.entry.clone(),
-            norms: self.sharing.norms.clone(),
-            fillers: self.sharing.none.clone().flatten(0, 1),
+            tokens_by_cluster: self.clustering.tokens_by_cluster.clone(),
+            cluster_of_token: self.clustering.cluster_of_token.clone(),
+            norms: self.clustering.norms.clone(),
+            padding_columns: self.clustering.padding_columns.clone().flatten(0, 1),
             offsets: self.rows.offsets(),
             rotary,
             tail,
@@ -160,13 +165,13 @@ impl Body for SharedBody {
     }
 
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
-        let Self { rows, keys, values, positions, tracks, sharing, .. } = self;
+        let Self { rows, keys, values, positions, tracks, clustering, .. } = self;
         rows.visit_state(visitor);
         visitor.tensor(StateTensor::Float2(keys));
         visitor.tensor(StateTensor::Float2(values));
         visitor.tensor(StateTensor::Int3(positions));
         visit_tracks(tracks, visitor);
-        visit_sharing(sharing, visitor);
+        visit_clustering(clustering, visitor);
     }
 
     fn bytes(&self) -> usize {
@@ -174,18 +179,29 @@ impl Body for SharedBody {
     }
 
     fn save(&self) -> Result<Parts> {
-        let Sharing { tokens, entries, own, entry, norms, centers, members, none } = &self.sharing;
+        let Clustering {
+            clustered_tokens,
+            entries,
+            unclustered,
+            cluster_of_token,
+            norms,
+            centers,
+            tokens_by_cluster,
+            padding_columns,
+        } = &self.clustering;
         let mut parts = Parts::default();
         parts.put_numbers("columns", [self.columns()]);
         parts.put_numbers("centers", [centers.dims()[2]]);
-        parts.put_numbers("tokens", &tokens[..]);
+        parts.put_numbers("tokens", &clustered_tokens[..]);
         parts.put_numbers("entries", &entries[..]);
-        parts.put_numbers("own", &own[..]);
-        for (name, x) in [("entry", entry), ("centers", centers), ("members", members)] {
+        parts.put_numbers("own", &unclustered[..]);
+        for (name, x) in
+            [("entry", cluster_of_token), ("centers", centers), ("members", tokens_by_cluster)]
+        {
             parts.put(name, x)?;
         }
         parts.put("norms", norms)?;
-        parts.put("none", none)?;
+        parts.put("none", padding_columns)?;
         parts.put("keys", &self.keys)?;
         parts.put("values", &self.values)?;
         parts.put("positions", &self.positions)?;
@@ -198,28 +214,29 @@ impl Body for SharedBody {
         let heads = shape.kv_heads;
         let [columns, centers] = [parts.take_number("columns")?, parts.take_number("centers")?];
         let mut list = |name| parts.take_list(name, batch * heads);
-        let [tokens, entries, own] = [list("tokens")?, list("entries")?, list("own")?];
+        let [clustered_tokens, entries, unclustered] =
+            [list("tokens")?, list("entries")?, list("own")?];
         let rows = Layout::new(batch, heads, &entries, None, device);
         let mut of = |name, width| parts.take_int(name, [batch, heads, width], None, device);
-        let sharing = Sharing {
-            tokens,
+        let clustering = Clustering {
+            clustered_tokens,
             entries,
-            own,
-            entry: of("entry", columns)?,
+            unclustered,
+            cluster_of_token: of("entry", columns)?,
             centers: of("centers", centers)?,
-            members: of("members", columns)?,
+            tokens_by_cluster: of("members", columns)?,
             norms: parts.take_float("norms", [batch, heads, columns], device)?,
-            none: parts.take_int("none", [batch, heads], None, device)?,
+            padding_columns: parts.take_int("none", [batch, heads], None, device)?,
         };
         let dims = [rows.total(), shape.head_dim];
-        let none = statistics::zeros(observes, shape, batch, columns, device);
+        let empty = statistics::zeros(observes, shape, batch, columns, device);
         let body = Self {
             keys: parts.take_float("keys", dims, device)?,
             values: parts.take_float("values", dims, device)?,
             positions: parts.take_int("positions", [batch, heads, columns], None, device)?,
-            tracks: statistics::restore(none, &mut parts, device)?,
+            tracks: statistics::restore(empty, &mut parts, device)?,
             rows,
-            sharing,
+            clustering,
             bytes: 0,
         };
         parts.finish()?;
@@ -229,22 +246,31 @@ impl Body for SharedBody {
     fn repeated(&self, options: &StoreOptions) -> Self {
         let rows = options.batch;
         let ints = |x: &Tensor<3, Int>| x.clone().repeat_dim(0, rows);
-        let Sharing { tokens, entries, own, entry, norms, centers, members, none } = &self.sharing;
+        let Clustering {
+            clustered_tokens,
+            entries,
+            unclustered,
+            cluster_of_token,
+            norms,
+            centers,
+            tokens_by_cluster,
+            padding_columns,
+        } = &self.clustering;
         let body = Self {
             rows: self.rows.repeated(rows),
             keys: self.keys.clone().repeat_dim(0, rows),
             values: self.values.clone().repeat_dim(0, rows),
             positions: ints(&self.positions),
             tracks: statistics::repeated(self.tracks.clone(), rows),
-            sharing: Sharing {
-                tokens: tokens.repeat(rows),
+            clustering: Clustering {
+                clustered_tokens: clustered_tokens.repeat(rows),
                 entries: entries.repeat(rows),
-                own: own.repeat(rows),
-                entry: ints(entry),
+                unclustered: unclustered.repeat(rows),
+                cluster_of_token: ints(cluster_of_token),
                 norms: norms.clone().repeat_dim(0, rows),
                 centers: ints(centers),
-                members: ints(members),
-                none: none.clone().repeat_dim(0, rows),
+                tokens_by_cluster: ints(tokens_by_cluster),
+                padding_columns: padding_columns.clone().repeat_dim(0, rows),
             },
             bytes: 0,
         };
@@ -260,12 +286,12 @@ impl Body for SharedBody {
             entries.saturating_mul(options.pair_bytes()),
             options.scalar_row_bytes(wide),
             options.most_padding(),
-            // Entry and member of each token, the center of each entry.
+            // Cluster and index of each token, the center of each cluster.
             2 * ints(wide),
             ints(Layout::most_width(entries)),
             norms,
             4 * heads * options.rows.most_padding(),
-            // Fillers of a head, and where its rows begin.
+            // Padding columns of a head, and the offset of its rows.
             ints(1),
             options.offset_bytes(),
         ];
