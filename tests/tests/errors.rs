@@ -6,7 +6,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, LayerView, Policy, Profile,
     Prompt, Schedule, Scorer,
     allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
-    cache::store::{Dense, Quantized, Ragged, Shared},
+    cache::store::{Dense, Quantized, Ragged, Clustered},
     policy::Recent,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
@@ -482,7 +482,7 @@ fn stages_that_do_not_fit() {
     ] {
         assert_error!(new(policy), Error::StoreMismatch { .. }, [part]);
     }
-    KvCache::new(SHAPE, Policy::adakv(budget).with_store(Shared {}), &device).unwrap();
+    KvCache::new(SHAPE, Policy::adakv(budget).with_store(Clustered {}), &device).unwrap();
     let share = VarianceShare { share: Share::Inverse, normalize: false };
     KvCache::new(SHAPE, Policy::snapkv(budget).with_allocate(share), &device).unwrap();
 }

@@ -12,7 +12,7 @@ fn group_mean(
     batch: usize,
     head: usize,
     column: usize,
-    #[comptime] sort_by_cluster: usize,
+    #[comptime] group: usize,
 ) -> f32 {
     let mut sum = f32::new(0.0);
     #[unroll]
@@ -32,7 +32,7 @@ fn local(
     batch: usize,
     head: usize,
     column: usize,
-    #[comptime] sort_by_cluster: usize,
+    #[comptime] group: usize,
 ) -> f32 {
     group_mean(past, batch, head, column, group) + group_mean(current, batch, head, column, group)
 }
@@ -45,7 +45,7 @@ pub(super) fn level(
     past: &Tensor<f32>,
     current: &Tensor<f32>,
     levels: &mut Tensor<f32>,
-    #[comptime] sort_by_cluster: usize,
+    #[comptime] group: usize,
 ) {
     let unit = UNIT_POS as usize;
     let list = CUBE_POS_X as usize;
@@ -94,7 +94,7 @@ pub(super) fn global_local(
     outside: usize,
     reach: usize,
     #[comptime] highest: bool,
-    #[comptime] sort_by_cluster: usize,
+    #[comptime] group: usize,
 ) {
     let column = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
     let list = CUBE_POS_Y as usize;

@@ -33,7 +33,7 @@ pub(super) fn launch(
         past,
         current,
         levels.clone().into_tensor_arg(),
-        sort_by_cluster,
+        group,
     );
     let [sums, past, current] = tracks.map(CubeTensor::into_tensor_arg);
     kernel::global_local::launch(
@@ -48,7 +48,7 @@ pub(super) fn launch(
         outside,
         reach,
         most,
-        sort_by_cluster,
+        group,
     );
     scores
 }

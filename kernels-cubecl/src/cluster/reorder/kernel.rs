@@ -73,7 +73,7 @@ pub(super) fn reorder_tokens<I: Int>(
             let kinds = tracks.shape(0) / batches;
             for one in 0..kinds * group {
                 let row = one / group * batches + batch;
-                let of_group = head * group + one % sort_by_cluster;
+                let of_group = head * group + one % group;
                 let mut number = f32::new(0.0);
                 if holds {
                     number = tracks[at::<f32>(tracks, row, of_group, column)];

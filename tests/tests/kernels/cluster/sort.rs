@@ -71,21 +71,21 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn groups_of_cases() {
+fn columns_are_sorted_by_cluster() {
     for backend in all_backends() {
         let device = &backend.device;
         for case in cases() {
-            let group = |clusters| {
+            let sorted = |clusters| {
                 answer(&backend, "sort_by_cluster", |kernels| {
                     kernels.sort_by_cluster(clusters, case.number)
                 })
             };
             println!("{}, {:?} of {}", backend.name, case.dims, case.number);
             poison(device, &[case.clusters.len(); 3]);
-            case.check(sort_by_cluster(case.tensor(device)));
+            case.check(sorted(case.tensor(device)));
             // Columns that do not lie side by side.
             let turned = case.tensor(device).swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
-            case.check(sort_by_cluster(turned));
+            case.check(sorted(turned));
             case.check(Reference.sort_by_cluster(case.tensor(device), case.number).unwrap());
         }
     }

@@ -112,7 +112,7 @@ fn launch_planes(
         directions.into_tensor_arg(),
         values.into_tensor_arg(),
         tokens_by_cluster.into_tensor_arg(),
-        entry.into_tensor_arg(),
+        cluster_of_token.into_tensor_arg(),
         norms.into_tensor_arg(),
         starts.into_tensor_arg(),
         offsets.into_tensor_arg(),
