@@ -11,8 +11,8 @@ pub mod session;
 
 use briquette::{Budget, Policy};
 
-/// All methods that a cache compresses by itself, with a budget of so many tokens. KVzip needs a second pass over the prompt,
-/// which its own suite has.
+/// All methods that a cache compresses by itself, with a budget of so many tokens. KVzip needs a
+/// second pass over the prompt, which its own suite has.
 ///
 /// # Panics
 /// If a method does not take the budget.

@@ -1,7 +1,7 @@
 //! Every method at every budget, on needles and on text.
 //!
-//! Each answer and each window of text is one line of a [`Journal`]: a run that was killed continues where it was, and
-//! a run with further policies or budgets takes over what is there.
+//! Each answer and each window of text is one line of a [`Journal`]: a run that was killed
+//! continues where it was, and a run with further policies or budgets takes over what is there.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -100,7 +100,8 @@ pub enum Found {
         needles: Summary,
         /// On text: nats a token, one number a window.
         nats: Vec<f64>,
-        /// On text: bytes of cache held behind a window, the mean over windows, with the room for tokens to come.
+        /// On text: bytes of cache held behind a window, the mean over windows, with the room for
+        /// tokens to come.
         text_bytes_held: f64,
     },
 }
@@ -124,12 +125,13 @@ enum Line {
 type Lines = BTreeMap<(String, Task), Line>;
 
 impl Comparison<'_> {
-    /// Measures what the journal at `path` does not hold yet. `on_steps` hears of the steps done and of all there are,
-    /// and of the policy at work: first of those found in the journal.
+    /// Measures what the journal at `path` does not hold yet. `on_steps` hears of the steps done
+    /// and of all there are, and of the policy at work: first of those found in the journal.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without prompts, what [`NeedleTask::prompt`], [`perplexity::Plan::windows`] and
-    /// [`Journal::open`] refuse, and failures of the model while it runs.
+    /// [`Error::Grid`] for a plan without prompts, what [`NeedleTask::prompt`],
+    /// [`perplexity::Plan::windows`] and [`Journal::open`] refuse, and failures of the model while
+    /// it runs.
     pub fn run(
         &mut self,
         path: &Path,

@@ -64,7 +64,8 @@ pub enum Error {
         task: &'static str,
         /// Tokens asked for.
         length: usize,
-        /// Tokens of what the prompt cannot be without: introduction, what is hidden, questions and answers.
+        /// Tokens of what the prompt cannot be without: introduction, what is hidden, questions and
+        /// answers.
         fixed: usize,
     },
     /// A parameter of a task without a value, or with one outside its range.
@@ -237,7 +238,8 @@ pub enum Error {
         /// Its bytes before.
         length: u64,
     },
-    /// Results or a profile that were made with other weights, another tokenizer or another configuration.
+    /// Results or a profile that were made with other weights, another tokenizer or another
+    /// configuration.
     #[error(
         "{what} was made with other weights: theirs have the fingerprint {found}, those of this model have {given}; take \
          what belongs to the model or write elsewhere, or accept it with --other-weights"

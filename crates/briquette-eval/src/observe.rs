@@ -1,5 +1,5 @@
-//! Caches that are looked at while a model runs: wrappers of the operations a cache calls. A forward pass calls the
-//! attention once a layer, in order.
+//! Caches that are looked at while a model runs: wrappers of the operations a cache calls. A
+//! forward pass calls the attention once a layer, in order.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -91,7 +91,8 @@ impl AttentionOps for Weights {
     }
 }
 
-/// Gives the queries, keys and values of every call to a second cache too, and compares what the two return.
+/// Gives the queries, keys and values of every call to a second cache too, and compares what the
+/// two return.
 #[derive(Debug)]
 pub(crate) struct Compared {
     inner: Arc<dyn Ops>,
@@ -105,7 +106,8 @@ struct State {
     /// `[query_heads * head_dim, hidden_size]`.
     projections: Vec<Tensor<2>>,
     calls: usize,
-    /// Norms of the differences and of the outputs while a pass is watched, one pair a layer, each `[tokens]`.
+    /// Norms of the differences and of the outputs while a pass is watched, one pair a layer, each
+    /// `[tokens]`.
     watched: Option<Vec<[Tensor<1>; 2]>>,
     /// The first failure of the second cache, which an operation cannot return.
     failure: Option<briquette::Error>,
@@ -171,7 +173,8 @@ impl State {
     }
 }
 
-/// The Frobenius norm of each token after the projection: `[1, heads, tokens, head_dim]` becomes `[tokens]`.
+/// The Frobenius norm of each token after the projection: `[1, heads, tokens, head_dim]` becomes
+/// `[tokens]`.
 fn norms(x: Tensor<4>, projection: Tensor<2>) -> Tensor<1> {
     let [_, heads, tokens, head_dim] = x.dims();
     let projected = x.swap_dims(1, 2).reshape([tokens, heads * head_dim]).matmul(projection);

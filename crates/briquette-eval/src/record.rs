@@ -18,7 +18,8 @@ pub struct Record {
     pub outcome: Outcome,
     /// Wall-clock seconds it took.
     pub seconds: f64,
-    /// When it ended, in seconds since the beginning of 1970, UTC; `None` where nothing was run, and in results of older versions.
+    /// When it ended, in seconds since the beginning of 1970, UTC; `None` where nothing was run,
+    /// and in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_seconds: Option<f64>,
 }
@@ -88,8 +89,8 @@ pub enum Outcome {
         kl: Vec<f32>,
         /// The share of the continued tokens whose most likely next token is the same.
         agreement: f64,
-        /// The share of the tokens kept that an oracle keeps too, which sees the attention of the continued tokens:
-        /// `[layer][kv_head]`. Empty where nothing is dropped.
+        /// The share of the tokens kept that an oracle keeps too, which sees the attention of the
+        /// continued tokens: `[layer][kv_head]`. Empty where nothing is dropped.
         overlap: Vec<Vec<f64>>,
         /// The tokens of the prompt that the cache kept.
         kept: KeptTokens,

@@ -1,4 +1,5 @@
-//! Which results of a run count, where one unit has several: a run, a page and a merge answer alike.
+//! Which results of a run count, where one unit has several: a run, a page and a merge answer
+//! alike.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Tasks made from a seed: their prompts, their lengths, and that the embedded model answers the form it knows.
+//! Tasks made from a seed: their prompts, their lengths, and that the embedded model answers the
+//! form it knows.
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
@@ -171,8 +172,8 @@ proptest! {
                 if is_exact(&label) {
                     prop_assert_eq!(tokens, length, "{} {}", &label, &sample.id);
                 } else {
-                    // One more would not have fitted, nor fewer of what takes more tokens: pairs of words instead of
-                    // all single ones.
+                    // One more would not have fitted, nor fewer of what takes more tokens: pairs of
+                    // words instead of all single ones.
                     let axis = |name: &str| sample.axes.get(name).copied();
                     let all_words = axis("pairs") == Some(64) || axis("uncommon") == Some(54);
                     let full = tokens + 80 > length || all_words;
@@ -327,7 +328,8 @@ fn a_chain_of_variables_leads_to_its_value() {
             hops += 1;
         };
         assert_eq!((hops, value), (3, sample.turns[0].references[0].as_str()));
-        // The same chains asked about in steps: their answer is the way from the name in the question.
+        // The same chains asked about in steps: their answer is the way from the name in the
+        // question.
         let question = tokenizer.decode(&steps.turns[0].question).unwrap();
         let (asked, begun) = question.split_once("? Answer: ").unwrap();
         assert!(asked.ends_with(begun), "{question}");

@@ -1,4 +1,5 @@
-//! The page of a run: its numbers against those worked out by hand, and what it does with results that lack things.
+//! The page of a run: its numbers against those worked out by hand, and what it does with results
+//! that lack things.
 
 mod made_up;
 
@@ -16,7 +17,7 @@ use briquette_eval::{
 };
 use made_up::{HOSTILE, answers, record};
 
-/// What is kept, and beside it room of a tenth of a full cache.
+/// Bytes kept, and beside them room of a tenth of a full cache.
 fn held(kept: usize, full: usize) -> CacheBytes {
     CacheBytes { bytes: kept + full / 10, spare: Some(full / 10), full }
 }
@@ -335,7 +336,8 @@ fn sections_without_results_are_left_out() {
 fn wall_time_counts_what_ran_at_a_time_once_and_no_pause() {
     let dir = tempfile::tempdir().unwrap();
     let mut records = text("full", "-", &[&[1.0], &[1.0], &[1.0], &[1.0]], held(20, 100));
-    // The second began before the first ended, the third is the first once more; the last came after a pause.
+    // The second began before the first ended, the third is the first once more; the last came
+    // after a pause.
     let spans = [(2.0, 1002.0), (2.0, 1003.0), (2.0, 1002.0), (1.0, 2000.0)];
     for (record, (seconds, ended)) in records.iter_mut().zip(spans) {
         (record.seconds, record.ended_seconds) = (seconds, Some(ended));
@@ -370,7 +372,8 @@ fn many_results_make_a_small_page() {
     let (written, page) = written(dir.path(), &records);
     assert_eq!(written.records, 15 * 3 * 12 * 40);
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
-    // Nothing is left out in silence: of 540 maps of 40 tiles 300 are drawn, and not all of them on the page.
+    // Nothing is left out in silence: of 540 maps of 40 tiles 300 are drawn, and not all of them on
+    // the page.
     assert!(page.contains("240 more maps are not drawn"));
     assert!(page.contains("more charts are in report/heatmap-task-"));
     assert!(page.contains("answers are shown; 2"), "answers not shown are counted");

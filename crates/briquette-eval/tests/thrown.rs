@@ -1,5 +1,6 @@
-//! Whatever is in a file that is read: an error, never a panic, a hang or memory that nothing holds. Seeds are files as they
-//! should be; each is damaged in as many ways as asked for, by a generator that gives the same ones again.
+//! Whatever is in a file that is read: an error, never a panic, a hang or memory that nothing
+//! holds. Seeds are files as they should be; each is damaged in as many ways as asked for, by a
+//! generator that gives the same ones again.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What stands in the place of a piece.
+/// Replacements of a piece.
 const PIECES: [&str; 24] = [
     "0",
     "-1",
@@ -102,14 +103,16 @@ fn damaged(seed: &[u8], rng: &mut ChaCha8Rng) -> Vec<u8> {
     bytes
 }
 
-/// Gives `read` the seed, which it must take, and damaged copies of it, of which it must refuse some.
+/// Gives `read` the seed, which it must take, and damaged copies of it, of which it must refuse
+/// some.
 fn throw(name: &str, seed: &[u8], read: impl Fn(&[u8]) -> bool) {
     let (copies, refused) = thrown(name, seed, read);
     // Damage that nothing notices would be no test.
     assert!(copies < 20 || refused > 0, "{name}: all {copies} copies were taken");
 }
 
-/// Gives `read` the seed, which it must take, and damaged copies of it: how many, and how many were refused.
+/// Gives `read` the seed, which it must take, and damaged copies of it: how many, and how many were
+/// refused.
 fn thrown(name: &str, seed: &[u8], read: impl Fn(&[u8]) -> bool) -> (usize, usize) {
     assert!(read(seed), "{name}: the seed itself is refused");
     let copies = std::env::var(COPIES).ok().and_then(|copies| copies.parse().ok()).unwrap_or(FEW);

@@ -48,8 +48,8 @@ fn logits(model: &Model, cache: &mut briquette::KvCache, ids: &[u32]) -> Result<
     Ok(logits?.try_into_vec_as()?)
 }
 
-/// Prompts that the third layer fails at, and tokens in a step, leave the cache as it was: it goes on like one that never saw
-/// them.
+/// Prompts that the third layer fails at, and tokens in a step, leave the cache as it was: it goes
+/// on like one that never saw them.
 #[test]
 fn a_failed_forward_pass_leaves_the_cache_as_it_was() {
     let model = Tiny::with(json!({ "num_hidden_layers": LAYERS })).load();

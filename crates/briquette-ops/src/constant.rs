@@ -33,11 +33,11 @@ thread_local! {
     static ALL: RefCell<All> = RefCell::default();
 }
 
-/// Integers of the device's own type, which are sent to it if they were not just sent there: layers and steps that keep as
-/// many entries tell kernels the same numbers.
+/// Integers of the device's own type, which are sent to it if they were not just sent there: layers
+/// and steps that keep as many entries tell kernels the same numbers.
 ///
-/// Of each `purpose`, the last 128 lists are kept on the device, by threads and streams. A step that sends nothing does not
-/// wait for the copy, and can be recorded.
+/// Of each `purpose`, the last 128 lists are kept on the device, by threads and streams. A step
+/// that sends nothing does not wait for the copy, and can be recorded.
 ///
 /// # Panics
 /// As [`Tensor::from_data`], if the list does not fill the dimensions.

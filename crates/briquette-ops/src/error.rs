@@ -77,8 +77,8 @@ pub enum OpError {
 }
 
 impl OpError {
-    /// Whether the device is what an operation lacks, because it has no kernels or cannot launch so much: then, and only
-    /// then, tensor operations take over.
+    /// Whether the device is what an operation lacks, because it has no kernels or cannot launch so
+    /// much: then, and only then, tensor operations take over.
     pub fn is_of_the_device(&self) -> bool {
         matches!(self, Self::Device { .. } | Self::TooLarge { .. })
     }

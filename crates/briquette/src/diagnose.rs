@@ -142,7 +142,8 @@ mod tests {
             [[9.0, 9.0], [1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [4.0, 0.0]],
             [[9.0, 9.0], [0.0, 1.0], [0.0, 5.0], [0.0, 1.0], [2.0, 2.0]],
         );
-        // The first has nothing before it; of the others the second is a copy, and the last has 0.71.
+        // The first has nothing before it; of the others the second is a copy, and the last has
+        // 0.71.
         for (tau, rate) in [(0.6, 0.5), (0.8, 0.25), (0.0, 0.75)] {
             assert_eq!(redundancy(&entries, tau).unwrap(), [[rate]], "τ = {tau}");
         }

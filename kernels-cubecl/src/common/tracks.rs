@@ -5,8 +5,8 @@ use briquette_ops::{AttentionStatistics, Result};
 
 use crate::common::check::Check;
 
-/// Checks the statistics of `[batch, kv_heads, columns]` entries. Returns how many numbers a kv head
-/// has per column.
+/// Checks the statistics of `[batch, kv_heads, columns]` entries. Returns how many numbers a kv
+/// head has per column.
 pub(crate) fn check(
     check: &Check,
     tracks: &AttentionStatistics,

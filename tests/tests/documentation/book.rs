@@ -1,4 +1,5 @@
-//! Numbers and names in the book are those of the code: stages, traits of operations, methods of traits, crates.
+//! Numbers and names in the book are those of the code: stages, traits of operations, methods of
+//! traits, crates.
 
 use std::{collections::BTreeSet, fs};
 
@@ -186,7 +187,8 @@ fn assert_names(at: &str, listed: &[&str], expected: &[String]) {
     );
 }
 
-/// Holds a page to a sentence, wherever its lines break. The line that an error names is the one with `part`.
+/// Holds a page to a sentence, wherever its lines break. The line that an error names is the one
+/// with `part`.
 fn assert_says(page: &str, sentence: &str, part: &str) {
     let text = read(page);
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -278,8 +278,8 @@ fn cam_of_kvpress() {
 
 /// Compares probabilities, and what came of them.
 ///
-/// After a prompt, kvpress's probabilities are those without what the prompt's queries gave. That can be seen in the
-/// first layer, whose keys and queries depend on no merged value.
+/// After a prompt, kvpress's probabilities are those without what the prompt's queries gave. That
+/// can be seen in the first layer, whose keys and queries depend on no merged value.
 fn assert_merged(case: &Case, decoded: &Decoded, place: &str) {
     let window = case.params.merge_budget;
     let layers = if case.agrees { decoded.evictions.len() } else { 1 };
@@ -315,7 +315,8 @@ fn assert_merged(case: &Case, decoded: &Decoded, place: &str) {
     assert_eq!(all_agree, case.agrees, "{place}");
 }
 
-/// Merges as if it were in another layer, and the entries at another position, with another accumulated attention.
+/// Merges as if it were in another layer, and the entries at another position, with another
+/// accumulated attention.
 #[derive(Debug)]
 struct Elsewhere {
     layer: usize,

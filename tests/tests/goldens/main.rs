@@ -1,7 +1,8 @@
-//! The embedded model against `transformers`, the methods against kvpress and against their authors' code.
+//! The embedded model against `transformers`, the methods against kvpress and against their
+//! authors' code.
 //!
-//! The scripts in `goldens/` write the fixtures; the README.md beside them describes the fields, and where other
-//! code differs from this project.
+//! The scripts in `goldens/` write the fixtures; the README.md beside them describes the fields,
+//! and where other code differs from this project.
 
 mod cake;
 mod cam;
@@ -63,7 +64,8 @@ fn fixture<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The cases of a fixture that is one list, of which there must be so many: one that was lost is not one that passed.
+/// The cases of a fixture that is one list, of which there must be so many: one that was lost is
+/// not one that passed.
 fn cases<T: DeserializeOwned>(name: &str, count: usize) -> Vec<T> {
     let Cases { cases } = fixture(name);
     assert_eq!(cases.len(), count, "the cases of {name}");
@@ -190,8 +192,8 @@ fn counts(cache: &KvCache) -> Vec<Vec<usize>> {
     (0..cache.shape().layers).map(|layer| cache.kept_by_head(layer).unwrap().remove(0)).collect()
 }
 
-/// How many entries each head keeps of a prompt in which all tokens are alike, `[layer][kv_head]`: for what depends on
-/// nothing but its length.
+/// How many entries each head keeps of a prompt in which all tokens are alike, `[layer][kv_head]`:
+/// for what depends on nothing but its length.
 fn counts_of_length(policy: Policy, shape: CacheShape, tokens: usize) -> Vec<Vec<usize>> {
     let CacheShape { layers, query_heads, kv_heads, head_dim } = shape;
     let device = host();

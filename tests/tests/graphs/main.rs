@@ -105,8 +105,8 @@ fn given(tokens: Tensor<2, Int>, logits: Tensor<2>, cache: &KvCache) -> Given {
     }
 }
 
-/// Every method on the host; elsewhere those that compress at every token, one of each other kind, and one that decides on
-/// the host.
+/// Every method on the host; elsewhere those that compress at every token, one of each other kind,
+/// and one that decides on the host.
 fn policies(backend: &Backend) -> Vec<Policy> {
     let few = ["full", "snapkv", "kivi"];
     let all = in_one_pass(BUDGET).filter(|policy| {
@@ -118,7 +118,8 @@ fn policies(backend: &Backend) -> Vec<Policy> {
     all.chain([host]).map(|policy| policy.with_profile(profile(SHAPE))).collect()
 }
 
-/// The same bits; where a cache grows, attention also runs over the room it has, and adds up in another order.
+/// The same bits; where a cache grows, attention also runs over the room it has, and adds up in
+/// another order.
 fn compare(found: &Given, launched: &Given, grows: bool, what: &str) {
     if !grows {
         return assert_eq!(found, launched, "{what}");
@@ -232,7 +233,8 @@ fn recordings_are_made_anew() {
     }
 }
 
-/// A replayed token beyond the last position is refused as a launched one is, and nothing is counted.
+/// A replayed token beyond the last position is refused as a launched one is, and nothing is
+/// counted.
 #[test]
 fn positions_end() {
     for backend in backends() {
@@ -261,7 +263,8 @@ fn positions_end() {
     }
 }
 
-/// A recording of a model that rotates queries and keys itself would repeat the position it was made at.
+/// A recording of a model that rotates queries and keys itself would repeat the position it was
+/// made at.
 #[test]
 fn rotated_keys_are_not_recorded() {
     struct Blind;

@@ -138,8 +138,8 @@ fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
     Ok(())
 }
 
-/// Entries of 4 tokens each: beside `decode/1024-batch-32`, the dense decode over as many tokens. Keys are held as they are
-/// encoded, or each token is turned to its own position on the way.
+/// Entries of 4 tokens each: beside `decode/1024-batch-32`, the dense decode over as many tokens.
+/// Keys are held as they are encoded, or each token is turned to its own position on the way.
 fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     let (heads, kv_heads) = (bench.size(32, 4), bench.size(8, 2));
     let (batch, entries) = (bench.size(32, 3), bench.size(256, 16));

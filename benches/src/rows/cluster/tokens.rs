@@ -1,5 +1,5 @@
-//! What a decode step of EMS does with its table: the token that has come is put behind it, every token gets the entry it
-//! is in now, and what is known of it goes where it goes.
+//! Operations of a decode step of EMS on its clusters: the token that has come is put behind it,
+//! every token gets the entry it is in now, and what is known of it goes where it goes.
 
 use anyhow::Result;
 use briquette::ops::{
@@ -137,7 +137,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     scores(bench, &table)
 }
 
-/// What entries weigh and what tokens are ranked by.
+/// Weights of clusters and ranks of tokens.
 fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
     let (tokens, entries) = (table.tokens(), table.entries);
     one(bench, table.case("row-weights/step", 3 * tokens + entries), &|ops| {
@@ -162,7 +162,7 @@ fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
     })
 }
 
-/// What an operation returns, by kernels or by tensor operations.
+/// Outputs of an operation, by kernels or by tensor operations.
 type Call<'a, const D: usize> = &'a (dyn Fn(&dyn Ops) -> Result<Vec<Tensor<D>>> + Sync);
 
 /// Times a call, and compares what it returns with what tensor operations do.

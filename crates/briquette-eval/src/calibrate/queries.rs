@@ -142,8 +142,8 @@ fn of(layers: &[Sums], shape: CacheShape) -> QueryStatistics {
     }
 }
 
-/// The first right singular vector of the rows whose products with themselves are `products`, `[width · width]`, turned so that
-/// their `sum` points along it.
+/// The first right singular vector of the rows whose products with themselves are `products`,
+/// `[width · width]`, turned so that their `sum` points along it.
 fn direction(products: &[f64], sum: &[f64]) -> Vec<f64> {
     /// Enough for singular values that differ by one in ten thousand.
     const STEPS: usize = 100_000;
@@ -193,7 +193,8 @@ mod tests {
         for (found, expected) in found.reach.iter().flatten().zip(duo.reach.iter().flatten()) {
             assert!((found - expected).abs() < 1e-4, "{found} of {expected}");
         }
-        // Lengths of means are no longer than means of lengths, and directions at most of length one.
+        // Lengths of means are no longer than means of lengths, and directions at most of length
+        // one.
         for (means, lengths) in found.means.iter().flatten().zip(found.lengths.iter().flatten()) {
             let half = lengths.len();
             for (pair, length) in lengths.iter().enumerate() {

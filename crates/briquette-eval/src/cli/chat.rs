@@ -37,8 +37,9 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
+    /// file (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer
+    /// answers whole
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
     /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
@@ -135,7 +136,8 @@ impl Chat<'_> {
         self.conversation = begin(self.args, self.template, self.loaded);
     }
 
-    /// Shows the policy, or begins anew with another. After an error the policy and the conversation are as before.
+    /// Shows the policy, or begins anew with another. After an error the policy and the
+    /// conversation are as before.
     fn change(&mut self, text: Option<&str>, budget: Option<&str>) {
         let Some(text) = text else {
             note(&self.describe());

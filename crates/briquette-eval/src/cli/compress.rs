@@ -27,8 +27,8 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json)
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
+    /// file (.toml, .json)
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
     /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
@@ -38,8 +38,8 @@ pub(super) struct Args {
     /// Tokens of the text given to the model at a time [default: all]
     #[arg(long, value_name = "N")]
     chunk: Option<usize>,
-    /// Give the text as the beginning of what a user says, in the chat template of the model: what `generate --prefix` is
-    /// given as its text is the rest of that message
+    /// Give the text as the beginning of what a user says, in the chat template of the model: what
+    /// `generate --prefix` is given as its text is the rest of that message
     #[arg(long)]
     chat: bool,
     #[command(flatten)]

@@ -29,16 +29,18 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
+    /// file (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer
+    /// answers whole
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
     /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
-    /// Go on behind the text that `briquette compress` kept in this file, under its policy and budget. After
-    /// `compress --chat` the text is the rest of the user's message, and what the chat template writes comes behind it
+    /// Go on behind the text that `briquette compress` kept in this file, under its policy and
+    /// budget. After `compress --chat` the text is the rest of the user's message, and what the
+    /// chat template writes comes behind it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "budget", "template", "system"])]
     prefix: Option<PathBuf>,
     /// Tokens to generate at most

@@ -12,8 +12,9 @@ pub(super) struct HaystackArgs {
     /// A folder of .txt files to hide needles in [default: built-in prose]
     #[arg(long, value_name = "DIR")]
     haystack: Option<PathBuf>,
-    /// How needles are written and asked for: `ember`, as the embedded model was trained; `ruler`, as RULER publishes it; or
-    /// a TOML file of one's own with introduction, needle, question and answer
+    /// How needles are written and asked for: `ember`, as the embedded model was trained; `ruler`,
+    /// as RULER publishes it; or a TOML file of one's own with introduction, needle, question and
+    /// answer
     #[arg(long, value_name = "NAME|FILE", default_value = "ember")]
     form: String,
     /// Ask in a conversation, by the chat template of the model's folder

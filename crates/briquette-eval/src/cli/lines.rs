@@ -6,8 +6,8 @@ use rustyline::{Behavior, Config, DefaultEditor, error::ReadlineError};
 /// Bytes of a line of stdin at most: a file of zeros has no end of line.
 const LONGEST: u64 = 64 << 20;
 
-/// Reads what a user says, turn by turn: on a terminal by a line editor, which takes pastes of any length and of several
-/// lines and remembers earlier turns; elsewhere by lines of stdin.
+/// Reads what a user says, turn by turn: on a terminal by a line editor, which takes pastes of any
+/// length and of several lines and remembers earlier turns; elsewhere by lines of stdin.
 pub(super) enum Lines {
     Editor(Box<DefaultEditor>),
     Stdin(StdinLock<'static>),

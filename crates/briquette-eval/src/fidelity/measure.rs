@@ -26,12 +26,13 @@ pub struct Measured {
     pub output_error: Vec<f64>,
     /// The output error of each layer in the run on the compressed cache.
     pub end_to_end_error: Vec<f64>,
-    /// KL(full ‖ compressed) in nats, one a compared token: all continued ones, unless the reference compares fewer.
+    /// KL(full ‖ compressed) in nats, one a compared token: all continued ones, unless the
+    /// reference compares fewer.
     pub kl: Vec<f32>,
     /// The share of compared tokens after which both runs hold the same token most likely.
     pub agreement: f64,
-    /// The share of what a head keeps that the oracle keeps too, `[layer][kv_head]`; a layer that drops nothing is
-    /// empty, and so is the whole where no layer drops anything.
+    /// The share of what a head keeps that the oracle keeps too, `[layer][kv_head]`; a layer that
+    /// drops nothing is empty, and so is the whole where no layer drops anything.
     pub overlap: Vec<Vec<f64>>,
     /// The positions of the prompt each head holds at its end, ascending, `[layer][kv_head]`.
     pub kept: Vec<Vec<Vec<usize>>>,
@@ -83,7 +84,8 @@ impl Reference<'_> {
         }
     }
 
-    /// The output error of each layer of a filled cache, on the queries, keys and values of the full run.
+    /// The output error of each layer of a filled cache, on the queries, keys and values of the
+    /// full run.
     fn isolated(&self, mut cache: KvCache) -> Result<Vec<f64>> {
         let mut outputs = vec![Vec::new(); self.layers.len()];
         for token in 0..self.continued().len() {
@@ -134,8 +136,8 @@ impl Measured {
         mean(heads.map(|(overlap, _)| *overlap))
     }
 
-    /// The outcome of a run. `texts` are those of the prompt's tokens, as [`token_texts`](super::token_texts) gives
-    /// them.
+    /// The outcome of a run. `texts` are those of the prompt's tokens, as
+    /// [`token_texts`](super::token_texts) gives them.
     pub fn outcome(self, texts: Vec<String>) -> Outcome {
         let heads = |layer: &Vec<Vec<usize>>| layer.iter().map(Vec::len).collect();
         let kept = KeptTokens {
@@ -153,7 +155,8 @@ fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// The mean over the tokens of ‖full − compressed‖_F / (‖full‖_F + 1e-6). `outputs` are one call each.
+/// The mean over the tokens of ‖full − compressed‖_F / (‖full‖_F + 1e-6). `outputs` are one call
+/// each.
 fn error(outputs: Vec<Tensor<4>>, full: &Tensor<4>) -> Result<f64> {
     let compressed = Tensor::cat(outputs, 2).cast(DType::F32);
     let tokens = full.dims()[2];

@@ -12,9 +12,10 @@ use crate::{Error, Result, record::CacheBytes};
 
 /// A window of text on the full cache: what policies are measured against.
 ///
-/// It holds on the device the queries, keys and values of all N + T tokens and the attention outputs of the T continued
-/// ones: (query_heads + 2 · kv_heads) · head_dim numbers a token and layer, of the model's type; on the host the logits
-/// of the continued tokens and the attention each token of the prompt receives from them.
+/// It holds on the device the queries, keys and values of all N + T tokens and the attention
+/// outputs of the T continued ones: (query_heads + 2 · kv_heads) · head_dim numbers a token and
+/// layer, of the model's type; on the host the logits of the continued tokens and the attention
+/// each token of the prompt receives from them.
 #[derive(Debug)]
 pub struct Reference<'a> {
     pub(super) model: &'a Model,
@@ -47,8 +48,9 @@ impl<'a> Reference<'a> {
     /// Runs the full cache over a window, of which the first `prompt` tokens are the prompt.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a window without a prompt or without a token behind it, [`Error::ContextTooShort`], failures
-    /// of the model, and [`ModelError::NotFinite`] for logits that give no probabilities.
+    /// [`Error::Grid`] for a window without a prompt or without a token behind it,
+    /// [`Error::ContextTooShort`], failures of the model, and [`ModelError::NotFinite`] for logits
+    /// that give no probabilities.
     pub fn new(model: &'a Model, window: &[u32], prompt: usize) -> Result<Self> {
         let length = window.len();
         if prompt == 0 {
@@ -77,7 +79,8 @@ impl<'a> Reference<'a> {
         Ok(Self { model, tokens: window.to_vec(), prompt, layers, logits, compared, attention })
     }
 
-    /// The same, with distributions compared after these continued tokens alone, counted from 0: those before an answer.
+    /// The same, with distributions compared after these continued tokens alone, counted from 0:
+    /// those before an answer.
     #[must_use]
     pub fn comparing(self, compared: Vec<usize>) -> Self {
         Self { compared, ..self }
@@ -93,8 +96,8 @@ impl<'a> Reference<'a> {
         &self.tokens[self.prompt..]
     }
 
-    /// A cache of this policy that has read the prompt and compressed it, by a second pass where the policy wants one: a text is
-    /// repeated as it is, without a word before it.
+    /// A cache of this policy that has read the prompt and compressed it, by a second pass where
+    /// the policy wants one: a text is repeated as it is, without a word before it.
     pub(super) fn filled(&self, policy: Policy) -> Result<KvCache> {
         let mut cache = self.model.cache(policy)?;
         for (index, layer) in self.layers.iter().enumerate() {

@@ -42,7 +42,8 @@ pub struct Answer {
     pub right: usize,
     /// Tokens of the number.
     pub tokens: usize,
-    /// Bytes of cache held after the answer, of this row of the batch, with the room for tokens to come.
+    /// Bytes of cache held after the answer, of this row of the batch, with the room for tokens to
+    /// come.
     pub bytes_held: usize,
     /// Those of them that are free; `None` in journals of older versions, which do not tell.
     #[serde(default)]
@@ -82,7 +83,8 @@ impl Answer {
         }
     }
 
-    /// The same answer for the question in the prompt: of a cache that keeps everything it is the same.
+    /// The same answer for the question in the prompt: of a cache that keeps everything it is the
+    /// same.
     pub(crate) fn asked_before(&self) -> Self {
         Self { question: Question::Before, ..self.clone() }
     }

@@ -45,13 +45,14 @@ impl Entry {
         self.policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string())
     }
 
-    /// Whether nothing is ever dropped or rounded, so that it makes no difference when the question comes.
+    /// Whether nothing is ever dropped or rounded, so that it makes no difference when the question
+    /// comes.
     pub fn keeps_all(&self) -> bool {
         self.policy.budget().is_none() && self.policy.store().name() == Dense {}.name()
     }
 
-    /// A budget in bytes is for all rows of a batch together, so it says something of one prompt only
-    /// when that is alone.
+    /// A budget in bytes is for all rows of a batch together, so it says something of one prompt
+    /// only when that is alone.
     pub(crate) fn rows_share_budget(&self) -> bool {
         matches!(self.policy.budget(), Some(Budget::Bytes(_)))
     }

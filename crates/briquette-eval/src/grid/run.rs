@@ -17,13 +17,13 @@ pub type Answers = Steps<(String, String, Question), Answer>;
 
 /// Measures every entry of the grid on the same prompts, save for answers that `kept` holds.
 ///
-/// `batch` prompts run at once. `on_answers` hears after each batch of the entry that ran, and of how many
-/// prompts it answered: [`Axes::prompts`] in all, twice that (question before and after) for entries that
-/// compress.
+/// `batch` prompts run at once. `on_answers` hears after each batch of the entry that ran, and of
+/// how many prompts it answered: [`Axes::prompts`] in all, twice that (question before and after)
+/// for entries that compress.
 ///
 /// # Errors
-/// [`Error::Grid`] and [`Error::ContextTooShort`] before anything runs; what [`NeedleTask::prompt`] refuses;
-/// [`Error::Model`] if the model or a cache fails.
+/// [`Error::Grid`] and [`Error::ContextTooShort`] before anything runs; what [`NeedleTask::prompt`]
+/// refuses; [`Error::Model`] if the model or a cache fails.
 pub fn run(
     model: &Model,
     tokenizer: &Tokenizer,

@@ -43,11 +43,13 @@ const FIRST: u64 = 1 << 20;
 pub struct Accept {
     /// Results of other weights.
     pub other_weights: bool,
-    /// Damaged lines: they are moved into the file `NAME.damaged`, and what they were of is measured again.
+    /// Damaged lines: they are moved into the file `NAME.damaged`, and what they were of is
+    /// measured again.
     pub damaged: bool,
 }
 
-/// A file of JSON lines: the settings of the run, an object whose first key is `briquette`, then a line a result.
+/// A file of JSON lines: the settings of the run, an object whose first key is `briquette`, then a
+/// line a result.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -59,14 +61,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or begins one, and returns the results it holds. A last line without its end was
-    /// being written when the run was killed, and is cut off; nothing else is ever taken away.
+    /// Opens the journal at `path`, or begins one, and returns the results it holds. A last line
+    /// without its end was being written when the run was killed, and is cut off; nothing else is
+    /// ever taken away.
     ///
     /// # Errors
-    /// [`Error::NoJournal`] for a file that something else wrote, [`Error::OtherCommand`] for that of another command,
-    /// [`Error::RunSettings`] and [`Error::OtherWeights`] if it was begun with other settings, [`Error::JournalBusy`] if
-    /// another run writes it, [`Error::JournalLine`] for a line that is not a result, [`Error::Read`] and
-    /// [`Error::Write`].
+    /// [`Error::NoJournal`] for a file that something else wrote, [`Error::OtherCommand`] for that
+    /// of another command, [`Error::RunSettings`] and [`Error::OtherWeights`] if it was begun with
+    /// other settings, [`Error::JournalBusy`] if another run writes it, [`Error::JournalLine`] for
+    /// a line that is not a result, [`Error::Read`] and [`Error::Write`].
     pub fn open<T: DeserializeOwned>(
         path: &Path,
         settings: &impl Serialize,
@@ -118,8 +121,8 @@ impl Journal {
     /// Adds a result.
     ///
     /// # Errors
-    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::JournalCut`] if it was cut short,
-    /// [`Error::Write`].
+    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::JournalCut`] if it was
+    /// cut short, [`Error::Write`].
     pub fn push(&mut self, result: &impl Serialize) -> Result<()> {
         self.check()?;
         let line =
@@ -208,7 +211,8 @@ fn read<'a, T: DeserializeOwned>(
     Ok(kept)
 }
 
-/// Adds lines that are damaged to the file beside a journal, behind those that are there, each once.
+/// Adds lines that are damaged to the file beside a journal, behind those that are there, each
+/// once.
 pub(crate) fn set_aside(path: &Path, damaged: &[impl AsRef<[u8]>]) -> Result<()> {
     let beside = damaged_path(path);
     let mut all = match fs::read(&beside) {

@@ -78,8 +78,8 @@ pub(super) fn code_debug(answer: &str, references: &[String]) -> f64 {
     0.0
 }
 
-/// As numbers: the official scorer reads the answer as what the reference is, and stops where it reads a fraction for
-/// a whole number.
+/// As numbers: the official scorer reads the answer as what the reference is, and stops where it
+/// reads a fraction for a whole number.
 pub(super) fn math_find(answer: &str, references: &[String]) -> f64 {
     let answer = ascii_digits(answer);
     let Some(said) = pattern!(r"[0-9]+\.[0-9]+|[0-9]+").find(&answer) else { return 0.0 };

@@ -35,8 +35,9 @@ impl<'a, T: PartialEq> Lcs<'a, T> {
         self.at(self.a.len(), self.b.len()) as usize
     }
 
-    /// The places in `a` of one longest common subsequence, from its end. There may be several: from the ends of both
-    /// sequences, where neither step shortens it, the step goes back in `a` or in `b`.
+    /// The places in `a` of one longest common subsequence, from its end. There may be several:
+    /// from the ends of both sequences, where neither step shortens it, the step goes back in `a`
+    /// or in `b`.
     pub(super) fn places(&self, tie: Tie) -> Vec<usize> {
         let (mut i, mut j) = (self.a.len(), self.b.len());
         let mut places = Vec::new();

@@ -171,8 +171,9 @@ impl FidelityReport {
         table.to_string() + &missing
     }
 
-    /// Writes `fidelity.json` (a row a policy and budget), `fidelity.csv` (a row a policy, budget and layer), and the
-    /// output error by layer as `fidelity-layers.svg` and `.png`. Returns the files.
+    /// Writes `fidelity.json` (a row a policy and budget), `fidelity.csv` (a row a policy, budget
+    /// and layer), and the output error by layer as `fidelity-layers.svg` and `.png`. Returns the
+    /// files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).

@@ -67,7 +67,8 @@ impl MaskReport {
         table.to_string()
     }
 
-    /// Writes `mask-heads.json`, `mask-heads.csv` and the picture `mask-heads` as SVG and PNG. Returns the files.
+    /// Writes `mask-heads.json`, `mask-heads.csv` and the picture `mask-heads` as SVG and PNG.
+    /// Returns the files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).

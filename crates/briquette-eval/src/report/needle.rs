@@ -172,7 +172,8 @@ impl NeedleReport {
         Proportion::wilson(right as f64, answers.len())
     }
 
-    /// The table for people: one row a policy, budget, number of needles and length; depths together.
+    /// The table for people: one row a policy, budget, number of needles and length; depths
+    /// together.
     pub fn table(&self) -> String {
         let key = |answer: &Answer| {
             (answer.policy.clone(), answer.budget.clone(), answer.needles, answer.length)
@@ -180,8 +181,8 @@ impl NeedleReport {
         table::needle(&summarize(&self.answers, key), self.settings.needles.len() > 1)
     }
 
-    /// Writes `needle.json`, `needle.csv` (a row a cell), `answers.csv` (a row an answer), a heat map for
-    /// every policy and the overview, the pictures as SVG and PNG. Returns the files.
+    /// Writes `needle.json`, `needle.csv` (a row a cell), `answers.csv` (a row an answer), a heat
+    /// map for every policy and the overview, the pictures as SVG and PNG. Returns the files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).

@@ -106,8 +106,8 @@ impl PerplexityReport {
         table.to_string()
     }
 
-    /// Writes `perplexity.json` (a row a policy and budget) and `perplexity.csv` (a row a predicted token). Returns the
-    /// files.
+    /// Writes `perplexity.json` (a row a policy and budget) and `perplexity.csv` (a row a predicted
+    /// token). Returns the files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).

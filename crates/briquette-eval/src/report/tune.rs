@@ -18,7 +18,8 @@ pub struct TuneReport {
     pub asks: bool,
     /// The target and the sizes.
     pub plan: Plan,
-    /// Seconds it ran, without loading the model; of a run that went on where another was, those since.
+    /// Seconds it ran, without loading the model; of a run that went on where another was, those
+    /// since.
     pub seconds: f64,
     /// The rounds.
     pub rounds: Vec<Round>,
@@ -50,7 +51,8 @@ impl TuneReport {
         if self.asks { "question" } else { "window" }
     }
 
-    /// The table of those that hold the target, and of those that keep more, which are marked and not compared.
+    /// The table of those that hold the target, and of those that keep more, which are marked and
+    /// not compared.
     pub fn table(&self) -> String {
         let mut table = table::new();
         let above = match self.asks {

@@ -35,9 +35,9 @@ struct Generated {
 impl Session<'_> {
     /// The answers to all questions of a sample, greedily decoded.
     ///
-    /// Asked before, the context and the first question are one prompt; asked after, the context is compressed alone.
-    /// Later questions follow in the same cache, as prompts of their own. `cache` is empty, or holds what the context
-    /// follows.
+    /// Asked before, the context and the first question are one prompt; asked after, the context is
+    /// compressed alone. Later questions follow in the same cache, as prompts of their own. `cache`
+    /// is empty, or holds what the context follows.
     pub(super) fn ask(
         &self,
         mut cache: KvCache,

@@ -68,16 +68,17 @@ pub struct Progress<'a> {
     pub key: Option<&'a Key>,
 }
 
-/// Units that are measured at once: a sample under one policy, and with one that keeps everything the question before
-/// and after, between which it makes no difference.
+/// Units that are measured at once: a sample under one policy, and with one that keeps everything
+/// the question before and after, between which it makes no difference.
 type Item<'a> = Vec<&'a Unit>;
 
-/// Runs what the results do not hold yet, and adds each unit to them as it ends. `on_unit` hears first of those that are
-/// there.
+/// Runs what the results do not hold yet, and adds each unit to them as it ends. `on_unit` hears
+/// first of those that are there.
 ///
 /// # Errors
-/// [`Error::UnitChanged`] before anything runs, [`Error::JournalGone`], [`Error::Write`], [`Error::Model`] for weights that cannot be read, and
-/// [`Error::Unit`] for the first unit that fails without [`Runner::keep_going`], or is interrupted.
+/// [`Error::UnitChanged`] before anything runs, [`Error::JournalGone`], [`Error::Write`],
+/// [`Error::Model`] for weights that cannot be read, and [`Error::Unit`] for the first unit that
+/// fails without [`Runner::keep_going`], or is interrupted.
 pub fn execute(
     plan: &Plan,
     results: &mut Results,
@@ -168,7 +169,8 @@ fn note_unavailable(results: &mut Results, key: Key, reason: &str) -> Result<()>
     results.push(&Line { record, fingerprint: "-".into() })
 }
 
-/// Policies whose budget turns out too small on this model only when a prompt comes: those in bytes.
+/// Policies whose budget turns out too small on this model only when a prompt comes: those in
+/// bytes.
 fn probe(plan: &ModelPlan, model: &Model) -> Result<Vec<(usize, String)>> {
     let mut unavailable = Vec::new();
     for (number, planned) in plan.entries.iter().enumerate() {
@@ -383,7 +385,8 @@ mod tests {
                 .collect();
             assert_eq!(failed.len(), 2, "{failed:?}");
             assert!(failed.iter().all(|one| one.ends_with(" 1")), "{failed:?}");
-            // Under the second seed only the last sample is another; the policy in bytes holds nothing.
+            // Under the second seed only the last sample is another; the policy in bytes holds
+            // nothing.
             assert_eq!(heard.last(), Some(&(6, 8)));
             let missing = again.units().filter(|unit| !results.contains(&unit.key)).count();
             assert_eq!(missing, 2 + 4);

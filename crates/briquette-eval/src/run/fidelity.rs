@@ -25,7 +25,8 @@ pub struct FidelityTask {
     /// Windows of the text.
     #[serde(default = "one", alias = "samples")]
     windows: usize,
-    /// Tokens from the start of one to the start of the next; by default they are spread over the text.
+    /// Tokens from the start of one to the start of the next; by default they are spread over the
+    /// text.
     stride: Option<usize>,
 }
 

@@ -23,7 +23,8 @@ impl ChatForm {
     /// Tokens around the questions in this template.
     ///
     /// # Errors
-    /// [`Error::Model`] if the template refuses a conversation, [`Error::Grid`] if it does not write out what is said.
+    /// [`Error::Model`] if the template refuses a conversation, [`Error::Grid`] if it does not
+    /// write out what is said.
     pub(super) fn new(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
         let messages = [
             ChatMessage::new("user", USER),

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{date, environment::BURN};
 
-/// The first line of results: with what they were made. A run whose header differs in anything but `date` is another
-/// run.
+/// The first line of results: with what they were made. A run whose header differs in anything but
+/// `date` is another run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Version of this program.
@@ -41,7 +41,8 @@ pub struct ModelHeader {
     /// The tokens that end an answer, which `generation_config.json` may name.
     #[serde(default)]
     pub stop: Vec<u32>,
-    /// The fingerprint of configuration, tokenizer and weights, by [`of_model`](crate::fingerprint::of_model).
+    /// The fingerprint of configuration, tokenizer and weights, by
+    /// [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
 }
 

@@ -76,11 +76,12 @@ impl ModelSpec {
         })
     }
 
-    /// Reads what a plan needs of it; of the weights only the fingerprint. `other_weights` says that a profile of other
-    /// weights is taken.
+    /// Reads what a plan needs of it; of the weights only the fingerprint. `other_weights` says
+    /// that a profile of other weights is taken.
     ///
     /// # Errors
-    /// [`Error::Model`], [`Error::Read`], [`Error::Grid`] for a chunk of 0, and what [`Profiles::of`] refuses.
+    /// [`Error::Model`], [`Error::Read`], [`Error::Grid`] for a chunk of 0, and what
+    /// [`Profiles::of`] refuses.
     pub fn open(&self, other_weights: bool) -> Result<OpenModel> {
         if self.chunk == Some(0) {
             return Err(Error::Grid { axis: "chunk", reason: "at least 1 is needed".into() });

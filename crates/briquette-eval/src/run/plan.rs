@@ -105,11 +105,13 @@ pub struct Share {
 }
 
 impl Plan {
-    /// Expands a run file: reads tokenizers and data, makes all samples, and checks that each fits the context of its
-    /// model. Of the weights only the fingerprint is taken; `other_weights` says that profiles of others are.
+    /// Expands a run file: reads tokenizers and data, makes all samples, and checks that each fits
+    /// the context of its model. Of the weights only the fingerprint is taken; `other_weights` says
+    /// that profiles of others are.
     ///
     /// # Errors
-    /// What models, policies and tasks cannot be made from, [`Error::SampleTooLong`], [`Error::SampleTwice`].
+    /// What models, policies and tasks cannot be made from, [`Error::SampleTooLong`],
+    /// [`Error::SampleTwice`].
     pub fn new(file: &RunFile, other_weights: bool) -> Result<Self> {
         Self::of(file, file.planned(), other_weights)
     }
@@ -156,8 +158,8 @@ impl Plan {
         models.map(|(key, reason)| (key, reason.as_str()))
     }
 
-    /// Units and tokens by model, task and policy, in the order they run. `here` says which units are of this shard,
-    /// `done` which have results.
+    /// Units and tokens by model, task and policy, in the order they run. `here` says which units
+    /// are of this shard, `done` which have results.
     pub fn shares(&self, here: impl Fn(&Key) -> bool, done: impl Fn(&Key) -> bool) -> Vec<Share> {
         let mut shares: Vec<Share> = Vec::new();
         let mut places: BTreeMap<(&str, &str, &str, &str), usize> = BTreeMap::new();

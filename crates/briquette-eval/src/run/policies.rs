@@ -15,7 +15,8 @@ use crate::{
     prefix,
 };
 
-/// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed under one.
+/// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed
+/// under one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PolicySpec {

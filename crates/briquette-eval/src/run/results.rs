@@ -55,12 +55,13 @@ pub struct Results {
 }
 
 impl Results {
-    /// Opens the results in the folder `dir`, or begins them. A shard also knows what `results.jsonl` holds, if it is
-    /// there, and does not do it again.
+    /// Opens the results in the folder `dir`, or begins them. A shard also knows what
+    /// `results.jsonl` holds, if it is there, and does not do it again.
     ///
     /// # Errors
-    /// [`Error::ShardsUnmerged`] for shards where all of a run is asked for, [`Error::MergeConflict`] for two results of
-    /// one unit that differ, and what [`Journal::open`] refuses.
+    /// [`Error::ShardsUnmerged`] for shards where all of a run is asked for,
+    /// [`Error::MergeConflict`] for two results of one unit that differ, and what [`Journal::open`]
+    /// refuses.
     pub fn open(dir: &Path, header: &Header, shard: Option<Shard>, accept: Accept) -> Result<Self> {
         let whole = dir.join(RESULTS);
         let path = shard.map_or_else(|| whole.clone(), |shard| dir.join(shard.file_name()));
@@ -113,7 +114,8 @@ impl Results {
         self.found.get(key).map(|(_, found)| found)
     }
 
-    /// Refuses results of a unit that were made from another policy or sample than `of`, the fingerprints of both.
+    /// Refuses results of a unit that were made from another policy or sample than `of`, the
+    /// fingerprints of both.
     ///
     /// # Errors
     /// [`Error::UnitChanged`].
@@ -203,12 +205,13 @@ pub struct Numbered {
     pub text: String,
 }
 
-/// Reads a file of results, without continuing it. A last line without its end is left out: a run may be writing it.
+/// Reads a file of results, without continuing it. A last line without its end is left out: a run
+/// may be writing it.
 ///
 /// # Errors
-/// [`Error::Read`], [`Error::OtherCommand`] for the results of another command, [`Error::NoJournal`] for a file that
-/// begins with no header of a run, and [`Error::JournalLine`] for a line that is no result, unless `damaged` lines are
-/// accepted.
+/// [`Error::Read`], [`Error::OtherCommand`] for the results of another command,
+/// [`Error::NoJournal`] for a file that begins with no header of a run, and [`Error::JournalLine`]
+/// for a line that is no result, unless `damaged` lines are accepted.
 pub fn read_results(path: &Path, damaged: bool) -> Result<Read> {
     let failed = |source| Error::Read { path: path.into(), source };
     let mut file = BufReader::new(fs::File::open(path).map_err(failed)?);

@@ -61,12 +61,14 @@ pub struct Row {
     pub measure: Measure,
     /// The mean over samples, and its standard error.
     pub mean: Mean,
-    /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of one of these there is none.
+    /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of
+    /// one of these there is none.
     pub interval: Option<[f64; 2]>,
-    /// Bytes of what is kept over bytes of a full cache, of all samples together; with the spare room where that is not
-    /// known apart.
+    /// Bytes of what is kept over bytes of a full cache, of all samples together; with the spare
+    /// room where that is not known apart.
     pub held_of_full: f64,
-    /// Bytes of free room for tokens to come over bytes of a full cache; `None` in results of older versions.
+    /// Bytes of free room for tokens to come over bytes of a full cache; `None` in results of older
+    /// versions.
     pub spare_of_full: Option<f64>,
     /// Wall-clock seconds of all samples.
     pub seconds: f64,

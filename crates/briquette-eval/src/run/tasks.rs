@@ -20,8 +20,8 @@ use crate::{
 
 /// The tasks of a run file, `[[tasks.NAME]]`: those of [`Synthetic`] and of [`Files`], and texts.
 ///
-/// A field a family, rather than an enum or the two structs flattened, so that an unknown task and an unknown setting are
-/// reported with their line.
+/// A field a family, rather than an enum or the two structs flattened, so that an unknown task and
+/// an unknown setting are reported with their line.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Tasks {

@@ -18,7 +18,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
-    /// A prompt is compressed, and the tokens behind it are predicted one by one (see [`perplexity`]).
+    /// A prompt is compressed, and the tokens behind it are predicted one by one (see
+    /// [`perplexity`]).
     #[default]
     Window,
     /// Begins with an empty cache and goes far past the budget: every token is predicted from the
@@ -44,10 +45,11 @@ pub struct TextTask {
     /// Windows of the text.
     #[serde(default = "one", alias = "samples")]
     windows: usize,
-    /// Tokens from the start of one to the start of the next; by default they are spread over the text.
+    /// Tokens from the start of one to the start of the next; by default they are spread over the
+    /// text.
     stride: Option<usize>,
-    /// Tokens fed at once, of [`Protocol::Stream`] only: 1 by default. A cache compresses behind each chunk as behind a
-    /// prompt, so methods that compress prompts only need more than 1.
+    /// Tokens fed at once, of [`Protocol::Stream`] only: 1 by default. A cache compresses behind
+    /// each chunk as behind a prompt, so methods that compress prompts only need more than 1.
     chunk: Option<usize>,
 }
 
@@ -82,7 +84,8 @@ impl TextTask {
         self.chunk.unwrap_or(1)
     }
 
-    /// The windows, each with the token that opens a text, what is given at once, and what is predicted.
+    /// The windows, each with the token that opens a text, what is given at once, and what is
+    /// predicted.
     pub(super) fn windows(&self, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Window>> {
         let fail = |axis, reason: &str| Err(Error::Grid { axis, reason: reason.into() });
         match (self.protocol, self.prompt, self.chunk) {
@@ -103,7 +106,8 @@ impl TextTask {
             ("windows", self.windows),
             ("chunk", self.chunk()),
         ];
-        // The first token behind a prompt is fed but not scored: it is predicted before anything was compressed.
+        // The first token behind a prompt is fed but not scored: it is predicted before anything
+        // was compressed.
         let unscored = usize::from(self.protocol == Protocol::Window);
         let length = self.prompt().saturating_add(self.tokens).saturating_add(unscored);
         check_windows(&counts, length, context)?;
@@ -148,7 +152,8 @@ fn stream(model: &Model, cache: &mut KvCache, tokens: &[u32], chunk: usize) -> R
     let mut losses = Vec::new();
     let Some((first, rest)) = tokens.split_first() else { return Ok(Vec::new()) };
     let Some(second) = rest.first() else { return Ok(Vec::new()) };
-    // Behind the first token nothing is compressed that a chunk could miss: it is a prompt of its own.
+    // Behind the first token nothing is compressed that a chunk could miss: it is a prompt of its
+    // own.
     let logits = prefill(model, &[[*first]], cache, None)?;
     losses.push(log_probabilities(logits, &[*second]));
     for at in (0..rest.len().saturating_sub(1)).step_by(chunk) {

@@ -15,7 +15,8 @@ pub(crate) struct Hay {
     pub(crate) boundaries: Vec<usize>,
 }
 
-/// Pieces in a row that may come to no token: text has no end, and would be filled with none for ever.
+/// Pieces in a row that may come to no token: text has no end, and would be filled with none for
+/// ever.
 const PATIENCE: usize = 1000;
 
 impl Hay {
@@ -56,8 +57,8 @@ impl Hay {
         self.boundaries[rng.random_range(0..self.boundaries.len())]
     }
 
-    /// The text behind `before`, with `inserts` put in: `spots` are a place and the number of the insert there,
-    /// ascending.
+    /// The text behind `before`, with `inserts` put in: `spots` are a place and the number of the
+    /// insert there, ascending.
     pub(crate) fn with(
         &self,
         before: &[u32],
@@ -124,8 +125,8 @@ pub(crate) fn room(task: &'static str, length: usize, fixed: usize) -> Result<us
     room.ok_or(Error::PromptTooShort { task, length, fixed })
 }
 
-/// The tokens of `answer` as it continues `before`, whose tokens are `tokens`: some tokenizers begin a text with a
-/// token of their own.
+/// The tokens of `answer` as it continues `before`, whose tokens are `tokens`: some tokenizers
+/// begin a text with a token of their own.
 pub(crate) fn continuation(
     tokenizer: &Tokenizer,
     before: &str,
@@ -139,8 +140,9 @@ pub(crate) fn continuation(
     }
 }
 
-/// The largest number from 1 to `most` whose size is at most `length`, for sizes that grow; `None` if not even 1 is.
-/// What is returned has been measured, so a size that does not always grow leaves room, and never takes too much.
+/// The largest number from 1 to `most` whose size is at most `length`, for sizes that grow; `None`
+/// if not even 1 is. What is returned has been measured, so a size that does not always grow leaves
+/// room, and never takes too much.
 pub(crate) fn largest(
     most: usize,
     length: usize,

@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use super::needle_template::NeedleTemplate;
 use crate::{Error, Result, files, fingerprint};
 
-/// Sentences written for this project, one a line, in the manner of the books the embedded model was
-/// trained on. None holds a digit or a needle's word.
+/// Sentences written for this project, one a line, in the manner of the books the embedded model
+/// was trained on. None holds a digit or a needle's word.
 const BUILT_IN: &str = include_str!("../../assets/haystack.txt");
 
 pub(super) fn built_in_lines() -> impl Iterator<Item = &'static str> {
@@ -123,8 +123,9 @@ impl Haystack {
         self.sentences.is_empty()
     }
 
-    /// Text without end, in pieces that each begin with the white space before their sentence. Only the
-    /// very first has none. When the text is used up it begins again, shuffled text in another order.
+    /// Text without end, in pieces that each begin with the white space before their sentence. Only
+    /// the very first has none. When the text is used up it begins again, shuffled text in another
+    /// order.
     pub fn pieces(&self, rng: ChaCha8Rng) -> impl Iterator<Item = String> {
         let mut pieces =
             Pieces { haystack: self, rng, order: Vec::new(), paragraph: 0, first: true };
@@ -176,8 +177,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Cuts running text behind each `.`, `!` or `?` (and closing quotes) that white space follows. The white
-/// space stays with the sentence after it.
+/// Cuts running text behind each `.`, `!` or `?` (and closing quotes) that white space follows. The
+/// white space stays with the sentence after it.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
     let (mut start, mut ended) = (0, false);

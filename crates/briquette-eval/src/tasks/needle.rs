@@ -33,7 +33,8 @@ pub fn words() -> impl Iterator<Item = &'static str> {
 /// Which prompt to build. The same place always gives the same prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Tokens of the prompt and its answer together, so that the model's context can be used to the end.
+    /// Tokens of the prompt and its answer together, so that the model's context can be used to the
+    /// end.
     pub length: usize,
     /// Depth of the needle that the question names, in percent of the haystack: 0 is its start.
     pub depth: u32,
@@ -75,7 +76,8 @@ impl NeedlePrompt {
     }
 }
 
-/// Builds prompts for one tokenizer and one haystack, in the [form](super::NeedleTemplate) that goes with it.
+/// Builds prompts for one tokenizer and one haystack, in the [form](super::NeedleTemplate) that
+/// goes with it.
 #[derive(Debug)]
 pub struct NeedleTask<'a> {
     tokenizer: &'a Tokenizer,
@@ -96,14 +98,15 @@ impl<'a> NeedleTask<'a> {
         Ok(Self { tokenizer, haystack, seed, introduction })
     }
 
-    /// The prompt for a place: it and its answer have as many tokens as the place asks for, the haystack is
-    /// cut to fit.
+    /// The prompt for a place: it and its answer have as many tokens as the place asks for, the
+    /// haystack is cut to fit.
     ///
-    /// Needles are inserted between two sentences, the one asked for at the boundary nearest to its depth.
+    /// Needles are inserted between two sentences, the one asked for at the boundary nearest to its
+    /// depth.
     ///
     /// # Errors
-    /// [`Error::PromptTooShort`], [`Error::TooManyNeedles`], [`Error::Grid`] without a needle or for a depth
-    /// above 100, and [`Error::Model`] if the tokenizer fails.
+    /// [`Error::PromptTooShort`], [`Error::TooManyNeedles`], [`Error::Grid`] without a needle or
+    /// for a depth above 100, and [`Error::Model`] if the tokenizer fails.
     pub fn prompt(&self, place: Place) -> Result<NeedlePrompt> {
         let Place { length, depth, needles, sample } = place;
         if needles == 0 {
@@ -228,7 +231,8 @@ mod tests {
         let pieces = [&prompt.context[..], &prompt.question, &prompt.answer].concat();
         let text = tokenizer.decode(&pieces).unwrap();
         let whole = tokenizer.encode(&text, true).unwrap();
-        // The haystack ends in the middle of a sentence, maybe of a word: compare around the needles.
+        // The haystack ends in the middle of a sentence, maybe of a word: compare around the
+        // needles.
         let cut = prompt.context.len() - 8;
         assert_eq!(whole[..cut], pieces[..cut]);
         // What the model was trained on is built of these pieces.

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{ember, files::fill};
 use crate::{Error, Result, files};
 
-/// Texts around a hidden number. `{word}` stands for the word it is hidden under, `{number}` for the number.
+/// Texts around a hidden number. `{word}` stands for the word it is hidden under, `{number}` for
+/// the number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeedleTemplate {
@@ -18,7 +19,8 @@ pub struct NeedleTemplate {
     needle: String,
     /// The question, as far as it is the reader's.
     question: String,
-    /// The right answer, which ends with `{number}`. What stands before the number is given to the model.
+    /// The right answer, which ends with `{number}`. What stands before the number is given to the
+    /// model.
     #[serde(default = "number")]
     answer: String,
     /// Text that a chat template writes before and behind the reader's message.
@@ -62,7 +64,8 @@ impl NeedleTemplate {
         }
     }
 
-    /// RULER's published prompt (Hsieh et al., 2024): `One of the special magic numbers for WORD is: NUMBER.`
+    /// RULER's published prompt (Hsieh et al., 2024):
+    /// `One of the special magic numbers for WORD is: NUMBER.`
     pub fn ruler() -> Self {
         Self {
             introduction: "A special magic number is hidden within the following text. Make sure to memorize it. I \
@@ -75,7 +78,8 @@ impl NeedleTemplate {
         }
     }
 
-    /// Reads `ember`, `ruler`, or a TOML file with `introduction`, `needle`, `question` and `answer`.
+    /// Reads `ember`, `ruler`, or a TOML file with `introduction`, `needle`, `question` and
+    /// `answer`.
     ///
     /// # Errors
     /// [`Error::Read`], and [`Error::TaskParameter`] for a file that is no form.

@@ -76,8 +76,8 @@ impl Text {
         fingerprint::of(&bytes)
     }
 
-    /// `count` windows of `length` tokens each, the opening counted. They begin `stride` tokens apart, or as far
-    /// apart as the text allows.
+    /// `count` windows of `length` tokens each, the opening counted. They begin `stride` tokens
+    /// apart, or as far apart as the text allows.
     ///
     /// # Errors
     /// [`Error::TextTooShort`].
@@ -110,8 +110,8 @@ impl Text {
     }
 }
 
-/// Whether windows of `length` tokens can be asked for: of each of these counts there must be one at least, and the
-/// window must fit the model's context.
+/// Whether windows of `length` tokens can be asked for: of each of these counts there must be one
+/// at least, and the window must fit the model's context.
 ///
 /// # Errors
 /// [`Error::Grid`] naming the first count that is 0, [`Error::ContextTooShort`].

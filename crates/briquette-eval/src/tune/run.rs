@@ -17,7 +17,8 @@ use crate::{
     stats::Mean,
 };
 
-/// So many times the target may be kept. Budgets are whole tokens, and where entries are merged a text decides what is kept.
+/// So many times the target may be kept. Budgets are whole tokens, and where entries are merged a
+/// text decides what is kept.
 const TOLERANCE: f64 = 1.05;
 
 /// Shares that differ by no more than this part of them are the same.
@@ -36,8 +37,8 @@ pub enum Unit {
 /// The target of a search, and its measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The share of the full cache's bytes that may be kept at the end of a prompt, above 0 and up to 1. Spare room does not
-    /// count.
+    /// The share of the full cache's bytes that may be kept at the end of a prompt, above 0 and up
+    /// to 1. Spare room does not count.
     pub target: f64,
     /// The unit of budgets.
     pub unit: Unit,
@@ -116,7 +117,8 @@ pub struct Ranked {
     pub output_error: f64,
     /// The overlap with the oracle, the mean; absent if nothing is dropped.
     pub overlap: Option<f64>,
-    /// Bytes kept, without spare room, over those of the full cache at the end of a prompt, the highest of its windows.
+    /// Bytes kept, without spare room, over those of the full cache at the end of a prompt, the
+    /// highest of its windows.
     pub held: f64,
 }
 
@@ -127,7 +129,8 @@ pub struct Refused {
     pub label: String,
     /// Why.
     pub reason: String,
-    /// Bytes it keeps at the least, without spare room, over those of the full cache; `None` if it cannot be measured.
+    /// Bytes it keeps at the least, without spare room, over those of the full cache; `None` if it
+    /// cannot be measured.
     pub held: Option<f64>,
 }
 
@@ -195,14 +198,16 @@ struct Fitted {
 }
 
 impl Tuning<'_> {
-    /// Searches, and keeps the result of every step in a [`Journal`] at `partial`: a run that was killed goes on where it
-    /// was. `on_step` hears of steps done and of all that are known of, and of what is at work.
+    /// Searches, and keeps the result of every step in a [`Journal`] at `partial`: a run that was
+    /// killed goes on where it was. `on_step` hears of steps done and of all that are known of, and
+    /// of what is at work.
     ///
     /// The same plan gives the same ranking, number for number.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without windows, with more than there are questions, or a target outside 0..=1,
-    /// [`Error::ContextTooShort`], [`Error::TextTooShort`], what [`Journal::open`] refuses, and failures of the model.
+    /// [`Error::Grid`] for a plan without windows, with more than there are questions, or a target
+    /// outside 0..=1, [`Error::ContextTooShort`], [`Error::TextTooShort`], what [`Journal::open`]
+    /// refuses, and failures of the model.
     pub fn run(
         &self,
         partial: &Path,
@@ -307,10 +312,11 @@ impl Tuning<'_> {
         settings::of("tune", named, None, texts, &plan)
     }
 
-    /// The candidates with the largest budgets that hold the target in every window, and those that have none.
+    /// The candidates with the largest budgets that hold the target in every window, and those that
+    /// have none.
     ///
-    /// What is kept depends on the text only where entries are merged, and on the length of a context: a candidate that keeps
-    /// the same in two windows is not looked at in further ones.
+    /// What is kept depends on the text only where entries are merged, and on the length of a
+    /// context: a candidate that keeps the same in two windows is not looked at in further ones.
     fn fit(
         &self,
         windows: &[Prompt],
@@ -494,7 +500,8 @@ impl Done {
         (0..windows).filter_map(move |window| map.get(&(key.to_owned(), window)))
     }
 
-    /// The least of the budgets found so far; `None` if there is none yet, or the policy has no budget.
+    /// The least of the budgets found so far; `None` if there is none yet, or the policy has no
+    /// budget.
     fn size(&self, key: &str) -> Option<usize> {
         Self::of(&self.budgets, key, self.windows_with_budget()).filter_map(|(size, _)| *size).min()
     }
@@ -503,8 +510,8 @@ impl Done {
         self.budgets.keys().map(|(_, window)| window + 1).max().unwrap_or(0)
     }
 
-    /// Whether the budget of a candidate is known for window `index`: it is refused, it was searched there, or it held
-    /// the same in the two windows before.
+    /// Whether the budget of a candidate is known for window `index`: it is refused, it was
+    /// searched there, or it held the same in the two windows before.
     fn is_settled(&self, key: &str, index: usize) -> bool {
         let known = |window: usize| self.budgets.get(&(key.to_owned(), window)).copied();
         let same = |window: usize| match (known(window - 2), known(window - 1)) {

@@ -9,7 +9,7 @@ use briquette_eval::{
 };
 use serde_json::json;
 
-/// What a page must show as it stands, and never run.
+/// Markup that a page must show as text, and never run.
 pub(crate) const HOSTILE: &str = "</script><img src=x onerror=alert(1)>'\"&";
 
 /// A record of the model `m`.

@@ -17,7 +17,8 @@ use crate::{
 
 /// The last queries that lines are found by.
 const LAST_QUERIES: usize = 64;
-/// The first tokens, the least columns, the nearest distances and the least of them that lines take in any case.
+/// The first tokens, the least columns, the nearest distances and the least of them that lines take
+/// in any case.
 const FIRST_COLUMNS: usize = 30;
 const NEAREST: usize = 100;
 const LEAST_DISTANCES: usize = 50;
@@ -66,7 +67,8 @@ impl Places {
     }
 }
 
-/// The entries that each query head attends to, `[batch · query_heads]`. Estimates are made for all heads if one wants them.
+/// The entries that each query head attends to, `[batch · query_heads]`. Estimates are made for all
+/// heads if one wants them.
 pub(super) fn picked(
     input: &AttentionInput,
     patterns: &[HeadPattern],
@@ -191,7 +193,8 @@ fn pooled(input: &AttentionInput, places: &Places, blocks: usize) -> Result<Vec<
     Ok(found.collect())
 }
 
-/// For each block of queries the fewest blocks of keys that have a share of the weights of sums along antidiagonals.
+/// For each block of queries the fewest blocks of keys that have a share of the weights of sums
+/// along antidiagonals.
 fn antidiagonal(
     input: &AttentionInput,
     places: &Places,
@@ -203,7 +206,8 @@ fn antidiagonal(
     let kv_heads = input.keys.dims()[1];
     let groups = ANTIDIAGONAL_BLOCK / stride;
     let (rows, columns) = (grid.rows * groups, grid.columns * groups);
-    // The last query of a group meets its first key, and so on: what is summed stands on an antidiagonal.
+    // The last query of a group meets its first key, and so on: what is summed stands on an
+    // antidiagonal.
     let queries = grid
         .queries(input, places, |offset| offset / stride * stride + (stride - 1 - offset % stride));
     let queries = queries.reshape([batch, heads, rows, stride * head_dim]);
@@ -293,7 +297,8 @@ impl Grid {
         counts
     }
 
-    /// The queries of all blocks, each at its offset from the first, or at what that is turned into; zeros where there is none.
+    /// The queries of all blocks, each at its offset from the first, or at what that is turned
+    /// into; zeros where there is none.
     fn queries(
         &self,
         input: &AttentionInput,
@@ -313,8 +318,9 @@ impl Grid {
     }
 }
 
-/// The rows of `x`, `[batch, heads, rows, channels]`, at the slots of their positions, f32, `[batch, heads, slots, channels]`;
-/// zeros in the others. `positions` has one list a batch row and head.
+/// The rows of `x`, `[batch, heads, rows, channels]`, at the slots of their positions, f32,
+/// `[batch, heads, slots, channels]`; zeros in the others. `positions` has one list a batch row and
+/// head.
 fn by_slot<'a>(
     x: &Tensor<4>,
     positions: impl Iterator<Item = &'a Vec<i64>>,

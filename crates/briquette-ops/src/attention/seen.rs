@@ -7,7 +7,8 @@ pub(super) enum Seen {
     Ends { first: usize, recent: usize },
     /// Some columns and some distances.
     Lines { columns: Vec<bool>, distances: Vec<bool> },
-    /// Some blocks of so many tokens, `[blocks of queries · blocks of keys]`; those of queries are counted from `from` on.
+    /// Some blocks of so many tokens, `[blocks of queries · blocks of keys]`; those of queries are
+    /// counted from `from` on.
     Blocks { size: usize, from: usize, width: usize, seen: Vec<bool> },
 }
 

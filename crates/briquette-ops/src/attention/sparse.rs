@@ -25,7 +25,8 @@ pub struct SparseAttentionInput {
 }
 
 impl SparseAttentionInput {
-    /// The weights that are to be computed, from an estimate of all of them, in the form in which a kernel reads them.
+    /// The weights that are to be computed, from an estimate of all of them, in the form in which a
+    /// kernel reads them.
     ///
     /// # Errors
     /// [`OpError`] if there are not as many patterns as heads, or one of them cannot be.
@@ -62,7 +63,8 @@ impl SparseAttentionInput {
     }
 }
 
-/// Attention under the masks of the heads' patterns. It masks and saves nothing: all products are computed.
+/// Attention under the masks of the heads' patterns. It masks and saves nothing: all products are
+/// computed.
 pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionOutput> {
     let (places, seen) = input.seen()?;
     let input = input.attention;
@@ -88,7 +90,8 @@ struct Masks<'a> {
 }
 
 impl Masks<'_> {
-    /// `[batch, query_heads, rows, columns]`, and 0 where a query is padding, `[batch, 1, rows, 1]`.
+    /// `[batch, query_heads, rows, columns]`, and 0 where a query is padding,
+    /// `[batch, 1, rows, 1]`.
     fn of(&mut self, rows: Range<usize>, columns: usize, batch: usize) -> (TensorData, TensorData) {
         let kv_heads = self.places.entries.len() / batch;
         let group = self.heads / kv_heads;

@@ -13,19 +13,20 @@ const BLOCK: usize = 64;
 /// Bits of a word.
 const BITS: usize = 32;
 
-/// The weights that attention under the patterns of heads computes: which tiles of keys each tile of queries meets, and bits
-/// that tell for a weight of such a tile whether it is one of them.
+/// The weights that attention under the patterns of heads computes: which tiles of keys each tile
+/// of queries meets, and bits that tell for a weight of such a tile whether it is one of them.
 ///
-/// A query at position p sees the entry of column c, at position e, if 0 ≤ e ≤ p, and the bit of column c, or of distance
-/// p − e, or of the blocks of p and e is set.
+/// A query at position p sees the entry of column c, at position e, if 0 ≤ e ≤ p, and the bit of
+/// column c, or of distance p − e, or of the blocks of p and e is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SparseTiles {
     /// The position of each query, `[batch, 1, queries]`; −1 is padding.
     pub queries: Vec<i64>,
     /// The position of each entry, `[batch, kv_heads, entries]`; −1 is padding.
     pub entries: Vec<i64>,
-    /// Tiles of [`SparseTiles::KEYS`] keys for each tile of [`SparseTiles::QUERIES`] queries, `[batch, query_heads, query tiles,
-    /// list]`: how many, then twice the number of each, and 1 more where all bits of the tile are set.
+    /// Tiles of [`SparseTiles::KEYS`] keys for each tile of [`SparseTiles::QUERIES`] queries,
+    /// `[batch, query_heads, query tiles, list]`: how many, then twice the number of each, and 1
+    /// more where all bits of the tile are set.
     pub lists: Vec<i64>,
     /// The shape of `lists`.
     pub list_dims: [usize; 4],
@@ -42,7 +43,8 @@ pub struct SparseTiles {
 pub struct SparseMap {
     /// The first word of distances.
     pub distances: usize,
-    /// The first word of blocks. Bit `(p / 64 − first_block) · blocks + e / 64` is that of two positions.
+    /// The first word of blocks. Bit `(p / 64 − first_block) · blocks + e / 64` is that of two
+    /// positions.
     pub pairs: usize,
     /// The block of the first query.
     pub first_block: usize,
@@ -173,7 +175,8 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// Whether a query of these sees a key of these, as far as spans tell; and whether each sees all that are not behind it.
+    /// Whether a query of these sees a key of these, as far as spans tell; and whether each sees
+    /// all that are not behind it.
     fn of_tile(&self, queries: &Span, keys: &Span) -> (bool, bool) {
         if keys.least > queries.most {
             return (false, false);

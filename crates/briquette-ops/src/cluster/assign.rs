@@ -9,7 +9,8 @@ pub struct AssignClustersInput<'a> {
     pub rows: Tensor<3, Int>,
     /// Number of rows.
     pub height: usize,
-    /// Rows that become clusters, ascending per head, after its padding, `[batch, kv_heads, clusters]`.
+    /// Rows that become clusters, ascending per head, after its padding,
+    /// `[batch, kv_heads, clusters]`.
     pub kept_rows: Tensor<3, Int>,
     /// Number of clusters per batch row and kv head, rows first.
     pub entries: &'a [usize],
@@ -46,8 +47,8 @@ pub struct MergedRows<'a> {
 pub struct AssignClustersOutput {
     /// Cluster index of each token, −1 for none, `[batch, kv_heads, columns]`.
     pub clusters: Tensor<3, Int>,
-    /// Rank of each token: `f32::MAX` for a center, its score for the others, `f32::MIN` for those in
-    /// no cluster. `[batch, kv_heads, columns]`
+    /// Rank of each token: `f32::MAX` for a center, its score for the others, `f32::MIN` for those
+    /// in no cluster. `[batch, kv_heads, columns]`
     pub ranks: Tensor<3>,
 }
 

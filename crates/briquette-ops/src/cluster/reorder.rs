@@ -41,8 +41,8 @@ pub struct ReorderTokensOutput {
     /// Index of the center of each cluster among the tokens of its head; 0 at padding.
     /// `[batch, kv_heads, clusters]`
     pub centers: Tensor<3, Int>,
-    /// Factor of each token's cluster, whose row has unit length, f32, `[batch, kv_heads, width]`; 0
-    /// in no cluster.
+    /// Factor of each token's cluster, whose row has unit length, f32, `[batch, kv_heads, width]`;
+    /// 0 in no cluster.
     pub norms: Tensor<3>,
     /// 0 in no cluster.
     pub tracks: AttentionStatistics,

@@ -17,8 +17,8 @@ pub struct RowWeightsInput {
     pub bounds: (f32, f32),
 }
 
-/// The reference of [`ClusterOps::row_weights`](crate::ClusterOps::row_weights) over any sums into slots: each column is a
-/// row of one channel that is added to its slot.
+/// The reference of [`ClusterOps::row_weights`](crate::ClusterOps::row_weights) over any sums into
+/// slots: each column is a row of one channel that is added to its slot.
 ///
 /// # Errors
 /// As `accumulate`.

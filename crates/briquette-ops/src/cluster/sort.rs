@@ -15,7 +15,8 @@ pub struct ClusterOrder {
     pub padding_columns: Tensor<2, Int>,
 }
 
-/// Sorts on the host, with one read of the clusters. Burn's own sort reads them back as well, and promises no order of equals.
+/// Sorts on the host, with one read of the clusters. Burn's own sort reads them back as well, and
+/// promises no order of equals.
 pub(super) fn sort_by_cluster(clusters: Tensor<3, Int>) -> Result<ClusterOrder> {
     let device = clusters.device();
     let [batch, heads, columns] = clusters.dims();

@@ -10,8 +10,8 @@ pub fn iota(dims: [usize; 3], device: &Device) -> Tensor<3, Int> {
     place.reshape([1, 1, dims[2]]).expand(dims)
 }
 
-/// Adds one number per batch row and kv head, rows first, to all numbers of the head. Not below zero
-/// where heads differ, since padding may be.
+/// Adds one number per batch row and kv head, rows first, to all numbers of the head. Not below
+/// zero where heads differ, since padding may be.
 pub fn offset_per_head(x: Tensor<3, Int>, by: &[i64]) -> Tensor<3, Int> {
     let first = by.first().copied().unwrap_or(0);
     if by.iter().all(|&by| by == first) {

@@ -2,18 +2,19 @@ use burn::tensor::{Int, Tensor};
 
 use super::{clustering::Clustering, statistics::AttentionStatistics};
 
-/// The entries of a layer: a column a token, and a row of keys and values an entry, which is the same unless tokens
-/// [share](Self::sharing).
+/// The entries of a layer: a column a token, and a row of keys and values an entry, which is the
+/// same unless tokens [share](Self::sharing).
 ///
 /// Heads that hold fewer than the widest begin with as many fillers, at position −1.
 #[derive(Clone, Debug)]
 pub struct Entries {
-    /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized, and where
-    /// tokens that share keys were [expanded](crate::expand_clusters).
+    /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized,
+    /// and where tokens that share keys were [expanded](crate::expand_clusters).
     pub keys: Tensor<4>,
     /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized.
     pub values: Tensor<4>,
-    /// The position each token was written at, ascending in a row, `[batch, kv_heads, columns]`; −1 is padding.
+    /// The position each token was written at, ascending in a row, `[batch, kv_heads, columns]`; −1
+    /// is padding.
     pub positions: Tensor<3, Int>,
     /// Attention statistics of each token; none for those that are new.
     pub tracks: AttentionStatistics,
@@ -41,7 +42,8 @@ impl Entries {
         }
     }
 
-    /// With as many tokens behind those that share as each head holds: those of a store count padding, too.
+    /// With as many tokens behind those that share as each head holds: those of a store count
+    /// padding, too.
     pub fn holding(mut self, held: &[usize]) -> Self {
         if let Some(clustering) = &mut self.clustering {
             clustering.unclustered = held

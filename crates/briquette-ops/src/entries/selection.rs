@@ -6,8 +6,8 @@ use crate::constant::constant_ints;
 /// The entries of a layer to keep, in the order of their positions.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// `[batch, kv_heads, kept]`. A head that keeps fewer than the widest begins with as many fillers, which
-    /// point at the first entry and become padding.
+    /// `[batch, kv_heads, kept]`. A head that keeps fewer than the widest begins with as many
+    /// fillers, which point at the first entry and become padding.
     pub indices: Tensor<3, Int>,
     /// Entries kept, one number a batch row and kv head, rows first.
     pub counts: Vec<usize>,
@@ -72,7 +72,8 @@ impl Selection {
         self.indices.dims()[2]
     }
 
-    /// Mask of the padding columns of the result, `[batch, kv_heads, kept]`; `None` if there are none.
+    /// Mask of the padding columns of the result, `[batch, kv_heads, kept]`; `None` if there are
+    /// none.
     pub fn fillers(&self) -> Option<Tensor<3, Bool>> {
         if self.is_full() {
             return None;
@@ -83,11 +84,10 @@ impl Selection {
     }
 }
 
-/// Returns the number of columns for heads of these lengths where padding costs next to nothing: the
-/// longest, and if they differ up to an eighth more, one of eight widths between a power of two and
-/// the next. A backend may keep what it sends along with
-/// a launch by its shapes (CubeCL's CUDA does, for 4 096 of them); layers and steps whose longest heads differ by a few are
-/// to share it.
+/// Returns the number of columns for heads of these lengths where padding costs next to nothing:
+/// the longest, and if they differ up to an eighth more, one of eight widths between a power of two
+/// and the next. A backend may keep what it sends along with a launch by its shapes (CubeCL's CUDA
+/// does, for 4 096 of them); layers and steps whose longest heads differ by a few are to share it.
 pub fn bucketed_widths(counts: &[usize]) -> usize {
     let longest = counts.iter().copied().max().unwrap_or(0);
     if counts.iter().all(|&count| count == longest) {

@@ -18,8 +18,8 @@ pub enum Statistic {
     Scores,
 }
 
-/// The tracks of some entries, each `[batch, heads, entries]`, f32, in one tensor: what becomes of entries becomes of all of
-/// their tracks at once.
+/// The tracks of some entries, each `[batch, heads, entries]`, f32, in one tensor: what becomes of
+/// entries becomes of all of their tracks at once.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionStatistics {
     kinds: Vec<Statistic>,
@@ -68,8 +68,9 @@ impl AttentionStatistics {
         self.kinds.iter().enumerate().filter_map(one)
     }
 
-    /// These and one more, `[batch, heads, entries]`. Of fewer heads than these have, each stands for as many of theirs, one
-    /// behind the other, as query heads lie behind the kv head they share.
+    /// These and one more, `[batch, heads, entries]`. Of fewer heads than these have, each stands
+    /// for as many of theirs, one behind the other, as query heads lie behind the kv head they
+    /// share.
     pub fn with(self, track: Statistic, numbers: Tensor<3>) -> Self {
         let numbers = match &self.stacked {
             None => numbers,
@@ -97,7 +98,8 @@ impl AttentionStatistics {
         self.kinds.len()
     }
 
-    /// All of them, one kind after the other, `[kinds · batch, heads, entries]`; `None` if there are none.
+    /// All of them, one kind after the other, `[kinds · batch, heads, entries]`; `None` if there
+    /// are none.
     pub fn stacked(&self) -> Option<&Tensor<3>> {
         self.stacked.as_ref()
     }
@@ -124,8 +126,8 @@ impl AttentionStatistics {
         *self = Self::new(self.iter().map(|(kind, held)| (kind, new(kind).unwrap_or(held))));
     }
 
-    /// All of them changed by `f`, which is given and returns `[kinds · batch, heads, entries]`; only the number of heads
-    /// and entries may change.
+    /// All of them changed by `f`, which is given and returns `[kinds · batch, heads, entries]`;
+    /// only the number of heads and entries may change.
     pub fn map(self, f: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Self {
         Self { kinds: self.kinds, stacked: self.stacked.map(f) }
     }
@@ -145,8 +147,8 @@ impl AttentionStatistics {
         })
     }
 
-    /// All of them head by head, `[batch, kv_heads, numbers, entries]`: the numbers of a kv head are those of its heads, one
-    /// kind after the other.
+    /// All of them head by head, `[batch, kv_heads, numbers, entries]`: the numbers of a kv head
+    /// are those of its heads, one kind after the other.
     pub fn by_head(&self, kv_heads: usize) -> Option<Tensor<4>> {
         let stacked = self.stacked.clone()?;
         let [rows, heads, entries] = stacked.dims();

@@ -8,7 +8,8 @@ use burn::tensor::{
 pub enum Activation {
     /// `x · sigmoid(x)`.
     Silu,
-    /// `x · Φ(x)` (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
+    /// `x · Φ(x)` (Hendrycks and Gimpel, 2016,
+    /// [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
     Gelu,
     /// GELU by its approximation with a hyperbolic tangent.
     GeluTanh,

@@ -5,7 +5,8 @@ use crate::{
     error::{OpError, Result},
 };
 
-/// The scores of entries, and how many of them stay. Slices hold one number a batch row and kv head, rows first.
+/// The scores of entries, and how many of them stay. Slices hold one number a batch row and kv
+/// head, rows first.
 #[derive(Clone, Debug)]
 pub struct SelectInput<'a> {
     /// `[batch, kv_heads, entries]`, f32; what stands at padding does not matter.
@@ -18,15 +19,17 @@ pub struct SelectInput<'a> {
     pub sinks: usize,
     /// The last so many entries are kept whatever their scores.
     pub recent: &'a [usize],
-    /// Whether NaN is looked for among the scores of the entries held. Where selection runs on the device, that reads
-    /// one list of counts back from it; without it a NaN is the lowest score. On the host it is always looked for.
+    /// Whether NaN is looked for among the scores of the entries held. Where selection runs on the
+    /// device, that reads one list of counts back from it; without it a NaN is the lowest score. On
+    /// the host it is always looked for.
     pub check: bool,
 }
 
 /// Selection on the host: one read of the scores, one write of the indices.
 ///
-/// Burn's own `topk` holds k values in registers and its `sort` reads the tensor back anyway; on the host the
-/// order of equal scores is the same for every backend. NaN is always looked for: here it costs no read.
+/// Burn's own `topk` holds k values in registers and its `sort` reads the tensor back anyway; on
+/// the host the order of equal scores is the same for every backend. NaN is always looked for: here
+/// it costs no read.
 pub(super) fn select(input: SelectInput<'_>) -> Result<Selection> {
     let (heads, device) = (input.scores.dims()[1], input.scores.device());
     Ok(Selection::of_heads(&lists(input)?, heads, &device))
@@ -63,7 +66,8 @@ fn lists(input: SelectInput<'_>) -> Result<Vec<Vec<usize>>> {
     Ok(lists)
 }
 
-/// The first `sinks` and last `recent` of `held`, then the highest of `scores`, `keep` in all, ascending.
+/// The first `sinks` and last `recent` of `held`, then the highest of `scores`, `keep` in all,
+/// ascending.
 fn best(held: &[usize], scores: &[f32], keep: usize, sinks: usize, recent: usize) -> Vec<usize> {
     if held.len() <= keep {
         return held.to_vec();

@@ -13,7 +13,8 @@ pub struct PadInput {
     /// Offset of the first of each batch row and kv head, and behind the last their number,
     /// `[batch · kv_heads + 1]`; `None` if each has `width`.
     pub offsets: Option<Tensor<1, Int>>,
-    /// Columns they are laid out in, at least as many as the longest head has. Heads of fewer begin with fillers.
+    /// Columns they are laid out in, at least as many as the longest head has. Heads of fewer begin
+    /// with fillers.
     pub width: usize,
     /// Entries behind them.
     pub tail: Tail,

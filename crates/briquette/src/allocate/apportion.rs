@@ -28,8 +28,8 @@ pub(super) fn apportion(weights: &[f64], bounds: Bounds) -> Vec<usize> {
 /// these breakpoints in order.
 fn factor(weights: &[f64], Bounds { total, least, most }: Bounds) -> f64 {
     let (total, least, most) = (total as f64, least as f64, most as f64);
-    // The weights by size, the largest first: they leave the minimum, and reach the maximum, in this
-    // order.
+    // The weights by size, the largest first: they leave the minimum, and reach the maximum, in
+    // this order.
     let mut sorted = weights.to_vec();
     sorted.sort_by(|a, b| b.total_cmp(a));
     // How many have left the least and reached the most, and the weight of those in between.

@@ -255,8 +255,8 @@ impl LayerCache {
         self.state = update.state.or(self.state.take());
         self.measure = update.measure.or(self.measure.take());
         self.snapshot = update.snapshot.map(|(snapshot, _)| snapshot);
-        // Queries matter until the next compression: one that only a prompt brings looks at none of the decoded
-        // ones, and sums over a local window are kept entry by entry.
+        // Queries matter until the next compression: one that only a prompt brings looks at none of
+        // the decoded ones, and sums over a local window are kept entry by entry.
         let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
         if complete && !in_decoding {
             self.window.clear();

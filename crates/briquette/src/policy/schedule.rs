@@ -28,8 +28,8 @@ pub struct Schedule {
 ///   whole, the one with the lowest mean score first and of equal ones the newer; those with sinks,
 ///   and the last while it is not full, stay. A head ends at most a page less one below its budget.
 ///
-/// A prompt is compressed as usual, and pages are counted anew after it. The reducer must only drop,
-/// and a store that packs entries anew whenever some are dropped is refused.
+/// A prompt is compressed as usual, and pages are counted anew after it. The reducer must only
+/// drop, and a store that packs entries anew whenever some are dropped is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AppendOnly {

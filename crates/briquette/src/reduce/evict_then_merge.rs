@@ -16,25 +16,26 @@ use crate::{
     stage::{AttentionRequest, is_default},
 };
 
-/// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et al., 2024, section 4.2,
-/// Eq. 5).
+/// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et
+/// al., 2024, section 4.2, Eq. 5).
 ///
-/// Of `B` entries the last tokens keep one each; the others are centers, those with the highest scores. The next
-/// (`gamma` − 1) · B are merged into the center they are most redundant with, R = cos(keys) · cos(values), and the rest
-/// is evicted. Where R is at most `tau` the token goes to the zero class, which is eviction too. Keys are merged as
-/// unit vectors, weighted by score, and each token keeps the norm of its own key and its own position; values are
-/// merged as they are.
+/// Of `B` entries the last tokens keep one each; the others are centers, those with the highest
+/// scores. The next (`gamma` − 1) · B are merged into the center they are most redundant with, R =
+/// cos(keys) · cos(values), and the rest is evicted. Where R is at most `tau` the token goes to the
+/// zero class, which is eviction too. Keys are merged as unit vectors, weighted by score, and each
+/// token keeps the norm of its own key and its own position; values are merged as they are.
 ///
-/// In decoding the tokens that leave the window become centers, and the centers that matter least are merged
-/// with all their tokens. No more than (`gamma` − 1) · B tokens besides the centers are remembered: those that matter
-/// least are forgotten first.
+/// In decoding the tokens that leave the window become centers, and the centers that matter least
+/// are merged with all their tokens. No more than (`gamma` − 1) · B tokens besides the centers are
+/// remembered: those that matter least are forgotten first.
 ///
-/// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens only how many there may
-/// be: there are columns for as many, and those that hold none come first.
+/// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens
+/// only how many there may be: there are columns for as many, and those that hold none come first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EvictThenMerge {
-    /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging (Table 7).
+    /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging
+    /// (Table 7).
     #[serde(with = "crate::stage::infinite")]
     pub gamma: f64,
     /// The redundancy above which a token is merged: 1 merges nothing.
@@ -229,7 +230,8 @@ fn most(counts: &[usize]) -> usize {
     counts.iter().copied().max().unwrap_or(0)
 }
 
-/// The weights of tokens: one of no score must not make a class of weight zero, and sums must be finite.
+/// The weights of tokens: one of no score must not make a class of weight zero, and sums must be
+/// finite.
 const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 
 /// One call, on the device.
@@ -354,7 +356,8 @@ impl Step<'_> {
         })?)
     }
 
-    /// Keys and values of what is `left` when what is like its centers has been merged into them: all but the window.
+    /// Keys and values of what is `left` when what is like its centers has been merged into them:
+    /// all but the window.
     fn merge(
         &self,
         left: Entries,
@@ -364,7 +367,8 @@ impl Step<'_> {
         let Self { view, counts, .. } = self;
         let ops = view.ops;
         let (entries, centers) = (left.positions.dims()[2], most(&counts.centers));
-        // Centers end where the window of their head begins; as many columns before it as the most has are looked at.
+        // Centers end where the window of their head begins; as many columns before it as the most
+        // has are looked at.
         let first: Vec<i64> = counts
             .recent
             .iter()

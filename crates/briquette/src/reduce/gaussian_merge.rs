@@ -198,9 +198,9 @@ impl Reducer for GaussianMerge {
                 (squared / square.mask_fill(zero.clone(), 1.0)).mask_fill(zero, 0.0)
             }
             Sigma::FixedPoint => {
-                // With σ = m / √2 and m the mean of g, 2σ² is m². The mean of g grows with σ, so steps
-                // from the largest m, 1, fall to the largest fixed point; m is never below one
-                // member's share, its pivot's own.
+                // With σ = m / √2 and m the mean of g, 2σ² is m². The mean of g grows with σ, so
+                // steps from the largest m, 1, fall to the largest fixed point; m is never below
+                // one member's share, its pivot's own.
                 let sizes = members.clone().clamp_min(1.0);
                 let mut mean = Tensor::ones_like(&members);
                 for _ in 0..STEPS {

@@ -106,9 +106,9 @@ impl ValueMerge {
         let device = attention.device();
         let [batch, heads, most] = evicted.indices.dims();
         let width = kept.width();
-        // Before an entry stand as many kept ones as entries less evicted ones. Fillers of both stand
-        // at the left: as many as there are columns more than entries held, and more where another
-        // head has more of the one or other.
+        // Before an entry stand as many kept ones as entries less evicted ones. Fillers of both
+        // stand at the left: as many as there are columns more than entries held, and more where
+        // another head has more of the one or other.
         let place = counting(0..most, &device).reshape([1, 1, most]);
         let fillers = (width + most) as i64 - entries.columns() as i64;
         let start = (evicted.indices.clone() - place + fillers).clamp(0, width as i64);

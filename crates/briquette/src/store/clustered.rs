@@ -17,8 +17,9 @@ use crate::{
     state::{StateTensor, StateVisitor, visit_clustering, visit_tracks},
 };
 
-/// Clusters of tokens that share a key direction and a value (EMS): a cluster is one row of keys and
-/// one of values; a token is a column with its cluster, the norm of its own key and its position.
+/// Clusters of tokens that share a key direction and a value (EMS): a cluster is one row of keys
+/// and one of values; a token is a column with its cluster, the norm of its own key and its
+/// position.
 ///
 /// Tokens that have come since the last compression lie as they are behind them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +89,8 @@ impl ClusteredBody {
 impl Body for ClusteredBody {
     const SHARES: bool = true;
 
-    /// The clustering describes all entries: those of the reducer, and the padding that was moved in.
+    /// The clustering describes all entries: those of the reducer, and the padding that was moved
+    /// in.
     fn pack(
         mut entries: Entries,
         _: &[usize],
@@ -126,7 +128,8 @@ impl Body for ClusteredBody {
         Some(self.clustering.clone())
     }
 
-    /// Directions and values are read once per cluster; keys without their position are encoded on the way.
+    /// Directions and values are read once per cluster; keys without their position are encoded on
+    /// the way.
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let rotary = match &input.encode {
             None => None,

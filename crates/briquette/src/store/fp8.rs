@@ -97,7 +97,8 @@ fn encode(x: Tensor<3>, dtype: DType) -> Packed {
 
     let size = x.clone().abs();
     let log = size.clone().clamp_min(2f64.powi(LOWEST)).log() / std::f64::consts::LN_2;
-    // One less than it should be for a power of two gives the same byte: the mantissa is carried over.
+    // One less than it should be for a power of two gives the same byte: the mantissa is carried
+    // over.
     let exponent = log.floor().int().clamp(LOWEST, HIGHEST);
     let units: Vec<f32> = (LOWEST..=HIGHEST).map(|e| 2f32.powi(e - MANTISSA)).collect();
     let count = units.len();

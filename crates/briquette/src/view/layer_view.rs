@@ -43,8 +43,8 @@ pub struct LayerView<'a> {
     pub window_queries: &'a [usize],
     /// With [`AttentionRequest::window`](crate::score::AttentionRequest::window): the last queries.
     pub(crate) window: Option<&'a Window<'a>>,
-    /// With [`AttentionRequest::queries`](crate::score::AttentionRequest::queries): the queries since the last
-    /// compression.
+    /// With [`AttentionRequest::queries`](crate::score::AttentionRequest::queries): the queries
+    /// since the last compression.
     pub(crate) queries: Option<&'a HeldQueries>,
     /// The encoding of positions in this call.
     pub(crate) encoded: Option<&'a Encoded<'a>>,
@@ -57,8 +57,8 @@ pub struct LayerView<'a> {
     /// The allocator's [measures](crate::allocate::Allocator::measure) of the layers of the prompt
     /// so far.
     pub measures: &'a Measures,
-    /// With [`AttentionRequest::second_pass`](crate::score::AttentionRequest::second_pass): the weight each entry received in
-    /// the second pass.
+    /// With [`AttentionRequest::second_pass`](crate::score::AttentionRequest::second_pass): the
+    /// weight each entry received in the second pass.
     pub(crate) given: Option<&'a Tensor<3>>,
     /// The scores, once there are some.
     pub(crate) scores: Option<&'a Tensor<3>>,

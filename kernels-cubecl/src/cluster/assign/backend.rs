@@ -14,8 +14,9 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait AssignClustersBackend: Backend {
-    /// See [`super::assign_clusters`]: classes and ranks. A head lacks `fillers` entries, has `merging` rows to be merged, and its
-    /// entries are counted from `first` on; or what `held` says where heads `differ`.
+    /// See [`super::assign_clusters`]: classes and ranks. A head lacks `fillers` entries, has
+    /// `merging` rows to be merged, and its entries are counted from `first` on; or what `held`
+    /// says where heads `differ`.
     #[fusion(meta = outputs)]
     fn assign_clusters(
         rows: IntTensor<Self>,

@@ -16,8 +16,8 @@ struct Head {
     first: usize,
 }
 
-/// See [`super::assign_clusters`]. A unit a column; cubes along y are heads. What a head holds is said by the numbers, or by
-/// `held` where heads differ.
+/// See [`super::assign_clusters`]. A unit a column; cubes along y are heads. What a head holds is
+/// said by the numbers, or by `held` where heads differ.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn assign_clusters<I: Int>(
@@ -86,7 +86,8 @@ pub(super) fn assign_clusters<I: Int>(
     }
 }
 
-/// The first place from `from` to `end` of which the number of a head is not less, where they ascend; `end` if all are.
+/// The first place from `from` to `end` of which the number of a head is not less, where they
+/// ascend; `end` if all are.
 #[cube]
 fn search<I: Int>(
     x: &Tensor<I>,

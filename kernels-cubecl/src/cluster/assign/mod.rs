@@ -12,15 +12,16 @@ use self::backend::AssignClustersBackend;
 use crate::common::{check::Check, padding::PaddingCounts};
 
 /// Assigns each token to a cluster, −1 for none, and ranks it: a center `f32::MAX`, others by their
-/// score, those in no cluster `f32::MIN`. Both `[batch, heads, columns]`. EMS selects the tokens that
-/// stay by these ranks.
+/// score, those in no cluster `f32::MIN`. Both `[batch, heads, columns]`. EMS selects the tokens
+/// that stay by these ranks.
 ///
-/// A unit a column, one launch: it looks its row up among those that stay, then among those that are merged, by halves. It
-/// reads four numbers a column and what it looks at of the lists, which caches hold, and writes two.
+/// A unit a column, one launch: it looks its row up among those that stay, then among those that
+/// are merged, by halves. It reads four numbers a column and what it looks at of the lists, which
+/// caches hold, and writes two.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or cluster, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or cluster, or
+/// the device has no kernels or cannot launch so much.
 pub fn assign_clusters(input: AssignClustersInput<'_>) -> Result<AssignClustersOutput> {
     let check = Check::new("assign_clusters", &input.rows.device())?;
     let AssignClustersInput {

@@ -17,8 +17,8 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ExtendBackend: Backend {
-    /// See [`super::extend`]: rows, norms and centers. A head holds `tokens`, `entries` and `own`, or what `counts` says
-    /// where heads `differ`.
+    /// See [`super::extend`]: rows, norms and centers. A head holds `tokens`, `entries` and `own`,
+    /// or what `counts` says where heads `differ`.
     #[fusion(meta = outputs)]
     fn extend(
         cluster_of_token: IntTensor<Self>,

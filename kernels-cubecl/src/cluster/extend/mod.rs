@@ -8,13 +8,15 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::backend::ExtendBackend;
 use crate::common::check::Check;
 
-/// Extends clusters of tokens (EMS) by the tokens that have come since, which are in rows of their own.
+/// Extends clusters of tokens (EMS) by the tokens that have come since, which are in rows of their
+/// own.
 ///
-/// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes as many.
+/// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes
+/// as many.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, entry, column or row, or the
-/// device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, entry,
+/// column or row, or the device has no kernels or cannot launch so much.
 pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
     let check = Check::new("extend", &input.cluster_of_token.device())?;
     let ExtendInput { cluster_of_token, norms, centers, counts, columns, rows } = input;

@@ -14,8 +14,9 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ReorderTokensBackend: Backend {
-    /// See [`super::reorder_tokens`]: positions, entries, centers, norms, and tracks, which are only looked at if something was `counted`.
-    /// Of each head `fillers` entries and `before` columns are missing, or as many as `missing` says where they `differ`.
+    /// See [`super::reorder_tokens`]: positions, entries, centers, norms, and tracks, which are
+    /// only looked at if something was `counted`. Of each head `fillers` entries and `before`
+    /// columns are missing, or as many as `missing` says where they `differ`.
     #[fusion(meta = outputs)]
     fn reorder_tokens(
         columns: IntTensor<Self>,

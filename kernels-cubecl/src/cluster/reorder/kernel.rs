@@ -5,8 +5,8 @@ use crate::common::line::{at, write};
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// See [`super::reorder_tokens`]. A unit a new column; cubes along y are heads. Of each head `fillers` entries and `before`
-/// columns are missing, or as many as `missing` says, entries first.
+/// See [`super::reorder_tokens`]. A unit a new column; cubes along y are heads. Of each head
+/// `fillers` entries and `before` columns are missing, or as many as `missing` says, entries first.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn reorder_tokens<I: Int>(

@@ -11,12 +11,12 @@ use crate::common::{check::Check, padding::PaddingCounts, tracks};
 /// Moves per-token metadata (positions, norms, statistics) to its new column: the end of a step of
 /// EMS.
 ///
-/// A unit a new column, one launch: it follows the column to the one it was, and that to its row. Of each column it reads
-/// seven numbers and those of its tracks, and writes three and those.
+/// A unit a new column, one launch: it follows the column to the one it was, and that to its row.
+/// Of each column it reads seven numbers and those of its tracks, and writes three and those.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or
+/// the device has no kernels or cannot launch so much.
 pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutput> {
     let check = Check::new("reorder_tokens", &input.columns.device())?;
     let ReorderTokensInput { columns, clusters, order, counts, centers, entries, .. } = input;

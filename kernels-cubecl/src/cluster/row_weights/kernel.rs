@@ -5,8 +5,8 @@ use crate::common::line::{at, write};
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// See [`super::row_weights`]. A unit a row; cubes along y are heads. Columns are looked at by all rows of a cube together,
-/// so many at a time.
+/// See [`super::row_weights`]. A unit a row; cubes along y are heads. Columns are looked at by all
+/// rows of a cube together, so many at a time.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn row_weights<I: Int>(

@@ -29,10 +29,11 @@ fn own_part(count: usize, #[comptime] units: usize) -> (usize, usize) {
     (from, (from + share).min(count))
 }
 
-/// See [`super::sort_by_cluster`]. One cube a row of `clusters`, `units` of them, a power of two; `passes` sort digits of a cluster,
-/// the lowest first, and each keeps the order of those before.
+/// See [`super::sort_by_cluster`]. One cube a row of `clusters`, `units` of them, a power of two;
+/// `passes` sort digits of a cluster, the lowest first, and each keeps the order of those before.
 ///
-/// Every unit goes through a part of the list by itself, so that what it counts needs no atomics and keeps its order.
+/// Every unit goes through a part of the list by itself, so that what it counts needs no atomics
+/// and keeps its order.
 #[cube(launch)]
 pub(super) fn sort_by_cluster<I: Int>(
     clusters: &Tensor<I>,
@@ -61,7 +62,8 @@ pub(super) fn sort_by_cluster<I: Int>(
     };
     let of_padding = batch * padding_columns.stride(0) + head * padding_columns.stride(1);
     let mut scan = Shared::<[u32]>::new_slice(comptime!(2 * units));
-    // How many of a digit each unit has, then where the next of them goes: digit after digit, a number a unit.
+    // How many of a digit each unit has, then where the next of them goes: digit after digit, a
+    // number a unit.
     let mut places = Shared::<[u32]>::new_slice(comptime!(DIGITS * units));
 
     // Columns of no cluster come first.

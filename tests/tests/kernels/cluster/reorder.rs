@@ -1,5 +1,5 @@
-//! What becomes of the columns of an EMS table: heads of one length and of many, columns that hold nothing, tracks of
-//! query heads, more columns than a cube has units.
+//! Columns of EMS clusters, extended, assigned and reordered: heads of one length and of many,
+//! columns that hold nothing, tracks of query heads, more columns than a cube has units.
 
 use briquette::ops::{
     AssignClustersInput, AssignClustersOutput, AttentionStatistics, ClusterOps, ExtendInput,
@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::{all_backends, answer, binds_too_few, kernel_backends, poison, wrong_value};
 
-/// What a row must be more like an entry than to be merged into it.
+/// Similarity to a cluster above which a row is merged into it.
 const THRESHOLD: f64 = 0.5;
 
 #[derive(Clone, Debug)]
@@ -45,7 +45,8 @@ fn cases() -> Vec<Case> {
 #[derive(Clone, Debug, Default)]
 struct Drawn {
     rows: Vec<i64>,
-    /// The rows that stay, ascending, and those that may be merged: with what, and how like it they are.
+    /// The rows that stay, ascending, and those that may be merged: with what, and how like it they
+    /// are.
     stay: Vec<i64>,
     merged: Vec<i64>,
     nearest: Vec<i64>,
@@ -112,8 +113,8 @@ impl Case {
     fn draw_head(&self, rng: &mut ChaCha8Rng, count: usize, entries: usize, drawn: &mut Drawn) {
         let Self { columns, rows, .. } = *self;
         let (width, most) = (self.width(), self.entries());
-        // Of the rows some stay, some may be merged into those, and some are gone. What is merged counts entries from
-        // where fillers end.
+        // Of the rows some stay, some may be merged into those, and some are gone. What is merged
+        // counts entries from where fillers end.
         let mut all_rows: Vec<usize> = (0..rows).collect();
         all_rows.shuffle(rng);
         let (stay, others) = all_rows.split_at_mut(entries);
@@ -440,7 +441,8 @@ fn regroup_refuses() {
     }
 }
 
-/// A table of `[tokens, entries, own]` in heads of a row, and what it is with those behind. Numbers at fillers are large.
+/// A table of `[tokens, entries, own]` in heads of a row, and what it is with those behind. Numbers
+/// at fillers are large.
 struct Table {
     heads: usize,
     counts: Vec<[usize; 3]>,

@@ -1,4 +1,5 @@
-//! Any number of clusters, columns of none, rows of every length around what one unit and one pass take.
+//! Any number of clusters, columns of none, rows of every length around what one unit and one pass
+//! take.
 
 use briquette::ops::{ClusterOps, ClusterOrder, OpError, Reference};
 use briquette_kernels::sort_by_cluster;

@@ -14,7 +14,8 @@ pub(in crate::metrics) fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
 }
 
-/// The decimal digits of every script as those of ASCII: what `\d` matches, and `int` and `float` read.
+/// The decimal digits of every script as those of ASCII: what `\d` matches, and `int` and `float`
+/// read.
 pub(in crate::metrics) fn ascii_digits(text: &str) -> Cow<'_, str> {
     if text.is_ascii() {
         return text.into();
@@ -59,7 +60,8 @@ mod tests {
 
     #[test]
     fn digits_are_pythons() {
-        // Arabic, Bengali, full width, mathematical bold and double-struck; a superscript is no decimal digit.
+        // Arabic, Bengali, full width, mathematical bold and double-struck; a superscript is no
+        // decimal digit.
         let text = "٠٩ ১২ ５0 𝟎𝟗 𝟘𝟡 ² ½";
         assert_eq!(ascii_digits(text), "09 12 50 09 09 ² ½");
         assert!(matches!(ascii_digits("12"), Cow::Borrowed("12")));

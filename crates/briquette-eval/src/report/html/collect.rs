@@ -17,8 +17,8 @@ const CHARACTERS_KEPT: usize = 200;
 /// References kept of an answer.
 const REFERENCES_KEPT: usize = 3;
 
-/// Records summed up as they come: what a page needs of them, so that a run need not fit into memory. What is shown
-/// does not depend on the order of the records.
+/// Records summed up as they come: what a page needs of them, so that a run need not fit into
+/// memory. What is shown does not depend on the order of the records.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// Records counted.
@@ -48,7 +48,8 @@ pub(super) struct Collected {
 /// Answers of a row to a task.
 #[derive(Debug, Default)]
 pub(super) struct Scores {
-    /// The score of a sample is the mean over its turns: they share a context, so they are no trials of their own.
+    /// The score of a sample is the mean over its turns: they share a context, so they are no
+    /// trials of their own.
     pub(super) by_unit: BTreeMap<Unit, f64>,
     /// The share of right tokens, the mean over turns that have it.
     pub(super) right_tokens: BTreeMap<Unit, f64>,
@@ -240,8 +241,8 @@ impl Collected {
         Ok(())
     }
 
-    /// Seconds in which something was measured: records that ran at a time count once, and the time between two runs does not.
-    /// `None` if one of them does not say when it ended.
+    /// Seconds in which something was measured: records that ran at a time count once, and the time
+    /// between two runs does not. `None` if one of them does not say when it ended.
     pub(super) fn wall_seconds(&self) -> Option<f64> {
         let mut spans = self.spans.iter().copied().collect::<Option<Vec<_>>>()?;
         spans.sort_by(|(a, b), (c, d)| a.total_cmp(c).then(b.total_cmp(d)));

@@ -241,8 +241,9 @@ impl<'a> Data<'a> {
             .collect()
     }
 
-    /// A value against the budget, a line a policy: a chart for each unit of budgets, since numbers of tokens and shares have
-    /// no axis in common. All have one range upwards. None where no policy has the value.
+    /// A value against the budget, a line a policy: a chart for each unit of budgets, since numbers
+    /// of tokens and shares have no axis in common. All have one range upwards. None where no
+    /// policy has the value.
     pub(super) fn against_budget(
         &self,
         model: &str,

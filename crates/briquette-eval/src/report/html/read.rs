@@ -36,13 +36,13 @@ pub(super) struct Source {
     pub(super) damaged: Vec<String>,
 }
 
-/// Reads the results in a folder, a record at a time: `results.jsonl`, or where there is none the shards
-/// `results-I-of-N.jsonl`.
+/// Reads the results in a folder, a record at a time: `results.jsonl`, or where there is none the
+/// shards `results-I-of-N.jsonl`.
 ///
 /// # Errors
-/// [`Error::NoResults`], [`Error::NoPage`] for results of another command, [`Error::Read`], [`Error::ResultLine`] for a
-/// first line that says nothing of a run,
-/// [`Error::ResultSettings`] for shards of different runs, and those of `each`.
+/// [`Error::NoResults`], [`Error::NoPage`] for results of another command, [`Error::Read`],
+/// [`Error::ResultLine`] for a first line that says nothing of a run, [`Error::ResultSettings`] for
+/// shards of different runs, and those of `each`.
 pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) -> Result<Source> {
     let paths = files(dir)?;
     let mut source =

@@ -1,4 +1,5 @@
-//! The numbers of a run as Markdown, for a text that quotes them: a table a task, policies down and budgets across.
+//! The numbers of a run as Markdown, for a text that quotes them: a table a task, policies down and
+//! budgets across.
 
 use std::collections::{BTreeMap, BTreeSet};
 

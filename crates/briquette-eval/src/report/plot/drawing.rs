@@ -5,8 +5,8 @@ use super::{
     color::{GREY, GRID, INK, category, ink_on_ramp, ramp},
 };
 
-/// A picture as a list of marks, which becomes a file by [`save`](super::save), and a part of a page by
-/// [`svg`](super::inline::svg).
+/// A picture as a list of marks, which becomes a file by [`save`](super::save), and a part of a
+/// page by [`svg`](super::inline::svg).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drawing {
     pub(crate) width: f64,
@@ -114,7 +114,8 @@ impl Drawing {
         self.marks.push(Mark::Text { at, align, size, ink, text, upward: true });
     }
 
-    /// Several drawings on one sheet, in rows of `columns`, under a title, a legend and a scale of colours.
+    /// Several drawings on one sheet, in rows of `columns`, under a title, a legend and a scale of
+    /// colours.
     pub(crate) fn sheet(
         title: &str,
         legend: &[Key],

@@ -17,7 +17,8 @@ pub(crate) struct LineChart {
 /// The axis to the right.
 #[derive(Clone, Debug)]
 pub(crate) enum XAxis {
-    /// Numbers with the marks it is given. Series stand beside one another there, so that no whisker hides another.
+    /// Numbers with the marks it is given. Series stand beside one another there, so that no
+    /// whisker hides another.
     Marked(MarkedAxis),
     /// Numbers.
     Numbers { label: String },
@@ -154,7 +155,8 @@ impl LineChart {
             path = vec![(left, *y), (right, *y)];
         }
         if let (Some(marker), false) = (series.style.marker(), series.marked) {
-            // A few along a curve, so that it is known without its colour; each series has its own places.
+            // A few along a curve, so that it is known without its colour; each series has its own
+            // places.
             let (count, every) = (path.len(), (path.len() / CURVE_MARKS).max(1));
             let first = match series.style {
                 Style::Series(index) => every * (index % 6) / 6,

@@ -24,13 +24,15 @@ impl MarkedAxis {
         ((number - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// The share of the axis between the two marks that are nearest to each other; all of it where there is one.
+    /// The share of the axis between the two marks that are nearest to each other; all of it where
+    /// there is one.
     pub(super) fn least_step(&self) -> f64 {
         let places: Vec<f64> = self.marks.iter().map(|(number, _)| self.place(*number)).collect();
         places.windows(2).map(|pair| pair[1] - pair[0]).fold(1.0, f64::min)
     }
 
-    /// The marks whose names do not touch the name before, where a character takes such a share of the axis.
+    /// The marks whose names do not touch the name before, where a character takes such a share of
+    /// the axis.
     pub(super) fn named(&self, character: f64) -> Vec<(f64, &str)> {
         let mut reached = f64::NEG_INFINITY;
         let mut named = Vec::new();

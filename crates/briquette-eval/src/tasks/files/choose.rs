@@ -44,12 +44,12 @@ impl<T> Chosen<T> {
 }
 
 impl Source<'_> {
-    /// Draws records. `add` receives each with its number in the file, from 1, and hands it on to the draw or says
-    /// what is wrong with it.
+    /// Draws records. `add` receives each with its number in the file, from 1, and hands it on to
+    /// the draw or says what is wrong with it.
     ///
     /// # Errors
-    /// [`Error::DataLine`] unless damaged records are skipped, [`Error::TooFewSamples`], [`Error::Read`], and
-    /// [`Error::TaskParameter`] if no samples are asked for.
+    /// [`Error::DataLine`] unless damaged records are skipped, [`Error::TooFewSamples`],
+    /// [`Error::Read`], and [`Error::TaskParameter`] if no samples are asked for.
     pub(super) fn choose<R: DeserializeOwned, T>(
         &self,
         seed: u64,
@@ -100,8 +100,8 @@ impl Source<'_> {
     }
 }
 
-/// The first records in an order that the seed shuffles. Every number has its own place in that order, so no more
-/// records are held than wanted, and a damaged record moves no other.
+/// The first records in an order that the seed shuffles. Every number has its own place in that
+/// order, so no more records are held than wanted, and a damaged record moves no other.
 #[derive(Debug)]
 pub(super) struct Draw<T> {
     wanted: Option<usize>,

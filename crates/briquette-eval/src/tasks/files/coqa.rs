@@ -28,8 +28,9 @@ const NAME: &str = "CoQA";
 
 /// CoQA, the published JSON file (Reddy et al., 2019, arXiv 1808.07042).
 ///
-/// The prompt is that of lm-evaluation-harness: the story, the questions so far with their answers, and the next
-/// question. An answer is its first line, of at most 64 tokens where the harness allows 256.
+/// The prompt is that of lm-evaluation-harness: the story, the questions so far with their answers,
+/// and the next question. An answer is its first line, of at most 64 tokens where the harness
+/// allows 256.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Coqa {
@@ -59,8 +60,8 @@ pub struct Coqa {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum History {
-    /// The right ones, as published. Every question is a sample of its own, behind the story and the conversation up
-    /// to it.
+    /// The right ones, as published. Every question is a sample of its own, behind the story and
+    /// the conversation up to it.
     #[default]
     Gold,
     /// The model's own. A conversation is one sample of several turns.

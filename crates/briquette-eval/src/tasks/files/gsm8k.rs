@@ -28,8 +28,9 @@ const NAME: &str = "GSM8K";
 
 /// GSM8K, a JSONL file (Cobbe et al., 2021, arXiv 2110.14168).
 ///
-/// The prompt is that of lm-evaluation-harness: solved problems, then the one to solve. The solved ones are the first
-/// lines of `shots-from`, or of the file itself, whose samples then begin behind them; the harness draws them.
+/// The prompt is that of lm-evaluation-harness: solved problems, then the one to solve. The solved
+/// ones are the first lines of `shots-from`, or of the file itself, whose samples then begin behind
+/// them; the harness draws them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Gsm8k {

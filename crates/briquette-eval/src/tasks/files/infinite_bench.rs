@@ -31,15 +31,16 @@ const NAME: &str = "InfiniteBench";
 
 /// InfiniteBench, a JSONL file a task (Zhang et al., 2024, arXiv 2402.13718).
 ///
-/// Prompts are the ones it gives open models (`yarn_mistral_templates` of its `prompt.py`), lengths of answers those of
-/// `eval_utils.py`, scores those of `compute_scores.py`. A prompt longer than `length` loses its middle, as in
-/// `eval_yarn_mistral.py`.
+/// Prompts are the ones it gives open models (`yarn_mistral_templates` of its `prompt.py`), lengths
+/// of answers those of `eval_utils.py`, scores those of `compute_scores.py`. A prompt longer than
+/// `length` loses its middle, as in `eval_yarn_mistral.py`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct InfiniteBench {
     /// The file.
     pub file: PathBuf,
-    /// The task, as `passkey` or `longbook_qa_eng`; the name of the file or of its folder if absent.
+    /// The task, as `passkey` or `longbook_qa_eng`; the name of the file or of its folder if
+    /// absent.
     #[serde(default)]
     pub dataset: Option<String>,
     /// Tokens a prompt may have; all if absent.

@@ -24,16 +24,17 @@ const NAME: &str = "LongBench";
 
 /// LongBench or LongBench-E, a JSONL file a data set (Bai et al., 2024, arXiv 2308.14508).
 ///
-/// Prompts, lengths of answers and scores are those of its `config/dataset2prompt.json`, `dataset2maxlen.json` and
-/// `eval.py`. A prompt longer than `length` loses its middle, as `pred.py` does; the two halves are joined as tokens,
-/// where `pred.py` joins their texts. Answers are greedy.
+/// Prompts, lengths of answers and scores are those of its `config/dataset2prompt.json`,
+/// `dataset2maxlen.json` and `eval.py`. A prompt longer than `length` loses its middle, as
+/// `pred.py` does; the two halves are joined as tokens, where `pred.py` joins their texts. Answers
+/// are greedy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LongBench {
     /// The file.
     pub file: PathBuf,
-    /// The data set, as `narrativeqa`; LongBench-E's `qasper_e` is asked as `qasper`. If absent it is the field
-    /// `dataset` of each line, or if the line has none the name of the file.
+    /// The data set, as `narrativeqa`; LongBench-E's `qasper_e` is asked as `qasper`. If absent it
+    /// is the field `dataset` of each line, or if the line has none the name of the file.
     #[serde(default)]
     pub dataset: Option<String>,
     /// Tokens a prompt may have; all if absent.

@@ -27,8 +27,9 @@ const NAME: &str = "LongBench v2";
 
 /// LongBench v2, `data.json` or a line a sample (Bai et al., 2024, arXiv 2412.15204).
 ///
-/// The prompt is its `0shot.txt`, the answer the letter after "The correct answer is". A prompt longer than `length`
-/// loses its middle, as in `pred.py`. Answers are greedy, where `pred.py` samples at a temperature of 0.1.
+/// The prompt is its `0shot.txt`, the answer the letter after "The correct answer is". A prompt
+/// longer than `length` loses its middle, as in `pred.py`. Answers are greedy, where `pred.py`
+/// samples at a temperature of 0.1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LongBenchV2 {

@@ -125,8 +125,8 @@ mod tests {
         assert_eq!(classes, ["lsht", "trec"]);
     }
 
-    /// Data set, tokens of an answer, and the FNV-1a hash of the prompt that the published template makes of the values
-    /// below.
+    /// Data set, tokens of an answer, and the FNV-1a hash of the prompt that the published template
+    /// makes of the values below.
     const LONG_BENCH: [(&str, usize, u64); 21] = [
         ("2wikimqa", 32, 0x6c5f0f31cac0bf42),
         ("dureader", 128, 0xefa43cc1c72169d1),

@@ -26,9 +26,11 @@ use crate::{
 /// Name in errors.
 const NAME: &str = "questions";
 
-/// Questions with known answers, a record each: JSON lines, a JSON array, or a table (`.csv`) with a header.
+/// Questions with known answers, a record each: JSON lines, a JSON array, or a table (`.csv`) with
+/// a header.
 ///
-/// The prompt is `context` and then `question`, two templates in which `{name}` stands for a field of the record.
+/// The prompt is `context` and then `question`, two templates in which `{name}` stands for a field
+/// of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Questions {
@@ -150,7 +152,8 @@ impl Task for Questions {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::DataLine`] for a record without a field that is named, and what a file refuses.
+    /// [`Error::TaskParameter`], [`Error::DataLine`] for a record without a field that is named,
+    /// and what a file refuses.
     fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         self.check()?;
         let source = Source {

@@ -33,12 +33,14 @@ use crate::{Error, Result, files};
 /// A record, or `Err` with its defect in words.
 pub(super) type Checked<T> = std::result::Result<T, String>;
 
-/// Reads the records of a file in the order they stand in, each with its line. A file whose name ends in `.csv` is a
-/// table with a header; a file that begins with `[` is one JSON array, and any other has a JSON value a line. A byte
-/// order mark, `\r` before `\n` and empty lines are passed over.
+/// Reads the records of a file in the order they stand in, each with its line. A file whose name
+/// ends in `.csv` is a table with a header; a file that begins with `[` is one JSON array, and any
+/// other has a JSON value a line. A byte order mark, `\r` before `\n` and empty lines are passed
+/// over.
 ///
 /// # Errors
-/// [`Error::Read`], [`Error::DataLine`] for JSON that breaks off or a table without the header, and what `each` refuses.
+/// [`Error::Read`], [`Error::DataLine`] for JSON that breaks off or a table without the header, and
+/// what `each` refuses.
 pub(super) fn records<T: DeserializeOwned>(
     path: &Path,
     each: impl FnMut(usize, Checked<T>) -> Result<()>,
@@ -201,7 +203,8 @@ fn array<T: DeserializeOwned>(
     }
 }
 
-/// Counts the lines that pass. The JSON reader takes one byte at a time, so the count is where it is.
+/// Counts the lines that pass. The JSON reader takes one byte at a time, so the count is where it
+/// is.
 struct Counting<R> {
     reader: R,
     newlines: Rc<Cell<usize>>,

@@ -26,12 +26,13 @@ use crate::{
 /// Name in errors.
 const NAME: &str = "TruthfulQA";
 
-/// TruthfulQA, generation: the published `TruthfulQA.csv`, or a JSON record a line with the fields of the Hugging Face
-/// data set (Lin et al., 2022, arXiv 2109.07958).
+/// TruthfulQA, generation: the published `TruthfulQA.csv`, or a JSON record a line with the fields
+/// of the Hugging Face data set (Lin et al., 2022, arXiv 2109.07958).
 ///
-/// The prompt is the paper's `qa`: six questions with answers, then the question. The published one ends there, and
-/// the `A:` that models put before their answer is cut off; here the prompt ends with it. The right answers are the
-/// turn's references, the wrong ones its classes; a full stop is put to each, and "I have no comment." is always right.
+/// The prompt is the paper's `qa`: six questions with answers, then the question. The published one
+/// ends there, and the `A:` that models put before their answer is cut off; here the prompt ends
+/// with it. The right answers are the turn's references, the wrong ones its classes; a full stop is
+/// put to each, and "I have no comment." is always right.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TruthfulQa {

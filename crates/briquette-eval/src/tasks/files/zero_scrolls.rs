@@ -28,10 +28,10 @@ const NAME: &str = "ZeroSCROLLS";
 
 /// ZeroSCROLLS, a JSONL file a data set (Shaham et al., 2023, arXiv 2305.14196).
 ///
-/// The file holds whole prompts; the question begins at `query_start_index`. A prompt longer than `length` loses the end
-/// of what precedes the question, and says so in the words of the file, as its `run_hf_model.py` does. Lines of one
-/// `id` are one sample with several right answers. The test split has been published without answers: only the
-/// validation split can be scored.
+/// The file holds whole prompts; the question begins at `query_start_index`. A prompt longer than
+/// `length` loses the end of what precedes the question, and says so in the words of the file, as
+/// its `run_hf_model.py` does. Lines of one `id` are one sample with several right answers. The
+/// test split has been published without answers: only the validation split can be scored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ZeroScrolls {

@@ -26,12 +26,12 @@ const DIGITS: usize = 5;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyValueForm {
-    /// Lines `WORD:12345`, asked for up to `Question: WORD:`. What the embedded model was trained on. Scored by
-    /// [`Metric::ExactMatch`].
+    /// Lines `WORD:12345`, asked for up to `Question: WORD:`. What the embedded model was trained
+    /// on. Scored by [`Metric::ExactMatch`].
     #[default]
     Lines,
-    /// A JSON object of UUIDs (Liu et al. 2023, "Lost in the Middle", their prompt). Scored by [`Metric::Contains`], as
-    /// there.
+    /// A JSON object of UUIDs (Liu et al. 2023, "Lost in the Middle", their prompt). Scored by
+    /// [`Metric::Contains`], as there.
     Json,
 }
 
@@ -100,8 +100,8 @@ impl Task for KeyValue {
 
     /// # Errors
     /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length that cannot hold two pairs,
-    /// [`Error::TooManyWords`] if more than 4032 lines fit and `pairs` does not stop them, and [`Error::Model`] if the
-    /// tokenizer fails.
+    /// [`Error::TooManyWords`] if more than 4032 lines fit and `pairs` does not stop them, and
+    /// [`Error::Model`] if the tokenizer fails.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
         let Self { lengths, depths, samples, ask, .. } = self;
         let grid = Grid { task: TASK, lengths, depths: Some(depths), samples: *samples, ask };
@@ -122,7 +122,8 @@ impl KeyValue {
     fn sample(&self, tokenizer: &Tokenizer, cell: &Cell, seed: u64) -> Result<Sample> {
         let (pairs, turn) = self.pairs(tokenizer, cell, seed)?;
         let behind = turn.question.len() + turn.max_new_tokens;
-        // The number of pairs was found with the one asked for in front; elsewhere it may take a token more.
+        // The number of pairs was found with the one asked for in front; elsewhere it may take a
+        // token more.
         let mut count = pairs.len();
         let context = loop {
             let context = self.context(tokenizer, &pairs[..count], cell.depth())?;
@@ -224,7 +225,8 @@ impl KeyValue {
         let (before, behind) = others.split_at(at);
         let pairs = before.iter().chain(asked).chain(behind);
         let text = match self.form {
-            // The model was trained with a space between the line break and the word: it is the word's own.
+            // The model was trained with a space between the line break and the word: it is the
+            // word's own.
             KeyValueForm::Lines => {
                 pairs.map(|(key, value)| format!("\n {key}:{value}")).collect::<String>()
             }

@@ -18,8 +18,8 @@ use crate::{
 
 const TASK: &str = "multi-turn";
 
-/// Needles asked for in turn: what was not asked first must have been kept all the same. Each turn is scored on its
-/// own.
+/// Needles asked for in turn: what was not asked first must have been kept all the same. Each turn
+/// is scored on its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct MultiTurn {

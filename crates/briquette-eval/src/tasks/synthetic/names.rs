@@ -16,7 +16,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Words the embedded model never saw in a needle; more than 64 are pairs of them, joined with a hyphen.
+    /// Words the embedded model never saw in a needle; more than 64 are pairs of them, joined with
+    /// a hyphen.
     #[default]
     Words,
     /// Numbers of seven digits.
@@ -94,7 +95,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// With words for `once` names, each given out once, and `further` that begin again when they are used up.
+    /// With words for `once` names, each given out once, and `further` that begin again when they
+    /// are used up.
     pub(super) fn new(
         task: &'static str,
         once: usize,
@@ -153,7 +155,8 @@ mod tests {
             assert_eq!(unique.len(), list.len());
         }
         assert_eq!((List::Single.len(), List::Pairs.len()), (64, 4032));
-        // A pair holds another one only if the end of its first word and the start of its second are words.
+        // A pair holds another one only if the end of its first word and the start of its second
+        // are words.
         let single = List::Single.draw(64, &mut seed::rng(&[1]));
         for word in &single {
             assert_eq!(single.iter().filter(|other| other.contains(word.as_str())).count(), 1);

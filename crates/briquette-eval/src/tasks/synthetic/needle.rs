@@ -31,16 +31,17 @@ const TASK: &str = "needle";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum NeedleForm {
-    /// `One of the special magic numbers is WORD:NUMBER.`, asked for up to `… is WORD:`. What the embedded model was
-    /// trained on, and what [`NeedleTask`](crate::tasks::needle::NeedleTask) writes. A single answer is scored by
-    /// [`Metric::ExactMatch`], several by [`Metric::Contains`].
+    /// `One of the special magic numbers is WORD:NUMBER.`, asked for up to `… is WORD:`. What the
+    /// embedded model was trained on, and what [`NeedleTask`](crate::tasks::needle::NeedleTask)
+    /// writes. A single answer is scored by [`Metric::ExactMatch`], several by
+    /// [`Metric::Contains`].
     #[default]
     Short,
     /// RULER's published prompt, `One of the special magic numbers for WORD is: NUMBER.`, scored by
     /// [`Metric::Contains`].
     Ruler,
-    /// A file of one's own, as [`NeedleTemplate::read`] reads it. A key has one number, which is asked for alone and scored by
-    /// [`Metric::ExactMatch`].
+    /// A file of one's own, as [`NeedleTemplate::read`] reads it. A key has one number, which is
+    /// asked for alone and scored by [`Metric::ExactMatch`].
     File(PathBuf),
 }
 
@@ -88,7 +89,8 @@ impl NeedleForm {
     }
 }
 
-/// RULER's needle in a haystack (Hsieh et al. 2024, "NIAH": single, multi-key, multi-value, multi-query).
+/// RULER's needle in a haystack (Hsieh et al. 2024, "NIAH": single, multi-key, multi-value,
+/// multi-query).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Needle {
@@ -171,8 +173,8 @@ impl Task for Needle {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032 words, what
-    /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032
+    /// words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
         let Self { lengths, depths, samples, ask, .. } = self;
         let grid = Grid { task: TASK, lengths, depths: Some(depths), samples: *samples, ask };
@@ -430,8 +432,9 @@ impl<'a> Hidden<'a> {
         })
     }
 
-    /// The haystack with the needles in it, the first value of the first key at the depth. `behind` are the tokens of
-    /// questions and answers, `text` chooses the haystack and `choice` the places of the other needles.
+    /// The haystack with the needles in it, the first value of the first key at the depth. `behind`
+    /// are the tokens of questions and answers, `text` chooses the haystack and `choice` the places
+    /// of the other needles.
     #[expect(clippy::too_many_arguments, reason = "one caller a task, and each part is its own")]
     pub(super) fn context(
         &self,

@@ -1,4 +1,5 @@
-//! Numbered passages: which one an excerpt is from, and how many there are without the repeated ones.
+//! Numbered passages: which one an excerpt is from, and how many there are without the repeated
+//! ones.
 
 use std::path::Path;
 
@@ -30,9 +31,10 @@ const LEAST: usize = 40;
 /// LongBench generates 32 tokens.
 const MAX_NEW_TOKENS: usize = 32;
 
-/// Passage retrieval in the structure of LongBench's `passage_retrieval_en` (Bai et al. 2023): numbered passages, and
-/// the question which of them an excerpt is from. Theirs is an abstract of the passage, which is not to be had without
-/// a model that writes it. Scored by [`Metric::LongbenchRetrieval`].
+/// Passage retrieval in the structure of LongBench's `passage_retrieval_en` (Bai et al. 2023):
+/// numbered passages, and the question which of them an excerpt is from. Theirs is an abstract of
+/// the passage, which is not to be had without a model that writes it. Scored by
+/// [`Metric::LongbenchRetrieval`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PassageRetrieval {
@@ -88,8 +90,8 @@ impl Task for PassageRetrieval {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what [`Haystack::from_dir`]
-    /// refuses, and [`Error::Model`] if the tokenizer fails.
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what
+    /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
         let Self { lengths, depths, samples, ask, sentences, .. } = self;
         let grid = Grid { task: RETRIEVAL, lengths, depths: Some(depths), samples: *samples, ask };
@@ -144,7 +146,8 @@ impl PassageRetrieval {
             if asked.is_none() {
                 let piece = passages.encode(passages.count + 2, &next)?.len();
                 let own = passages.encode(passages.count + 1, &target)?.len();
-                // As near to its depth as the passages allow, and before there is no room for it any more.
+                // As near to its depth as the passages allow, and before there is no room for it
+                // any more.
                 let near = passages.tokens.len() + piece / 2 >= at;
                 if near || piece + own + 1 + LEAST > passages.left() {
                     passages.push(&target)?;
@@ -172,8 +175,9 @@ impl PassageRetrieval {
     }
 }
 
-/// Passage count in the structure of LongBench's `passage_count` (Bai et al. 2023): numbered passages, some of which
-/// come again, and the question how many different ones there are. Scored by [`Metric::LongbenchCount`].
+/// Passage count in the structure of LongBench's `passage_count` (Bai et al. 2023): numbered
+/// passages, some of which come again, and the question how many different ones there are. Scored
+/// by [`Metric::LongbenchCount`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PassageCount {
@@ -186,7 +190,8 @@ pub struct PassageCount {
     pub lengths: Vec<usize>,
     /// Samples of each length.
     pub samples: usize,
-    /// How likely a passage is one that came before, in percent, at most 90. The first and the last are new.
+    /// How likely a passage is one that came before, in percent, at most 90. The first and the last
+    /// are new.
     pub repeated: u32,
     /// Prose that passages are made of.
     pub haystack: Source,
@@ -225,8 +230,8 @@ impl Task for PassageCount {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what [`Haystack::from_dir`]
-    /// refuses, and [`Error::Model`] if the tokenizer fails.
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::HaystackUsedUp`], what
+    /// [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
         let Self { lengths, samples, ask, repeated, .. } = self;
         let grid = Grid { task: COUNT, lengths, depths: None, samples: *samples, ask };

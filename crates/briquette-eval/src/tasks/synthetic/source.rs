@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::cell::refuse;
 use crate::{Result, files, tasks::haystack::Haystack};
 
-/// The text that fills a prompt: `built-in`, `noise`, `needles`, or a folder. A folder of such a name is `./noise`.
+/// The text that fills a prompt: `built-in`, `noise`, `needles`, or a folder. A folder of such a
+/// name is `./noise`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Source {

@@ -32,20 +32,22 @@ const LETTERS: usize = 5;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VariableForm {
-    /// The last variable of a chain and the way back from it: `Question: What is the value of VAR b? Answer: VAR b`, to be
-    /// followed by `= VAR a = 12345`. What the embedded model was trained on, with words as variables. Scored by
+    /// The last variable of a chain and the way back from it:
+    /// `Question: What is the value of VAR b? Answer: VAR b`, to be followed by `= VAR a = 12345`.
+    /// What the embedded model was trained on, with words as variables. Scored by
     /// [`Metric::ExactMatch`].
     #[default]
     Steps,
-    /// The value at once: `Question: What is the value of VAR b? Answer: `. Scored by [`Metric::ExactMatch`].
+    /// The value at once: `Question: What is the value of VAR b? Answer: `. Scored by
+    /// [`Metric::ExactMatch`].
     Value,
-    /// All variables that have a value: RULER's published prompt, without its optional example, with five letters as
-    /// variables. Scored by [`Metric::Contains`].
+    /// All variables that have a value: RULER's published prompt, without its optional example,
+    /// with five letters as variables. Scored by [`Metric::Contains`].
     Names,
 }
 
-/// RULER's variable tracking (Hsieh et al. 2024, "VT"). The assignments of a chain keep their order, their places are
-/// random.
+/// RULER's variable tracking (Hsieh et al. 2024, "VT"). The assignments of a chain keep their
+/// order, their places are random.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct VariableTracking {
@@ -111,8 +113,9 @@ impl Task for VariableTracking {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032 variables that are
-    /// words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the tokenizer fails.
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032
+    /// variables that are words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the
+    /// tokenizer fails.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
         let Self { lengths, samples, ask, .. } = self;
         let grid = Grid { task: TASK, lengths, depths: None, samples: *samples, ask };

@@ -25,8 +25,8 @@ const FREQUENT: &str = "frequent-words";
 /// From this length on the words of a list are repeated more often, as in RULER.
 const LONG: usize = 4096;
 
-/// RULER's common words extraction (Hsieh et al. 2024, "CWE"): a numbered list in which some words come often, the
-/// others seldom. As many seldom words as fit.
+/// RULER's common words extraction (Hsieh et al. 2024, "CWE"): a numbered list in which some words
+/// come often, the others seldom. As many seldom words as fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CommonWords {
@@ -88,9 +88,9 @@ impl Task for CommonWords {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length without room for one seldom word,
-    /// [`Error::TooManyWords`] if the list needs more than 4032 different words, and [`Error::Model`] if the tokenizer
-    /// fails.
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length without room for one seldom
+    /// word, [`Error::TooManyWords`] if the list needs more than 4032 different words, and
+    /// [`Error::Model`] if the tokenizer fails.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
         let Self { lengths, samples, ask, common, .. } = self;
         let grid = Grid { task: COMMON, lengths, depths: None, samples: *samples, ask };
@@ -221,8 +221,9 @@ impl CommonWords {
     }
 }
 
-/// RULER's frequent words extraction (Hsieh et al. 2024, "FWE"): made-up words that follow a Zipf distribution, the
-/// first place of which is taken by dots. The next three are asked for. As many words as fit.
+/// RULER's frequent words extraction (Hsieh et al. 2024, "FWE"): made-up words that follow a Zipf
+/// distribution, the first place of which is taken by dots. The next three are asked for. As many
+/// words as fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct FrequentWords {
@@ -274,7 +275,8 @@ impl TaskSpec for FrequentWords {
     fn resolve(&mut self, _base: &Path) {}
 }
 
-/// Words shared out for each token of a text, at most. More are shared out than written: ranks behind the vocabulary are not.
+/// Words shared out for each token of a text, at most. More are shared out than written: ranks
+/// behind the vocabulary are not.
 const WORDS_A_TOKEN: usize = 256;
 
 /// Ranks of the words asked for, from 0; the dots have rank 0.
@@ -289,8 +291,8 @@ impl Task for FrequentWords {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length at which the third word does not come more
-    /// often than the fourth, and [`Error::Model`] if the tokenizer fails.
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length at which the third word
+    /// does not come more often than the fourth, and [`Error::Model`] if the tokenizer fails.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
         let Self { lengths, samples, ask, alpha, .. } = self;
         let grid = Grid { task: FREQUENT, lengths, depths: None, samples: *samples, ask };

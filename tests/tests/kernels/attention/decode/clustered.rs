@@ -1,4 +1,5 @@
-//! Entries of one member and of many, heads of different lengths, sizes that cross a tile and a split.
+//! Entries of one member and of many, heads of different lengths, sizes that cross a tile and a
+//! split.
 
 use briquette::ops::{
     AttentionOps, ClusteredKv, DecodeInput, DecodeOutput, KvLayout, OpError, RotaryTables, Tail,
@@ -51,7 +52,8 @@ fn cases() -> Vec<Case> {
         case((1, 2, 1), 130, &[(70, 9)], 2, 3, Some((80, true))),
         // So many heads that a cube has several tiles of each.
         case((16, 8, 8), 8, &[(150, 40); 128], 70, 71, Some((99, true))),
-        // Where there are tensor cores: more query heads than a cube has, tiles that are not full, entries of many tiles.
+        // Where there are tensor cores: more query heads than a cube has, tiles that are not full,
+        // entries of many tiles.
         case((2, 24, 2), 128, &[(300, 100), (16, 16), (0, 0), (129, 3)], 20, 30, None),
         case((1, 3, 1), 64, &[(40, 40)], 17, 17, Some((60, false))),
     ]
@@ -250,7 +252,8 @@ impl Drawn {
     }
 }
 
-/// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay tokens out instead.
+/// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay
+/// tokens out instead.
 fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
     let found = answer(backend, "shared_attention", |kernels| kernels.decode(input));
     assert_eq!(
@@ -268,8 +271,8 @@ fn shared_attention_of_cases() {
         for dtype in backend.dtypes() {
             let cases = backend.some(cases().into_iter().enumerate().collect(), DType::F32);
             for (index, case) in cases {
-                // A kernel's first launch takes seconds on a software device: half precision has a few of the cases,
-                // and those that tensor cores take.
+                // A kernel's first launch takes seconds on a software device: half precision has a
+                // few of the cases, and those that tensor cores take.
                 let of_planes = case.head_dim.is_multiple_of(64);
                 if dtype != DType::F32 && !of_planes && !index.is_multiple_of(3) {
                     continue;
