@@ -70,13 +70,14 @@ enum ProfileForm {
     Whole(Box<Profile>),
 }
 
-/// Scorer of a policy file, of which only the kinds are read.
+/// Stages of a policy file whose names have changed, of which only the kinds are read.
 #[derive(Deserialize)]
-struct ScorerKinds {
+struct StageKinds {
     score: Kinds,
+    store: Option<Kinds>,
 }
 
-/// Kind of a scorer as it is written, and that of the scorer inside it.
+/// Kind of a stage as it is written, and that of the stage inside it.
 #[derive(Deserialize)]
 struct Kinds {
     kind: String,
@@ -84,9 +85,20 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Returns the kinds of a scorer by their current names.
-    fn of(score: &ScorerSpec) -> serde_json::Result<Self> {
-        serde_json::from_value(serde_json::to_value(score)?)
+    /// Returns the kinds of a stage by their current names.
+    fn of(stage: &impl Serialize) -> serde_json::Result<Self> {
+        serde_json::from_value(serde_json::to_value(stage)?)
+    }
+
+    /// Returns a warning for each old name, of the outermost stage first.
+    fn warnings(&self, current: &Self, what: &str) -> Vec<String> {
+        let renamed = self.all().zip(current.all()).filter(|(old, new)| old != new);
+        let warning = |(old, new)| {
+            format!(
+                "the {what} `{old}` is called `{new}` now; the next version reads the new name only"
+            )
+        };
+        renamed.map(warning).collect()
     }
 
     /// Returns the kinds from the outermost in.
@@ -175,15 +187,12 @@ fn read(path: &Path) -> Result<PolicyFile> {
 fn parse(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<PolicyFile> {
     let fail = |message: String| Error::PolicyFile { origin: origin.to_owned(), message };
     let file: FileForm = format.parse(text).map_err(fail)?;
-    let ScorerKinds { score: written } = format.parse(text).map_err(fail)?;
-    let current = Kinds::of(&file.score).map_err(|error| fail(error.to_string()))?;
-    let renamed = written.all().zip(current.all()).filter(|(old, new)| old != new);
-    let warnings = renamed.map(|(old, new)| {
-        format!(
-            "the scorer `{old}` is called `{new}` now; the next version reads the new name only"
-        )
-    });
-    let warnings = warnings.collect();
+    let written: StageKinds = format.parse(text).map_err(fail)?;
+    let current = |kinds: serde_json::Result<Kinds>| kinds.map_err(|error| fail(error.to_string()));
+    let mut warnings = written.score.warnings(&current(Kinds::of(&file.score))?, "scorer");
+    if let Some(store) = &written.store {
+        warnings.extend(store.warnings(&current(Kinds::of(&file.store))?, "store"));
+    }
     let budget = match (file.budget, file.compression_ratio) {
         (budget, None) => budget,
         (None, Some(ratio)) => Some(Budget::of_compression_ratio(ratio)?),
@@ -363,8 +372,8 @@ mod tests {
         assert!(error.contains("`window`") && error.contains("`normalize`"), "{error}");
     }
 
-    /// Names of scorers in older files, with the current ones.
-    const RENAMED: [(&str, &str); 10] = [
+    /// Names of scorers and stores in older files, with the current ones.
+    const RENAMED: [(&str, &str); 11] = [
         ("key-norm", "knorm"),
         ("key-difference", "keydiff"),
         ("lag-relative", "lagkv"),
@@ -375,6 +384,7 @@ mod tests {
         ("trigonometric", "triattention"),
         ("whole-chunks", "chunkkv"),
         ("critical", "criticalkv"),
+        ("shared", "clustered"),
     ];
 
     #[test]

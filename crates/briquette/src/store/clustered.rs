@@ -28,7 +28,7 @@ pub struct Clustered {}
 
 impl StoreBuilder for Clustered {
     fn name(&self) -> &str {
-        "shared"
+        "clustered"
     }
 
     fn holds_ragged_heads(&self) -> bool {

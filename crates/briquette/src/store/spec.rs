@@ -6,6 +6,7 @@ built_in! {
     StoreSpec: StoreBuilder {
         Dense,
         Ragged,
+        #[serde(alias = "shared")]
         Clustered,
         Quantized,
         Fp8,
