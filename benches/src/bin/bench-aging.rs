@@ -74,7 +74,7 @@ fn main() -> Result<()> {
             let mut cache = model.cache(policy.clone())?;
             let (_, timing) = generate(&model, &prompt, &mut cache, &options, |_| {
                 decoded += 1;
-                if args.cleanup.is_some_and(|tokens| decoded % tokens == 0) {
+                if args.cleanup.is_some_and(|tokens| decoded.is_multiple_of(tokens)) {
                     device.memory_cleanup();
                 }
             })?;

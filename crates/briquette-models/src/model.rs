@@ -15,6 +15,7 @@ use briquette::{
 use crate::{
     Attend, Error, Interrupt, Linear, ModelConfig, Result,
     nn::{build::Build, decoder::Decoder, positions::Positions},
+    upkeep::Upkeep,
 };
 
 /// A causal language model: token embedding, decoder layers of its
@@ -37,6 +38,8 @@ pub struct Model {
     ops: Arc<dyn Ops>,
     #[module(skip)]
     interrupt: Interrupt,
+    #[module(skip)]
+    upkeep: Upkeep,
 }
 
 impl Model {
@@ -54,6 +57,7 @@ impl Model {
             positions: Positions::new(&config, device)?,
             ops,
             interrupt: Interrupt::new(),
+            upkeep: Upkeep::default(),
             config,
         })
     }
@@ -219,12 +223,15 @@ impl Model {
         self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
         Self::check_not_empty(&tokens)?;
         self.interrupt.check()?;
+        self.upkeep.call(&tokens.device());
         self.last_logits(self.model.forward(tokens, &self.positions, attend, &self.interrupt)?)
     }
 
     /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary,
     /// as those are that an `argmax` over its logits chose: nothing is read back from the device.
-    /// What another token gives depends on the backend.
+    /// What another token gives depends on the backend. Such a step can be recorded, so it does
+    /// not clean the device up, which all other calls do now and then: a loop of launched steps calls
+    /// `Device::memory_cleanup` itself.
     ///
     /// # Errors
     /// As [`forward`](Self::forward), but for [`Error::TokenOutOfRange`].
@@ -233,7 +240,7 @@ impl Model {
         tokens: Tensor<2, Int>,
         cache: &mut KvCache,
     ) -> Result<Tensor<2>> {
-        self.last_logits(self.decode(tokens, cache)?)
+        self.last_logits(self.layers(tokens, cache)?)
     }
 
     /// The normalised output of the last layer, before the head.
@@ -252,6 +259,12 @@ impl Model {
 
     /// As [`hidden_states`](Self::hidden_states), of tokens checked before.
     pub(crate) fn decode(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
+        self.upkeep.call(&tokens.device());
+        self.layers(tokens, cache)
+    }
+
+    /// Runs tokens through the layers, which a recording may repeat.
+    fn layers(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
         self.interrupt.check()?;
