@@ -31,7 +31,8 @@ struct Args {
     /// The device, as `briquette::device::open` names it
     #[arg(long, default_value = "flex")]
     device: String,
-    /// Methods of `briquette policies`, separated by commas [default: all that read the prompt once]
+    /// Methods of `briquette policies`, separated by commas [default: all that read the prompt
+    /// once]
     #[arg(long, value_delimiter = ',')]
     methods: Vec<String>,
     /// Rounds, the first of which compiles

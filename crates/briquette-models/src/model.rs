@@ -229,8 +229,8 @@ impl Model {
 
     /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary,
     /// as those are that an `argmax` over its logits chose: nothing is read back from the device.
-    /// What another token gives depends on the backend. Such a step can be recorded, so it does
-    /// not clean the device up, which all other calls do now and then: a loop of launched steps calls
+    /// What another token gives depends on the backend. Such a step can be recorded, so it does not
+    /// clean the device up, which all other calls do now and then: a loop of launched steps calls
     /// `Device::memory_cleanup` itself.
     ///
     /// # Errors

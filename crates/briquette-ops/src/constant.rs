@@ -8,7 +8,8 @@ use burn::tensor::{DType, Device, Int, StreamId, Tensor, TensorData, kind::Basic
 const KEPT: usize = 128;
 
 /// Requests after which a list that none of them was for goes: CubeCL 0.11 goes through all buffers
-/// of a page at each small allocation, so lists of a policy that is gone would slow down all others.
+/// of a page at each small allocation, so lists of a policy that is gone would slow down all
+/// others.
 const IDLE: u64 = 1 << 14;
 
 /// Requests between two looks for idle lists.
