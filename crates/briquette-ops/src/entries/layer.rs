@@ -3,7 +3,7 @@ use burn::tensor::{Int, Tensor};
 use super::{clustering::Clustering, statistics::AttentionStatistics};
 
 /// The entries of a layer: a column a token, and a row of keys and values an entry, which is the
-/// same unless tokens [share](Self::sharing).
+/// same unless tokens [share](Self::clustering).
 ///
 /// Heads that hold fewer than the widest begin with as many fillers, at position −1.
 #[derive(Clone, Debug)]
