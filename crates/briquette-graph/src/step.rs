@@ -36,7 +36,7 @@ const TRIES: usize = 3;
 /// # fn decode(
 /// #     cache: &mut KvCache,
 /// #     tokens: Tensor<2, Int>,
-/// #     forward: impl Fn(Tensor<2, Int>, &mut KvCache) -> briquette::Result<Tensor<2>>,
+/// #     forward: impl Fn(Tensor<2, Int>, &mut KvCache) -> briquette::Result<Tensor<2>> + Sync,
 /// # ) -> Result<(), Error> {
 /// let run = |tokens, cache: &mut KvCache| Ok::<_, Error>(forward(tokens, cache)?);
 /// let mut steps = StepGraph::new(cache, tokens, run);
