@@ -79,7 +79,7 @@ pub struct Timing {
 /// Times `call` on `sets` sets of inputs in turn.
 ///
 /// # Errors
-/// What the call returns, or what the device says.
+/// Errors of the call, or of the device.
 pub fn time(device: &Device, effort: Effort, sets: usize, call: &Call<'_>) -> Result<Timing> {
     let started = Instant::now();
     run(device, call, 0)?;
@@ -118,7 +118,7 @@ pub fn time(device: &Device, effort: Effort, sets: usize, call: &Call<'_>) -> Re
 /// cancels. Also returns the whole time of `with`.
 ///
 /// # Errors
-/// What the calls return, or what the device says.
+/// Errors of the calls, or of the device.
 pub fn time_difference(
     device: &Device,
     effort: Effort,

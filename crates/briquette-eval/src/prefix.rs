@@ -52,7 +52,7 @@ pub fn open(prefix: Prefix, model: &Model, fingerprint: &str) -> Result<KvCache>
 /// A prompt that follows others: without the tokens that begin a text.
 ///
 /// # Errors
-/// What the tokenizer returns.
+/// Errors of the tokenizer.
 pub fn following(mut prompt: Vec<u32>, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     let beginning = tokenizer.encode("", true)?;
     if prompt.starts_with(&beginning) {

@@ -214,7 +214,7 @@ struct Bench {
 /// Runs the command of this process's arguments.
 ///
 /// # Errors
-/// What the command came upon.
+/// Errors of the command.
 pub fn run() -> Result<()> {
     match Cli::parse().command {
         None => smoke::run(),

@@ -99,7 +99,7 @@ pub(crate) fn accuracy(body: &Body, weights: &Weights, questions: &[Drawn]) -> R
 /// Number of questions that are answered right by greedy decoding with the full cache.
 ///
 /// # Errors
-/// What the model refuses.
+/// Errors of the model.
 pub(crate) fn greedy(model: &Model, questions: &[Drawn]) -> Result<Accuracy> {
     let mut tally = Tally::default();
     for drawn in chunks(questions, PROMPT_TOKENS) {

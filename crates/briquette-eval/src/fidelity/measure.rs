@@ -46,7 +46,7 @@ impl Reference<'_> {
     /// Measures a policy on this window.
     ///
     /// # Errors
-    /// What the policy or its cache refuses, failures of the model, and [`Error::NotFinite`].
+    /// Errors of the policy or its cache, failures of the model, and [`Error::NotFinite`].
     pub fn measure(&self, policy: Policy) -> Result<Measured> {
         let cache = self.filled(policy)?;
         let cache_after_prompt = CacheBytes::of(&cache);

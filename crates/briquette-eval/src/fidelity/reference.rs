@@ -111,7 +111,7 @@ impl<'a> Reference<'a> {
     /// [`measure`](Self::measure), alone.
     ///
     /// # Errors
-    /// What the policy or its cache refuses.
+    /// Errors of the policy or its cache.
     pub fn held(&self, policy: Policy) -> Result<CacheBytes> {
         Ok(CacheBytes::of(&self.filled(policy)?))
     }

@@ -13,7 +13,7 @@ use crate::{Result, files, journal::Accept};
 /// `run.toml` and the keys of all units as `plan.jsonl`, for [`merge`](super::merge()).
 ///
 /// # Errors
-/// What [`Results::open`] refuses, [`Error::NoJournal`](crate::Error::NoJournal) for files of these
+/// Errors of [`Results::open`], [`Error::NoJournal`](crate::Error::NoJournal) for files of these
 /// names that no run wrote, [`Error::UnitChanged`](crate::Error::UnitChanged), and
 /// [`Error::Write`](crate::Error::Write).
 pub fn begin(

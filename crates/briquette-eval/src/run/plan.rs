@@ -110,7 +110,7 @@ impl Plan {
     /// that profiles of others are.
     ///
     /// # Errors
-    /// What models, policies and tasks cannot be made from, [`Error::SampleTooLong`],
+    /// Errors of models, policies and tasks, [`Error::SampleTooLong`],
     /// [`Error::SampleTwice`].
     pub fn new(file: &RunFile, other_weights: bool) -> Result<Self> {
         Self::of(file, file.planned(), other_weights)

@@ -14,7 +14,7 @@ pub trait Task: Debug + Send + Sync {
     /// The samples, in tokens of this tokenizer. The same seed gives the same samples.
     ///
     /// # Errors
-    /// What a task cannot be built from: lengths that hold nothing, files that cannot be read.
+    /// Errors of the task: lengths that hold nothing, files that cannot be read.
     fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>>;
 
     /// The most tokens that a sample is to have, where that is known before any is made.

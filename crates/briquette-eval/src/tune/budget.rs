@@ -27,7 +27,7 @@ pub enum Largest {
 /// probes are needed where the share is a line over the size, as it nearly is.
 ///
 /// # Errors
-/// What `probe` returns.
+/// Errors of `probe`.
 pub fn largest(
     most: usize,
     target: f64,

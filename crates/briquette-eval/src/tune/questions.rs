@@ -23,7 +23,7 @@ impl Questions {
     /// questions.
     ///
     /// # Errors
-    /// What [`RunFile::read`] and the tasks refuse, and [`Error::RunFile`] where no task asks after
+    /// Errors of [`RunFile::read`] and the tasks, and [`Error::RunFile`] where no task asks after
     /// the compression, or a sample has no context or no answer.
     pub fn read(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<Self> {
         let fail = |message: String| Error::RunFile { path: path.into(), message };

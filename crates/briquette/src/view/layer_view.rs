@@ -296,7 +296,7 @@ impl<'a> LayerView<'a> {
     /// The entries to keep, `keep` of each head: the protected ones, then the highest scores.
     ///
     /// # Errors
-    /// What [`SelectOps::select`](crate::ops::SelectOps::select) returns, or [`Error::Stage`] if
+    /// Errors of [`SelectOps::select`](crate::ops::SelectOps::select), or [`Error::Stage`] if
     /// there are no scores.
     pub fn select(&self, keep: &[usize]) -> Result<Selection> {
         self.with_selection(keep, |selection| self.ops.select(selection))

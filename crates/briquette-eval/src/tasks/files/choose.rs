@@ -36,7 +36,7 @@ impl<T> Chosen<T> {
     /// Makes the drawn records into samples.
     ///
     /// # Errors
-    /// What `sample` refuses.
+    /// Errors of `sample`.
     pub(super) fn samples(self, sample: impl FnMut(T) -> Result<Sample>) -> Result<Samples> {
         let samples = self.items.into_iter().map(sample).collect::<Result<Vec<Sample>>>()?;
         Ok(Samples { samples, skipped: self.skipped })

@@ -175,7 +175,7 @@ impl Reconstruction<'_> {
     /// The attention of the repeating tokens in one layer. Shapes are those of [`KvCache::attend`].
     ///
     /// # Errors
-    /// What [`KvCache::attend`] refuses, and [`Error::Stage`] if no part was begun or hidden states
+    /// Errors of [`KvCache::attend`], and [`Error::Stage`] if no part was begun or hidden states
     /// are missing.
     pub fn attend(
         &mut self,
