@@ -41,11 +41,12 @@ impl Entries {
         }
     }
 
-    /// With as many tokens behind those that share as each head holds: those of a store count padding, too.
-    pub fn holding(mut self, held: &[usize]) -> Self {
+    /// Counts the tokens behind those that share a row anew, from the tokens of each batch row and kv
+    /// head in `lengths`: those of a store include padding.
+    pub fn with_lengths(mut self, lengths: &[usize]) -> Self {
         if let Some(sharing) = &mut self.sharing {
             sharing.own =
-                held.iter().zip(&sharing.tokens).map(|(all, known)| all - known).collect();
+                lengths.iter().zip(&sharing.tokens).map(|(all, known)| all - known).collect();
         }
         self
     }

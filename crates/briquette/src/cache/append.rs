@@ -90,7 +90,7 @@ impl Appended {
     pub(super) fn entries(&mut self, store: &dyn Store, held: &[usize]) -> Result<&Entries> {
         let entries = match self.entries.take() {
             Some(entries) => entries,
-            None => store.entries_at(self.positions.clone())?.holding(held),
+            None => store.entries_at(self.positions.clone())?.with_lengths(held),
         };
         Ok(self.entries.insert(entries))
     }
@@ -140,7 +140,7 @@ pub(super) fn append(
         let tracks = tracks::zeros(observes, shape, batch, columns, device);
         Some(Entries { tracks, ..arriving })
     } else if !store.moves_padding() && padding_inside(shape.kv_heads, held, arrival, columns) {
-        let before = store.entries()?.holding(held);
+        let before = store.entries()?.with_lengths(held);
         Some(padding_first(context, placed, held, before, arriving)?)
     } else {
         let needed = store.columns() + columns;
@@ -210,7 +210,7 @@ fn padding_first(
         tracks: all.tracks.map(|track| gather_scalars(track, &tokens)),
         sharing: all.sharing,
     };
-    let entries = entries.holding(held);
+    let entries = entries.with_lengths(held);
     let table = Table::of(&entries, ops)?;
     let sharing = table.map(|table| table.sharing(&entries.positions, held, ops)).transpose()?;
     Ok(Entries { sharing, ..entries })
