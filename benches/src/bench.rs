@@ -97,8 +97,9 @@ impl Bench {
         if self.quick { 2 } else { ((400e6 / bytes).ceil() as usize).clamp(1, 64) }
     }
 
-    /// Times one way to compute a row and writes the result. `check`, if there is something to compare with, computes it
-    /// once beside the reference. A failure is written too, and stops nothing; a fallback where there are kernels is one.
+    /// Times one way to compute a row and writes the result. `check`, if there is something to
+    /// compare with, computes it once beside the reference. A failure is written too, and stops
+    /// nothing; a fallback where there are kernels is one.
     pub fn run(
         &mut self,
         case: &Case,
@@ -174,7 +175,8 @@ impl Bench {
         }
     }
 
-    /// Fails if tensor operations have answered for a kernel since then, but for devices that have none.
+    /// Fails if tensor operations have answered for a kernel since then, but for devices that have
+    /// none.
     fn refuse_fallbacks(&self, before: &[Fallback]) -> Result<()> {
         // What only CubeCL can tell.
         if bytes_in_use(&self.device).is_none() {

@@ -77,7 +77,8 @@ pub struct Report {
     pub decode_every: Option<usize>,
     /// Tokens that were decoded before the time was up.
     pub decoded: usize,
-    /// Seconds of the prefill; of the first one, compiling included, and of a second one if there was time.
+    /// Seconds of the prefill; of the first one, compiling included, and of a second one if there
+    /// was time.
     pub first_prefill_s: f64,
     /// See `first_prefill_s`.
     pub prefill_s: f64,
@@ -85,8 +86,8 @@ pub struct Report {
     pub prefill_warm: bool,
     /// Milliseconds of a decode step, the mean over all measured.
     pub step_ms: f64,
-    /// Of these, milliseconds until the host has handed a step to the device: as long as a step, if something in it waits
-    /// for the device.
+    /// Of these, milliseconds until the host has handed a step to the device: as long as a step, if
+    /// something in it waits for the device.
     pub host_ms: f64,
     /// Milliseconds of a step that is replayed from a recording, where steps are.
     pub replayed_step_ms: Option<f64>,
@@ -162,9 +163,11 @@ pub struct Runner {
     pub limit: Duration,
     /// Bytes per second, for the floor of a step.
     pub bandwidth: Option<f64>,
-    /// Whether caches are filled with noise, as many entries as a prompt leaves, instead of by a prefill.
+    /// Whether caches are filled with noise, as many entries as a prompt leaves, instead of by a
+    /// prefill.
     pub fill: bool,
-    /// Decoded tokens between two compressions of the methods that compress in decoding, instead of their own.
+    /// Decoded tokens between two compressions of the methods that compress in decoding, instead of
+    /// their own.
     pub decode_every: Option<usize>,
     /// Whether steps are recorded and replayed, too.
     pub graph: bool,
@@ -303,9 +306,10 @@ impl Runner {
         Ok(())
     }
 
-    /// The largest batch that runs in `memory` bytes of the device, to within an eighth: from the setting's on, each try
-    /// tells what a row takes, and the next is what fits by that, four times as much at most. A try begins and makes four
-    /// steps. None should go beyond the memory, which a device may not survive; if one does, the next is half-way back.
+    /// The largest batch that runs in `memory` bytes of the device, to within an eighth: from the
+    /// setting's on, each try tells what a row takes, and the next is what fits by that, four times
+    /// as much at most. A try begins and makes four steps. None should go beyond the memory, which
+    /// a device may not survive; if one does, the next is half-way back.
     pub fn largest_batch(
         &self,
         method: &str,
@@ -462,7 +466,8 @@ impl Runner {
         Ok(all(&of_layer)? * layers as f64 + all(&head)?)
     }
 
-    /// Milliseconds of `work`, on the host's clock with the device done at both ends, the mean of so many.
+    /// Milliseconds of `work`, on the host's clock with the device done at both ends, the mean of
+    /// so many.
     fn mean(&self, times: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
         self.device.sync()?;
         let started = Instant::now();
@@ -478,9 +483,9 @@ impl Runner {
         if self.fill { self.fill(policy, setting) } else { self.prefill(policy, setting) }
     }
 
-    /// A cache that holds what it would after the prompts, without the model's work for them: noise, a layer at a time. One
-    /// that compresses to so many columns is given twice as many tokens, and compresses them whenever some have come;
-    /// another the whole prompts, in parts.
+    /// A cache that holds what it would after the prompts, without the model's work for them:
+    /// noise, a layer at a time. One that compresses to so many columns is given twice as many
+    /// tokens, and compresses them whenever some have come; another the whole prompts, in parts.
     fn fill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
         let Setting { batch, prompt, new } = setting;
         let Dimensions { layers, query_heads, kv_heads, head_dim, context, .. } = self.dimensions;

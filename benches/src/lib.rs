@@ -1,5 +1,6 @@
-//! The programs that time Briquette: one operation at a time beside PyTorch's (`bench-kernels`), the table of both
-//! (`bench-table`), and a whole model of the size of Llama 3 8B (`bench-generate`).
+//! The programs that time Briquette: one operation at a time beside PyTorch's (`bench-kernels`),
+//! the table of both (`bench-table`), and a whole model of the size of Llama 3 8B
+//! (`bench-generate`).
 //!
 //! The README beside this describes the method of measurement.
 

@@ -153,8 +153,8 @@ pub fn time_difference(
 /// launched one.
 ///
 /// # Errors
-/// If the device has no graphs, if the calls cannot be captured because they read from the device or write to it, or if
-/// they are so long that launches do not count.
+/// If the device has no graphs, if the calls cannot be captured because they read from the device
+/// or write to it, or if they are so long that launches do not count.
 pub fn time_graph(
     device: &Device,
     effort: Effort,
@@ -189,8 +189,9 @@ pub fn time_graph(
     }
     let mut replay = |times: usize| {
         for _ in 0..times {
-            // SAFETY: the inputs are borrowed by `call`, which outlives the graph; the outputs are held by the graph;
-            // nothing else runs on this device, and every window ends with a sync.
+            // SAFETY: the inputs are borrowed by `call`, which outlives the graph; the outputs are
+            // held by the graph; nothing else runs on this device, and every window ends with a
+            // sync.
             #[allow(unsafe_code)]
             let _ = unsafe { graph.replay() };
         }
@@ -219,7 +220,8 @@ fn run(device: &Device, call: &Call<'_>, set: usize) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds that `work` takes on the device's own clock, if it has one, and on the host's until the device is done.
+/// Milliseconds that `work` takes on the device's own clock, if it has one, and on the host's until
+/// the device is done.
 fn window(device: &Device, work: impl FnOnce() -> Result<()> + Send) -> Result<(Option<f64>, f64)> {
     device.sync()?;
     let started = Instant::now();

@@ -78,8 +78,8 @@ impl Dimensions {
     }
 }
 
-/// A Llama of these dimensions with random weights of `dtype`, made on the device. No more than one tensor at a time is
-/// there in f32 too.
+/// A Llama of these dimensions with random weights of `dtype`, made on the device. No more than one
+/// tensor at a time is there in f32 too.
 ///
 /// # Errors
 /// If the dimensions do not fit together.
@@ -91,8 +91,8 @@ pub fn random_llama(dimensions: Dimensions, dtype: DType, device: &Device) -> Re
     Ok(model)
 }
 
-/// Casts parameters, which are made when they are first looked at: here, one after another. They lie where Burn puts those
-/// that it loads, apart from what comes and goes.
+/// Casts parameters, which are made when they are first looked at: here, one after another. They
+/// lie where Burn puts those that it loads, apart from what comes and goes.
 pub(crate) struct Cast(pub(crate) DType);
 
 impl ModuleMapper for Cast {

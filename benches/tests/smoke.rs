@@ -90,7 +90,8 @@ fn filled_caches_hold_what_a_prompt_leaves() {
 #[test]
 fn a_long_run_stays_flat_and_its_sums_are_right() {
     let table = run(env!("CARGO_BIN_EXE_bench-long-run"), &["--tokens", "300"]);
-    // Those with shared and merged entries, of a profile, of statistics of queries, and of whole pages among them.
+    // Those with shared and merged entries, of a profile, of statistics of queries, and of whole
+    // pages among them.
     for method in ["snapkv", "h2o", "streaming-llm", "d2o", "ems", "compresskv", "q-filter"] {
         assert!(table.contains(&format!("| {method} |")), "{table}");
     }

@@ -1,5 +1,5 @@
-//! Calls of a cache in any order, of every method: positions stay in order and below what was seen, and a call that fails changes
-//! nothing.
+//! Calls of a cache in any order, of every method: positions stay in order and below what was seen,
+//! and a call that fails changes nothing.
 #![no_main]
 
 use arbitrary::Arbitrary;

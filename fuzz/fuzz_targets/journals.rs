@@ -1,4 +1,5 @@
-//! Journals and results: what is there is never taken away but for a line that was cut, and damaged ones where that was asked for.
+//! Journals and results: what is there is never taken away but for a line that was cut, and damaged
+//! ones where that was asked for.
 #![no_main]
 
 use std::{fs, sync::LazyLock};

@@ -1,4 +1,5 @@
-//! Policies as TOML and JSON, budgets, profiles: what is read can be written, and is the same when it is read again.
+//! Policies as TOML and JSON, budgets, profiles: what is read can be written, and is the same when
+//! it is read again.
 #![no_main]
 
 use briquette::{Budget, Policy, Profile};

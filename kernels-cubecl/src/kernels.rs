@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use briquette_ops::{
-    AccumulateInput, AttentionInput, AttentionOps, AttentionOutput, ClassifyInput, ClassifyOutput,
-    ClusterOps, DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, ExtendInput,
-    ExtendOutput, Fallback, Fallbacks, GatedInput, GlobalLocalInput, Groups, KvLayout, LinearInput,
-    MergeInput, MergeOps, ModelOps, MomentsInput, MomentsOutput, NearestInput, NearestOutput,
-    OpError, Ops, PackInput, PadInput, Reference, RegroupInput, RegroupOutput, Result,
-    RmsNormInput, RmsNormOutput, RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection,
-    SparseAttentionInput, Split, WindowInput,
+    AccumulateInput, AssignClustersInput, AssignClustersOutput, AttentionInput, AttentionOps,
+    AttentionOutput, ClusterOps, ClusterOrder, DecodeInput, DecodeOutput, DenseKv, EmaInput,
+    EmaOutput, Entries, ExtendInput, ExtendOutput, Fallback, Fallbacks, GatedInput,
+    GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps, MomentsInput,
+    MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput, Reference,
+    ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RotaryTables,
+    RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -16,7 +16,9 @@ use crate::{
         FEW_QUERIES, attention, column_scores, decode, rotate, sparse_attention, window_moments,
         window_weights,
     },
-    cluster::{classify, extend, global_local, group, regroup, row_weights},
+    cluster::{
+        assign_clusters, extend, global_local, reorder_tokens, row_weights, sort_by_cluster,
+    },
     merge::{accumulate, ema_weights, merge, nearest},
     model::{gated, is_worthwhile, linear, rms_norm},
     select::{SelectOutput, compact, pack, pad, select},
@@ -159,20 +161,22 @@ impl ModelOps for Kernels {
 }
 
 impl ClusterOps for Kernels {
-    fn group(&self, classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
-        self.fallbacks.or(group(classes.clone(), number), || Reference.group(classes, number))
+    fn sort_by_cluster(&self, clusters: Tensor<3, Int>, number: usize) -> Result<ClusterOrder> {
+        self.fallbacks.or(sort_by_cluster(clusters.clone(), number), || {
+            Reference.sort_by_cluster(clusters, number)
+        })
     }
 
     fn extend(&self, input: ExtendInput<'_>) -> Result<ExtendOutput> {
         self.fallbacks.or(extend(input.clone()), || Reference.extend(input))
     }
 
-    fn classify(&self, input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
-        self.fallbacks.or(classify(input.clone()), || Reference.classify(input))
+    fn assign_clusters(&self, input: AssignClustersInput<'_>) -> Result<AssignClustersOutput> {
+        self.fallbacks.or(assign_clusters(input.clone()), || Reference.assign_clusters(input))
     }
 
-    fn regroup(&self, input: RegroupInput<'_>) -> Result<RegroupOutput> {
-        self.fallbacks.or(regroup(input.clone()), || Reference.regroup(input))
+    fn reorder_tokens(&self, input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutput> {
+        self.fallbacks.or(reorder_tokens(input.clone()), || Reference.reorder_tokens(input))
     }
 
     fn row_weights(&self, input: RowWeightsInput) -> Result<Tensor<3>> {

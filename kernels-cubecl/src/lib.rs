@@ -30,7 +30,9 @@ pub use attention::{
     ColumnScoresOutput, FEW_QUERIES, PromptAttention, attention, column_scores, decode, rotate,
     sparse_attention, window_moments, window_weights,
 };
-pub use cluster::{classify, extend, global_local, group, regroup, row_weights};
+pub use cluster::{
+    assign_clusters, extend, global_local, reorder_tokens, row_weights, sort_by_cluster,
+};
 pub use common::memory::{RowLayout, bytes_in_use};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, merge, nearest};

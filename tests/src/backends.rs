@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::backend::{WgpuBackend, WgpuDevice, WgpuDeviceKind};
 use burn::tensor::{DType, Device, Tensor};
 
-/// Names devices, separated by commas, that stand in for all of the build: `flex`, `flex,wgpu`, `cuda:1`.
+/// Names devices, separated by commas, that stand in for all of the build: `flex`, `flex,wgpu`,
+/// `cuda:1`.
 pub const DEVICES: &str = "BRIQUETTE_TEST_DEVICES";
 /// If set, accelerators run every session of the host's suite instead of a few per method.
 pub const THOROUGH: &str = "BRIQUETTE_TEST_THOROUGH";
@@ -62,8 +63,9 @@ impl Backend {
         self.name != "flex" && std::env::var_os(FEW).is_some()
     }
 
-    /// The cases of a kernel that run here in this type: on CUDA, whose tensor cores take 16-bit types, all; elsewhere,
-    /// where kernels multiply in f32 whatever the type and a software device compiles each for seconds, every fourth.
+    /// The cases of a kernel that run here in this type: on CUDA, whose tensor cores take 16-bit
+    /// types, all; elsewhere, where kernels multiply in f32 whatever the type and a software device
+    /// compiles each for seconds, every fourth.
     pub fn some<T>(&self, cases: Vec<T>, dtype: DType) -> Vec<T> {
         let all = dtype == DType::F32
             || self.name.starts_with("cuda")
@@ -72,7 +74,8 @@ impl Backend {
         cases.into_iter().step_by(if all { step } else { 4 }).collect()
     }
 
-    /// Whether the device binds fewer tensors than some kernels have, so that tensor operations answer for those.
+    /// Whether the device binds fewer tensors than some kernels have, so that tensor operations
+    /// answer for those.
     pub fn binds_few(&self) -> bool {
         self.name == OPENGL
     }
@@ -87,7 +90,8 @@ impl Backend {
 /// Every backend of this build, or those that [`DEVICES`] names.
 ///
 /// # Panics
-/// If one of them cannot be opened: a device that silently went missing would look like one that passed.
+/// If one of them cannot be opened: a device that silently went missing would look like one that
+/// passed.
 pub fn backends() -> Vec<Backend> {
     let named = std::env::var(DEVICES).unwrap_or_default();
     let mut names: Vec<&str> =

@@ -30,8 +30,8 @@ impl Tokens {
 pub struct Pattern {
     /// The deviation of normal noise in every channel of queries and of keys; values have 1.
     pub noise: (f64, f64),
-    /// If so, each key has its own level of importance, evenly spaced, so that scores stand well apart and the
-    /// rounding of half precision cannot swap two of them.
+    /// If so, each key has its own level of importance, evenly spaced, so that scores stand well
+    /// apart and the rounding of half precision cannot swap two of them.
     pub levels: Option<Levels>,
     /// If so, keys and values gather around so many directions per head, so that some are
     /// redundant.
@@ -70,8 +70,8 @@ pub fn draw(
     };
     if let Some(directions) = pattern.directions {
         const AROUND: f64 = 0.4;
-        // Merged over and over in half precision, values add their rounding up; what is off by it is off in
-        // proportion to them.
+        // Merged over and over in half precision, values add their rounding up; what is off by it
+        // is off in proportion to them.
         const VALUES: f64 = 0.5;
         let of_keys = normal(&mut rng, [kv_heads, directions, head_dim], 1.0);
         let of_values = normal(&mut rng, [kv_heads, directions, head_dim], 1.0);
@@ -119,8 +119,8 @@ pub fn draw(
     tokens
 }
 
-/// A profile of a model that was never trained: scores and errors between 0 and 1, the three kinds of scores
-/// different from each other.
+/// A profile of a model that was never trained: scores and errors between 0 and 1, the three kinds
+/// of scores different from each other.
 pub fn draw_profile(seed: u64, layers: usize, query_heads: usize) -> Profile {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut numbers = |count| (0..count).map(|_| rng.random()).collect::<Vec<f64>>();

@@ -11,8 +11,8 @@ pub mod session;
 
 use briquette::{Budget, Policy};
 
-/// All methods that a cache compresses by itself, with a budget of so many tokens. KVzip needs a second pass over the prompt,
-/// which its own suite has.
+/// All methods that a cache compresses by itself, with a budget of so many tokens. KVzip needs a
+/// second pass over the prompt, which its own suite has.
 ///
 /// # Panics
 /// If a method does not take the budget.
@@ -21,5 +21,5 @@ pub fn in_one_pass(tokens: usize) -> impl Iterator<Item = Policy> {
     let policy =
         move |name: &str| Policy::named(name, budget).expect("a method takes a budget of tokens");
     let all = briquette::methods().into_iter().map(move |method| policy(&method.name));
-    all.filter(|policy| policy.repeat().is_none())
+    all.filter(|policy| policy.second_pass().is_none())
 }

@@ -1,4 +1,5 @@
-//! Scripted sessions: prompts and decoded tokens, played through the reference and through the library.
+//! Scripted sessions: prompts and decoded tokens, played through the reference and through the
+//! library.
 
 use std::sync::Arc;
 
@@ -186,10 +187,10 @@ impl Session {
 
     /// Plays the session through the reference, `[row][layer]`.
     ///
-    /// Two scores that differ by less than their rounding make "the" right selection meaningless, so each row
-    /// gets the first seeded inputs whose every decision is clear: by more than what the arithmetic of the
-    /// library in this type can be off by. Layers that have nothing to do with each other get theirs one by
-    /// one.
+    /// Two scores that differ by less than their rounding make "the" right selection meaningless,
+    /// so each row gets the first seeded inputs whose every decision is clear: by more than what
+    /// the arithmetic of the library in this type can be off by. Layers that have nothing to do
+    /// with each other get theirs one by one.
     ///
     /// # Panics
     /// If no inputs are clear.
@@ -231,7 +232,8 @@ impl Session {
 
     /// Margins that rounding in this type does not use up.
     fn least_margin(&self) -> Margin {
-        // Methods that merge decide on more, and what they decide on is pooled or a mean, so less far off.
+        // Methods that merge decide on more, and what they decide on is pooled or a mean, so less
+        // far off.
         let merges =
             !matches!(self.settings.method.reduce, Reduce::Evict | Reduce::ValueMerge { .. });
         // Lengths are no further off than the numbers of a key, 2^-9 of themselves.
@@ -341,7 +343,8 @@ impl Session {
                     let columns = chunks.iter().sum();
                     let padding: Vec<usize> =
                         lengths.iter().map(|length| columns - length).collect();
-                    // A whole prompt without padding needs no declaration, unless it is a single token.
+                    // A whole prompt without padding needs no declaration, unless it is a single
+                    // token.
                     if chunks.len() > 1
                         || columns == 1
                         || padding.iter().any(|padding| *padding > 0)

@@ -154,7 +154,8 @@ fn play(case: &Case, backend: &Backend) {
         for (plain, found) in plain.iter_mut().zip(&found) {
             let found: Vec<i64> = found.iter().map(|&p| p as i64).collect();
             if ragged {
-                // Shares move with the scores of what is there: what was dropped is checked page by page.
+                // Shares move with the scores of what is there: what was dropped is checked page by
+                // page.
                 let old = plain.held();
                 plain.new.push(token as i64);
                 if plain.new.len() == every {

@@ -1,11 +1,12 @@
 //! No circle of imports between the files of a crate.
 //!
-//! A file stands on another if its code names something that is *defined* there: in an import, a path, a type, or a macro's
-//! arguments. Names are followed through re-exports to their definition. So `mod` and `pub use` alone lead nowhere: they are
-//! how a parent shows its children, and a child that imports its sibling through the parent stands on the sibling. A parent
-//! whose own code uses a child stands on it like any other file; if that child imports what the parent itself defines, the
-//! two are a circle. Methods are found where their type is: a path does not say in which `impl` they stand. Tests inside
-//! files are left out, they may look anywhere.
+//! A file stands on another if its code names something that is *defined* there: in an import, a
+//! path, a type, or a macro's arguments. Names are followed through re-exports to their definition.
+//! So `mod` and `pub use` alone lead nowhere: they are how a parent shows its children, and a child
+//! that imports its sibling through the parent stands on the sibling. A parent whose own code uses
+//! a child stands on it like any other file; if that child imports what the parent itself defines,
+//! the two are a circle. Methods are found where their type is: a path does not say in which `impl`
+//! they stand. Tests inside files are left out, they may look anywhere.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

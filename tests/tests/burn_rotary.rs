@@ -73,7 +73,8 @@ fn rows_at_any_positions_are_what_burn_makes_of_them() {
     }
 }
 
-/// Channels that Burn's encoding pairs as neighbours, where a [`RotaryEmbedding`] pairs them: half a head apart.
+/// Channels that Burn's encoding pairs as neighbours, where a [`RotaryEmbedding`] pairs them: half
+/// a head apart.
 fn halves(x: Tensor<4>) -> Tensor<4> {
     let [batch, heads, tokens, head_dim] = x.dims();
     x.reshape([batch, heads, tokens, head_dim / 2, 2])
@@ -81,7 +82,8 @@ fn halves(x: Tensor<4>) -> Tensor<4> {
         .reshape([batch, heads, tokens, head_dim])
 }
 
-/// However a policy encodes positions, it does the same as with a [`RotaryEmbedding`] over channels in another order.
+/// However a policy encodes positions, it does the same as with a [`RotaryEmbedding`] over channels
+/// in another order.
 #[test]
 fn policies_encode_by_it() {
     let budget = Budget::Tokens(48);
@@ -118,7 +120,8 @@ fn policies_encode_by_it() {
     }
 }
 
-/// Beyond the table there is an error with its length. A policy that re-counts positions needs one as long as what it holds.
+/// Beyond the table there is an error with its length. A policy that re-counts positions needs one
+/// as long as what it holds.
 #[test]
 fn positions_end_with_the_table() {
     let device = host();

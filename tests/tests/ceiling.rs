@@ -23,8 +23,8 @@ fn attend(cache: &mut KvCache, layer: usize, noise: &mut Noise, new: usize) -> R
     cache.attend(layer, q, k, v, &NoPositionEncoding).map(drop)
 }
 
-/// A prompt in `chunks`, and tokens behind it until one is refused: how many calls were taken, and the most that was held
-/// after any.
+/// A prompt in `chunks`, and tokens behind it until one is refused: how many calls were taken, and
+/// the most that was held after any.
 fn fill(cache: &mut KvCache, chunks: &[usize]) -> (usize, usize, Option<Error>) {
     let mut noise = Noise::new(5);
     let (mut taken, mut most) = (0, 0);

@@ -6,13 +6,13 @@ use briquette::{
     Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, LayerView, Policy, Profile,
     Prompt, Schedule, Scorer,
     allocate::{ErrorAware, HeadAdaptive, HeadProfile, Preference, Pyramid, Share, VarianceShare},
-    cache::store::{Dense, Quantized, Ragged, Shared},
+    cache::store::{Clustered, Dense, Quantized, Ragged},
     policy::Recent,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
     reduce::{EmaMerge, EvictThenMerge, GaussianMerge, Sigma, ValueMerge},
     score::{
-        GlobalLocal, HeadMean, Normalize, Observes, Pick, Pool, RetrievalHeads, RobustAttention,
-        WindowAttention, WindowVariance,
+        AttentionRequest, GlobalLocal, HeadMean, Normalize, Pick, Pool, RetrievalHeads,
+        RobustAttention, WindowAttention, WindowVariance,
     },
 };
 use briquette_tests::{
@@ -94,7 +94,8 @@ fn policies() -> Vec<Policy> {
     ]
 }
 
-/// Caches of two rows that have seen a padded prompt and two decoded tokens. They check every token for NaN.
+/// Caches of two rows that have seen a padded prompt and two decoded tokens. They check every token
+/// for NaN.
 fn caches(device: &Device) -> Vec<KvCache> {
     let used = |policy| {
         let config = CacheConfig::default().with_input_check(InputCheck::Always);
@@ -108,8 +109,8 @@ fn caches(device: &Device) -> Vec<KvCache> {
     policies().into_iter().map(used).collect()
 }
 
-/// The error of `call`, after making sure that the cache is as it was: what it says about itself, and what it
-/// answers to the next `next` tokens.
+/// The error of `call`, after making sure that the cache is as it was: what it says about itself,
+/// and what it answers to the next `next` tokens.
 fn refused<T>(
     cache: &mut KvCache,
     next: usize,
@@ -482,7 +483,7 @@ fn stages_that_do_not_fit() {
     ] {
         assert_error!(new(policy), Error::StoreMismatch { .. }, [part]);
     }
-    KvCache::new(SHAPE, Policy::adakv(budget).with_store(Shared {}), &device).unwrap();
+    KvCache::new(SHAPE, Policy::adakv(budget).with_store(Clustered {}), &device).unwrap();
     let share = VarianceShare { share: Share::Inverse, normalize: false };
     KvCache::new(SHAPE, Policy::snapkv(budget).with_allocate(share), &device).unwrap();
 }
@@ -593,7 +594,8 @@ fn numbers_that_are_not_finite() {
     }
 }
 
-/// Prompts are checked unless it is said otherwise, and decoded tokens, for which a check is a round trip, are not.
+/// Prompts are checked unless it is said otherwise, and decoded tokens, for which a check is a
+/// round trip, are not.
 #[test]
 fn input_check() {
     let device = host();
@@ -650,8 +652,8 @@ fn policy_files() {
     assert_error!(error, Error::PolicyFile { .. }, ["policy.yaml"]);
 }
 
-/// The JSON pointers of all objects whose keys are field names. An object with a single field may stand for a
-/// variant, where a second one is refused as well.
+/// The JSON pointers of all objects whose keys are field names. An object with a single field may
+/// stand for a variant, where a second one is refused as well.
 fn objects(value: &serde_json::Value, place: &str, places: &mut Vec<String>) {
     if let Some(object) = value.as_object() {
         places.push(place.to_owned());
@@ -850,7 +852,8 @@ fn broken_scorers() {
     }
 }
 
-/// A setter that a policy has no use for is an error that says what the policy has, wherever it is checked.
+/// A setter that a policy has no use for is an error that says what the policy has, wherever it is
+/// checked.
 #[test]
 fn setters_that_do_not_apply() {
     let (device, budget) = (host(), Budget::Tokens(64));
@@ -889,8 +892,8 @@ impl Scorer for Windowed {
         "windowed"
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.0)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.0)
     }
 
     fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {

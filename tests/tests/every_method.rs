@@ -52,7 +52,8 @@ impl Tokens {
         Self { layers, encoding: Box::new(rope) }
     }
 
-    /// The same, rotated by the model: so many columns of each row are padding, and the token behind them stands at 0.
+    /// The same, rotated by the model: so many columns of each row are padding, and the token
+    /// behind them stands at 0.
     fn rotated(&self, padding: &[usize]) -> Self {
         let [rows, _, tokens, _] = self.layers[0].0.dims();
         let of_row = |padding: &usize| {
@@ -106,7 +107,8 @@ fn assert_close(a: &[f32], b: &[f32], tolerance: f32, what: &str) {
     }
 }
 
-/// Names of methods that a device runs in these tests: all on the host, a few of each kind elsewhere.
+/// Names of methods that a device runs in these tests: all on the host, a few of each kind
+/// elsewhere.
 fn names_for(backend: &Backend) -> Vec<String> {
     if backend.is_quick() {
         return compressing();
@@ -125,8 +127,8 @@ fn schedules(policy: &Policy) -> Vec<Schedule> {
     ]
 }
 
-/// After a compression no layer holds more than its budget, all layers together no more than equal ones would, and
-/// the bytes are those of the budget.
+/// After a compression no layer holds more than its budget, all layers together no more than equal
+/// ones would, and the bytes are those of the budget.
 #[test]
 fn memory_stays_within_the_budget() {
     for backend in backends() {
@@ -248,7 +250,8 @@ fn a_budget_that_holds_everything_is_the_full_cache() {
         };
         let full = play(Policy::full());
         for name in names_for(&backend) {
-            // RoPE in the call rounds as RoPE before it; StreamingLLM then counts as the full cache does.
+            // RoPE in the call rounds as RoPE before it; StreamingLLM then counts as the full cache
+            // does.
             let policy = policy(&name, Budget::Tokens(300), SHAPE);
             assert!(play(policy) == full, "{name} on {}", backend.name);
         }
@@ -309,8 +312,8 @@ const NEED_UNROTATED: [&str; 11] = [
     "triattention",
 ];
 
-/// A model that rotates queries and keys itself keeps the tokens and has the outputs of one that leaves it to the cache, or is
-/// told that the method needs them before.
+/// A model that rotates queries and keys itself keeps the tokens and has the outputs of one that
+/// leaves it to the cache, or is told that the method needs them before.
 #[test]
 fn queries_and_keys_may_come_rotated() {
     let padding = [0, 33];

@@ -85,7 +85,8 @@ fn softmax_times(query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>]) -> Vec<f
     (0..query.len()).map(of).collect()
 }
 
-/// Two rows, one padded; a prompt, decoded tokens, and a second prompt, against the rule written out.
+/// Two rows, one padded; a prompt, decoded tokens, and a second prompt, against the rule written
+/// out.
 #[test]
 fn a_prompt_drops_what_its_last_queries_look_at_least() {
     const WINDOW: usize = 8;
@@ -210,7 +211,8 @@ fn memory_is_that_of_the_channels_that_stay() {
     }
 }
 
-/// Under methods that evict it is the same tokens that stay, decoding too; a row is what it is alone.
+/// Under methods that evict it is the same tokens that stay, decoding too; a row is what it is
+/// alone.
 #[test]
 fn it_goes_with_methods_that_evict() {
     for backend in backends() {

@@ -34,8 +34,9 @@ fn freed(mut cache: KvCache, prompt: usize, device: &Device) -> (usize, usize) {
 
 #[test]
 fn bytes_held_are_the_devices() {
-    // The positions of the last call, which all layers share, are not counted; and a device rounds each of a few dozen
-    // buffers up: wgpu to 32 bytes, CUDA to 512. Caches are larger there, so that this is little of them.
+    // The positions of the last call, which all layers share, are not counted; and a device rounds
+    // each of a few dozen buffers up: wgpu to 32 bytes, CUDA to 512. Caches are larger there, so
+    // that this is little of them.
     let uncounted = |backend: &str, held: usize| if backend == "wgpu" { 512 } else { held / 50 };
     let tokens = |backend: &str| if backend == "wgpu" { (200, 96) } else { (800, 384) };
     for backend in backends() {

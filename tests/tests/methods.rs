@@ -1,5 +1,5 @@
-//! Every method, on every device of the build, against the f64 reference: kept positions exactly, outputs to
-//! 1e-4 (f32) and 2e-2 (f16, bf16).
+//! Every method, on every device of the build, against the f64 reference: kept positions exactly,
+//! outputs to 1e-4 (f32) and 2e-2 (f16, bf16).
 
 use briquette::{Policy, methods};
 use briquette_tests::{
@@ -25,8 +25,9 @@ struct Script {
     decode_every: Option<usize>,
 }
 
-/// The sessions of a method that compresses in decoding every `usual` tokens. Slow devices play the first
-/// with all heads, the next two with the first ones, and no others; where few are asked for, the first with the first.
+/// The sessions of a method that compresses in decoding every `usual` tokens. Slow devices play the
+/// first with all heads, the next two with the first ones, and no others; where few are asked for,
+/// the first with the first.
 fn scripts(usual: Option<usize>) -> Vec<Script> {
     let script = |turns: Vec<Turn>| Script {
         turns,
@@ -126,8 +127,8 @@ fn check_in(dtypes: &[DType], method: Method, usual: Option<usize>) {
                     }
                     let mut settings = settings(heads, 16, method, script);
                     if matches!(method.store, Store::Quantized { .. }) && dtype != DType::F32 {
-                        // Turned keys are rounded to the type of the cache, some of them to the other side of the
-                        // border between two steps.
+                        // Turned keys are rounded to the type of the cache, some of them to the
+                        // other side of the border between two steps.
                         settings.encoding = Encoding::None;
                     }
                     let session = Session {
@@ -144,7 +145,8 @@ fn check_in(dtypes: &[DType], method: Method, usual: Option<usize>) {
     }
 }
 
-// Budgets of the scripts are far below those of the papers, and so are windows and what is protected here.
+// Budgets of the scripts are far below those of the papers, and so are windows and what is
+// protected here.
 
 fn few_sinks(method: Method) -> Method {
     Method { sinks: 2, ..method }
@@ -756,7 +758,8 @@ fn the_first_prompt_only() {
     }
 }
 
-/// One token that is declared is a prompt as any other: alone, beside a longer row, and as the last of its prompt.
+/// One token that is declared is a prompt as any other: alone, beside a longer row, and as the last
+/// of its prompt.
 #[test]
 fn a_second_prompt_of_one_token() {
     for backend in backends() {

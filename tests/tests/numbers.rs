@@ -1,5 +1,5 @@
-//! Numbers at the edges: nothing to attend to, equal and empty keys, products beyond a type, one token. Results are defined, and
-//! the same on every backend.
+//! Numbers at the edges: nothing to attend to, equal and empty keys, products beyond a type, one
+//! token. Results are defined, and the same on every backend.
 
 use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy, Prompt, Schedule,
@@ -57,7 +57,8 @@ fn holds(cache: &KvCache, what: &str) {
     }
 }
 
-/// Keys that are all zero, or all one key: every query attends to all alike, so an output is the mean of the values seen.
+/// Keys that are all zero, or all one key: every query attends to all alike, so an output is the
+/// mean of the values seen.
 #[test]
 fn equal_keys_are_attended_to_alike() {
     for backend in backends() {
@@ -82,7 +83,8 @@ fn equal_keys_are_attended_to_alike() {
                     for _ in 0..4 {
                         outputs.extend(give(&mut cache, qkv(&mut noise, 1)));
                     }
-                    // Merged values are sums with weights that add up to one, or in CaM's case to more.
+                    // Merged values are sums with weights that add up to one, or in CaM's case to
+                    // more.
                     let mean = policy.name() != "cam";
                     for found in outputs {
                         assert!(found.is_finite(), "{what}: {found}");
@@ -95,7 +97,8 @@ fn equal_keys_are_attended_to_alike() {
     }
 }
 
-/// Products of queries and keys beyond what f16 holds (65,504): the largest decides, and nothing is lost.
+/// Products of queries and keys beyond what f16 holds (65,504): the largest decides, and nothing is
+/// lost.
 #[test]
 fn products_beyond_half_precision_decide() {
     for backend in backends() {
@@ -140,7 +143,8 @@ fn products_beyond_half_precision_decide() {
     }
 }
 
-/// Columns of padding have nothing to attend to: what comes out of them is a number, and nothing of it reaches a token.
+/// Columns of padding have nothing to attend to: what comes out of them is a number, and nothing of
+/// it reaches a token.
 #[test]
 fn rows_that_are_masked_whole_are_numbers() {
     for backend in backends() {
@@ -162,7 +166,8 @@ fn rows_that_are_masked_whole_are_numbers() {
     }
 }
 
-/// A prompt of one token, and all that follows one by one until the budget is passed: as the host does it.
+/// A prompt of one token, and all that follows one by one until the budget is passed: as the host
+/// does it.
 #[test]
 fn prompts_of_one_token() {
     let play = |policy: Policy, device: &Device| {
@@ -192,7 +197,8 @@ fn prompts_of_one_token() {
     }
 }
 
-/// Where nobody looks for NaN, one costs no other row or head its numbers, and no count of what is held.
+/// Where nobody looks for NaN, one costs no other row or head its numbers, and no count of what is
+/// held.
 #[test]
 fn a_nan_that_nobody_looks_for_stays_in_its_row() {
     for backend in backends() {
@@ -235,7 +241,8 @@ fn a_nan_that_nobody_looks_for_stays_in_its_row() {
     }
 }
 
-/// A prompt behind one token, of which the first call brings padding in every row: more queries than there are entries.
+/// A prompt behind one token, of which the first call brings padding in every row: more queries
+/// than there are entries.
 #[test]
 fn padding_alone_behind_fewer_tokens() {
     for backend in backends() {

@@ -243,7 +243,8 @@ fn turbo_quant_is_the_nearest_of_its_codebook() {
                             let nearest = codebook.iter().map(of).fold(f64::INFINITY, f64::min);
                             let off = codebook.iter().map(|number| (number - level).abs());
                             let off = off.fold(f64::INFINITY, f64::min);
-                            // The norm is rounded to the type of the cache: by up to one place more than it is here.
+                            // The norm is rounded to the type of the cache: by up to one place more
+                            // than it is here.
                             let fine = if dtype == DType::F32 { 1e-4 } else { 2e-2 };
                             assert!(off < fine, "{what}: {level} is no number of the codebook");
                             assert!(
@@ -329,7 +330,8 @@ fn memory_is_what_the_bits_say() {
     println!("KIVI 2 bits: {} bytes", held(Policy::kivi(2)));
 }
 
-/// Under methods that evict it is the same tokens that stay, and what attention gives is near what it was.
+/// Under methods that evict it is the same tokens that stay, and what attention gives is near what
+/// it was.
 #[test]
 fn stores_go_with_methods_that_evict() {
     let shape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 64 };

@@ -29,8 +29,8 @@ fn adakv_shares_what_algorithm_1_gives_a_layer() {
     let shape = CacheShape { layers: 4, query_heads: 4, kv_heads: 2, head_dim: 8 };
     let of_shape = Profile::clone(&profile(shape));
     let known = Arc::new(Profile { layer_errors: vec![0.7, 0.1, 0.1, 0.1], ..of_shape });
-    // 32 each; of 4 · 64 − 4 · 32 = 128 by error 89.6 and three times 12.8, rounded one too many: the first of the smallest
-    // errors gives it back.
+    // 32 each; of 4 · 64 − 4 · 32 = 128 by error 89.6 and three times 12.8, rounded one too many:
+    // the first of the smallest errors gives it back.
     let algorithm_1 = [32 + 90, 32 + 12, 32 + 13, 32 + 13];
     for policy in [Policy::compresskv, Policy::compresskv_adakv] {
         let policy = policy(Budget::Tokens(64)).with_profile(known.clone());
@@ -43,7 +43,8 @@ fn adakv_shares_what_algorithm_1_gives_a_layer() {
     }
 }
 
-/// EMS, Table 7: with an infinite γ no token is irrelevant, and with τ below any redundancy none is evicted.
+/// EMS, Table 7: with an infinite γ no token is irrelevant, and with τ below any redundancy none is
+/// evicted.
 #[test]
 fn an_infinite_gamma_evicts_nothing_before_merging() {
     let device = host();
@@ -75,7 +76,8 @@ fn rates_of_sparsity_and_redundancy() {
     let entries = cache.entries(0).unwrap().unwrap();
     // All but the first two have a copy before them.
     assert_eq!(diagnose::redundancy(&entries, 0.6).unwrap(), [[0.8]]);
-    // The window holds all ten queries: factor 1, s = s_Glo = 2.93, 1.93, 1.43, 1.10, 0.85, 0.65, 0.48, 0.34, 0.21, 0.10 of 10.
+    // The window holds all ten queries: factor 1, s = s_Glo = 2.93, 1.93, 1.43, 1.10, 0.85, 0.65,
+    // 0.48, 0.34, 0.21, 0.10 of 10.
     assert_eq!(diagnose::sparsity(&entries, 0.95).unwrap().unwrap(), [[1.0 - 0.8]]);
     assert_eq!(diagnose::sparsity(&entries, 0.5).unwrap().unwrap(), [[1.0 - 0.3]]);
 }

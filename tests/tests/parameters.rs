@@ -1,5 +1,5 @@
-//! No parameter of a policy or a cache, however large or odd, ends in a panic or asks for more memory than there is: it
-//! is refused by a typed error, or it works.
+//! No parameter of a policy or a cache, however large or odd, ends in a panic or asks for more
+//! memory than there is: it is refused by a typed error, or it works.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,7 +18,8 @@ use serde_json::{Map, Value, json};
 const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 32 };
 const ROWS: usize = 2;
 
-/// The numbers that every parameter is set to: the ends of the integer types, and floats around what they hold.
+/// The numbers that every parameter is set to: the ends of the integer types, and floats around
+/// what they hold.
 fn numbers() -> Vec<Value> {
     let whole =
         [0, 1, 2, 3, 7, 63, 1000, i32::MAX as u64, u64::from(u32::MAX), i64::MAX as u64, u64::MAX];

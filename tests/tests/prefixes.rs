@@ -1,4 +1,5 @@
-//! Prefixes that are kept: a cache that was saved and loaded, or forked, goes on as the one that never was.
+//! Prefixes that are kept: a cache that was saved and loaded, or forked, goes on as the one that
+//! never was.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -234,7 +235,8 @@ fn forks_go_on_alone() {
     }
 }
 
-/// Row by row the same numbers, step by step: outputs come as `[3, heads, tokens, channels]` of each call.
+/// Row by row the same numbers, step by step: outputs come as `[3, heads, tokens, channels]` of
+/// each call.
 fn close(alone: &[f32], together: &[f32], row: usize, what: &str) {
     assert_eq!(3 * alone.len(), together.len(), "{what}");
     let step = |tokens| SHAPE.query_heads * tokens * SHAPE.head_dim;
@@ -355,7 +357,8 @@ fn what_does_not_belong_is_refused() {
     assert!(matches!(cache.fork_rows(0), Err(Error::InvalidParameter { parameter: "rows", .. })));
 }
 
-/// Whichever byte is changed, and wherever the file ends too early, it is not taken for what was saved.
+/// Whichever byte is changed, and wherever the file ends too early, it is not taken for what was
+/// saved.
 #[test]
 fn damaged_files_are_refused() {
     let device = host();
@@ -404,7 +407,8 @@ fn damaged_files_are_refused() {
     assert_eq!((prefix.shape(), prefix.model(), prefix.budget()), (SHAPE, None, Some("40")));
     assert_eq!((prefix.tokens_seen(), prefix.bytes_held()), (&[90][..], cache.bytes_held()));
     assert_eq!(prefix.tokens_kept(), vec![vec![40]; 3]);
-    // What stands beside it is under the checksum, and comes back; without any the file has no word of it.
+    // What stands beside it is under the checksum, and comes back; without any the file has no word
+    // of it.
     assert!(prefix.metadata().is_empty() && !text.contains("metadata\\\""), "{text}");
     let metadata = BTreeMap::from([("question".to_owned(), "\u{1}\n\"?\"".to_owned())]);
     cache.save_with_metadata(folder.path(), metadata.clone()).unwrap();

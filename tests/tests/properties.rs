@@ -19,7 +19,8 @@ fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Methods that know nothing of heads and layers but what these hold: every layer and head keeps its budget.
+/// Methods that know nothing of heads and layers but what these hold: every layer and head keeps
+/// its budget.
 fn uniform_methods() -> Vec<Method> {
     let max_pool = Window { window: 4, pool: Some(Pool::Max(3)), heads: Heads::Group };
     let few_sinks = |method| Method { sinks: 2, ..method };
@@ -148,8 +149,8 @@ prop_compose! {
         two_prompts in any::<bool>(),
         seed in any::<u64>(),
     ) -> Session {
-        // Every compression rounds all that is quantized anew. After some forty no inputs are left of which nothing comes
-        // close to where rounding turns.
+        // Every compression rounds all that is quantized anew. After some forty no inputs are left
+        // of which nothing comes close to where rounding turns.
         let rounds = matches!(settings.method.store, Store::Quantized { .. });
         let least = if rounds { 8 } else { 1 };
         let sizes = (sizes.0.max(least), sizes.1.max(least));
@@ -161,7 +162,8 @@ prop_compose! {
     }
 }
 
-/// All that a batch row did, call by call, `outputs` of all its tokens joined and `kept` after the last call.
+/// All that a batch row did, call by call, `outputs` of all its tokens joined and `kept` after the
+/// last call.
 fn row_of(observed: &[Observed], row: usize) -> (Vec<Vec<Vec<f64>>>, Vec<Vec<usize>>) {
     let mut outputs = vec![Vec::new(); observed[0].outputs[row][0].len()];
     for call in observed {
@@ -175,8 +177,9 @@ fn row_of(observed: &[Observed], row: usize) -> (Vec<Vec<Vec<f64>>>, Vec<Vec<usi
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// Chunks, padding, schedules, second prompts: everything at once. Among other things the next position
-    /// does not depend on how many entries are left, or the outputs of decoded tokens would differ.
+    /// Chunks, padding, schedules, second prompts: everything at once. Among other things the next
+    /// position does not depend on how many entries are left, or the outputs of decoded tokens
+    /// would differ.
     #[test]
     fn any_session_equals_the_reference(
         session in session([all_methods(), quantized_methods()].concat()),
@@ -196,8 +199,8 @@ proptest! {
         let compressed = session.play(&traces, &device);
         session.settings.method = Method::full();
         let full = session.play(&traces, &device);
-        // A store of rows of their own lengths lays them out with more fillers than the full cache has, and sums over
-        // more columns come in another order.
+        // A store of rows of their own lengths lays them out with more fillers than the full cache
+        // has, and sums over more columns come in another order.
         let even = session.turns.iter().all(|turn| match turn {
             Turn::Prompt { lengths, .. } => lengths.iter().all(|length| *length == lengths[0]),
             Turn::Decode(_) => true,
@@ -323,8 +326,8 @@ fn rotate(trace: &Trace, shift: usize, group: usize) -> Trace {
     trace
 }
 
-/// Plays the same random tokens every time: a prompt of `prompt` tokens in each of 2 rows, then `decoded`
-/// single ones. Calls `after` after each of these, once all layers have it.
+/// Plays the same random tokens every time: a prompt of `prompt` tokens in each of 2 rows, then
+/// `decoded` single ones. Calls `after` after each of these, once all layers have it.
 fn stream(mut cache: KvCache, prompt: usize, decoded: usize, mut after: impl FnMut(&KvCache)) {
     let (shape, device) = (cache.shape(), cache.device().clone());
     let positions =
@@ -400,8 +403,8 @@ proptest! {
         let schedule = Schedule::always(every);
         let device = host();
 
-        // A budget in tokens: keys and values of the budget and of the tokens between two compressions, and
-        // beside them no more than a few words for each head.
+        // A budget in tokens: keys and values of the budget and of the tokens between two
+        // compressions, and beside them no more than a few words for each head.
         let policy = Policy::named(method, Budget::Tokens(tokens)).unwrap().with_schedule(schedule);
         let word = if half { 2 } else { 4 };
         let window = if method == "snapkv" { 32 } else { 1 };
@@ -437,7 +440,8 @@ fn capacity_changes_nothing() {
     assert!(kept.iter().all(|other| *other == kept[0]));
 }
 
-/// Once the budget is reached, decoding takes no more memory; nor does a full cache whose end is known.
+/// Once the budget is reached, decoding takes no more memory; nor does a full cache whose end is
+/// known.
 #[test]
 fn decoding_makes_no_new_room() {
     let device = host();
@@ -455,8 +459,8 @@ fn decoding_makes_no_new_room() {
     }
 }
 
-/// The room for tokens to come is told apart from what is held: a decoded token takes of it what it needs, also behind heads
-/// that lie in lists.
+/// The room for tokens to come is told apart from what is held: a decoded token takes of it what it
+/// needs, also behind heads that lie in lists.
 #[test]
 fn a_token_takes_its_bytes_of_the_spare_room() {
     let device = host();
@@ -479,7 +483,8 @@ fn a_token_takes_its_bytes_of_the_spare_room() {
     }
 }
 
-/// Behind a compressed prompt an eighth of what is kept is free at most, or 16 columns; behind a whole one too.
+/// Behind a compressed prompt an eighth of what is kept is free at most, or 16 columns; behind a
+/// whole one too.
 #[test]
 fn spare_room_is_an_eighth_of_what_is_kept() {
     let device = host();
@@ -501,7 +506,8 @@ fn spare_room_is_an_eighth_of_what_is_kept() {
     }
 }
 
-/// A policy that compresses every so many decoded tokens has buffers for all of them after the first, and keeps them.
+/// A policy that compresses every so many decoded tokens has buffers for all of them after the
+/// first, and keeps them.
 #[test]
 fn buffers_that_have_grown_for_decoding_stay() {
     let device = host();

@@ -1,4 +1,5 @@
-//! KVzip and KVCompose: a second pass over prompts of different lengths, in parts, against the f64 reference.
+//! KVzip and KVCompose: a second pass over prompts of different lengths, in parts, against the f64
+//! reference.
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt, Schedule,
@@ -70,7 +71,8 @@ fn tensor(rows: &[&[Head]], device: &Device) -> Tensor<4> {
     Tensor::from_data(data, device)
 }
 
-/// Queries or keys of a model that rotates them itself: so many tokens of each row, the first of them at this position.
+/// Queries or keys of a model that rotates them itself: so many tokens of each row, the first of
+/// them at this position.
 fn rotated(
     rope: &RotaryEmbedding,
     x: &Tensor<4>,
@@ -175,8 +177,8 @@ impl Drawn {
         (0..SHAPE.layers).map(of_layer).collect()
     }
 
-    /// A cache of the prompts, and what the second pass gave; outputs are compared on the way. A policy that takes rotated
-    /// queries and keys runs on them beside it, and is given the same.
+    /// A cache of the prompts, and what the second pass gave; outputs are compared on the way. A
+    /// policy that takes rotated queries and keys runs on them beside it, and is given the same.
     fn play(&self, policy: Policy, device: &Device) -> (KvCache, Vec<Tensor<3>>) {
         let rope = RotaryEmbedding::new(SHAPE.head_dim, 64, THETA, device).unwrap();
         let weight = |layer| {
@@ -296,7 +298,8 @@ fn kept_tokens_are_those_of_the_reference() {
     }
 }
 
-/// Rows of different lengths read their prompts again, and share budgets out over layers by themselves.
+/// Rows of different lengths read their prompts again, and share budgets out over layers by
+/// themselves.
 #[test]
 fn composite_tokens_are_those_of_the_reference() {
     const KEEP: usize = 3;

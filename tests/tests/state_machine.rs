@@ -1,5 +1,5 @@
-//! Any sequence of calls, failing ones included, beside a plain model of a cache: what has been seen, what may be held, and
-//! that a call or a step that fails changes nothing.
+//! Any sequence of calls, failing ones included, beside a plain model of a cache: what has been
+//! seen, what may be held, and that a call or a step that fails changes nothing.
 
 use briquette::{
     Budget, CacheConfig, CacheShape, Error, InputCheck, KvCache, Policy, Prompt, Schedule,
@@ -414,7 +414,8 @@ fn go(cache: &mut KvCache, step: &Torn, numbers: &mut Numbers) -> Result<Vec<f32
     Ok(outputs)
 }
 
-/// Steps on a cache, some of which fail in the middle and are taken back, and on one that never sees those.
+/// Steps on a cache, some of which fail in the middle and are taken back, and on one that never
+/// sees those.
 fn tear(policy: Policy, steps: &[Torn]) {
     let device = host();
     let name = policy.name().to_owned();

@@ -84,7 +84,8 @@ impl Play {
     }
 }
 
-/// All methods on the host; elsewhere, where kernels are compiled for each, two of different stores.
+/// All methods on the host; elsewhere, where kernels are compiled for each, two of different
+/// stores.
 fn names(backend: &Backend) -> Vec<String> {
     let few = ["adakv", "kivi"];
     let all = in_one_pass(40).map(|policy| policy.name().to_owned());

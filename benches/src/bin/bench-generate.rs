@@ -50,8 +50,8 @@ struct Args {
     /// A model of two small layers
     #[arg(long)]
     quick: bool,
-    /// Tokens of all prompts given to the model at a time. A prompt that comes in parts is held whole in every layer until
-    /// its end; one that comes at once is compressed layer by layer
+    /// Tokens of all prompts given to the model at a time. A prompt that comes in parts is held
+    /// whole in every layer until its end; one that comes at once is compressed layer by layer
     #[arg(long, default_value_t = 131_072)]
     chunk: usize,
     /// Seconds one method may take at one setting; what is decoded by then counts
@@ -63,7 +63,8 @@ struct Args {
     /// Compress every so many decoded tokens, where a method compresses in decoding
     #[arg(long)]
     decode_every: Option<usize>,
-    /// Fill caches with noise instead of running prefills: decode steps only, at batches whose prompts would take long
+    /// Fill caches with noise instead of running prefills: decode steps only, at batches whose
+    /// prompts would take long
     #[arg(long)]
     fill: bool,
     /// Then run each method at the largest batch that fits into so many GiB of the device, too

@@ -18,7 +18,8 @@ struct Args {
     /// The device, as `briquette::device::open` names it
     #[arg(long, default_value_t = default_device())]
     device: String,
-    /// The type of queries, keys and values: bf16, f16 or f32 [default: bf16 where the device has it, else f32]
+    /// The type of queries, keys and values: bf16, f16 or f32 [default: bf16 where the device has
+    /// it, else f32]
     #[arg(long)]
     dtype: Option<String>,
     /// Parts of names of rows, separated by commas [default: all]

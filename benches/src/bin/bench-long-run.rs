@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, sync::Arc, time::Instant};
 use anyhow::{Context, Result, bail, ensure};
 use briquette::{
     Budget, CacheShape, KvCache, Policy, Schedule, methods,
-    ops::Track,
+    ops::Statistic,
     position::{NoPositionEncoding, RotaryEmbedding},
 };
 use briquette_benches::generate::random_profile;
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
         let policy = Policy::named(&method.name, Budget::Tokens(budget))?;
         // What needs a second pass over the prompt, or drops nothing, has no fixed budget.
         let chosen = wanted.is_empty() || wanted.contains(&method.name);
-        if !chosen || policy.repeat().is_some() || !policy.holds_budget() {
+        if !chosen || policy.second_pass().is_some() || !policy.holds_budget() {
             continue;
         }
         let policy = match policy.schedule().decode_every {
@@ -112,7 +112,8 @@ struct Run {
 
 /// A tenth of a run.
 struct Tenth {
-    /// The most bytes the cache held behind a token; of the first tenth, behind one of the first half.
+    /// The most bytes the cache held behind a token; of the first tenth, behind one of the first
+    /// half.
     held: usize,
     /// Bytes of memory the process has at its end.
     process: Option<u64>,
@@ -160,7 +161,8 @@ fn run(policy: Policy, tokens: usize, rope: &RotaryEmbedding, device: &Device) -
     };
     step(&mut cache, PROMPT)?;
     let mut first = tenth(&mut cache, tokens / 10)?;
-    // Buffers of a policy that compresses now and then are as wide as they get behind its first compressions.
+    // Buffers of a policy that compresses now and then are as wide as they get behind its first
+    // compressions.
     first.held = first.held.max(tenth(&mut cache, tokens / 2 - tokens / 10)?.held);
     tenth(&mut cache, tokens - tokens / 2 - tokens / 10)?;
     let last = tenth(&mut cache, tokens / 10)?;
@@ -182,8 +184,8 @@ fn angles(rope: &RotaryEmbedding, positions: usize) -> Result<f64> {
     Ok(off.fold(0.0, f64::max))
 }
 
-/// The sums of weights that H2O keeps of the entries left at the end beside those that are added up in f64: how many, and how
-/// far the worst is off, of the largest.
+/// The sums of weights that H2O keeps of the entries left at the end beside those that are added up
+/// in f64: how many, and how far the worst is off, of the largest.
 fn sums(tokens: usize, budget: usize, device: &Device) -> Result<(usize, f64)> {
     let mut cache = KvCache::new(SHAPE, Policy::named("h2o", Budget::Tokens(budget))?, device)?;
     let scale = 1.0 / (SHAPE.head_dim as f64).sqrt();
@@ -237,7 +239,7 @@ fn sums(tokens: usize, budget: usize, device: &Device) -> Result<(usize, f64)> {
     }
     let Some(entries) = cache.entries(0)? else { bail!("nothing is held") };
     let width = entries.columns();
-    let Some(sums) = entries.tracks.get(Track::Sums) else { bail!("h2o keeps no sums") };
+    let Some(sums) = entries.tracks.get(Statistic::Sums) else { bail!("h2o keeps no sums") };
     let sums = sums.try_into_vec_as::<f32>()?;
     let positions = entries.positions.try_into_vec_as::<i64>()?;
     let (mut off, mut largest) = (0.0_f64, 0.0_f64);

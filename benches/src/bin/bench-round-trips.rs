@@ -1,7 +1,7 @@
 //! Whether a decode step of a cache waits for the device.
 //!
-//! The device is kept busy for a while, then steps are handed to it. A step that reads nothing back returns long before
-//! the device is done; one that reads waits for all that was queued before it.
+//! The device is kept busy for a while, then steps are handed to it. A step that reads nothing back
+//! returns long before the device is done; one that reads waits for all that was queued before it.
 
 use std::{
     sync::Arc,
@@ -28,7 +28,8 @@ struct Args {
     quick: bool,
 }
 
-/// Decode steps handed over while the device is busy: few, because a queue takes so many launches and then waits.
+/// Decode steps handed over while the device is busy: few, because a queue takes so many launches
+/// and then waits.
 const STEPS: usize = 1;
 
 fn main() -> Result<()> {

@@ -20,7 +20,8 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     let [from, to] = [bench.size(28_672, 96), bench.size(4096, 32)];
     nearest(bench, "nearest/d2o", from, to, 1);
     accumulate(bench, "accumulate/d2o", from, to);
-    // A decode step of EMS: one entry goes to one of 256, in 128 heads; and what a prompt leaves it to merge.
+    // A decode step of EMS: one entry goes to one of 256, in 128 heads; and what a prompt leaves it
+    // to merge.
     let [heads, few, to] = [bench.size(128, 3), 1, bench.size(256, 16)];
     merge(bench, "merge/step", heads, few, to);
     merge(bench, "merge/prompt", HEADS, bench.size(768, 48), to);
@@ -94,7 +95,8 @@ fn nearest(bench: &mut Bench, row: &'static str, from: usize, to: usize, pairs: 
     };
     let ops = bench.ops.clone();
     if bench.variants.contains(&Variant::Briquette) {
-        // Of nearly equal neighbours either may win in another order of summing: similarities are compared.
+        // Of nearly equal neighbours either may win in another order of summing: similarities are
+        // compared.
         let check = || difference(find(ops.as_ref())?.similarity, find(&Reference)?.similarity);
         bench.run(&case, "briquette", 1, Some(&check), &|_| {
             let found = find(ops.as_ref())?;

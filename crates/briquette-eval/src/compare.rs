@@ -1,7 +1,7 @@
 //! Every method at every budget, on needles and on text.
 //!
-//! Each answer and each window of text is one line of a [`Journal`]: a run that was killed continues where it was, and
-//! a run with further policies or budgets takes over what is there.
+//! Each answer and each window of text is one line of a [`Journal`]: a run that was killed
+//! continues where it was, and a run with further policies or budgets takes over what is there.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// What every policy is measured on.
+/// Prompts and windows that every policy is measured on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Tokens of a needle prompt with its answer, and of a prompt of text.
@@ -43,7 +43,7 @@ pub struct Plan {
 /// A policy with a budget that is to be measured, or the reason why it cannot be.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What tables call the policy.
+    /// Label of the policy in tables.
     pub label: String,
     /// Its budget as text, `-` for a policy without one.
     pub budget: String,
@@ -58,7 +58,7 @@ pub struct Comparison<'a> {
     pub model: &'a Model,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// What needles are hidden in.
+    /// The text that needles are hidden in.
     pub haystack: &'a Haystack,
     /// The text to continue.
     pub text: &'a Text,
@@ -70,7 +70,7 @@ pub struct Comparison<'a> {
     pub name: String,
     /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
-    /// What is taken of results that are there.
+    /// Which earlier results are accepted.
     pub accept: Accept,
     /// Prompts that run at a time.
     pub threads: usize,
@@ -83,24 +83,25 @@ pub struct Row {
     pub policy: String,
     /// Its budget as text.
     pub budget: String,
-    /// What was found, or why nothing could be.
+    /// The result, or why there is none.
     #[serde(flatten)]
     pub found: Found,
 }
 
-/// What was found of a policy.
+/// The result of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Found {
     /// The policy cannot hold at this budget, or lacks something.
     Unavailable(String),
-    /// What it does.
+    /// Its answers and losses.
     Measured {
         /// On needles.
         needles: Summary,
         /// On text: nats a token, one number a window.
         nats: Vec<f64>,
-        /// On text: bytes of cache held behind a window, the mean over windows, with the room for tokens to come.
+        /// On text: bytes of cache held behind a window, the mean over windows, with the room for
+        /// tokens to come.
         text_bytes_held: f64,
     },
 }
@@ -124,12 +125,13 @@ enum Line {
 type Lines = BTreeMap<(String, Task), Line>;
 
 impl Comparison<'_> {
-    /// Measures what the journal at `path` does not hold yet. `on_steps` hears of the steps done and of all there are,
-    /// and of the policy at work: first of those found in the journal.
+    /// Measures what the journal at `path` does not hold yet. `on_steps` hears of the steps done
+    /// and of all there are, and of the policy at work: first of those found in the journal.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without prompts, what [`NeedleTask::prompt`], [`perplexity::Plan::windows`] and
-    /// [`Journal::open`] refuse, and failures of the model while it runs.
+    /// [`Error::Grid`] for a plan without prompts, what [`NeedleTask::prompt`],
+    /// [`perplexity::Plan::windows`] and [`Journal::open`] refuse, and failures of the model while
+    /// it runs.
     pub fn run(
         &mut self,
         path: &Path,
@@ -272,7 +274,7 @@ impl Line {
     }
 }
 
-/// What is measured of a policy.
+/// The answers and windows that a policy is measured on.
 fn tasks(entry: &Entry, prompts: &[NeedlePrompt], windows: &[Window]) -> Vec<Task> {
     let questions: &[Question] =
         if entry.keeps_all() { &[Question::After] } else { &[Question::Before, Question::After] };

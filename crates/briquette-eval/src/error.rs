@@ -3,7 +3,7 @@ use std::path::PathBuf;
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What stands in the way of an evaluation.
+/// Reason why an evaluation fails.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -64,7 +64,8 @@ pub enum Error {
         task: &'static str,
         /// Tokens asked for.
         length: usize,
-        /// Tokens of what the prompt cannot be without: introduction, what is hidden, questions and answers.
+        /// Tokens of what the prompt cannot be without: introduction, what is hidden, questions and
+        /// answers.
         fixed: usize,
     },
     /// A parameter of a task without a value, or with one outside its range.
@@ -74,7 +75,7 @@ pub enum Error {
         task: &'static str,
         /// The parameter, as in a run file.
         parameter: &'static str,
-        /// What is wrong with it.
+        /// The defect, in words.
         reason: String,
     },
     /// More words than the list and its pairs give.
@@ -125,7 +126,7 @@ pub enum Error {
     Grid {
         /// The option.
         axis: &'static str,
-        /// What is wrong with it.
+        /// The defect, in words.
         reason: String,
     },
     /// A change to a policy written on the command line that cannot be applied.
@@ -133,7 +134,7 @@ pub enum Error {
     PolicyText {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The defect, in words.
         reason: String,
     },
     /// A metric that does not exist.
@@ -163,7 +164,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1. Of a record of several lines it is the first in CSV, the last in JSON.
         line: usize,
-        /// What is wrong with it.
+        /// The defect, in words.
         message: String,
     },
     /// A file of data with fewer samples than asked for, or none.
@@ -237,7 +238,8 @@ pub enum Error {
         /// Its bytes before.
         length: u64,
     },
-    /// Results or a profile that were made with other weights, another tokenizer or another configuration.
+    /// Results or a profile that were made with other weights, another tokenizer or another
+    /// configuration.
     #[error(
         "{what} was made with other weights: theirs have the fingerprint {found}, those of this model have {given}; take \
          what belongs to the model or write elsewhere, or accept it with --other-weights"
@@ -287,7 +289,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The defect, in words.
         message: String,
     },
     /// A run file that cannot be understood.
@@ -295,7 +297,7 @@ pub enum Error {
     RunFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and column where they are known.
+        /// The defect, with line and column where they are known.
         message: String,
     },
     /// A sample with its answers beyond the context of the model.
@@ -320,7 +322,7 @@ pub enum Error {
     SampleTwice {
         /// The label of the task.
         task: String,
-        /// What both are called.
+        /// The name of both.
         sample: String,
     },
     /// A part of a run that does not exist.
@@ -354,7 +356,7 @@ pub enum Error {
         /// The policy or the task.
         what: String,
     },
-    /// The shards of a run where all of it was asked for.
+    /// Shards of a run where the whole run was wanted.
     #[error(
         "{dir} holds results of {files} shards: join them with `briquette merge`, or say with --shard which one to run"
     )]
@@ -420,7 +422,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The defect, in words.
         message: String,
     },
     /// Results of runs with different settings in one folder.

@@ -28,8 +28,9 @@ pub(crate) fn head(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its place. Who reads it finds
-/// the old one or the new one. What is there and is no regular file (`/dev/stdout`, a named pipe) is written to as it is.
+/// Writes a file: beside it first, under a name that nobody else has, to the disk, then in its
+/// place. Who reads it finds the old one or the new one. What is there and is no regular file
+/// (`/dev/stdout`, a named pipe) is written to as it is.
 ///
 /// # Errors
 /// [`Error::Write`].
@@ -118,8 +119,8 @@ fn or_here(dir: &Path) -> PathBuf {
     if dir.as_os_str().is_empty() { ".".into() } else { dir.into() }
 }
 
-/// A file in the folder of `path` that is gone when dropped, with the ending of `path` and the permissions of any other
-/// new file.
+/// A file in the folder of `path` that is gone when dropped, with the ending of `path` and the
+/// permissions of any other new file.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy()));
     let mut builder = Builder::new();
@@ -135,8 +136,8 @@ fn failed(path: &Path, error: impl ToString) -> Error {
     Error::Write { path: path.into(), message: error.to_string() }
 }
 
-/// A path that begins at `base` unless it is absolute, without the steps into a folder and out of it again: `runs/../books` is
-/// `books`, unless `runs` is a link.
+/// A path that begins at `base` unless it is absolute, without the steps into a folder and out of
+/// it again: `runs/../books` is `books`, unless `runs` is a link.
 pub(crate) fn joined(base: &Path, path: &Path) -> PathBuf {
     let mut tidy = PathBuf::new();
     for part in base.join(path).components() {

@@ -22,8 +22,9 @@ pub(crate) fn of_policy(policy: &Policy) -> String {
     of(format!("{policy:?}").as_bytes())
 }
 
-/// The fingerprint of a model folder: of `config.json`, `tokenizer.json`, and every byte of the weights; or of a GGUF
-/// file. Nothing is remembered between calls, since a file can change without its date.
+/// The fingerprint of a model folder: of `config.json`, `tokenizer.json`, and every byte of the
+/// weights; or of a GGUF file. Nothing is remembered between calls, since a file can change without
+/// its date.
 ///
 /// # Errors
 /// [`Error::Read`], also for weights that are no regular file.
@@ -51,8 +52,9 @@ pub fn of_model(dir: &Path) -> Result<String> {
     Ok(digits(&hasher))
 }
 
-/// Whether a file of a model folder decides what it computes: weights, whatever the case of a GGUF file's ending, the
-/// configuration and the tokenizer. What ends an answer is in the settings of results, what a chat template writes in samples.
+/// Whether a file of a model folder decides what it computes: weights, whatever the case of a GGUF
+/// file's ending, the configuration and the tokenizer. What ends an answer is in the settings of
+/// results, what a chat template writes in samples.
 fn read_of_a_model(name: &str) -> bool {
     const FILES: [&str; 2] = ["config.json", "tokenizer.json"];
     is_gguf(Path::new(name))

@@ -10,8 +10,8 @@ use std::{
 
 use crate::Result;
 
-/// Runs `work` on every item, on so many threads, and tells `done` of each result as it comes, in any order, on
-/// the calling thread. After the first failure no new item is begun.
+/// Runs `work` on every item, on so many threads, and tells `done` of each result as it comes, in
+/// any order, on the calling thread. After the first failure no new item is begun.
 pub(crate) fn run<T: Sync, R: Send>(
     items: &[T],
     threads: usize,

@@ -1,9 +1,11 @@
-//! Evaluation of KV-cache compression without training: tasks with known answers, grids over policies and
-//! budgets, reports with confidence intervals. The command `briquette` is this crate's binary.
+//! Evaluation of KV-cache compression without training: tasks with known answers, grids over
+//! policies and budgets, reports with confidence intervals. The command `briquette` is this crate's
+//! binary.
 //!
 //! - [`tasks`] build prompts with known answers;
 //! - [`grid`] runs a model over them, for every policy;
-//! - [`calibrate`] measures which heads retrieve and which layers suffer, for the policies that ask;
+//! - [`calibrate`] measures which heads retrieve and which layers suffer, for the policies that
+//!   ask;
 //! - [`mask`] silences heads, to see which of them retrieve;
 //! - [`perplexity`] measures how well a model continues a text on a compressed cache;
 //! - [`fidelity`] measures how far a model on a compressed cache is from itself on the full one;
@@ -19,6 +21,7 @@
 //! - [`report`] writes tables, CSV, JSON, pictures, and the page of a run;
 //! - [`cli`] is the command line.
 
+mod cache_bytes;
 pub mod calibrate;
 pub mod cli;
 pub mod compare;
@@ -27,7 +30,6 @@ pub mod fidelity;
 mod files;
 pub mod fingerprint;
 pub mod grid;
-mod held;
 mod jobs;
 pub mod journal;
 pub mod mask;

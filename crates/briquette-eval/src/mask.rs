@@ -1,7 +1,9 @@
-//! Heads silenced, the masking test of CompressKV: a head that retrieves is missed when its attention returns zeros.
+//! Heads silenced, the masking test of CompressKV: a head that retrieves is missed when its
+//! attention returns zeros.
 //!
-//! The heads that score highest in a profile are silenced, the best `n` of the whole model, and the model is asked for
-//! needles with everything kept in its cache. As a control, `n` heads are drawn by chance, others for every prompt.
+//! The heads that score highest in a profile are silenced, the best `n` of the whole model, and the
+//! model is asked for needles with everything kept in its cache. As a control, `n` heads are drawn
+//! by chance, others for every prompt.
 
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ use crate::{
     tasks::{needle::NeedlePrompt, seed},
 };
 
-/// What heads are chosen by.
+/// Criterion that heads are chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
@@ -59,11 +61,12 @@ impl Choice {
 /// Answers with some heads silenced.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// What they were chosen by.
+    /// The criterion they were chosen by.
     pub choice: Choice,
     /// How many.
     pub masked: usize,
-    /// Which, as layer and query head, the best first; empty for a random choice, which differs from prompt to prompt.
+    /// Which, as layer and query head, the best first; empty for a random choice, which differs
+    /// from prompt to prompt.
     pub heads: Vec<(usize, usize)>,
     /// Answers right in every token.
     pub exact: Proportion,
@@ -74,12 +77,12 @@ pub struct Cell {
 /// Right tokens by the name of the choice, the number of heads, and the number of the prompt.
 pub type Right = Steps<(String, usize, usize), usize>;
 
-/// Asks every prompt once for each choice and number of heads, save those whose answers are in `kept`. `on_prompt` hears of
-/// each answer: [`steps`] in all.
+/// Asks every prompt once for each choice and number of heads, save those whose answers are in
+/// `kept`. `on_prompt` hears of each answer: [`steps`] in all.
 ///
 /// # Errors
-/// [`Error::Grid`] without a prompt or a number of heads, [`Error::TooManyHeads`], [`Error::Cache`] for a broken
-/// profile or that of another model, and failures of the model.
+/// [`Error::Grid`] without a prompt or a number of heads, [`Error::TooManyHeads`], [`Error::Cache`]
+/// for a broken profile or that of another model, and failures of the model.
 #[expect(clippy::too_many_arguments, reason = "one caller, and each is its own")]
 pub fn run(
     model: &Model,
@@ -174,7 +177,8 @@ fn check(counts: &[usize], heads: usize) -> Result<()> {
     }
 }
 
-/// Layers and query heads, the highest score first; of equal ones the lower layer, then the lower head.
+/// Layers and query heads, the highest score first; of equal ones the lower layer, then the lower
+/// head.
 fn ranked(profile: &Profile, kind: HeadScoreKind) -> Vec<(usize, usize)> {
     let table = profile.heads.get(kind);
     let mut heads = all(profile.shape);

@@ -1,5 +1,5 @@
-//! Caches that are looked at while a model runs: wrappers of the operations a cache calls. A forward pass calls the
-//! attention once a layer, in order.
+//! Caches that are looked at while a model runs: wrappers of the operations a cache calls. A
+//! forward pass calls the attention once a layer, in order.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -34,7 +34,7 @@ fn inner() -> Arc<dyn Ops> {
     CacheConfig::default().ops
 }
 
-/// What a lock guards is whole after a panic too: it is only ever replaced or added to.
+/// Locks a mutex, also after a panic: its value is only ever replaced or added to, so it is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -91,7 +91,8 @@ impl AttentionOps for Weights {
     }
 }
 
-/// Gives the queries, keys and values of every call to a second cache too, and compares what the two return.
+/// Gives the queries, keys and values of every call to a second cache too, and compares what the
+/// two return.
 #[derive(Debug)]
 pub(crate) struct Compared {
     inner: Arc<dyn Ops>,
@@ -101,10 +102,12 @@ pub(crate) struct Compared {
 #[derive(Debug)]
 struct State {
     second: KvCache,
-    /// What the output of each layer is projected by before it is compared, `[query_heads * head_dim, hidden_size]`.
+    /// Output projection of each layer, applied before outputs are compared,
+    /// `[query_heads * head_dim, hidden_size]`.
     projections: Vec<Tensor<2>>,
     calls: usize,
-    /// Norms of the differences and of the outputs while a pass is watched, one pair a layer, each `[tokens]`.
+    /// Norms of the differences and of the outputs while a pass is watched, one pair a layer, each
+    /// `[tokens]`.
     watched: Option<Vec<[Tensor<1>; 2]>>,
     /// The first failure of the second cache, which an operation cannot return.
     failure: Option<briquette::Error>,
@@ -124,8 +127,8 @@ impl Compared {
         lock(&self.state).watched = Some(Vec::new());
     }
 
-    /// What was seen since then, one pair a layer: for each token the Frobenius norm of the difference of the
-    /// projected outputs, and that of the first cache's.
+    /// Norms since [`watch`](Self::watch), one pair per layer: for each token the Frobenius norm of
+    /// the difference of the projected outputs, and that of the first cache's.
     pub(crate) fn take(&self) -> Result<Vec<[Vec<f32>; 2]>> {
         let mut state = lock(&self.state);
         if let Some(failure) = state.failure.take() {
@@ -170,7 +173,8 @@ impl State {
     }
 }
 
-/// The Frobenius norm of each token after the projection: `[1, heads, tokens, head_dim]` becomes `[tokens]`.
+/// The Frobenius norm of each token after the projection: `[1, heads, tokens, head_dim]` becomes
+/// `[tokens]`.
 fn norms(x: Tensor<4>, projection: Tensor<2>) -> Tensor<1> {
     let [_, heads, tokens, head_dim] = x.dims();
     let projected = x.swap_dims(1, 2).reshape([tokens, heads * head_dim]).matmul(projection);

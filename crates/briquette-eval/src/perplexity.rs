@@ -1,8 +1,9 @@
 //! How well a model continues a text on a compressed cache.
 //!
-//! A window of the text is given to the model as a prompt, and the cache is compressed as its policy says. The tokens
-//! behind it are then fed one by one, each of them right; the loss of a token is −ln of the probability it was given.
-//! The first token behind the prompt is fed but not scored: it is predicted before anything was compressed.
+//! A window of the text is given to the model as a prompt, and the cache is compressed as its
+//! policy says. The tokens behind it are then fed one by one, each of them right; the loss of a
+//! token is −ln of the probability it was given. The first token behind the prompt is fed but not
+//! scored: it is predicted before anything was compressed.
 
 use briquette::Policy;
 use briquette_models::{Error as ModelError, Instruction, Model, prefill, reconstruct};
@@ -10,15 +11,16 @@ use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Result, fingerprint,
+    Result,
+    cache_bytes::CacheBytes,
+    fingerprint,
     grid::Entry,
-    held::Held,
     jobs,
     journal::Steps,
     tasks::text::{Text, Window, check_windows},
 };
 
-/// What is measured on.
+/// Sizes of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Tokens of the prompt.
@@ -41,7 +43,7 @@ pub struct Loss {
     /// Those of them that are free; `None` in journals of older versions, which do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_spare: Option<usize>,
-    /// What a full cache would hold then.
+    /// Bytes that a full cache would hold then.
     pub bytes_full: usize,
 }
 
@@ -58,7 +60,8 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
-    /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`] refuses.
+    /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`]
+    /// refuses.
     pub fn windows(&self, text: &Text, model: &Model) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
         let length = self.prompt.saturating_add(self.tokens).saturating_add(1);
@@ -70,8 +73,8 @@ impl Plan {
 /// Losses by the fingerprint of the policy and the start of the window.
 pub type Losses = Steps<(String, usize), Loss>;
 
-/// The losses of every entry in every window, `[entry][window]`, those that are not in `losses` yet being measured.
-/// `on_window` hears of each.
+/// The losses of every entry in every window, `[entry][window]`, those that are not in `losses` yet
+/// being measured. `on_window` hears of each.
 ///
 /// # Errors
 /// Failures of the model or of a cache, and of the journal.
@@ -111,7 +114,8 @@ pub fn run(
 /// The losses of the tokens of a window behind its first `prompt` ones and the next.
 ///
 /// # Errors
-/// Failures of the model or of the cache; [`ModelError::NotFinite`] for logits that give no probabilities.
+/// Failures of the model or of the cache; [`ModelError::NotFinite`] for logits that give no
+/// probabilities.
 pub fn loss(model: &Model, policy: &Policy, window: &[u32], prompt: usize) -> Result<Loss> {
     let (prompt, behind) = window.split_at(prompt.min(window.len()));
     let mut cache = model.cache(policy.clone())?;
@@ -135,6 +139,6 @@ pub fn loss(model: &Model, policy: &Policy, window: &[u32], prompt: usize) -> Re
     if nats.iter().any(|nats| !nats.is_finite()) {
         return Err(ModelError::NotFinite { row: 0 }.into());
     }
-    let Held { bytes, spare, full } = Held::of(&cache);
+    let CacheBytes { bytes, spare, full } = CacheBytes::of(&cache);
     Ok(Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full })
 }

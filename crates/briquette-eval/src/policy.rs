@@ -1,4 +1,5 @@
-//! Policies as they are written on a command line or in a run file: a name with changes, or a policy file.
+//! Policies as they are written on a command line or in a run file: a name with changes, or a
+//! policy file.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +17,8 @@ use crate::{Error, Result, compare::Candidate, grid::Entry};
 /// Budgets of a policy given by name when no budget is given.
 pub(crate) const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
 
-/// The policy where none is named. A pooling kernel of 15 keeps answers of that many tokens whole, SnapKV's 5 does not.
+/// The policy where none is named. A pooling kernel of 15 keeps answers of that many tokens whole,
+/// SnapKV's 5 does not.
 pub(crate) const DEFAULT: &str = "snapkv:kernel=15";
 /// The policies that are compared where none are named.
 pub(crate) const DEFAULTS: &str = "streaming-llm,h2o,snapkv:kernel=15";
@@ -36,8 +38,9 @@ pub(crate) fn take_warnings() -> BTreeSet<String> {
     mem::take(&mut *WARNINGS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Reads `NAME`, `NAME:key=value:…` or `FILE.toml`, `FILE.json`. The keys are those of the policy file; a key
-/// that stands there once needs no path: `snapkv:kernel=15` is `snapkv:score.pool.kernel=15`.
+/// Reads `NAME`, `NAME:key=value:…` or `FILE.toml`, `FILE.json`. The keys are those of the policy
+/// file; a key that stands there once needs no path: `snapkv:kernel=15` is
+/// `snapkv:score.pool.kernel=15`.
 ///
 /// `budget` stands above the one of a file; `default` is for a name, when there is no `budget`.
 pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<Entry> {
@@ -88,8 +91,8 @@ pub(crate) fn entries(policies: &[String], budgets: &[Budget]) -> Result<Vec<Ent
     Ok(entries)
 }
 
-/// Every policy at every budget, with the reason where it cannot hold. Each of `changes` is written to every policy
-/// that has its key, wherever the key stands.
+/// Every policy at every budget, with the reason where it cannot hold. Each of `changes` is written
+/// to every policy that has its key, wherever the key stands.
 ///
 /// # Errors
 /// A policy that no budget helps, and [`Error::Grid`] for a change that no policy has the key of.
@@ -144,7 +147,7 @@ pub(crate) fn is_file(text: &str) -> bool {
     Path::new(text).extension().is_some_and(|ending| ending == "toml" || ending == "json")
 }
 
-/// Those of the texts that name files.
+/// The texts that name files, as paths.
 pub(crate) fn inputs<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<PathBuf> {
     texts.into_iter().filter(|text| is_file(text)).map(PathBuf::from).collect()
 }
@@ -185,7 +188,8 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
     })
 }
 
-/// The name that was probably meant: the one that fewest letters tell apart, at most a third of them.
+/// The name that was probably meant: the one that fewest letters tell apart, at most a third of
+/// them.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, near) = known
         .map(|known| (levenshtein::distance(name.chars(), known.chars()), known))
@@ -193,7 +197,8 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
     (3 * distance <= name.chars().count()).then_some(near)
 }
 
-/// The policy with `key=value` written to every place of its file form that has this key; `None` if there is none.
+/// The policy with `key=value` written to every place of its file form that has this key; `None` if
+/// there is none.
 fn changed_everywhere(
     policy: &Policy,
     change: &str,

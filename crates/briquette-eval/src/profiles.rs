@@ -12,8 +12,8 @@ use crate::{Error, Result, fingerprint};
 /// The profile in a model's folder that is read without being named.
 const FILE: &str = "profile.json";
 
-/// The profile of a model. One that lies beside it is read when the first policy asks: a damaged one is in the way of no
-/// other.
+/// The profile of a model. One that lies beside it is read when the first policy asks: a damaged
+/// one is in the way of no other.
 #[derive(Debug)]
 pub struct Profiles {
     model: PathBuf,
@@ -25,8 +25,8 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// The profile of the model in the folder `model`: the file `named`, which is read at once, or `profile.json` beside
-    /// the model, if it is there.
+    /// The profile of the model in the folder `model`: the file `named`, which is read at once, or
+    /// `profile.json` beside the model, if it is there.
     ///
     /// # Errors
     /// As [`profile`](Self::profile), for one that is named.
@@ -45,7 +45,8 @@ impl Profiles {
         Ok(profiles)
     }
 
-    /// The fingerprint of the model, by [`of_model`](fingerprint::of_model), which is computed once.
+    /// The fingerprint of the model, by [`of_model`](fingerprint::of_model), which is computed
+    /// once.
     ///
     /// # Errors
     /// As [`of_model`](fingerprint::of_model).
@@ -89,8 +90,8 @@ impl Profiles {
         })
     }
 
-    /// As [`attached`](Self::attached), for policies among others: a profile that cannot be read is the reason why the
-    /// policy has none.
+    /// As [`attached`](Self::attached), for policies among others: a profile that cannot be read is
+    /// the reason why the policy has none.
     ///
     /// # Errors
     /// [`Error::OtherWeights`], and [`Error::Read`] for the weights.

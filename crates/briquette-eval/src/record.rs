@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::held::Held;
+pub use crate::cache_bytes::CacheBytes;
 use crate::{grid::Question, metrics::Metric};
 
-/// What was found of one policy on one sample.
+/// The result of one policy on one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Which of the units of a run it is.
     #[serde(flatten)]
     pub key: Key,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Wall-clock seconds it took.
     pub seconds: f64,
-    /// When it ended, in seconds since the beginning of 1970, UTC; `None` where nothing was run, and in results of older versions.
+    /// When it ended, in seconds since the beginning of 1970, UTC; `None` where nothing was run,
+    /// and in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_seconds: Option<f64>,
 }
@@ -44,25 +45,25 @@ pub struct Key {
 }
 
 impl Key {
-    /// What errors call its results.
+    /// Name of its results in errors.
     pub(crate) fn said(&self) -> String {
         let Self { model, policy, budget, task, sample, .. } = self;
         format!("{model}, {policy} at {budget}, {task}, {sample}: the results")
     }
 }
 
-/// What was found of a unit.
+/// The result of a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Outcome {
     /// Answers to questions.
     Answers {
-        /// What the sample was made with.
+        /// Parameters of the sample, as `length` or `depth`.
         axes: BTreeMap<String, u64>,
-        /// One a turn.
+        /// One answer per turn.
         answers: Vec<Answer>,
         /// The cache after the last.
-        cache: Held,
+        cache: CacheBytes,
         /// Seconds from the start of the context to the first token of the first answer.
         prefill_seconds: f64,
         /// Seconds of all decode steps, and how many they were.
@@ -72,12 +73,12 @@ pub enum Outcome {
     },
     /// A continued text.
     Text {
-        /// Tokens given at once, before any was scored.
+        /// Tokens fed at once, before any was scored.
         prompt: usize,
-        /// −ln of the probability each token was given, in order.
+        /// −ln of the probability of each token, in order.
         nats: Vec<f32>,
         /// The cache at the end.
-        cache: Held,
+        cache: CacheBytes,
     },
     /// How far the model on this cache is from itself on the full one.
     Fidelity {
@@ -88,13 +89,13 @@ pub enum Outcome {
         kl: Vec<f32>,
         /// The share of the continued tokens whose most likely next token is the same.
         agreement: f64,
-        /// The share of the tokens kept that an oracle keeps too, which sees the attention of the continued tokens:
-        /// `[layer][kv_head]`. Empty where nothing is dropped.
+        /// The share of the tokens kept that an oracle keeps too, which sees the attention of the
+        /// continued tokens: `[layer][kv_head]`. Empty where nothing is dropped.
         overlap: Vec<Vec<f64>>,
-        /// What was kept of the prompt.
-        kept: Kept,
+        /// The tokens of the prompt that the cache kept.
+        kept: KeptTokens,
         /// The cache at the end.
-        cache: Held,
+        cache: CacheBytes,
     },
     /// The policy cannot hold at this budget, or lacks something.
     Unavailable {
@@ -104,7 +105,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What in it is not a finite number, if anything: JSON has none, so such a line could not be read again.
+    /// Names a number in it that is not finite, if any: JSON has no such numbers, so the line could
+    /// not be read again.
     pub(crate) fn not_finite(&self) -> Option<&'static str> {
         let all = |numbers: &[f32]| numbers.iter().all(|number| number.is_finite());
         match self {
@@ -128,9 +130,9 @@ impl Outcome {
 /// An answer to one question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What the model said.
+    /// The text that the model generated.
     pub said: String,
-    /// What is right.
+    /// Right answers.
     pub references: Vec<String>,
     /// How it is scored.
     pub metric: Metric,
@@ -141,9 +143,9 @@ pub struct Answer {
     pub right_tokens: Option<f64>,
 }
 
-/// What a cache kept of a prompt.
+/// Tokens of a prompt that a cache kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptTokens {
     /// The prompt, cut into the texts of its tokens. Joined they are the prompt.
     pub tokens: Vec<String>,
     /// The share of all heads of all layers that hold each token.
@@ -158,7 +160,7 @@ mod tests {
 
     #[test]
     fn numbers_that_json_does_not_have_are_found() {
-        let cache = Held { bytes: 1, spare: None, full: 1 };
+        let cache = CacheBytes { bytes: 1, spare: None, full: 1 };
         let text = |nats| Outcome::Text { prompt: 1, nats, cache };
         assert_eq!(text(vec![1.0, 2.0]).not_finite(), None);
         assert_eq!(text(vec![1.0, f32::NAN]).not_finite(), Some("the loss of a token"));
@@ -167,7 +169,7 @@ mod tests {
             kl,
             agreement: 1.0,
             overlap: vec![vec![overlap]],
-            kept: Kept::default(),
+            kept: KeptTokens::default(),
             cache,
         };
         assert_eq!(near(vec![0.1], vec![0.0], 0.5).not_finite(), None);

@@ -1,4 +1,5 @@
-//! Which results of a run count, where one unit has several: a run, a page and a merge answer alike.
+//! Which results of a run count, where one unit has several: a run, a page and a merge answer
+//! alike.
 
 use std::collections::HashMap;
 
@@ -10,11 +11,12 @@ use crate::{
 /// The units that have a result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordSet {
-    /// What the result says, by its fingerprint; `None` for a policy that cannot hold. So a page need not hold all results.
+    /// Fingerprint of each result, `None` for a policy that cannot hold: a page need not hold all
+    /// results.
     found: HashMap<Key, Option<String>>,
 }
 
-/// What a result is to those before it.
+/// Relation of a result to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {
     /// The first of its unit.
@@ -29,8 +31,8 @@ pub(crate) enum Arrived {
 
 impl RecordSet {
     /// Takes a result in. `of` says what it was measured on, where that is known.
-    pub(crate) fn add(&mut self, record: &Record, of: &str) -> Arrived {
-        let said = said(record, of);
+    pub(crate) fn add(&mut self, record: &Record, fingerprint: &str) -> Arrived {
+        let said = said(record, fingerprint);
         match self.found.get(&record.key) {
             None => {
                 self.found.insert(record.key.clone(), said);
@@ -48,8 +50,9 @@ impl RecordSet {
     }
 }
 
-/// The fingerprint of what was found, without seconds, and without the spare room, which older versions do not tell.
-fn said(record: &Record, of: &str) -> Option<String> {
+/// Fingerprint of an outcome, without seconds, and without the spare room, which older versions do
+/// not tell.
+fn said(record: &Record, fingerprint: &str) -> Option<String> {
     let mut outcome = record.outcome.clone();
     match &mut outcome {
         Outcome::Unavailable { .. } => return None,
@@ -59,13 +62,13 @@ fn said(record: &Record, of: &str) -> Option<String> {
         }
         Outcome::Text { cache, .. } | Outcome::Fidelity { cache, .. } => cache.spare = None,
     }
-    Some(fingerprint::of(format!("{of} {outcome:?}").as_bytes()))
+    Some(fingerprint::of(format!("{fingerprint} {outcome:?}").as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Held;
+    use crate::record::CacheBytes;
 
     fn record(task: &str, outcome: Outcome, seconds: f64) -> Record {
         let key = Key {
@@ -85,7 +88,7 @@ mod tests {
         let text_with = |nats: f32, spare| Outcome::Text {
             prompt: 1,
             nats: vec![nats],
-            cache: Held { bytes: 1, spare, full: 2 },
+            cache: CacheBytes { bytes: 1, spare, full: 2 },
         };
         let text = |nats| text_with(nats, Some(1));
         let mut set = RecordSet::default();

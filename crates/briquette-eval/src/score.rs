@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{Error, Result, metrics::Metric, stats::Estimate, tasks::files};
 
-/// What is scored, and by what.
+/// Fields of the predictions to score, and the metrics to score them by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Scoring {
@@ -17,7 +17,8 @@ pub struct Scoring {
     pub prediction: String,
     /// The field with the right answers: a text, or a list of them.
     pub answers: String,
-    /// The field with the labels to choose from, or with the false answers, for metrics that read them.
+    /// The field with the labels to choose from, or with the false answers, for metrics that read
+    /// them.
     pub classes: Option<String>,
     /// The metrics.
     pub metrics: Vec<Metric>,
@@ -50,11 +51,12 @@ pub struct Scored {
 }
 
 impl Scoring {
-    /// Scores the predictions of a file: JSON lines, a JSON array, or a table (`.csv`) with a header.
+    /// Scores the predictions of a file: JSON lines, a JSON array, or a table (`.csv`) with a
+    /// header.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::DataLine`] for a record that lacks a field, unless such are left out, and
-    /// [`Error::TooFewSamples`] for a file without a record.
+    /// [`Error::Read`], [`Error::DataLine`] for a record that lacks a field, unless such are left
+    /// out, and [`Error::TooFewSamples`] for a file without a record.
     pub fn score(&self, path: &Path) -> Result<Scores> {
         let (mut records, mut left_out) = (Vec::new(), Vec::new());
         files::records(path, |line, record| {

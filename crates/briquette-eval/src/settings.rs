@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::tasks::{haystack::Haystack, text::Text};
 
-/// The settings as the first line of a [journal](crate::journal). `command` is the name of the command that measures, and
-/// `weights` the fingerprint of the model's folder, by [`of_model`](crate::fingerprint::of_model).
+/// The settings as the first line of a [journal](crate::journal). `command` is the name of the
+/// command that measures, and `weights` the fingerprint of the model's folder, by
+/// [`of_model`](crate::fingerprint::of_model).
 pub(crate) fn of(
     command: &str,
     (model, name, weights): (&Model, &str, &str),

@@ -19,8 +19,8 @@ pub struct Proportion {
 }
 
 impl Proportion {
-    /// The interval of Wilson (1927): unlike `rate ± 1.96 σ` it stays inside 0..1, and has a width also
-    /// when every trial went the same way.
+    /// The interval of Wilson (1927): unlike `rate ± 1.96 σ` it stays inside 0..1, and has a width
+    /// also when every trial went the same way.
     ///
     /// `successes` need not be whole: a trial may succeed in part.
     pub fn wilson(successes: f64, trials: usize) -> Self {
@@ -34,7 +34,8 @@ impl Proportion {
         let half = Z / shrink * (rate * (1.0 - rate) / n + Z * Z / (4.0 * n * n)).sqrt();
         Self {
             rate,
-            // In exact arithmetic the ends touch 0 and 1 at those rates; rounding must not cross them.
+            // In exact arithmetic the ends touch 0 and 1 at those rates; rounding must not cross
+            // them.
             low: (centre - half).clamp(0.0, rate),
             high: (centre + half).clamp(rate, 1.0),
             trials,
@@ -54,7 +55,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Of these numbers.
+    /// Mean and standard error of these numbers.
     pub fn of(numbers: &[f64]) -> Self {
         let count = numbers.len();
         let n = count.max(1) as f64;
@@ -77,8 +78,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of scores in 0..=1: the interval of Wilson (1927) if every score is 0 or 1, else as [`of`](Self::of), cut to
-    /// 0..=1.
+    /// Of scores in 0..=1: the interval of Wilson (1927) if every score is 0 or 1, else as
+    /// [`of`](Self::of), cut to 0..=1.
     pub fn of_scores(scores: &[f64]) -> Self {
         if !scores.is_empty() && scores.iter().all(|score| *score == 0.0 || *score == 1.0) {
             let share = Proportion::wilson(scores.iter().sum(), scores.len());
@@ -104,8 +105,9 @@ impl Estimate {
         Self { mean, interval, count }
     }
 
-    /// The mean of these means, each of numbers of its own: a mean over tasks. Its interval treats them as independent,
-    /// each side from the same sides of theirs (Donner and Zou, 2012), and is there if all have one.
+    /// The mean of these means, each of numbers of its own: a mean over tasks. Its interval treats
+    /// them as independent, each side from the same sides of theirs (Donner and Zou, 2012), and is
+    /// there if all have one.
     pub fn mean_of(estimates: &[Self]) -> Self {
         let n = estimates.len().max(1) as f64;
         let mean = estimates.iter().map(|estimate| estimate.mean).sum::<f64>() / n;
@@ -126,8 +128,8 @@ impl Estimate {
     }
 }
 
-/// The 97.5 % quantile of Student's t. Exact for 1 and 2 degrees of freedom; above, the expansion of Abramowitz and
-/// Stegun (1964), 26.7.5, which is 0.1 % low at 3 degrees and better at more.
+/// The 97.5 % quantile of Student's t. Exact for 1 and 2 degrees of freedom; above, the expansion
+/// of Abramowitz and Stegun (1964), 26.7.5, which is 0.1 % low at 3 degrees and better at more.
 fn student(degrees: usize) -> f64 {
     match degrees {
         0 => f64::INFINITY,

@@ -8,7 +8,8 @@ use std::{
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Beginnings of lines that call other programs; `.ci/full` runs those that need neither a GPU nor a cluster.
+/// Beginnings of lines that call other programs; `.ci/full` runs those that need neither a GPU nor
+/// a cluster.
 const OTHERS: [&str; 14] = [
     ".ci/full",
     ".ci/test",
@@ -68,7 +69,7 @@ fn words(line: &str) -> Vec<String> {
     parts.flat_map(word).collect()
 }
 
-/// What stands behind the name of the command.
+/// Arguments behind the name of the command.
 fn arguments(line: &str) -> Option<Vec<String>> {
     let rest = line.strip_prefix("briquette ").or_else(|| {
         let (cargo, rest) = line.split_once(" -- ")?;
@@ -169,7 +170,8 @@ fn every_command_runs() {
             if OTHERS.iter().any(|other| line.starts_with(other)) || ran.contains(&line) {
                 continue;
             }
-            // Weights that are not in a clone: tests of their own read them where they have been fetched.
+            // Weights that are not in a clone: tests of their own read them where they have been
+            // fetched.
             if ["smollm2", "real-model", "real_model"].iter().any(|part| line.contains(part)) {
                 continue;
             }
@@ -193,8 +195,8 @@ fn every_command_runs() {
     assert!(ran.len() > 12, "{ran:#?}");
 }
 
-/// The page that a newcomer reads first shows what its commands print: the number that the text hides, or that it is lost, and
-/// the cache it took.
+/// The page that a newcomer reads first shows what its commands print: the number that the text
+/// hides, or that it is lost, and the cache it took.
 #[test]
 fn the_first_question_is_answered() {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/src/start.md")).unwrap();

@@ -77,7 +77,8 @@ fn the_history_stays_compressed_from_turn_to_turn() {
 
 #[test]
 fn turns_are_what_one_prompt_is() {
-    // With everything kept, what is answered to the second line does not depend on how the first came.
+    // With everything kept, what is answered to the second line does not depend on how the first
+    // came.
     let args = ["--policy", "full", "--max-new-tokens", "6"];
     let (stdout, stderr) = chat(&args).say("It was a dark night\nand the rain\n");
     let answers: Vec<&str> = stdout.lines().collect();
@@ -143,7 +144,8 @@ fn ctrl_c_ends_an_answer_and_then_the_program() {
     listener.join().unwrap();
 }
 
-/// A chat on a terminal of its own, which `script` makes: what is typed goes to it when it asks for it.
+/// A chat on a terminal of its own, which `script` makes: what is typed goes to it when it asks for
+/// it.
 #[cfg(target_os = "linux")]
 struct Terminal {
     chat: Chat,

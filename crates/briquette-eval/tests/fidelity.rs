@@ -27,7 +27,7 @@ struct Plain<'a> {
     tiny: &'a Tiny,
 }
 
-/// What a forward pass goes through, by layer.
+/// Activations of a forward pass, by layer.
 struct Trace {
     /// `[layer][token]`, all heads side by side, positions not encoded.
     queries: Vec<Rows>,
@@ -38,8 +38,8 @@ struct Trace {
     logits: Rows,
 }
 
-/// Which entries the query of a token sees, oldest first, itself last; and whether they are encoded at their places in
-/// this list, not at their positions in the text.
+/// Which entries the query of a token sees, oldest first, itself last; and whether they are encoded
+/// at their places in this list, not at their positions in the text.
 struct Sight {
     sees: Box<dyn Fn(usize) -> Vec<usize>>,
     recounted: bool,
@@ -50,7 +50,8 @@ impl Sight {
         Self { sees: Box::new(|token| (0..=token).collect()), recounted: false }
     }
 
-    /// What a cache of `budget` tokens with `sinks` first ones sees of the tokens behind the prompt.
+    /// Tokens that a cache of `budget` tokens with `sinks` first ones sees of those behind the
+    /// prompt.
     fn of(sinks: usize, budget: usize, recounted: bool) -> Self {
         let sees = move |token: usize| -> Vec<usize> {
             if token < PROMPT {
@@ -324,8 +325,8 @@ fn share(oracle: &[usize], kept: &[usize]) -> f64 {
     kept.iter().filter(|token| oracle.contains(token)).count() as f64 / kept.len() as f64
 }
 
-/// The caches are filled with what the full run passes on, not by a run of their own: that makes no difference to any
-/// method.
+/// The caches are filled with what the full run passes on, not by a run of their own: that makes no
+/// difference to any method.
 #[test]
 fn filled_caches_are_those_of_a_run_of_their_own() {
     let model = Tiny::new().load();

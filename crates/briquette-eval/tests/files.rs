@@ -21,7 +21,7 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::load(dir).unwrap()
 }
 
-/// What a run file writes.
+/// Results of a run file.
 fn spec<T: DeserializeOwned>(text: &str) -> T {
     toml::from_str(text).unwrap()
 }

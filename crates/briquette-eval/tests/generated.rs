@@ -1,4 +1,5 @@
-//! Tasks made from a seed: their prompts, their lengths, and that the embedded model answers the form it knows.
+//! Tasks made from a seed: their prompts, their lengths, and that the embedded model answers the
+//! form it knows.
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
@@ -9,9 +10,9 @@ use briquette_eval::{
     metrics::Metric,
     tasks::{
         Sample, Task,
-        generated::{Generated, Needle},
         haystack::Haystack,
         needle::{NeedleTask, Place},
+        synthetic::{Needle, Synthetic},
     },
 };
 use briquette_models::{GenerateOptions, Model, Tokenizer, generate};
@@ -28,7 +29,7 @@ fn tokenizer() -> Tokenizer {
 
 /// Tasks as a run file lists them, by label.
 fn tasks(toml: &str) -> BTreeMap<String, Box<dyn Task>> {
-    let tasks = toml::from_str::<Generated>(toml).unwrap().tasks();
+    let tasks = toml::from_str::<Synthetic>(toml).unwrap().tasks();
     tasks.into_iter().map(|task| (task.label, task.task)).collect()
 }
 
@@ -155,7 +156,7 @@ fn labels_say_what_distinguishes_a_task() {
         ]
     );
     let own = "[[needle]]\nlabel = \"mine\"\nask = [\"before\"]";
-    let tasks = toml::from_str::<Generated>(own).unwrap().tasks();
+    let tasks = toml::from_str::<Synthetic>(own).unwrap().tasks();
     assert_eq!((tasks[0].label.as_str(), &tasks[0].ask[..]), ("mine", &[Question::Before][..]));
 }
 
@@ -171,8 +172,8 @@ proptest! {
                 if is_exact(&label) {
                     prop_assert_eq!(tokens, length, "{} {}", &label, &sample.id);
                 } else {
-                    // One more would not have fitted, nor fewer of what takes more tokens: pairs of words instead of
-                    // all single ones.
+                    // One more would not have fitted, nor fewer of what takes more tokens: pairs of
+                    // words instead of all single ones.
                     let axis = |name: &str| sample.axes.get(name).copied();
                     let all_words = axis("pairs") == Some(64) || axis("uncommon") == Some(54);
                     let full = tokens + 80 > length || all_words;
@@ -327,7 +328,8 @@ fn a_chain_of_variables_leads_to_its_value() {
             hops += 1;
         };
         assert_eq!((hops, value), (3, sample.turns[0].references[0].as_str()));
-        // The same chains asked about in steps: their answer is the way from the name in the question.
+        // The same chains asked about in steps: their answer is the way from the name in the
+        // question.
         let question = tokenizer.decode(&steps.turns[0].question).unwrap();
         let (asked, begun) = question.split_once("? Answer: ").unwrap();
         assert!(asked.ends_with(begun), "{question}");
@@ -426,7 +428,7 @@ fn a_folder_beside_the_run_file_is_read() {
     for family in
         ["needle", "variable-tracking", "passage-retrieval", "passage-count", "multi-turn"]
     {
-        let mut generated: Generated = toml::from_str(&format!(
+        let mut generated: Synthetic = toml::from_str(&format!(
             "[[{family}]]\nhaystack = \"books\"\nlengths = [700]\nsamples = 1"
         ))
         .unwrap();
@@ -442,7 +444,7 @@ fn a_folder_beside_the_run_file_is_read() {
 
 #[test]
 fn a_run_file_is_read_strictly() {
-    let refused = |toml: &str| toml::from_str::<Generated>(toml).unwrap_err().to_string();
+    let refused = |toml: &str| toml::from_str::<Synthetic>(toml).unwrap_err().to_string();
     let unknown = refused("[[needle]]\nlengths = [512]\nlenghts = [1]");
     assert!(unknown.contains("line 3") && unknown.contains("`lenghts`"), "{unknown}");
     let unknown = refused("[[needles]]");
@@ -450,8 +452,8 @@ fn a_run_file_is_read_strictly() {
     assert!(refused("[[needle]]\nform = \"long\"").contains("`ruler`"));
     assert!(refused("[[needle]]\nsamples = -1").contains("line 2"));
     // What is written can be read.
-    let all: Generated = toml::from_str(VARIANTS).unwrap();
-    assert_eq!(toml::from_str::<Generated>(&toml::to_string(&all).unwrap()).unwrap(), all);
+    let all: Synthetic = toml::from_str(VARIANTS).unwrap();
+    assert_eq!(toml::from_str::<Synthetic>(&toml::to_string(&all).unwrap()).unwrap(), all);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Commands that are killed at any moment, again and again: what they end with is what nobody disturbed.
+//! Commands that are killed at any moment, again and again: what they end with is what nobody
+//! disturbed.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! No command writes over a file that it reads, over one of somebody else, or over another of its own.
+//! No command writes over a file that it reads, over one of somebody else, or over another of its
+//! own.
 
 use std::{
     fs,
@@ -259,8 +260,8 @@ fn what_briquette_wrote_is_written_again() {
     }
 }
 
-/// Ctrl-C while a text is compressed: nothing is written. It may come before anything listens to it, so it comes later and
-/// later.
+/// Ctrl-C while a text is compressed: nothing is written. It may come before anything listens to
+/// it, so it comes later and later.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_compress() {

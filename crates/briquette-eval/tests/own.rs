@@ -1,4 +1,5 @@
-//! A model and questions that are not ours: forms of prompts, tasks from any file, predictions made elsewhere.
+//! A model and questions that are not ours: forms of prompts, tasks from any file, predictions made
+//! elsewhere.
 
 use std::{
     fs,

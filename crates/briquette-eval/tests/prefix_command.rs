@@ -14,7 +14,8 @@ const DOCUMENT: &str = "\nSome special magic numbers are hidden within the follo
 const QUESTION: &str = "\nWhat is the special magic number for countess mentioned in the provided text? The special \
     magic number is countess:";
 
-/// The embedded model has no chat template: this one writes a conversation as it was trained, the answer as far as its number.
+/// The embedded model has no chat template: this one writes a conversation as it was trained, the
+/// answer as far as its number.
 const TEMPLATE: &str = "<|begin_of_text|>{% for message in messages %}{{ message.content }}{% endfor %}\
     {% if add_generation_prompt %} The special magic number is countess:{% endif %}";
 /// The question without what the template writes.

@@ -1,4 +1,5 @@
-//! The page of a run: its numbers against those worked out by hand, and what it does with results that lack things.
+//! The page of a run: its numbers against those worked out by hand, and what it does with results
+//! that lack things.
 
 mod made_up;
 
@@ -11,18 +12,18 @@ use std::{
 
 use briquette_eval::{
     grid::Question,
-    record::{Held, Kept, Outcome, Record},
+    record::{CacheBytes, KeptTokens, Outcome, Record},
     report::html,
 };
 use made_up::{HOSTILE, answers, record};
 
-/// What is kept, and beside it room of a tenth of a full cache.
-fn held(kept: usize, full: usize) -> Held {
-    Held { bytes: kept + full / 10, spare: Some(full / 10), full }
+/// Bytes kept, and beside them room of a tenth of a full cache.
+fn held(kept: usize, full: usize) -> CacheBytes {
+    CacheBytes { bytes: kept + full / 10, spare: Some(full / 10), full }
 }
 
 /// Answers of one policy to the task `tiny`.
-fn tiny(policy: &str, budget: &str, scores: &[f64], cache: Held) -> Vec<Record> {
+fn tiny(policy: &str, budget: &str, scores: &[f64], cache: CacheBytes) -> Vec<Record> {
     let one = |(sample, score): (usize, &f64)| {
         let outcome = answers(&[], HOSTILE, &[*score], cache);
         record(policy, budget, "tiny", sample, Some(Question::Before), outcome)
@@ -30,7 +31,7 @@ fn tiny(policy: &str, budget: &str, scores: &[f64], cache: Held) -> Vec<Record> 
     scores.iter().enumerate().map(one).collect()
 }
 
-fn text(policy: &str, budget: &str, windows: &[&[f32]], cache: Held) -> Vec<Record> {
+fn text(policy: &str, budget: &str, windows: &[&[f32]], cache: CacheBytes) -> Vec<Record> {
     let one = |(sample, nats): (usize, &&[f32])| {
         let outcome = Outcome::Text { prompt: 4, nats: nats.to_vec(), cache };
         record(policy, budget, "book", sample, None, outcome)
@@ -81,7 +82,7 @@ fn numbers_are_those_worked_out_by_hand() {
     let fidelity =
         |policy: &str, budget: &str, sample, error: [f64; 2], kl: [f32; 2], agreement| {
             let full = policy == "full";
-            let kept = Kept {
+            let kept = KeptTokens {
                 tokens: vec!["a".into(), " b".into(), "<i>".into()],
                 share: if full { vec![1.0; 3] } else { vec![1.0, 0.5, 0.0] },
                 heads: if full { vec![vec![3, 3]; 2] } else { vec![vec![2, 1], vec![1, 2]] },
@@ -293,7 +294,7 @@ fn maps_of_a_kind_share_one_scale_of_colours() {
 #[test]
 fn results_of_older_versions_tell_no_spare_room() {
     let dir = tempfile::tempdir().unwrap();
-    let old = Held { bytes: 45, spare: None, full: 100 };
+    let old = CacheBytes { bytes: 45, spare: None, full: 100 };
     let mut records = tiny("snapkv", "64", &[1.0, 0.0], old);
     records.extend(tiny("full", "-", &[1.0, 1.0], held(100, 100)));
     let (written, page) = written(dir.path(), &records);
@@ -335,7 +336,8 @@ fn sections_without_results_are_left_out() {
 fn wall_time_counts_what_ran_at_a_time_once_and_no_pause() {
     let dir = tempfile::tempdir().unwrap();
     let mut records = text("full", "-", &[&[1.0], &[1.0], &[1.0], &[1.0]], held(20, 100));
-    // The second began before the first ended, the third is the first once more; the last came after a pause.
+    // The second began before the first ended, the third is the first once more; the last came
+    // after a pause.
     let spans = [(2.0, 1002.0), (2.0, 1003.0), (2.0, 1002.0), (1.0, 2000.0)];
     for (record, (seconds, ended)) in records.iter_mut().zip(spans) {
         (record.seconds, record.ended_seconds) = (seconds, Some(ended));
@@ -370,7 +372,8 @@ fn many_results_make_a_small_page() {
     let (written, page) = written(dir.path(), &records);
     assert_eq!(written.records, 15 * 3 * 12 * 40);
     assert!(page.len() < 5_000_000, "{} bytes", page.len());
-    // Nothing is left out in silence: of 540 maps of 40 tiles 300 are drawn, and not all of them on the page.
+    // Nothing is left out in silence: of 540 maps of 40 tiles 300 are drawn, and not all of them on
+    // the page.
     assert!(page.contains("240 more maps are not drawn"));
     assert!(page.contains("more charts are in report/heatmap-task-"));
     assert!(page.contains("answers are shown; 2"), "answers not shown are counted");

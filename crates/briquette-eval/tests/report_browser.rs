@@ -1,8 +1,8 @@
-//! The page of a run in a browser, as a reader uses it: it is shown without a complaint, sorts, filters, fits a phone and
-//! can be read in the dark.
+//! The page of a run in a browser, as a reader uses it: it is shown without a complaint, sorts,
+//! filters, fits a phone and can be read in the dark.
 //!
-//! Needs Chromium: the package `chromium` of Debian, or another build of it on the path. Without one these tests fail,
-//! unless `BRIQUETTE_NO_BROWSER` is set.
+//! Needs Chromium: the package `chromium` of Debian, or another build of it on the path. Without
+//! one these tests fail, unless `BRIQUETTE_NO_BROWSER` is set.
 
 mod browser;
 mod made_up;
@@ -34,7 +34,7 @@ fn open(look: Look) -> Option<(tempfile::TempDir, Browser)> {
     Some((dir, browser))
 }
 
-/// What stands in a column of the summary, from the top, of the rows that are shown.
+/// Texts of a column of the summary, from the top, of the rows that are shown.
 fn column(browser: &mut Browser, name: &str) -> Vec<Value> {
     let script = format!(
         "(() => {{

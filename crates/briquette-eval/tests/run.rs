@@ -1,4 +1,5 @@
-//! Runs from a file as their users start them: kept as they come, continued, cut into shards, joined.
+//! Runs from a file as their users start them: kept as they come, continued, cut into shards,
+//! joined.
 
 use std::{
     fs,
@@ -94,7 +95,8 @@ prompt = 96
 tokens = 3
 ";
 
-/// A policy that cannot hold; two needles asked before and after, two texts and one comparison, under two policies.
+/// A policy that cannot hold; two needles asked before and after, two texts and one comparison,
+/// under two policies.
 const SMALL_LINES: usize = 1 + 2 * (2 * 2 + 2 + 1);
 
 /// The records behind the first line, without seconds, in one order.
@@ -179,7 +181,8 @@ fn shards_joined_are_the_whole() {
     let joined = stdout(&["merge", &parts]);
     assert!(joined.contains("3 files") && joined.contains("nothing is missing"), "{joined}");
     assert_eq!(records(&place.results("parts")), records(&place.results("whole")));
-    // The results are those of a run that was never cut: nothing is left, and its order is that of the plan.
+    // The results are those of a run that was never cut: nothing is left, and its order is that of
+    // the plan.
     let bytes = fs::read(place.results("parts")).unwrap();
     place.run("parts", &[]);
     assert_eq!(fs::read(place.results("parts")).unwrap(), bytes);
@@ -297,7 +300,8 @@ fn a_dry_run_counts_and_writes_nothing() {
     };
     assert_eq!(sum("units"), SMALL_LINES as u64 - 1);
     assert_eq!(sum("left"), sum("units"));
-    // A needle prompt and its answer have 192 tokens; a text opens with a token of its own, which the prompt counts.
+    // A needle prompt and its answer have 192 tokens; a text opens with a token of its own, which
+    // the prompt counts.
     let answer = 192 - (sum("tokens") - 2 * (96 + 6 + 1 + 25 + 96 + 3)) / 8;
     assert!((7..=12).contains(&answer), "{shares}");
     // Together the shards are the whole.
@@ -387,7 +391,8 @@ fn the_committed_run_is_what_its_page_says() {
         let here = shares.iter().filter(|one| one["task"] == task && one["policy"] == policy);
         here.map(|share| share["units"].as_u64().unwrap()).sum()
     };
-    // Two budgets but for the full cache; needles of two lengths, five depths and two samples, asked before and after.
+    // Two budgets but for the full cache; needles of two lengths, five depths and two samples,
+    // asked before and after.
     assert_eq!((units("needle", "full"), units("needle", "h2o")), (40, 80));
     assert_eq!((units("fidelity", "full"), units("fidelity", "compresskv:kernel=15")), (3, 6));
     assert_eq!(units("perplexity-stream", "streaming-llm"), 2);

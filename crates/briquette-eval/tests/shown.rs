@@ -1,4 +1,4 @@
-//! What the command says and shows: widths, silence, completions, manual, hints.
+//! Output of the command: widths, silence, completions, manual, hints.
 
 use std::{
     fs,

@@ -1,5 +1,6 @@
-//! Whatever is in a file that is read: an error, never a panic, a hang or memory that nothing holds. Seeds are files as they
-//! should be; each is damaged in as many ways as asked for, by a generator that gives the same ones again.
+//! Whatever is in a file that is read: an error, never a panic, a hang or memory that nothing
+//! holds. Seeds are files as they should be; each is damaged in as many ways as asked for, by a
+//! generator that gives the same ones again.
 
 use std::{
     collections::BTreeMap,
@@ -16,11 +17,11 @@ use briquette_eval::{
     run::{Header, RunFile, read_results},
     score::Scoring,
     tasks::{
-        Form,
+        NeedleTemplate,
         files::Files,
-        generated::{
-            CommonWords, FrequentWords, Generated, KeyValue, MultiTurn, Needle, PassageCount,
-            PassageRetrieval, VariableTracking,
+        synthetic::{
+            CommonWords, FrequentWords, KeyValue, MultiTurn, Needle, PassageCount,
+            PassageRetrieval, Synthetic, VariableTracking,
         },
     },
 };
@@ -40,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What stands in the place of a piece.
+/// Replacements of a piece.
 const PIECES: [&str; 24] = [
     "0",
     "-1",
@@ -102,14 +103,16 @@ fn damaged(seed: &[u8], rng: &mut ChaCha8Rng) -> Vec<u8> {
     bytes
 }
 
-/// Gives `read` the seed, which it must take, and damaged copies of it, of which it must refuse some.
+/// Gives `read` the seed, which it must take, and damaged copies of it, of which it must refuse
+/// some.
 fn throw(name: &str, seed: &[u8], read: impl Fn(&[u8]) -> bool) {
     let (copies, refused) = thrown(name, seed, read);
     // Damage that nothing notices would be no test.
     assert!(copies < 20 || refused > 0, "{name}: all {copies} copies were taken");
 }
 
-/// Gives `read` the seed, which it must take, and damaged copies of it: how many, and how many were refused.
+/// Gives `read` the seed, which it must take, and damaged copies of it: how many, and how many were
+/// refused.
 fn thrown(name: &str, seed: &[u8], read: impl Fn(&[u8]) -> bool) -> (usize, usize) {
     assert!(read(seed), "{name}: the seed itself is refused");
     let copies = std::env::var(COPIES).ok().and_then(|copies| copies.parse().ok()).unwrap_or(FEW);
@@ -280,7 +283,7 @@ fn run_files_journals_and_forms() {
         throw("results", results.as_bytes(), at(dir.path(), "results.jsonl", read));
     }
     let form = "introduction = \"Read.\"\nneedle = \" {word} is {number}.\"\nquestion = \"{word}?\"\nanswer = \" {number}\"\n";
-    let read = |path: &Path| Form::read(path.to_str().unwrap()).is_ok();
+    let read = |path: &Path| NeedleTemplate::read(path.to_str().unwrap()).is_ok();
     throw("form", form.as_bytes(), at(dir.path(), "form.toml", read));
 }
 
@@ -381,7 +384,7 @@ fn parameters_of_generated_tasks() {
             for number in &numbers {
                 let mut task = task.clone();
                 *task.pointer_mut(&at).unwrap() = number.clone();
-                let Ok(tasks) = serde_json::from_value::<Generated>(json!({ family: [task] }))
+                let Ok(tasks) = serde_json::from_value::<Synthetic>(json!({ family: [task] }))
                 else {
                     continue;
                 };

@@ -1,4 +1,5 @@
-//! Nothing lost, nothing silently wrong: other weights, closed pipes, foreign files, damaged lines, interrupts.
+//! Nothing lost, nothing silently wrong: other weights, closed pipes, foreign files, damaged lines,
+//! interrupts.
 
 use std::{
     fs,
@@ -55,7 +56,8 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// A copy of the embedded model, without its profile, under its name in the folder `dir`, with its weights changed.
+/// A copy of the embedded model, without its profile, under its name in the folder `dir`, with its
+/// weights changed.
 fn model(dir: &Path, change: impl FnOnce(&mut [u8])) -> PathBuf {
     let copy = dir.join("ember-7m");
     fs::create_dir_all(&copy).unwrap();
@@ -74,7 +76,8 @@ fn one_bit(weights: &mut [u8]) {
     weights[middle] ^= 1;
 }
 
-/// The last tensor, the scale of the last norm, all of this number in bf16: what comes out is that number, or zero.
+/// The last tensor, the scale of the last norm, all of this number in bf16: what comes out is that
+/// number, or zero.
 fn last_norm(weights: &mut [u8], bits: u16) {
     let start = weights.len() - 512;
     for number in weights[start..].chunks_exact_mut(2) {

@@ -26,14 +26,16 @@ impl Place {
     }
 }
 
-/// Writes the numbers of one tensor over those of another, wherever else that is held. Both have one shape and one type.
+/// Writes the numbers of one tensor over those of another, wherever else that is held. Both have
+/// one shape and one type.
 pub(crate) fn overwrite(target: &CubeTensor, source: CubeTensor) {
     let (client, dtype) = (source.client.clone(), source.dtype);
     let element = burn::backend::cubecl::dtype_to_storage_type(dtype);
     copy_into(&client, source.binding(), target.clone().binding(), element);
 }
 
-/// The tensor on its device; `None` if that is none of CubeCL's, or operations on it are put off to be fused.
+/// The tensor on its device; `None` if that is none of CubeCL's, or operations on it are put off to
+/// be fused.
 pub(crate) fn of_floats<const D: usize>(tensor: &Tensor<D>) -> Option<CubeTensor> {
     tensor.clone().try_into_primitive::<CubeBackend>().ok()
 }

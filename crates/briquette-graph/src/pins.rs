@@ -1,4 +1,5 @@
-//! Tensors of a cache that every step makes anew: a replay has to find them where the step before left them.
+//! Tensors of a cache that every step makes anew: a replay has to find them where the step before
+//! left them.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +39,8 @@ impl State {
     }
 }
 
-/// The tensors that steps make anew, as they were before a step: what comes of it is written over them.
+/// The tensors that steps make anew, as they were before a step: what comes of it is written over
+/// them.
 #[derive(Default)]
 pub(crate) struct Pins {
     /// The places of these tensors in the state, ascending.

@@ -25,7 +25,8 @@ impl Recorder {
         }
     }
 
-    /// Makes ready: what runs from here to the [recording](Self::record) leaves the memory that it will use.
+    /// Makes ready: what runs from here to the [recording](Self::record) leaves the memory that it
+    /// will use.
     pub(crate) fn prepare(&self) -> Result<(), String> {
         self.0.graph_prepare().map_err(|error| error.to_string())
     }
@@ -35,8 +36,8 @@ impl Recorder {
         drop(self.0.stop_capture());
     }
 
-    /// Runs `work` on the device's own thread, in the stream of the caller. The calls of all other threads wait there for their
-    /// turn until it has returned.
+    /// Runs `work` on the device's own thread, in the stream of the caller. The calls of all other
+    /// threads wait there for their turn until it has returned.
     pub(crate) fn alone<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, String> {
         let mut found = None;
         let ran = self.0.exclusive(|| found = Some(catch_unwind(AssertUnwindSafe(work))));
@@ -50,8 +51,9 @@ impl Recorder {
 
     /// Records what `launch` launches, none of which runs, and returns what it returns.
     ///
-    /// Nothing else comes in between: on CUDA an allocation or a wait of another thread would end the recording, and fail
-    /// itself. `launch` has run [alone](Self::alone) before, so that the device's thread has sent what it sends once.
+    /// Nothing else comes in between: on CUDA an allocation or a wait of another thread would end
+    /// the recording, and fail itself. `launch` has run [alone](Self::alone) before, so that the
+    /// device's thread has sent what it sends once.
     pub(crate) fn record<T: Send>(
         &self,
         launch: impl FnOnce() -> Result<T, String> + Send,
@@ -74,8 +76,8 @@ fn record_alone<T>(
     Ok((Recording(graph), launched))
 }
 
-/// Lets all streams of the device finish, and those who wait for them return: nobody begins to wait while the device is
-/// taken, and on CUDA nobody may while a stream records.
+/// Lets all streams of the device finish, and those who wait for them return: nobody begins to wait
+/// while the device is taken, and on CUDA nobody may while a stream records.
 fn settle(client: &Client) {
     for report in client.memory_report(MemoryScope::Device).streams {
         // What fails here is said to those who read what it was to write.
@@ -98,8 +100,8 @@ impl Recording {
     /// Runs them again.
     ///
     /// # Safety
-    /// Every tensor the recording reads or writes still exists, nothing else reads or writes one of them meanwhile, and the
-    /// call comes from the thread whose stream it was recorded in.
+    /// Every tensor the recording reads or writes still exists, nothing else reads or writes one of
+    /// them meanwhile, and the call comes from the thread whose stream it was recorded in.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn replay(&self) -> Result<(), String> {
         // SAFETY: the caller's contract is that of CubeCL.

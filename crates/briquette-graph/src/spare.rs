@@ -10,7 +10,8 @@ use briquette::{
 
 use crate::buffer::{of_ints, of_state, overwrite, put};
 
-/// Room beside a cache for all that a step changes. What a recording writes that fails cannot be read afterwards.
+/// Room beside a cache for all that a step changes. What a recording writes that fails cannot be
+/// read afterwards.
 pub(crate) struct Spare {
     buffers: Vec<CubeTensor>,
     tokens: Tensor<2, Int>,

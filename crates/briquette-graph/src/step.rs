@@ -26,7 +26,8 @@ const TRIES: usize = 3;
 
 /// Decodes tokens over a cache, by steps that are recorded once and replayed.
 ///
-/// Each [`step`](Self::step) takes a token a row, gives it to the model, and takes the most likely one as the next:
+/// Each [`step`](Self::step) takes a token a row, gives it to the model, and takes the most likely
+/// one as the next:
 ///
 /// ```no_run
 /// # use briquette::KvCache;
@@ -35,7 +36,7 @@ const TRIES: usize = 3;
 /// # fn decode(
 /// #     cache: &mut KvCache,
 /// #     tokens: Tensor<2, Int>,
-/// #     forward: impl Fn(Tensor<2, Int>, &mut KvCache) -> briquette::Result<Tensor<2>>,
+/// #     forward: impl Fn(Tensor<2, Int>, &mut KvCache) -> briquette::Result<Tensor<2>> + Sync,
 /// # ) -> Result<(), Error> {
 /// let run = |tokens, cache: &mut KvCache| Ok::<_, Error>(forward(tokens, cache)?);
 /// let mut steps = StepGraph::new(cache, tokens, run);
@@ -47,18 +48,20 @@ const TRIES: usize = 3;
 /// # }
 /// ```
 ///
-/// A recording holds for steps that are all alike: those of a policy that compresses at every token and has come to its
-/// budget, and those of one that does not compress in decoding, as long as there is room in its buffers, which is made for
-/// 64 tokens or more at a time. What it gives is, bit for bit, what the launched step gives. Others run as they are; so
-/// do all where the device has no graphs.
+/// A recording holds for steps that are all alike: those of a policy that compresses at every token
+/// and has come to its budget, and those of one that does not compress in decoding, as long as
+/// there is room in its buffers, which is made for 64 tokens or more at a time. What it gives is,
+/// bit for bit, what the launched step gives. Others run as they are; so do all where the device
+/// has no graphs.
 ///
-/// The model may depend on nothing but the tokens and the cache: a recording repeats what it did the first time,
-/// numbers on the host among it. Reading from the device in a step, or sending to it, cannot be recorded. Such a recording is
-/// [dropped](Self::dropped), and its step launched.
+/// The model may depend on nothing but the tokens and the cache: a recording repeats what it did
+/// the first time, numbers on the host among it. Reading from the device in a step, or sending to
+/// it, cannot be recorded. Such a recording is [dropped](Self::dropped), and its step launched.
 ///
 /// # Other threads
-/// A step that is recorded, and the one of its kind before, run on CubeCL's thread of the device, and the calls of other threads
-/// to this device wait until they have. There `run` must not wait for another thread that uses the device.
+/// A step that is recorded, and the one of its kind before, run on CubeCL's thread of the device,
+/// and the calls of other threads to this device wait until they have. There `run` must not wait
+/// for another thread that uses the device.
 pub struct StepGraph<'a, R> {
     cache: &'a mut KvCache,
     run: R,
@@ -83,7 +86,7 @@ pub struct StepGraph<'a, R> {
 impl<R> Drop for StepGraph<'_, R> {
     fn drop(&mut self) {
         self.forget();
-        self.cache.close();
+        self.cache.end_device_indexing();
     }
 }
 
@@ -110,8 +113,8 @@ where
     R: FnMut(Tensor<2, Int>, &mut KvCache) -> Result<Tensor<2>, E> + Send,
     E: From<Error> + Send,
 {
-    /// Steps of a model from here on. `run` gives the tokens `[rows, 1]` to the model and returns its logits,
-    /// `[rows, vocabulary]`; `tokens` are the first it is given.
+    /// Steps of a model from here on. `run` gives the tokens `[rows, 1]` to the model and returns
+    /// its logits, `[rows, vocabulary]`; `tokens` are the first it is given.
     pub fn new(cache: &'a mut KvCache, tokens: Tensor<2, Int>, run: R) -> Self {
         let recorder = Recorder::of(&tokens.device());
         let refused = recorder.is_none().then(|| "the device has no graphs".to_owned());
@@ -134,17 +137,19 @@ where
         }
     }
 
-    /// Gives the next token of each row to the model, and chooses the most likely one as the one after it.
+    /// Gives the next token of each row to the model, and chooses the most likely one as the one
+    /// after it.
     ///
     /// # Errors
-    /// The errors of `run`; [`Error::Cache`] for a token beyond the last position; [`Error::Replay`].
+    /// The errors of `run`; [`Error::Cache`] for a token beyond the last position;
+    /// [`Error::Replay`].
     pub fn step(&mut self) -> Result<(), E> {
         self.make_room()?;
         let kind = self.cache.step_kind();
         if let Some((recording, logits)) =
             self.kinds.get(&kind).and_then(|kind| kind.recording.as_ref())
         {
-            self.cache.skip_step().map_err(Error::from)?;
+            self.cache.advance().map_err(Error::from)?;
             self.replay(recording)?;
             self.logits = Some(logits.clone());
             self.replayed += 1;
@@ -197,30 +202,32 @@ where
         self.replayed
     }
 
-    /// How many recordings were dropped, their steps launched: because a step read from the device or sent to it, or because
-    /// something else in the process used it meanwhile. After three, no more are tried.
+    /// How many recordings were dropped, their steps launched: because a step read from the device
+    /// or sent to it, or because something else in the process used it meanwhile. After three, no
+    /// more are tried.
     pub fn dropped(&self) -> usize {
         self.dropped
     }
 
-    /// Why no step is recorded, or the last recording was dropped; `None` if there is no reason yet.
+    /// Why no step is recorded, or the last recording was dropped; `None` if there is no reason
+    /// yet.
     pub fn launched_because(&self) -> Option<&str> {
         self.refused.as_deref().or(self.dropped_because.as_deref())
     }
 
-    /// Makes ready for the next tokens, when those it was ready for have come: tables of positions that reach further, and room
-    /// in a cache that grows. Recordings know the old ones.
+    /// Makes ready for the next tokens, when those it was ready for have come: tables of positions
+    /// that reach further, and room in a cache that grows. Recordings know the old ones.
     fn make_room(&mut self) -> Result<(), Error> {
         let seen = self.cache.tokens_seen().into_iter().max().unwrap_or(0);
         if seen >= self.end {
             self.end = seen.saturating_add(AHEAD).next_power_of_two();
-            self.cache.reach(self.end);
+            self.cache.prepare_positions(self.end);
             self.forget();
         }
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
             let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            self.cache.open(ROOM.max(kept / ROOM))?;
+            self.cache.begin_device_indexing(ROOM.max(kept / ROOM))?;
             self.forget();
         }
         Ok(())
@@ -289,7 +296,8 @@ where
         }
     }
 
-    /// Records a step, and runs it. If it cannot be recorded it is launched, from where the cache was.
+    /// Records a step, and runs it. If it cannot be recorded it is launched, from where the cache
+    /// was.
     fn record(&mut self, kind: u64, spare: Spare) -> Result<(), E> {
         let Some(before) = spare.fill(self.cache, &self.tokens).map_err(Error::from)? else {
             self.recorder.iter().for_each(Recorder::give_up);
@@ -342,10 +350,11 @@ where
 
     /// Runs a recording.
     fn replay(&self, recording: &Recording) -> Result<(), Error> {
-        // SAFETY: the recording reads and writes the model's tensors, which `run` owns or borrows; the cache's, which is
-        // borrowed for as long as this lives, and whose tensors lie where they lay when it was recorded: what a step changes
-        // is written in place or over the pins, and only `step` changes it; the tokens and logits, which are held here and
-        // only given out as copies; and scratch memory, which CubeCL keeps for it. This is not `Send`.
+        // SAFETY: the recording reads and writes the model's tensors, which `run` owns or borrows;
+        // the cache's, which is borrowed for as long as this lives, and whose tensors lie where
+        // they lay when it was recorded: what a step changes is written in place or over the pins,
+        // and only `step` changes it; the tokens and logits, which are held here and only given out
+        // as copies; and scratch memory, which CubeCL keeps for it. This is not `Send`.
         #[allow(unsafe_code)]
         unsafe { recording.replay() }.map_err(Error::Replay)
     }

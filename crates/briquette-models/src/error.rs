@@ -218,8 +218,8 @@ pub enum Error {
         /// `max_position_embeddings` of the model.
         context: usize,
     },
-    /// A prompt beyond the positions of the model, under a policy that counts positions inside the cache but compresses a
-    /// prompt at its end only.
+    /// A prompt beyond the positions of the model, under a policy that counts positions inside the
+    /// cache but compresses a prompt at its end only.
     #[error(
         "{tokens} tokens do not fit into the model's context of {context}: under a schedule that compresses after every \
          chunk (schedule.prefill=every-chunk) this policy takes them in parts"
@@ -230,8 +230,8 @@ pub enum Error {
         /// `max_position_embeddings` of the model.
         context: usize,
     },
-    /// A prompt beyond the positions of the model, on a cache that could take it in parts, given in parts too large for
-    /// that.
+    /// A prompt beyond the positions of the model, on a cache that could take it in parts, given in
+    /// parts too large for that.
     #[error(
         "a chunk of {chunk} tokens and what the cache holds are more than the {context} positions of the model: give \
          the prompt in chunks of at most {most}"

@@ -5,8 +5,8 @@ use std::sync::{
 
 use crate::{Error, Result};
 
-/// A flag that stops every model it was given to, from any thread: between the layers of a prompt, which is then
-/// taken back, and between tokens. Copies are one flag.
+/// A flag that stops every model it was given to, from any thread: between the layers of a prompt,
+/// which is then taken back, and between tokens. Copies are one flag.
 ///
 /// See [`Model::with_interrupt`](crate::Model::with_interrupt).
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,8 @@
 //! Transformer families written in [Burn](https://burn.dev) that run on a Briquette cache.
 //!
 //! Every [`Architecture`] is read from a Hugging Face folder (`config.json`, `model.safetensors` or
-//! shards, `tokenizer.json`); Llama, Qwen2 and Qwen3 from a GGUF file too, which has all of that in it.
+//! shards, `tokenizer.json`); Llama, Qwen2 and Qwen3 from a GGUF file too, which has all of that in
+//! it.
 //!
 //! ```no_run
 //! use briquette::{Budget, Policy};
@@ -25,8 +26,8 @@
 //! ```
 //!
 //! The model hands queries and keys to the cache before their positions are encoded, in one call a
-//! layer; everything else is the decoder as its paper writes it. An architecture is
-//! described by what it changes in Llama, and what it cannot be computed with here is refused by name.
+//! layer; everything else is the decoder as its paper writes it. An architecture is described by
+//! what it changes in Llama, and what it cannot be computed with here is refused by name.
 
 mod architecture;
 mod checkpoint;
@@ -40,6 +41,7 @@ mod model;
 mod nn;
 mod setting;
 mod text;
+mod upkeep;
 
 pub use architecture::Architecture;
 pub use checkpoint::source::is_gguf;

@@ -15,14 +15,15 @@ use briquette::{
 use crate::{
     Attend, Error, Interrupt, Linear, ModelConfig, Result,
     nn::{build::Build, decoder::Decoder, positions::Positions},
+    upkeep::Upkeep,
 };
 
-/// A causal language model: token embedding, decoder layers of its [`Architecture`](crate::Architecture), and a head that may share
-/// the embedding.
+/// A causal language model: token embedding, decoder layers of its
+/// [`Architecture`](crate::Architecture), and a head that may share the embedding.
 ///
 /// It computes on the device and in the data type it was loaded with; keys and values live in the
-/// [`KvCache`] given to each call. Load it on the device it is to run on: moving the module moves the
-/// weights, but not the tables of its position encoding.
+/// [`KvCache`] given to each call. Load it on the device it is to run on: moving the module moves
+/// the weights, but not the tables of its position encoding.
 #[derive(Module, Debug)]
 pub struct Model {
     model: Decoder,
@@ -37,6 +38,8 @@ pub struct Model {
     ops: Arc<dyn Ops>,
     #[module(skip)]
     interrupt: Interrupt,
+    #[module(skip)]
+    upkeep: Upkeep,
 }
 
 impl Model {
@@ -54,6 +57,7 @@ impl Model {
             positions: Positions::new(&config, device)?,
             ops,
             interrupt: Interrupt::new(),
+            upkeep: Upkeep::default(),
             config,
         })
     }
@@ -71,8 +75,8 @@ impl Model {
         model
     }
 
-    /// Stops when the flag is set: every call that gives tokens to a cache is [`Error::Interrupted`] then, before it changes the
-    /// cache.
+    /// Stops when the flag is set: every call that gives tokens to a cache is
+    /// [`Error::Interrupted`] then, before it changes the cache.
     pub fn with_interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
         self
@@ -109,9 +113,10 @@ impl Model {
         self.config.cache_shape()
     }
 
-    /// The most tokens a sequence may have on a cache of this policy: the positions the model knows, or no end
-    /// (`None`) where positions are counted inside the cache and the policy holds fewer tokens, as StreamingLLM does, unless
-    /// layers have a sliding window: the cache does not hide what has left it.
+    /// The most tokens a sequence may have on a cache of this policy: the positions the model
+    /// knows, or no end (`None`) where positions are counted inside the cache and the policy holds
+    /// fewer tokens, as StreamingLLM does, unless layers have a sliding window: the cache does not
+    /// hide what has left it.
     pub fn context(&self, policy: &Policy) -> Option<usize> {
         let context = self.config.max_position_embeddings;
         match policy.positions() {
@@ -173,8 +178,8 @@ impl Model {
         self.ops.fallbacks()
     }
 
-    /// The logits after every token. A prompt that is padded, or comes in several calls, is declared to the
-    /// cache first, with [`KvCache::begin_prompt`].
+    /// The logits after every token. A prompt that is padded, or comes in several calls, is
+    /// declared to the cache first, with [`KvCache::begin_prompt`].
     ///
     /// # Shapes
     /// - `tokens`: `[batch, tokens]`
@@ -182,15 +187,16 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::CacheShape`] for the cache of another model, [`Error::TokenOutOfRange`], and
-    /// [`Error::Cache`] for what the cache refuses. An error in the middle of the layers leaves the cache as it was before too
-    /// ([`KvCache::step`]), except at a decoded token under a policy that compresses in decoding: to take that back costs a
-    /// copy of the cache, so it is the caller's choice to run it in a step.
+    /// [`Error::Cache`] for what the cache refuses. An error in the middle of the layers leaves the
+    /// cache as it was before too ([`KvCache::step`]), except at a decoded token under a policy
+    /// that compresses in decoding: to take that back costs a copy of the cache, so it is the
+    /// caller's choice to run it in a step.
     pub fn forward(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         self.head(self.hidden_states(tokens, cache)?)
     }
 
-    /// The logits after the last token of each row. The head is computed for that column only, so a long
-    /// prompt needs no `[tokens, vocab_size]` tensor.
+    /// The logits after the last token of each row. The head is computed for that column only, so a
+    /// long prompt needs no `[tokens, vocab_size]` tensor.
     ///
     /// # Shapes
     /// - `tokens`: `[batch, tokens]`
@@ -217,12 +223,15 @@ impl Model {
         self.check_tokens(tokens.clone().try_into_vec_as::<i64>()?)?;
         Self::check_not_empty(&tokens)?;
         self.interrupt.check()?;
+        self.upkeep.call(&tokens.device());
         self.last_logits(self.model.forward(tokens, &self.positions, attend, &self.interrupt)?)
     }
 
-    /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary, as those are that
-    /// an `argmax` over its logits chose: nothing is read back from the device. What another token gives depends on the
-    /// backend.
+    /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary,
+    /// as those are that an `argmax` over its logits chose: nothing is read back from the device.
+    /// What another token gives depends on the backend. Such a step can be recorded, so it does not
+    /// clean the device up, which all other calls do now and then: a loop of launched steps calls
+    /// `Device::memory_cleanup` itself.
     ///
     /// # Errors
     /// As [`forward`](Self::forward), but for [`Error::TokenOutOfRange`].
@@ -231,7 +240,7 @@ impl Model {
         tokens: Tensor<2, Int>,
         cache: &mut KvCache,
     ) -> Result<Tensor<2>> {
-        self.last_logits(self.decode(tokens, cache)?)
+        self.last_logits(self.layers(tokens, cache)?)
     }
 
     /// The normalised output of the last layer, before the head.
@@ -250,6 +259,12 @@ impl Model {
 
     /// As [`hidden_states`](Self::hidden_states), of tokens checked before.
     pub(crate) fn decode(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
+        self.upkeep.call(&tokens.device());
+        self.layers(tokens, cache)
+    }
+
+    /// Runs tokens through the layers, which a recording may repeat.
+    fn layers(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<3>> {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
         self.interrupt.check()?;
@@ -312,8 +327,8 @@ impl Model {
             None => {
                 let [batch, tokens, channels] = hidden.dims();
                 let embedding = self.model.embed_tokens.weight.val();
-                // The embedding stands on the left, where its rows are read in order: as a transposed
-                // right factor it made a decoded token ten times slower on the CPU.
+                // The embedding stands on the left, where its rows are read in order: as a
+                // transposed right factor it made a decoded token ten times slower on the CPU.
                 let columns = hidden.reshape([batch * tokens, channels]).transpose();
                 let logits = embedding.matmul(columns).transpose();
                 Ok(logits.reshape([batch, tokens, self.config.vocab_size]))

@@ -1,4 +1,5 @@
-//! Chat templates beside `transformers`, on the conversations in `fixtures/chat.json`, which `tests/goldens/chat.py` makes.
+//! Chat templates beside `transformers`, on the conversations in `fixtures/chat.json`, which
+//! `tests/goldens/chat.py` makes.
 
 use std::{collections::BTreeMap, fs};
 

@@ -9,7 +9,7 @@ use std::sync::{
 
 use briquette::{
     Budget, LayerView, Policy, Schedule, Scorer,
-    score::{Knorm, Observes},
+    score::{AttentionRequest, Knorm},
 };
 use briquette_models::{Error, Model};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -27,7 +27,7 @@ impl Scorer for FailsInTheThird {
         "fails-in-the-third"
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         Knorm {}.observes()
     }
 
@@ -48,8 +48,8 @@ fn logits(model: &Model, cache: &mut briquette::KvCache, ids: &[u32]) -> Result<
     Ok(logits?.try_into_vec_as()?)
 }
 
-/// Prompts that the third layer fails at, and tokens in a step, leave the cache as it was: it goes on like one that never saw
-/// them.
+/// Prompts that the third layer fails at, and tokens in a step, leave the cache as it was: it goes
+/// on like one that never saw them.
 #[test]
 fn a_failed_forward_pass_leaves_the_cache_as_it_was() {
     let model = Tiny::with(json!({ "num_hidden_layers": LAYERS })).load();

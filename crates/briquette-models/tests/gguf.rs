@@ -1,5 +1,5 @@
-//! GGUF files: those of tiny checkpoints, a real one where it was fetched, and damaged ones. `tests/goldens/gguf_files.py`
-//! makes the fixtures.
+//! GGUF files: those of tiny checkpoints, a real one where it was fetched, and damaged ones.
+//! `tests/goldens/gguf_files.py` makes the fixtures.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! Sizes that a `config.json` claims are held to what the folder holds before memory is sized by them.
+//! Sizes that a `config.json` claims are held to what the folder holds before memory is sized by
+//! them.
 
 mod tiny;
 

@@ -2,10 +2,18 @@
 
 use std::{any::Any, cell::RefCell, collections::HashMap, ops::Range};
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
+use burn::tensor::{DType, Device, Int, StreamId, Tensor, TensorData, kind::Basic};
 
 /// Lists kept of each use, for as many layers of a model.
 const KEPT: usize = 128;
+
+/// Requests after which a list that none of them was for goes: CubeCL 0.11 goes through all buffers
+/// of a page at each small allocation, so lists of a policy that is gone would slow down all
+/// others.
+const IDLE: u64 = 1 << 14;
+
+/// Requests between two looks for idle lists.
+const LOOK: u64 = 1 << 10;
 
 /// Bytes of the longest list that is kept: four numbers for each of 8 heads of 512 rows.
 const LONGEST: usize = 1 << 17;
@@ -15,6 +23,8 @@ struct Sent {
     data: TensorData,
     device: Device,
     dtype: DType,
+    /// The stream it was sent in: a recording has tensors of its own stream alone.
+    stream: StreamId,
     tensor: Box<dyn Any>,
     /// When it was asked for the last time.
     asked: u64,
@@ -31,11 +41,11 @@ thread_local! {
     static ALL: RefCell<All> = RefCell::default();
 }
 
-/// Integers of the device's own type, which are sent to it if they were not just sent there: layers and steps that keep as
-/// many entries tell kernels the same numbers.
+/// Integers of the device's own type, which are sent to it if they were not just sent there: layers
+/// and steps that keep as many entries tell kernels the same numbers.
 ///
-/// Of each `purpose`, the last 128 lists are kept on the device, by threads. A step that sends nothing does not wait for the
-/// copy, and can be recorded.
+/// Of each `purpose`, the last 128 lists are kept on the device, by threads and streams. A step
+/// that sends nothing does not wait for the copy, and can be recorded.
 ///
 /// # Panics
 /// As [`Tensor::from_data`], if the list does not fill the dimensions.
@@ -80,14 +90,20 @@ fn constant<const D: usize, K: Basic + 'static>(
     if data.bytes().len() > LONGEST {
         return Tensor::from_data(data, (device, dtype));
     }
+    let stream = StreamId::current();
     ALL.with_borrow_mut(|All { of_use, time }| {
         *time += 1;
+        let now = *time;
+        if now.is_multiple_of(LOOK) {
+            of_use.values_mut().for_each(|lists| lists.retain(|sent| now - sent.asked <= IDLE));
+        }
         let lists = of_use.entry(purpose).or_default();
         let known = lists
             .iter_mut()
-            .filter(|sent| sent.dtype == dtype && sent.device == *device && sent.data == data)
+            .filter(|sent| sent.stream == stream && sent.dtype == dtype)
+            .filter(|sent| sent.device == *device && sent.data == data)
             .find_map(|sent| {
-                sent.asked = *time;
+                sent.asked = now;
                 sent.tensor.downcast_ref::<Tensor<D, K>>().cloned()
             });
         known.unwrap_or_else(|| {
@@ -97,9 +113,9 @@ fn constant<const D: usize, K: Basic + 'static>(
             {
                 lists.swap_remove(oldest);
             }
-            let (device, asked) = (device.clone(), *time);
+            let (device, asked) = (device.clone(), now);
             let kept = Box::new(tensor.clone());
-            lists.push(Sent { data, device, dtype, tensor: kept, asked });
+            lists.push(Sent { data, device, dtype, stream, tensor: kept, asked });
             tensor
         })
     })
@@ -122,8 +138,26 @@ mod tests {
                 assert_eq!((numbers(wide), numbers(long)), (list.clone(), list));
             }
         }
+        ALL.with_borrow(|all| assert_eq!(all.of_use["test"].len(), KEPT));
+        // Lists that nobody asks for any more go.
+        for number in 0..(IDLE + 2 * LOOK) as i64 {
+            constant_ints("busy", vec![number % 3], [1], &device);
+        }
+        ALL.with_borrow(|all| {
+            assert!(all.of_use["test"].is_empty());
+            assert_eq!(all.of_use["busy"].len(), 3);
+        });
+        // Another stream gets a copy of its own.
+        let sent = || ALL.with_borrow(|all| all.of_use.get("streams").map_or(0, Vec::len));
+        for stream in [StreamId { value: 1 << 40 }, StreamId { value: 1 << 41 }] {
+            let before = sent();
+            for _ in 0..2 {
+                let list = stream.executes(|| constant_ints("streams", vec![5], [1], &device));
+                assert_eq!(list.try_into_vec_as::<i64>().unwrap(), [5]);
+            }
+            assert_eq!(sent(), before + 1);
+        }
         let half = constant_floats("test", vec![0.5], [1], &device);
         assert_eq!(half.try_into_vec_as::<f32>().unwrap(), [0.5]);
-        ALL.with_borrow(|all| assert_eq!(all.of_use["test"].len(), KEPT));
     }
 }

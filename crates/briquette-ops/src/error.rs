@@ -39,11 +39,11 @@ pub enum OpError {
     Value {
         /// The operation.
         operation: &'static str,
-        /// What the number is.
+        /// Name of the number.
         what: &'static str,
         /// The number.
         found: usize,
-        /// What it can be.
+        /// Values that it can have.
         expected: String,
     },
     /// The device cannot launch so much at once.
@@ -51,7 +51,7 @@ pub enum OpError {
     TooLarge {
         /// The operation.
         operation: &'static str,
-        /// What is too large.
+        /// Name of the size that is too large.
         what: &'static str,
         /// How large it is.
         found: usize,
@@ -71,14 +71,14 @@ pub enum OpError {
     Execution {
         /// The operation.
         operation: &'static str,
-        /// What it said.
+        /// Message of the device.
         reason: String,
     },
 }
 
 impl OpError {
-    /// Whether the device is what an operation lacks, because it has no kernels or cannot launch so much: then, and only
-    /// then, tensor operations take over.
+    /// Whether the device is what an operation lacks, because it has no kernels or cannot launch so
+    /// much: then, and only then, tensor operations take over.
     pub fn is_of_the_device(&self) -> bool {
         matches!(self, Self::Device { .. } | Self::TooLarge { .. })
     }

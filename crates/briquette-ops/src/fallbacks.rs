@@ -21,8 +21,9 @@ pub struct Fallback {
 pub struct Fallbacks(Mutex<BTreeMap<&'static str, Fallback>>);
 
 impl Fallbacks {
-    /// The result of a kernel; where the device could not take the call, that of `reference`, counted. Any other error
-    /// is the caller's mistake, or the device's failure, and is returned as it is.
+    /// The result of a kernel; where the device could not take the call, that of `reference`,
+    /// counted. Any other error is the caller's mistake, or the device's failure, and is returned
+    /// as it is.
     ///
     /// # Errors
     /// [`OpError`] of the kernel or of the reference.

@@ -1,10 +1,11 @@
 //! The operations that KV-cache compression is made of.
 //!
-//! Each operation is stated once: a file holds its input, its output and its reference, which is Burn's tensor operations
-//! and runs on any device. Traits group them, and a crate of kernels implements the traits:
+//! Each operation is stated once: a file holds its input, its output and its reference, which is
+//! Burn's tensor operations and runs on any device. Traits group them, and a crate of kernels
+//! implements the traits:
 //!
-//! - [`AttentionOps`]: attention of a prompt, decode attention over every [`KvLayout`], the weights of a window of queries,
-//!   rotation;
+//! - [`AttentionOps`]: attention of a prompt, decode attention over every [`KvLayout`], the weights
+//!   of a window of queries, rotation;
 //! - [`SelectOps`]: which entries stay, and their move into less room, ragged or padded;
 //! - [`MergeOps`]: the nearest of some rows, weighted sums of rows, merged rows;
 //! - [`ClusterOps`]: entries that several tokens share (EMS);
@@ -14,17 +15,17 @@
 
 mod attention;
 mod cluster;
+mod cluster_table;
 mod constant;
 mod entries;
 mod error;
+mod expand_clusters;
 mod fallbacks;
-mod laid_out;
 mod merge;
 mod model;
 mod ops;
 mod product;
 mod select;
-mod table;
 mod unit;
 
 pub use attention::{
@@ -34,18 +35,20 @@ pub use attention::{
     closest_patterns, rotate,
 };
 pub use cluster::{
-    ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, ExtendOutput, GlobalLocalInput, Groups,
-    MergedRows, RegroupInput, RegroupOutput, RowWeightsInput, row_weights,
+    AssignClustersInput, AssignClustersOutput, ClusterOps, ClusterOrder, ExtendInput, ExtendOutput,
+    GlobalLocalInput, MergedRows, ReorderTokensInput, ReorderTokensOutput, RowWeightsInput,
+    row_weights,
 };
+pub use cluster_table::ClusterTable;
 pub use constant::{constant_floats, constant_ints, counting};
 pub use entries::{
-    Entries, Selection, Sharing, Split, Track, Tracks, aligned, aligned_rows, counted, few_widths,
-    few_widths_from, fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
-    group_mean, moved, outside_window,
+    AttentionStatistics, Clustering, Entries, Selection, Split, Statistic, bucketed_width,
+    bucketed_widths, fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
+    group_mean, iota, offset_per_head, outside_window, slice_per_head, slice_rows_per_head,
 };
 pub use error::{OpError, Result};
+pub use expand_clusters::{expand_clusters, select_entries};
 pub use fallbacks::{Fallback, Fallbacks};
-pub use laid_out::{laid_out, select_entries};
 pub use merge::{
     AccumulateInput, EmaInput, EmaOutput, MergeInput, MergeOps, NearestInput, NearestOutput, merge,
 };
@@ -55,5 +58,4 @@ pub use model::{
 pub use ops::{Ops, Reference};
 pub use product::precise_product;
 pub use select::{PackInput, PadInput, Pool, PoolKind, SelectInput, SelectOps};
-pub use table::Table;
 pub use unit::{norm, unit};

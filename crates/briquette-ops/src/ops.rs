@@ -5,8 +5,8 @@ use crate::{
 
 /// All operations of a cache, and those of the model around it.
 pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + ModelOps {
-    /// How often tensor operations answered for a kernel, by operation; nothing where there are no kernels to fall back
-    /// from.
+    /// How often tensor operations answered for a kernel, by operation; nothing where there are no
+    /// kernels to fall back from.
     fn fallbacks(&self) -> Vec<Fallback> {
         Vec::new()
     }

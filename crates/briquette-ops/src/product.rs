@@ -12,7 +12,8 @@ pub(crate) enum Precision {
 }
 
 impl Precision {
-    /// What operands that came in these types deserve on this device: half precision needs no more than it gives.
+    /// Type that operands of these types are multiplied in on this device: half precision needs no
+    /// more than it gives.
     pub(crate) fn of(types: &[DType], device: &Device) -> Self {
         let full = types.iter().all(|dtype| *dtype == DType::F32);
         if full && !multiplies_exactly(device) { Self::Split } else { Self::Device }
@@ -21,9 +22,10 @@ impl Precision {
 
 /// The product of two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`.
 ///
-/// Tensor cores round f32 operands to 11 bits (TF32), and Burn uses them where there are any: on an H200 outputs
-/// of attention were off by 4e-4. Where a device does that, each operand is split into its bf16 part and the
-/// rest, whose first 11 bits then survive, and the product is the sum of four: 2⁻¹⁹ instead of 2⁻¹¹.
+/// Tensor cores round f32 operands to 11 bits (TF32), and Burn uses them where there are any: on an
+/// H200 outputs of attention were off by 4e-4. Where a device does that, each operand is split into
+/// its bf16 part and the rest, whose first 11 bits then survive, and the product is the sum of
+/// four: 2⁻¹⁹ instead of 2⁻¹¹.
 pub(crate) fn product(a: Tensor<4>, b: Tensor<4>, precision: Precision) -> Tensor<4> {
     if precision == Precision::Device {
         return a.matmul(b);
@@ -37,8 +39,8 @@ pub(crate) fn product(a: Tensor<4>, b: Tensor<4>, precision: Precision) -> Tenso
         + a_high.matmul(b_high)
 }
 
-/// The product of two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`, to 2⁻¹⁹ at least also where the
-/// device's own product rounds operands to 11 bits.
+/// The product of two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`, to 2⁻¹⁹ at
+/// least also where the device's own product rounds operands to 11 bits.
 pub fn precise_product(a: Tensor<4>, b: Tensor<4>) -> Tensor<4> {
     let precision = Precision::of(&[a.dtype(), b.dtype()], &a.device());
     product(a, b, precision)
@@ -51,8 +53,8 @@ fn split(x: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
     (high, low)
 }
 
-/// Whether the device multiplies f32 matrices with all their bits. Tried out once a device, on products that
-/// TF32 gets wrong in every element, in sizes that may be given to different kernels.
+/// Whether the device multiplies f32 matrices with all their bits. Tried out once a device, on
+/// products that TF32 gets wrong in every element, in sizes that may be given to different kernels.
 fn multiplies_exactly(device: &Device) -> bool {
     static TRIED: Mutex<Vec<(Device, bool)>> = Mutex::new(Vec::new());
     let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,7 @@
 
 use crate::{CacheShape, Error, Result, ops::Pool};
 
-/// Refuses a parameter, with its value and what it must be.
+/// Refuses a parameter, with its value and its range.
 pub(crate) fn refuse(
     parameter: &'static str,
     value: impl ToString,
@@ -11,12 +11,12 @@ pub(crate) fn refuse(
     Err(Error::InvalidParameter { parameter, value: value.to_string(), must_be: must_be.into() })
 }
 
-/// At least 1.
+/// Checks that a number is at least 1.
 pub(crate) fn count(parameter: &'static str, value: usize) -> Result<()> {
     if value > 0 { Ok(()) } else { refuse(parameter, value, "at least 1") }
 }
 
-/// At least 1, and so many that a cache can hold their queries.
+/// Checks that a number of queries is at least 1 and fits a cache.
 pub(crate) fn window(parameter: &'static str, value: usize) -> Result<()> {
     match value {
         1..=MOST_QUERIES => Ok(()),
@@ -24,7 +24,7 @@ pub(crate) fn window(parameter: &'static str, value: usize) -> Result<()> {
     }
 }
 
-/// A number from 1 to a million: what so many columns are multiplied by has a size.
+/// Checks that a factor is from 1 to a million.
 pub(crate) fn factor(parameter: &'static str, value: f64) -> Result<()> {
     if (1.0..=1e6).contains(&value) {
         return Ok(());
@@ -32,12 +32,12 @@ pub(crate) fn factor(parameter: &'static str, value: f64) -> Result<()> {
     refuse(parameter, value, "at least 1 and at most 1000000")
 }
 
-/// A finite number above 0.
+/// Checks that a number is finite and above 0.
 pub(crate) fn positive(parameter: &'static str, value: f64) -> Result<()> {
     if value.is_finite() && value > 0.0 { Ok(()) } else { refuse(parameter, value, "above 0") }
 }
 
-/// A number between 0 and 1.
+/// Checks that a number is between 0 and 1.
 pub(crate) fn share(parameter: &'static str, value: f64) -> Result<()> {
     if (0.0..=1.0).contains(&value) {
         return Ok(());
@@ -45,7 +45,7 @@ pub(crate) fn share(parameter: &'static str, value: f64) -> Result<()> {
     refuse(parameter, value, "between 0 and 1")
 }
 
-/// Pooling, if any, over an odd number of entries.
+/// Checks that pooling, if any, is over an odd number of entries.
 pub(crate) fn pool(pool: Option<Pool>) -> Result<()> {
     match pool {
         Some(pool) if pool.kernel % 2 == 0 => refuse("pool.kernel", pool.kernel, "odd"),
@@ -54,13 +54,13 @@ pub(crate) fn pool(pool: Option<Pool>) -> Result<()> {
     }
 }
 
-/// The most columns: positions have 32 bits on some devices.
+/// Maximum number of columns: positions have 32 bits on some devices.
 pub(crate) const MOST_COLUMNS: usize = i32::MAX as usize;
 
-/// The most queries of a window, which a cache holds beside its keys.
+/// Maximum number of queries of a window, which a cache holds beside its keys.
 const MOST_QUERIES: usize = 1 << 16;
 
-/// So many columns that their positions can be counted.
+/// Checks that the positions of a number of columns fit 32 bits.
 pub(crate) fn columns(parameter: &'static str, value: usize) -> Result<()> {
     if value <= MOST_COLUMNS {
         return Ok(());
@@ -69,7 +69,8 @@ pub(crate) fn columns(parameter: &'static str, value: usize) -> Result<()> {
 }
 
 impl CacheShape {
-    /// Checks that no dimension is zero or beyond all models, and that the query heads divide into the kv heads.
+    /// Checks that no dimension is zero or beyond all models, and that the query heads divide into
+    /// the kv heads.
     ///
     /// # Errors
     /// [`Error::InvalidShape`].

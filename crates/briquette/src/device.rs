@@ -1,10 +1,10 @@
-//! Opens a device by name, among the backends of this build.
+//! Devices by name, among the backends of this build.
 
 use burn::tensor::{Device, Tensor, kind::Basic};
 
 use crate::{Error, Result};
 
-/// Every backend, by the name of its device and feature, and whether this build has it.
+/// Every backend by the name of its device and feature, and whether this build has it.
 const BACKENDS: [(bool, &str); 9] = [
     (cfg!(feature = "flex"), "flex"),
     (cfg!(feature = "wgpu"), "wgpu"),
@@ -17,7 +17,7 @@ const BACKENDS: [(bool, &str); 9] = [
     (cfg!(feature = "remote"), "remote"),
 ];
 
-/// The backends of this build, as [`open`] names them.
+/// Returns the backends of this build, as [`open`] names them.
 pub fn available() -> Vec<&'static str> {
     BACKENDS.into_iter().filter_map(|(built, name)| built.then_some(name)).collect()
 }
@@ -64,9 +64,9 @@ pub fn open(name: &str) -> Result<Device> {
     Ok(found.swap_remove(index))
 }
 
-/// Bytes of the buffers that are alive on the device now, without what its allocator pads and keeps for later;
-/// `None` where the backend does not tell (all but CubeCL's). To hold what
-/// [`KvCache::bytes_held`](crate::KvCache::bytes_held) says against what the device holds.
+/// Returns the bytes of the buffers that are alive on the device now, without the padding and
+/// reserves of its allocator; `None` where the backend does not tell (all but CubeCL's). Compare it
+/// with [`KvCache::bytes_held`](crate::KvCache::bytes_held).
 pub fn bytes_in_use(device: &Device) -> Option<u64> {
     #[cfg(feature = "kernels")]
     return briquette_kernels::bytes_in_use(device);
@@ -77,11 +77,11 @@ pub fn bytes_in_use(device: &Device) -> Option<u64> {
     }
 }
 
-/// How a device lays out the rows of a tensor.
+/// Layout of the rows of a tensor on a device.
 #[cfg(feature = "kernels")]
 pub(crate) type Rows = briquette_kernels::RowLayout;
 
-/// How a device lays out the rows of a tensor: one number after another.
+/// Layout of the rows of a tensor on a device: one number after another.
 #[cfg(not(feature = "kernels"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rows;
@@ -101,7 +101,7 @@ impl Rows {
     }
 }
 
-/// Bytes of a buffer of this shape, with what its rows are padded by.
+/// Returns the bytes of a buffer of this shape, with the padding of its rows.
 pub(crate) fn buffer_bytes<const D: usize, K: Basic>(x: &Tensor<D, K>, rows: Rows) -> usize {
     let dims = x.dims();
     let Some((last, leading)) = dims.split_last() else { return 0 };

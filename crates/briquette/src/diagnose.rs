@@ -1,26 +1,28 @@
-//! How sparse and how redundant the heads of a cache are before it is compressed: the two rates EMS is motivated by (Li et
-//! al., 2024, section 4.1).
+//! Sparsity and redundancy of the heads of a cache before it is compressed: the two rates that
+//! motivate EMS (Li et al., 2024, section 4.1).
 
 use burn::tensor::{Int, Tensor};
 
 use crate::{
     Result,
-    ops::{ClusterOps, Entries, GlobalLocalInput, Reference, Track, unit},
+    ops::{ClusterOps, Entries, GlobalLocalInput, Reference, Statistic, unit},
 };
 
-/// The sparsity rate `p_m` of each head, `[batch][kv_head]`, in 0..=1: 1 − `N_k` / N, where `N_k` is the fewest of its N
-/// tokens whose Global-Local scores (Eq. 2, not pooled) sum to the share `zeta` of all of them (EMS, Eq. 3). Near 1, few
-/// tokens matter. The paper plots it with ζ = 0.95.
+/// Returns the sparsity rate `p_m` of each head, `[batch][kv_head]`, in 0..=1: 1 − `N_k` / N, where
+/// `N_k` is the fewest of its N tokens whose Global-Local scores (Eq. 2, not pooled) sum to the
+/// share `zeta` of all of them (EMS, Eq. 3). Near 1, few tokens matter. The paper plots it with ζ =
+/// 0.95.
 ///
-/// `None` if the policy does not observe what [`GlobalLocal`](crate::score::GlobalLocal) scores by.
+/// `None` if the policy does not observe the statistics of
+/// [`GlobalLocal`](crate::score::GlobalLocal).
 ///
 /// # Errors
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
 pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
     let [_, heads, columns] = entries.positions.dims();
-    let track = |track| entries.tracks.get(track);
-    let tracks = (track(Track::Sums), track(Track::LocalPast), track(Track::LocalCurrent));
-    let (Some(sums), Some(past), Some(current)) = tracks else { return Ok(None) };
+    let of = |statistic| entries.tracks.get(statistic);
+    let all = (of(Statistic::Sums), of(Statistic::LocalPast), of(Statistic::LocalCurrent));
+    let (Some(sums), Some(past), Some(current)) = all else { return Ok(None) };
     let scores = Reference.global_local(GlobalLocalInput {
         sums,
         past,
@@ -48,15 +50,16 @@ pub fn sparsity(entries: &Entries, zeta: f64) -> Result<Option<Vec<Vec<f64>>>> {
     Ok(Some(rates.chunks(heads).map(<[f64]>::to_vec).collect()))
 }
 
-/// The redundancy rate `r_m` of each head, `[batch][kv_head]`, in 0..=1: the share of its tokens that have an earlier one
-/// with a redundancy, cos(keys) · cos(values), of at least `tau` (EMS, Eq. 4). Near 1, most tokens can be merged with
-/// little loss. The paper plots it with τ = 0.6, of keys before position encoding: entries hold those under
+/// Returns the redundancy rate `r_m` of each head, `[batch][kv_head]`, in 0..=1: the share of its
+/// tokens with an earlier token of a redundancy, cos(keys) · cos(values), of at least `tau` (EMS,
+/// Eq. 4). Near 1, most tokens can be merged with little loss. The paper plots it with τ = 0.6, of
+/// keys before position encoding: entries hold those under
 /// [`PositionMode::Deferred`](crate::policy::PositionMode::Deferred).
 ///
 /// # Errors
 /// [`Error::Execution`](crate::Error::Execution) if the device failed.
 pub fn redundancy(entries: &Entries, tau: f64) -> Result<Vec<Vec<f64>>> {
-    /// Tokens compared with all others at a time.
+    /// Number of tokens compared with all others at a time.
     const BLOCK: usize = 256;
     let [batch, heads, columns] = entries.positions.dims();
     let device = entries.positions.device();
@@ -86,7 +89,7 @@ pub fn redundancy(entries: &Entries, tau: f64) -> Result<Vec<Vec<f64>>> {
     Ok(rates.chunks(heads).map(<[f64]>::to_vec).collect())
 }
 
-/// Tokens of each batch row and kv head.
+/// Number of tokens of each batch row and kv head.
 fn held(entries: &Entries) -> Result<Vec<usize>> {
     let columns = entries.columns();
     let positions = entries.positions.clone().try_into_vec_as::<i64>()?;
@@ -99,7 +102,7 @@ mod tests {
     use burn::tensor::{Device, Tensor};
 
     use super::*;
-    use crate::ops::Tracks;
+    use crate::ops::AttentionStatistics;
 
     fn entries(keys: [[f32; 2]; 5], values: [[f32; 2]; 5]) -> Entries {
         let device = Device::flex();
@@ -108,8 +111,8 @@ mod tests {
             keys: rows(keys),
             values: rows(values),
             positions: Tensor::<1, Int>::from_data([-1, 0, 1, 2, 3], &device).reshape([1, 1, 5]),
-            tracks: Tracks::default(),
-            sharing: None,
+            tracks: AttentionStatistics::default(),
+            clustering: None,
         }
     }
 
@@ -119,11 +122,12 @@ mod tests {
         assert_eq!(sparsity(&entries, 0.95).unwrap(), None);
         let track =
             |numbers: [f32; 5]| Tensor::<1>::from_data(numbers, &Device::flex()).reshape([1, 1, 5]);
-        // A filler; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against 0.25, 0.25, 1.25, 0.25.
-        entries.tracks = Tracks::default()
-            .with(Track::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
-            .with(Track::LocalPast, track([0.0, 0.25, 0.25, 1.0, 0.25]))
-            .with(Track::LocalCurrent, track([0.0, 0.0, 0.0, 0.25, 0.0]));
+        // A filler; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against
+        // 0.25, 0.25, 1.25, 0.25.
+        entries.tracks = AttentionStatistics::default()
+            .with(Statistic::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
+            .with(Statistic::LocalPast, track([0.0, 0.25, 0.25, 1.0, 0.25]))
+            .with(Statistic::LocalCurrent, track([0.0, 0.0, 0.0, 0.25, 0.0]));
         // The larger ones are 1, 0.5, 1.25 and 0.25, of 3 in all.
         for (zeta, rate) in [(0.4, 0.75), (0.75, 0.5), (0.9, 0.25), (0.95, 0.0)] {
             assert_eq!(sparsity(&entries, zeta).unwrap().unwrap(), [[rate]], "ζ = {zeta}");
@@ -132,12 +136,14 @@ mod tests {
 
     #[test]
     fn tokens_with_a_like_one_before_them() {
-        // A filler, two equal tokens, one at right angles to them, and one whose key is theirs and whose value is halfway.
+        // A filler, two equal tokens, one at right angles to them, and one whose key is theirs and
+        // whose value is halfway.
         let entries = entries(
             [[9.0, 9.0], [1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [4.0, 0.0]],
             [[9.0, 9.0], [0.0, 1.0], [0.0, 5.0], [0.0, 1.0], [2.0, 2.0]],
         );
-        // The first has nothing before it; of the others the second is a copy, and the last has 0.71.
+        // The first has nothing before it; of the others the second is a copy, and the last has
+        // 0.71.
         for (tau, rate) in [(0.6, 0.5), (0.8, 0.25), (0.0, 0.75)] {
             assert_eq!(redundancy(&entries, tau).unwrap(), [[rate]], "τ = {tau}");
         }

@@ -2,10 +2,10 @@ use burn::tensor::DType;
 
 use crate::{CacheShape, budget::Budget, ops::OpError, prefix::PrefixError};
 
-/// The result of every fallible call of this crate.
+/// Result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the caller did wrong, with the numbers.
+/// Mistake of the caller, or failure of the device, with the numbers.
 ///
 /// A call that returns an error has changed nothing.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum Error {
     /// The dimensions of the cache contradict each other.
     #[error("invalid cache shape {shape:?}: {reason}")]
     InvalidShape {
-        /// The shape given.
+        /// Shape that was passed.
         shape: CacheShape,
         /// The rule it breaks.
         reason: &'static str,
@@ -22,19 +22,19 @@ pub enum Error {
     /// A layer index beyond the cache.
     #[error("layer {layer} is out of range: the cache has {layers} layers")]
     LayerOutOfRange {
-        /// The index given.
+        /// Index that was passed.
         layer: usize,
         /// Layers of the cache.
         layers: usize,
     },
-    /// A tensor has not the shape the cache was built for.
+    /// A tensor does not have the shape the cache was built for.
     #[error("{tensor} has shape {found:?}, expected {expected}")]
     TensorShape {
-        /// Which argument.
+        /// Name of the argument.
         tensor: &'static str,
         /// The shape that was expected, as text.
         expected: String,
-        /// The shape given.
+        /// Shape that was passed.
         found: Vec<usize>,
     },
     /// The batch size changed between two calls.
@@ -44,23 +44,23 @@ pub enum Error {
     BatchChanged {
         /// Rows the cache holds.
         expected: usize,
-        /// Rows given.
+        /// Rows that were passed.
         found: usize,
     },
     /// A data type that the cache cannot hold or compute with.
     #[error("{what} has data type {dtype:?}, expected {expected}")]
     DataType {
-        /// Which argument.
+        /// Name of the argument.
         what: &'static str,
-        /// Its type.
+        /// Type of the argument.
         dtype: DType,
-        /// What is accepted.
+        /// Accepted types.
         expected: String,
     },
     /// A tensor lives on another device than the cache.
     #[error("{tensor} is on device {found}, but the cache is on {expected}")]
     WrongDevice {
-        /// Which argument.
+        /// Name of the argument.
         tensor: &'static str,
         /// The device of the cache.
         expected: String,
@@ -70,11 +70,11 @@ pub enum Error {
     /// A tensor holds NaN or infinite numbers.
     #[error("{what} at layer {layer}: {count} numbers are NaN or infinite")]
     NotFinite {
-        /// Which tensor.
+        /// Name of the tensor.
         what: &'static str,
         /// The layer of the call.
         layer: usize,
-        /// How many numbers.
+        /// Number of values that are NaN or infinite.
         count: usize,
     },
     /// A prompt, or one row of a padded prompt, without a token.
@@ -87,7 +87,7 @@ pub enum Error {
         /// Columns of padding.
         padding: usize,
     },
-    /// The padding was given for another number of rows.
+    /// The padding has another number of rows than the batch.
     #[error("padding is given for {found} rows, but the batch has {expected}")]
     PaddingRows {
         /// Rows of the batch.
@@ -125,21 +125,22 @@ pub enum Error {
         "a budget of {budget} keeps {tokens} tokens, fewer than the {sinks} sinks and {recent} recent tokens that are always kept"
     )]
     BudgetTooSmall {
-        /// The budget as given.
+        /// Budget of the policy.
         budget: Budget,
-        /// What it comes to, in tokens.
+        /// Budget in tokens.
         tokens: usize,
         /// Protected first tokens.
         sinks: usize,
         /// Protected last tokens.
         recent: usize,
     },
-    /// A merger that cannot come down to the budget, because tokens it must not merge stand between the others.
+    /// A merging reducer cannot reach the budget, because tokens that it must not merge stand
+    /// between the others.
     #[error(
         "a budget of {budget} keeps {target} entries, but with {sinks} sinks, the last {recent} and {heavy} more tokens left as they are, merging reaches {reachable} at best"
     )]
     MergeBudget {
-        /// The budget as given.
+        /// Budget of the policy.
         budget: Budget,
         /// Entries it allows.
         target: usize,
@@ -149,10 +150,10 @@ pub enum Error {
         recent: usize,
         /// Tokens of high attention that are not merged.
         heavy: usize,
-        /// Entries left when everything else is merged.
+        /// Number of entries when everything else is merged.
         reachable: usize,
     },
-    /// Layers of a prompt came out of order where budgets depend on the layers before.
+    /// Layers of a prompt came out of order, where budgets depend on earlier layers.
     #[error(
         "layer {layer} received the prompt before layer {missing}: `{allocator}` shares budgets out among layers in their order"
     )]
@@ -164,7 +165,7 @@ pub enum Error {
         /// The allocator.
         allocator: String,
     },
-    /// A budget in bytes that holds nothing.
+    /// A budget in bytes is too small for a single token.
     #[error(
         "a budget of {} holds no token: {rows} rows of this cache need at least {least} bytes",
         Budget::Bytes(*bytes)
@@ -174,20 +175,21 @@ pub enum Error {
         bytes: u64,
         /// Rows of the batch.
         rows: usize,
-        /// Bytes that hold what is always kept, at least one token, and the slack decoding needs.
+        /// Minimum number of bytes: they hold the protected tokens, at least one, and the slack
+        /// decoding needs.
         least: usize,
     },
-    /// A parameter outside its range.
+    /// A parameter is outside its range.
     #[error("{parameter} is {value}, but must be {must_be}")]
     InvalidParameter {
         /// The parameter, named as in the policy file.
         parameter: &'static str,
-        /// The value given.
+        /// Value that was passed.
         value: String,
         /// The range.
         must_be: String,
     },
-    /// A position the position encoding has no entry for.
+    /// A position is beyond the end of the position encoding.
     #[error("position {position} is beyond the position encoding, which holds {max} positions")]
     PositionOverflow {
         /// The highest position of the call.
@@ -195,30 +197,30 @@ pub enum Error {
         /// Positions the encoding holds.
         max: usize,
     },
-    /// A policy that needs queries or keys before they are rotated, of a model that rotates them itself.
+    /// A policy needs queries or keys before they are rotated, and the model rotates them itself.
     #[error(
         "policy `{policy}` {needs}, but queries and keys come rotated (`position::Rotated`): give `attend` the encoding instead, and take it out of the model"
     )]
     RotatedKeys {
         /// The policy.
         policy: String,
-        /// The reason that it needs them.
+        /// Reason that it needs them.
         needs: &'static str,
     },
     /// No method has this name.
     #[error("unknown method `{name}`; known: {known}")]
     UnknownMethod {
-        /// The name given.
+        /// Name that was passed.
         name: String,
-        /// The names that exist.
+        /// Names of all methods.
         known: String,
     },
-    /// A policy file that cannot be read or understood.
+    /// A policy file cannot be read or understood.
     #[error("policy {origin}: {message}")]
     PolicyFile {
         /// A path, or the format of a text.
         origin: String,
-        /// What is wrong, with its line where the format tells it.
+        /// Error message, with the line where the format tells it.
         message: String,
     },
     /// A policy with a custom stage has no file form.
@@ -231,23 +233,23 @@ pub enum Error {
         /// The name of the custom stage.
         name: String,
     },
-    /// A profile file that cannot be read or understood.
+    /// A profile file cannot be read or understood.
     #[error("profile {origin}: {message}")]
     ProfileFile {
         /// A path, or the format of a text.
         origin: String,
-        /// What is wrong, with its line where the format tells it.
+        /// Error message, with the line where the format tells it.
         message: String,
     },
-    /// A profile whose tables contradict its shape.
+    /// The tables of a profile contradict its shape.
     #[error("the profile of `{model}` is not valid: {reason}")]
     InvalidProfile {
         /// The checkpoint it was made from.
         model: String,
-        /// What is wrong.
+        /// Description of the contradiction.
         reason: String,
     },
-    /// A profile of another model.
+    /// A profile is of a model of another shape.
     #[error("the profile of `{model}` is for {profile:?}, but the cache is {cache:?}")]
     ProfileShape {
         /// The checkpoint it was made from.
@@ -257,7 +259,7 @@ pub enum Error {
         /// The shape of the cache.
         cache: CacheShape,
     },
-    /// A store that cannot hold what the other stages leave.
+    /// A store cannot hold the entries as the other stages make them.
     #[error(
         "policy `{policy}`: `{stage}` leaves {needs}, which the store `{store}` cannot hold as such"
     )]
@@ -266,12 +268,12 @@ pub enum Error {
         policy: String,
         /// The allocator or reducer.
         stage: String,
-        /// What it leaves.
+        /// Property of its entries that the store lacks.
         needs: &'static str,
         /// The store.
         store: String,
     },
-    /// A setter of [`Policy`](crate::Policy) was called on a policy that has no such thing.
+    /// A setter of [`Policy`](crate::Policy) was called on a policy without such a parameter.
     #[error("`{setter}` does not apply to policy `{policy}`, which has {has}")]
     SetterMismatch {
         /// The policy.
@@ -281,7 +283,7 @@ pub enum Error {
         /// The stages it has, with their parameters.
         has: String,
     },
-    /// A policy that reads a profile has none.
+    /// A policy reads a profile and has none.
     #[error(
         "policy `{policy}`: its {stage} `{name}` reads a profile of the model, and there is none: `briquette calibrate` makes one"
     )]
@@ -293,7 +295,7 @@ pub enum Error {
         /// The name of the stage.
         name: String,
     },
-    /// A policy that reads output projections without those of the model.
+    /// A policy reads output projections, and those of the model are missing or have other shapes.
     #[error(
         "policy `{policy}` reads the output projections of {layers} layers, [{inputs}, hidden] each, and was given {found:?} (give them with `CacheConfig::with_output_weights`)"
     )]
@@ -304,53 +306,53 @@ pub enum Error {
         layers: usize,
         /// Query heads times channels.
         inputs: usize,
-        /// The shapes of what was given.
+        /// Shapes of the output projections that were passed.
         found: Vec<[usize; 2]>,
     },
-    /// A budget text that cannot be understood.
+    /// A budget text cannot be understood.
     #[error(
         "cannot read the budget `{text}`: {reason}; write 256 (tokens), 25% or 0.25 (of the tokens seen), or 512KiB (bytes)"
     )]
     BudgetText {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// Reason that it cannot be understood.
         reason: String,
     },
     /// No device of this name can be opened.
     #[error("device `{name}`: {reason}; this build has: {available}")]
     Device {
-        /// The name given.
+        /// Name that was passed.
         name: String,
         /// Why it cannot be opened.
         reason: String,
         /// The backends of this build.
         available: String,
     },
-    /// A stage returned something the cache cannot use.
+    /// A stage failed, or returned something that the cache cannot use.
     #[error("{stage} `{name}`: {reason}")]
     Stage {
-        /// Which stage.
+        /// Stage, such as `scorer` or `allocator`.
         stage: &'static str,
-        /// Its name.
+        /// Name of the stage.
         name: String,
-        /// What is wrong with its result.
+        /// Description of the failure.
         reason: String,
     },
-    /// A call that would leave the cache with more bytes than its
+    /// A call would leave the cache with more bytes than its
     /// [ceiling](crate::CacheConfig::with_memory_ceiling).
     #[error(
         "the cache would hold {needed} bytes, more than its ceiling of {ceiling} (it holds {held})"
     )]
     MemoryCeiling {
-        /// The most bytes it may hold.
+        /// Maximum number of bytes it may hold.
         ceiling: usize,
         /// Bytes it holds.
         held: usize,
         /// Bytes it would hold, as far as the call has come.
         needed: usize,
     },
-    /// A prefix that cannot be kept or taken up again.
+    /// A prefix cannot be saved or loaded.
     #[error(transparent)]
     Prefix(#[from] PrefixError),
     /// An operation refused its input.
@@ -362,7 +364,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The failure of an operation in a layer.
+    /// Converts the failure of an operation in a layer.
     pub(crate) fn of_layer(error: OpError, layer: usize) -> Self {
         match error {
             OpError::NotANumber { count, .. } => Self::NotFinite { what: "scores", layer, count },

@@ -1,14 +1,15 @@
-//! Files that are read as a whole: regular ones of a bounded size.
+//! Reading of whole files: regular ones of a bounded size.
 
 use std::{fs, io, path::Path};
 
-/// Bytes of a text at most.
+/// Maximum number of bytes of a text.
 pub const LONGEST: u64 = 1 << 30;
 
-/// Metadata of a regular file. Another kind is an error: a named pipe would be waited for, and `/dev/zero` has no end.
+/// Returns the metadata of a regular file. Another kind is an error: reading a named pipe would
+/// block, and `/dev/zero` has no end.
 ///
 /// # Errors
-/// Those of the file system, and one for what is no regular file.
+/// Errors of the file system, and one for a file that is not regular.
 pub fn regular(path: &Path) -> io::Result<fs::Metadata> {
     let found = fs::metadata(path)?;
     match found.is_file() {
@@ -20,7 +21,7 @@ pub fn regular(path: &Path) -> io::Result<fs::Metadata> {
 /// Reads the text of a [`regular`] file of at most 1 GiB.
 ///
 /// # Errors
-/// As [`regular`], and one for a file that is longer or no text.
+/// As [`regular`], and one for a file that is longer or not text.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let bytes = regular(path)?.len();
     if bytes > LONGEST {

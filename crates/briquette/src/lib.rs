@@ -36,12 +36,13 @@
 //! model → KvCache::attend → append → attend → score → allocate → reduce → store → model
 //! ```
 //!
-//! - [`score`]: the importance of each held entry, `[batch, kv_heads, entries]`;
-//! - [`allocate`]: how many entries a layer may keep;
-//! - [`reduce`]: what becomes of the rest;
-//! - [`store`]: how the kept entries lie in memory.
+//! - [`score`]: the importance of each entry, `[batch, kv_heads, entries]`;
+//! - [`allocate`]: how many entries each layer or head keeps;
+//! - [`reduce`]: evicting or merging the others;
+//! - [`store`]: the layout of the kept entries in memory.
 //!
-//! All of them are lent the same [`LayerView`]. A [`Policy`] composes them. [`ops`] holds the hot operations they share, behind one trait.
+//! All of them are lent the same [`LayerView`]. A [`Policy`] composes them. [`ops`] holds the hot
+//! operations they share, behind one trait.
 
 pub mod allocate;
 mod budget;
@@ -52,8 +53,6 @@ pub mod diagnose;
 mod error;
 #[doc(hidden)]
 pub mod files;
-mod infinite;
-mod observes;
 pub mod ops;
 pub mod policy;
 pub mod position;
@@ -63,10 +62,9 @@ mod query_statistics;
 pub mod reduce;
 pub mod score;
 mod shape;
-mod spec;
+mod stage;
 pub mod state;
 pub mod store;
-mod tracks;
 mod view;
 
 pub use budget::Budget;

@@ -1,6 +1,8 @@
-//! Measurements of a model made ahead of time: which heads retrieve, which layers suffer from a small cache, and what queries look like.
+//! Measurements of a model made ahead of time: which heads retrieve, which layers suffer from a
+//! small cache, and statistics of its queries.
 //!
-//! `briquette calibrate` makes the file; HeadKV, CompressKV, Q-Filter, TriAttention and DuoAttention read it.
+//! `briquette calibrate` makes the file; HeadKV, CompressKV, Q-Filter, TriAttention and
+//! DuoAttention read it.
 
 use std::path::Path;
 
@@ -12,33 +14,36 @@ use crate::{CacheShape, Error, QueryStatistics, Result, files};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Profile {
-    /// The checkpoint it was made from, for people.
+    /// Checkpoint it was made from, for people.
     pub model: String,
-    /// How it was made, for people: prompts, lengths, seed, date.
+    /// Prompts, lengths, seed and date of the measurement, for people.
     pub made: String,
-    /// The fingerprint of the checkpoint it was made from: of configuration, tokenizer and all weights. What it is
-    /// compared with is the caller's; absent where nobody said.
+    /// Fingerprint of the checkpoint it was made from: of configuration, tokenizer and all weights.
+    /// The caller compares it; absent where nobody said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
-    /// The shape of the model's cache. A cache of another shape refuses the profile.
+    /// Shape of the model's cache. A cache of another shape refuses the profile.
     pub shape: CacheShape,
-    /// How much each query head retrieves.
+    /// Retrieval scores of the query heads.
     pub heads: HeadScores,
-    /// The relative error of each layer's attention output, after the output projection, under a small cache
-    /// (CompressKV, Eq. 6 to 12), normalised to sum to one: `[layers]`.
+    /// Relative error of each layer's attention output, after the output projection, under a small
+    /// cache (CompressKV, Eq. 6 to 12), normalised to sum to one: `[layers]`.
     pub layer_errors: Vec<f64>,
-    /// Statistics of its queries; absent from profiles made before there was such.
+    /// Statistics of its queries; absent from older profiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queries: Option<QueryStatistics>,
 }
 
-/// How much each query head retrieves, by three measures; each `[layers][query_heads]`, not negative.
+/// Retrieval scores of the query heads by three measures; each `[layers][query_heads]`, not
+/// negative.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HeadScores {
-    /// Attention on the whole answer span while the answer is generated (CompressKV: semantic retrieval heads).
+    /// Attention on the whole answer span while the answer is generated (CompressKV: semantic
+    /// retrieval heads).
     pub semantic: Vec<Vec<f64>>,
-    /// How often the most attended token is the answer token being copied (Wu et al., 2024: retrieval heads).
+    /// Rate at which the most attended token is the answer token being copied (Wu et al., 2024:
+    /// retrieval heads).
     pub copy_paste: Vec<Vec<f64>>,
     /// Attention on answer tokens that are among the most attended (HeadKV).
     pub headkv: Vec<Vec<f64>>,
@@ -63,7 +68,7 @@ impl HeadScoreKind {
 }
 
 impl HeadScores {
-    /// The scores of one kind, `[layers][query_heads]`.
+    /// Returns the scores of one kind, `[layers][query_heads]`.
     pub fn get(&self, kind: HeadScoreKind) -> &[Vec<f64>] {
         match kind {
             HeadScoreKind::Semantic => &self.semantic,
@@ -105,7 +110,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The profile as JSON.
+    /// Returns the profile as JSON.
     ///
     /// # Errors
     /// [`Error::ProfileFile`] if a number has no JSON form.
@@ -116,7 +121,8 @@ impl Profile {
         })
     }
 
-    /// Checks that every table has the dimensions of the shape and holds finite numbers that are not negative.
+    /// Checks that every table has the dimensions of the shape and holds finite numbers that are
+    /// not negative.
     ///
     /// # Errors
     /// [`Error::InvalidProfile`].

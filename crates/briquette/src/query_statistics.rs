@@ -1,4 +1,4 @@
-//! What the queries of a model look like, whatever is asked: measured ahead of time, of text without answers.
+//! Statistics of the queries of a model, measured ahead of time on text without answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,23 +8,25 @@ use crate::CacheShape;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct QueryStatistics {
-    /// The direction that the queries of a head share (Q-Filter): the first right singular vector of the queries, positions
-    /// encoded, turned so that they point along it on average; the mean over the query heads that share a kv head.
-    /// `[layers][kv_heads][head_dim]`.
+    /// Direction that the queries of a head share (Q-Filter): the first right singular vector of
+    /// the queries, positions encoded, turned so that they point along it on average; the mean over
+    /// the query heads that share a kv head. `[layers][kv_heads][head_dim]`.
     pub directions: Vec<Vec<Vec<f64>>>,
-    /// The mean query before its position is encoded (TriAttention): `[layers][query_heads][head_dim]`.
+    /// Mean query before its position is encoded (TriAttention): `[layers][query_heads][head_dim]`.
     pub means: Vec<Vec<Vec<f64>>>,
-    /// The mean length of each pair of channels that a rotary embedding turns together, channel c with channel c + head_dim / 2
-    /// (TriAttention): `[layers][query_heads][head_dim / 2]`.
+    /// Mean length of each pair of channels that a rotary embedding turns together, channel c with
+    /// channel c + head_dim / 2 (TriAttention): `[layers][query_heads][head_dim / 2]`.
     pub lengths: Vec<Vec<Vec<f64>>>,
-    /// How far back a head looks (DuoAttention, on the fly): the mean query and the mean key of a text, each repeated 500 times
-    /// and encoded; the area under the cumulated attention of the last query, from 0 (the last token alone) to 1 (the first).
-    /// The mean over the group, `[layers][kv_heads]`.
+    /// Distance that a head looks back (DuoAttention, on the fly): the mean query and the mean key
+    /// of a text, each repeated 500 times and encoded; the area under the cumulated attention of
+    /// the last query, from 0 (the last token alone) to 1 (the first). The mean over the group,
+    /// `[layers][kv_heads]`.
     pub reach: Vec<Vec<f64>>,
 }
 
 impl QueryStatistics {
-    /// Why the tables do not fit a shape, or hold numbers that are not finite; `None` if they do.
+    /// Returns why the tables do not fit a shape, or hold numbers that are not finite; `None` if
+    /// they do.
     pub(crate) fn mistake(&self, shape: CacheShape) -> Option<String> {
         let CacheShape { layers, query_heads, kv_heads, head_dim } = shape;
         let of_heads = |name: &str, table: &[Vec<Vec<f64>>], heads: usize, width: usize| {

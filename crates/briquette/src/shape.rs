@@ -1,22 +1,22 @@
 use serde::{Deserialize, Serialize};
 
-/// The dimensions of a model that its KV cache depends on.
+/// Dimensions of a model that its KV cache depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheShape {
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: usize,
-    /// Query heads a layer.
+    /// Number of query heads per layer.
     pub query_heads: usize,
-    /// Key-value heads a layer: equal to `query_heads` for multi-head attention, 1 for
+    /// Number of key-value heads per layer: equal to `query_heads` for multi-head attention, 1 for
     /// multi-query attention, a divisor of `query_heads` for grouped-query attention.
     pub kv_heads: usize,
-    /// Channels a head.
+    /// Number of channels per head.
     pub head_dim: usize,
 }
 
 impl CacheShape {
-    /// Query heads that share one key-value head.
+    /// Number of query heads that share one key-value head.
     pub fn group(&self) -> usize {
         self.query_heads / self.kv_heads
     }

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::{
     Result,
-    ops::{Sharing, Tracks},
+    ops::{AttentionStatistics, Clustering},
 };
 
 /// A tensor of a cache's state.
@@ -40,62 +40,80 @@ pub trait StateVisitor {
     }
 }
 
-/// Everything that a recording of a step has to know of a cache, and to tell it: for those who record and replay, see the
-/// crate `briquette-graph`. Told what is not so, a cache counts wrongly.
+/// A cache whose decode steps can be captured and replayed, as the crate `briquette-graph` does. A
+/// cache that is told of steps that were not replayed counts wrongly.
 pub trait Replay {
-    /// Visits all that a decoded token changes but how many tokens were seen, which every step counts on.
+    /// Visits all that a decoded token changes, except the number of tokens seen, which every step
+    /// counts on.
     ///
-    /// A step that leaves all numbers as they were makes the same launches as the step before, on tensors that hold other
-    /// numbers: recorded once, it can be replayed, if its results go where the tensors were.
+    /// A step that leaves all numbers as they were makes the same launches as the step before, on
+    /// tensors that hold other numbers: recorded once, it can be replayed, if its results go where
+    /// the tensors were.
     ///
     /// # Errors
-    /// [`Error::Stage`](crate::Error::Stage) for stages that do not [make alike steps](crate::Policy::steps_alike), for an input check of every token,
-    /// which reads from the device, for positions that the model encodes itself, and for a store that does not say what it holds; [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
+    /// [`Error::Stage`](crate::Error::Stage) for stages that are not
+    /// [capturable](crate::Policy::is_capturable), for an input check of every token, which reads
+    /// from the device, for positions that the model encodes itself, and for a store that [cannot
+    /// be replayed](crate::store::Store::replay);
+    /// [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()>;
 
-    /// The kind of the next decoded token: those that end a local window move its sums, and are of another kind.
+    /// The kind of the next decoded token: those that end a local window move its sums, and are of
+    /// another kind.
     fn step_kind(&self) -> u64;
 
-    /// Counts a decoded token that a recording has brought. All tensors are taken to be what the step has made of them.
+    /// Counts a decoded token that a replayed step has written. All tensors are taken to be those
+    /// the step has made.
     ///
     /// # Errors
-    /// [`Error::PositionOverflow`](crate::Error::PositionOverflow) for a token beyond the positions that the last one was encoded
-    /// with, [`Error::Stage`](crate::Error::Stage) if it is a prompt's. Nothing is counted then.
-    fn skip_step(&mut self) -> Result<()>;
+    /// [`Error::PositionOverflow`](crate::Error::PositionOverflow) for a token beyond the positions
+    /// that the last one was encoded with, [`Error::Stage`](crate::Error::Stage) if it is a
+    /// prompt's. Nothing is counted then.
+    fn advance(&mut self) -> Result<()>;
 
-    /// Makes room for so many decoded tokens in each layer of a cache that grows, and lets the device count where they go. What
-    /// it holds and gives stays the same.
+    /// Makes room for `tokens` more in each layer of a cache that grows, and lets the device count
+    /// the index of the next one. The entries and the outputs stay the same.
     ///
     /// # Errors
     /// [`Error::Stage`](crate::Error::Stage) for a store that cannot.
-    fn open(&mut self, tokens: usize) -> Result<()>;
+    fn begin_device_indexing(&mut self, tokens: usize) -> Result<()>;
 
     /// Lets the host count again.
-    fn close(&mut self);
+    fn end_device_indexing(&mut self);
 
-    /// The tokens there is room for since it was [opened](Self::open), 0 if it is not; `None` if it cannot be, compresses in
-    /// decoding, or encodes positions anew in every call.
-    fn open_columns(&self) -> Option<usize>;
+    /// Tokens that there still is room for since [device indexing
+    /// began](Self::begin_device_indexing), 0 if it has not; `None` for a cache that cannot,
+    /// compresses in decoding, or encodes positions anew in every call.
+    fn open_columns(&mut self) -> Option<usize>;
 
-    /// Makes ready for positions below `end`: tables of position encodings that steps ask for reach that far from now on, or
-    /// to their end, so that none is made anew on the way.
-    fn reach(&mut self, end: usize);
+    /// Prepares positions below `end`: tables of position encodings reach that far from now on, or
+    /// to their end, so that no step makes a new one.
+    fn prepare_positions(&mut self, end: usize);
 }
 
-pub(crate) fn visit_tracks(tracks: &mut Tracks, visitor: &mut dyn StateVisitor) {
+pub(crate) fn visit_tracks(tracks: &mut AttentionStatistics, visitor: &mut dyn StateVisitor) {
     if let Some(stacked) = tracks.stacked_mut() {
         visitor.tensor(StateTensor::Float3(stacked));
     }
 }
 
-pub(crate) fn visit_sharing(sharing: &mut Sharing, visitor: &mut dyn StateVisitor) {
-    let Sharing { tokens, entries, own, entry, norms, centers, members, none } = sharing;
-    for list in [tokens, entries, own] {
+pub(crate) fn visit_clustering(clustering: &mut Clustering, visitor: &mut dyn StateVisitor) {
+    let Clustering {
+        clustered_tokens,
+        entries,
+        unclustered,
+        cluster_of_token,
+        norms,
+        centers,
+        tokens_by_cluster,
+        padding_columns,
+    } = clustering;
+    for list in [clustered_tokens, entries, unclustered] {
         visitor.numbers(list);
     }
-    for x in [entry, centers, members] {
+    for x in [cluster_of_token, centers, tokens_by_cluster] {
         visitor.tensor(StateTensor::Int3(x));
     }
     visitor.tensor(StateTensor::Float3(norms));
-    visitor.tensor(StateTensor::Int2(none));
+    visitor.tensor(StateTensor::Int2(padding_columns));
 }

@@ -26,7 +26,8 @@ fn has_row(text: &str, heads: &[&str], cells: &[&str]) -> bool {
     rows.iter().any(|row| columns.iter().zip(cells).all(|(&column, cell)| row[column] == *cell))
 }
 
-/// The entry of a file of results for a policy at a budget under a head as `needle in 512, before`, as the page writes it.
+/// The entry of a file of results for a policy at a budget under a head as `needle in 512, before`,
+/// as the page writes it.
 fn result(csv: &str, policy: &str, budget: &str, head: &str) -> Option<String> {
     let (task, measure) = head.rsplit_once(", ").unwrap_or(("", head));
     let (ask, measure, write): (_, _, fn(f64) -> String) = match measure {
@@ -77,7 +78,8 @@ fn the_page_on_policies_quotes_its_files() {
     assert_eq!(decimals, 0, "numbers outside of the tables");
 }
 
-/// The leaderboard names each policy by what its run file changes, but for when prompts are compressed.
+/// The leaderboard names each policy by what its run file changes, but for when prompts are
+/// compressed.
 #[test]
 fn the_leaderboard_has_the_policies_of_its_run() {
     let run = read("../../runs/asked-after.toml");

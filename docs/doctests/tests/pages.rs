@@ -1,4 +1,4 @@
-//! What the pages say beside their Rust code: links, policy files, the list of methods.
+//! Claims of the pages beside their Rust code: links, policy files, the list of methods.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -68,7 +68,8 @@ fn links_and_includes_lead_somewhere() {
     }
 }
 
-/// `folder/file.rs::name` between backticks, of the chapter on reliability: the file has a test of this name.
+/// `folder/file.rs::name` between backticks, of the chapter on reliability: the file has a test of
+/// this name.
 #[test]
 fn tests_that_are_named_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -89,8 +90,9 @@ fn tests_that_are_named_exist() {
 /// If set, [the parts](parts_are_the_files_they_are_from) are written anew instead of compared.
 const UPDATE: &str = "BRIQUETTE_UPDATE_BOOK";
 
-/// Tables and programs stand in the pages as they are in their files, so that a page reads whole wherever it is shown: between
-/// `<!-- part: FILE -->` and `<!-- end of part -->`, programs in a fence.
+/// Tables and programs stand in the pages as they are in their files, so that a page reads whole
+/// wherever it is shown: between `<!-- part: FILE -->` and `<!-- end of part -->`, programs in a
+/// fence.
 #[test]
 fn parts_are_the_files_they_are_from() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");

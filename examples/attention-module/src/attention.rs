@@ -29,7 +29,8 @@ impl Attention {
         }
     }
 
-    /// `[batch, tokens, hidden]` -> queries, keys and values, each `[batch, heads, tokens, head_dim]`
+    /// `[batch, tokens, hidden]` -> queries, keys and values, each
+    /// `[batch, heads, tokens, head_dim]`
     pub(crate) fn project(&self, x: Tensor<3>) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
         let [batch, tokens, _] = x.dims();
         let split = |x: Tensor<3>| {

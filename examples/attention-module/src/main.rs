@@ -1,8 +1,9 @@
 //! An attention module with the usual cache (`before.rs`) and with Briquette (`after.rs`).
 //!
-//! Both run on the same weights and the same tokens. With the policy `full` they give the same output. With
-//! SnapKV the cache holds a part of the prompt, which is printed. The weights are random, so every token gets
-//! its share of attention and dropping most of them shows; in a trained model few tokens get most of it.
+//! Both run on the same weights and the same tokens. With the policy `full` they give the same
+//! output. With SnapKV the cache holds a part of the prompt, which is printed. The weights are
+//! random, so every token gets its share of attention and dropping most of them shows; in a trained
+//! model few tokens get most of it.
 
 mod after;
 mod attention;

@@ -16,7 +16,8 @@ impl Rope {
         Self { cos: angles.clone().cos(), sin: angles.sin() }
     }
 
-    /// Rotates `x`, `[batch, heads, tokens, head_dim]`, whose first token stands at position `start`.
+    /// Rotates `x`, `[batch, heads, tokens, head_dim]`, whose first token stands at position
+    /// `start`.
     pub(crate) fn apply(&self, x: Tensor<4>, start: usize) -> Tensor<4> {
         let [_, _, tokens, head_dim] = x.dims();
         let cos = self.cos.clone().narrow(0, start, tokens).unsqueeze::<4>();

@@ -86,7 +86,8 @@ impl Block {
 }
 
 impl Attention {
-    /// `[batch, tokens, d_model]` -> queries, keys and values, each `[batch, heads, tokens, head_dim]`
+    /// `[batch, tokens, d_model]` -> queries, keys and values, each
+    /// `[batch, heads, tokens, head_dim]`
     pub(crate) fn project(&self, x: Tensor<3>) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
         let [batch, tokens, _] = x.dims();
         let split =

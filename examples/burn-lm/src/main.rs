@@ -1,15 +1,17 @@
-//! A decoder with the key-value cache of [burn-lm](https://github.com/tracel-ai/burn-lm) (`before.rs`), and with one of the same
-//! shape that a policy compresses (`after.rs`).
+//! A decoder with the key-value cache of [burn-lm](https://github.com/tracel-ai/burn-lm)
+//! (`before.rs`), and with one of the same shape that a policy compresses (`after.rs`).
 //!
-//! burn-lm's cache returns the keys and values of all tokens, and the attention reads them. A policy decides by what queries read, so
-//! here the cache takes the queries too and returns the output of the attention. The model goes on rotating queries and keys itself.
+//! burn-lm's cache returns the keys and values of all tokens, and the attention reads them. A
+//! policy decides by what queries read, so here the cache takes the queries too and returns the
+//! output of the attention. The model goes on rotating queries and keys itself.
 //!
-//! Of the model's own lines, those of `Transformer` and `Attention` in both files, nine change: two call the cache, two are the loop over
-//! the layers and what it hands to each, the other five say that a call may fail and what type the cache has. Eleven go: the mask, and
-//! the kv heads that were repeated for it.
+//! Of the model's own lines, those of `Transformer` and `Attention` in both files, nine change: two
+//! call the cache, two are the loop over the layers and what it hands to each, the other five say
+//! that a call may fail and what type the cache has. Eleven go: the mask, and the kv heads that
+//! were repeated for it.
 //!
-//! Both run on the same random weights and the same prompt. Under the policy `full` the tokens and their logits are those of the cache
-//! before; under others the cache holds a part of the prompt.
+//! Both run on the same random weights and the same prompt. Under the policy `full` the tokens and
+//! their logits are those of the cache before; under others the cache holds a part of the prompt.
 
 mod after;
 mod before;
@@ -47,7 +49,8 @@ impl Run {
         Ok(Self { model, rope, device })
     }
 
-    /// Generates greedily behind a prompt. `forward` takes tokens, `[1, tokens]`, and returns their logits.
+    /// Generates greedily behind a prompt. `forward` takes tokens, `[1, tokens]`, and returns their
+    /// logits.
     fn generate(
         &self,
         mut forward: impl FnMut(Tensor<2, Int>) -> Result<Tensor<3>>,
@@ -116,7 +119,8 @@ fn furthest(a: &Generated, b: &Generated) -> f32 {
 mod tests {
     use super::*;
 
-    /// Under `full` the cache gives what the one before gives: the same tokens, and logits but for the order of sums.
+    /// Under `full` the cache gives what the one before gives: the same tokens, and logits but for
+    /// the order of sums.
     #[test]
     fn full_is_the_cache_before() {
         let run = Run::new().unwrap();

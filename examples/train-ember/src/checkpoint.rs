@@ -63,7 +63,8 @@ pub(crate) fn folder(out: &Path) -> PathBuf {
     out.join("checkpoint")
 }
 
-/// Writes a checkpoint beside the last one, then puts it in its place: a crash leaves one of the two.
+/// Writes a checkpoint beside the last one, then puts it in its place: a crash leaves one of the
+/// two.
 pub(crate) fn save(
     out: &Path,
     plan: &Plan,

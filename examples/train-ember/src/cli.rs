@@ -23,8 +23,8 @@ use crate::{
     plot, prepare, read_log, smoke, train,
 };
 
-/// Trains ember-7m, or a model of its architecture on a text of one's own. Without a command it trains a tiny model for
-/// a few steps.
+/// Trains ember-7m, or a model of its architecture on a text of one's own. Without a command it
+/// trains a tiny model for a few steps.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
@@ -144,7 +144,8 @@ struct Evaluate {
     /// The folder of a model, as `export` writes it, in place of a training.
     #[arg(long)]
     model: Option<PathBuf>,
-    /// Also decode greedily, with the implementation that the library is used with, `briquette-models`.
+    /// Also decode greedily, with the implementation that the library is used with,
+    /// `briquette-models`.
     #[arg(long, requires = "model")]
     greedy: bool,
     #[command(flatten)]

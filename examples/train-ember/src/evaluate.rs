@@ -1,9 +1,10 @@
 //! Measuring on words and text never trained on.
 //!
-//! By teacher forcing: the right answer is fed, and the likeliest token read off before each of its digits and before the
-//! end token. An answer that is right throughout this way is the one that greedy decoding writes, since every token had the
-//! right ones before it; of the others greedy decoding may find fewer digits, having gone wrong. Or by greedy decoding
-//! itself, through `briquette-models`.
+//! By teacher forcing: the right answer is fed, and the likeliest token read off before each of its
+//! digits and before the end token. An answer that is right throughout this way is the one that
+//! greedy decoding writes, since every token had the right ones before it; of the others greedy
+//! decoding may find fewer digits, having gone wrong. Or by greedy decoding itself, through
+//! `briquette-models`.
 
 use anyhow::{Context, Result, ensure};
 use briquette::Policy;
@@ -27,7 +28,8 @@ pub struct Accuracy {
     pub exact: f64,
     /// Share of all answers that are right in every digit and end there.
     pub ended: f64,
-    /// Right digits. With teacher forcing the right ones before them are fed; in greedy decoding they are those written.
+    /// Right digits. With teacher forcing the right ones before them are fed; in greedy decoding
+    /// they are those written.
     pub digits: f64,
     /// Samples.
     pub samples: usize,

@@ -12,8 +12,8 @@ use crate::model::{Layout, Parameters};
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// Writes a Hugging Face folder: `config.json` as given, weights in bf16 under their names there, and the files of the
-/// tokenizer that lie in `data`.
+/// Writes a Hugging Face folder: `config.json` as given, weights in bf16 under their names there,
+/// and the files of the tokenizer that lie in `data`.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -60,8 +60,8 @@ pub fn export(
 /// Reads a Hugging Face folder with its weights in one file, bf16 or f32.
 ///
 /// # Errors
-/// If a file cannot be read, the architecture is not one that is trained here, or a tensor is missing or of another
-/// shape or type.
+/// If a file cannot be read, the architecture is not one that is trained here, or a tensor is
+/// missing or of another shape or type.
 pub fn import(model: &Path, device: &Device) -> Result<(Layout, Parameters)> {
     let layout = Layout::new(&ModelConfig::from_file(model.join("config.json"))?)?;
     let path = model.join(WEIGHTS);

@@ -1,8 +1,9 @@
 //! Trains ember-7m, or a model of its architecture on a text of one's own, with Burn.
 //!
-//! Data flows one way: text is [prepared](prepare()) into tokens, [tasks](data) are written into it, [batches](model)
-//! of them go through the [model], the [training](train()) updates its weights by a [plan](Plan), and what came out is
-//! [measured](evaluate), [drawn](plot()) and [exported](export()).
+//! Data flows one way: text is [prepared](prepare()) into tokens, [tasks](data) are written into
+//! it, [batches](model) of them go through the [model], the [training](train()) updates its weights
+//! by a [plan](Plan), and what came out is [measured](evaluate), [drawn](plot()) and
+//! [exported](export()).
 
 mod checkpoint;
 pub mod cli;

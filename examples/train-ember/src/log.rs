@@ -47,7 +47,8 @@ pub enum Line {
         exact: f64,
         /// Right digits.
         digits: f64,
-        /// Answers about variables right throughout, where prompts of that length hold the question.
+        /// Answers about variables right throughout, where prompts of that length hold the
+        /// question.
         variables: Option<f64>,
         /// Nats per token of the held-out text.
         held_out: f64,
@@ -82,8 +83,8 @@ fn parse(text: &str, path: &Path) -> Result<Vec<Line>> {
     text.lines().enumerate().map(parse).collect()
 }
 
-/// Opens the log of a run that goes on behind `step`. What an earlier run wrote after its last checkpoint is trained
-/// again, and taken out.
+/// Opens the log of a run that goes on behind `step`. What an earlier run wrote after its last
+/// checkpoint is trained again, and taken out.
 pub(crate) fn open(out: &Path, step: usize) -> Result<File> {
     let path = out.join(NAME);
     let failed = || format!("{} cannot be written", path.display());

@@ -83,7 +83,8 @@ impl Course {
                     (stage, at)
                 }
             };
-            // A line is written at the end of its steps: the stage began at the latest where the line before ends.
+            // A line is written at the end of its steps: the stage began at the latest where the
+            // line before ends.
             course.stages.entry(*stage).or_insert(before);
             course.end = tokens;
         }

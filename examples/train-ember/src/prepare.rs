@@ -5,12 +5,13 @@ use briquette_models::Tokenizer;
 
 use crate::data::Words;
 
-/// Turns a folder of text into a prepared folder: every `*.txt` directly in `text` in the tokens of the tokenizer in
-/// `model`, an end token behind each; the files named `held_out` (without `.txt`) apart. Returns the tokens of both.
+/// Turns a folder of text into a prepared folder: every `*.txt` directly in `text` in the tokens of
+/// the tokenizer in `model`, an end token behind each; the files named `held_out` (without `.txt`)
+/// apart. Returns the tokens of both.
 ///
 /// # Errors
-/// If a file cannot be read or written, a held-out file is not there, nothing is left to train on, or the tokenizer has more than
-/// 65 536 entries.
+/// If a file cannot be read or written, a held-out file is not there, nothing is left to train on,
+/// or the tokenizer has more than 65 536 entries.
 pub fn prepare(
     text: &Path,
     out: &Path,

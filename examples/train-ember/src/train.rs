@@ -78,8 +78,8 @@ pub struct Outcome {
 /// Trains a model of this configuration, or goes on where the last run stopped.
 ///
 /// # Errors
-/// If the plan or the configuration cannot be trained, a checkpoint is there and not asked for or the other way round,
-/// a file cannot be written, or the loss is not finite.
+/// If the plan or the configuration cannot be trained, a checkpoint is there and not asked for or
+/// the other way round, a file cannot be written, or the loss is not finite.
 pub fn train(
     config: &ModelConfig,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! Clusters: entries that several tokens share (EMS).
+//! Clusters: rows of keys and values that several tokens share (EMS).
 
 mod assign;
 mod extend;
@@ -8,6 +8,6 @@ mod row_weights;
 mod sort;
 
 pub use self::{
-    assign::classify, extend::extend, global_local::global_local, reorder::regroup,
-    row_weights::row_weights, sort::group,
+    assign::assign_clusters, extend::extend, global_local::global_local, reorder::reorder_tokens,
+    row_weights::row_weights, sort::sort_by_cluster,
 };

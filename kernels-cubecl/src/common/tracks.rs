@@ -1,13 +1,17 @@
 //! Statistics of columns, f32, `[kinds · batch, n · heads, columns]`: a kv head has the numbers of
 //! its heads, of each kind.
 
-use briquette_ops::{Result, Tracks};
+use briquette_ops::{AttentionStatistics, Result};
 
 use crate::common::check::Check;
 
-/// Checks the tracks of `[batch, kv_heads, columns]` entries. Returns how many numbers a kv head
-/// has per column.
-pub(crate) fn check(check: &Check, tracks: &Tracks, entries: [usize; 3]) -> Result<usize> {
+/// Checks the statistics of `[batch, kv_heads, columns]` entries. Returns how many numbers a kv
+/// head has per column.
+pub(crate) fn check(
+    check: &Check,
+    tracks: &AttentionStatistics,
+    entries: [usize; 3],
+) -> Result<usize> {
     let Some(stacked) = tracks.stacked() else { return Ok(0) };
     let [batch, kv_heads, columns] = entries;
     let heads = stacked.dims()[1];

@@ -29,7 +29,8 @@ impl Encoding {
     }
 }
 
-/// The weights one query `[head_dim]` gives to the keys it sees: `softmax(q · k · scale)`, `[keys]`.
+/// The weights one query `[head_dim]` gives to the keys it sees: `softmax(q · k · scale)`,
+/// `[keys]`.
 pub fn weights(query: &[f64], keys: &[Vec<f64>], scale: f64) -> Vec<f64> {
     let mut logits = Vec::new();
     for key in keys {
@@ -55,8 +56,9 @@ pub fn weighted_mean(weights: &[f64], values: &[Vec<f64>]) -> Vec<f64> {
 
 /// Causal attention over one left-padded row, without any cache: what the full cache must give.
 ///
-/// `q` `[query_heads][columns][head_dim]`, `k` and `v` `[kv_heads][columns][head_dim]`, the first `padding`
-/// columns being padding. Returns `[query_heads][columns][head_dim]`; a padded column is zero.
+/// `q` `[query_heads][columns][head_dim]`, `k` and `v` `[kv_heads][columns][head_dim]`, the first
+/// `padding` columns being padding. Returns `[query_heads][columns][head_dim]`; a padded column is
+/// zero.
 pub fn dense(
     q: &[Head],
     k: &[Head],

@@ -156,8 +156,8 @@ impl ModelCache {
         }
     }
 
-    /// Some tokens of the prompt arrive at a layer; `last` if they complete it. Layers take turns, the first
-    /// first; what a layer holds is settled when the last one had its turn.
+    /// Some tokens of the prompt arrive at a layer; `last` if they complete it. Layers take turns,
+    /// the first first; what a layer holds is settled when the last one had its turn.
     ///
     /// `q` `[query_heads][new][head_dim]`, `k` and `v` `[kv_heads][new][head_dim]`; returns
     /// `[query_heads][new][head_dim]`.
@@ -233,8 +233,8 @@ impl ModelCache {
         }
     }
 
-    /// The position of the first query since the last compression. A policy that only ever compresses prompts looks at
-    /// the prompt at hand.
+    /// The position of the first query since the last compression. A policy that only ever
+    /// compresses prompts looks at the prompt at hand.
     pub fn queries_from(&self, layer: usize) -> usize {
         let LayerCache { prompt_start, compressed_at, .. } = self.layers[layer];
         match self.settings.decode_every {
@@ -306,7 +306,8 @@ impl ModelCache {
             let entries = &mut self.layers[layer].heads[query_head / group];
             let mut outputs = Vec::new();
             for (token, query) in queries.iter().enumerate() {
-                // A token sees what was there before the call, and the call's own tokens up to itself.
+                // A token sees what was there before the call, and the call's own tokens up to
+                // itself.
                 let visible = old + token + 1;
                 let weights = weights(query, &keys[..visible], scale);
                 outputs.push(weighted_mean(&weights, &values[..visible]));

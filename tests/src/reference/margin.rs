@@ -1,7 +1,7 @@
 //! Distances of decisions from another outcome.
 
-/// The smallest gap by which any decision could have gone the other way, by what was compared: the kinds
-/// suffer differently from rounding. Rounding well below it changes nothing.
+/// The smallest gap by which any decision could have gone the other way, by what was compared: the
+/// kinds suffer differently from rounding. Rounding well below it changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Margin {
     /// Scores and weights, their difference relative to the larger of the two.
@@ -10,7 +10,8 @@ pub struct Margin {
     pub cosines: f64,
     /// Tokens shared out by measured weights, before rounding, absolute.
     pub shares: f64,
-    /// Numbers on their way to a whole number of quantization steps, absolute, in units of the number.
+    /// Numbers on their way to a whole number of quantization steps, absolute, in units of the
+    /// number.
     pub steps: f64,
 }
 
@@ -54,8 +55,9 @@ pub fn relative(a: f64, b: f64) -> f64 {
     if larger == 0.0 { 0.0 } else { (a - b).abs() / larger }
 }
 
-/// The gap between the lowest score `chosen` and the highest `left`, both in falling order. Where the two are
-/// equal (pooling gives neighbours the same score) age decides, and the nearest other scores make the gap.
+/// The gap between the lowest score `chosen` and the highest `left`, both in falling order. Where
+/// the two are equal (pooling gives neighbours the same score) age decides, and the nearest other
+/// scores make the gap.
 pub fn border(chosen: &[f64], left: &[f64], gap: fn(f64, f64) -> f64) -> f64 {
     let (Some(&lowest), Some(&highest)) = (chosen.last(), left.first()) else {
         return f64::INFINITY;

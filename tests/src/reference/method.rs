@@ -142,7 +142,8 @@ impl Method {
         Self { name: "pyramidkv", allocate: Allocate::Pyramid { beta: 20.0 }, ..Self::snapkv() }
     }
 
-    /// Mean and variance of the window's attention; more for layers whose attention is spread and moves.
+    /// Mean and variance of the window's attention; more for layers whose attention is spread and
+    /// moves.
     pub fn cake() -> Self {
         let pool = Some(Pool::Average(5));
         Self {
@@ -225,7 +226,8 @@ impl Method {
         }
     }
 
-    /// The same as the paper runs it at 35 % of the context: of what is kept, 8 of 35 are recent and 2 of 35 heavy.
+    /// The same as the paper runs it at 35 % of the context: of what is kept, 8 of 35 are recent
+    /// and 2 of 35 heavy.
     pub fn kvmerger_35() -> Self {
         let reduce = Reduce::GaussianMerge {
             protect: 2.0 / 35.0,
@@ -238,7 +240,8 @@ impl Method {
         Self { name: "kvmerger-35", recent, reduce, ..Self::kvmerger() }
     }
 
-    /// Accumulated attention; evicted entries are merged into the nearest kept one, if it is near enough.
+    /// Accumulated attention; evicted entries are merged into the nearest kept one, if it is near
+    /// enough.
     pub fn d2o() -> Self {
         Self {
             name: "d2o",
@@ -448,8 +451,8 @@ impl Method {
         if self.positions == Positions::InCache { held } else { seen }
     }
 
-    /// Where the key of an entry is encoded when it is attended to, the entry being the `rank`-th of its head;
-    /// `None` if it is held encoded.
+    /// Where the key of an entry is encoded when it is attended to, the entry being the `rank`-th
+    /// of its head; `None` if it is held encoded.
     pub fn encoded_at(&self, entry: &Entry, rank: usize) -> Option<usize> {
         match (self.positions, self.reduce) {
             (Positions::Written, _) => None,

@@ -1,8 +1,8 @@
 //! Every method once more, in the plainest way: numbers in nested `Vec<f64>`, one sequence, loops.
 //!
-//! Nothing here is shared with the library, so that a mistake has to be made twice to go unseen. A batch is
-//! one [`ModelCache`] a row: no padding, no masks. A method is four stages, as in the library: a folder or
-//! file each, one idea a file.
+//! Nothing here is shared with the library, so that a mistake has to be made twice to go unseen. A
+//! batch is one [`ModelCache`] a row: no padding, no masks. A method is four stages, as in the
+//! library: a folder or file each, one idea a file.
 
 pub mod allocate;
 pub mod attention;

@@ -62,8 +62,9 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Quantizes whole groups of the oldest tokens as long as the residual is left: each number becomes what
-    /// reading it back gives. The first `quantized` entries have been through it before.
+    /// Quantizes whole groups of the oldest tokens as long as the residual is left: each number
+    /// becomes what reading it back gives. The first `quantized` entries have been through it
+    /// before.
     pub fn apply(&self, entries: &mut [Entry], quantized: &mut usize, margin: &mut Margin) {
         while entries.len() - *quantized >= self.residual + self.group {
             let tokens = &mut entries[*quantized..*quantized + self.group];
@@ -135,7 +136,8 @@ mod tests {
             .enumerate()
             .map(|(position, (key, value))| entry(position, key, value, 0.0))
             .collect();
-        // Two bits: four levels. Four tokens share a scale in each channel of keys, both channels in each value.
+        // Two bits: four levels. Four tokens share a scale in each channel of keys, both channels
+        // in each value.
         let pack = Pack { bits: 2, group: 4, residual: 2, precision: Precision::F32 };
         let (mut quantized, mut margin) = (0, Margin::new());
         pack.apply(&mut entries[..5], &mut quantized, &mut margin);

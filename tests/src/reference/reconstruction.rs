@@ -1,4 +1,5 @@
-//! KVzip and KVCompose: what queries that repeat a prompt give its tokens, and which of all heads' tokens stay.
+//! KVzip and KVCompose: what queries that repeat a prompt give its tokens, and which of all heads'
+//! tokens stay.
 
 use super::attention::{Encoding, weights};
 use super::margin::relative;
@@ -43,9 +44,10 @@ impl Repeated<'_> {
         self.queries.iter().map(of_head).collect()
     }
 
-    /// The most that a token of `part` is given: of a softmax over the first `sinks` tokens before the part, the part, and what
-    /// repeats it. With `lengths` of the hidden states that ask and of the values behind the output projection, `[query heads][tokens
-    /// of the prompt]`, weights are divided by the one and multiplied by the other.
+    /// The most that a token of `part` is given: of a softmax over the first `sinks` tokens before
+    /// the part, the part, and what repeats it. With `lengths` of the hidden states that ask and of
+    /// the values behind the output projection, `[query heads][tokens of the prompt]`, weights are
+    /// divided by the one and multiplied by the other.
     pub fn most(
         &self,
         part: Range<usize>,
@@ -80,8 +82,9 @@ impl Repeated<'_> {
     }
 }
 
-/// The positions that stay of each head of each layer, `scores` `[layers][heads][tokens]`: the first `sinks` of each, and the
-/// highest of all others, `keep` a head on average. And how near the next one was.
+/// The positions that stay of each head of each layer, `scores` `[layers][heads][tokens]`: the
+/// first `sinks` of each, and the highest of all others, `keep` a head on average. And how near the
+/// next one was.
 pub fn kept(scores: &[Vec<Vec<f64>>], sinks: usize, keep: usize) -> (Vec<Vec<Vec<usize>>>, f64) {
     let heads = scores.iter().map(Vec::len).sum::<usize>();
     let mut all = Vec::new();
@@ -104,8 +107,9 @@ pub fn kept(scores: &[Vec<Vec<f64>>], sinks: usize, keep: usize) -> (Vec<Vec<Vec
     (kept, gap)
 }
 
-/// The most that tokens which read a prompt again give each of its tokens, part by part: of a softmax over the whole prompt and what is
-/// read before them in their part. The mean over the query heads.
+/// The most that tokens which read a prompt again give each of its tokens, part by part: of a
+/// softmax over the whole prompt and what is read before them in their part. The mean over the
+/// query heads.
 pub fn reread(parts: &[Repeated<'_>]) -> Vec<f64> {
     let (heads, seen) = (parts[0].queries.len(), parts[0].keys.len());
     let mut mean = vec![0.0; seen];
@@ -125,7 +129,8 @@ pub fn reread(parts: &[Repeated<'_>]) -> Vec<f64> {
     mean
 }
 
-/// The positions that stay of each head of each layer by composite tokens, `keep` a layer on average; and how near another outcome was.
+/// The positions that stay of each head of each layer by composite tokens, `keep` a layer on
+/// average; and how near another outcome was.
 pub fn composed(scores: &[Vec<Vec<f64>>], keep: usize) -> (Vec<Vec<Vec<usize>>>, f64) {
     let falling = |scores: &[f64]| {
         let mut order: Vec<usize> = (0..scores.len()).collect();
@@ -175,7 +180,8 @@ mod tests {
 
     #[test]
     fn the_prompt_again_by_hand() {
-        // One query head gives e¹, e⁰ and e⁰ to itself, the other e⁻¹, e⁰ and e⁰: of 1/(e + 2) and so on the mean.
+        // One query head gives e¹, e⁰ and e⁰ to itself, the other e⁻¹, e⁰ and e⁰: of 1/(e + 2) and
+        // so on the mean.
         let keys: Head = [1.0, 0.0].map(|x| vec![x]).to_vec();
         let (zero, one, less) = (vec![vec![0.0]], vec![vec![1.0]], vec![vec![-1.0]]);
         let part = Repeated {
@@ -209,7 +215,8 @@ mod tests {
 
     #[test]
     fn one_head_by_hand() {
-        // The query gives its own token e⁰, the sink e¹, the tokens of the part e² and e⁰: of the second token before it, nothing.
+        // The query gives its own token e⁰, the sink e¹, the tokens of the part e² and e⁰: of the
+        // second token before it, nothing.
         let keys: Head = [1.0, 9.0, 2.0, 0.0].map(|x| vec![x]).to_vec();
         let (zero, one) = (vec![vec![0.0]], vec![vec![1.0]]);
         let repeated = Repeated {

@@ -1,4 +1,5 @@
-//! The masks of MInference and XAttention, as their papers write them: loops over tokens of one sequence without padding.
+//! The masks of MInference and XAttention, as their papers write them: loops over tokens of one
+//! sequence without padding.
 
 use briquette::ops::HeadPattern;
 
@@ -29,7 +30,8 @@ pub fn mask(pattern: HeadPattern, q: &Head, k: &Head, scale: f64) -> Vec<Vec<boo
     }
 }
 
-/// The weights under a mask, `[queries][keys]`: the softmax over the keys a query sees, zero elsewhere.
+/// The weights under a mask, `[queries][keys]`: the softmax over the keys a query sees, zero
+/// elsewhere.
 pub fn masked_weights(mask: &[Vec<bool>], q: &Head, k: &Head, scale: f64) -> Vec<Vec<f64>> {
     let mut all = Vec::new();
     for (query, sees) in q.iter().zip(mask) {
@@ -94,7 +96,8 @@ fn pooled(q: &Head, k: &Head, scale: f64, blocks: usize) -> Vec<Vec<usize>> {
     (0..q.len()).map(of_block).collect()
 }
 
-/// XAttention, Algorithm 1. The first block and a query's own are chosen whatever they have, as in its code.
+/// XAttention, Algorithm 1. The first block and a query's own are chosen whatever they have, as in
+/// its code.
 fn antidiagonal(q: &Head, k: &Head, scale: f64, stride: usize, threshold: f64) -> Vec<Vec<usize>> {
     let tokens = q.len();
     let groups = tokens.div_ceil(stride);

@@ -1,4 +1,5 @@
-//! Numbers and names in the book are those of the code: stages, traits of operations, methods of traits, crates.
+//! Numbers and names in the book are those of the code: stages, traits of operations, methods of
+//! traits, crates.
 
 use std::{collections::BTreeSet, fs};
 
@@ -58,7 +59,7 @@ fn built_in(folder: &str) -> Vec<Stage> {
     found
 }
 
-/// The stages of a list: names, each with attributes before it and perhaps a form in parentheses behind it.
+/// The stages of a list: names, each with attributes before it.
 fn stages(list: TokenStream) -> Vec<Stage> {
     let mut found = Vec::new();
     let mut renamed: Option<String> = None;
@@ -186,7 +187,8 @@ fn assert_names(at: &str, listed: &[&str], expected: &[String]) {
     );
 }
 
-/// Holds a page to a sentence, wherever its lines break. The line that an error names is the one with `part`.
+/// Holds a page to a sentence, wherever its lines break. The line that an error names is the one
+/// with `part`.
 fn assert_says(page: &str, sentence: &str, part: &str) {
     let text = read(page);
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,5 @@
-//! The first build that the README names, `cargo run --bin briquette`, compiles no backend of a GPU.
+//! The first build that the README names, `cargo run --bin briquette`, compiles no backend of a
+//! GPU.
 
 use std::{env, process::Command};
 

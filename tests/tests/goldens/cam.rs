@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use briquette::{
     Budget, CacheShape, KvCache, LayerView, Policy, Schedule, Scorer,
-    cache::{Entries, Track},
+    cache::{Entries, Statistic},
     policy::Recent,
     position::NoPositionEncoding,
     reduce::{Reduced, Reducer, ValueMerge},
-    score::{HeadMean, Observes, Recency, WindowAttention},
+    score::{AttentionRequest, HeadMean, Recency, WindowAttention},
 };
 use briquette_models::prefill;
 use briquette_tests::backends::host;
@@ -83,11 +83,11 @@ impl Scorer for OneSet {
         "one-set"
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         match self.0 {
-            Evicts::Recency => Observes::nothing(),
+            Evicts::Recency => AttentionRequest::nothing(),
             Evicts::LastQuery => LAST_QUERY.observes(),
-            Evicts::Accumulated => Observes::column_sums(),
+            Evicts::Accumulated => AttentionRequest::column_sums(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Scorer for OneSet {
             Evicts::Recency => Recency {}.score(view),
             Evicts::LastQuery => LAST_QUERY.score(view),
             Evicts::Accumulated => {
-                let sums = view.track(Track::Sums, self.name())?.clone();
+                let sums = view.statistic(Statistic::Sums, self.name())?.clone();
                 let heads = sums.dims();
                 Ok(sums.mean_dim(1).expand(heads))
             }
@@ -165,7 +165,7 @@ impl Reducer for Recording {
         "recording"
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         self.merge.observes()
     }
 
@@ -176,7 +176,7 @@ impl Reducer for Recording {
         let eviction = Eviction {
             before: one_set(&before.positions),
             after: one_set(&after.positions),
-            attention: heads(&before.tracks.get(Track::Sums).unwrap()),
+            attention: heads(&before.tracks.get(Statistic::Sums).unwrap()),
             values_before: heads(&before.values),
             values_after: heads(&after.values),
         };
@@ -230,7 +230,7 @@ fn decode(case: &Case) -> Decoded {
     let (prompt, decoded) = case.tokens.split_at(case.n_prompt);
     prefill(model, &[prompt], &mut cache, None).unwrap();
     let of_layer =
-        |layer| heads(&cache.entries(layer).unwrap().unwrap().tracks.get(Track::Sums).unwrap());
+        |layer| heads(&cache.entries(layer).unwrap().unwrap().tracks.get(Statistic::Sums).unwrap());
     let of_prompt = (0..layers).map(of_layer).collect();
     for &token in decoded {
         feed(token, &mut cache);
@@ -278,8 +278,8 @@ fn cam_of_kvpress() {
 
 /// Compares probabilities, and what came of them.
 ///
-/// After a prompt, kvpress's probabilities are those without what the prompt's queries gave. That can be seen in the
-/// first layer, whose keys and queries depend on no merged value.
+/// After a prompt, kvpress's probabilities are those without what the prompt's queries gave. That
+/// can be seen in the first layer, whose keys and queries depend on no merged value.
 fn assert_merged(case: &Case, decoded: &Decoded, place: &str) {
     let window = case.params.merge_budget;
     let layers = if case.agrees { decoded.evictions.len() } else { 1 };
@@ -315,7 +315,8 @@ fn assert_merged(case: &Case, decoded: &Decoded, place: &str) {
     assert_eq!(all_agree, case.agrees, "{place}");
 }
 
-/// Merges as if it were in another layer, and the entries at another position, with another accumulated attention.
+/// Merges as if it were in another layer, and the entries at another position, with another
+/// accumulated attention.
 #[derive(Debug)]
 struct Elsewhere {
     layer: usize,
@@ -333,7 +334,7 @@ impl Reducer for Elsewhere {
         "elsewhere"
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         Self::MERGE.observes()
     }
 

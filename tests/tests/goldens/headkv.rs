@@ -117,7 +117,8 @@ fn policy(params: &Params, profile: Arc<Profile>) -> Policy {
         .with_profile(profile)
 }
 
-/// A profile with these head scores, `[layer][head]`: of query heads, or of kv heads whose query heads all score alike.
+/// A profile with these head scores, `[layer][head]`: of query heads, or of kv heads whose query
+/// heads all score alike.
 fn profile(shape: CacheShape, table: &[Vec<f64>]) -> Arc<Profile> {
     let of_layer = |heads: &Vec<f64>| {
         let alike = shape.query_heads / heads.len();

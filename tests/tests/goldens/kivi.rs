@@ -20,7 +20,8 @@ struct Case {
     shape: [usize; 4],
     before: Vec<f32>,
     after: Vec<f64>,
-    /// Of keys `[batch, heads, tokens / group, channels]`, of values `[batch, heads, tokens, channels / group]`.
+    /// Of keys `[batch, heads, tokens / group, channels]`, of values
+    /// `[batch, heads, tokens, channels / group]`.
     scale: Vec<f64>,
     min: Vec<f64>,
 }
@@ -97,8 +98,8 @@ impl Case {
             Type::Float32 => DType::F32,
             Type::Float16 => DType::F16,
         };
-        // A cache quantizes whole groups of tokens. Values are grouped by channels: the same tokens again, until there
-        // are enough, change nothing.
+        // A cache quantizes whole groups of tokens. Values are grouped by channels: the same tokens
+        // again, until there are enough, change nothing.
         let times = self.group.div_ceil(tokens);
         let numbers = TensorData::new(self.before.clone(), self.shape);
         let numbers = Tensor::<4>::from_data(numbers, (&device, DType::F32)).cast(dtype);
@@ -150,8 +151,8 @@ fn round_trips_of_kivi() {
                 continue;
             }
 
-            // KIVI rounds to f16 after every operation, a cache only scale and minimum. So scales may be a unit
-            // apart, and a number that lies about halfway may go to another step.
+            // KIVI rounds to f16 after every operation, a cache only scale and minimum. So scales
+            // may be a unit apart, and a number that lies about halfway may go to another step.
             let (step_here, step) = (here.step(before, top), there.step(before, top));
             let expected = step_here * here.scale + here.min;
             let off = (found - expected).abs();

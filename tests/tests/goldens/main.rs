@@ -1,7 +1,8 @@
-//! The embedded model against `transformers`, the methods against kvpress and against their authors' code.
+//! The embedded model against `transformers`, the methods against kvpress and against their
+//! authors' code.
 //!
-//! The scripts in `goldens/` write the fixtures; the README.md beside them describes the fields, and where other
-//! code differs from this project.
+//! The scripts in `goldens/` write the fixtures; the README.md beside them describes the fields,
+//! and where other code differs from this project.
 
 mod cake;
 mod cam;
@@ -22,7 +23,8 @@ use std::{
 };
 
 use briquette::{
-    CacheShape, KvCache, LayerView, Policy, Scorer, position::NoPositionEncoding, score::Observes,
+    CacheShape, KvCache, LayerView, Policy, Scorer, position::NoPositionEncoding,
+    score::AttentionRequest,
 };
 use briquette_models::{Model, prefill};
 use briquette_tests::backends::host;
@@ -62,7 +64,8 @@ fn fixture<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The cases of a fixture that is one list, of which there must be so many: one that was lost is not one that passed.
+/// The cases of a fixture that is one list, of which there must be so many: one that was lost is
+/// not one that passed.
 fn cases<T: DeserializeOwned>(name: &str, count: usize) -> Vec<T> {
     let Cases { cases } = fixture(name);
     assert_eq!(cases.len(), count, "the cases of {name}");
@@ -108,7 +111,7 @@ impl Scorer for Recording {
         "recording"
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         self.policy.scorer().observes()
     }
 
@@ -189,8 +192,8 @@ fn counts(cache: &KvCache) -> Vec<Vec<usize>> {
     (0..cache.shape().layers).map(|layer| cache.kept_by_head(layer).unwrap().remove(0)).collect()
 }
 
-/// How many entries each head keeps of a prompt in which all tokens are alike, `[layer][kv_head]`: for what depends on
-/// nothing but its length.
+/// How many entries each head keeps of a prompt in which all tokens are alike, `[layer][kv_head]`:
+/// for what depends on nothing but its length.
 fn counts_of_length(policy: Policy, shape: CacheShape, tokens: usize) -> Vec<Vec<usize>> {
     let CacheShape { layers, query_heads, kv_heads, head_dim } = shape;
     let device = host();

@@ -14,7 +14,8 @@ use super::{BUDGET, Model, compare, given, launch};
 
 const STEPS: usize = 20;
 
-/// Steps of a model that does something beside its step. Returns how many were replayed, and how many recordings dropped.
+/// Steps of a model that does something beside its step. Returns how many were replayed, and how
+/// many recordings dropped.
 fn play(policy: &Policy, device: &Device, beside: impl Fn(&Tensor<2>) + Sync) -> (usize, usize) {
     let model = Model::new(1024, device);
     let launched = launch(&model, policy, STEPS, device);
@@ -75,7 +76,8 @@ fn a_step_that_sends_gives_the_same() {
     }
 }
 
-/// A model that fails only where it is recorded: on the thread of the device, the second time of two.
+/// A model that fails only where it is recorded: on the thread of the device, the second time of
+/// two.
 #[test]
 fn a_step_that_panics_is_launched() {
     for backend in backends() {

@@ -87,7 +87,7 @@ impl Model {
     }
 }
 
-/// What a step gave.
+/// Results of a step.
 #[derive(Debug, PartialEq)]
 struct Given {
     tokens: Vec<i64>,
@@ -105,8 +105,8 @@ fn given(tokens: Tensor<2, Int>, logits: Tensor<2>, cache: &KvCache) -> Given {
     }
 }
 
-/// Every method on the host; elsewhere those that compress at every token, one of each other kind, and one that decides on
-/// the host.
+/// Every method on the host; elsewhere those that compress at every token, one of each other kind,
+/// and one that decides on the host.
 fn policies(backend: &Backend) -> Vec<Policy> {
     let few = ["full", "snapkv", "kivi"];
     let all = in_one_pass(BUDGET).filter(|policy| {
@@ -118,7 +118,8 @@ fn policies(backend: &Backend) -> Vec<Policy> {
     all.chain([host]).map(|policy| policy.with_profile(profile(SHAPE))).collect()
 }
 
-/// The same bits; where a cache grows, attention also runs over the room it has, and adds up in another order.
+/// The same bits; where a cache grows, attention also runs over the room it has, and adds up in
+/// another order.
 fn compare(found: &Given, launched: &Given, grows: bool, what: &str) {
     if !grows {
         return assert_eq!(found, launched, "{what}");
@@ -133,7 +134,7 @@ fn compare(found: &Given, launched: &Given, grows: bool, what: &str) {
     }
 }
 
-/// What steps of the model give when all are launched.
+/// Results of the steps of a model, all launched.
 fn launch(model: &Model, policy: &Policy, steps: usize, device: &Device) -> Vec<Given> {
     let (mut cache, mut next) = model.begin(policy, device);
     let mut launched = Vec::new();
@@ -205,7 +206,7 @@ fn replayed_steps_are_launched_ones() {
             let Played { replayed, dropped, why } = play(&policy, STEPS, &backend.device, &what);
             assert_eq!(dropped, 0, "{what}: {why:?}");
             let alike = match policy.schedule().decode_every {
-                Some(every) => every == 1 && policy.steps_alike(),
+                Some(every) => every == 1 && policy.is_capturable(),
                 None => policy.store().name() == "dense",
             };
             if backend.name == "flex" || !alike {
@@ -232,7 +233,8 @@ fn recordings_are_made_anew() {
     }
 }
 
-/// A replayed token beyond the last position is refused as a launched one is, and nothing is counted.
+/// A replayed token beyond the last position is refused as a launched one is, and nothing is
+/// counted.
 #[test]
 fn positions_end() {
     for backend in backends() {
@@ -261,7 +263,8 @@ fn positions_end() {
     }
 }
 
-/// A recording of a model that rotates queries and keys itself would repeat the position it was made at.
+/// A recording of a model that rotates queries and keys itself would repeat the position it was
+/// made at.
 #[test]
 fn rotated_keys_are_not_recorded() {
     struct Blind;

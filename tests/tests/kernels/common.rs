@@ -18,7 +18,8 @@ const HAS_KERNELS: bool = cfg!(any(
     feature = "cpu",
 ));
 
-/// Every backend of this build: kernels are to answer on one at least, tensor operations on the others.
+/// Every backend of this build: kernels are to answer on one at least, tensor operations on the
+/// others.
 pub(crate) fn all_backends() -> Vec<Backend> {
     let backends = backends();
     let names: Vec<&str> = backends.iter().map(|backend| &*backend.name).collect();
@@ -35,13 +36,15 @@ pub(crate) fn kernel_backends() -> Vec<Backend> {
     all_backends().into_iter().filter(|backend| supports(&backend.device)).collect()
 }
 
-/// Whether a kernel is refused because it has more tensors than the device binds, on a device that is known for it.
+/// Whether a kernel is refused because it has more tensors than the device binds, on a device that
+/// is known for it.
 pub(crate) fn binds_too_few(backend: &Backend, reason: &OpError) -> bool {
     backend.binds_few() && matches!(reason, OpError::TooLarge { what: "the number of tensors", .. })
 }
 
-/// Calls an operation: a kernel answers where the device has them and binds all of its tensors. Elsewhere tensor operations
-/// answer, and this operation, and any other that they called, has been counted as one that the device lacks.
+/// Calls an operation: a kernel answers where the device has them and binds all of its tensors.
+/// Elsewhere tensor operations answer, and this operation, and any other that they called, has been
+/// counted as one that the device lacks.
 pub(crate) fn answer<T>(
     backend: &Backend,
     operation: &str,

@@ -64,8 +64,8 @@ fn mistakes_are_errors_through_the_traits() {
         assert_eq!(kernels.select(select.clone()).unwrap_err(), expected);
         assert_eq!(kernels.split(select).unwrap_err(), expected);
 
-        let error = kernels.group(Tensor::zeros([1, 2, 3], device), 0).unwrap_err();
-        assert_eq!(error, wrong_value("group", "number", 0, "1 or more"));
+        let error = kernels.sort_by_cluster(Tensor::zeros([1, 2, 3], device), 0).unwrap_err();
+        assert_eq!(error, wrong_value("sort_by_cluster", "number", 0, "1 or more"));
 
         assert_eq!(kernels.fallbacks(), Vec::new(), "{}", backend.name);
     }

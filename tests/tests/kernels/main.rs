@@ -1,5 +1,5 @@
-//! The kernels by themselves, against f64, on every device of the build that has them. One file an operation, in
-//! families.
+//! The kernels by themselves, against f64, on every device of the build that has them. One file an
+//! operation, in families.
 
 mod attention;
 mod cluster;

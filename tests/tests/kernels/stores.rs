@@ -1,4 +1,5 @@
-//! Stores hand a decode step to the kernels made for them, or lay their entries out where a device cannot take those.
+//! Stores hand a decode step to the kernels made for them, or lay their entries out where a device
+//! cannot take those.
 
 use std::sync::{
     Arc,
@@ -49,7 +50,8 @@ impl Ops for Counting {
 
 const STEPS: usize = 3;
 
-/// The outputs of the decode steps behind a prompt, in all layers: of the same numbers on every device.
+/// The outputs of the decode steps behind a prompt, in all layers: of the same numbers on every
+/// device.
 fn decode(method: &str, config: CacheConfig, device: &Device) -> Vec<f32> {
     let rope = RotaryEmbedding::new(SHAPE.head_dim, 512, 10_000.0, device).unwrap();
     let policy = Policy::named(method, Budget::Tokens(96)).unwrap();

@@ -138,8 +138,8 @@ fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
     Ok(())
 }
 
-/// Entries of 4 tokens each: beside `decode/1024-batch-32`, the dense decode over as many tokens. Keys are held as they are
-/// encoded, or each token is turned to its own position on the way.
+/// Entries of 4 tokens each: beside `decode/1024-batch-32`, the dense decode over as many tokens.
+/// Keys are held as they are encoded, or each token is turned to its own position on the way.
 fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     let (heads, kv_heads) = (bench.size(32, 4), bench.size(8, 2));
     let (batch, entries) = (bench.size(32, 3), bench.size(256, 16));
@@ -152,16 +152,18 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     };
     // Token `j` of a head belongs to its entry `j % entries`.
     let rectangle = [batch, kv_heads, tokens];
-    let entry = (0..of_heads * tokens).map(|token| (token % tokens % entries) as i64).collect();
-    let members = (0..of_heads * tokens)
+    let cluster_of_token =
+        (0..of_heads * tokens).map(|token| (token % tokens % entries) as i64).collect();
+    let tokens_by_cluster = (0..of_heads * tokens)
         .map(|place| {
             let (entry, turn) = (place % tokens / GAMMA, place % GAMMA);
             (turn * entries + entry) as i64
         })
         .collect();
-    let fillers = upload(vec![0; of_heads]);
+    let padding_columns = upload(vec![0; of_heads]);
     let offsets = upload((0..=of_heads).map(|head| (head * entries) as i64).collect());
-    let [entry, members] = [entry, members].map(|list| upload(list).reshape(rectangle));
+    let [cluster_of_token, tokens_by_cluster] =
+        [cluster_of_token, tokens_by_cluster].map(|list| upload(list).reshape(rectangle));
     let rope = RotaryEmbedding::new(HEAD_DIM, tokens, 500_000.0, &device)?;
     let positions = Tensor::<1, Int>::arange(0..tokens as i64, &device).reshape([1, 1, tokens]);
     let positions = positions.repeat(&[batch, kv_heads, 1]);
@@ -183,10 +185,10 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
             let kv = ClusteredKv {
                 directions: (directions / length).cast(bench.dtype),
                 values: bench.noise([of_heads * entries, HEAD_DIM], bench.dtype),
-                members: members.clone(),
-                entry: entry.clone(),
+                tokens_by_cluster: tokens_by_cluster.clone(),
+                cluster_of_token: cluster_of_token.clone(),
                 norms: Tensor::random(rectangle, around_ten, (&device, DType::F32)),
-                fillers: fillers.clone(),
+                padding_columns: padding_columns.clone(),
                 offsets: offsets.clone(),
                 rotary: rotary.clone(),
                 tail: Tail { keys: tail(), values: tail(), entries: 0 },
@@ -226,7 +228,8 @@ fn shared(bench: &mut Bench, row: &'static str, encoded: bool) -> Result<()> {
     let check = || {
         let (queries, input) = &inputs[0];
         let shape = [1, kv_heads, tokens, HEAD_DIM];
-        let entry = input.entry.clone().narrow(0, 0, 1).unsqueeze_dim::<4>(3).expand(shape);
+        let entry =
+            input.cluster_of_token.clone().narrow(0, 0, 1).unsqueeze_dim::<4>(3).expand(shape);
         let lay_out = |x: &Tensor<2>| {
             let of_row = x.clone().cast(DType::F32).narrow(0, 0, kv_heads * entries);
             of_row.reshape([1, kv_heads, entries, HEAD_DIM]).gather(2, entry.clone())

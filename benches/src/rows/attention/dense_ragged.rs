@@ -67,7 +67,8 @@ fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, 
         bench.run(&case, "reference", 1, None, &|_| keep(attend(&Reference)?));
     }
     if bench.variants.contains(&Variant::Burn) {
-        // Burn's attention knows no grouped queries: keys are expanded for it, outside of what is timed.
+        // Burn's attention knows no grouped queries: keys are expanded for it, outside of what is
+        // timed.
         let [k, v] = [&k, &v].map(|x| expand(x, heads));
         let burn = || burn_attention(&q, &k, &v, true);
         let check = || difference(burn(), attend(&Reference)?);
@@ -75,8 +76,8 @@ fn prefill(bench: &mut Bench, row: &'static str, heads: usize, kv_heads: usize, 
     }
 }
 
-/// A quarter of what `prefill-grouped` computes: 256 tokens at the beginning of 4 096 and 1 024 before a query. Lists are made in
-/// every call, as for a layer of a prompt.
+/// A quarter of what `prefill-grouped` computes: 256 tokens at the beginning of 4 096 and 1 024
+/// before a query. Lists are made in every call, as for a layer of a prompt.
 fn sparse_prefill(bench: &mut Bench, heads: usize, kv_heads: usize, tokens: usize) -> Result<()> {
     let row = "prefill-sparse";
     if !bench.wants(row) {
@@ -125,8 +126,8 @@ struct Decode {
     entries: usize,
     /// Whether the weights of the entries are wanted too (H2O, EMS, D2O).
     weights: bool,
-    /// Whether every call has the same inputs, which then come from the cache of the device. Otherwise the sets together
-    /// are far larger, as the layers of a model are.
+    /// Whether every call has the same inputs, which then come from the cache of the device.
+    /// Otherwise the sets together are far larger, as the layers of a model are.
     one_set: bool,
 }
 

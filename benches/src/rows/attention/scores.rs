@@ -81,8 +81,8 @@ fn columns(bench: &mut Bench) {
     }
 }
 
-/// The last 32 queries over all entries: softmax, the sum over queries, pooled over 5 entries, the mean over the
-/// query heads of a kv head.
+/// The last 32 queries over all entries: softmax, the sum over queries, pooled over 5 entries, the
+/// mean over the query heads of a kv head.
 fn window(bench: &mut Bench) {
     let (heads, kv_heads) = (bench.size(32, 4), bench.size(8, 2));
     let (window, entries) = (bench.size(32, 8), bench.size(32_768, 256));

@@ -1,10 +1,10 @@
-//! What a decode step of EMS does with its table: the token that has come is put behind it, every token gets the entry it
-//! is in now, and what is known of it goes where it goes.
+//! Operations of a decode step of EMS on its clusters: the token that has come is put behind it,
+//! every token gets the entry it is in now, and what is known of it goes where it goes.
 
 use anyhow::Result;
 use briquette::ops::{
-    ClassifyInput, ExtendInput, GlobalLocalInput, MergedRows, Ops, Pool, Reference, RegroupInput,
-    RowWeightsInput,
+    AssignClustersInput, ExtendInput, GlobalLocalInput, MergedRows, Ops, Pool, Reference,
+    ReorderTokensInput, RowWeightsInput,
 };
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
@@ -20,7 +20,7 @@ const GAMMA: usize = 4;
 struct Table {
     heads: usize,
     entries: usize,
-    entry: Tensor<3, Int>,
+    cluster_of_token: Tensor<3, Int>,
     centers: Tensor<3, Int>,
     norms: Tensor<3>,
     positions: Tensor<3, Int>,
@@ -39,7 +39,7 @@ impl Table {
         Self {
             heads,
             entries,
-            entry: count(entries).repeat(&[1, 1, GAMMA]),
+            cluster_of_token: count(entries).repeat(&[1, 1, GAMMA]),
             centers: count(entries),
             norms: noise(),
             positions: count(tokens),
@@ -74,7 +74,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let counts = vec![[tokens, entries, 1]; table.heads];
     let extend = |ops: &dyn Ops| {
         ops.extend(ExtendInput {
-            entry: table.entry.clone(),
+            cluster_of_token: table.cluster_of_token.clone(),
             norms: table.norms.clone(),
             centers: table.centers.clone(),
             counts: &counts,
@@ -90,20 +90,20 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     let of_rows = |count: usize| vec![count; table.heads];
     let (one_row, none, fewer) = (of_rows(1), of_rows(0), of_rows(entries - 1));
     let merged = table.centers.clone().narrow(2, 1, 1);
-    let left: Vec<i64> = (0..entries as i64).filter(|&row| row != 1).collect();
-    let stay = TensorData::new(left, [1, 1, entries - 1]);
+    let kept: Vec<i64> = (0..entries as i64).filter(|&row| row != 1).collect();
+    let stay = TensorData::new(kept, [1, 1, entries - 1]);
     let stay = Tensor::<3, Int>::from_data(stay, &bench.device).repeat(&[1, table.heads, 1]);
-    let classify = |ops: &dyn Ops| {
-        ops.classify(ClassifyInput {
-            rows: table.entry.clone(),
+    let assign_clusters = |ops: &dyn Ops| {
+        ops.assign_clusters(AssignClustersInput {
+            rows: table.cluster_of_token.clone(),
             height: entries,
-            left: stay.clone(),
+            kept_rows: stay.clone(),
             entries: &fewer,
             merged: Some(MergedRows {
                 rows: merged.clone(),
                 counts: &one_row,
                 nearest: merged.clone(),
-                first: &none,
+                cluster_offset: &none,
                 similarity: table.scores.clone().narrow(2, 0, 1),
                 threshold: 0.5,
             }),
@@ -113,19 +113,19 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("classify/step", 6 * tokens + entries);
-    one(bench, case, &|ops| Ok(vec![classify(ops)?.ranks]))?;
+    one(bench, case, &|ops| Ok(vec![assign_clusters(ops)?.ranks]))?;
 
     let of_tokens = vec![tokens; table.heads];
     let lengths = table.scores.clone().narrow(2, 0, entries);
-    let regroup = |ops: &dyn Ops| {
-        ops.regroup(RegroupInput {
+    let reorder_tokens = |ops: &dyn Ops| {
+        ops.reorder_tokens(ReorderTokensInput {
             columns: table.positions.clone(),
-            classes: table.entry.clone(),
+            clusters: table.cluster_of_token.clone(),
             order: table.positions.clone(),
             counts: &of_tokens,
             centers: table.centers.clone(),
             entries: &of_entries,
-            rows: table.entry.clone(),
+            rows: table.cluster_of_token.clone(),
             norms: table.norms.clone(),
             lengths: lengths.clone(),
             positions: table.positions.clone(),
@@ -133,16 +133,16 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         })
     };
     let case = table.case("regroup/step", 11 * tokens + entries);
-    one(bench, case, &|ops| Ok(vec![regroup(ops)?.norms]))?;
+    one(bench, case, &|ops| Ok(vec![reorder_tokens(ops)?.norms]))?;
     scores(bench, &table)
 }
 
-/// What entries weigh and what tokens are ranked by.
+/// Weights of clusters and ranks of tokens.
 fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
     let (tokens, entries) = (table.tokens(), table.entries);
     one(bench, table.case("row-weights/step", 3 * tokens + entries), &|ops| {
         Ok(vec![ops.row_weights(RowWeightsInput {
-            rows: table.entry.clone(),
+            rows: table.cluster_of_token.clone(),
             positions: table.positions.clone(),
             scores: table.scores.clone(),
             height: entries,
@@ -162,7 +162,7 @@ fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
     })
 }
 
-/// What an operation returns, by kernels or by tensor operations.
+/// Outputs of an operation, by kernels or by tensor operations.
 type Call<'a, const D: usize> = &'a (dyn Fn(&dyn Ops) -> Result<Vec<Tensor<D>>> + Sync);
 
 /// Times a call, and compares what it returns with what tensor operations do.

@@ -1,4 +1,5 @@
-//! Products of few rows with weights: those of a decode step of Llama 3 8B, one by one and all in turn.
+//! Products of few rows with weights: those of a decode step of Llama 3 8B, one by one and all in
+//! turn.
 
 use anyhow::Result;
 use briquette::ops::{LinearInput, Ops, Reference};
@@ -10,7 +11,8 @@ use crate::{
     model::Dimensions,
 };
 
-/// Rows of a product, and the names of its matrices in the order of [`sizes`], then of all in turn; of a prompt those of a layer.
+/// Rows of a product, and the names of its matrices in the order of [`sizes`], then of all in turn;
+/// of a prompt those of a layer.
 const ROWS: [(usize, &[&str]); 6] = [
     (
         1,
@@ -77,7 +79,8 @@ const CHECKED: usize = 32;
 /// Rows of a product that are checked.
 const CHECKED_ROWS: usize = 1024;
 
-/// Inputs and outputs of the matrices of a layer, queries with keys and values and gate with up as one each, and of the head.
+/// Inputs and outputs of the matrices of a layer, queries with keys and values and gate with up as
+/// one each, and of the head.
 fn sizes(of: Dimensions) -> [[usize; 2]; 5] {
     let queries = of.query_heads * of.head_dim;
     let all = queries + 2 * of.kv_heads * of.head_dim;

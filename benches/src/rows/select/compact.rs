@@ -1,7 +1,7 @@
 //! The kept entries: keys, values and positions.
 
 use anyhow::Result;
-use briquette::ops::{Entries, Ops, Reference, Selection, Tracks};
+use briquette::ops::{AttentionStatistics, Entries, Ops, Reference, Selection};
 use burn::tensor::{Int, Tensor};
 
 use crate::{
@@ -79,7 +79,7 @@ fn random_entries(bench: &Bench, count: usize) -> Entries {
         keys: noise(),
         values: noise(),
         positions: positions.reshape([1, 1, count]).repeat(&[1, HEADS, 1]),
-        tracks: Tracks::default(),
-        sharing: None,
+        tracks: AttentionStatistics::default(),
+        clustering: None,
     }
 }

@@ -59,8 +59,8 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
         bench.run(&case, "reference", 1, None, &|_| keep(select(&Reference)?));
     }
     if bench.variants.contains(&Variant::Burn) && row != "select/1m" {
-        // Burn's `topk` keeps k values in registers: at 256 it did not compile within 200 seconds. Its sort reads the
-        // tensor back to the host.
+        // Burn's `topk` keeps k values in registers: at 256 it did not compile within 200 seconds.
+        // Its sort reads the tensor back to the host.
         let check = || indices_differ(burn_select(&scores, kept), select(&Reference)?);
         bench.run(&case, "burn", 1, Some(&check), &|_| keep(burn_select(&scores, kept)));
     }

@@ -1,16 +1,17 @@
 //! How much each query head retrieves.
 //!
-//! The prompt is a context (introduction, prose and one needle) and a question; the answer has `n` tokens, which stand
-//! in the needle too: the *answer span*. Token `t` of the answer comes out of the query at the token before it. Let
-//! `a[t, j]` be the attention of that query, in one head, on position `j` of the context (after the softmax over
-//! everything the query sees). One prompt gives a head
+//! The prompt is a context (introduction, prose and one needle) and a question; the answer has `n`
+//! tokens, which stand in the needle too: the *answer span*. Token `t` of the answer comes out of
+//! the query at the token before it. Let `a[t, j]` be the attention of that query, in one head, on
+//! position `j` of the context (after the softmax over everything the query sees). One prompt gives
+//! a head
 //!
-//! - *semantic* (CompressKV): the mean over `t` of the sum of `a[t, j]` over the answer span. A head that reads the
-//!   whole answer at once gets as much as one that reads it in order.
-//! - *copy-paste* (Wu et al., 2024): the share of `t` at which the most attended position of the context is the one of
-//!   answer token `t` in the needle.
-//! - *headkv* (Fu et al., 2024): the mean over `t` of the sum of `a[t, j]` over those positions of the answer span
-//!   that are among the `n` most attended of the context.
+//! - *semantic* (CompressKV): the mean over `t` of the sum of `a[t, j]` over the answer span. A
+//!   head that reads the whole answer at once gets as much as one that reads it in order.
+//! - *copy-paste* (Wu et al., 2024): the share of `t` at which the most attended position of the
+//!   context is the one of answer token `t` in the needle.
+//! - *headkv* (Fu et al., 2024): the mean over `t` of the sum of `a[t, j]` over those positions of
+//!   the answer span that are among the `n` most attended of the context.
 //!
 //! A score is the mean over all prompts. Equal weights: the older position counts as more attended.
 
@@ -19,7 +20,8 @@ use std::ops::Range;
 use briquette::HeadScores;
 use serde::{Deserialize, Serialize};
 
-/// What one prompt says of every head; each `[layers][query_heads]`. In f32, which JSON gives back exactly.
+/// Scores of every head from one prompt, each `[layers][query_heads]`. In f32, which JSON gives
+/// back exactly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeadSample {
     /// See [the module](self).
@@ -42,8 +44,8 @@ pub struct HeadScore {
 }
 
 impl HeadScore {
-    /// Scores a head. `weights` are one row a token of the answer, over the positions of the context; `span` is the
-    /// answer in the context.
+    /// Scores a head. `weights` are one row a token of the answer, over the positions of the
+    /// context; `span` is the answer in the context.
     pub fn of(weights: &[&[f32]], span: &Range<usize>) -> Self {
         let (mut semantic, mut copied, mut headkv) = (0.0, 0.0, 0.0);
         for (token, row) in weights.iter().enumerate() {
@@ -74,7 +76,8 @@ fn most_attended(weights: &[f32], count: usize) -> Vec<usize> {
 
 impl HeadSample {
     /// Scores every head of a prompt. `layers` hold the weights of one layer each, row by row of
-    /// `[query_heads][answer tokens][entries]`, of which the first `context` entries are the context.
+    /// `[query_heads][answer tokens][entries]`, of which the first `context` entries are the
+    /// context.
     pub fn of(layers: &[Vec<f32>], heads: usize, context: usize, span: &Range<usize>) -> Self {
         let tokens = span.len();
         let score = |layer: &Vec<f32>| -> Vec<HeadScore> {

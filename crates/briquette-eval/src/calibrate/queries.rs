@@ -1,4 +1,5 @@
-//! What queries look like, whatever is asked: statistics for Q-Filter, TriAttention and DuoAttention. No answer is looked at.
+//! Statistics of queries for Q-Filter, TriAttention and DuoAttention. They depend on no
+//! question, and no answer is looked at.
 
 use briquette::{CacheShape, KvCache, Policy, QueryStatistics, position::PositionEncoding};
 use briquette_models::{Attend, Model};
@@ -141,8 +142,8 @@ fn of(layers: &[Sums], shape: CacheShape) -> QueryStatistics {
     }
 }
 
-/// The first right singular vector of the rows whose products with themselves are `products`, `[width · width]`, turned so that
-/// their `sum` points along it.
+/// The first right singular vector of the rows whose products with themselves are `products`,
+/// `[width · width]`, turned so that their `sum` points along it.
 fn direction(products: &[f64], sum: &[f64]) -> Vec<f64> {
     /// Enough for singular values that differ by one in ten thousand.
     const STEPS: usize = 100_000;
@@ -168,7 +169,7 @@ fn direction(products: &[f64], sum: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// What kvpress's DuoAttentionPress computes of these texts.
+    /// Compares with what kvpress's DuoAttentionPress computes from these texts.
     #[test]
     fn reach_is_that_of_kvpress() {
         #[derive(serde::Deserialize)]
@@ -192,7 +193,8 @@ mod tests {
         for (found, expected) in found.reach.iter().flatten().zip(duo.reach.iter().flatten()) {
             assert!((found - expected).abs() < 1e-4, "{found} of {expected}");
         }
-        // Lengths of means are no longer than means of lengths, and directions at most of length one.
+        // Lengths of means are no longer than means of lengths, and directions at most of length
+        // one.
         for (means, lengths) in found.means.iter().flatten().zip(found.lengths.iter().flatten()) {
             let half = lengths.len();
             for (pair, length) in lengths.iter().enumerate() {

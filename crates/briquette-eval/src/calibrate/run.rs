@@ -30,7 +30,7 @@ const FOLLOWING: usize = 32;
 /// The prompts of a calibration differ from those of the tasks with the same seed.
 const SEED: u64 = 0x0ca1_1b4a;
 
-/// What a calibration measures on.
+/// Prompts that a calibration measures on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Prompts of each length, and chunks of each length of each text.
@@ -48,20 +48,20 @@ pub struct Calibration<'a> {
     pub model: &'a Model,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// What needles are hidden in.
+    /// The text that needles are hidden in.
     pub haystack: &'a Haystack,
     /// Further data sets for the layer errors.
     pub texts: &'a [Text],
     /// The sizes.
     pub plan: Plan,
-    /// What the profile calls the model.
+    /// Name of the model in the profile.
     pub name: String,
     /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
-    /// What is taken of results that are there.
+    /// Which earlier results are accepted.
     pub accept: Accept,
-    /// The share of retrieval prompts that the model must answer right, in 0..=1: the heads of a model that finds nothing
-    /// say nothing of retrieval.
+    /// The share of retrieval prompts that the model must answer right, in 0..=1: the heads of a
+    /// model that finds nothing say nothing of retrieval.
     pub min_right: f64,
     /// Prompts that run at a time.
     pub threads: usize,
@@ -72,7 +72,8 @@ pub struct Calibration<'a> {
 pub struct Calibrated {
     /// The profile.
     pub profile: Profile,
-    /// Retrieval prompts that the model answers right in every token, each token after the right ones before it.
+    /// Retrieval prompts that the model answers right in every token, each token after the right
+    /// ones before it.
     pub right: usize,
     /// Retrieval prompts.
     pub prompts: usize,
@@ -86,7 +87,8 @@ struct Forced {
     following: Vec<u32>,
 }
 
-/// One line of the journal: numbers count the prompts of a data set, set 0 holds the retrieval prompts.
+/// One line of the journal: numbers count the prompts of a data set, set 0 holds the retrieval
+/// prompts.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 enum Step {
@@ -104,19 +106,23 @@ enum Step {
 }
 
 impl Calibration<'_> {
-    /// Prompts to run: retrieval prompts for the heads, and for the layers these and the chunks of text.
+    /// Prompts to run: retrieval prompts for the heads, and for the layers these and the chunks of
+    /// text.
     pub fn steps(&self) -> usize {
         self.set_size().saturating_mul(2 + self.texts.len())
     }
 
-    /// Measures, and keeps the result of every prompt in a [`Journal`] at `partial`: a run that was killed goes on
-    /// where it was. `on_steps` hears of finished steps, first of those found in the journal.
+    /// Measures, and keeps the result of every prompt in a [`Journal`] at `partial`: a run that was
+    /// killed goes on where it was. `on_steps` hears of finished steps, first of those found in the
+    /// journal.
     ///
     /// The same plan gives the same profile, byte for byte.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without prompts, [`Error::ContextTooShort`], [`Error::TextTooShort`],
-    /// [`Error::AnswerNotFound`], [`Error::TooFewRight`], [`Error::NotFinite`] for a model that overflows, what [`NeedleTask::prompt`] and [`Journal::open`] refuse, and failures of the model.
+    /// [`Error::Grid`] for a plan without prompts, [`Error::ContextTooShort`],
+    /// [`Error::TextTooShort`], [`Error::AnswerNotFound`], [`Error::TooFewRight`],
+    /// [`Error::NotFinite`] for a model that overflows, what [`NeedleTask::prompt`] and
+    /// [`Journal::open`] refuse, and failures of the model.
     pub fn run(&self, partial: &Path, mut on_steps: impl FnMut(usize)) -> Result<Calibrated> {
         self.check()?;
         let prompts = self.prompts()?;
@@ -289,7 +295,7 @@ impl Calibration<'_> {
         Ok(Step::Heads { number, right, sample })
     }
 
-    /// What the queries of the first prompts of each data set look like.
+    /// Statistics of the queries of the first prompts of each data set.
     fn queries(&self, sets: &[Vec<Forced>]) -> Result<QueryStatistics> {
         /// Sums over that many prompts of a set settle.
         const EACH: usize = 8;
@@ -358,7 +364,7 @@ fn row(tokens: &[u32], model: &Model) -> Tensor<2, Int> {
     Tensor::from_data(data, &model.device())
 }
 
-/// What was measured of each prompt.
+/// Results of each prompt.
 struct Results {
     heads: Vec<Option<(bool, HeadSample)>>,
     /// Of each data set.

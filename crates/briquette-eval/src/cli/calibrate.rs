@@ -24,7 +24,8 @@ use crate::{
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The profile to write. Other commands find it without being told as profile.json in the folder of the model
+    /// The profile to write. Other commands find it without being told as profile.json in the
+    /// folder of the model
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Retrieval prompts of each length, and chunks of each length of each text
@@ -45,8 +46,8 @@ pub(super) struct Args {
     /// Further texts to measure the layers on, beside the retrieval prompts
     #[arg(long, value_name = "FILE", num_args = 1..)]
     text: Vec<PathBuf>,
-    /// The share of the retrieval prompts that the model must answer right: the heads of one that finds nothing say nothing
-    /// of retrieval
+    /// The share of the retrieval prompts that the model must answer right: the heads of one that
+    /// finds nothing say nothing of retrieval
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     min_right: f64,
     #[command(flatten)]
@@ -114,7 +115,7 @@ pub(super) fn advance(bar: &ProgressBar, steps: usize) {
     }
 }
 
-/// Where results wait for the profile.
+/// Path of the results that wait for the profile.
 fn partial(out: &Path) -> PathBuf {
     let mut name = out.as_os_str().to_owned();
     name.push(".partial");

@@ -6,7 +6,7 @@ use briquette_models::{
 
 use super::{
     interrupt,
-    lines::{Lines, Said},
+    lines::{Input, Lines},
     model::{Loaded, ModelArgs},
     output::{Stream, bytes, note},
     policy,
@@ -37,11 +37,12 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
+    /// file (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer
+    /// answers whole
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
-    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 512, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
@@ -77,12 +78,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     loop {
         // While nothing is computed, Ctrl-C is as a second one: it ends the program.
         interrupt.set();
-        let said = lines.next()?;
+        let input = lines.next()?;
         interrupt.clear();
-        let text = match said {
-            Said::Text(text) => text,
-            Said::Interrupt => std::process::exit(interrupt::EXIT_CODE.into()),
-            Said::End => {
+        let text = match input {
+            Input::Text(text) => text,
+            Input::Interrupt => std::process::exit(interrupt::EXIT_CODE.into()),
+            Input::End => {
                 if lines.is_terminal() {
                     note("");
                 }
@@ -135,7 +136,8 @@ impl Chat<'_> {
         self.conversation = begin(self.args, self.template, self.loaded);
     }
 
-    /// Shows the policy, or begins anew with another. After an error the policy and the conversation are as before.
+    /// Shows the policy, or begins anew with another. After an error the policy and the
+    /// conversation are as before.
     fn change(&mut self, text: Option<&str>, budget: Option<&str>) {
         let Some(text) = text else {
             note(&self.describe());
@@ -207,7 +209,7 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// What the cache has seen and holds.
+    /// Status line: what the cache has seen and holds.
     fn status(&self, rate: f64) -> Result<String> {
         let mut kept = Vec::new();
         for layer in 0..self.cache.shape().layers {

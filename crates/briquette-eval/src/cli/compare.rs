@@ -27,8 +27,8 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json)
-    /// [default: all methods]
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
+    /// .json) [default: all methods]
     #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
     policies: Vec<String>,
     /// Budgets of every policy: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
@@ -66,8 +66,8 @@ pub(super) struct Args {
     haystack: HaystackArgs,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// The folder of results.jsonl, which a run that was killed or has more policies continues, and of the tables
-    /// compare.md, compare.csv and compare.json
+    /// The folder of results.jsonl, which a run that was killed or has more policies continues, and
+    /// of the tables compare.md, compare.csv and compare.json
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     #[command(flatten)]

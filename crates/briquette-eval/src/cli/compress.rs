@@ -27,19 +27,19 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json)
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
+    /// file (.toml, .json)
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
-    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
     /// Tokens of the text given to the model at a time [default: all]
     #[arg(long, value_name = "N")]
     chunk: Option<usize>,
-    /// Give the text as the beginning of what a user says, in the chat template of the model: what `generate --prefix` is
-    /// given as its text is the rest of that message
+    /// Give the text as the beginning of what a user says, in the chat template of the model: what
+    /// `generate --prefix` is given as its text is the rest of that message
     #[arg(long)]
     chat: bool,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(super) struct Args {
     output: OutputArgs,
 }
 
-/// What `--json` writes.
+/// JSON that `--json` writes.
 #[derive(Serialize)]
 struct Report {
     model: String,
@@ -60,16 +60,16 @@ struct Report {
     policy: String,
     budget: String,
     tokens: usize,
-    /// One a layer.
+    /// One per layer.
     tokens_kept: Vec<usize>,
     bytes_held: usize,
     bytes_full: usize,
     /// Bytes of the file.
     bytes_written: u64,
-    /// What giving the text to the model took: what a prefix saves.
+    /// Seconds of the prefill, which a prefix saves.
     prefill_seconds: f64,
     save_seconds: f64,
-    /// What it took to take the file up again, the fingerprint of the model not counted.
+    /// Seconds of loading the file again, without the fingerprint of the model.
     load_seconds: f64,
 }
 

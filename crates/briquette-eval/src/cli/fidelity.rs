@@ -30,7 +30,8 @@ pub(super) struct Args {
     profile: ProfileArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json)
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
+    /// .json)
     #[arg(
         long,
         visible_alias = "policy",
@@ -59,8 +60,9 @@ pub(super) struct Args {
     jobs: JobsArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Write fidelity.json, fidelity.csv (a row a layer) and a picture of the errors by layer into this folder. What has
-    /// been measured is in its fidelity.jsonl, where a run that was killed goes on
+    /// Write fidelity.json, fidelity.csv (a row a layer) and a picture of the errors by layer into
+    /// this folder. What has been measured is in its fidelity.jsonl, where a run that was killed
+    /// goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]

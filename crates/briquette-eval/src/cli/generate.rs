@@ -6,7 +6,7 @@ use briquette_models::{Error as ModelError, Instruction, Timing, generate_until}
 use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::{Error, grid::Entry, held::Held};
+use crate::{Error, cache_bytes::CacheBytes, grid::Entry};
 
 use super::{
     inputs, interrupt,
@@ -29,16 +29,18 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy file
-    /// (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer answers whole
+    /// Compression: a method of `briquette policies`, changed as in `snapkv:kernel=15`, or a policy
+    /// file (.toml, .json). SnapKV pools scores over 5 tokens in its paper: kernel=15 keeps longer
+    /// answers whole
     #[arg(long, value_name = "NAME|FILE", default_value = policy::DEFAULT)]
     policy: String,
-    /// What the cache may keep: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
+    /// Budget of the cache: tokens (256), a share of the tokens seen (25%), or bytes (512KiB)
     /// [default: 256, or that of the policy file]
     #[arg(long)]
     budget: Option<Budget>,
-    /// Go on behind the text that `briquette compress` kept in this file, under its policy and budget. After
-    /// `compress --chat` the text is the rest of the user's message, and what the chat template writes comes behind it
+    /// Go on behind the text that `briquette compress` kept in this file, under its policy and
+    /// budget. After `compress --chat` the text is the rest of the user's message, and what the
+    /// chat template writes comes behind it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["policy", "budget", "template", "system"])]
     prefix: Option<PathBuf>,
     /// Tokens to generate at most
@@ -55,7 +57,7 @@ pub(super) struct Args {
     output: OutputArgs,
 }
 
-/// What `--json` writes.
+/// JSON that `--json` writes.
 #[derive(Serialize)]
 struct Report {
     model: String,
@@ -81,7 +83,7 @@ struct Speed {
 #[derive(Serialize)]
 struct CacheReport {
     tokens_seen: usize,
-    /// One a layer.
+    /// One per layer.
     tokens_kept: Vec<usize>,
     bytes_held: usize,
     /// Those of them that are room for tokens to come.
@@ -173,7 +175,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     human.show("\n")?;
 
     let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
-    let held = Held::of(&cache);
+    let held = CacheBytes::of(&cache);
     let layers = 0..model.config().num_hidden_layers;
     let report = Report {
         model: dir.display().to_string(),

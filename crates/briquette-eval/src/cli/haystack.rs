@@ -4,16 +4,17 @@ use anyhow::{Context, Result, bail};
 use briquette_models::ChatTemplate;
 
 use super::model::ModelArgs;
-use crate::tasks::{Form, haystack::Haystack};
+use crate::tasks::{NeedleTemplate, haystack::Haystack};
 
-/// What needles are hidden in, and how they are asked for.
+/// Text that needles are hidden in, and how they are asked for.
 #[derive(Debug, clap::Args)]
 pub(super) struct HaystackArgs {
     /// A folder of .txt files to hide needles in [default: built-in prose]
     #[arg(long, value_name = "DIR")]
     haystack: Option<PathBuf>,
-    /// How needles are written and asked for: `ember`, as the embedded model was trained; `ruler`, as RULER publishes it; or
-    /// a TOML file of one's own with introduction, needle, question and answer
+    /// How needles are written and asked for: `ember`, as the embedded model was trained; `ruler`,
+    /// as RULER publishes it; or a TOML file of one's own with introduction, needle, question and
+    /// answer
     #[arg(long, value_name = "NAME|FILE", default_value = "ember")]
     form: String,
     /// Ask in a conversation, by the chat template of the model's folder
@@ -29,7 +30,8 @@ impl HaystackArgs {
     }
 
     pub(super) fn read(&self, model: &ModelArgs) -> Result<Haystack> {
-        let mut form = Form::read(&self.form).with_context(|| format!("--form {}", self.form))?;
+        let mut form =
+            NeedleTemplate::read(&self.form).with_context(|| format!("--form {}", self.form))?;
         if self.chat {
             let dir = model.dir()?;
             let Some(template) = ChatTemplate::load(&dir)? else {

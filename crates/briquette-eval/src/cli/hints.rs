@@ -1,11 +1,11 @@
-//! What helps against an error, in the words of the command: the libraries below do not know its options.
+//! Hints against errors, in the words of the command: the libraries below do not know its options.
 
 use briquette::{Error as CacheError, methods};
 use briquette_models::Error as ModelError;
 
 use crate::{Error, policy};
 
-/// What option helps, if one does.
+/// Returns the hint of an option that helps, if one does.
 pub(super) fn of(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         let eval = cause.downcast_ref::<Error>();

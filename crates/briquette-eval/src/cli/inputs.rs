@@ -2,7 +2,8 @@ use std::path::PathBuf;
 
 use super::{model::ModelArgs, policy, profile::ProfileArgs};
 
-/// Files and folders that a command reads: of the model, its profile and its policies, and `others`.
+/// Files and folders that a command reads: of the model, its profile and its policies, and
+/// `others`.
 pub(super) fn of<'a>(
     model: &ModelArgs,
     profile: &ProfileArgs,

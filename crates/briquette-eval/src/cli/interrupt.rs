@@ -1,4 +1,5 @@
-//! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, so that journals end with whole lines.
+//! Ctrl-C, and what asks a process to end: work stops between chunks and tokens, so that journals
+//! end with whole lines.
 
 use std::sync::OnceLock;
 
@@ -10,19 +11,19 @@ use signal_hook::{
 
 use crate::Error;
 
-/// What a shell reports of a command that Ctrl-C ended.
+/// Exit code that a shell reports for a command that Ctrl-C ended.
 pub(super) const EXIT_CODE: u8 = 130;
 
 static FLAG: OnceLock<Interrupt> = OnceLock::new();
 
-/// The flag of this process, which Ctrl-C sets from now on; a second Ctrl-C ends the process at once. Until it is asked for, the
-/// first one does: nothing would look at the flag.
+/// The flag of this process, which Ctrl-C sets from now on; a second Ctrl-C ends the process at
+/// once. Until it is asked for, the first one does: nothing would look at the flag.
 pub(super) fn flag() -> Interrupt {
     let begin = || {
         let interrupt = Interrupt::new();
         for signal in [SIGINT, SIGTERM] {
-            // Without these the process ends at once, and cut lines are seen by who reads them. The first looks at what the
-            // second has set before.
+            // Without these the process ends at once, and cut lines are seen by who reads them. The
+            // first looks at what the second has set before.
             let _ = register_conditional_shutdown(signal, EXIT_CODE.into(), interrupt.flag());
             let _ = register(signal, interrupt.flag());
         }

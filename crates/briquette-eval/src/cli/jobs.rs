@@ -5,7 +5,8 @@ use anyhow::{Result, bail};
 /// Threads of a process at most.
 const MOST: u128 = 4096;
 
-/// Refuses an environment that asks for more threads than a process can have, which would be begun one by one.
+/// Refuses an environment that asks for more threads than a process can have, which would be begun
+/// one by one.
 pub(super) fn check_environment() -> Result<()> {
     for name in ["RAYON_NUM_THREADS", "RAYON_RS_NUM_CPUS"] {
         let asked = env::var(name).ok().and_then(|text| text.trim().parse::<u128>().ok());

@@ -6,15 +6,15 @@ use rustyline::{Behavior, Config, DefaultEditor, error::ReadlineError};
 /// Bytes of a line of stdin at most: a file of zeros has no end of line.
 const LONGEST: u64 = 64 << 20;
 
-/// Reads what a user says, turn by turn: on a terminal by a line editor, which takes pastes of any length and of several
-/// lines and remembers earlier turns; elsewhere by lines of stdin.
+/// Reads what a user says, turn by turn: on a terminal by a line editor, which takes pastes of any
+/// length and of several lines and remembers earlier turns; elsewhere by lines of stdin.
 pub(super) enum Lines {
     Editor(Box<DefaultEditor>),
     Stdin(StdinLock<'static>),
 }
 
 /// A turn of the user.
-pub(super) enum Said {
+pub(super) enum Input {
     Text(String),
     /// Ctrl-C in place of a line.
     Interrupt,
@@ -44,23 +44,23 @@ impl Lines {
     ///
     /// # Errors
     /// If stdin or the terminal cannot be read, or a line of stdin is longer than 64 MiB.
-    pub(super) fn next(&mut self) -> Result<Said> {
+    pub(super) fn next(&mut self) -> Result<Input> {
         match self {
             Self::Editor(editor) => match editor.readline("> ") {
-                Ok(text) => Ok(Said::Text(text)),
-                Err(ReadlineError::Interrupted) => Ok(Said::Interrupt),
-                Err(ReadlineError::Eof) => Ok(Said::End),
+                Ok(text) => Ok(Input::Text(text)),
+                Err(ReadlineError::Interrupted) => Ok(Input::Interrupt),
+                Err(ReadlineError::Eof) => Ok(Input::End),
                 Err(error) => Err(error).context("cannot read the terminal"),
             },
             Self::Stdin(stdin) => {
                 let mut line = String::new();
                 let read = stdin.by_ref().take(LONGEST + 1).read_line(&mut line);
                 match read.context("cannot read stdin")? as u64 {
-                    0 => Ok(Said::End),
+                    0 => Ok(Input::End),
                     bytes if bytes > LONGEST => {
                         bail!("a line of stdin is longer than {LONGEST} bytes")
                     }
-                    _ => Ok(Said::Text(line)),
+                    _ => Ok(Input::Text(line)),
                 }
             }
         }

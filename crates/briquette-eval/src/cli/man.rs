@@ -12,7 +12,8 @@ use crate::files;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Write a page of the command and one of each of its commands into this folder, rather than the first to stdout
+    /// Write a page of the command and one of each of its commands into this folder, rather than
+    /// the first to stdout
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]

@@ -50,8 +50,8 @@ pub(super) struct Args {
     jobs: JobsArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder. What has been measured is in its
-    /// mask-heads.jsonl, where a run that was killed goes on
+    /// Write mask-heads.json, mask-heads.csv and a picture as SVG and PNG into this folder. What
+    /// has been measured is in its mask-heads.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]

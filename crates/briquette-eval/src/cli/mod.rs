@@ -49,7 +49,8 @@ Exit codes:
   2  the command line cannot be understood
 130  it was interrupted; what was measured is kept, and the same command goes on";
 
-/// KV-cache compression for models in Burn: run a model on a compressed cache, and measure what it costs.
+/// KV-cache compression for models in Burn: run a model on a compressed cache, and measure what it
+/// costs.
 #[derive(Debug, Parser)]
 #[command(name = "briquette", version, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -72,7 +73,8 @@ enum Command {
     Generate(generate::Args),
     /// Talk with a model on a compressed cache, which stays compressed from turn to turn
     Chat(chat::Args),
-    /// Compress a text once and keep it in a file, for `generate --prefix` and run files to start from
+    /// Compress a text once and keep it in a file, for `generate --prefix` and run files to start
+    /// from
     Compress(compress::Args),
     /// Needle in a haystack: how well a model still finds a number in its compressed cache
     Needle(needle::Args),
@@ -88,7 +90,8 @@ enum Command {
     Merge(merge::Args),
     /// Find the policy that serves a model best in a share of the full cache's memory, on any text
     Tune(tune::Args),
-    /// Find out which heads of a model retrieve and which layers need their cache, for policies that ask
+    /// Find out which heads of a model retrieve and which layers need their cache, for policies
+    /// that ask
     Calibrate(calibrate::Args),
     /// Silence the heads that retrieve, and see what the model still finds
     MaskHeads(mask_heads::Args),

@@ -14,12 +14,12 @@ const EMBEDDED: &str = "models/ember-7m";
 /// Which model, and what it runs on.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face folder of a model: config.json, safetensors, tokenizer.json; a GGUF file, or a folder that holds one
-    /// [default: the embedded models/ember-7m]
+    /// A Hugging Face folder of a model: config.json, safetensors, tokenizer.json; a GGUF file, or
+    /// a folder that holds one [default: the embedded models/ember-7m]
     #[arg(long, value_name = "DIR|FILE")]
     model: Option<PathBuf>,
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build has
-    /// [default: flex, or the first of this build]
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those
+    /// this build has [default: flex, or the first of this build]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Data type of weights, activations and cache

@@ -32,8 +32,8 @@ pub(super) struct Args {
     lengths: Vec<usize>,
     #[command(flatten)]
     depths: DepthArgs,
-    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json).
-    /// The full cache is always measured beside them
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
+    /// .json). The full cache is always measured beside them
     #[arg(
         long,
         visible_alias = "policy",
@@ -62,8 +62,9 @@ pub(super) struct Args {
     haystack: HaystackArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Write needle.json, needle.csv (cells), answers.csv, heat maps and an overview as SVG and PNG into this folder. What
-    /// has been measured is in its needle.jsonl, where a run that was killed goes on
+    /// Write needle.json, needle.csv (cells), answers.csv, heat maps and an overview as SVG and PNG
+    /// into this folder. What has been measured is in its needle.jsonl, where a run that was killed
+    /// goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]

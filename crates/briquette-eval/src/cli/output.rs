@@ -51,7 +51,8 @@ pub(super) struct OutputArgs {
 /// Whether files of others may be overwritten.
 #[derive(Debug, clap::Args)]
 pub(super) struct ForceArgs {
-    /// Overwrite files that briquette did not write. Files that the command reads are never overwritten
+    /// Overwrite files that briquette did not write. Files that the command reads are never
+    /// overwritten
     #[arg(long)]
     force: bool,
 }
@@ -92,8 +93,8 @@ impl OutputArgs {
         self.write_plain(human, &Marked::new(result))
     }
 
-    /// As [`write`](Self::write), without the mark. Files come first, so that they are there also when nobody reads the
-    /// text.
+    /// As [`write`](Self::write), without the mark. Files come first, so that they are there also
+    /// when nobody reads the text.
     pub(super) fn write_plain(&self, human: &str, value: &impl Serialize) -> Result<()> {
         let json = || Ok::<_, serde_json::Error>(serde_json::to_string_pretty(value)? + "\n");
         match &self.json {
@@ -149,7 +150,8 @@ impl Stream {
     }
 }
 
-/// Columns of the terminal that results go to: what `COLUMNS` says, or the terminal itself; `None` where there is none.
+/// Columns of the terminal that results go to: what `COLUMNS` says, or the terminal itself; `None`
+/// where there is none.
 pub(super) fn width() -> Option<u16> {
     let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     named.or_else(|| {
@@ -192,8 +194,8 @@ pub(super) fn error(text: &str) {
     let _ = io::stderr().write_all(format!("{}{end}", plain(text)).as_bytes());
 }
 
-/// The text with its control characters written out, but for the ends of lines and tabs: what comes from data must not
-/// steer a terminal.
+/// The text with its control characters written out, but for the ends of lines and tabs: what comes
+/// from data must not steer a terminal.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(steers) {

@@ -50,7 +50,8 @@ impl Mark {
     }
 }
 
-/// Checks the files that a command is to write before its work begins, so that no file of somebody else is lost.
+/// Checks the files that a command is to write before its work begins, so that no file of somebody
+/// else is lost.
 #[derive(Debug)]
 pub(super) struct OutputGate {
     force: bool,
@@ -62,8 +63,8 @@ pub(super) struct OutputGate {
 }
 
 impl OutputGate {
-    /// The gate of a command that reads these files and folders. With `force` it lets files pass that briquette did not
-    /// write.
+    /// The gate of a command that reads these files and folders. With `force` it lets files pass
+    /// that briquette did not write.
     pub(super) fn new(force: bool, inputs: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut gate =
             Self { force, inputs: Vec::new(), in_folders: Vec::new(), outputs: Vec::new() };
@@ -79,8 +80,8 @@ impl OutputGate {
     /// Checks a file.
     ///
     /// # Errors
-    /// [`Error::OutputIsInput`], [`Error::OutputTwice`], [`Error::OutputForeign`], and [`Error::Write`] for what cannot be
-    /// written, such as a link to nothing.
+    /// [`Error::OutputIsInput`], [`Error::OutputTwice`], [`Error::OutputForeign`], and
+    /// [`Error::Write`] for what cannot be written, such as a link to nothing.
     pub(super) fn file(&mut self, path: &Path, mark: Mark) -> Result<()> {
         files::check(path)?;
         self.check(path, carries(path, mark))
@@ -95,7 +96,8 @@ impl OutputGate {
         self.check(path, carries(path, mark))
     }
 
-    /// Checks the files of these names in a folder of results, whose journal says whether they are those of `command`.
+    /// Checks the files of these names in a folder of results, whose journal says whether they are
+    /// those of `command`.
     ///
     /// # Errors
     /// [`Error::OtherCommand`] for the journal of another command, else as [`file`](Self::file).

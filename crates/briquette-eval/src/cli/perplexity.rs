@@ -28,8 +28,8 @@ pub(super) struct Args {
     profile: ProfileArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml, .json).
-    /// The full cache is always measured beside them
+    /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
+    /// .json). The full cache is always measured beside them
     #[arg(
         long,
         visible_alias = "policy",
@@ -58,8 +58,8 @@ pub(super) struct Args {
     jobs: JobsArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder. What has been measured is in its
-    /// perplexity.jsonl, where a run that was killed goes on
+    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder. What
+    /// has been measured is in its perplexity.jsonl, where a run that was killed goes on
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use crate::{Result, profiles::Profiles};
 /// Which profile.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProfileArgs {
-    /// What `briquette calibrate` found out about the model, for policies that read it
+    /// Profile of the model by `briquette calibrate`, for policies that read it
     /// [default: profile.json in the folder of the model, if there]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,

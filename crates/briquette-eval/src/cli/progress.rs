@@ -11,7 +11,8 @@ use super::output::{Verbosity, note, verbosity};
 /// Between two lines where stderr is no terminal.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The bar, hidden where nothing is to be said. indicatif draws on a terminal alone; a log gets lines.
+/// The bar, hidden where nothing is to be said. indicatif draws on a terminal alone; a log gets
+/// lines.
 fn shown(bar: ProgressBar) -> ProgressBar {
     if verbosity() == Verbosity::Quiet {
         bar.set_draw_target(ProgressDrawTarget::hidden());

@@ -10,8 +10,8 @@ use crate::{files, report::html};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of the run, with results.jsonl or its shards results-I-of-N.jsonl. Pictures, report.csv and
-    /// tables.md go into DIR/report
+    /// The folder of the run, with results.jsonl or its shards results-I-of-N.jsonl. Pictures,
+    /// report.csv and tables.md go into DIR/report
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Where the page goes [default: DIR/report.html]

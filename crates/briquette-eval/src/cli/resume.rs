@@ -3,7 +3,8 @@ use crate::journal::Accept;
 /// How results that are there are continued.
 #[derive(Debug, clap::Args)]
 pub(super) struct ResumeArgs {
-    /// Set damaged lines of the results aside, into a file NAME.damaged beside them, and measure what they were of again
+    /// Set damaged lines of the results aside, into a file NAME.damaged beside them, and measure
+    /// what they were of again
     #[arg(long)]
     repair: bool,
 }

@@ -31,14 +31,16 @@ pub(super) struct Args {
     /// The run file (.toml)
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder of the results; a run that is there is continued [default: out/ and the name of the run file]
+    /// The folder of the results; a run that is there is continued [default: out/ and the name of
+    /// the run file]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Run one of n parts, the first is 1: 1/4. In a Slurm array $((SLURM_ARRAY_TASK_ID+1))/$SLURM_ARRAY_TASK_COUNT
+    /// Run one of n parts, the first is 1: 1/4. In a Slurm array
+    /// $((SLURM_ARRAY_TASK_ID+1))/$SLURM_ARRAY_TASK_COUNT
     #[arg(long, value_name = "i/n")]
     shard: Option<Shard>,
-    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those this build has
-    /// [default: flex, or the first of this build]
+    /// flex, wgpu, cuda, cuda:1, vulkan, metal, rocm, cpu, libtorch, remote:ws://HOST:PORT: those
+    /// this build has [default: flex, or the first of this build]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Data type of weights, activations and cache, above that of the run file
@@ -70,7 +72,7 @@ pub(super) struct Args {
 /// Damaged samples named on stderr. All are in the JSON.
 const LEFT_OUT: usize = 20;
 
-/// What a run leaves for programs.
+/// JSON that a run writes for programs.
 #[derive(Serialize)]
 struct Report {
     run: String,

@@ -38,22 +38,23 @@ pub(super) struct Args {
     profile: ProfileArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// A run file (.toml) whose tasks are asked instead of a text being continued: those that ask after the compression. The
-    /// context is compressed, then the question and its right answer are fed, and the distributions of the answer count. Lengths
-    /// are those of the tasks; models and policies of the file are not read
+    /// A run file (.toml) whose tasks are asked instead of a text being continued: those that ask
+    /// after the compression. The context is compressed, then the question and its right answer are
+    /// fed, and the distributions of the answer count. Lengths are those of the tasks; models and
+    /// policies of the file are not read
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     tasks: Option<PathBuf>,
-    /// The share of the full cache's bytes that may be kept at the end of a prompt: 0.1 or 10%. Positions and scores count,
-    /// spare room for tokens to come does not. A policy that keeps more than 1.05 times the share is shown, marked as over,
-    /// and not chosen
+    /// The share of the full cache's bytes that may be kept at the end of a prompt: 0.1 or 10%.
+    /// Positions and scores count, spare room for tokens to come does not. A policy that keeps more
+    /// than 1.05 times the share is shown, marked as over, and not chosen
     #[arg(long, value_name = "SHARE", value_parser = share)]
     target_ratio: f64,
-    /// Methods of `briquette policies`, each with its own parameters and a few others; a method with parameters named,
-    /// as in `snapkv:kernel=15`, or a policy file (.toml, .json), is taken as it is. Budgets are searched for
-    /// [default: all methods]
+    /// Methods of `briquette policies`, each with its own parameters and a few others; a method
+    /// with parameters named, as in `snapkv:kernel=15`, or a policy file (.toml, .json), is taken
+    /// as it is. Budgets are searched for [default: all methods]
     #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
     policies: Vec<String>,
-    /// What budgets are counted in: tokens hold the memory however long a prompt grows, a share grows with it
+    /// Unit of budgets: tokens hold the memory however long a prompt grows, a share grows with it
     #[arg(long, value_enum, default_value_t = UnitArg::Tokens)]
     unit: UnitArg,
     /// Tokens of a prompt of the text, which is compressed
@@ -68,7 +69,8 @@ pub(super) struct Args {
     /// Tokens fed behind a prompt, one at a time
     #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "tasks")]
     tokens: usize,
-    /// Prompts of the last round, from different places of the text, or questions at most; earlier rounds have fewer
+    /// Prompts of the last round, from different places of the text, or questions at most; earlier
+    /// rounds have fewer
     #[arg(long, alias = "windows", value_name = "N", default_value_t = 18)]
     samples: usize,
     /// Seed of the order in which prompts are used, and of the tasks
@@ -76,8 +78,8 @@ pub(super) struct Args {
     seed: u64,
     #[command(flatten)]
     jobs: JobsArgs,
-    /// The policy file to write (.toml). What has been measured waits in FILE.partial, where a run that was killed goes
-    /// on
+    /// The policy file to write (.toml). What has been measured waits in FILE.partial, where a run
+    /// that was killed goes on
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     #[command(flatten)]

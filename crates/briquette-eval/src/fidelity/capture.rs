@@ -1,4 +1,4 @@
-//! What passes between a model and its cache.
+//! Captures of what a model hands to its cache and gets back.
 
 use briquette::{KvCache, position::PositionEncoding};
 use briquette_models::Attend;
@@ -23,7 +23,7 @@ pub(super) struct Passed {
     pub(super) outputs: Vec<Tensor<4>>,
 }
 
-/// What a model hands to a cache in one call of one layer.
+/// Queries, keys and values that a model hands to a cache in one call of one layer.
 #[derive(Clone, Debug)]
 pub(super) struct Projections {
     /// `[1, query_heads, new, head_dim]`

@@ -1,7 +1,7 @@
 //! How far two next-token distributions are apart.
 
-/// KL(full ‖ compressed) in nats, from the logits of both: Σ p · ln(p / q). Sums are taken in f64; what rounding makes
-/// of equal distributions is never below 0.
+/// KL(full ‖ compressed) in nats, from the logits of both: Σ p · ln(p / q). Sums are taken in f64;
+/// what rounding makes of equal distributions is never below 0.
 pub fn kl_divergence(full: &[f32], compressed: &[f32]) -> f64 {
     let (full_norm, compressed_norm) = (log_sum_exp(full), log_sum_exp(compressed));
     let terms = full.iter().zip(compressed).map(|(full, compressed)| {

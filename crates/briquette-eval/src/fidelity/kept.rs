@@ -1,10 +1,11 @@
-//! What a cache kept of a prompt, and the texts of its tokens.
+//! Tokens of a prompt that a cache kept, and their texts.
 
 use briquette_models::Tokenizer;
 
 use crate::Result;
 
-/// The share of all heads that hold each of the first `tokens` positions. `kept` is `[layer][kv_head]`.
+/// The share of all heads that hold each of the first `tokens` positions. `kept` is
+/// `[layer][kv_head]`.
 pub fn share_of_heads(kept: &[Vec<Vec<usize>>], tokens: usize) -> Vec<f32> {
     let mut count = vec![0_usize; tokens];
     let heads: usize = kept.iter().map(Vec::len).sum();
@@ -16,8 +17,8 @@ pub fn share_of_heads(kept: &[Vec<Vec<usize>>], tokens: usize) -> Vec<f32> {
     count.into_iter().map(|count| count as f32 / heads.max(1) as f32).collect()
 }
 
-/// The text of every token. Joined they are the text of all of them: a character that several tokens make stands at the
-/// last of these, and a token that opens a text is empty.
+/// The text of every token. Joined they are the text of all of them: a character that several
+/// tokens make stands at the last of these, and a token that opens a text is empty.
 ///
 /// # Errors
 /// [`Error::Model`](crate::Error::Model) if the tokenizer fails.

@@ -14,10 +14,10 @@ use super::{
 use crate::{
     Error, Result,
     calibrate::errors,
-    record::{Held, Kept, Outcome},
+    record::{CacheBytes, KeptTokens, Outcome},
 };
 
-/// What was found of one policy in one window. The definitions stand at [the module](super).
+/// The result of one policy in one window. The definitions stand at [the module](super).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens of the prompt.
@@ -26,19 +26,20 @@ pub struct Measured {
     pub output_error: Vec<f64>,
     /// The output error of each layer in the run on the compressed cache.
     pub end_to_end_error: Vec<f64>,
-    /// KL(full ‖ compressed) in nats, one a compared token: all continued ones, unless the reference compares fewer.
+    /// KL(full ‖ compressed) in nats, one a compared token: all continued ones, unless the
+    /// reference compares fewer.
     pub kl: Vec<f32>,
     /// The share of compared tokens after which both runs hold the same token most likely.
     pub agreement: f64,
-    /// The share of what a head keeps that the oracle keeps too, `[layer][kv_head]`; a layer that drops nothing is
-    /// empty, and so is the whole where no layer drops anything.
+    /// The share of what a head keeps that the oracle keeps too, `[layer][kv_head]`; a layer that
+    /// drops nothing is empty, and so is the whole where no layer drops anything.
     pub overlap: Vec<Vec<f64>>,
     /// The positions of the prompt each head holds at its end, ascending, `[layer][kv_head]`.
     pub kept: Vec<Vec<Vec<usize>>>,
     /// The cache at the end of the prompt.
-    pub cache_after_prompt: Held,
+    pub cache_after_prompt: CacheBytes,
     /// The cache behind the last continued token.
-    pub cache: Held,
+    pub cache: CacheBytes,
 }
 
 impl Reference<'_> {
@@ -48,7 +49,7 @@ impl Reference<'_> {
     /// What the policy or its cache refuses, failures of the model, and [`Error::NotFinite`].
     pub fn measure(&self, policy: Policy) -> Result<Measured> {
         let cache = self.filled(policy)?;
-        let cache_after_prompt = Held::of(&cache);
+        let cache_after_prompt = CacheBytes::of(&cache);
         let kept = (0..self.layers.len())
             .map(|layer| Ok(cache.kept_positions(layer)?.pop().unwrap_or_default()))
             .collect::<Result<Vec<Vec<Vec<usize>>>>>()?;
@@ -75,7 +76,7 @@ impl Reference<'_> {
             overlap: self.overlap(&kept),
             kept,
             cache_after_prompt,
-            cache: Held::of(&run.cache),
+            cache: CacheBytes::of(&run.cache),
         };
         match not_finite(&measured.output_error, &measured.end_to_end_error, &measured.kl) {
             Some(what) => Err(Error::NotFinite { what }),
@@ -83,7 +84,8 @@ impl Reference<'_> {
         }
     }
 
-    /// The output error of each layer of a filled cache, on the queries, keys and values of the full run.
+    /// The output error of each layer of a filled cache, on the queries, keys and values of the
+    /// full run.
     fn isolated(&self, mut cache: KvCache) -> Result<Vec<f64>> {
         let mut outputs = vec![Vec::new(); self.layers.len()];
         for token in 0..self.continued().len() {
@@ -111,7 +113,7 @@ impl Reference<'_> {
     }
 }
 
-/// What in it is not a finite number, if anything.
+/// Names a number in it that is not finite, if any.
 fn not_finite(isolated: &[f64], end_to_end: &[f64], kl: &[f32]) -> Option<&'static str> {
     if !kl.iter().all(|kl| kl.is_finite()) {
         return Some("the divergence of a next-token distribution");
@@ -134,11 +136,11 @@ impl Measured {
         mean(heads.map(|(overlap, _)| *overlap))
     }
 
-    /// The outcome of a run. `texts` are those of the prompt's tokens, as [`token_texts`](super::token_texts) gives
-    /// them.
+    /// The outcome of a run. `texts` are those of the prompt's tokens, as
+    /// [`token_texts`](super::token_texts) gives them.
     pub fn outcome(self, texts: Vec<String>) -> Outcome {
         let heads = |layer: &Vec<Vec<usize>>| layer.iter().map(Vec::len).collect();
-        let kept = Kept {
+        let kept = KeptTokens {
             share: share_of_heads(&self.kept, texts.len()),
             heads: self.kept.iter().map(heads).collect(),
             tokens: texts,
@@ -153,7 +155,8 @@ fn mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// The mean over the tokens of ‖full − compressed‖_F / (‖full‖_F + 1e-6). `outputs` are one call each.
+/// The mean over the tokens of ‖full − compressed‖_F / (‖full‖_F + 1e-6). `outputs` are one call
+/// each.
 fn error(outputs: Vec<Tensor<4>>, full: &Tensor<4>) -> Result<f64> {
     let compressed = Tensor::cat(outputs, 2).cast(DType::F32);
     let tokens = full.dims()[2];

@@ -8,13 +8,14 @@ use briquette_models::{Error as ModelError, Instruction, Model, reconstruct};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::capture::{Capture, Passed, Projections};
-use crate::{Error, Result, record::Held};
+use crate::{Error, Result, record::CacheBytes};
 
 /// A window of text on the full cache: what policies are measured against.
 ///
-/// It holds on the device the queries, keys and values of all N + T tokens and the attention outputs of the T continued
-/// ones: (query_heads + 2 · kv_heads) · head_dim numbers a token and layer, of the model's type; on the host the logits
-/// of the continued tokens and the attention each token of the prompt receives from them.
+/// It holds on the device the queries, keys and values of all N + T tokens and the attention
+/// outputs of the T continued ones: (query_heads + 2 · kv_heads) · head_dim numbers a token and
+/// layer, of the model's type; on the host the logits of the continued tokens and the attention
+/// each token of the prompt receives from them.
 #[derive(Debug)]
 pub struct Reference<'a> {
     pub(super) model: &'a Model,
@@ -28,7 +29,7 @@ pub struct Reference<'a> {
     pub(super) logits: Vec<Vec<f32>>,
     /// Continued tokens after which distributions are compared.
     pub(super) compared: Vec<usize>,
-    /// What each token of the prompt receives, `[layer][kv_head][token]`.
+    /// Attention that each token of the prompt receives, `[layer][kv_head][token]`.
     pub(super) attention: Vec<Vec<Vec<f32>>>,
 }
 
@@ -47,8 +48,9 @@ impl<'a> Reference<'a> {
     /// Runs the full cache over a window, of which the first `prompt` tokens are the prompt.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a window without a prompt or without a token behind it, [`Error::ContextTooShort`], failures
-    /// of the model, and [`ModelError::NotFinite`] for logits that give no probabilities.
+    /// [`Error::Grid`] for a window without a prompt or without a token behind it,
+    /// [`Error::ContextTooShort`], failures of the model, and [`ModelError::NotFinite`] for logits
+    /// that give no probabilities.
     pub fn new(model: &'a Model, window: &[u32], prompt: usize) -> Result<Self> {
         let length = window.len();
         if prompt == 0 {
@@ -77,7 +79,8 @@ impl<'a> Reference<'a> {
         Ok(Self { model, tokens: window.to_vec(), prompt, layers, logits, compared, attention })
     }
 
-    /// The same, with distributions compared after these continued tokens alone, counted from 0: those before an answer.
+    /// The same, with distributions compared after these continued tokens alone, counted from 0:
+    /// those before an answer.
     #[must_use]
     pub fn comparing(self, compared: Vec<usize>) -> Self {
         Self { compared, ..self }
@@ -93,8 +96,8 @@ impl<'a> Reference<'a> {
         &self.tokens[self.prompt..]
     }
 
-    /// A cache of this policy that has read the prompt and compressed it, by a second pass where the policy wants one: a text is
-    /// repeated as it is, without a word before it.
+    /// A cache of this policy that has read the prompt and compressed it, by a second pass where
+    /// the policy wants one: a text is repeated as it is, without a word before it.
     pub(super) fn filled(&self, policy: Policy) -> Result<KvCache> {
         let mut cache = self.model.cache(policy)?;
         for (index, layer) in self.layers.iter().enumerate() {
@@ -109,8 +112,8 @@ impl<'a> Reference<'a> {
     ///
     /// # Errors
     /// What the policy or its cache refuses.
-    pub fn held(&self, policy: Policy) -> Result<Held> {
-        Ok(Held::of(&self.filled(policy)?))
+    pub fn held(&self, policy: Policy) -> Result<CacheBytes> {
+        Ok(CacheBytes::of(&self.filled(policy)?))
     }
 }
 
@@ -158,8 +161,9 @@ fn layer(Passed { inputs, outputs }: Passed) -> Result<Layer> {
     Ok(Layer { prompt, continued: inputs.collect(), outputs })
 }
 
-/// What each token of the prompt receives from the continued ones: weights of the softmax over all that a query sees,
-/// summed over the queries and over the query heads of each kv head. `[kv_head][token]`
+/// Attention that each token of the prompt receives from the continued ones: weights of the
+/// softmax over all that a query sees, summed over the queries and over the query heads of each kv
+/// head. `[kv_head][token]`
 fn attention_received(
     model: &Model,
     index: usize,

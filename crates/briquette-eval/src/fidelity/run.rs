@@ -12,7 +12,7 @@ use crate::{
     tasks::text::{Text, Window, check_windows},
 };
 
-/// What is measured on.
+/// Sizes of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Tokens of a prompt.
@@ -30,7 +30,8 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Grid`](crate::Error::Grid) for a number that is 0,
-    /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`] refuses.
+    /// [`Error::ContextTooShort`](crate::Error::ContextTooShort), and what [`Text::windows`]
+    /// refuses.
     pub fn windows(&self, text: &Text, model: &Model) -> Result<Vec<Window>> {
         let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
         let length = self.prompt.saturating_add(self.tokens);
@@ -39,11 +40,11 @@ impl Plan {
     }
 }
 
-/// What was measured, by the fingerprint of the policy and the start of the window.
+/// Measurements by the fingerprint of the policy and the start of the window.
 pub type Kept = Steps<(String, usize), Measured>;
 
-/// Every policy in every window, `[entry][window]`, what is not in `kept` yet being measured. The full cache runs once a
-/// window. `on_measured` hears of each.
+/// Every policy in every window, `[entry][window]`, what is not in `kept` yet being measured. The
+/// full cache runs once a window. `on_measured` hears of each.
 ///
 /// # Errors
 /// As [`Reference::new`] and [`Reference::measure`], and of the journal.

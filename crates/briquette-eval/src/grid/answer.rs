@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{grid::Entry, held::Held, tasks::needle::NeedlePrompt};
+use crate::{cache_bytes::CacheBytes, grid::Entry, tasks::needle::NeedlePrompt};
 
 /// When the question comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -13,7 +13,7 @@ pub enum Question {
     After,
 }
 
-/// What a model answered to one prompt under one policy.
+/// Answer of a model to one prompt under one policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// The label of the policy.
@@ -34,7 +34,7 @@ pub struct Answer {
     pub word: String,
     /// The number hidden under it.
     pub expected: String,
-    /// What the model said.
+    /// The text that the model generated.
     pub answer: String,
     /// Whether every token is right.
     pub exact: bool,
@@ -42,12 +42,13 @@ pub struct Answer {
     pub right: usize,
     /// Tokens of the number.
     pub tokens: usize,
-    /// Bytes of cache held after the answer, of this row of the batch, with the room for tokens to come.
+    /// Bytes of cache held after the answer, of this row of the batch, with the room for tokens to
+    /// come.
     pub bytes_held: usize,
     /// Those of them that are free; `None` in journals of older versions, which do not tell.
     #[serde(default)]
     pub bytes_spare: Option<usize>,
-    /// What a full cache would hold then.
+    /// Bytes that a full cache would hold then.
     pub bytes_full: usize,
 }
 
@@ -58,7 +59,7 @@ impl Answer {
         prompt: &NeedlePrompt,
         tokens: &[u32],
         text: String,
-        cache: Held,
+        cache: CacheBytes,
     ) -> Self {
         let place = prompt.place;
         let right = prompt.right(tokens);
@@ -82,7 +83,8 @@ impl Answer {
         }
     }
 
-    /// The same answer for the question in the prompt: of a cache that keeps everything it is the same.
+    /// The same answer for the question in the prompt: of a cache that keeps everything it is the
+    /// same.
     pub(crate) fn asked_before(&self) -> Self {
         Self { question: Question::Before, ..self.clone() }
     }

@@ -8,7 +8,7 @@ use crate::{
     tasks::{needle::Place, sample::MOST_SAMPLES},
 };
 
-/// What a grid runs over. Every combination is measured.
+/// Axes of a grid. Every combination is measured.
 #[derive(Clone, Debug)]
 pub struct Axes {
     /// Lengths in tokens, of a prompt and its answer.
@@ -19,7 +19,7 @@ pub struct Axes {
     pub needles: Vec<usize>,
     /// Prompts for each combination of the above.
     pub samples: usize,
-    /// What every prompt is built from.
+    /// Seed that every prompt is built from.
     pub seed: u64,
     /// The policies, each with its budget. The same prompts are given to all.
     pub entries: Vec<Entry>,
@@ -28,7 +28,7 @@ pub struct Axes {
 /// A policy in a grid.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What reports call it: two policies may be of one method.
+    /// Label in reports: two policies may be of one method.
     pub label: String,
     /// The policy.
     pub policy: Policy,
@@ -45,13 +45,14 @@ impl Entry {
         self.policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string())
     }
 
-    /// Whether nothing is ever dropped or rounded, so that it makes no difference when the question comes.
+    /// Whether nothing is ever dropped or rounded, so that it makes no difference when the question
+    /// comes.
     pub fn keeps_all(&self) -> bool {
         self.policy.budget().is_none() && self.policy.store().name() == Dense {}.name()
     }
 
-    /// A budget in bytes is for all rows of a batch together, so it says something of one prompt only
-    /// when that is alone.
+    /// A budget in bytes is for all rows of a batch together, so it says something of one prompt
+    /// only when that is alone.
     pub(crate) fn rows_share_budget(&self) -> bool {
         matches!(self.policy.budget(), Some(Budget::Bytes(_)))
     }

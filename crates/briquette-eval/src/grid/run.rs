@@ -4,9 +4,10 @@ use briquette_models::{
 };
 
 use crate::{
-    Error, Result, fingerprint,
+    Error, Result,
+    cache_bytes::CacheBytes,
+    fingerprint,
     grid::{Answer, Axes, Entry, Question},
-    held::Held,
     journal::Steps,
     tasks::needle::{NeedlePrompt, NeedleTask},
 };
@@ -16,13 +17,13 @@ pub type Answers = Steps<(String, String, Question), Answer>;
 
 /// Measures every entry of the grid on the same prompts, save for answers that `kept` holds.
 ///
-/// `batch` prompts run at once. `on_answers` hears after each batch of the entry that ran, and of how many
-/// prompts it answered: [`Axes::prompts`] in all, twice that (question before and after) for entries that
-/// compress.
+/// `batch` prompts run at once. `on_answers` hears after each batch of the entry that ran, and of
+/// how many prompts it answered: [`Axes::prompts`] in all, twice that (question before and after)
+/// for entries that compress.
 ///
 /// # Errors
-/// [`Error::Grid`] and [`Error::ContextTooShort`] before anything runs; what [`NeedleTask::prompt`] refuses;
-/// [`Error::Model`] if the model or a cache fails.
+/// [`Error::Grid`] and [`Error::ContextTooShort`] before anything runs; what [`NeedleTask::prompt`]
+/// refuses; [`Error::Model`] if the model or a cache fails.
 pub fn run(
     model: &Model,
     tokenizer: &Tokenizer,
@@ -145,9 +146,12 @@ impl Runner<'_> {
         };
         let (generations, _) = generate_batch(self.model, inputs, cache, &options, |_, _| {})?;
         let rows = prompts.len();
-        let Held { bytes, spare, full } = Held::of(cache);
-        let held =
-            Held { bytes: bytes / rows, spare: spare.map(|spare| spare / rows), full: full / rows };
+        let CacheBytes { bytes, spare, full } = CacheBytes::of(cache);
+        let held = CacheBytes {
+            bytes: bytes / rows,
+            spare: spare.map(|spare| spare / rows),
+            full: full / rows,
+        };
         prompts
             .iter()
             .zip(generations)

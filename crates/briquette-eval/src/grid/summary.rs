@@ -12,11 +12,12 @@ pub struct Summary {
     pub before: Accuracy,
     /// With the question after compression.
     pub after: Accuracy,
-    /// Bytes of cache held for a prompt, the mean over all answers, with the room for tokens to come.
+    /// Bytes of cache held for a prompt, the mean over all answers, with the room for tokens to
+    /// come.
     pub bytes_held: f64,
     /// Those of them that are free; `None` if an answer of an older version does not tell.
     pub bytes_spare: Option<f64>,
-    /// What full caches would hold, the mean over all answers.
+    /// Bytes that full caches would hold, the mean over all answers.
     pub bytes_full: f64,
 }
 
@@ -25,8 +26,8 @@ pub struct Summary {
 pub struct Accuracy {
     /// Answers right in every token.
     pub exact: Proportion,
-    /// Right tokens. The tokens of one answer stand or fall together, so for the interval an answer is one
-    /// trial, not as many as it has tokens.
+    /// Right tokens. The tokens of one answer stand or fall together, so for the interval an answer
+    /// is one trial, not as many as it has tokens.
     pub per_token: Proportion,
 }
 

@@ -1,4 +1,4 @@
-//! In what two runs differ, by the first lines of their results.
+//! Differences of two runs, by the first lines of their results.
 
 use std::path::Path;
 
@@ -19,8 +19,9 @@ pub(crate) struct Difference {
 /// Refuses results that were made with other settings, but for the date.
 ///
 /// # Errors
-/// [`Error::OtherCommand`] for those of another command, [`Error::OtherWeights`] where nothing but the fingerprint of
-/// weights differs, unless `other_weights` are accepted, else [`Error::RunSettings`].
+/// [`Error::OtherCommand`] for those of another command, [`Error::OtherWeights`] where nothing but
+/// the fingerprint of weights differs, unless `other_weights` are accepted, else
+/// [`Error::RunSettings`].
 pub(crate) fn same(path: &Path, found: &Value, given: &Value, other_weights: bool) -> Result<()> {
     if let Some(command) = written_by(given) {
         check_command(path, found, command)?;

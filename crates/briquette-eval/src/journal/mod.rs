@@ -38,16 +38,18 @@ const BEGIN: &[u8] = b"{\"briquette\":";
 /// Bytes of a first line that are read at most.
 const FIRST: u64 = 1 << 20;
 
-/// What is taken of a journal that is there, beside what is as it should be.
+/// Which contents of an existing journal are accepted beside undamaged results of the same run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
     /// Results of other weights.
     pub other_weights: bool,
-    /// Damaged lines: they are moved into the file `NAME.damaged`, and what they were of is measured again.
+    /// Damaged lines: they are moved into the file `NAME.damaged`, and what they were of is
+    /// measured again.
     pub damaged: bool,
 }
 
-/// A file of JSON lines: the settings of the run, an object whose first key is `briquette`, then a line a result.
+/// A file of JSON lines: the settings of the run, an object whose first key is `briquette`, then a
+/// line a result.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -59,14 +61,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or begins one, and returns the results it holds. A last line without its end was
-    /// being written when the run was killed, and is cut off; nothing else is ever taken away.
+    /// Opens the journal at `path`, or begins one, and returns the results it holds. A last line
+    /// without its end was being written when the run was killed, and is cut off; nothing else is
+    /// ever taken away.
     ///
     /// # Errors
-    /// [`Error::NoJournal`] for a file that something else wrote, [`Error::OtherCommand`] for that of another command,
-    /// [`Error::RunSettings`] and [`Error::OtherWeights`] if it was begun with other settings, [`Error::JournalBusy`] if
-    /// another run writes it, [`Error::JournalLine`] for a line that is not a result, [`Error::Read`] and
-    /// [`Error::Write`].
+    /// [`Error::NoJournal`] for a file that something else wrote, [`Error::OtherCommand`] for that
+    /// of another command, [`Error::RunSettings`] and [`Error::OtherWeights`] if it was begun with
+    /// other settings, [`Error::JournalBusy`] if another run writes it, [`Error::JournalLine`] for
+    /// a line that is not a result, [`Error::Read`] and [`Error::Write`].
     pub fn open<T: DeserializeOwned>(
         path: &Path,
         settings: &impl Serialize,
@@ -118,8 +121,8 @@ impl Journal {
     /// Adds a result.
     ///
     /// # Errors
-    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::JournalCut`] if it was cut short,
-    /// [`Error::Write`].
+    /// [`Error::JournalGone`] if the file was deleted or replaced, [`Error::JournalCut`] if it was
+    /// cut short, [`Error::Write`].
     pub fn push(&mut self, result: &impl Serialize) -> Result<()> {
         self.check()?;
         let line =
@@ -151,7 +154,7 @@ impl Journal {
         fs::remove_file(&self.path).map_err(|error| write_error(&self.path, error))
     }
 
-    /// Whether what stands under the name is what is written to, and still has all that was written.
+    /// Checks that the name still leads to the open file, and that it has all that was written.
     fn check(&self) -> Result<()> {
         if !Handle::from_path(&self.path).is_ok_and(|found| found == self.handle) {
             return Err(Error::JournalGone { path: self.path.clone() });
@@ -164,8 +167,8 @@ impl Journal {
     }
 }
 
-/// What can be used of a journal.
-struct Kept<'a, T> {
+/// Usable contents of a journal.
+struct Usable<'a, T> {
     results: Vec<T>,
     /// The settings and the lines of the results.
     lines: Vec<&'a [u8]>,
@@ -178,8 +181,8 @@ fn read<'a, T: DeserializeOwned>(
     bytes: &'a [u8],
     settings: &Value,
     accept: Accept,
-) -> Result<Kept<'a, T>> {
-    let mut kept = Kept { results: Vec::new(), lines: Vec::new(), damaged: Vec::new() };
+) -> Result<Usable<'a, T>> {
+    let mut kept = Usable { results: Vec::new(), lines: Vec::new(), damaged: Vec::new() };
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         if number == 1 && !line.starts_with(BEGIN) {
             return Err(Error::NoJournal { path: path.into() });
@@ -208,7 +211,8 @@ fn read<'a, T: DeserializeOwned>(
     Ok(kept)
 }
 
-/// Adds lines that are damaged to the file beside a journal, behind those that are there, each once.
+/// Adds lines that are damaged to the file beside a journal, behind those that are there, each
+/// once.
 pub(crate) fn set_aside(path: &Path, damaged: &[impl AsRef<[u8]>]) -> Result<()> {
     let beside = damaged_path(path);
     let mut all = match fs::read(&beside) {
@@ -240,7 +244,7 @@ pub(crate) fn is_of(path: &Path, command: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Where the damaged lines of a journal are put.
+/// Path of the file for the damaged lines of a journal.
 fn damaged_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".damaged");

@@ -23,7 +23,7 @@ where
     K: Ord + Serialize + DeserializeOwned,
     R: Serialize + DeserializeOwned,
 {
-    /// Those of the journal at `path`, or in memory alone.
+    /// Steps of the journal at `path`, or in memory alone.
     ///
     /// # Errors
     /// As [`Journal::open`].

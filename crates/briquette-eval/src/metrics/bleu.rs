@@ -5,9 +5,9 @@ use super::text::{Bag, pattern, split};
 /// The longest run of words counted.
 const ORDERS: usize = 4;
 
-/// BLEU in 0..=1 against one reference, as `sacrebleu.corpus_bleu` counts it of one sentence with `smooth_method="exp"`
-/// and `tokenize="intl"`, the settings of T5 and of TruthfulQA. 0 for an answer of fewer than four words: no other
-/// order stands in for those it lacks.
+/// BLEU in 0..=1 against one reference, as `sacrebleu.corpus_bleu` counts it of one sentence with
+/// `smooth_method="exp"` and `tokenize="intl"`, the settings of T5 and of TruthfulQA. 0 for an
+/// answer of fewer than four words: no other order stands in for those it lacks.
 pub(super) fn bleu(answer: &str, reference: &str) -> f64 {
     let (answer, reference) = (tokenize(answer), tokenize(reference));
     let (answer, reference) = (words(&answer), words(&reference));
@@ -42,7 +42,8 @@ fn words(text: &str) -> Vec<&str> {
     split(text).collect()
 }
 
-/// Sets spaces around symbols, and around punctuation that is not between digits (mteval-v14, international).
+/// Sets spaces around symbols, and around punctuation that is not between digits (mteval-v14,
+/// international).
 fn tokenize(text: &str) -> String {
     let text = text.trim_end_matches(super::text::is_space);
     let text = pattern!(r"(\P{N})(\p{P})").replace_all(text, "$1 $2 ");

@@ -23,8 +23,8 @@ pub(super) fn f1(answer: &str, references: &[String]) -> f64 {
     })
 }
 
-/// The mean, over references, of the best score without that one: what a person is scored by, whose own answer is one
-/// of the references. With a single reference its score.
+/// The mean, over references, of the best score without that one: what a person is scored by, whose
+/// own answer is one of the references. With a single reference its score.
 fn leave_one_out(references: &[String], mut score: impl FnMut(&str) -> f64) -> f64 {
     if references.len() < 2 {
         return best(references, score);

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-/// 2 · matches / both lengths, in characters. Matches are those of the longest common block, and of the longest common
-/// blocks on either side of it, and so on. In a text `b` of 200 characters or more those that make up more than a
-/// hundredth of it begin no block ("popular" ones). 1 for two empty texts.
+/// 2 · matches / both lengths, in characters. Matches are those of the longest common block, and of
+/// the longest common blocks on either side of it, and so on. In a text `b` of 200 characters or
+/// more those that make up more than a hundredth of it begin no block ("popular" ones). 1 for two
+/// empty texts.
 pub(super) fn ratio(a: &str, b: &str) -> f64 {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     if a.is_empty() && b.is_empty() {
@@ -24,7 +25,7 @@ pub(super) fn ratio(a: &str, b: &str) -> f64 {
     2.0 * matches as f64 / (a.len() + b.len()) as f64
 }
 
-/// Where each character stands in `b`, in order, without the popular ones.
+/// Places of each character in `b`, in order, without the popular ones.
 fn places(b: &[char]) -> HashMap<char, Vec<usize>> {
     let mut places: HashMap<char, Vec<usize>> = HashMap::new();
     for (j, &c) in b.iter().enumerate() {

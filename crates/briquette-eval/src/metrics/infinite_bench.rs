@@ -78,8 +78,8 @@ pub(super) fn code_debug(answer: &str, references: &[String]) -> f64 {
     0.0
 }
 
-/// As numbers: the official scorer reads the answer as what the reference is, and stops where it reads a fraction for
-/// a whole number.
+/// As numbers: the official scorer reads the answer as what the reference is, and stops where it
+/// reads a fraction for a whole number.
 pub(super) fn math_find(answer: &str, references: &[String]) -> f64 {
     let answer = ascii_digits(answer);
     let Some(said) = pattern!(r"[0-9]+\.[0-9]+|[0-9]+").find(&answer) else { return 0.0 };
@@ -100,7 +100,7 @@ pub(super) fn math_calc(answer: &str, references: &[String]) -> f64 {
     right.count() as f64 / references.len().max(1) as f64
 }
 
-/// What follows a prefix and one character behind it. Empty if the text ends with the prefix.
+/// Text behind a prefix and one more character. Empty if the text ends with the prefix.
 fn behind<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let (_, behind) = text.split_once(prefix)?;
     let mut behind = behind.chars();
@@ -123,7 +123,7 @@ fn single_spaces(mut text: String) -> String {
     text
 }
 
-/// What Python's `int` reads: a sign, digits of any script, single `_` between them.
+/// Reads an integer as Python's `int` does: a sign, digits of any script, single `_` between them.
 fn integer(text: &str) -> Option<i128> {
     let text = ascii_digits(trim(text));
     let text = text.as_ref();

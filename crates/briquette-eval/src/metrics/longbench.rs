@@ -1,5 +1,5 @@
-//! LongBench (Bai et al. 2024): `LongBench/metrics.py`, and `LongBench/eval.py` for the best over references and the
-//! first line that some datasets are cut to.
+//! LongBench (Bai et al. 2024): `LongBench/metrics.py`, and `LongBench/eval.py` for the best over
+//! references and the first line that some datasets are cut to.
 
 use rapidfuzz::distance::indel;
 
@@ -42,8 +42,8 @@ pub(super) fn classification(answer: &str, references: &[String], classes: &[Str
         classes.iter().map(String::as_str).filter(|class| answer.contains(class)).collect();
     best(references, |right| {
         let mut named = named.clone();
-        // A name within the right one does not count against it. The scorer takes names out of the list it walks along,
-        // so the name behind one taken out is not looked at.
+        // A name within the right one does not count against it. The scorer takes names out of the
+        // list it walks along, so the name behind one taken out is not looked at.
         let mut at = 0;
         while let Some(&name) = named.get(at) {
             if right.contains(name) && name != right {

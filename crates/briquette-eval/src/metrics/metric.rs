@@ -13,8 +13,8 @@ use crate::Error;
 
 /// How an answer is scored.
 ///
-/// Its name in files is the variant's in kebab case, as `qa-f1`. Metrics that read answers in a form that belongs to
-/// one benchmark begin with the name of that benchmark.
+/// Its name in files is the variant's in kebab case, as `qa-f1`. Metrics that read answers in a
+/// form that belongs to one benchmark begin with the name of that benchmark.
 #[derive(
     Clone,
     Copy,
@@ -37,131 +37,152 @@ use crate::Error;
 pub enum Metric {
     /// 1 if the answer, without white space around it, is one of the references.
     ExactMatch,
-    /// The share of references that occur in the answer, whatever their case (RULER, `string_match_all`).
+    /// The share of references that occur in the answer, whatever their case (RULER,
+    /// `string_match_all`).
     Contains,
     /// 1 if any reference occurs in the answer, whatever its case (RULER, `string_match_part`).
     ContainsAny,
-    /// 1 − Levenshtein distance / length of the longer text, in characters; the best over references.
+    /// 1 − Levenshtein distance / length of the longer text, in characters; the best over
+    /// references.
     EditSimilarity,
-    /// F1 of the words shared with a reference, without case, punctuation and articles; the best over references
-    /// (LongBench, `qa_f1_score`; InfiniteBench, En.QA).
+    /// F1 of the words shared with a reference, without case, punctuation and articles; the best
+    /// over references (LongBench, `qa_f1_score`; InfiniteBench, En.QA).
     QaF1,
     /// ROUGE-1 F1 as Google's `rouge_score` counts it, without stemming; the best over references.
     Rouge1,
     /// ROUGE-2 F1 as Google's `rouge_score` counts it, without stemming; the best over references.
     Rouge2,
-    /// ROUGE-L F1 as Google's `rouge_score` counts it, without stemming, the text taken as one sentence; the best
-    /// over references.
+    /// ROUGE-L F1 as Google's `rouge_score` counts it, without stemming, the text taken as one
+    /// sentence; the best over references.
     RougeL,
-    /// ROUGE-Lsum F1 as Google's `rouge_score` counts it, without stemming, a line taken as a sentence; the best over
-    /// references (InfiniteBench, En.Sum).
+    /// ROUGE-Lsum F1 as Google's `rouge_score` counts it, without stemming, a line taken as a
+    /// sentence; the best over references (InfiniteBench, En.Sum).
     RougeLSum,
 
     /// [`QaF1`](Self::QaF1) of the answer's first line (LongBench, TriviaQA).
     LongbenchFirstLineF1,
-    /// F1 of the words shared with a reference, the text cut into words by jieba (LongBench, `qa_f1_zh_score`).
+    /// F1 of the words shared with a reference, the text cut into words by jieba (LongBench,
+    /// `qa_f1_zh_score`).
     LongbenchF1Zh,
-    /// ROUGE-L F1 as the Python package `rouge` counts it: the union of longest common subsequences over the distinct
-    /// words of sentences (LongBench, `rouge_score`).
+    /// ROUGE-L F1 as the Python package `rouge` counts it: the union of longest common subsequences
+    /// over the distinct words of sentences (LongBench, `rouge_score`).
     LongbenchRouge,
     /// [`LongbenchRouge`](Self::LongbenchRouge) of the answer's first line (LongBench, SAMSum).
     LongbenchFirstLineRouge,
-    /// [`LongbenchRouge`](Self::LongbenchRouge) on words cut by jieba (LongBench, `rouge_zh_score`).
+    /// [`LongbenchRouge`](Self::LongbenchRouge) on words cut by jieba (LongBench,
+    /// `rouge_zh_score`).
     LongbenchRougeZh,
-    /// 1 / the number of classes named in the answer's first line if the right one is among them, else 0 (LongBench,
-    /// `classification_score` for TREC and LSHT).
+    /// 1 / the number of classes named in the answer's first line if the right one is among them,
+    /// else 0 (LongBench, `classification_score` for TREC and LSHT).
     LongbenchClassification,
-    /// The share of numbers in the answer that are the one of the reference's `Paragraph N` (LongBench,
-    /// `retrieval_score`).
+    /// The share of numbers in the answer that are the one of the reference's `Paragraph N`
+    /// (LongBench, `retrieval_score`).
     LongbenchRetrieval,
     /// The share of numbers in the answer that are the one of the reference's `段落N` (LongBench,
     /// `retrieval_zh_score`).
     LongbenchRetrievalZh,
     /// The share of numbers in the answer that are the reference (LongBench, `count_score`).
     LongbenchCount,
-    /// Similarity of the answer's first line of code to the reference, in whole percent: fuzzywuzzy's ratio with
-    /// python-Levenshtein installed, 1 − insertions and deletions / both lengths (LongBench, `code_sim_score`).
+    /// Similarity of the answer's first line of code to the reference, in whole percent:
+    /// fuzzywuzzy's ratio with python-Levenshtein installed, 1 − insertions and deletions / both
+    /// lengths (LongBench, `code_sim_score`).
     LongbenchCodeSimilarity,
-    /// [`LongbenchCodeSimilarity`](Self::LongbenchCodeSimilarity) with fuzzywuzzy's ratio as it is without
-    /// python-Levenshtein, which LongBench's list of requirements does not name: the ratio of Python's `difflib`.
+    /// [`LongbenchCodeSimilarity`](Self::LongbenchCodeSimilarity) with fuzzywuzzy's ratio as it is
+    /// without python-Levenshtein, which LongBench's list of requirements does not name: the ratio
+    /// of Python's `difflib`.
     LongbenchCodeSimilarityDifflib,
 
-    /// 1 if the letter after "The correct answer is" is the reference (LongBench v2, `extract_answer`).
+    /// 1 if the letter after "The correct answer is" is the reference (LongBench v2,
+    /// `extract_answer`).
     LongbenchV2Choice,
 
-    /// The geometric mean of ROUGE-1, ROUGE-2 and ROUGE-L F1, each the best over references (ZeroSCROLLS, of one
-    /// answer).
+    /// The geometric mean of ROUGE-1, ROUGE-2 and ROUGE-L F1, each the best over references
+    /// (ZeroSCROLLS, of one answer).
     ZeroScrollsRouge,
     /// [`QaF1`](Self::QaF1) with letters brought to ASCII (ZeroSCROLLS, `f1`).
     ZeroScrollsF1,
-    /// 1 if the first letter A to D that stands alone is that of the reference (ZeroSCROLLS, `accuracy`).
+    /// 1 if the first letter A to D that stands alone is that of the reference (ZeroSCROLLS,
+    /// `accuracy`).
     ZeroScrollsAccuracy,
-    /// ½ to the distance between the first percentages of answer and reference, in tens (ZeroSCROLLS,
-    /// `exp_similarity`).
+    /// ½ to the distance between the first percentages of answer and reference, in tens
+    /// (ZeroSCROLLS, `exp_similarity`).
     ZeroScrollsSimilarity,
-    /// The share of pairs in the order of the reference, 0 if the answer does not list the same numbers
-    /// (ZeroSCROLLS, `concordance_index`).
+    /// The share of pairs in the order of the reference, 0 if the answer does not list the same
+    /// numbers (ZeroSCROLLS, `concordance_index`).
     ZeroScrollsConcordance,
 
-    /// 1 if the first number in the answer is the first reference, digit by digit (InfiniteBench, Retrieve.PassKey
-    /// and Retrieve.Number).
+    /// 1 if the first number in the answer is the first reference, digit by digit (InfiniteBench,
+    /// Retrieve.PassKey and Retrieve.Number).
     InfiniteBenchFirstNumber,
     /// 1 if the first reference is a word of the answer (InfiniteBench, Retrieve.KV).
     InfiniteBenchKvRetrieval,
     /// 1 if the first reference is a word of the answer in capitals (InfiniteBench, En.Dia).
     InfiniteBenchDialogue,
-    /// 1 if the answer names an option; the references are its text and its letter (InfiniteBench, En.MC).
+    /// 1 if the answer names an option; the references are its text and its letter (InfiniteBench,
+    /// En.MC).
     InfiniteBenchChoice,
-    /// F1 of the characters shared with a reference; the best over references (InfiniteBench, Zh.QA).
+    /// F1 of the characters shared with a reference; the best over references (InfiniteBench,
+    /// Zh.QA).
     InfiniteBenchF1Zh,
-    /// 1 if the last word of the answer is the first reference, a whole number (InfiniteBench, Code.Run).
+    /// 1 if the last word of the answer is the first reference, a whole number (InfiniteBench,
+    /// Code.Run).
     InfiniteBenchCodeRun,
-    /// 1 if the answer names the faulty function; the references are its name and the letter of its option
-    /// (InfiniteBench, Code.Debug).
+    /// 1 if the answer names the faulty function; the references are its name and the letter of its
+    /// option (InfiniteBench, Code.Debug).
     InfiniteBenchCodeDebug,
     /// 1 if the first number of the answer equals the first reference (InfiniteBench, Math.Find).
     InfiniteBenchMathFind,
-    /// The share of references that the numbers of the answer give before the first that is wrong; the references
-    /// are the numbers in order (InfiniteBench, Math.Calc).
+    /// The share of references that the numbers of the answer give before the first that is wrong;
+    /// the references are the numbers in order (InfiniteBench, Math.Calc).
     InfiniteBenchMathCalc,
 
     /// 1 if the number after `####` is that of the reference (GSM8K, `is_correct`).
     Gsm8k,
-    /// 1 if the number after `####` is that of the reference, whatever the point behind it (lm-evaluation-harness,
-    /// `strict-match`).
+    /// 1 if the number after `####` is that of the reference, whatever the point behind it
+    /// (lm-evaluation-harness, `strict-match`).
     Gsm8kStrict,
-    /// 1 if the last number of the answer is that of the reference (lm-evaluation-harness, `flexible-extract`).
+    /// 1 if the last number of the answer is that of the reference (lm-evaluation-harness,
+    /// `flexible-extract`).
     Gsm8kFlexible,
 
-    /// F1 of the words shared with the best of the references, the mean over leaving out each reference (CoQA).
+    /// F1 of the words shared with the best of the references, the mean over leaving out each
+    /// reference (CoQA).
     CoqaF1,
-    /// 1 if the answer is one of the references but for case, punctuation and articles, the mean over leaving out
-    /// each reference (CoQA).
+    /// 1 if the answer is one of the references but for case, punctuation and articles, the mean
+    /// over leaving out each reference (CoQA).
     CoqaExactMatch,
 
     /// The best sentence BLEU over the true references (TruthfulQA).
     TruthfulqaBleuMax,
-    /// The best sentence BLEU over the true references less that over the false ones, in −1..=1 (TruthfulQA).
+    /// The best sentence BLEU over the true references less that over the false ones, in −1..=1
+    /// (TruthfulQA).
     TruthfulqaBleuDiff,
-    /// 1 if the best sentence BLEU over the true references is above that over the false ones (TruthfulQA).
+    /// 1 if the best sentence BLEU over the true references is above that over the false ones
+    /// (TruthfulQA).
     TruthfulqaBleuAcc,
     /// The best ROUGE-1 over the true references (TruthfulQA).
     TruthfulqaRouge1Max,
-    /// The best ROUGE-1 over the true references less that over the false ones, in −1..=1 (TruthfulQA).
+    /// The best ROUGE-1 over the true references less that over the false ones, in −1..=1
+    /// (TruthfulQA).
     TruthfulqaRouge1Diff,
-    /// 1 if the best ROUGE-1 over the true references is above that over the false ones (TruthfulQA).
+    /// 1 if the best ROUGE-1 over the true references is above that over the false ones
+    /// (TruthfulQA).
     TruthfulqaRouge1Acc,
     /// The best ROUGE-2 over the true references (TruthfulQA).
     TruthfulqaRouge2Max,
-    /// The best ROUGE-2 over the true references less that over the false ones, in −1..=1 (TruthfulQA).
+    /// The best ROUGE-2 over the true references less that over the false ones, in −1..=1
+    /// (TruthfulQA).
     TruthfulqaRouge2Diff,
-    /// 1 if the best ROUGE-2 over the true references is above that over the false ones (TruthfulQA).
+    /// 1 if the best ROUGE-2 over the true references is above that over the false ones
+    /// (TruthfulQA).
     TruthfulqaRouge2Acc,
     /// The best ROUGE-L over the true references (TruthfulQA).
     TruthfulqaRougeLMax,
-    /// The best ROUGE-L over the true references less that over the false ones, in −1..=1 (TruthfulQA).
+    /// The best ROUGE-L over the true references less that over the false ones, in −1..=1
+    /// (TruthfulQA).
     TruthfulqaRougeLDiff,
-    /// 1 if the best ROUGE-L over the true references is above that over the false ones (TruthfulQA).
+    /// 1 if the best ROUGE-L over the true references is above that over the false ones
+    /// (TruthfulQA).
     TruthfulqaRougeLAcc,
 }
 
@@ -173,8 +194,9 @@ impl Metric {
 
     /// The score of an answer, within [`range`](Self::range). 0 without a reference.
     ///
-    /// `classes` are the labels to choose from, for [`LongbenchClassification`](Self::LongbenchClassification), and the
-    /// false answers, for the metrics of TruthfulQA. Other metrics leave them aside.
+    /// `classes` are the labels to choose from, for
+    /// [`LongbenchClassification`](Self::LongbenchClassification), and the false answers, for the
+    /// metrics of TruthfulQA. Other metrics leave them aside.
     pub fn score(self, answer: &str, references: &[String], classes: &[String]) -> f64 {
         match self {
             Self::ExactMatch => plain::exact_match(answer, references),

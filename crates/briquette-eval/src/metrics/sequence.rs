@@ -35,8 +35,9 @@ impl<'a, T: PartialEq> Lcs<'a, T> {
         self.at(self.a.len(), self.b.len()) as usize
     }
 
-    /// The places in `a` of one longest common subsequence, from its end. There may be several: from the ends of both
-    /// sequences, where neither step shortens it, the step goes back in `a` or in `b`.
+    /// The places in `a` of one longest common subsequence, from its end. There may be several:
+    /// from the ends of both sequences, where neither step shortens it, the step goes back in `a`
+    /// or in `b`.
     pub(super) fn places(&self, tie: Tie) -> Vec<usize> {
         let (mut i, mut j) = (self.a.len(), self.b.len());
         let mut places = Vec::new();
@@ -55,7 +56,7 @@ impl<'a, T: PartialEq> Lcs<'a, T> {
     }
 }
 
-/// Where to step back when neither step shortens the subsequence.
+/// Step back to take when neither step shortens the subsequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tie {
     A,

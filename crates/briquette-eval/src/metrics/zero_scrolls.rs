@@ -8,8 +8,8 @@ use super::{
     text::{Bag, is_space, normalize, pattern, split, word_runs},
 };
 
-/// The geometric mean for one answer. ZeroSCROLLS takes it of the means over all answers, which is no less than the
-/// mean of this; take the metrics of its three parts where that number is wanted.
+/// The geometric mean for one answer. ZeroSCROLLS takes it of the means over all answers, which is
+/// no less than the mean of this; take the metrics of its three parts where that number is wanted.
 pub(super) fn rouge(answer: &str, references: &[String]) -> f64 {
     let parts = [Kind::N(1), Kind::N(2), Kind::L];
     parts.map(|kind| google::rouge(kind, answer, references)).iter().product::<f64>().cbrt()
@@ -23,8 +23,9 @@ pub(super) fn f1(answer: &str, references: &[String]) -> f64 {
     best(references, |text| answer.f1(&words(text)))
 }
 
-/// As the Python package `unidecode`, which leaves out more than the crate does. They agree in Latin, Greek, Cyrillic,
-/// Chinese, Japanese and Korean, but for a few letters of old or small languages, and in the signs named here.
+/// As the Python package `unidecode`, which leaves out more than the crate does. They agree in
+/// Latin, Greek, Cyrillic, Chinese, Japanese and Korean, but for a few letters of old or small
+/// languages, and in the signs named here.
 fn to_ascii(text: &str) -> String {
     let ascii = |c| match c {
         '¼' => " 1/4",
@@ -76,7 +77,7 @@ pub(super) fn concordance(answer: &str, references: &[String]) -> f64 {
     })
 }
 
-/// Where each of the numbers 1, 2, … stands in a list, if it lists them all, each once.
+/// Place of each of the numbers 1, 2, … in a list, if it lists them all, each once.
 fn places(text: &str) -> Option<Vec<usize>> {
     let list: String = text
         .chars()
@@ -94,7 +95,8 @@ fn places(text: &str) -> Option<Vec<usize>> {
     Some(places)
 }
 
-/// The share of pairs in the same order. 1 for a single number, where the official scorer has no answer.
+/// The share of pairs in the same order. 1 for a single number, where the official scorer has no
+/// answer.
 fn concordance_index(right: &[usize], said: &[usize]) -> f64 {
     let (mut same, mut pairs) = (0_usize, 0_usize);
     for i in 0..right.len() {

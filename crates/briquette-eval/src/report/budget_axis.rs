@@ -34,7 +34,8 @@ impl BudgetUnit {
     }
 }
 
-/// Where budgets of one unit stand on an axis: at the logarithm of their number, since they are mostly chosen by doubling.
+/// Axis for budgets of one unit, by the logarithm of their number, since they are mostly chosen by
+/// doubling.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct BudgetAxis {
     pub(super) unit: BudgetUnit,
@@ -61,7 +62,7 @@ impl BudgetAxis {
         axes
     }
 
-    /// Where a budget stands; `None` if it is on another axis.
+    /// Place of a budget; `None` if it is on another axis.
     pub(super) fn place(&self, budget: &str) -> Option<f64> {
         let index = self.budgets.iter().position(|other| other == budget)?;
         let (_, number) = BudgetUnit::of(budget);

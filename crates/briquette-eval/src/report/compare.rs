@@ -37,8 +37,8 @@ pub struct CompareReport {
 type Measure<'a> = (&'a str, &'a dyn Fn(&Summary, &[f64]) -> String);
 
 impl CompareReport {
-    /// The tables as Markdown: policies by budgets, one table a measure. What a policy cannot hold is a dash with a
-    /// footnote.
+    /// The tables as Markdown: policies by budgets, one table a measure. What a policy cannot hold
+    /// is a dash with a footnote.
     pub fn markdown(&self) -> String {
         let Plan { length, depths, samples, tokens, windows, seed } = &self.plan;
         let Environment { briquette, burn, date, model, dtype, device, .. } = &self.environment;

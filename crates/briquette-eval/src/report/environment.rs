@@ -6,7 +6,7 @@ use super::date;
 /// The version of Burn this was built with; a test keeps it true.
 pub(crate) const BURN: &str = "0.22.1";
 
-/// With what something was measured, and when.
+/// Program, model and device of a measurement, and its date.
 #[derive(Clone, Debug, Serialize)]
 pub struct Environment {
     /// Version of this program.

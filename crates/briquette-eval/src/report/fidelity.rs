@@ -38,11 +38,11 @@ pub struct FidelityRow {
     pub policy: String,
     /// Budget as text.
     pub budget: String,
-    /// What was found, or why nothing could be.
+    /// The result, or why there is none.
     pub found: std::result::Result<FidelitySummary, String>,
 }
 
-/// What was found of a policy in all windows. Errors are standard errors over windows.
+/// The result of a policy over all windows. Errors are standard errors over windows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FidelitySummary {
     /// Output error of each layer, each on what the full run gave it.
@@ -61,7 +61,7 @@ pub struct FidelitySummary {
     pub bytes_held: f64,
     /// Those of them that are free; `None` if a window of an older version does not tell.
     pub bytes_spare: Option<f64>,
-    /// What the full cache held there.
+    /// Bytes that the full cache held there.
     pub bytes_full: f64,
     /// Bytes held behind the last continued token, the mean.
     pub bytes_held_at_end: f64,
@@ -171,8 +171,9 @@ impl FidelityReport {
         table.to_string() + &missing
     }
 
-    /// Writes `fidelity.json` (a row a policy and budget), `fidelity.csv` (a row a policy, budget and layer), and the
-    /// output error by layer as `fidelity-layers.svg` and `.png`. Returns the files.
+    /// Writes `fidelity.json` (a row a policy and budget), `fidelity.csv` (a row a policy, budget
+    /// and layer), and the output error by layer as `fidelity-layers.svg` and `.png`. Returns the
+    /// files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).
@@ -257,7 +258,7 @@ mod tests {
     use briquette::CacheShape;
 
     use super::*;
-    use crate::record::Held;
+    use crate::record::CacheBytes;
 
     fn measured(kl: [f32; 2], error: [f64; 2], kept: [usize; 2]) -> Measured {
         let heads = |count: usize| vec![(0..count).collect::<Vec<usize>>()];
@@ -269,8 +270,8 @@ mod tests {
             agreement: 0.5,
             overlap: vec![vec![0.5], vec![1.0]],
             kept: kept.map(heads).to_vec(),
-            cache_after_prompt: Held { bytes: 1024, spare: Some(256), full: 4096 },
-            cache: Held { bytes: 2048, spare: Some(0), full: 4608 },
+            cache_after_prompt: CacheBytes { bytes: 1024, spare: Some(256), full: 4096 },
+            cache: CacheBytes { bytes: 2048, spare: Some(0), full: 4608 },
         }
     }
 

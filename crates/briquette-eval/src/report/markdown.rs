@@ -31,7 +31,8 @@ pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A text that a file or a command line said, as Markdown shows it: on one line, without HTML, links or cells of its own.
+/// A text that a file or a command line said, as Markdown shows it: on one line, without HTML,
+/// links or cells of its own.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {

@@ -17,7 +17,7 @@ use crate::{
 /// The result of a masking test.
 #[derive(Clone, Debug, Serialize)]
 pub struct MaskReport {
-    /// With what.
+    /// Program, model and device.
     #[serde(flatten)]
     pub environment: Environment,
     /// How the profile was made.
@@ -67,7 +67,8 @@ impl MaskReport {
         table.to_string()
     }
 
-    /// Writes `mask-heads.json`, `mask-heads.csv` and the picture `mask-heads` as SVG and PNG. Returns the files.
+    /// Writes `mask-heads.json`, `mask-heads.csv` and the picture `mask-heads` as SVG and PNG.
+    /// Returns the files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).

@@ -11,7 +11,8 @@ pub(crate) fn methods_are_cut() -> bool {
     table::width().is_some_and(|width| width < ALL_FIT)
 }
 
-/// The table of methods, stage by stage. Where it would not fit, the columns that differ least are left out.
+/// The table of methods, stage by stage. Where it would not fit, the columns that differ least are
+/// left out.
 pub(crate) fn methods(methods: &[MethodInfo]) -> Table {
     let mut table = table::new();
     let header = [

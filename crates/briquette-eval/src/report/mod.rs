@@ -1,4 +1,4 @@
-//! What was found, for people and for programs.
+//! Reports of results, for people and for programs.
 
 mod budget_axis;
 mod compare;

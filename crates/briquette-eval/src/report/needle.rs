@@ -33,7 +33,7 @@ pub struct NeedleReport {
     answers: Vec<Answer>,
 }
 
-/// What it takes to measure the same again.
+/// Settings that it takes to measure the same again.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
     /// With what, and when.
@@ -62,7 +62,7 @@ pub struct Settings {
 /// A policy of the grid.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// What the report calls it.
+    /// Label in the report.
     pub label: String,
     /// Budget as text, `-` for a policy that keeps everything.
     pub budget: String,
@@ -83,7 +83,7 @@ pub struct Cell {
     pub length: usize,
     /// Depth in percent.
     pub depth: u32,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub summary: Summary,
 }
@@ -172,7 +172,8 @@ impl NeedleReport {
         Proportion::wilson(right as f64, answers.len())
     }
 
-    /// The table for people: one row a policy, budget, number of needles and length; depths together.
+    /// The table for people: one row a policy, budget, number of needles and length; depths
+    /// together.
     pub fn table(&self) -> String {
         let key = |answer: &Answer| {
             (answer.policy.clone(), answer.budget.clone(), answer.needles, answer.length)
@@ -180,8 +181,8 @@ impl NeedleReport {
         table::needle(&summarize(&self.answers, key), self.settings.needles.len() > 1)
     }
 
-    /// Writes `needle.json`, `needle.csv` (a row a cell), `answers.csv` (a row an answer), a heat map for
-    /// every policy and the overview, the pictures as SVG and PNG. Returns the files.
+    /// Writes `needle.json`, `needle.csv` (a row a cell), `answers.csv` (a row an answer), a heat
+    /// map for every policy and the overview, the pictures as SVG and PNG. Returns the files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).

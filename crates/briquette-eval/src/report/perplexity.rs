@@ -47,7 +47,7 @@ pub struct PerplexityRow {
     pub bytes_held: f64,
     /// Those of them that are free; `None` if a window of an older version does not tell.
     pub bytes_spare: Option<f64>,
-    /// What full caches would hold, the mean.
+    /// Bytes that full caches would hold, the mean.
     pub bytes_full: f64,
     /// The mean over windows, one number a predicted token.
     #[serde(skip)]
@@ -106,8 +106,8 @@ impl PerplexityReport {
         table.to_string()
     }
 
-    /// Writes `perplexity.json` (a row a policy and budget) and `perplexity.csv` (a row a predicted token). Returns the
-    /// files.
+    /// Writes `perplexity.json` (a row a policy and budget) and `perplexity.csv` (a row a predicted
+    /// token). Returns the files.
     ///
     /// # Errors
     /// [`Error::Write`](crate::Error::Write).

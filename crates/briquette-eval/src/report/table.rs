@@ -77,8 +77,8 @@ pub(crate) fn right(text: impl ToString) -> Cell {
 /// The heads of the cells of [`memory`].
 pub(super) const MEMORY: [&str; 3] = ["held\nKiB", "\nof full", "spare\nKiB"];
 
-/// KiB of what is kept, its share of a full cache, and KiB of free room. Where that is not known apart, it is in what is
-/// held.
+/// KiB of what is kept, its share of a full cache, and KiB of free room. Where that is not known
+/// apart, it is in what is held.
 pub(super) fn memory(held: f64, spare: Option<f64>, full: f64) -> [Cell; 3] {
     let kept = held - spare.unwrap_or(0.0);
     let kib = |bytes: f64| format!("{:.0}", bytes / 1024.0);

@@ -9,7 +9,7 @@ use crate::{
 /// Which policy serves a model best in a share of the memory, and the evidence.
 #[derive(Clone, Debug, Serialize)]
 pub struct TuneReport {
-    /// With what.
+    /// Program, model and device.
     #[serde(flatten)]
     pub environment: Environment,
     /// `built-in`, the name of the file of text, or that of the run file and its tasks.
@@ -18,13 +18,14 @@ pub struct TuneReport {
     pub asks: bool,
     /// The target and the sizes.
     pub plan: Plan,
-    /// Seconds it ran, without loading the model; of a run that went on where another was, those since.
+    /// Seconds it ran, without loading the model; of a run that went on where another was, those
+    /// since.
     pub seconds: f64,
     /// The rounds.
     pub rounds: Vec<Round>,
-    /// Those that hold the target, the best first.
+    /// Policies that hold the target, the best first.
     pub ranked: Vec<Ranked>,
-    /// Those that do not.
+    /// Policies that do not.
     pub refused: Vec<Refused>,
 }
 
@@ -40,7 +41,7 @@ impl TuneReport {
         !self.ranked.is_empty() || self.over().next().is_some()
     }
 
-    /// Those that keep more than the target allows, and their share.
+    /// Policies that keep more than the target allows, and their share.
     fn over(&self) -> impl Iterator<Item = (&Refused, f64)> {
         self.refused.iter().filter_map(|one| Some((one, one.held?)))
     }
@@ -50,7 +51,8 @@ impl TuneReport {
         if self.asks { "question" } else { "window" }
     }
 
-    /// The table of those that hold the target, and of those that keep more, which are marked and not compared.
+    /// The table of those that hold the target, and of those that keep more, which are marked and
+    /// not compared.
     pub fn table(&self) -> String {
         let mut table = table::new();
         let above = match self.asks {
@@ -94,7 +96,7 @@ impl TuneReport {
         table.to_string()
     }
 
-    /// Who cannot hold the target, and why: a line each.
+    /// Policies that cannot hold the target, and why: a line each.
     pub fn refusals(&self) -> Vec<String> {
         let line = |Refused { label, reason, .. }: &Refused| format!("{label}: {reason}");
         self.refused.iter().map(line).collect()
@@ -130,7 +132,7 @@ impl TuneReport {
         )
     }
 
-    /// What to use, and how sure that is: a sentence each. Empty if nothing holds the target.
+    /// Recommendation, and how sure it is: a sentence each. Empty if nothing holds the target.
     pub fn verdict(&self) -> Vec<String> {
         let Some((best, others)) = self.ranked.split_first() else { return Vec::new() };
         let budget = match best.budget.as_str() {

@@ -3,7 +3,7 @@ use crate::stats::Proportion;
 /// The share of right answers with everything kept, below which a comparison says little.
 const WEAK: f64 = 0.8;
 
-/// What is said before anything else where the full cache itself is often wrong.
+/// Warning where the full cache itself is often wrong, to stand before anything else.
 pub(crate) fn weak(full: Proportion) -> Option<String> {
     let Proportion { rate, trials, .. } = full;
     (trials > 0 && rate < WEAK).then(|| {

@@ -11,33 +11,33 @@ use crate::{
     Error, Result,
     grid::Question,
     prefix,
-    record::{Answer, Held, Outcome},
+    record::{Answer, CacheBytes, Outcome},
     tasks::{Sample, Turn},
 };
 
-/// Who answers.
+/// A model that answers samples, with its tokenizer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct Session<'a> {
     pub(super) model: &'a Model,
     pub(super) tokenizer: &'a Tokenizer,
     /// Tokens of a prompt given to the model at a time.
     pub(super) chunk: Option<usize>,
 }
 
-/// What was generated for a turn.
-struct Said {
+/// Tokens and text generated for a turn.
+struct Generated {
     tokens: Vec<u32>,
     text: String,
     /// The last token, where it belongs to the answer and the cache has not seen it.
     unseen: Option<u32>,
 }
 
-impl Asked<'_> {
+impl Session<'_> {
     /// The answers to all questions of a sample, greedily decoded.
     ///
-    /// Asked before, the context and the first question are one prompt; asked after, the context is compressed alone.
-    /// Later questions follow in the same cache, as prompts of their own. `cache` is empty, or holds what the context
-    /// follows.
+    /// Asked before, the context and the first question are one prompt; asked after, the context is
+    /// compressed alone. Later questions follow in the same cache, as prompts of their own. `cache`
+    /// is empty, or holds what the context follows.
     pub(super) fn ask(
         &self,
         mut cache: KvCache,
@@ -62,32 +62,32 @@ impl Asked<'_> {
         let mut answers = Vec::with_capacity(sample.turns.len());
         for (number, turn) in sample.turns.iter().enumerate() {
             before.extend(&turn.question);
-            let (said, timing) = self.say(&before, turn, &mut cache, &instruction)?;
+            let (generated, timing) = self.generate(&before, turn, &mut cache, &instruction)?;
             if number == 0 {
                 prefill_seconds += timing.prefill.as_secs_f64();
             }
             decode_seconds += timing.decode.as_secs_f64();
             decoded_tokens += timing.decoded_tokens;
-            before = said.unseen.into_iter().collect();
-            answers.push(answer(turn, said)?);
+            before = generated.unseen.into_iter().collect();
+            answers.push(answer(turn, generated)?);
         }
         Ok(Outcome::Answers {
             axes: sample.axes.clone(),
             answers,
-            cache: Held::of(&cache),
+            cache: CacheBytes::of(&cache),
             prefill_seconds,
             decode_seconds,
             decoded_tokens,
         })
     }
 
-    fn say(
+    fn generate(
         &self,
         prompt: &[u32],
         turn: &Turn,
         cache: &mut KvCache,
         instruction: &Instruction,
-    ) -> Result<(Said, briquette_models::Timing)> {
+    ) -> Result<(Generated, briquette_models::Timing)> {
         let options = GenerateOptions {
             max_new_tokens: turn.max_new_tokens,
             chunk: self.chunk,
@@ -115,23 +115,23 @@ impl Asked<'_> {
         }
         // A stop token comes out of the last token of the answer, which the cache then has seen.
         let unseen = generation.tokens.last().copied().filter(|_| !generation.stopped);
-        Ok((Said { tokens: generation.tokens, text, unseen }, timing))
+        Ok((Generated { tokens: generation.tokens, text, unseen }, timing))
     }
 }
 
-/// Where the first of the stop texts begins.
+/// Start of the first of the stop texts.
 fn stop_at(text: &str, stop: &[String]) -> Option<usize> {
     stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min()
 }
 
-fn answer(turn: &Turn, said: Said) -> Result<Answer> {
+fn answer(turn: &Turn, generated: Generated) -> Result<Answer> {
     let right = |tokens: &Vec<u32>| {
-        let right = tokens.iter().zip(&said.tokens).filter(|(a, b)| a == b).count();
+        let right = tokens.iter().zip(&generated.tokens).filter(|(a, b)| a == b).count();
         right as f64 / tokens.len().max(1) as f64
     };
-    let score = turn.metric.score(&said.text, &turn.references, &turn.classes);
+    let score = turn.metric.score(&generated.text, &turn.references, &turn.classes);
     if !score.is_finite() {
-        let reason = format!("{:?} gives no number for {:?}", turn.metric, said.text);
+        let reason = format!("{:?} gives no number for {:?}", turn.metric, generated.text);
         return Err(Error::Grid { axis: "metric", reason });
     }
     Ok(Answer {
@@ -139,7 +139,7 @@ fn answer(turn: &Turn, said: Said) -> Result<Answer> {
         right_tokens: turn.tokens.as_ref().map(right),
         references: turn.references.clone(),
         metric: turn.metric,
-        said: said.text,
+        said: generated.text,
     })
 }
 
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    fn answers(outcome: Outcome) -> (Vec<Answer>, Held, usize) {
+    fn answers(outcome: Outcome) -> (Vec<Answer>, CacheBytes, usize) {
         match outcome {
             Outcome::Answers { answers, cache, decoded_tokens, .. } => {
                 (answers, cache, decoded_tokens)
@@ -201,10 +201,10 @@ mod tests {
     #[test]
     fn turns_follow_each_other_in_one_cache() {
         let (model, tokenizer) = model();
-        let asked = Asked { model: &model, tokenizer: &tokenizer, chunk: None };
+        let session = Session { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &[]);
         for ask in [Question::Before, Question::After] {
-            let outcome = asked.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
+            let outcome = session.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
             let (answers, cache, decoded) = answers(outcome);
             // It ends each answer with the end token.
             let said: Vec<&str> = answers.iter().map(|answer| answer.said.as_str()).collect();
@@ -215,7 +215,7 @@ mod tests {
             let seen = sample.context.len() + 2 * sample.turns[0].question.len() + 2 * 7;
             assert_eq!((cache.full, decoded), (seen * 4096, 14));
             // In parts it is the same.
-            let parts = Asked { chunk: Some(40), ..asked };
+            let parts = Session { chunk: Some(40), ..session };
             let parts = parts.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
             assert_eq!(self::answers(parts).0, answers);
         }
@@ -224,10 +224,10 @@ mod tests {
     #[test]
     fn a_stop_text_ends_an_answer() {
         let (model, tokenizer) = model();
-        let asked = Asked { model: &model, tokenizer: &tokenizer, chunk: None };
+        let session = Session { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &["42", "0"]);
         let outcome =
-            asked.ask(model.cache(Policy::full()).unwrap(), &sample, Question::After).unwrap();
+            session.ask(model.cache(Policy::full()).unwrap(), &sample, Question::After).unwrap();
         let (answers, cache, decoded) = answers(outcome);
         let first = &answers[0];
         assert_eq!(first.said, "817");
@@ -243,11 +243,11 @@ mod tests {
     #[test]
     fn asked_after_the_context_is_compressed_alone() {
         let (model, tokenizer) = model();
-        let asked = Asked { model: &model, tokenizer: &tokenizer, chunk: None };
+        let session = Session { model: &model, tokenizer: &tokenizer, chunk: None };
         let mut sample = sample(&tokenizer, &[]);
         sample.turns.truncate(1);
         let policy = Policy::local_window(Budget::Tokens(16));
-        let outcome = asked.ask(model.cache(policy).unwrap(), &sample, Question::After).unwrap();
+        let outcome = session.ask(model.cache(policy).unwrap(), &sample, Question::After).unwrap();
         let (lost, cache, _) = answers(outcome);
         // The needle is not among the last 16 tokens.
         assert_eq!(lost[0].score, 0.0);

@@ -9,12 +9,13 @@ use super::{
 };
 use crate::{Result, files, journal::Accept};
 
-/// Opens the results of a plan in the folder `dir`, or begins them, and keeps there the run file as `run.toml` and the
-/// keys of all units as `plan.jsonl`, for [`merge`](super::merge()).
+/// Opens the results of a plan in the folder `dir`, or begins them, and keeps there the run file as
+/// `run.toml` and the keys of all units as `plan.jsonl`, for [`merge`](super::merge()).
 ///
 /// # Errors
-/// What [`Results::open`] refuses, [`Error::NoJournal`](crate::Error::NoJournal) for files of these names that no run
-/// wrote, [`Error::UnitChanged`](crate::Error::UnitChanged), and [`Error::Write`](crate::Error::Write).
+/// What [`Results::open`] refuses, [`Error::NoJournal`](crate::Error::NoJournal) for files of these
+/// names that no run wrote, [`Error::UnitChanged`](crate::Error::UnitChanged), and
+/// [`Error::Write`](crate::Error::Write).
 pub fn begin(
     dir: &Path,
     file: &RunFile,
@@ -25,7 +26,7 @@ pub fn begin(
 ) -> Result<Results> {
     check_own(dir, file.text())?;
     let results = Results::open(dir, &plan.header(device), shard, accept)?;
-    plan.units().try_for_each(|unit| results.check(&unit.key, &unit.of))?;
+    plan.units().try_for_each(|unit| results.check(&unit.key, &unit.fingerprint))?;
     files::write(&dir.join(RUN_FILE), file.text())?;
     write_plan(dir, plan.units().map(|unit| &unit.key))?;
     Ok(results)

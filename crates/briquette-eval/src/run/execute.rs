@@ -5,8 +5,8 @@ use briquette_models::{Interrupt, Model, prefill};
 use burn::tensor::Device;
 
 use super::{
-    ask::Asked,
-    plan::{Material, ModelPlan, Plan, Unit, no_sample},
+    ask::Session,
+    plan::{ModelPlan, Plan, TaskData, Unit, no_sample},
     results::{Line, Results},
     shard::Shard,
     shared::Shared,
@@ -44,7 +44,7 @@ pub struct Failure {
     pub error: Error,
 }
 
-/// What a run did, beside its results.
+/// Failures and fallbacks of a run.
 #[derive(Debug, Default)]
 pub struct Executed {
     /// Units that failed, with [`Runner::keep_going`].
@@ -68,16 +68,17 @@ pub struct Progress<'a> {
     pub key: Option<&'a Key>,
 }
 
-/// Units that are measured at once: a sample under one policy, and with one that keeps everything the question before
-/// and after, between which it makes no difference.
+/// Units that are measured at once: a sample under one policy, and with one that keeps everything
+/// the question before and after, between which it makes no difference.
 type Item<'a> = Vec<&'a Unit>;
 
-/// Runs what the results do not hold yet, and adds each unit to them as it ends. `on_unit` hears first of those that are
-/// there.
+/// Runs what the results do not hold yet, and adds each unit to them as it ends. `on_unit` hears
+/// first of those that are there.
 ///
 /// # Errors
-/// [`Error::UnitChanged`] before anything runs, [`Error::JournalGone`], [`Error::Write`], [`Error::Model`] for weights that cannot be read, and
-/// [`Error::Unit`] for the first unit that fails without [`Runner::keep_going`], or is interrupted.
+/// [`Error::UnitChanged`] before anything runs, [`Error::JournalGone`], [`Error::Write`],
+/// [`Error::Model`] for weights that cannot be read, and [`Error::Unit`] for the first unit that
+/// fails without [`Runner::keep_going`], or is interrupted.
 pub fn execute(
     plan: &Plan,
     results: &mut Results,
@@ -87,7 +88,7 @@ pub fn execute(
     let here = |key: &Key| runner.shard.is_none_or(|shard| shard.holds(key));
     let mut so_far = Progress { done: 0, all: 0, tokens_done: 0, tokens: 0, key: None };
     for unit in plan.units().filter(|unit| here(&unit.key)) {
-        results.check(&unit.key, &unit.of)?;
+        results.check(&unit.key, &unit.fingerprint)?;
         so_far.all += 1;
         so_far.tokens += unit.tokens;
         if results.contains(&unit.key) {
@@ -97,36 +98,42 @@ pub fn execute(
     }
     on_unit(so_far);
     let mut executed = Executed::default();
-    for model in &plan.models {
-        for (key, reason) in &model.unavailable {
+    for model_plan in &plan.models {
+        for (key, reason) in &model_plan.unavailable {
             note_unavailable(results, key.clone(), reason)?;
         }
         let left = |results: &Results, unit: &Unit| here(&unit.key) && !results.contains(&unit.key);
-        if model.units.iter().any(|unit| left(results, unit)) {
-            let llama = model.model.load(&runner.device)?.with_interrupt(runner.interrupt.clone());
-            let probed = probe(model, &llama)?;
+        if model_plan.units.iter().any(|unit| left(results, unit)) {
+            let model = model_plan.opened.load(&runner.device)?;
+            let model = model.with_interrupt(runner.interrupt.clone());
+            let probed = probe(model_plan, &model)?;
             for (entry, reason) in &probed {
-                let planned = &model.entries[*entry];
-                let seed = model.units.first().map(|unit| unit.key.seed);
-                let key =
-                    no_sample(&model.model.label, &planned.entry.label, &planned.budget, seed);
+                let planned = &model_plan.entries[*entry];
+                let seed = model_plan.units.first().map(|unit| unit.key.seed);
+                let key = no_sample(
+                    &model_plan.opened.label,
+                    &planned.entry.label,
+                    &planned.budget,
+                    seed,
+                );
                 note_unavailable(results, key, reason)?;
             }
             let can = |unit: &Unit| !probed.iter().any(|(entry, _)| *entry == unit.entry);
-            for unit in model.units.iter().filter(|unit| left(results, unit) && !can(unit)) {
+            for unit in model_plan.units.iter().filter(|unit| left(results, unit) && !can(unit)) {
                 so_far.all -= 1;
                 so_far.tokens -= unit.tokens;
             }
             on_unit(so_far);
-            let todo = model.units.iter().filter(|unit| left(results, unit) && can(unit));
-            let items = items(model, todo);
-            let work = Workplace::new(model, &llama, &plan.tasks, &items)?;
-            let measure = |item: &Item<'_>| Ok(work.measure(item));
+            let todo = model_plan.units.iter().filter(|unit| left(results, unit) && can(unit));
+            let items = items(model_plan, todo);
+            let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &items)?;
+            let measure = |item: &Item<'_>| Ok(unit_runner.measure(item));
             jobs::run(&items, runner.threads, measure, |item, measured| {
                 match measured {
                     Ok(records) => {
                         for (record, unit) in records.into_iter().zip(item) {
-                            results.push(&Line { record, of: unit.of.clone() })?;
+                            results
+                                .push(&Line { record, fingerprint: unit.fingerprint.clone() })?;
                             so_far.done += 1;
                             so_far.tokens_done += unit.tokens;
                             on_unit(Progress { key: Some(&unit.key), ..so_far });
@@ -139,7 +146,7 @@ pub fn execute(
                 }
                 Ok(())
             })?;
-            executed.fallbacks.push((model.model.label.clone(), llama.fallbacks()));
+            executed.fallbacks.push((model_plan.opened.label.clone(), model.fallbacks()));
         }
     }
     results.finish()?;
@@ -159,17 +166,18 @@ fn note_unavailable(results: &mut Results, key: Key, reason: &str) -> Result<()>
     }
     let outcome = Outcome::Unavailable { reason: reason.into() };
     let record = Record { key, outcome, seconds: 0.0, ended_seconds: None };
-    results.push(&Line { record, of: "-".into() })
+    results.push(&Line { record, fingerprint: "-".into() })
 }
 
-/// Policies whose budget turns out too small on this model only when a prompt comes: those in bytes.
-fn probe(model: &ModelPlan, llama: &Model) -> Result<Vec<(usize, String)>> {
+/// Policies whose budget turns out too small on this model only when a prompt comes: those in
+/// bytes.
+fn probe(plan: &ModelPlan, model: &Model) -> Result<Vec<(usize, String)>> {
     let mut unavailable = Vec::new();
-    for (number, planned) in model.entries.iter().enumerate() {
+    for (number, planned) in plan.entries.iter().enumerate() {
         let policy = &planned.entry.policy;
-        let tried = llama.cache(policy.clone()).and_then(|mut cache| {
+        let tried = model.cache(policy.clone()).and_then(|mut cache| {
             if matches!(policy.budget(), Some(Budget::Bytes(_))) {
-                prefill(llama, &[[0_u32; 2]], &mut cache, None)?;
+                prefill(model, &[[0_u32; 2]], &mut cache, None)?;
             }
             Ok(())
         });
@@ -184,13 +192,13 @@ fn probe(model: &ModelPlan, llama: &Model) -> Result<Vec<(usize, String)>> {
     Ok(unavailable)
 }
 
-fn items<'a>(model: &ModelPlan, units: impl Iterator<Item = &'a Unit>) -> Vec<Item<'a>> {
+fn items<'a>(plan: &ModelPlan, units: impl Iterator<Item = &'a Unit>) -> Vec<Item<'a>> {
     let mut items: Vec<Item<'a>> = Vec::new();
     for unit in units {
         let place = |unit: &Unit| (unit.group, unit.sample, unit.entry);
         match items.last_mut() {
             Some(item)
-                if place(item[0]) == place(unit) && model.entries[unit.entry].entry.keeps_all() =>
+                if place(item[0]) == place(unit) && plan.entries[unit.entry].entry.keeps_all() =>
             {
                 item.push(unit);
             }
@@ -200,33 +208,33 @@ fn items<'a>(model: &ModelPlan, units: impl Iterator<Item = &'a Unit>) -> Vec<It
     items
 }
 
-/// What all units of a model share while they run.
-struct Workplace<'a> {
-    model: &'a ModelPlan,
-    llama: &'a Model,
+/// Measures the units of one model, with the state that they share.
+struct UnitRunner<'a> {
+    plan: &'a ModelPlan,
+    model: &'a Model,
     tasks: &'a [Planned],
     /// The runs on the full cache that fidelity compares with, by group and sample.
     references: Shared<(usize, usize), Reference<'a>>,
-    /// What entries begin with, if not with nothing.
+    /// Cache that each entry begins with; `None` for an empty one.
     starts: Vec<Option<KvCache>>,
 }
 
-impl<'a> Workplace<'a> {
+impl<'a> UnitRunner<'a> {
     fn new(
-        model: &'a ModelPlan,
-        llama: &'a Model,
+        plan: &'a ModelPlan,
+        model: &'a Model,
         tasks: &'a [Planned],
         items: &[Item<'_>],
     ) -> Result<Self> {
         let compared =
-            |unit: &&&Unit| matches!(tasks[model.groups[unit.group].task].work, Work::Fidelity(_));
+            |unit: &&&Unit| matches!(tasks[plan.groups[unit.group].task].work, Work::Fidelity(_));
         let units = items.iter().filter_map(|item| item.first()).filter(compared);
         let references = Shared::new(units.map(|unit| (unit.group, unit.sample)));
-        let weights = &model.model.header.weights;
-        let open = |path: &PathBuf| prefix::open(Prefix::read(path)?, llama, weights);
+        let weights = &plan.opened.header.weights;
+        let open = |path: &PathBuf| prefix::open(Prefix::read(path)?, model, weights);
         let starts =
-            model.entries.iter().map(|planned| planned.prefix.as_ref().map(open).transpose());
-        Ok(Self { model, llama, tasks, references, starts: starts.collect::<Result<_>>()? })
+            plan.entries.iter().map(|planned| planned.prefix.as_ref().map(open).transpose());
+        Ok(Self { plan, model, tasks, references, starts: starts.collect::<Result<_>>()? })
     }
 
     /// One record a unit of the item.
@@ -249,32 +257,32 @@ impl<'a> Workplace<'a> {
     }
 
     fn outcome(&self, unit: &Unit) -> Result<Outcome> {
-        let policy: &Policy = &self.model.entries[unit.entry].entry.policy;
-        let group = &self.model.groups[unit.group];
+        let policy: &Policy = &self.plan.entries[unit.entry].entry.policy;
+        let group = &self.plan.groups[unit.group];
         let task = &self.tasks[group.task];
-        match (&task.work, &group.material, unit.key.ask) {
-            (Work::Ask { .. }, Material::Samples(samples), Some(ask)) => {
-                let asked = Asked {
-                    model: self.llama,
-                    tokenizer: &self.model.model.tokenizer,
-                    chunk: self.model.model.spec.chunk,
+        match (&task.work, &group.data, unit.key.ask) {
+            (Work::Ask { .. }, TaskData::Samples(samples), Some(ask)) => {
+                let session = Session {
+                    model: self.model,
+                    tokenizer: &self.plan.opened.tokenizer,
+                    chunk: self.plan.opened.spec.chunk,
                 };
                 let start = match &self.starts[unit.entry] {
                     Some(prefix) => prefix.fork(),
-                    None => self.llama.cache(policy.clone())?,
+                    None => self.model.cache(policy.clone())?,
                 };
-                asked.ask(start, &samples[unit.sample], ask)
+                session.ask(start, &samples[unit.sample], ask)
             }
-            (Work::Text(text), Material::Windows(windows), _) => {
-                text.measure(self.llama, policy, &windows[unit.sample].tokens)
+            (Work::Text(text), TaskData::Windows(windows), _) => {
+                text.measure(self.model, policy, &windows[unit.sample].tokens)
             }
-            (Work::Fidelity(task), Material::Windows(windows), _) => {
+            (Work::Fidelity(task), TaskData::Windows(windows), _) => {
                 let window = &windows[unit.sample].tokens;
                 let reference = self.references.take(&(unit.group, unit.sample), || {
-                    Reference::new(self.llama, window, task.prompt)
+                    Reference::new(self.model, window, task.prompt)
                 })?;
                 let measured = reference.measure(policy.clone())?;
-                let texts = token_texts(&self.model.model.tokenizer, reference.prompt())?;
+                let texts = token_texts(&self.plan.opened.tokenizer, reference.prompt())?;
                 Ok(measured.outcome(texts))
             }
             _ => Err(Error::Grid {
@@ -377,7 +385,8 @@ mod tests {
                 .collect();
             assert_eq!(failed.len(), 2, "{failed:?}");
             assert!(failed.iter().all(|one| one.ends_with(" 1")), "{failed:?}");
-            // Under the second seed only the last sample is another; the policy in bytes holds nothing.
+            // Under the second seed only the last sample is another; the policy in bytes holds
+            // nothing.
             assert_eq!(heard.last(), Some(&(6, 8)));
             let missing = again.units().filter(|unit| !results.contains(&unit.key)).count();
             assert_eq!(missing, 2 + 4);

@@ -25,7 +25,8 @@ pub struct FidelityTask {
     /// Windows of the text.
     #[serde(default = "one", alias = "samples")]
     windows: usize,
-    /// Tokens from the start of one to the start of the next; by default they are spread over the text.
+    /// Tokens from the start of one to the start of the next; by default they are spread over the
+    /// text.
     stride: Option<usize>,
 }
 
@@ -40,7 +41,7 @@ impl FidelityTask {
         }
     }
 
-    /// What results call it.
+    /// Label in results.
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "fidelity".into())
     }
@@ -53,7 +54,7 @@ impl FidelityTask {
         Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
     }
 
-    /// What beside the tokens of a window the result depends on.
+    /// Settings that the result depends on beside the tokens of a window.
     pub(super) fn settings(&self) -> String {
         format!("fidelity {}", self.prompt)
     }

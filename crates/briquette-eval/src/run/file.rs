@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{Error, Result, files};
 
-/// What a user writes: which models, policies and tasks, every one with every other.
+/// A run file, as a user writes it: models, policies and tasks, every one with every other.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RunFile {
-    /// What the run is called.
+    /// Name of the run.
     pub name: String,
     /// Seeds of the samples. Tasks that draw nothing run once.
     #[serde(default = "first_seed")]
@@ -37,7 +37,7 @@ pub struct RunFile {
     /// The text it was read from.
     #[serde(skip)]
     text: String,
-    /// Where the paths of tasks begin.
+    /// Folder that the paths of tasks are relative to.
     #[serde(skip)]
     base: PathBuf,
 }

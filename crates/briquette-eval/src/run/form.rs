@@ -2,7 +2,7 @@ use briquette_models::{ChatMessage, ChatTemplate, Tokenizer};
 
 use crate::{Error, Result, tasks::Sample};
 
-/// What a chat template puts around the questions of a sample, in tokens.
+/// Tokens that a chat template puts around the questions of a sample.
 #[derive(Debug)]
 pub(super) struct ChatForm {
     /// Before the context.
@@ -20,10 +20,11 @@ const USER: &str = "\u{1}user\u{1}";
 const ANSWER: &str = "\u{1}answer\u{1}";
 
 impl ChatForm {
-    /// That of this template.
+    /// Tokens around the questions in this template.
     ///
     /// # Errors
-    /// [`Error::Model`] if the template refuses a conversation, [`Error::Grid`] if it does not write out what is said.
+    /// [`Error::Model`] if the template refuses a conversation, [`Error::Grid`] if it does not
+    /// write out what is said.
     pub(super) fn new(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<Self> {
         let messages = [
             ChatMessage::new("user", USER),

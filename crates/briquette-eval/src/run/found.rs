@@ -1,11 +1,11 @@
 use serde::Serialize;
 
 use crate::{
-    record::{Held, Outcome, Record},
+    record::{CacheBytes, Outcome, Record},
     stats::Mean,
 };
 
-/// What is averaged.
+/// Kind of the averaged number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -20,7 +20,7 @@ pub enum Measure {
 /// A result, reduced to what is averaged.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Found {
-    Number { measure: Measure, value: f64, held: Held, seconds: f64 },
+    Number { measure: Measure, value: f64, held: CacheBytes, seconds: f64 },
     Unavailable { reason: String },
 }
 

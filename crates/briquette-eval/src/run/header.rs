@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{date, environment::BURN};
 
-/// The first line of results: with what they were made. A run whose header differs in anything but `date` is another
-/// run.
+/// The first line of results: with what they were made. A run whose header differs in anything but
+/// `date` is another run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Version of this program.
@@ -23,7 +23,7 @@ pub struct Header {
     pub models: BTreeMap<String, ModelHeader>,
 }
 
-/// What results say of a model.
+/// Description of a model at the head of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelHeader {
     /// The type of weights, activations and cache.
@@ -41,12 +41,13 @@ pub struct ModelHeader {
     /// The tokens that end an answer, which `generation_config.json` may name.
     #[serde(default)]
     pub stop: Vec<u32>,
-    /// The fingerprint of configuration, tokenizer and weights, by [`of_model`](crate::fingerprint::of_model).
+    /// The fingerprint of configuration, tokenizer and weights, by
+    /// [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
 }
 
 impl Header {
-    /// That of a run which begins now.
+    /// Header of a run which begins now.
     pub fn new(name: String, device: &str, models: BTreeMap<String, ModelHeader>) -> Self {
         let kind = device.split_once(':').map_or(device, |(kind, _)| kind);
         Self {

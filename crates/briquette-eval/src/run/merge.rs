@@ -19,7 +19,7 @@ use crate::{
     record_set::{Arrived, RecordSet},
 };
 
-/// What a merge found.
+/// Summary of a merge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Merged {
     /// The file written.
@@ -30,7 +30,8 @@ pub struct Merged {
     pub records: usize,
     /// Results that were there more than once, and equal.
     pub duplicates: usize,
-    /// Damaged lines left out, a file and a number each. Those lines are in `results.jsonl.damaged`.
+    /// Damaged lines left out, a file and a number each. Those lines are in
+    /// `results.jsonl.damaged`.
     pub damaged: Vec<String>,
     /// Units of the plan without a result; `None` where no plan stands beside the results.
     pub missing: Option<Vec<Missing>>,
@@ -51,14 +52,16 @@ pub struct Missing {
     pub units: usize,
 }
 
-/// Joins results into `results.jsonl` in the folder `out`: each of `paths` is a file, or the folder of a run with all the
-/// files of its shards. Results are ordered as the plan is that stands beside them, or else by key, and stay as they are
-/// written, digit by digit. What `results.jsonl` holds already is joined with them.
+/// Joins results into `results.jsonl` in the folder `out`: each of `paths` is a file, or the folder
+/// of a run with all the files of its shards. Results are ordered as the plan is that stands beside
+/// them, or else by key, and stay as they are written, digit by digit. What `results.jsonl` holds
+/// already is joined with them.
 ///
 /// # Errors
-/// [`Error::RunSettings`] and [`Error::OtherWeights`] for results of different runs, [`Error::MergeConflict`] for results of
-/// one unit that differ in more than seconds, [`Error::NoResults`], [`Error::JournalLine`] for damaged lines that are not
-/// accepted, and what cannot be read or written.
+/// [`Error::RunSettings`] and [`Error::OtherWeights`] for results of different runs,
+/// [`Error::MergeConflict`] for results of one unit that differ in more than seconds,
+/// [`Error::NoResults`], [`Error::JournalLine`] for damaged lines that are not accepted, and what
+/// cannot be read or written.
 pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
     let file = out.join(RESULTS);
     let _held = held(&file)?;
@@ -88,8 +91,8 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
         }
         for line in read.lines {
             let new = Found { path: path.clone(), line };
-            let Line { record, of } = &new.line.line;
-            match (all.add(record, of), found.get(&record.key)) {
+            let Line { record, fingerprint } = &new.line.line;
+            match (all.add(record, fingerprint), found.get(&record.key)) {
                 (Arrived::Other, Some(old)) => return Err(old.conflict(&new)),
                 (Arrived::Again, _) => duplicates += 1,
                 // That a policy cannot hold, every shard says.
@@ -129,7 +132,8 @@ pub fn merge(paths: &[PathBuf], out: &Path, accept: Accept) -> Result<Merged> {
     Ok(Merged { records: order.len(), from: files, duplicates, damaged, missing, file })
 }
 
-/// The results that are to be replaced, which no run may be writing: it would go on in the file that is no longer there.
+/// The results that are to be replaced, which no run may be writing: it would go on in the file
+/// that is no longer there.
 fn held(path: &Path) -> Result<Option<File>> {
     let failed = |source| Error::Read { path: path.into(), source };
     let file = match File::open(path) {
@@ -164,7 +168,8 @@ impl Found {
     }
 }
 
-/// That a policy cannot hold is void where it has results: it lacked something then that it has now.
+/// Drops records that a policy cannot hold where it has results: it lacked something then that it
+/// has now.
 fn drop_void(found: &mut BTreeMap<Key, Found>) {
     let name = |key: &Key| (key.model.clone(), key.policy.clone(), key.budget.clone());
     let held: BTreeSet<_> = found.keys().filter(|key| !key.task.is_empty()).map(name).collect();

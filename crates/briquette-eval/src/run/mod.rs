@@ -10,7 +10,8 @@
 //! - [`Plan`] is every unit it asks for, each with its [`Key`](crate::record::Key);
 //! - [`execute()`] runs the units that the results do not hold yet;
 //! - [`Results`] is the file they are kept in, [`begin()`] opens it;
-//! - [`Shard`] is the part of a plan that one of several machines runs, [`merge()`] joins the parts;
+//! - [`Shard`] is the part of a plan that one of several machines runs, [`merge()`] joins the
+//!   parts;
 //! - [`Summary`] is the table at the end.
 
 mod ask;

@@ -17,11 +17,12 @@ pub struct ModelSpec {
     /// The type of weights, activations and cache.
     #[serde(default)]
     pub dtype: Dtype,
-    /// What `briquette calibrate` found; by default `profile.json` in the folder, if it is there.
+    /// Profile by `briquette calibrate`; by default `profile.json` in the folder, if it is there.
     pub profile: Option<PathBuf>,
     /// Tokens of a prompt given to the model at a time; the whole by default.
     pub chunk: Option<usize>,
-    /// Whether what is asked is put into the chat template of the model, as what a user says.
+    /// Whether context and questions are put into the chat template of the model, as a user's
+    /// messages.
     #[serde(default)]
     pub chat: bool,
 }
@@ -67,7 +68,7 @@ impl ModelSpec {
         }
     }
 
-    /// What results call it: its own label, or the name of its folder.
+    /// Label in results: its own, or the name of its folder.
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
             let whole = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
@@ -75,11 +76,12 @@ impl ModelSpec {
         })
     }
 
-    /// Reads what a plan needs of it; of the weights only the fingerprint. `other_weights` says that a profile of other
-    /// weights is taken.
+    /// Reads what a plan needs of it; of the weights only the fingerprint. `other_weights` says
+    /// that a profile of other weights is taken.
     ///
     /// # Errors
-    /// [`Error::Model`], [`Error::Read`], [`Error::Grid`] for a chunk of 0, and what [`Profiles::of`] refuses.
+    /// [`Error::Model`], [`Error::Read`], [`Error::Grid`] for a chunk of 0, and what
+    /// [`Profiles::of`] refuses.
     pub fn open(&self, other_weights: bool) -> Result<OpenModel> {
         if self.chunk == Some(0) {
             return Err(Error::Grid { axis: "chunk", reason: "at least 1 is needed".into() });
@@ -124,17 +126,17 @@ impl ModelSpec {
 /// A model without its weights.
 #[derive(Debug)]
 pub struct OpenModel {
-    /// What results call it.
+    /// Label in results.
     pub label: String,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// What stands around its prompts.
+    /// Tokens of the chat template around its prompts.
     pub(super) chat: Option<ChatForm>,
     /// Its configuration.
     pub config: ModelConfig,
-    /// What was measured of it, for policies that ask.
+    /// Profiles measured on it, for policies that read one.
     pub profiles: Profiles,
-    /// What stands of it in the results.
+    /// Its description in the results.
     pub header: ModelHeader,
     /// As the run file has it.
     pub spec: ModelSpec,

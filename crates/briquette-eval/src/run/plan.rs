@@ -29,15 +29,16 @@ pub struct Plan {
     pub models: Vec<ModelPlan>,
     /// The tasks.
     pub tasks: Vec<Planned>,
-    /// What tasks left out because it is damaged, and were told to: a text each, with the label of the task.
+    /// Messages about damaged records that tasks left out, as they were told to, each with the
+    /// label of the task.
     pub skipped: Vec<String>,
 }
 
-/// What is asked of one model.
+/// Units of one model, with its policies and samples.
 #[derive(Debug)]
 pub struct ModelPlan {
     /// The model, without its weights.
-    pub model: OpenModel,
+    pub opened: OpenModel,
     /// The policies that can hold.
     pub(super) entries: Vec<PlannedPolicy>,
     /// The policies that cannot, each with the reason.
@@ -60,12 +61,12 @@ pub(super) struct PlannedPolicy {
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) task: usize,
-    pub(super) material: Material,
+    pub(super) data: TaskData,
 }
 
-/// What a task is measured on.
+/// Samples or windows that a task is measured on.
 #[derive(Debug)]
-pub(super) enum Material {
+pub(super) enum TaskData {
     Samples(Vec<Sample>),
     Windows(Vec<Window>),
 }
@@ -73,10 +74,10 @@ pub(super) enum Material {
 /// One thing to be measured: a policy on a sample.
 #[derive(Clone, Debug)]
 pub struct Unit {
-    /// What tells it from the others.
+    /// Its name in the results: no other unit has the same.
     pub key: Key,
-    /// Numbers that differ between policies and between samples: results with another number are of something else.
-    pub of: String,
+    /// Fingerprint of policy and sample: a stored result with another one is of something else.
+    pub fingerprint: String,
     /// Tokens it gives to the model, without answers.
     pub tokens: usize,
     pub(super) entry: usize,
@@ -104,16 +105,18 @@ pub struct Share {
 }
 
 impl Plan {
-    /// Expands a run file: reads tokenizers and data, makes all samples, and checks that each fits the context of its
-    /// model. Of the weights only the fingerprint is taken; `other_weights` says that profiles of others are.
+    /// Expands a run file: reads tokenizers and data, makes all samples, and checks that each fits
+    /// the context of its model. Of the weights only the fingerprint is taken; `other_weights` says
+    /// that profiles of others are.
     ///
     /// # Errors
-    /// What models, policies and tasks cannot be made from, [`Error::SampleTooLong`], [`Error::SampleTwice`].
+    /// What models, policies and tasks cannot be made from, [`Error::SampleTooLong`],
+    /// [`Error::SampleTwice`].
     pub fn new(file: &RunFile, other_weights: bool) -> Result<Self> {
         Self::of(file, file.planned(), other_weights)
     }
 
-    /// With other tasks than those of the file.
+    /// Expands a run file with other tasks than its own.
     pub(super) fn of(file: &RunFile, tasks: Vec<Planned>, other_weights: bool) -> Result<Self> {
         let candidates = policies::candidates(&file.policies, &file.budgets(), file.full)?;
         let prefixes = policies::prefixes(&file.policies);
@@ -134,12 +137,12 @@ impl Plan {
         Ok(Self { name: file.name.clone(), models, tasks, skipped })
     }
 
-    /// What stands at the head of its results.
+    /// Header of its results.
     pub fn header(&self, device: &str) -> Header {
         let models: BTreeMap<String, ModelHeader> = self
             .models
             .iter()
-            .map(|one| (one.model.label.clone(), one.model.header.clone()))
+            .map(|one| (one.opened.label.clone(), one.opened.header.clone()))
             .collect();
         Header::new(self.name.clone(), device, models)
     }
@@ -155,8 +158,8 @@ impl Plan {
         models.map(|(key, reason)| (key, reason.as_str()))
     }
 
-    /// Units and tokens by model, task and policy, in the order they run. `here` says which units are of this shard,
-    /// `done` which have results.
+    /// Units and tokens by model, task and policy, in the order they run. `here` says which units
+    /// are of this shard, `done` which have results.
     pub fn shares(&self, here: impl Fn(&Key) -> bool, done: impl Fn(&Key) -> bool) -> Vec<Share> {
         let mut shares: Vec<Share> = Vec::new();
         let mut places: BTreeMap<(&str, &str, &str, &str), usize> = BTreeMap::new();
@@ -187,50 +190,51 @@ impl Plan {
 
 impl ModelPlan {
     fn new(
-        model: OpenModel,
+        opened: OpenModel,
         policies: Policies<'_>,
         tasks: &[Planned],
         seeds: &[u64],
         skipped: &mut Vec<String>,
     ) -> Result<Self> {
-        let (entries, unavailable) = available(&model, policies, seeds)?;
+        let (entries, unavailable) = available(&opened, policies, seeds)?;
         let mut groups = Vec::new();
         let mut units = Vec::new();
         // A sample that another seed does not change runs once.
         let mut known = BTreeSet::new();
         for (number, task) in tasks.iter().enumerate() {
             for &seed in seeds {
-                let material = material(&model, task, seed, skipped)?;
-                let made = pieces(&model, task, &material)?;
-                for (sample, piece) in made.into_iter().enumerate() {
-                    if !known.insert((number, piece.id.clone(), piece.fingerprint.clone())) {
+                let data = task_data(&opened, task, seed, skipped)?;
+                let specs = sample_specs(&opened, task, &data)?;
+                for (sample, spec) in specs.into_iter().enumerate() {
+                    if !known.insert((number, spec.id.clone(), spec.fingerprint.clone())) {
                         continue;
                     }
                     for (entry, planned) in entries.iter().enumerate() {
-                        for ask in &piece.asks {
+                        for ask in &spec.asks {
                             let key = Key {
-                                model: model.label.clone(),
+                                model: opened.label.clone(),
                                 policy: planned.entry.label.clone(),
                                 budget: planned.budget.clone(),
                                 seed,
                                 task: task.label.clone(),
-                                sample: piece.id.clone(),
+                                sample: spec.id.clone(),
                                 ask: *ask,
                             };
-                            let of = format!("{}-{}", planned.fingerprint, piece.fingerprint);
-                            let (tokens, group) = (piece.tokens, groups.len());
-                            units.push(Unit { key, of, tokens, entry, group, sample });
+                            let fingerprint =
+                                format!("{}-{}", planned.fingerprint, spec.fingerprint);
+                            let (tokens, group) = (spec.tokens, groups.len());
+                            units.push(Unit { key, fingerprint, tokens, entry, group, sample });
                         }
                     }
                 }
-                groups.push(Group { task: number, material });
+                groups.push(Group { task: number, data });
             }
         }
-        Ok(Self { model, entries, unavailable, groups, units })
+        Ok(Self { opened, entries, unavailable, groups, units })
     }
 }
 
-/// What is to be measured, and the prefixes that some of it starts from, by label.
+/// Policies to measure, and the prefixes that some of them start from, by label.
 type Policies<'a> = (&'a [Candidate], &'a BTreeMap<String, PathBuf>);
 
 /// The policies that can hold, and the others with their reasons.
@@ -281,12 +285,12 @@ pub(super) fn no_sample(model: &str, policy: &str, budget: &str, seed: Option<u6
     }
 }
 
-fn material(
+fn task_data(
     model: &OpenModel,
     task: &Planned,
     seed: u64,
     skipped: &mut Vec<String>,
-) -> Result<Material> {
+) -> Result<TaskData> {
     let context = model.config.max_position_embeddings;
     Ok(match &task.work {
         Work::Ask { task: maker, .. } => {
@@ -311,15 +315,15 @@ fn material(
                     skipped.push(text);
                 }
             }
-            Material::Samples(loaded.samples)
+            TaskData::Samples(loaded.samples)
         }
-        Work::Text(text) => Material::Windows(text.windows(&model.tokenizer, context)?),
-        Work::Fidelity(text) => Material::Windows(text.windows(&model.tokenizer, context)?),
+        Work::Text(text) => TaskData::Windows(text.windows(&model.tokenizer, context)?),
+        Work::Fidelity(text) => TaskData::Windows(text.windows(&model.tokenizer, context)?),
     })
 }
 
 /// A sample of any kind, as a plan sees it.
-struct Piece {
+struct SampleSpec {
     id: String,
     fingerprint: String,
     tokens: usize,
@@ -327,9 +331,9 @@ struct Piece {
 }
 
 /// The samples of a task, checked.
-fn pieces(model: &OpenModel, task: &Planned, material: &Material) -> Result<Vec<Piece>> {
-    let pieces: Vec<Piece> = match (&task.work, material) {
-        (Work::Ask { ask, .. }, Material::Samples(samples)) => {
+fn sample_specs(model: &OpenModel, task: &Planned, data: &TaskData) -> Result<Vec<SampleSpec>> {
+    let specs: Vec<SampleSpec> = match (&task.work, data) {
+        (Work::Ask { ask, .. }, TaskData::Samples(samples)) => {
             let context = model.config.max_position_embeddings;
             let long = samples.iter().find(|sample| sample.tokens() > context);
             if let Some(sample) = long {
@@ -344,28 +348,29 @@ fn pieces(model: &OpenModel, task: &Planned, material: &Material) -> Result<Vec<
             let mut asks: Vec<Option<Question>> = ask.iter().copied().map(Some).collect();
             asks.sort();
             asks.dedup();
-            samples.iter().map(|sample| Piece::of_sample(sample, &asks)).collect::<Result<_>>()?
+            samples
+                .iter()
+                .map(|sample| SampleSpec::of_sample(sample, &asks))
+                .collect::<Result<_>>()?
         }
-        (work, Material::Windows(windows)) => {
+        (work, TaskData::Windows(windows)) => {
             let settings = match work {
                 Work::Text(text) => text.settings(),
                 Work::Fidelity(text) => text.settings(),
                 Work::Ask { .. } => String::new(),
             };
-            windows.iter().map(|window| Piece::of_window(window, &settings)).collect()
+            windows.iter().map(|window| SampleSpec::of_window(window, &settings)).collect()
         }
-        (_, Material::Samples(_)) => Vec::new(),
+        (_, TaskData::Samples(_)) => Vec::new(),
     };
     let mut ids = BTreeSet::new();
-    match pieces.iter().find(|piece| !ids.insert(&piece.id)) {
-        Some(piece) => {
-            Err(Error::SampleTwice { task: task.label.clone(), sample: piece.id.clone() })
-        }
-        None => Ok(pieces),
+    match specs.iter().find(|spec| !ids.insert(&spec.id)) {
+        Some(spec) => Err(Error::SampleTwice { task: task.label.clone(), sample: spec.id.clone() }),
+        None => Ok(specs),
     }
 }
 
-impl Piece {
+impl SampleSpec {
     fn of_sample(sample: &Sample, asks: &[Option<Question>]) -> Result<Self> {
         let mut bytes = bytes(&sample.context);
         let mut tokens = sample.context.len();

@@ -15,7 +15,8 @@ use crate::{
     prefix,
 };
 
-/// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed under one.
+/// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed
+/// under one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PolicySpec {
@@ -69,7 +70,7 @@ impl PolicySpec {
         }
     }
 
-    /// What results call it: its own label, or as it is written on the command line, `snapkv:kernel=15`.
+    /// Label in results: its own, or as it is written on the command line, `snapkv:kernel=15`.
     pub fn label(&self) -> String {
         if let Some(label) = &self.label {
             return label.clone();

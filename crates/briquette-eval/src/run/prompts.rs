@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::plan::{Material, Plan};
+use super::plan::{Plan, TaskData};
 use crate::metrics::Metric;
 
 /// A prompt of a plan in tokens, for programs that are compared with this one.
@@ -16,7 +16,7 @@ pub struct PlannedPrompt<'a> {
     pub seed: u64,
     /// The sample of the task.
     pub sample: &'a str,
-    /// What is compressed when the question comes after.
+    /// Tokens that are compressed alone when the question comes after.
     pub context: &'a [u32],
     /// The questions.
     pub turns: Vec<PlannedTurn<'a>>,
@@ -44,7 +44,7 @@ impl Plan {
             model.units.iter().map(move |unit| (model, unit, (number, unit.group, unit.sample)))
         });
         units.filter_map(move |(model, unit, place)| {
-            let Material::Samples(samples) = &model.groups[unit.group].material else {
+            let TaskData::Samples(samples) = &model.groups[unit.group].data else {
                 return None;
             };
             let sample = &samples[unit.sample];

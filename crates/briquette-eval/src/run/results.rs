@@ -33,15 +33,16 @@ use crate::{
     record_set::{Arrived, RecordSet},
 };
 
-/// A line of results behind the header: a [`Record`], and what it is of.
+/// A line of results behind the header: a [`Record`], and the fingerprint of what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub record: Record,
-    /// The fingerprint of the policy, `-`, and that of the sample: the same key with another is a policy or a task that
-    /// was changed without being called otherwise.
-    pub of: String,
+    /// Fingerprint of the policy, `-`, and that of the sample: the same key with another one is a
+    /// policy or a task that was changed under its old name.
+    #[serde(rename = "of")]
+    pub fingerprint: String,
 }
 
 /// The results of a run, or of one shard of it: a file that grows by a line a unit.
@@ -54,12 +55,13 @@ pub struct Results {
 }
 
 impl Results {
-    /// Opens the results in the folder `dir`, or begins them. A shard also knows what `results.jsonl` holds, if it is
-    /// there, and does not do it again.
+    /// Opens the results in the folder `dir`, or begins them. A shard also knows what
+    /// `results.jsonl` holds, if it is there, and does not do it again.
     ///
     /// # Errors
-    /// [`Error::ShardsUnmerged`] for shards where all of a run is asked for, [`Error::MergeConflict`] for two results of
-    /// one unit that differ, and what [`Journal::open`] refuses.
+    /// [`Error::ShardsUnmerged`] for shards where all of a run is asked for,
+    /// [`Error::MergeConflict`] for two results of one unit that differ, and what [`Journal::open`]
+    /// refuses.
     pub fn open(dir: &Path, header: &Header, shard: Option<Shard>, accept: Accept) -> Result<Self> {
         let whole = dir.join(RESULTS);
         let path = shard.map_or_else(|| whole.clone(), |shard| dir.join(shard.file_name()));
@@ -84,7 +86,7 @@ impl Results {
 
     /// Takes in what a line says.
     fn take(&mut self, line: &Line) -> Result<()> {
-        match self.all.add(&line.record, &line.of) {
+        match self.all.add(&line.record, &line.fingerprint) {
             Arrived::Again => return Ok(()),
             Arrived::First | Arrived::Newer => {}
             Arrived::Other => {
@@ -107,20 +109,21 @@ impl Results {
         self.found.contains_key(key)
     }
 
-    /// What was found of a unit.
+    /// The result of a unit, if there is one.
     pub(super) fn found(&self, key: &Key) -> Option<&Found> {
         self.found.get(key).map(|(_, found)| found)
     }
 
-    /// Refuses results of a unit that were made from another policy or sample than `of`, the fingerprints of both.
+    /// Refuses results of a unit that were made from another policy or sample than `of`, the
+    /// fingerprints of both.
     ///
     /// # Errors
     /// [`Error::UnitChanged`].
-    pub fn check(&self, key: &Key, of: &str) -> Result<()> {
+    pub fn check(&self, key: &Key, fingerprint: &str) -> Result<()> {
         match self.found.get(key) {
-            Some((found, _)) if found != of => {
-                let policy = |of: &str| of.split_once('-').map(|(policy, _)| policy.to_owned());
-                let what = if policy(found) == policy(of) {
+            Some((found, _)) if found != fingerprint => {
+                let policy = |both: &str| both.split_once('-').map(|(policy, _)| policy.to_owned());
+                let what = if policy(found) == policy(fingerprint) {
                     format!("task `{}`", key.task)
                 } else {
                     format!("policy `{}`", key.policy)
@@ -159,8 +162,8 @@ impl Results {
 
 /// A line, reduced to what a summary needs.
 fn kept(line: &Line) -> (Key, (String, Found)) {
-    let Line { record, of } = line;
-    (record.key.clone(), (of.clone(), Found::of(record)))
+    let Line { record, fingerprint } = line;
+    (record.key.clone(), (fingerprint.clone(), Found::of(record)))
 }
 
 /// Refuses the results of another run.
@@ -196,18 +199,19 @@ pub struct Read {
 pub struct Numbered {
     /// Its number, from 1.
     pub number: usize,
-    /// What it says.
+    /// Its content.
     pub line: Line,
     /// As it is written, since a number that is read and written again may end in another digit.
     pub text: String,
 }
 
-/// Reads a file of results, without continuing it. A last line without its end is left out: a run may be writing it.
+/// Reads a file of results, without continuing it. A last line without its end is left out: a run
+/// may be writing it.
 ///
 /// # Errors
-/// [`Error::Read`], [`Error::OtherCommand`] for the results of another command, [`Error::NoJournal`] for a file that
-/// begins with no header of a run, and [`Error::JournalLine`] for a line that is no result, unless `damaged` lines are
-/// accepted.
+/// [`Error::Read`], [`Error::OtherCommand`] for the results of another command,
+/// [`Error::NoJournal`] for a file that begins with no header of a run, and [`Error::JournalLine`]
+/// for a line that is no result, unless `damaged` lines are accepted.
 pub fn read_results(path: &Path, damaged: bool) -> Result<Read> {
     let failed = |source| Error::Read { path: path.into(), source };
     let mut file = BufReader::new(fs::File::open(path).map_err(failed)?);

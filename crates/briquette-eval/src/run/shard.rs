@@ -4,8 +4,8 @@ use crate::{Error, Result, record::Key, tasks::seed};
 
 /// One of `count` parts of a plan, that machines run beside each other.
 ///
-/// A sample belongs to one part, with every policy and question, so that what the policies share is computed once. Which
-/// one depends on nothing but the sample: a plan that grows moves none.
+/// A sample belongs to one part, with every policy and question, so that what the policies share is
+/// computed once. Which one depends on nothing but the sample: a plan that grows moves none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: u64,

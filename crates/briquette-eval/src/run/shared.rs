@@ -5,8 +5,8 @@ use std::{
 
 use crate::Result;
 
-/// Values that several units need: each is made by the first unit that asks for it, while others that need it wait, and
-/// dropped when the last is done.
+/// Values that several units need: each is made by the first unit that asks for it, while others
+/// that need it wait, and dropped when the last is done.
 pub(super) struct Shared<K, T> {
     slots: BTreeMap<K, Mutex<Slot<T>>>,
 }

@@ -7,12 +7,12 @@ use super::{
 };
 use crate::{
     grid::Question,
-    record::{Held, Key},
+    record::{CacheBytes, Key},
     report::table,
     stats::{Estimate, Mean},
 };
 
-/// What was measured, by task, policy and budget.
+/// Means of a run by task, policy and budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// In the order of the plan.
@@ -41,8 +41,8 @@ impl Unavailable {
     }
 }
 
-/// What was averaged of a sample: the number, the cache, and seconds.
-type Value = (f64, Held, f64);
+/// Values of a sample to average: the number, the cache, and seconds.
+type Value = (f64, CacheBytes, f64);
 
 /// A task under a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -57,23 +57,25 @@ pub struct Row {
     pub policy: String,
     /// Its budget as text.
     pub budget: String,
-    /// What is averaged.
+    /// The averaged number.
     pub measure: Measure,
     /// The mean over samples, and its standard error.
     pub mean: Mean,
-    /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of one of these there is none.
+    /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of
+    /// one of these there is none.
     pub interval: Option<[f64; 2]>,
-    /// Bytes of what is kept over bytes of a full cache, of all samples together; with the spare room where that is not
-    /// known apart.
+    /// Bytes of what is kept over bytes of a full cache, of all samples together; with the spare
+    /// room where that is not known apart.
     pub held_of_full: f64,
-    /// Bytes of free room for tokens to come over bytes of a full cache; `None` in results of older versions.
+    /// Bytes of free room for tokens to come over bytes of a full cache; `None` in results of older
+    /// versions.
     pub spare_of_full: Option<f64>,
     /// Wall-clock seconds of all samples.
     pub seconds: f64,
 }
 
 impl Summary {
-    /// Of the units of a plan that have results.
+    /// Means over the units of a plan that have results.
     pub fn new(plan: &Plan, results: &Results) -> Self {
         let mut groups: Vec<(Key, Measure, Vec<Value>)> = Vec::new();
         let mut places = std::collections::BTreeMap::new();
@@ -91,7 +93,7 @@ impl Summary {
         }
         // Tasks together, rather than samples as they run.
         groups.sort_by_key(|(key, ..)| {
-            let model = plan.models.iter().position(|one| one.model.label == key.model);
+            let model = plan.models.iter().position(|one| one.opened.label == key.model);
             let task = plan.tasks.iter().position(|task| task.label == key.task);
             (model, task, key.ask)
         });
@@ -102,7 +104,7 @@ impl Summary {
             let row = Unavailable::new(key, reason);
             let planned = plan.models.iter().any(|model| {
                 let name = |entry: &PlannedPolicy| {
-                    (&model.model.label, &entry.entry.label, &entry.budget)
+                    (&model.opened.label, &entry.entry.label, &entry.budget)
                         == (&key.model, &key.policy, &key.budget)
                 };
                 model.entries.iter().any(name)
@@ -177,7 +179,7 @@ impl Row {
             Measure::Kl => Estimate::of(&values).within(0.0, f64::INFINITY),
             Measure::Nats => Estimate::of(&values),
         };
-        let bytes = |of: &dyn Fn(&Held) -> usize| -> f64 {
+        let bytes = |of: &dyn Fn(&CacheBytes) -> usize| -> f64 {
             found.iter().map(|(_, held, _)| of(held) as f64).sum()
         };
         let spare = found.iter().map(|(_, held, _)| Some(held.spare? as f64)).sum::<Option<f64>>();
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
 
     fn row(measure: Measure, values: &[f64]) -> Row {
-        let held = Held { bytes: 35, spare: Some(10), full: 100 };
+        let held = CacheBytes { bytes: 35, spare: Some(10), full: 100 };
         let found: Vec<Value> = values.iter().map(|value| (*value, held, 0.5)).collect();
         let key = Key {
             model: "m".into(),

@@ -11,17 +11,17 @@ use crate::{
             Coqa, Files, Gsm8k, InfiniteBench, LongBench, LongBenchV2, Questions, TruthfulQa,
             ZeroScrolls,
         },
-        generated::{
-            CommonWords, FrequentWords, Generated, KeyValue, MultiTurn, Needle, PassageCount,
-            PassageRetrieval, VariableTracking,
+        synthetic::{
+            CommonWords, FrequentWords, KeyValue, MultiTurn, Needle, PassageCount,
+            PassageRetrieval, Synthetic, VariableTracking,
         },
     },
 };
 
-/// The tasks of a run file, `[[tasks.NAME]]`: those of [`Generated`] and of [`Files`], and texts.
+/// The tasks of a run file, `[[tasks.NAME]]`: those of [`Synthetic`] and of [`Files`], and texts.
 ///
-/// A field a family, rather than an enum or the two structs flattened, so that an unknown task and an unknown setting are
-/// reported with their line.
+/// A field a family, rather than an enum or the two structs flattened, so that an unknown task and
+/// an unknown setting are reported with their line.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Tasks {
@@ -50,13 +50,13 @@ pub struct Tasks {
 /// A task with its label.
 #[derive(Debug)]
 pub struct Planned {
-    /// What results call it.
+    /// Label in results.
     pub label: String,
-    /// What is done.
+    /// How it is measured.
     pub work: Work,
 }
 
-/// What is done for a task.
+/// How a task is measured.
 #[derive(Debug)]
 pub enum Work {
     /// Questions are asked.
@@ -73,7 +73,7 @@ pub enum Work {
 }
 
 impl Tasks {
-    /// All of them, with paths that begin at `base`: generated ones first, then files, then texts.
+    /// All of them, with paths that begin at `base`: synthetic ones first, then files, then texts.
     pub(super) fn planned(&self, base: &Path) -> Vec<Planned> {
         let Self {
             needle,
@@ -95,7 +95,7 @@ impl Tasks {
             perplexity,
             fidelity,
         } = self.clone();
-        let mut generated = Generated {
+        let mut synthetic = Synthetic {
             needle,
             variable_tracking,
             common_words,
@@ -105,7 +105,7 @@ impl Tasks {
             key_value,
             multi_turn,
         };
-        generated.resolve(base);
+        synthetic.resolve(base);
         let mut files = Files {
             long_bench,
             long_bench_v2,
@@ -118,7 +118,7 @@ impl Tasks {
         };
         files.resolve(base);
         let asked =
-            generated.tasks().into_iter().chain(files.tasks()).map(
+            synthetic.tasks().into_iter().chain(files.tasks()).map(
                 |Labelled { label, ask, task }| Planned { label, work: Work::Ask { task, ask } },
             );
         let text = perplexity.into_iter().map(|mut task| {

@@ -1,4 +1,4 @@
-//! How well a model continues a text, as a task.
+//! Perplexity as a task: how well a model continues a text.
 
 use std::path::{Path, PathBuf};
 
@@ -10,19 +10,20 @@ use serde::Deserialize;
 use crate::{
     Error, Result, files,
     perplexity::{self, Loss},
-    record::{Held, Outcome},
+    record::{CacheBytes, Outcome},
     tasks::text::{Text, Window, check_windows},
 };
 
-/// How a text is given to the model.
+/// Protocol by which a model reads a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
-    /// A prompt is compressed, and the tokens behind it are predicted one by one (see [`perplexity`]).
+    /// A prompt is compressed, and the tokens behind it are predicted one by one (see
+    /// [`perplexity`]).
     #[default]
     Window,
-    /// From an empty cache, far past the budget: every token is predicted from the cache as it then is, and fed
-    /// (StreamingLLM, Section 4.1, on PG-19; EMS, appendix C).
+    /// Begins with an empty cache and goes far past the budget: every token is predicted from the
+    /// cache as it then is, and fed (StreamingLLM, Section 4.1, on PG-19; EMS, appendix C).
     Stream,
 }
 
@@ -33,7 +34,7 @@ pub struct TextTask {
     label: Option<String>,
     /// A file of text; the built-in prose by default.
     text: Option<PathBuf>,
-    /// How it is given to the model.
+    /// Protocol by which the model reads it.
     #[serde(default)]
     pub protocol: Protocol,
     /// Tokens of the prompt that is compressed, of [`Protocol::Window`] only.
@@ -44,10 +45,11 @@ pub struct TextTask {
     /// Windows of the text.
     #[serde(default = "one", alias = "samples")]
     windows: usize,
-    /// Tokens from the start of one to the start of the next; by default they are spread over the text.
+    /// Tokens from the start of one to the start of the next; by default they are spread over the
+    /// text.
     stride: Option<usize>,
-    /// Tokens fed at once, of [`Protocol::Stream`] only: 1 by default. A cache compresses behind each chunk as behind a
-    /// prompt, so methods that compress prompts only need more than 1.
+    /// Tokens fed at once, of [`Protocol::Stream`] only: 1 by default. A cache compresses behind
+    /// each chunk as behind a prompt, so methods that compress prompts only need more than 1.
     chunk: Option<usize>,
 }
 
@@ -62,7 +64,7 @@ impl TextTask {
         }
     }
 
-    /// What results call it.
+    /// Label in results.
     pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| match self.protocol {
             Protocol::Window => "perplexity".into(),
@@ -82,7 +84,8 @@ impl TextTask {
         self.chunk.unwrap_or(1)
     }
 
-    /// The windows, each with the token that opens a text, what is given at once, and what is predicted.
+    /// The windows, each with the token that opens a text, what is given at once, and what is
+    /// predicted.
     pub(super) fn windows(&self, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Window>> {
         let fail = |axis, reason: &str| Err(Error::Grid { axis, reason: reason.into() });
         match (self.protocol, self.prompt, self.chunk) {
@@ -103,14 +106,15 @@ impl TextTask {
             ("windows", self.windows),
             ("chunk", self.chunk()),
         ];
-        // The first token behind a prompt is fed but not scored: it is predicted before anything was compressed.
+        // The first token behind a prompt is fed but not scored: it is predicted before anything
+        // was compressed.
         let unscored = usize::from(self.protocol == Protocol::Window);
         let length = self.prompt().saturating_add(self.tokens).saturating_add(unscored);
         check_windows(&counts, length, context)?;
         Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
     }
 
-    /// What beside the tokens of a window the result depends on.
+    /// Settings that the result depends on beside the tokens of a window.
     pub(super) fn settings(&self) -> String {
         format!("{:?} {} {}", self.protocol, self.prompt(), self.chunk())
     }
@@ -126,11 +130,11 @@ impl TextTask {
             Protocol::Window => {
                 let Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full } =
                     perplexity::loss(model, policy, window, prompt)?;
-                (nats, Held { bytes, spare, full })
+                (nats, CacheBytes { bytes, spare, full })
             }
             Protocol::Stream => {
                 let mut cache = model.cache(policy.clone())?;
-                (stream(model, &mut cache, window, self.chunk())?, Held::of(&cache))
+                (stream(model, &mut cache, window, self.chunk())?, CacheBytes::of(&cache))
             }
         };
         Ok(Outcome::Text { prompt, nats, cache })
@@ -148,7 +152,8 @@ fn stream(model: &Model, cache: &mut KvCache, tokens: &[u32], chunk: usize) -> R
     let mut losses = Vec::new();
     let Some((first, rest)) = tokens.split_first() else { return Ok(Vec::new()) };
     let Some(second) = rest.first() else { return Ok(Vec::new()) };
-    // Behind the first token nothing is compressed that a chunk could miss: it is a prompt of its own.
+    // Behind the first token nothing is compressed that a chunk could miss: it is a prompt of its
+    // own.
     let logits = prefill(model, &[[*first]], cache, None)?;
     losses.push(log_probabilities(logits, &[*second]));
     for at in (0..rest.len().saturating_sub(1)).step_by(chunk) {

@@ -15,7 +15,8 @@ pub(crate) struct Hay {
     pub(crate) boundaries: Vec<usize>,
 }
 
-/// Pieces in a row that may come to no token: text has no end, and would be filled with none for ever.
+/// Pieces in a row that may come to no token: text has no end, and would be filled with none for
+/// ever.
 const PATIENCE: usize = 1000;
 
 impl Hay {
@@ -56,8 +57,8 @@ impl Hay {
         self.boundaries[rng.random_range(0..self.boundaries.len())]
     }
 
-    /// The text behind `before`, with `inserts` put in: `spots` are a place and the number of the insert there,
-    /// ascending.
+    /// The text behind `before`, with `inserts` put in: `spots` are a place and the number of the
+    /// insert there, ascending.
     pub(crate) fn with(
         &self,
         before: &[u32],
@@ -79,22 +80,22 @@ impl Hay {
 /// A context of text with things hidden in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hiding<'a> {
-    /// Who asks, for errors.
+    /// Name of the task, for errors.
     pub(crate) task: &'static str,
     /// Tokens of the context and of what comes behind it.
     pub(crate) length: usize,
-    /// Where the first insert lies, in percent of the text.
+    /// Depth of the first insert, in percent of the text.
     pub(crate) depth: u32,
-    /// What comes before the text.
+    /// Tokens before the text.
     pub(crate) introduction: &'a [u32],
-    /// What is hidden. All but the first lie anywhere.
+    /// Hidden pieces. All but the first lie anywhere.
     pub(crate) inserts: &'a [Vec<u32>],
     /// Tokens that come behind the context: questions and answers.
     pub(crate) behind: usize,
 }
 
 impl Hiding<'_> {
-    /// Tokens left for text, at least 1.
+    /// Tokens that remain for text, at least 1.
     pub(crate) fn room(&self) -> Result<usize> {
         let hidden: usize = self.inserts.iter().map(Vec::len).sum();
         room(self.task, self.length, self.introduction.len() + hidden + self.behind)
@@ -118,14 +119,14 @@ impl Hiding<'_> {
     }
 }
 
-/// What `fixed` tokens leave of `length`, at least 1.
+/// Tokens of `length` that remain beside `fixed` ones, at least 1.
 pub(crate) fn room(task: &'static str, length: usize, fixed: usize) -> Result<usize> {
     let room = length.checked_sub(fixed).filter(|room| *room > 0);
     room.ok_or(Error::PromptTooShort { task, length, fixed })
 }
 
-/// The tokens of `answer` as it continues `before`, whose tokens are `tokens`: some tokenizers begin a text with a
-/// token of their own.
+/// The tokens of `answer` as it continues `before`, whose tokens are `tokens`: some tokenizers
+/// begin a text with a token of their own.
 pub(crate) fn continuation(
     tokenizer: &Tokenizer,
     before: &str,
@@ -139,8 +140,9 @@ pub(crate) fn continuation(
     }
 }
 
-/// The largest number from 1 to `most` whose size is at most `length`, for sizes that grow; `None` if not even 1 is.
-/// What is returned has been measured, so a size that does not always grow leaves room, and never takes too much.
+/// The largest number from 1 to `most` whose size is at most `length`, for sizes that grow; `None`
+/// if not even 1 is. What is returned has been measured, so a size that does not always grow leaves
+/// room, and never takes too much.
 pub(crate) fn largest(
     most: usize,
     length: usize,

@@ -1,9 +1,9 @@
 //! The sentences of the form that the embedded model was trained on.
 
-/// What these needles hide.
+/// Noun for the values that these needles hide.
 pub(crate) const NOUN: &str = "number";
 
-/// What comes before the haystack. `noun` is what is hidden, as `number`.
+/// Text before the haystack. `noun` names the hidden values, as `number`.
 pub(crate) fn introduction(noun: &str) -> String {
     format!(
         "\nSome special magic {noun}s are hidden within the following text. Make sure to memorize them. I will quiz \

@@ -5,11 +5,11 @@ use std::{fs, path::Path};
 use rand::{RngExt, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
-use super::form::Form;
+use super::needle_template::NeedleTemplate;
 use crate::{Error, Result, files, fingerprint};
 
-/// Sentences written for this project, one a line, in the manner of the books the embedded model was
-/// trained on. None holds a digit or a needle's word.
+/// Sentences written for this project, one a line, in the manner of the books the embedded model
+/// was trained on. None holds a digit or a needle's word.
 const BUILT_IN: &str = include_str!("../../assets/haystack.txt");
 
 pub(super) fn built_in_lines() -> impl Iterator<Item = &'static str> {
@@ -22,7 +22,7 @@ pub struct Haystack {
     name: String,
     sentences: Vec<String>,
     order: Order,
-    form: Form,
+    form: NeedleTemplate,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +46,13 @@ impl Haystack {
             name: "built-in".into(),
             sentences: built_in_lines().map(str::to_owned).collect(),
             order: Order::Shuffled,
-            form: Form::default(),
+            form: NeedleTemplate::default(),
         }
     }
 
     /// RULER's noise: one line of short sentences, repeated.
     pub fn noise() -> Self {
-        let (name, form) = ("noise".into(), Form::default());
+        let (name, form) = ("noise".into(), NeedleTemplate::default());
         Self { name, sentences: vec![NOISE.into()], order: Order::Repeated, form }
     }
 
@@ -84,18 +84,18 @@ impl Haystack {
             name: dir.display().to_string(),
             sentences: sentences(text),
             order: Order::Running,
-            form: Form::default(),
+            form: NeedleTemplate::default(),
         })
     }
 
     /// Another form of the needles hidden in it.
-    pub fn with_form(mut self, form: Form) -> Self {
+    pub fn with_form(mut self, form: NeedleTemplate) -> Self {
         self.form = form;
         self
     }
 
-    /// How needles are written into it and asked for.
-    pub fn form(&self) -> &Form {
+    /// Form of its needles and their questions.
+    pub fn form(&self) -> &NeedleTemplate {
         &self.form
     }
 
@@ -107,7 +107,7 @@ impl Haystack {
     /// Differs between texts and forms.
     pub(crate) fn fingerprint(&self) -> String {
         let text = format!("{:?} {:?}", self.order, self.sentences);
-        match self.form == Form::default() {
+        match self.form == NeedleTemplate::default() {
             true => fingerprint::of(text.as_bytes()),
             false => fingerprint::of(format!("{text} {:?}", self.form).as_bytes()),
         }
@@ -123,8 +123,9 @@ impl Haystack {
         self.sentences.is_empty()
     }
 
-    /// Text without end, in pieces that each begin with the white space before their sentence. Only the
-    /// very first has none. When the text is used up it begins again, shuffled text in another order.
+    /// Text without end, in pieces that each begin with the white space before their sentence. Only
+    /// the very first has none. When the text is used up it begins again, shuffled text in another
+    /// order.
     pub fn pieces(&self, rng: ChaCha8Rng) -> impl Iterator<Item = String> {
         let mut pieces =
             Pieces { haystack: self, rng, order: Vec::new(), paragraph: 0, first: true };
@@ -176,8 +177,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Cuts running text behind each `.`, `!` or `?` (and closing quotes) that white space follows. The white
-/// space stays with the sentence after it.
+/// Cuts running text behind each `.`, `!` or `?` (and closing quotes) that white space follows. The
+/// white space stays with the sentence after it.
 fn sentences(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
     let (mut start, mut ended) = (0, false);

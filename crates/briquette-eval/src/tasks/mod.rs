@@ -2,16 +2,16 @@
 
 mod assemble;
 mod ember;
-mod family;
 pub mod files;
-mod form;
-pub mod generated;
 pub mod haystack;
 pub mod needle;
+mod needle_template;
 pub mod sample;
 pub(crate) mod seed;
+pub mod synthetic;
+mod task_spec;
 pub mod text;
 
-pub use family::{Family, Labelled};
-pub use form::Form;
+pub use needle_template::NeedleTemplate;
 pub use sample::{Sample, Samples, Task, Turn};
+pub use task_spec::{Labelled, TaskSpec};

@@ -16,8 +16,8 @@ use crate::{
     Error, Result,
     tasks::{
         assemble::{self, Hiding},
-        form::Asked,
         haystack::Haystack,
+        needle_template::QuestionAnswer,
         seed,
     },
 };
@@ -33,9 +33,10 @@ pub fn words() -> impl Iterator<Item = &'static str> {
 /// Which prompt to build. The same place always gives the same prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Tokens of the prompt and its answer together, so that the model's context can be used to the end.
+    /// Tokens of the prompt and its answer together, so that the model's context can be used to the
+    /// end.
     pub length: usize,
-    /// Where the needle asked for lies, in percent of the haystack: 0 is its start.
+    /// Depth of the needle that the question names, in percent of the haystack: 0 is its start.
     pub depth: u32,
     /// Needles in the haystack. The others lie at random depths.
     pub needles: usize,
@@ -46,13 +47,13 @@ pub struct Place {
 /// A prompt with its answer, in tokens.
 #[derive(Clone, Debug)]
 pub struct NeedlePrompt {
-    /// Where it belongs.
+    /// Its place in the grid.
     pub place: Place,
     /// Introduction, haystack and needles.
     pub context: Vec<u32>,
-    /// What follows the context.
+    /// Tokens behind the context.
     pub question: Vec<u32>,
-    /// What the model should say.
+    /// The right answer.
     pub answer: Vec<u32>,
     /// The word asked for.
     pub word: String,
@@ -61,7 +62,8 @@ pub struct NeedlePrompt {
 }
 
 impl NeedlePrompt {
-    /// Where the answer stands in the context; `None` if the tokenizer cuts the number there in another way.
+    /// Span of the answer in the context; `None` if the tokenizer cuts the number there in
+    /// another way.
     pub fn answer_span(&self) -> Option<Range<usize>> {
         let tokens = self.answer.len().max(1);
         let start = self.context.windows(tokens).position(|window| window == self.answer)?;
@@ -74,7 +76,8 @@ impl NeedlePrompt {
     }
 }
 
-/// Builds prompts for one tokenizer and one haystack, in the [form](super::Form) that goes with it.
+/// Builds prompts for one tokenizer and one haystack, in the [form](super::NeedleTemplate) that
+/// goes with it.
 #[derive(Debug)]
 pub struct NeedleTask<'a> {
     tokenizer: &'a Tokenizer,
@@ -95,14 +98,15 @@ impl<'a> NeedleTask<'a> {
         Ok(Self { tokenizer, haystack, seed, introduction })
     }
 
-    /// The prompt for a place: it and its answer have as many tokens as the place asks for, the haystack is
-    /// cut to fit.
+    /// The prompt for a place: it and its answer have as many tokens as the place asks for, the
+    /// haystack is cut to fit.
     ///
-    /// Needles are inserted between two sentences, the one asked for at the boundary nearest to its depth.
+    /// Needles are inserted between two sentences, the one asked for at the boundary nearest to its
+    /// depth.
     ///
     /// # Errors
-    /// [`Error::PromptTooShort`], [`Error::TooManyNeedles`], [`Error::Grid`] without a needle or for a depth
-    /// above 100, and [`Error::Model`] if the tokenizer fails.
+    /// [`Error::PromptTooShort`], [`Error::TooManyNeedles`], [`Error::Grid`] without a needle or
+    /// for a depth above 100, and [`Error::Model`] if the tokenizer fails.
     pub fn prompt(&self, place: Place) -> Result<NeedlePrompt> {
         let Place { length, depth, needles, sample } = place;
         if needles == 0 {
@@ -128,7 +132,7 @@ impl<'a> NeedleTask<'a> {
             .iter()
             .map(|(word, number)| Ok(self.tokenizer.encode(&form.needle(word, number), false)?))
             .collect::<Result<Vec<_>>>()?;
-        let Asked { question: asked, answer } = form.asked(word, number);
+        let QuestionAnswer { question: asked, answer } = form.question_answer(word, number);
         let question = self.tokenizer.encode(&asked, false)?;
         let answer = assemble::continuation(self.tokenizer, &asked, &question, &answer)?;
         let hiding = Hiding {
@@ -170,7 +174,7 @@ mod tests {
         Place { length: 512, depth: 50, needles: 1, sample: 0 }
     }
 
-    /// What prompts were when the committed tables were made: their seeds must keep meaning the same.
+    /// Holds prompts to those of the committed tables: their seeds must keep meaning the same.
     #[test]
     fn prompts_are_those_of_the_committed_tables() {
         let (tokenizer, haystack) = (tokenizer(), Haystack::built_in());
@@ -227,7 +231,8 @@ mod tests {
         let pieces = [&prompt.context[..], &prompt.question, &prompt.answer].concat();
         let text = tokenizer.decode(&pieces).unwrap();
         let whole = tokenizer.encode(&text, true).unwrap();
-        // The haystack ends in the middle of a sentence, maybe of a word: compare around the needles.
+        // The haystack ends in the middle of a sentence, maybe of a word: compare around the
+        // needles.
         let cut = prompt.context.len() - 8;
         assert_eq!(whole[..cut], pieces[..cut]);
         // What the model was trained on is built of these pieces.

@@ -1,4 +1,4 @@
-//! What every task makes: a context, and questions about it with known answers.
+//! Samples, which every task makes: a context, and questions about it with known answers.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
@@ -22,7 +22,7 @@ pub trait Task: Debug + Send + Sync {
         None
     }
 
-    /// The samples, and what had to be left out of them. Whoever shows results shows this beside them.
+    /// Samples, and messages about those left out, which are to be shown beside results.
     ///
     /// # Errors
     /// As [`samples`](Self::samples).
@@ -36,20 +36,20 @@ pub trait Task: Debug + Send + Sync {
 pub struct Samples {
     /// The samples.
     pub samples: Vec<Sample>,
-    /// What was left out because it is damaged, a text each: the file, the line and what is wrong with it. Empty unless
-    /// the task was told to skip what is damaged.
+    /// Messages about damaged records that were left out, each with the file, the line and the
+    /// defect. Empty unless the task was told to skip damaged records.
     pub skipped: Vec<String>,
 }
 
-/// A context, and what is asked about it.
+/// A context, and questions about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Distinguishes the samples of a task with one seed.
     pub id: String,
-    /// What the sample was made with, as `length` or `depth`: the axes of plots.
+    /// Parameters of the sample, as `length` or `depth`: the axes of plots.
     pub axes: BTreeMap<String, u64>,
-    /// What comes before the first question, opened by the token that begins a text. It is what a cache compresses
-    /// when the question comes after.
+    /// Tokens before the first question, opened by the token that begins a text. A cache compresses
+    /// them alone when the question comes after.
     pub context: Vec<u32>,
     /// Questions, each asked behind those before and their answers. At least one.
     pub turns: Vec<Turn>,
@@ -58,7 +58,7 @@ pub struct Sample {
 /// A question with its answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// What follows the context, or the answer of the turn before.
+    /// Tokens behind the context, or behind the answer of the turn before.
     pub question: Vec<u32>,
     /// Right answers. What several mean, the metric says.
     pub references: Vec<String>,

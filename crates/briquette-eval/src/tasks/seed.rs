@@ -1,7 +1,7 @@
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-/// A generator of its own for every combination of `parts`, the same on every machine: a sample does not
-/// change when others are added to the grid.
+/// A generator of its own for every combination of `parts`, the same on every machine: a sample
+/// does not change when others are added to the grid.
 pub(crate) fn rng(parts: &[u64]) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(hash(parts.iter().flat_map(|part| part.to_le_bytes())))
 }

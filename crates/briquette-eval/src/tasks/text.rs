@@ -10,7 +10,7 @@ use crate::{Error, Result, files, fingerprint, tasks::haystack};
 #[derive(Clone, Debug)]
 pub struct Text {
     name: String,
-    /// What the tokenizer opens every text with.
+    /// Tokens that the tokenizer opens every text with.
     opening: Vec<u32>,
     tokens: Vec<u32>,
 }
@@ -76,8 +76,8 @@ impl Text {
         fingerprint::of(&bytes)
     }
 
-    /// `count` windows of `length` tokens each, the opening counted. They begin `stride` tokens apart, or as far
-    /// apart as the text allows.
+    /// `count` windows of `length` tokens each, the opening counted. They begin `stride` tokens
+    /// apart, or as far apart as the text allows.
     ///
     /// # Errors
     /// [`Error::TextTooShort`].
@@ -110,8 +110,8 @@ impl Text {
     }
 }
 
-/// Whether windows of `length` tokens can be asked for: of each of these counts there must be one at least, and the
-/// window must fit the model's context.
+/// Whether windows of `length` tokens can be asked for: of each of these counts there must be one
+/// at least, and the window must fit the model's context.
 ///
 /// # Errors
 /// [`Error::Grid`] naming the first count that is 0, [`Error::ContextTooShort`].

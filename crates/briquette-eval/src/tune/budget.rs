@@ -2,7 +2,7 @@
 
 use crate::Result;
 
-/// What one budget comes to.
+/// Result of trying one budget.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Probe {
     /// It is too small for the policy, and why.
@@ -22,9 +22,9 @@ pub enum Largest {
     Refused(String),
 }
 
-/// The largest size in `1..=most` whose cache holds at most `target`. `probe` is taken to refuse sizes below some limit,
-/// and to grow with the size above it; `hint` is where to look first. Few probes are needed where the share is a line
-/// over the size, as it nearly is.
+/// The largest size in `1..=most` whose cache holds at most `target`. `probe` is taken to refuse
+/// sizes below some limit, and to grow with the size above it; `hint` is where to look first. Few
+/// probes are needed where the share is a line over the size, as it nearly is.
 ///
 /// # Errors
 /// What `probe` returns.

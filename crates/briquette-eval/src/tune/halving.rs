@@ -18,8 +18,9 @@ pub struct Round {
     pub windows: usize,
 }
 
-/// The rounds for so many candidates and windows: each round has a third of the candidates of the one before, but at
-/// least 3, and three times the windows; the last has all windows, the first at least 2.
+/// The rounds for so many candidates and windows: each round has a third of the candidates of the
+/// one before, but at least 3, and three times the windows; the last has all windows, the first at
+/// least 2.
 pub fn rounds(candidates: usize, windows: usize) -> Vec<Round> {
     let mut eliminations = 0;
     let (mut left, mut first) = (candidates, windows);

@@ -19,11 +19,12 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Takes the tasks of a run file that ask after the compression. The same seed gives the same questions.
+    /// Takes the tasks of a run file that ask after the compression. The same seed gives the same
+    /// questions.
     ///
     /// # Errors
-    /// What [`RunFile::read`] and the tasks refuse, and [`Error::RunFile`] where no task asks after the compression, or a
-    /// sample has no context or no answer.
+    /// What [`RunFile::read`] and the tasks refuse, and [`Error::RunFile`] where no task asks after
+    /// the compression, or a sample has no context or no answer.
     pub fn read(path: &Path, tokenizer: &Tokenizer, seed: u64) -> Result<Self> {
         let fail = |message: String| Error::RunFile { path: path.into(), message };
         let (mut labels, mut prompts, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
@@ -89,7 +90,8 @@ impl Questions {
     }
 }
 
-/// The context of a sample, and behind it its questions with their answers; `None` without a context or an answer.
+/// The context of a sample, and behind it its questions with their answers; `None` without a
+/// context or an answer.
 fn prompt(sample: &Sample, tokenizer: &Tokenizer) -> Result<Option<Prompt>> {
     let mut tokens = sample.context.clone();
     let length = tokens.len();

@@ -12,18 +12,19 @@ use crate::{
     fidelity::{self, Measured, Reference},
     fingerprint, jobs,
     journal::{Accept, Journal},
-    record::Held,
+    record::CacheBytes,
     settings,
     stats::Mean,
 };
 
-/// So many times the target may be kept. Budgets are whole tokens, and where entries are merged a text decides what is kept.
+/// So many times the target may be kept. Budgets are whole tokens, and where entries are merged a
+/// text decides what is kept.
 const TOLERANCE: f64 = 1.05;
 
 /// Shares that differ by no more than this part of them are the same.
 const SAME: f64 = 0.005;
 
-/// What budgets are counted in.
+/// The unit of budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -33,13 +34,13 @@ pub enum Unit {
     Share,
 }
 
-/// What is asked for, and what it is measured on.
+/// The target of a search, and its measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The share of the full cache's bytes that may be kept at the end of a prompt, above 0 and up to 1. Spare room does not
-    /// count.
+    /// The share of the full cache's bytes that may be kept at the end of a prompt, above 0 and up
+    /// to 1. Spare room does not count.
     pub target: f64,
-    /// What budgets are counted in.
+    /// The unit of budgets.
     pub unit: Unit,
     /// Tokens of a prompt, the most where questions are asked.
     pub prompt: usize,
@@ -54,7 +55,7 @@ pub struct Plan {
 /// A policy that may be chosen. Its budget, if it has one, is searched for.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What tables call it.
+    /// Its name in tables.
     pub label: String,
     /// The policy, or why there is none.
     pub policy: std::result::Result<Policy, String>,
@@ -69,19 +70,19 @@ pub struct Tuning<'a> {
     pub material: Material<'a>,
     /// The target and the sizes.
     pub plan: Plan,
-    /// What is tried.
+    /// The policies to try.
     pub candidates: Vec<Candidate>,
     /// The name of the model: results of another one are not continued.
     pub name: String,
     /// Its fingerprint, by [`of_model`](crate::fingerprint::of_model).
     pub weights: String,
-    /// What is taken of results that are there.
+    /// The stored results that are accepted.
     pub accept: Accept,
     /// Policies measured at a time.
     pub threads: usize,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Tuned {
     /// Those that hold the target, the best first: by the round they came to, then by KL.
@@ -97,7 +98,7 @@ pub struct Tuned {
 /// A candidate that holds the target, and how it did.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ranked {
-    /// What tables call it.
+    /// Its name in tables.
     pub label: String,
     /// Its budget as text, `-` for a policy without one.
     pub budget: String,
@@ -116,18 +117,20 @@ pub struct Ranked {
     pub output_error: f64,
     /// The overlap with the oracle, the mean; absent if nothing is dropped.
     pub overlap: Option<f64>,
-    /// Bytes kept, without spare room, over those of the full cache at the end of a prompt, the highest of its windows.
+    /// Bytes kept, without spare room, over those of the full cache at the end of a prompt, the
+    /// highest of its windows.
     pub held: f64,
 }
 
 /// A candidate that cannot hold the target, or lacks something.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refused {
-    /// What tables call it.
+    /// Its name in tables.
     pub label: String,
     /// Why.
     pub reason: String,
-    /// Bytes it keeps at the least, without spare room, over those of the full cache; `None` if it cannot be measured.
+    /// Bytes it keeps at the least, without spare room, over those of the full cache; `None` if it
+    /// cannot be measured.
     pub held: Option<f64>,
 }
 
@@ -136,13 +139,13 @@ pub struct Refused {
 #[serde(tag = "step", rename_all = "kebab-case")]
 enum Line {
     /// The largest budget of a candidate in one window, `None` for a policy that has none.
-    Budget { policy: String, window: usize, size: Option<usize>, held: Held },
+    Budget { policy: String, window: usize, size: Option<usize>, held: CacheBytes },
     /// No budget holds the target.
     Refused {
         policy: String,
         reason: String,
         #[serde(default)]
-        held: Option<Held>,
+        held: Option<CacheBytes>,
     },
     /// A policy in one window. In f32, which JSON gives back exactly.
     Score {
@@ -152,15 +155,15 @@ enum Line {
         agreement: f32,
         output_error: f32,
         overlap: Option<f32>,
-        held: Held,
+        held: CacheBytes,
     },
 }
 
-/// What has been done, from the journal and since.
+/// Finished measurements, those of the journal among them.
 #[derive(Debug, Default)]
 struct Done {
-    budgets: BTreeMap<(String, usize), (Option<usize>, Held)>,
-    refused: BTreeMap<String, (String, Option<Held>)>,
+    budgets: BTreeMap<(String, usize), (Option<usize>, CacheBytes)>,
+    refused: BTreeMap<String, (String, Option<CacheBytes>)>,
     scores: BTreeMap<(String, usize), Score>,
 }
 
@@ -195,14 +198,16 @@ struct Fitted {
 }
 
 impl Tuning<'_> {
-    /// Searches, and keeps the result of every step in a [`Journal`] at `partial`: a run that was killed goes on where it
-    /// was. `on_step` hears of steps done and of all that are known of, and of what is at work.
+    /// Searches, and keeps the result of every step in a [`Journal`] at `partial`: a run that was
+    /// killed goes on where it was. `on_step` hears of steps done and of all that are known of, and
+    /// of what is at work.
     ///
     /// The same plan gives the same ranking, number for number.
     ///
     /// # Errors
-    /// [`Error::Grid`] for a plan without windows, with more than there are questions, or a target outside 0..=1,
-    /// [`Error::ContextTooShort`], [`Error::TextTooShort`], what [`Journal::open`] refuses, and failures of the model.
+    /// [`Error::Grid`] for a plan without windows, with more than there are questions, or a target
+    /// outside 0..=1, [`Error::ContextTooShort`], [`Error::TextTooShort`], what [`Journal::open`]
+    /// refuses, and failures of the model.
     pub fn run(
         &self,
         partial: &Path,
@@ -307,10 +312,11 @@ impl Tuning<'_> {
         settings::of("tune", named, None, texts, &plan)
     }
 
-    /// The candidates with the largest budgets that hold the target in every window, and those that have none.
+    /// The candidates with the largest budgets that hold the target in every window, and those that
+    /// have none.
     ///
-    /// What is kept depends on the text only where entries are merged, and on the length of a context: a candidate that keeps
-    /// the same in two windows is not looked at in further ones.
+    /// What is kept depends on the text only where entries are merged, and on the length of a
+    /// context: a candidate that keeps the same in two windows is not looked at in further ones.
     fn fit(
         &self,
         windows: &[Prompt],
@@ -366,7 +372,7 @@ impl Tuning<'_> {
         for (Candidate { label, .. }, policy, key) in open {
             if let Some((reason, held)) = done.refused.get(&key) {
                 let (label, reason) = (label.clone(), reason.clone());
-                refused.push(Refused { label, reason, held: held.map(Held::kept_of_full) });
+                refused.push(Refused { label, reason, held: held.map(CacheBytes::kept_of_full) });
                 continue;
             }
             let policy = match done.size(&key) {
@@ -494,7 +500,8 @@ impl Done {
         (0..windows).filter_map(move |window| map.get(&(key.to_owned(), window)))
     }
 
-    /// The least of the budgets found so far; `None` if there is none yet, or the policy has no budget.
+    /// The least of the budgets found so far; `None` if there is none yet, or the policy has no
+    /// budget.
     fn size(&self, key: &str) -> Option<usize> {
         Self::of(&self.budgets, key, self.windows_with_budget()).filter_map(|(size, _)| *size).min()
     }
@@ -503,8 +510,8 @@ impl Done {
         self.budgets.keys().map(|(_, window)| window + 1).max().unwrap_or(0)
     }
 
-    /// Whether the budget of a candidate is known for window `index`: it is refused, it was searched there, or it held
-    /// the same in the two windows before.
+    /// Whether the budget of a candidate is known for window `index`: it is refused, it was
+    /// searched there, or it held the same in the two windows before.
     fn is_settled(&self, key: &str, index: usize) -> bool {
         let known = |window: usize| self.budgets.get(&(key.to_owned(), window)).copied();
         let same = |window: usize| match (known(window - 2), known(window - 1)) {

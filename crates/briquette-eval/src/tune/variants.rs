@@ -1,8 +1,9 @@
 //! The parameters tried of each method.
 
-/// Of each method the changes to its policy file that are tried beside the paper's own parameters, each a list of
-/// `key=value` joined by `:`. Kernels and windows matter where what is kept are islands of tokens; shares where the last
-/// tokens compete with the rest; bits and the residual where numbers are rounded.
+/// Of each method the changes to its policy file that are tried beside the paper's own parameters,
+/// each a list of `key=value` joined by `:`. Kernels and windows matter where what is kept are
+/// islands of tokens; shares where the last tokens compete with the rest; bits and the residual
+/// where numbers are rounded.
 const VARIANTS: &[(&str, &[&str])] = &[
     ("streaming-llm", &["protect.sinks=1", "protect.sinks=16"]),
     ("h2o", &["protect.recent.share=0.25", "protect.recent.share=0.75"]),
@@ -35,8 +36,8 @@ const VARIANTS: &[(&str, &[&str])] = &[
     ("kivi", &["store.bits=4", "store.bits=8", "store.residual=32"]),
 ];
 
-/// The policies tried for a method, as text that names a policy: the method itself with its paper's parameters, then
-/// `NAME:key=value:…`, the keys those of the policy file.
+/// The policies tried for a method, as text that names a policy: the method itself with its paper's
+/// parameters, then `NAME:key=value:…`, the keys those of the policy file.
 pub fn variants(method: &str) -> Vec<String> {
     let changes = VARIANTS.iter().find(|(name, _)| *name == method);
     let changes = changes.map_or(&[][..], |(_, changes)| changes);

@@ -1,5 +1,6 @@
-//! Chromium without a window, driven over the DevTools protocol: messages in JSON, each ended by a zero byte, through the
-//! pipes 3 and 4 of the process. So no port is opened, and no client of a network is needed.
+//! Chromium without a window, driven over the DevTools protocol: messages in JSON, each ended by a
+//! zero byte, through the pipes 3 and 4 of the process. So no port is opened, and no client of a
+//! network is needed.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -12,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// What a browser is called, in the order they are tried.
+/// Names of browsers, in the order they are tried.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 /// A machine may be busy with other tests.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -172,7 +173,8 @@ impl Browser {
         }
     }
 
-    /// Exceptions, what was written to the console, what the browser had to say against the page, and dialogs.
+    /// Exceptions, what was written to the console, what the browser had to say against the page,
+    /// and dialogs.
     pub(crate) fn complaints(&mut self) -> Vec<Value> {
         // Everything before the answer has come by then.
         self.value("new Promise((done) => setTimeout(done, 50))");

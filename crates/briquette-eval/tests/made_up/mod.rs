@@ -5,11 +5,11 @@ use std::{fs, path::Path};
 use briquette_eval::{
     grid::Question,
     metrics::Metric,
-    record::{Answer, Held, Kept, Key, Outcome, Record},
+    record::{Answer, CacheBytes, KeptTokens, Key, Outcome, Record},
 };
 use serde_json::json;
 
-/// What a page must show as it stands, and never run.
+/// Markup that a page must show as text, and never run.
 pub(crate) const HOSTILE: &str = "</script><img src=x onerror=alert(1)>'\"&";
 
 /// A record of the model `m`.
@@ -34,7 +34,12 @@ pub(crate) fn record(
 }
 
 /// Answers with these scores, one a turn.
-pub(crate) fn answers(axes: &[(&str, u64)], said: &str, scores: &[f64], cache: Held) -> Outcome {
+pub(crate) fn answers(
+    axes: &[(&str, u64)],
+    said: &str,
+    scores: &[f64],
+    cache: CacheBytes,
+) -> Outcome {
     Outcome::Answers {
         axes: axes.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         answers: scores
@@ -117,10 +122,10 @@ pub(crate) fn run() -> Vec<Record> {
     records
 }
 
-fn held(share: f64, length: u64) -> Held {
+fn held(share: f64, length: u64) -> CacheBytes {
     let full = length as usize * 4096;
     let spare = full / 8;
-    Held { bytes: (share * full as f64) as usize + spare, spare: Some(spare), full }
+    CacheBytes { bytes: (share * full as f64) as usize + spare, spare: Some(spare), full }
 }
 
 fn answered(
@@ -192,7 +197,7 @@ fn continued(
             let shift = spread * (((layer * 3 + head * 5) % 8) as f64 / 7.0 - 0.5);
             (share * (1.0 + shift) * tokens as f64) as usize
         };
-        let kept = Kept {
+        let kept = KeptTokens {
             tokens: (0..tokens).map(|i| WORDS[i % WORDS.len()].to_owned()).collect(),
             share: (0..tokens)
                 .map(|_| {

@@ -19,8 +19,9 @@ use crate::{
     setting::unsupported,
 };
 
-/// Falcon-7B (Almazrouei et al., 2023, [arXiv:2311.16867](https://arxiv.org/abs/2311.16867)): one key-value head for all queries
-/// (Shazeer, 2019), attention and feed-forward network side by side behind one LayerNorm, and no gate.
+/// Falcon-7B (Almazrouei et al., 2023, [arXiv:2311.16867](https://arxiv.org/abs/2311.16867)): one
+/// key-value head for all queries (Shazeer, 2019), attention and feed-forward network side by side
+/// behind one LayerNorm, and no gate.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     let flags = [

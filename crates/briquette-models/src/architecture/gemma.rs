@@ -23,9 +23,10 @@ use crate::{
     setting::{invalid, unsupported},
 };
 
-/// Gemma 2 (Gemma Team, 2024, [arXiv:2408.00118](https://arxiv.org/abs/2408.00118)): norms before and after each block, GeGLU,
-/// embeddings multiplied by the root of their width, capped logits, and a window in every second layer. Attention whose scores are
-/// capped is refused: the cache has none.
+/// Gemma 2 (Gemma Team, 2024, [arXiv:2408.00118](https://arxiv.org/abs/2408.00118)): norms before
+/// and after each block, GeGLU, embeddings multiplied by the root of their width, capped logits,
+/// and a window in every second layer. Attention whose scores are capped is refused: the cache has
+/// none.
 pub(super) fn read_2(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     if let Some(cap) = own.attn_logit_softcapping {
@@ -37,8 +38,9 @@ pub(super) fn read_2(keys: &Keys) -> Result<ModelConfig> {
     config.with_window(keys.shared.sliding_window.filter(|_| !windowed.is_empty()))
 }
 
-/// Gemma 3 (Gemma Team, 2025, [arXiv:2503.19786](https://arxiv.org/abs/2503.19786)): Gemma 2 with normalised queries and keys in
-/// place of the caps, and two rotary embeddings, that of windowed layers with a base of its own.
+/// Gemma 3 (Gemma Team, 2025, [arXiv:2503.19786](https://arxiv.org/abs/2503.19786)): Gemma 2 with
+/// normalised queries and keys in place of the caps, and two rotary embeddings, that of windowed
+/// layers with a base of its own.
 pub(super) fn read_3(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     if let Some(cap) = own.attn_logit_softcapping {

@@ -1,8 +1,8 @@
 use super::{Architecture, DEFAULTS, Defaults};
 use crate::{ModelConfig, Result, config::keys::Keys};
 
-/// Mistral 7B (Jiang et al., 2023, [arXiv:2310.06825](https://arxiv.org/abs/2310.06825)): Llama, in v0.1 with a sliding window
-/// in all layers.
+/// Mistral 7B (Jiang et al., 2023, [arXiv:2310.06825](https://arxiv.org/abs/2310.06825)): Llama, in
+/// v0.1 with a sliding window in all layers.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let defaults = Defaults { context: 4096 * 32, ..DEFAULTS };
     ModelConfig::shared(Architecture::Mistral, keys, defaults)?

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use super::{Architecture, DEFAULTS, Defaults, Names};
 use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys};
 
-/// Mixtral (Jiang et al., 2024, [arXiv:2401.04088](https://arxiv.org/abs/2401.04088)): Mistral with experts in place of the
-/// feed-forward network. The weights of a token's experts sum to 1.
+/// Mixtral (Jiang et al., 2024, [arXiv:2401.04088](https://arxiv.org/abs/2401.04088)): Mistral with
+/// experts in place of the feed-forward network. The weights of a token's experts sum to 1.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     let defaults = Defaults { epsilon: 1e-5, theta: 1e6, context: 4096 * 32, ..DEFAULTS };

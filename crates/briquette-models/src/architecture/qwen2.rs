@@ -3,8 +3,9 @@ use serde::Deserialize;
 use super::{Architecture, DEFAULTS, Defaults};
 use crate::{ModelConfig, Result, config::keys::Keys};
 
-/// Qwen2 and Qwen2.5 (Yang et al., 2024, [arXiv:2407.10671](https://arxiv.org/abs/2407.10671)): Llama with biases of queries, keys
-/// and values, and in some files a sliding window in the upper layers.
+/// Qwen2 and Qwen2.5 (Yang et al., 2024, [arXiv:2407.10671](https://arxiv.org/abs/2407.10671)):
+/// Llama with biases of queries, keys and values, and in some files a sliding window in the upper
+/// layers.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let defaults = Defaults { context: 32_768, ..DEFAULTS };
     let config = ModelConfig::shared(Architecture::Qwen2, keys, defaults)?;

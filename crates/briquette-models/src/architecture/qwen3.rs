@@ -1,8 +1,8 @@
 use super::{Architecture, DEFAULTS, Defaults, qwen2};
 use crate::{ModelConfig, Result, config::keys::Keys};
 
-/// Qwen3 (Yang et al., 2025, [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Llama with RMSNorm over each head of queries
-/// and keys, before rotation, and heads of a width of their own.
+/// Qwen3 (Yang et al., 2025, [arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Llama with
+/// RMSNorm over each head of queries and keys, before rotation, and heads of a width of their own.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     normed(Architecture::Qwen3, keys, Some(128))?.with_window(qwen2::window(keys)?)
 }

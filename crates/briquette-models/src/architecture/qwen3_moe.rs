@@ -3,8 +3,8 @@ use serde::Deserialize;
 use super::{Architecture, qwen3};
 use crate::{ExpertsConfig, ModelConfig, Result, config::keys::Keys, setting::invalid};
 
-/// The mixtures of Qwen3 ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Qwen3 with experts in place of the feed-forward
-/// network, in every layer or in some.
+/// The mixtures of Qwen3 ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)): Qwen3 with experts
+/// in place of the feed-forward network, in every layer or in some.
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     if own.decoder_sparse_step == 0 {

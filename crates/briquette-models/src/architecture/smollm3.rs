@@ -3,8 +3,9 @@ use serde::Deserialize;
 use super::{Architecture, DEFAULTS, Defaults};
 use crate::{ModelConfig, Result, config::keys::Keys, setting::invalid};
 
-/// SmolLM3 (Bakouch et al., 2025, [model card](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)): Llama in which every fourth layer
-/// does not encode positions (Yang et al., 2025, [arXiv:2501.18795](https://arxiv.org/abs/2501.18795)).
+/// SmolLM3 (Bakouch et al., 2025, [model card](https://huggingface.co/HuggingFaceTB/SmolLM3-3B)):
+/// Llama in which every fourth layer does not encode positions (Yang et al., 2025,
+/// [arXiv:2501.18795](https://arxiv.org/abs/2501.18795)).
 pub(super) fn read(keys: &Keys) -> Result<ModelConfig> {
     let own: OwnKeys = keys.own()?;
     let defaults = Defaults { theta: 2e6, context: 32_768, tied: true, ..DEFAULTS };

@@ -134,8 +134,8 @@ impl Weights {
                 count: missing.count().saturating_add(1),
             });
         }
-        // Older files hold the frequencies of the rotary embedding, which follow from the configuration.
-        // A tied head may be stored twice.
+        // Older files hold the frequencies of the rotary embedding, which follow from the
+        // configuration. A tied head may be stored twice.
         let known = |tensor: &str| {
             expected.contains_key(tensor)
                 || tensor.ends_with(".rotary_emb.inv_freq")
@@ -183,8 +183,9 @@ fn open(path: &Path) -> Result<Tensors> {
     store.get_all_tensors().cloned().map_err(|error| container(path, error))
 }
 
-/// Checks the header of a safetensors file: 8 bytes of length, then JSON. Reading it alone tells which tensor a
-/// truncated file lacks, where opening the container only tells that the length is wrong.
+/// Checks the header of a safetensors file: 8 bytes of length, then JSON. Reading it alone tells
+/// which tensor a truncated file lacks, where opening the container only tells that the length is
+/// wrong.
 fn check_header(path: &Path) -> Result<()> {
     let io = |source| Error::Read { path: path.into(), source };
     check_regular(path)?;

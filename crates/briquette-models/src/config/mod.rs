@@ -1,5 +1,5 @@
-//! The configuration of a model: the checked keys of a `config.json`, and the rotary embeddings that
-//! they describe.
+//! The configuration of a model: the checked keys of a `config.json`, and the rotary embeddings
+//! that they describe.
 
 pub(crate) mod activation;
 pub(crate) mod experts_config;

@@ -31,8 +31,9 @@ use crate::{
     setting::{invalid, unsupported},
 };
 
-/// The dimensions and settings of a model: what `config.json` says, with the defaults of its architecture filled in
-/// and everything checked. Fields carry the names of the file where it has one.
+/// The dimensions and settings of a model: what `config.json` says, with the defaults of its
+/// architecture filled in and everything checked. Fields carry the names of the file where it has
+/// one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// The architecture.
@@ -61,10 +62,12 @@ pub struct ModelConfig {
     pub local_layers: BTreeSet<usize>,
     /// The layers that do not encode positions (SmolLM3).
     pub layers_without_rope: BTreeSet<usize>,
-    /// Tokens of context: that of the file, or its sliding window if that is shorter, or the context of the first
-    /// training where frequencies change beyond it. [`with_context`](Self::with_context) chooses another.
+    /// Tokens of context: that of the file, or its sliding window if that is shorter, or the
+    /// context of the first training where frequencies change beyond it.
+    /// [`with_context`](Self::with_context) chooses another.
     pub max_position_embeddings: usize,
-    /// The tokens that a query of a windowed layer sees, itself included; `None` if no layer has a window.
+    /// The tokens that a query of a windowed layer sees, itself included; `None` if no layer has a
+    /// window.
     pub sliding_window: Option<usize>,
     /// Whether the head is the transposed token embedding.
     pub tie_word_embeddings: bool,
@@ -102,12 +105,13 @@ impl ModelConfig {
         Self::parse(&read_text(path)?, &path.display().to_string())
     }
 
-    /// Reads the metadata of a GGUF file, or `config.json` of a folder, and the tokens that end a text from
-    /// `generation_config.json` if there is one that names some: it is what `transformers` stops at, and often names more.
+    /// Reads the metadata of a GGUF file, or `config.json` of a folder, and the tokens that end a
+    /// text from `generation_config.json` if there is one that names some: it is what
+    /// `transformers` stops at, and often names more.
     ///
     /// # Errors
-    /// As [`from_file`](Self::from_file); [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
-    /// [`Error::Truncated`] for GGUF files.
+    /// As [`from_file`](Self::from_file); [`Error::Gguf`], [`Error::SeveralGguf`],
+    /// [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
     pub fn from_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = match Source::of(dir.as_ref())? {
             Source::Folder(dir) => dir,
@@ -131,9 +135,9 @@ impl ModelConfig {
     /// Reads the text of a `config.json`. Keys that do not change the computation are ignored.
     ///
     /// # Errors
-    /// [`Error::Json`] if the text is not JSON or lacks a key, [`Error::ModelType`] for an architecture that is not
-    /// known, [`Error::UnsupportedSetting`] and [`Error::InvalidSetting`] for values this implementation would
-    /// compute wrongly.
+    /// [`Error::Json`] if the text is not JSON or lacks a key, [`Error::ModelType`] for an
+    /// architecture that is not known, [`Error::UnsupportedSetting`] and [`Error::InvalidSetting`]
+    /// for values this implementation would compute wrongly.
     pub fn from_json(text: &str) -> Result<Self> {
         Self::parse(text, "config.json")
     }
@@ -259,8 +263,8 @@ impl ModelConfig {
         })
     }
 
-    /// Gives layers a sliding window. Within it a windowed layer computes what a full one does, so texts end there: the
-    /// cache has no windows of layers.
+    /// Gives layers a sliding window. Within it a windowed layer computes what a full one does, so
+    /// texts end there: the cache has no windows of layers.
     pub(crate) fn with_window(mut self, window: Option<usize>) -> Result<Self> {
         if window == Some(0) {
             return Err(invalid("sliding_window", 0, "at least 1"));

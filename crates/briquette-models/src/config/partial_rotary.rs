@@ -4,7 +4,8 @@ use briquette::{
 };
 use burn::tensor::{Device, Int, Tensor};
 
-/// Rotary position embedding of the first channels of a head; the others pass (Phi-4-mini, after GPT-NeoX).
+/// Rotary position embedding of the first channels of a head; the others pass (Phi-4-mini, after
+/// GPT-NeoX).
 #[derive(Clone, Debug)]
 pub(crate) struct PartialRotary {
     pub(crate) inner: RotaryEmbedding,

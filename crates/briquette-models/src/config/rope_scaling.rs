@@ -19,16 +19,17 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
     },
-    /// A base that grows with the context once that is longer than the first training's ("dynamic NTK").
+    /// A base that grows with the context once that is longer than the first training's ("dynamic
+    /// NTK").
     Dynamic {
         /// Rate of its growth.
         factor: f64,
         /// The context of the first training.
         original_max_position_embeddings: usize,
     },
-    /// YaRN (Peng et al., 2023, [arXiv:2309.00071](https://arxiv.org/abs/2309.00071)): frequencies that turn less than
-    /// `beta_slow` times in the first context divided by `factor`, those that turn more than `beta_fast` times left, a ramp
-    /// between.
+    /// YaRN (Peng et al., 2023, [arXiv:2309.00071](https://arxiv.org/abs/2309.00071)): frequencies
+    /// that turn less than `beta_slow` times in the first context divided by `factor`, those that
+    /// turn more than `beta_fast` times left, a ramp between.
     Yarn {
         /// The divisor of low frequencies.
         factor: f64,
@@ -43,8 +44,8 @@ pub enum RopeScaling {
         /// The context of the first training.
         original_max_position_embeddings: usize,
     },
-    /// LongRoPE (Ding et al., 2024, [arXiv:2402.13753](https://arxiv.org/abs/2402.13753)): a divisor of each frequency, other
-    /// ones beyond the first context.
+    /// LongRoPE (Ding et al., 2024, [arXiv:2402.13753](https://arxiv.org/abs/2402.13753)): a
+    /// divisor of each frequency, other ones beyond the first context.
     LongRope {
         /// Divisors in the first context.
         short_factor: Vec<f64>,
@@ -71,7 +72,8 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
-    /// `context` is `max_position_embeddings` of the file, `original` its key of that name outside of `parameters`.
+    /// `context` is `max_position_embeddings` of the file, `original` its key of that name outside
+    /// of `parameters`.
     pub(crate) fn from_parameters(
         parameters: &RopeParameters,
         context: usize,

@@ -1,5 +1,5 @@
-//! Sizes of a configuration, held to what models have and to what the checkpoint holds: memory is sized by them before a
-//! weight is read.
+//! Sizes of a configuration, held to what models have and to what the checkpoint holds: memory is
+//! sized by them before a weight is read.
 
 #![cfg_attr(
     not(test),
@@ -39,8 +39,8 @@ impl ModelConfig {
         }
     }
 
-    /// Refuses more layers or experts than a checkpoint of so many `tensors` can hold, and heads wider than the `longest`
-    /// side of one.
+    /// Refuses more layers or experts than a checkpoint of so many `tensors` can hold, and heads
+    /// wider than the `longest` side of one.
     pub(crate) fn check_checkpoint(&self, tensors: usize, longest: usize) -> Result<()> {
         let experts = self.experts.as_ref().map_or(0, |experts| {
             let layers = self.num_hidden_layers.saturating_sub(experts.dense_layers.len());

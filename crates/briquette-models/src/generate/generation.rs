@@ -54,7 +54,8 @@ fn rate(tokens: usize, time: Duration) -> f64 {
     if tokens == 0 { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
-/// Continues one prompt. `on_token` receives each token as soon as it is chosen, without the stop token.
+/// Continues one prompt. `on_token` receives each token as soon as it is chosen, without the stop
+/// token.
 ///
 /// The cache may hold earlier text: the prompt then follows it.
 ///
@@ -74,8 +75,8 @@ pub fn generate(
 
 /// As [`generate`], until `on_token` breaks. The token it breaks at is the last of the generation.
 ///
-/// The last token of a generation has not been given to the cache, whatever ended it: a text that continues it begins
-/// with that token.
+/// The last token of a generation has not been given to the cache, whatever ended it: a text that
+/// continues it begins with that token.
 ///
 /// # Errors
 /// As [`generate_batch`].
@@ -90,12 +91,12 @@ pub fn generate_until(
     Ok((rows.remove(0), timing))
 }
 
-/// Continues several prompts at once. Shorter ones are padded on the left; a row that has met a stop token
-/// rests until all have. `on_token` receives the row and the token.
+/// Continues several prompts at once. Shorter ones are padded on the left; a row that has met a
+/// stop token rests until all have. `on_token` receives the row and the token.
 ///
 /// # Errors
-/// [`Error::InvalidOption`], and as [`prefill`]. After an error the cache may hold a part of the prompts:
-/// reset it.
+/// [`Error::InvalidOption`], and as [`prefill`]. After an error the cache may hold a part of the
+/// prompts: reset it.
 pub fn generate_batch<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
@@ -165,8 +166,8 @@ fn rows<P: AsRef<[u32]>>(
     Ok((rows, timing))
 }
 
-/// Gives the prompts to the model, `chunk` columns at a time or whole, and returns the logits after the
-/// last token of each. Shorter prompts are padded on the left.
+/// Gives the prompts to the model, `chunk` columns at a time or whole, and returns the logits after
+/// the last token of each. Shorter prompts are padded on the left.
 ///
 /// # Shapes
 /// - returns `[prompts, vocab_size]`

@@ -17,8 +17,8 @@ pub struct GenerateOptions {
     pub top_p: f64,
     /// Draws from tokens that are at least this times as likely as the most likely one; 0 from all.
     pub min_p: f64,
-    /// Divides the logits of tokens of the prompt and of the text so far, and multiplies negative ones; 1 leaves them. A text
-    /// that a cache held before is not counted.
+    /// Divides the logits of tokens of the prompt and of the text so far, and multiplies negative
+    /// ones; 1 leaves them. A text that a cache held before is not counted.
     pub repetition_penalty: f64,
     /// Seeds the drawing: the same seed draws the same tokens.
     pub seed: u64,

@@ -9,14 +9,16 @@ const START: usize = 8;
 /// Runs the model a second time over prompts that the cache has just taken in and holds whole, and
 /// compresses them by what the model attends to while it repeats them (KVzip), or reads them again
 /// (KVCompose). Returns whether there was such a pass: the policy [wants
-/// it](briquette::score::Observes::repeat), and these are the first tokens of the cache.
+/// it](briquette::score::AttentionRequest::second_pass), and these are the first tokens of the
+/// cache.
 ///
-/// Parts are as long as the policy says, or as long as positions are left for. Prompts of different lengths are repeated
-/// together; one that has been repeated to its end is given its last token.
+/// Parts are as long as the policy says, or as long as positions are left for. Prompts of different
+/// lengths are repeated together; one that has been repeated to its end is given its last token.
 ///
 /// # Errors
-/// [`Error::PromptTooLong`] if fewer than 16 positions are left for a part, [`Error::TokenOutOfRange`], and
-/// [`Error::Cache`] for what the cache refuses. The cache is then as it was.
+/// [`Error::PromptTooLong`] if fewer than 16 positions are left for a part,
+/// [`Error::TokenOutOfRange`], and [`Error::Cache`] for what the cache refuses. The cache is then
+/// as it was.
 pub fn reconstruct<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],

@@ -3,8 +3,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{Error, GenerateOptions, Result};
 
-/// Chooses tokens by their logits, on the host. Penalty and filters come in the order of `transformers`: repetition,
-/// temperature, top-k, top-p, min-p.
+/// Chooses tokens by their logits, on the host. Penalty and filters come in the order of
+/// `transformers`: repetition, temperature, top-k, top-p, min-p.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     temperature: f64,
@@ -18,8 +18,8 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Each stream of the seed draws its own numbers, so a row of a batch does not depend on its neighbours. `prompt` is the
-    /// text before the first choice.
+    /// Each stream of the seed draws its own numbers, so a row of a batch does not depend on its
+    /// neighbours. `prompt` is the text before the first choice.
     pub(crate) fn new(options: &GenerateOptions, prompt: &[u32], stream: u64) -> Result<Self> {
         let invalid =
             |option, found: String, must_be| Error::InvalidOption { option, found, must_be };
@@ -50,8 +50,8 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// A token, or `None` if a logit is NaN or +∞, or none is finite. Between equal logits the lower token
-    /// is preferred.
+    /// A token, or `None` if a logit is NaN or +∞, or none is finite. Between equal logits the
+    /// lower token is preferred.
     pub(crate) fn choose(&mut self, logits: &[f32]) -> Option<u32> {
         if logits.iter().any(|logit| logit.is_nan() || *logit == f32::INFINITY) {
             return None;
@@ -69,8 +69,9 @@ impl Sampler {
         Some(token)
     }
 
-    /// Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858), section 4.1: the logits of tokens seen are
-    /// divided by the penalty; negative ones multiplied, as `transformers` does, so that both go down.
+    /// Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858), section 4.1: the
+    /// logits of tokens seen are divided by the penalty; negative ones multiplied, as
+    /// `transformers` does, so that both go down.
     fn penalise(&self, ranked: &mut [(u32, f32)]) {
         let penalty = self.repetition_penalty as f32;
         for (token, logit) in ranked.iter_mut() {

@@ -75,8 +75,8 @@ impl<'a> TokenStream<'a> {
         })
     }
 
-    /// The last token, which the cache has not seen: a text that continues this one begins with it. `None` before the first
-    /// token and behind a stop token.
+    /// The last token, which the cache has not seen: a text that continues this one begins with it.
+    /// `None` before the first token and behind a stop token.
     pub fn unseen(&self) -> Option<u32> {
         self.unseen
     }

@@ -1,4 +1,5 @@
-//! The blocks that layers of several architectures are made of. Fields carry the names of the Hugging Face checkpoint.
+//! The blocks that layers of several architectures are made of. Fields carry the names of the
+//! Hugging Face checkpoint.
 
 use std::sync::Arc;
 

@@ -22,8 +22,8 @@ use crate::{
     },
 };
 
-// Fields carry the names of the Hugging Face checkpoint, so a weight's path here is its name there. The variants of an
-// enum do not count in a path.
+// Fields carry the names of the Hugging Face checkpoint, so a weight's path here is its name there.
+// The variants of an enum do not count in a path.
 
 /// The decoder without its head.
 #[derive(Module, Debug)]
@@ -52,7 +52,8 @@ impl Decoder {
     /// `[batch, tokens]` -> `[batch, tokens, hidden_size]`
     ///
     /// # Errors
-    /// [`Error::Interrupted`](crate::Error::Interrupted) between two layers, and what `attend` refuses.
+    /// [`Error::Interrupted`](crate::Error::Interrupted) between two layers, and what `attend`
+    /// refuses.
     pub(crate) fn forward(
         &self,
         tokens: Tensor<2, Int>,

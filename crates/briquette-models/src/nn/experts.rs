@@ -8,8 +8,9 @@ use crate::{
     nn::{blocks::GatedFeedForward, build::Build, linear::Linear},
 };
 
-/// A mixture of experts (Shazeer et al., 2017, [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few
-/// networks whose gates are highest, and their outputs are added with the gates' softmax as weights.
+/// A mixture of experts (Shazeer et al., 2017,
+/// [arXiv:1701.06538](https://arxiv.org/abs/1701.06538)): a token goes through the few networks
+/// whose gates are highest, and their outputs are added with the gates' softmax as weights.
 ///
 /// The gates are read to the host, which waits for the device once per layer: there each expert's
 /// tokens are collected, so an expert computes for these only.
@@ -55,7 +56,8 @@ impl Experts {
         Ok(sum.reshape(shape))
     }
 
-    /// The tokens of each expert, with the weights of its output. Of equal gates the first expert's wins.
+    /// The tokens of each expert, with the weights of its output. Of equal gates the first expert's
+    /// wins.
     fn route(&self, gates: &[f32]) -> Vec<Vec<(i64, f32)>> {
         let mut routed = vec![Vec::new(); self.experts.len()];
         for (token, gates) in (0..).zip(gates.chunks_exact(self.experts.len())) {

@@ -10,11 +10,13 @@ use briquette::ops::{LinearInput, Ops, best};
 
 use crate::Result;
 
-/// A linear layer in the place of Burn's [`nn::Linear`], which it is made from: parameters have the same names and shapes,
-/// and what goes by the module's name, as the adapter of PyTorch's checkpoints does, treats it alike.
+/// A linear layer in the place of Burn's [`nn::Linear`], which it is made from: parameters have the
+/// same names and shapes, and what goes by the module's name, as the adapter of PyTorch's
+/// checkpoints does, treats it alike.
 ///
-/// Products with few rows, which a decode step has, go to a kernel that reads the weights at the device's bandwidth, see
-/// [`ModelOps::linear`](briquette::ops::ModelOps::linear); with more rows, or where there is no such kernel, they are Burn's own.
+/// Products with few rows, which a decode step has, go to a kernel that reads the weights at the
+/// device's bandwidth, see [`ModelOps::linear`](briquette::ops::ModelOps::linear); with more rows,
+/// or where there is no such kernel, they are Burn's own.
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[inputs, outputs]`

@@ -1,5 +1,6 @@
-//! Blocks with one matrix for several products of the same rows: as Phi-3 stores them, and as others are
-//! [merged](crate::Model::merge_projections) into. A decode step then hands over fewer launches.
+//! Blocks with one matrix for several products of the same rows: as Phi-3 stores them, and as
+//! others are [merged](crate::Model::merge_projections) into. A decode step then hands over fewer
+//! launches.
 
 use std::sync::Arc;
 

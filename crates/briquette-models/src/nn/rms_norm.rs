@@ -9,8 +9,8 @@ use briquette::ops::{Ops, RmsNormInput};
 
 use crate::Result;
 
-/// Root-mean-square normalisation (Zhang and Sennrich, 2019): `weight · x / sqrt(mean(x²) + epsilon)`. Gemma stores
-/// `weight - 1`.
+/// Root-mean-square normalisation (Zhang and Sennrich, 2019):
+/// `weight · x / sqrt(mean(x²) + epsilon)`. Gemma stores `weight - 1`.
 #[derive(Module, Debug)]
 pub(crate) struct RmsNorm {
     weight: Param<Tensor<1>>,

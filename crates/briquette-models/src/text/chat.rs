@@ -49,12 +49,14 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads the template of a Hugging Face folder: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`; of
-    /// several the one called `default`; or that of a GGUF file. `None` if there is none.
+    /// Reads the template of a Hugging Face folder: `chat_template.jinja`, or `chat_template` in
+    /// `tokenizer_config.json`; of several the one called `default`; or that of a GGUF file. `None`
+    /// if there is none.
     ///
     /// # Errors
-    /// [`Error::Read`] and [`Error::Json`] for the files, [`Error::ChatTemplate`] if it does not parse;
-    /// [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
+    /// [`Error::Read`] and [`Error::Json`] for the files, [`Error::ChatTemplate`] if it does not
+    /// parse; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and
+    /// [`Error::Truncated`] for GGUF files.
     pub fn load(dir: impl AsRef<Path>) -> Result<Option<Self>> {
         let (own, config) =
             (dir.as_ref().join("chat_template.jinja"), dir.as_ref().join("tokenizer_config.json"));
@@ -88,7 +90,8 @@ impl ChatTemplate {
         template.map(|template| Self::parse(template, special_tokens)).transpose()
     }
 
-    /// A template of this text. `bos_token` and `eos_token` are what it may write out at the ends of texts.
+    /// A template of this text. `bos_token` and `eos_token` are what it may write out at the ends
+    /// of texts.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`] if it does not parse, or has more than 128 KiB.
@@ -100,11 +103,13 @@ impl ChatTemplate {
         Self::parse(template.into(), vec![("bos_token", bos_token), ("eos_token", eos_token)])
     }
 
-    /// The text of a conversation. With `generation_prompt` it ends with what an answer begins after.
+    /// The text of a conversation. With `generation_prompt` it ends with what an answer begins
+    /// after.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if the template fails, takes more than ten million steps or makes longer texts than any needs, or
-    /// refuses the conversation, as many do where roles do not alternate.
+    /// [`Error::ChatTemplate`] if the template fails, takes more than ten million steps or makes
+    /// longer texts than any needs, or refuses the conversation, as many do where roles do not
+    /// alternate.
     pub fn render(&self, messages: &[ChatMessage], generation_prompt: bool) -> Result<String> {
         let tokens = self.special_tokens.iter().filter_map(|(name, token)| {
             token.as_ref().map(|token| (*name, Value::from(token.as_str())))
@@ -121,12 +126,13 @@ impl ChatTemplate {
         template.render(given).map_err(failed)
     }
 
-    /// The text of a conversation whose last message goes on: up to the end of that message as far as it is known, and behind
-    /// its end up to where an answer begins. White space at the end of the known part stays, also where the template trims
-    /// messages.
+    /// The text of a conversation whose last message goes on: up to the end of that message as far
+    /// as it is known, and behind its end up to where an answer begins. White space at the end of
+    /// the known part stays, also where the template trims messages.
     ///
     /// # Errors
-    /// As [`render`](Self::render); [`Error::ChatTemplate`] also if the last message is not written out once, or there is none.
+    /// As [`render`](Self::render); [`Error::ChatTemplate`] also if the last message is not written
+    /// out once, or there is none.
     pub fn render_unfinished(&self, messages: &[ChatMessage]) -> Result<(String, String)> {
         let refuse = |message: &str| Error::ChatTemplate(message.to_owned());
         let said = |mark: char| messages.iter().any(|message| message.content.contains(mark));
@@ -176,8 +182,8 @@ fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Err
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// JSON as Python's `json.dumps` writes it, which models were trained on. minijinja's own filter escapes what HTML would
-/// take for tags.
+/// JSON as Python's `json.dumps` writes it, which models were trained on. minijinja's own filter
+/// escapes what HTML would take for tags.
 fn to_json(value: &Value, options: Kwargs) -> std::result::Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;

@@ -12,8 +12,8 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// KVzip's words (Kim et al., 2025, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)), for a model without a chat
-    /// template.
+    /// KVzip's words (Kim et al., 2025, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)), for
+    /// a model without a chat template.
     ///
     /// # Errors
     /// [`Error::Tokenizer`](crate::Error::Tokenizer).

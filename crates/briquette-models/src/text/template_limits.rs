@@ -1,5 +1,5 @@
-//! Limits of chat templates. They come with models, and are programs: one that is wrong, or meant to be, ends with an error and
-//! not with the memory.
+//! Limits of chat templates. They come with models, and are programs: one that is wrong, or meant
+//! to be, ends with an error and not with the memory.
 
 use std::thread;
 

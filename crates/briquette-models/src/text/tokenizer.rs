@@ -31,12 +31,13 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` in the folder `dir`, or the tokenizer in a GGUF file, or in the one in a folder without
-    /// `tokenizer.json`.
+    /// Reads `tokenizer.json` in the folder `dir`, or the tokenizer in a GGUF file, or in the one
+    /// in a folder without `tokenizer.json`.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the file is absent, not understood, or of a tokenizer without tokens, [`Error::Read`] if it is no
-    /// regular file; [`Error::Gguf`], [`Error::SeveralGguf`], [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
+    /// [`Error::Tokenizer`] if the file is absent, not understood, or of a tokenizer without
+    /// tokens, [`Error::Read`] if it is no regular file; [`Error::Gguf`], [`Error::SeveralGguf`],
+    /// [`Error::BlockType`] and [`Error::Truncated`] for GGUF files.
     pub fn load(dir: impl AsRef<Path>) -> Result<Self> {
         let path = dir.as_ref().join("tokenizer.json");
         let source = match path.exists() {
@@ -71,8 +72,8 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The token ids of `text`. With `special_tokens` the tokenizer adds what its file asks for, usually
-    /// the token that begins a text.
+    /// The token ids of `text`. With `special_tokens` the tokenizer adds what its file asks for,
+    /// usually the token that begins a text.
     ///
     /// # Errors
     /// [`Error::Tokenizer`].
@@ -105,13 +106,13 @@ impl Tokenizer {
     }
 }
 
-/// Decodes tokens that arrive one at a time, and never shows half a character: a token may end in the
-/// middle of one, whose text then waits for the next token.
+/// Decodes tokens that arrive one at a time, and never shows half a character: a token may end in
+/// the middle of one, whose text then waits for the next token.
 #[derive(Clone, Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a Tokenizer,
-    /// The tokens shown last, then those that wait. The shown ones stay for context, since a tokenizer
-    /// may decode the first token of a text without its leading space.
+    /// The tokens shown last, then those that wait. The shown ones stay for context, since a
+    /// tokenizer may decode the first token of a text without its leading space.
     ids: Vec<u32>,
     /// Number of `ids` that are shown.
     shown: usize,

@@ -27,8 +27,8 @@ pub(crate) struct Tiny {
 }
 
 impl Tiny {
-    /// 2 layers, 4 query heads on 2 kv heads of 8 channels, tied head, 64 tokens of vocabulary, 128 of
-    /// context.
+    /// 2 layers, 4 query heads on 2 kv heads of 8 channels, tied head, 64 tokens of vocabulary, 128
+    /// of context.
     pub(crate) fn new() -> Self {
         Self::with(json!({}))
     }

@@ -5,8 +5,8 @@ use super::{
 };
 use crate::error::{OpError, Result};
 
-/// The pattern of each query head whose output is closest to that of dense attention, of some that cost alike: MInference's
-/// search (Algorithm 1), which is made once, on one sample.
+/// The pattern of each query head whose output is closest to that of dense attention, of some that
+/// cost alike: MInference's search (Algorithm 1), which is made once, on one sample.
 ///
 /// Distances are Euclidean, over all tokens and rows; of equal ones the first candidate.
 ///

@@ -5,12 +5,12 @@ use super::{prefill::AttentionOutput, rotary::RotaryTables, visibility::Visibili
 /// A decode step of a layer: one query a head, or a few, over all keys and values the layer holds.
 #[derive(Clone, Debug)]
 pub struct DecodeInput {
-    /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`. Only [`KvLayout::Dense`] takes more than one a
-    /// head; they belong to the last of the entries.
+    /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`. Only [`KvLayout::Dense`]
+    /// takes more than one a head; they belong to the last of the entries.
     pub queries: Tensor<4>,
     /// Keys and values.
     pub kv: KvLayout,
-    /// What query-key products are multiplied by before the softmax.
+    /// Factor of query-key products before the softmax.
     pub scale: f64,
     /// Whether [`DecodeOutput::weights`] are wanted.
     pub weights: bool,
@@ -23,7 +23,8 @@ pub struct DecodeInput {
 pub enum KvLayout {
     /// Every head holds the same number of entries, in buffers with room for more.
     Dense(DenseKv),
-    /// Heads hold different numbers of entries, one head after another without padding (AdaKV, HeadKV, KVMerger).
+    /// Heads hold different numbers of entries, one head after another without padding (AdaKV,
+    /// HeadKV, KVMerger).
     Ragged(RaggedKv),
     /// Tokens share keys and values: a cluster has one of each (EMS).
     Clustered(ClusteredKv),
@@ -44,7 +45,8 @@ pub struct DenseKv {
     pub visibility: Visibility,
 }
 
-/// Entries in full precision behind those of another layout: the same number for every head, seen by every query.
+/// Entries in full precision behind those of another layout: the same number for every head, seen
+/// by every query.
 #[derive(Clone, Debug)]
 pub struct Tail {
     /// Keys, `[batch, kv_heads, capacity, head_dim]`.
@@ -55,40 +57,43 @@ pub struct Tail {
     pub entries: usize,
 }
 
-/// Keys and values of heads that hold different numbers of entries. Every query sees every entry of its head.
+/// Keys and values of heads that hold different numbers of entries. Every query sees every entry of
+/// its head.
 #[derive(Clone, Debug)]
 pub struct RaggedKv {
     /// The keys of all heads one after another, positions encoded, `[total, head_dim]`.
     pub keys: Tensor<2>,
     /// The values, `[total, head_dim]`.
     pub values: Tensor<2>,
-    /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
+    /// Offset of the first of each batch row and kv head, and behind the last their number,
+    /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
-    /// Columns of the list among the weights, at least as many as the longest head has entries; those of a head that
-    /// holds fewer begin with padding.
+    /// Columns of the list among the weights, at least as many as the longest head has entries;
+    /// those of a head that holds fewer begin with padding.
     pub width: usize,
     /// Entries behind them.
     pub tail: Tail,
 }
 
-/// Keys and values that tokens share. Every query sees every token of its head. The key of a token is its norm times the
-/// direction of its cluster, its value that of its cluster.
+/// Keys and values that tokens share. Every query sees every token of its head. The key of a token
+/// is its norm times the direction of its cluster, its value that of its cluster.
 #[derive(Clone, Debug)]
 pub struct ClusteredKv {
     /// Directions of keys, head after head, `[clusters, head_dim]`.
     pub directions: Tensor<2>,
     /// Values, `[clusters, head_dim]`.
     pub values: Tensor<2>,
-    /// The columns of each head in the order of their clusters: those of a cluster stand together, and each has at least
-    /// one. `[batch, kv_heads, width]`. Padding comes first, here and in the other two.
-    pub members: Tensor<3, Int>,
-    /// The cluster of each column, counted from the first of its head, `[batch, kv_heads, width]`.
-    pub entry: Tensor<3, Int>,
-    /// What the direction of each column's key is multiplied by, f32, `[batch, kv_heads, width]`.
+    /// Columns of each head sorted by cluster; each cluster has at least one.
+    /// `[batch, kv_heads, width]`. Padding comes first, here and in the other two.
+    pub tokens_by_cluster: Tensor<3, Int>,
+    /// Cluster index of each token within its head, `[batch, kv_heads, width]`.
+    pub cluster_of_token: Tensor<3, Int>,
+    /// Factor of the direction of each token's key, f32, `[batch, kv_heads, width]`.
     pub norms: Tensor<3>,
-    /// How many columns of each batch row and kv head are padding, `[batch · kv_heads]`. Only the device need know.
-    pub fillers: Tensor<1, Int>,
-    /// Where the clusters of each batch row and kv head begin, and behind the last where they end,
+    /// Number of padding columns per batch row and kv head, `[batch · kv_heads]`. Only the device
+    /// need know.
+    pub padding_columns: Tensor<1, Int>,
+    /// Offset of the first cluster of each batch row and kv head, and behind the last their number,
     /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
     /// How keys are to be encoded, those of the tail too, if they are held as they came.
@@ -97,11 +102,12 @@ pub struct ClusteredKv {
     pub tail: Tail,
 }
 
-/// Keys and values of a few bits. Every query sees every token of its head: those of its pages, oldest first, and behind
-/// them those of its tail.
+/// Keys and values of a few bits. Every query sees every token of its head: those of its pages,
+/// oldest first, and behind them those of its tail.
 #[derive(Clone, Debug)]
 pub struct QuantizedKv {
-    /// Keys, positions encoded: rows of a page are channels, numbers of a row its tokens, which are one group.
+    /// Keys, positions encoded: rows of a page are channels, numbers of a row its tokens, which are
+    /// one group.
     pub keys: PackedGroups,
     /// Values: rows of a page are tokens, numbers of a row channels.
     pub values: PackedGroups,
@@ -111,21 +117,22 @@ pub struct QuantizedKv {
     pub group: usize,
     /// The pages of all heads one after another, oldest first, `[all pages]`.
     pub pages: Tensor<1, Int>,
-    /// Where those of each batch row and kv head begin, and behind the last where they end, `[batch · kv_heads + 1]`.
+    /// Offset of the first of each batch row and kv head, and behind the last their number,
+    /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
     /// Pages of the head that has most.
     pub most_pages: usize,
     /// Entries behind them.
     pub tail: Tail,
-    /// How many of the tail's entries are padding in each batch row and kv head: the first of the first.
-    /// `[batch · kv_heads]`
+    /// How many of the tail's entries are padding in each batch row and kv head: the first of the
+    /// first. `[batch · kv_heads]`
     pub tail_fillers: Tensor<1, Int>,
     /// Tokens of the longest head. Columns of the others begin with padding.
     pub columns: usize,
 }
 
-/// Numbers of a few bits in 32-bit words, from the lowest bit on, and the line each group of them lies on: a number is
-/// its level times `scale`, plus `min`.
+/// Numbers of a few bits in 32-bit words, from the lowest bit on, and the line each group of them
+/// lies on: a number is its level times `scale`, plus `min`.
 #[derive(Clone, Debug)]
 pub struct PackedGroups {
     /// `[pages, rows · words]`
@@ -139,9 +146,11 @@ pub struct PackedGroups {
 /// Attention of a decode step.
 #[derive(Clone, Debug)]
 pub struct DecodeOutput {
-    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where a query sees nothing.
+    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where a query sees
+    /// nothing.
     pub output: Tensor<4>,
-    /// The weight of each column, the tail last, `[batch, query_heads, new, columns]`, f32; zero at padding.
+    /// The weight of each column, the tail last, `[batch, query_heads, new, columns]`, f32; zero at
+    /// padding.
     pub weights: Option<Tensor<4>>,
 }
 

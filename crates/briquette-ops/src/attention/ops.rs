@@ -13,8 +13,8 @@ use crate::error::Result;
 
 /// Attention and what it is scored by.
 pub trait AttentionOps: Debug + Send + Sync {
-    /// Causal attention of new queries over the entries of a layer, with the column sums a scorer may want. See
-    /// [`AttentionInput`] for shapes.
+    /// Causal attention of new queries over the entries of a layer, with the column sums a scorer
+    /// may want. See [`AttentionInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
@@ -22,7 +22,8 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(prefill::attention(input))
     }
 
-    /// The same with a part of the weights, by a pattern for each head. See [`HeadPattern`](crate::HeadPattern).
+    /// The same with a part of the weights, by a pattern for each head. See
+    /// [`HeadPattern`](crate::HeadPattern).
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes, types or the numbers of a pattern do not fit.
@@ -30,8 +31,9 @@ pub trait AttentionOps: Debug + Send + Sync {
         sparse::sparse_attention(input)
     }
 
-    /// Attention of one query a head, or a few, over keys and values read as they lie; `None` where there is no kernel
-    /// for it, and the entries are to be padded to a rectangle first. See [`KvLayout`](crate::KvLayout) for shapes.
+    /// Attention of one query a head, or a few, over keys and values read as they lie; `None` where
+    /// there is no kernel for it, and the entries are to be padded to a rectangle first. See
+    /// [`KvLayout`](crate::KvLayout) for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
@@ -48,8 +50,8 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(rotary::rotate(x, rotary))
     }
 
-    /// The attention weights of a few queries over the entries of a layer: `[batch, query_heads, queries, entries]`, f32,
-    /// zero where the query is padding.
+    /// The attention weights of a few queries over the entries of a layer:
+    /// `[batch, query_heads, queries, entries]`, f32, zero where the query is padding.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -57,8 +59,8 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(window::window_weights(input))
     }
 
-    /// For each entry sums over a few queries of what their attention weights are, so that the weights need not be kept.
-    /// See [`MomentsInput`] for shapes.
+    /// For each entry sums over a few queries of what their attention weights are, so that the
+    /// weights need not be kept. See [`MomentsInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

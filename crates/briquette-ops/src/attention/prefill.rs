@@ -5,7 +5,8 @@ use burn::tensor::{DType, Tensor};
 use super::{visibility::Visibility, weights::block_weights};
 use crate::product::{Precision, product};
 
-/// Attention of new queries over the entries of a layer. The queries belong to the last `new` of the entries.
+/// Attention of new queries over the entries of a layer. The queries belong to the last `new` of
+/// the entries.
 #[derive(Clone, Debug)]
 pub struct AttentionInput {
     /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
@@ -16,7 +17,7 @@ pub struct AttentionInput {
     pub values: Tensor<4>,
     /// Which entry each query may see.
     pub visibility: Visibility,
-    /// What query-key products are multiplied by before the softmax.
+    /// Factor of query-key products before the softmax.
     pub scale: f64,
     /// Whether [`AttentionOutput::column_sums`] is wanted.
     pub column_sums: bool,
@@ -27,9 +28,11 @@ pub struct AttentionInput {
 /// Attention, and what each entry received of it.
 #[derive(Clone, Debug)]
 pub struct AttentionOutput {
-    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is padding.
+    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is
+    /// padding.
     pub output: Tensor<4>,
-    /// For each entry the sum of its weights over the queries, `[batch, query_heads, entries]`, f32.
+    /// For each entry the sum of its weights over the queries, `[batch, query_heads, entries]`,
+    /// f32.
     pub column_sums: Option<Tensor<3>>,
     /// For each entry the sum of the squares of its weights, `[batch, query_heads, entries]`, f32.
     pub column_squares: Option<Tensor<3>>,
@@ -40,8 +43,8 @@ const BLOCK_NUMBERS: usize = 1 << 22;
 
 /// Causal attention in blocks of queries: no more than [`BLOCK_NUMBERS`] weights exist at a time.
 ///
-/// Grouped queries are folded into the rows of one product a kv head, so keys are never expanded. Everything
-/// is computed in f32. A block reads only the columns its last query can see.
+/// Grouped queries are folded into the rows of one product a kv head, so keys are never expanded.
+/// Everything is computed in f32. A block reads only the columns its last query can see.
 pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
     let visibility = input.visibility.clone();
     let old = behind(&input);
@@ -50,8 +53,9 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
     })
 }
 
-/// The same with `weights` of each block of queries: of scaled queries, `[batch, query_heads, rows, head_dim]`, and
-/// transposed keys, `[batch, kv_heads, head_dim, columns]`, `[batch, query_heads, rows, columns]`.
+/// The same with `weights` of each block of queries: of scaled queries,
+/// `[batch, query_heads, rows, head_dim]`, and transposed keys,
+/// `[batch, kv_heads, head_dim, columns]`, `[batch, query_heads, rows, columns]`.
 pub(super) fn attention_by(
     input: AttentionInput,
     mut weights: impl FnMut(Tensor<4>, Tensor<4>, Range<usize>, Precision) -> Tensor<4>,
@@ -104,8 +108,8 @@ pub(super) fn attention_by(
     AttentionOutput { output: output.cast(dtype), column_sums: sums, column_squares: squares }
 }
 
-/// The entries that stand before the queries' own. Where padding has made way there may be fewer entries than queries; positions
-/// then tell who sees what.
+/// The entries that stand before the queries' own. Where padding has made way there may be fewer
+/// entries than queries; positions then tell who sees what.
 fn behind(input: &AttentionInput) -> usize {
     input.keys.dims()[2].saturating_sub(input.queries.dims()[2])
 }

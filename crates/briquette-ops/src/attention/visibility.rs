@@ -5,8 +5,8 @@ use burn::tensor::{Int, Tensor};
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Visibility {
-    /// Nothing is padding, and the queries belong to the last entries in order: query `i` of `new` sees the first
-    /// `entries − new + i + 1`. No position is read.
+    /// Nothing is padding, and the queries belong to the last entries in order: query `i` of `new`
+    /// sees the first `entries − new + i + 1`. No position is read.
     Causal,
     /// By position.
     Positions {

@@ -6,14 +6,14 @@ use crate::{
     product::{Precision, product},
 };
 
-/// What is added to the score of an invisible entry: its weight underflows to an exact zero.
+/// Bias of the score of an invisible entry: its weight underflows to an exact zero.
 pub(super) const INVISIBLE: f64 = -1e30;
 
 /// The weights of one block of queries, `[batch, query_heads, rows, columns]`.
 ///
 /// `queries` are scaled, `[batch, query_heads, rows, head_dim]`; `keys` transposed,
-/// `[batch, kv_heads, head_dim, columns]`. `range` says which of the queries of `visibility` they are, `old`
-/// how many entries stand before the first of them.
+/// `[batch, kv_heads, head_dim, columns]`. `range` says which of the queries of `visibility` they
+/// are, `old` how many entries stand before the first of them.
 pub(super) fn block_weights(
     queries: Tensor<4>,
     keys: Tensor<4>,

@@ -13,7 +13,7 @@ pub struct WindowInput {
     pub keys: Tensor<4>,
     /// Which entry each query may see.
     pub visibility: Visibility,
-    /// What query-key products are multiplied by before the softmax.
+    /// Factor of query-key products before the softmax.
     pub scale: f64,
 }
 
@@ -22,7 +22,8 @@ pub struct WindowInput {
 pub struct MomentsInput {
     /// Queries and keys.
     pub window: WindowInput,
-    /// How many of the queries are a row's own, the last, one number a batch row; the others are not counted.
+    /// How many of the queries are a row's own, the last, one number a batch row; the others are
+    /// not counted.
     pub own: Vec<usize>,
     /// Whether [`MomentsOutput::deviations`] are wanted.
     pub deviations: bool,
@@ -57,7 +58,8 @@ pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
     )
 }
 
-/// Sums over the queries of `weights`, `[batch, query_heads, queries, entries]`, of which the last `own` count.
+/// Sums over the queries of `weights`, `[batch, query_heads, queries, entries]`, of which the last
+/// `own` count.
 pub(super) fn moments(
     weights: Tensor<4>,
     own: &[usize],
@@ -79,7 +81,8 @@ pub(super) fn moments(
     MomentsOutput { sums, deviations, entropies }
 }
 
-/// Numbers of queries, `[batch, heads, queries, entries]`, zero but for the last `own` queries of each row.
+/// Numbers of queries, `[batch, heads, queries, entries]`, zero but for the last `own` queries of
+/// each row.
 fn of_own_queries(numbers: Tensor<4>, own: &[usize]) -> Tensor<4> {
     let [batch, _, queries, _] = numbers.dims();
     if own.iter().all(|&own| own == queries) {

@@ -1,56 +1,56 @@
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::entries::{aligned, counted, moved};
+use crate::entries::{iota, offset_per_head, slice_per_head};
 
-/// Which entry each token of a head belongs to, and how many tokens with an entry of their
-/// own have come since.
+/// Clusters of the tokens of each head, and the number of tokens that have come since.
 #[derive(Clone, Debug)]
 pub struct ExtendInput<'a> {
-    /// The entry of each token, counted from the first of its head, `[batch, kv_heads, width]`. Heads of fewer begin with
-    /// fillers, here and everywhere.
-    pub entry: Tensor<3, Int>,
-    /// What its row is multiplied by, f32, `[batch, kv_heads, width]`.
+    /// Cluster index of each token within its head, `[batch, kv_heads, width]`. Heads with fewer
+    /// tokens begin with padding, here and in all other fields.
+    pub cluster_of_token: Tensor<3, Int>,
+    /// Factor of the row of each token's cluster, f32, `[batch, kv_heads, width]`.
     pub norms: Tensor<3>,
-    /// The token at the center of each entry, counted from the first of its head, `[batch, kv_heads, entries]`.
+    /// Index of the center of each cluster among the tokens of its head,
+    /// `[batch, kv_heads, clusters]`.
     pub centers: Tensor<3, Int>,
-    /// Tokens, entries, and tokens behind them, of each batch row and kv head, rows first.
+    /// Tokens in clusters, clusters, and tokens behind them, per batch row and kv head, rows first.
     pub counts: &'a [[usize; 3]],
-    /// Columns of all tokens together.
+    /// Number of columns of all tokens.
     pub columns: usize,
-    /// Rows of all entries together.
+    /// Number of rows of all clusters and of the tokens behind them.
     pub rows: usize,
 }
 
-/// The table of all tokens. At padding stands any number there is.
+/// Rows of all tokens. Values at padding do not matter.
 #[derive(Clone, Debug)]
 pub struct ExtendOutput {
-    /// The row of each column, `[batch, kv_heads, columns]`.
+    /// The row of each token, `[batch, kv_heads, columns]`.
     pub rows: Tensor<3, Int>,
-    /// What the row is multiplied by, f32, 1 for a token with a row of its own, `[batch, kv_heads, columns]`.
+    /// Factor of the row, f32, 1 for a token in no cluster, `[batch, kv_heads, columns]`.
     pub norms: Tensor<3>,
-    /// The column at the center of each row, `[batch, kv_heads, rows]`.
+    /// The token at the center of each row, `[batch, kv_heads, rows]`.
     pub centers: Tensor<3, Int>,
 }
 
-/// What is described moved in line with the columns and rows, and behind it what is not.
+/// Aligns the clustered tokens with the columns and rows, and appends the tokens behind them.
 pub(super) fn extend(input: ExtendInput<'_>) -> ExtendOutput {
-    let ExtendInput { entry, norms, centers, counts, columns, rows } = input;
-    let [batch, heads, width] = entry.dims();
+    let ExtendInput { cluster_of_token, norms, centers, counts, columns, rows } = input;
+    let [batch, heads, width] = cluster_of_token.dims();
     let height = centers.dims()[2];
-    let device = entry.device();
+    let device = cluster_of_token.device();
     let most = counts.iter().map(|[_, _, own]| *own).max().unwrap_or(0);
     let of_heads = |f: &dyn Fn([i64; 3]) -> i64| {
         counts.iter().map(|count| f(count.map(|n| n as i64))).collect()
     };
     let signed = |x: usize| x as i64;
-    // What stands at the fillers of a head that holds nothing stays within the columns, too.
+    // Padding of a head without tokens stays within the columns, too.
     let by_entries: Vec<i64> = of_heads(&|[_, entries, own]| signed(rows) - (entries + own).max(1));
     let by_tokens: Vec<i64> = of_heads(&|[tokens, _, own]| signed(columns) - (tokens + own).max(1));
     let extended = |x: Tensor<3, Int>, all: usize| match most {
         0 => x,
         _ => {
             let first: Vec<i64> = of_heads(&|[_, _, own]| signed(all) - own);
-            let behind = moved(counted([batch, heads, most], &device), &first);
+            let behind = offset_per_head(iota([batch, heads, most], &device), &first);
             Tensor::cat(vec![x, behind], 2)
         }
     };
@@ -64,11 +64,11 @@ pub(super) fn extend(input: ExtendInput<'_>) -> ExtendOutput {
     let in_line = |width: usize, all: usize| -> Vec<i64> {
         of_heads(&|[_, _, own]| signed(width) + own - signed(all))
     };
-    let of_columns = extended(moved(entry, &by_entries), rows);
-    let of_rows = extended(moved(centers, &by_tokens), columns);
+    let of_columns = extended(offset_per_head(cluster_of_token, &by_entries), rows);
+    let of_rows = extended(offset_per_head(centers, &by_tokens), columns);
     ExtendOutput {
-        rows: aligned(of_columns, &in_line(width, columns), columns),
-        norms: aligned(norms, &in_line(width, columns), columns),
-        centers: aligned(of_rows, &in_line(height, rows), rows),
+        rows: slice_per_head(of_columns, &in_line(width, columns), columns),
+        norms: slice_per_head(norms, &in_line(width, columns), columns),
+        centers: slice_per_head(of_rows, &in_line(height, rows), rows),
     }
 }

@@ -5,18 +5,19 @@ use crate::{
     select::Pool,
 };
 
-/// What queries gave to columns. Tracks are f32, `[batch, n · kv_heads, columns]`, zero where nothing is held.
+/// Attention that tokens received. Statistics are f32, `[batch, n · kv_heads, columns]`, zero at
+/// padding.
 #[derive(Clone, Debug)]
 pub struct GlobalLocalInput {
-    /// What all queries gave to each column.
+    /// Attention of all queries.
     pub sums: Tensor<3>,
-    /// What the queries of the window before this one gave to it.
+    /// Attention of the queries of the window before this one.
     pub past: Tensor<3>,
-    /// What those of this window gave to it so far.
+    /// Attention of the queries of this window so far.
     pub current: Tensor<3>,
     /// Heads of the scores.
     pub kv_heads: usize,
-    /// The last so many columns have the score zero.
+    /// Number of last columns whose score is zero.
     pub window: usize,
     /// Pooling, if any.
     pub pool: Option<Pool>,
@@ -32,7 +33,7 @@ pub(super) fn global_local(input: GlobalLocalInput) -> Tensor<3> {
     }
     // Padding has received nothing, so sums over all columns are sums over the context.
     let total = |x: &Tensor<3>| x.clone().sum_dim(2);
-    // What has received nothing has received nothing from the window.
+    // Tokens without attention have none from the window.
     let level = total(&local) / (total(&global) + f32::MIN_POSITIVE);
     let scores = (global * level).max_pair(local);
     let scores = outside_window(scores, window);

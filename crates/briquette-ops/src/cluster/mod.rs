@@ -1,15 +1,17 @@
-//! Clusters: entries that several tokens share (EMS).
+//! Clusters: rows of keys and values that several tokens share (EMS).
 
+mod assign;
 mod extend;
 mod global_local;
-mod group;
 mod ops;
-mod regroup;
+mod reorder;
 mod row_weights;
+mod sort;
 
+pub use assign::{AssignClustersInput, AssignClustersOutput, MergedRows};
 pub use extend::{ExtendInput, ExtendOutput};
 pub use global_local::GlobalLocalInput;
-pub use group::Groups;
 pub use ops::ClusterOps;
-pub use regroup::{ClassifyInput, ClassifyOutput, MergedRows, RegroupInput, RegroupOutput};
+pub use reorder::{ReorderTokensInput, ReorderTokensOutput};
 pub use row_weights::{RowWeightsInput, row_weights};
+pub use sort::ClusterOrder;

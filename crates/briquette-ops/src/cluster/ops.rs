@@ -3,27 +3,28 @@ use std::fmt::Debug;
 use burn::tensor::{Int, Tensor};
 
 use super::{
+    assign::{self, AssignClustersInput, AssignClustersOutput},
     extend::{self, ExtendInput, ExtendOutput},
     global_local::{self, GlobalLocalInput},
-    group::{self, Groups},
-    regroup::{self, ClassifyInput, ClassifyOutput, RegroupInput, RegroupOutput},
+    reorder::{self, ReorderTokensInput, ReorderTokensOutput},
     row_weights::{self, RowWeightsInput},
+    sort::{self, ClusterOrder},
 };
 use crate::{error::Result, merge::MergeOps};
 
-/// What only EMS needs: its scores, and the table of tokens that share entries.
+/// Operations that only EMS needs: its scores, and the clusters of its tokens.
 pub trait ClusterOps: MergeOps + Debug + Send + Sync {
-    /// Columns of each row sorted by their class, `[batch, kv_heads, columns]`: less than zero is none, the others are less
-    /// than `number`.
+    /// Sorts the columns of each head by their cluster, `[batch, kv_heads, columns]`: below zero is
+    /// none, all others are below `number`.
     ///
     /// # Errors
     /// [`OpError::Execution`](crate::OpError::Execution) if the device failed.
-    fn group(&self, classes: Tensor<3, Int>, number: usize) -> Result<Groups> {
+    fn sort_by_cluster(&self, clusters: Tensor<3, Int>, number: usize) -> Result<ClusterOrder> {
         let _ = number;
-        group::group(classes)
+        sort::sort_by_cluster(clusters)
     }
 
-    /// A table of entries that tokens share, with the tokens that have come since. See [`ExtendInput`] for shapes.
+    /// Extends clusters by the tokens that have come since. See [`ExtendInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -31,24 +32,25 @@ pub trait ClusterOps: MergeOps + Debug + Send + Sync {
         Ok(extend::extend(input))
     }
 
-    /// For each column the entry it is in now, and what it is ranked by. See [`ClassifyInput`].
+    /// Assigns each token to a cluster, and ranks it. See [`AssignClustersInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
-    fn classify(&self, input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
-        Ok(regroup::classify(input))
+    fn assign_clusters(&self, input: AssignClustersInput<'_>) -> Result<AssignClustersOutput> {
+        Ok(assign::assign_clusters(input))
     }
 
-    /// What is known of columns, where they go. See [`RegroupInput`] for shapes.
+    /// Moves per-token metadata (positions, norms, statistics) to its new column. See
+    /// [`ReorderTokensInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
-    fn regroup(&self, input: RegroupInput<'_>) -> Result<RegroupOutput> {
-        Ok(regroup::regroup(input))
+    fn reorder_tokens(&self, input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutput> {
+        Ok(reorder::reorder_tokens(input))
     }
 
-    /// For each row the sum of what its columns are ranked by, f32, `[batch, kv_heads, height]`. See [`RowWeightsInput`]
-    /// for shapes.
+    /// Sums the scores of the tokens of each row, f32, `[batch, kv_heads, height]`. See
+    /// [`RowWeightsInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -56,7 +58,8 @@ pub trait ClusterOps: MergeOps + Debug + Send + Sync {
         row_weights::row_weights(input, |input| self.accumulate(input))
     }
 
-    /// The Global-Local scores of EMS, f32, `[batch, kv_heads, columns]`. See [`GlobalLocalInput`] for shapes.
+    /// Computes the Global-Local scores of EMS, f32, `[batch, kv_heads, columns]`. See
+    /// [`GlobalLocalInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

@@ -2,23 +2,23 @@ use burn::tensor::{DType, Int, Tensor};
 
 use crate::{error::Result, merge::AccumulateInput};
 
-/// Columns, each of which counts for its row.
+/// Tokens, their rows and their scores.
 #[derive(Clone, Debug)]
 pub struct RowWeightsInput {
-    /// The row of each column, `[batch, kv_heads, columns]`.
+    /// The row of each token, `[batch, kv_heads, columns]`.
     pub rows: Tensor<3, Int>,
-    /// −1 where a column holds nothing, `[batch, kv_heads, columns]`.
+    /// Position of each token, −1 at padding, `[batch, kv_heads, columns]`.
     pub positions: Tensor<3, Int>,
-    /// What columns are ranked by, f32, `[batch, kv_heads, columns]`.
+    /// Scores of the tokens, f32, `[batch, kv_heads, columns]`.
     pub scores: Tensor<3>,
-    /// How many rows there are.
+    /// Number of rows.
     pub height: usize,
-    /// What less and what more than these count as.
+    /// Lower and upper bound that scores are clamped to.
     pub bounds: (f32, f32),
 }
 
-/// The reference of [`ClusterOps::row_weights`](crate::ClusterOps::row_weights) over any sums into slots: each column is a
-/// row of one channel that is added to its slot.
+/// The reference of [`ClusterOps::row_weights`](crate::ClusterOps::row_weights) over any sums into
+/// slots: each column is a row of one channel that is added to its slot.
 ///
 /// # Errors
 /// As `accumulate`.

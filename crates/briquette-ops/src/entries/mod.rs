@@ -1,17 +1,19 @@
-//! What a layer holds: entries, what is counted of them, which tokens share them, and which of them are selected.
+//! Entries of a layer: their attention statistics, their clusters, and selections of them.
 
+mod clustering;
 mod columns;
 mod gather;
 mod heads;
 mod layer;
 mod selection;
-mod sharing;
-mod tracks;
+mod statistics;
 
-pub use columns::{aligned, counted, moved};
-pub use gather::{aligned_rows, gather_entries, gather_positions, gather_rows, gather_scalars};
+pub use clustering::Clustering;
+pub use columns::{iota, offset_per_head, slice_per_head};
+pub use gather::{
+    gather_entries, gather_positions, gather_rows, gather_scalars, slice_rows_per_head,
+};
 pub use heads::{group_mean, outside_window};
 pub use layer::Entries;
-pub use selection::{Selection, Split, few_widths, few_widths_from, fillers};
-pub use sharing::Sharing;
-pub use tracks::{Track, Tracks};
+pub use selection::{Selection, Split, bucketed_width, bucketed_widths, fillers};
+pub use statistics::{AttentionStatistics, Statistic};

@@ -1,13 +1,13 @@
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use super::columns::counted;
+use super::columns::iota;
 use crate::constant::constant_ints;
 
 /// The entries of a layer to keep, in the order of their positions.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// `[batch, kv_heads, kept]`. A head that keeps fewer than the widest begins with as many fillers, which
-    /// point at the first entry and become padding.
+    /// `[batch, kv_heads, kept]`. A head that keeps fewer than the widest begins with as many
+    /// fillers, which point at the first entry and become padding.
     pub indices: Tensor<3, Int>,
     /// Entries kept, one number a batch row and kv head, rows first.
     pub counts: Vec<usize>,
@@ -37,20 +37,20 @@ impl Selection {
         Self { indices: constant_ints("selection", indices, dims, device), counts }
     }
 
-    /// The same entries for every one of `heads` heads: one ascending list a batch row.
+    /// Selects the same entries in each of `heads` heads: one ascending list per batch row.
     pub fn of_rows(rows: &[Vec<usize>], heads: usize, device: &Device) -> Self {
         let lists: Vec<&[usize]> =
             rows.iter().flat_map(|row| std::iter::repeat_n(&row[..], heads)).collect();
         Self::of_heads(&lists, heads, device)
     }
 
-    /// With more fillers, if heads differ: in [one of few widths](few_widths).
+    /// Adds padding, if heads differ, up to [one of few widths](bucketed_widths).
     pub fn rounded(self) -> Self {
-        let width = few_widths(&self.counts);
+        let width = bucketed_widths(&self.counts);
         self.widened(width)
     }
 
-    /// With more fillers, in so many columns if that is more than it has.
+    /// Adds padding up to so many columns, if that is more than it has.
     pub fn widened(self, columns: usize) -> Self {
         let [batch, heads, width] = self.indices.dims();
         let missing = columns.saturating_sub(width);
@@ -61,18 +61,19 @@ impl Selection {
         Self { indices: Tensor::cat(vec![fillers, self.indices], 2), counts: self.counts }
     }
 
-    /// Whether no head keeps fewer than the widest.
+    /// Whether all heads keep the same number.
     pub fn is_full(&self) -> bool {
         let width = self.width();
         self.counts.iter().all(|&count| count == width)
     }
 
-    /// Columns of the result.
+    /// Number of columns of the result.
     pub fn width(&self) -> usize {
         self.indices.dims()[2]
     }
 
-    /// True where a column of the result is a filler, `[batch, kv_heads, kept]`; `None` if none is.
+    /// Mask of the padding columns of the result, `[batch, kv_heads, kept]`; `None` if there are
+    /// none.
     pub fn fillers(&self) -> Option<Tensor<3, Bool>> {
         if self.is_full() {
             return None;
@@ -83,24 +84,26 @@ impl Selection {
     }
 }
 
-/// Columns for heads of so many entries where fillers cost next to nothing: as many as the longest has, and if they differ
-/// up to an eighth more, one of eight widths between a power of two and the next. A backend may keep what it sends along with
-/// a launch by its shapes (CubeCL's CUDA does, for 4 096 of them); layers and steps whose longest heads differ by a few are
-/// to share it.
-pub fn few_widths(counts: &[usize]) -> usize {
+/// Returns the number of columns for heads of these lengths where padding costs next to nothing:
+/// the longest, and if they differ up to an eighth more, one of eight widths between a power of two
+/// and the next. A backend may keep what it sends along with a launch by its shapes (CubeCL's CUDA
+/// does, for 4 096 of them); layers and steps whose longest heads differ by a few are to share it.
+pub fn bucketed_widths(counts: &[usize]) -> usize {
     let longest = counts.iter().copied().max().unwrap_or(0);
     if counts.iter().all(|&count| count == longest) {
         return longest;
     }
-    few_widths_from(longest)
+    bucketed_width(longest)
 }
 
-/// The first of the [few widths](few_widths) that is at least so many columns, for what changes from step to step.
-pub fn few_widths_from(columns: usize) -> usize {
+/// Returns the first of the [few widths](bucketed_widths) that is at least so many columns, for
+/// lengths that change from step to step.
+pub fn bucketed_width(columns: usize) -> usize {
     columns.next_multiple_of(1 << (columns / 8).max(1).ilog2())
 }
 
-/// Which columns of `[batch, kv_heads, columns]` are fillers: of each head as many of the first as `missing` says.
+/// Returns the mask of the padding columns of `[batch, kv_heads, columns]`: the first `missing` of
+/// each head.
 pub fn fillers(
     missing: impl Iterator<Item = usize>,
     dims: [usize; 3],
@@ -110,5 +113,5 @@ pub fn fillers(
     let missing: Vec<i64> = missing.map(|missing| missing as i64).collect();
     // One number a head goes to the device, not one a column.
     let missing = constant_ints("fillers", missing, [batch, heads, 1], device);
-    counted(dims, device).lower(missing.expand(dims))
+    iota(dims, device).lower(missing.expand(dims))
 }

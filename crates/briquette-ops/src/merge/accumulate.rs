@@ -10,21 +10,22 @@ use crate::{
 pub struct AccumulateInput {
     /// `[batch, kv_heads, rows, channels]`
     pub x: Tensor<4>,
-    /// What each row is multiplied by, `[batch, kv_heads, rows]`, f32; zero drops it.
+    /// Weight of each row, `[batch, kv_heads, rows]`, f32; zero drops it.
     pub weights: Tensor<3>,
     /// The first slot each row is added to, `[batch, kv_heads, rows]`.
     pub slot: Tensor<3, Int>,
     /// How many slots from there on it is added to.
     pub span: usize,
-    /// Slots of the result, `[batch, kv_heads, slots, channels]`, f32; what falls behind them is dropped.
+    /// Slots of the result, `[batch, kv_heads, slots, channels]`, f32; what falls behind them is
+    /// dropped.
     pub slots: usize,
 }
 
 /// Numbers of one block of the matrix that sends rows to slots.
 const BLOCK_NUMBERS: usize = 1 << 22;
 
-/// A product with a matrix that has a row's weight where the row is sent, in blocks of rows. Sums come in the
-/// same order every time, which a scatter with atomics would not promise.
+/// A product with a matrix that has a row's weight where the row is sent, in blocks of rows. Sums
+/// come in the same order every time, which a scatter with atomics would not promise.
 pub(super) fn accumulate(input: AccumulateInput) -> Tensor<4> {
     let AccumulateInput { x, weights, slot, span, slots } = input;
     let [batch, heads, rows, channels] = x.dims();

@@ -3,10 +3,12 @@ use burn::tensor::{DType, Tensor};
 use crate::constant::constant_floats;
 use crate::entries::fillers;
 
-/// Similarities of evicted entries, which a moving average of them is held against (D2O, Eq. 9 to 12).
+/// Similarities of evicted entries, which a moving average of them is held against (D2O, Eq. 9
+/// to 12).
 #[derive(Clone, Debug)]
 pub struct EmaInput<'a> {
-    /// How like each evicted entry is to the kept one that it is most like, f32, `[batch, kv_heads, evicted]`.
+    /// How like each evicted entry is to the kept one that it is most like, f32,
+    /// `[batch, kv_heads, evicted]`.
     pub similarity: Tensor<3>,
     /// How many are evicted of each batch row and kv head, the last, rows first.
     pub counts: &'a [usize],

@@ -10,10 +10,12 @@ use crate::{
 /// Rows, and others of which each is to have its nearest.
 #[derive(Clone, Debug)]
 pub struct NearestInput {
-    /// Pairs of `[batch, kv_heads, from, head_dim]` and `[batch, kv_heads, to, head_dim]`. The similarity of two
-    /// rows is the product of the cosines of all pairs; that of a zero vector is 0.
+    /// Pairs of `[batch, kv_heads, from, head_dim]` and `[batch, kv_heads, to, head_dim]`. The
+    /// similarity of two rows is the product of the cosines of all pairs; that of a zero vector
+    /// is 0.
     pub pairs: Vec<(Tensor<4>, Tensor<4>)>,
-    /// The first rows of `to` that are fillers, which are nobody's nearest, one number a batch row and kv head.
+    /// The first rows of `to` that are fillers, which are nobody's nearest, one number a batch row
+    /// and kv head.
     pub fillers: Vec<usize>,
 }
 

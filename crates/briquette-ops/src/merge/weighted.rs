@@ -10,21 +10,24 @@ pub struct MergeInput {
     pub keys: Tensor<4>,
     /// Their values, `[batch, kv_heads, rows, head_dim]`.
     pub values: Tensor<4>,
-    /// What each of them weighs itself, `[batch, kv_heads, rows]`, f32, not below zero.
+    /// Their own weights, `[batch, kv_heads, rows]`, f32, not below zero.
     pub own: Tensor<3>,
-    /// Keys of those that are merged, `[batch, kv_heads, others, head_dim]`, of the type of the keys above.
+    /// Keys of those that are merged, `[batch, kv_heads, others, head_dim]`, of the type of the
+    /// keys above.
     pub other_keys: Tensor<4>,
     /// Their values, `[batch, kv_heads, others, head_dim]`, of the type of the values above.
     pub other_values: Tensor<4>,
-    /// What each of them weighs, `[batch, kv_heads, others]`, f32, not below zero; zero drops it.
+    /// Their weights, `[batch, kv_heads, others]`, f32, not below zero; zero drops a row.
     pub weights: Tensor<3>,
     /// The row each goes to, `[batch, kv_heads, others]`.
     pub slot: Tensor<3, Int>,
-    /// Whether keys are merged as directions: each made unit length before, and so is what comes out.
+    /// Whether keys are merged as directions: each made unit length before, and so is what comes
+    /// out.
     pub directions: bool,
 }
 
-/// The reference of [`MergeOps::merge`](crate::MergeOps::merge) over any sums into slots: each row's own share is added.
+/// The reference of [`MergeOps::merge`](crate::MergeOps::merge) over any sums into slots: each
+/// row's own share is added.
 ///
 /// # Errors
 /// As `accumulate`.

@@ -8,7 +8,8 @@ use burn::tensor::{
 pub enum Activation {
     /// `x · sigmoid(x)`.
     Silu,
-    /// `x · Φ(x)` (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
+    /// `x · Φ(x)` (Hendrycks and Gimpel, 2016,
+    /// [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
     Gelu,
     /// GELU by its approximation with a hyperbolic tangent.
     GeluTanh,
@@ -29,9 +30,9 @@ impl Activation {
 /// [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)). Of one type.
 #[derive(Clone, Debug)]
 pub struct GatedInput {
-    /// What the activation is taken of, `[rows, channels]`.
+    /// Input of the activation, `[rows, channels]`.
     pub gate: Tensor<2>,
-    /// What is multiplied by it, `[rows, channels]`.
+    /// Factor of the activation, `[rows, channels]`.
     pub up: Tensor<2>,
     /// The activation.
     pub activation: Activation,

@@ -11,7 +11,8 @@ pub struct LinearInput {
     pub bias: Option<Tensor<1>>,
 }
 
-/// The product by tensor operations: the reference of [`ModelOps::linear`](crate::ModelOps::linear).
+/// The product by tensor operations: the reference of
+/// [`ModelOps::linear`](crate::ModelOps::linear).
 pub(super) fn linear(input: LinearInput) -> Tensor<2> {
     module::linear(input.x, input.weight, input.bias)
 }

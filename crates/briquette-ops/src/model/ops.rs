@@ -27,7 +27,8 @@ pub trait ModelOps: Debug + Send + Sync {
         Ok(rms_norm::rms_norm(input))
     }
 
-    /// One side of a gated feed-forward network, times the activation of the other, `[rows, channels]`.
+    /// One side of a gated feed-forward network, times the activation of the other,
+    /// `[rows, channels]`.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.

@@ -1,18 +1,20 @@
 use burn::tensor::{DType, Tensor};
 
 /// Rows to be normalised by their root mean square (Zhang and Sennrich, 2019,
-/// [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)), and what is added to them before. All of one type.
+/// [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)), and what is added to them before. All of
+/// one type.
 #[derive(Clone, Debug)]
 pub struct RmsNormInput {
     /// One row a token, `[rows, channels]`.
     pub x: Tensor<2>,
     /// Added to the rows before they are normalised, `[rows, channels]`.
     pub residual: Option<Tensor<2>>,
-    /// What channels are multiplied by, `[channels]`.
+    /// Weight of each channel, `[channels]`.
     pub weight: Tensor<1>,
     /// Added to the mean square.
     pub epsilon: f64,
-    /// Whether `weight` is stored less one, as Gemma does. It is then multiplied in f32, elsewhere in the type of `x`.
+    /// Whether `weight` is stored less one, as Gemma does. It is then multiplied in f32, elsewhere
+    /// in the type of `x`.
     pub weight_less_one: bool,
 }
 
@@ -25,10 +27,12 @@ pub struct RmsNormOutput {
     pub normal: Tensor<2>,
 }
 
-/// The sum and its normalisation by tensor operations: the reference of [`ModelOps::rms_norm`](crate::ModelOps::rms_norm).
+/// The sum and its normalisation by tensor operations: the reference of
+/// [`ModelOps::rms_norm`](crate::ModelOps::rms_norm).
 ///
-/// Everything but the product with the weight is computed in f32, as `transformers` does, in Gemma that too; Burn's own
-/// `RmsNorm` rounds the root to the type of the model first, which shifts f16 and bf16 results.
+/// Everything but the product with the weight is computed in f32, as `transformers` does, in Gemma
+/// that too; Burn's own `RmsNorm` rounds the root to the type of the model first, which shifts f16
+/// and bf16 results.
 pub fn rms_norm(input: RmsNormInput) -> RmsNormOutput {
     let RmsNormInput { x, residual, weight, epsilon, weight_less_one } = input;
     let sum = match residual {

@@ -16,8 +16,9 @@ pub trait SelectOps: Debug + Send + Sync {
     /// The entries to keep: the protected ones, then the highest scores; of equal ones the older.
     ///
     /// # Errors
-    /// [`OpError::NotANumber`](crate::OpError::NotANumber) if a score is NaN and [`SelectInput::check`] asks for it,
-    /// [`OpError::Execution`](crate::OpError::Execution) if the device failed.
+    /// [`OpError::NotANumber`](crate::OpError::NotANumber) if a score is NaN and
+    /// [`SelectInput::check`] asks for it, [`OpError::Execution`](crate::OpError::Execution) if the
+    /// device failed.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
         best::select(input)
     }
@@ -39,7 +40,8 @@ pub trait SelectOps: Debug + Send + Sync {
     }
 
     /// Keys and values of ragged entries padded to a rectangle, and those of a tail behind them,
-    /// `[batch, kv_heads, width + tail, head_dim]` each; any of their rows at padding. See [`PadInput`] for shapes.
+    /// `[batch, kv_heads, width + tail, head_dim]` each; any of their rows at padding. See
+    /// [`PadInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -47,8 +49,8 @@ pub trait SelectOps: Debug + Send + Sync {
         Ok(ragged::pad(input))
     }
 
-    /// Keys and values of heads that hold different numbers of entries without padding, `[total, head_dim]` each. See
-    /// [`PackInput`] for shapes.
+    /// Keys and values of heads that hold different numbers of entries without padding,
+    /// `[total, head_dim]` each. See [`PackInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

@@ -15,7 +15,7 @@ pub struct Pool {
     pub kernel: usize,
 }
 
-/// What pooling takes of a neighbourhood.
+/// Statistic of a neighbourhood that pooling takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolKind {

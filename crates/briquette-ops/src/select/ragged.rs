@@ -1,7 +1,7 @@
 use burn::tensor::{Int, Tensor};
 
 use crate::constant::constant_ints;
-use crate::{attention::Tail, entries::counted};
+use crate::{attention::Tail, entries::iota};
 
 /// Ragged entries, and dense ones behind them, to be padded to a rectangle.
 #[derive(Clone, Debug)]
@@ -10,10 +10,11 @@ pub struct PadInput {
     pub keys: Tensor<2>,
     /// The values, `[total, head_dim]`.
     pub values: Tensor<2>,
-    /// Where those of each batch row and kv head begin, and behind the last where they end,
+    /// Offset of the first of each batch row and kv head, and behind the last their number,
     /// `[batch · kv_heads + 1]`; `None` if each has `width`.
     pub offsets: Option<Tensor<1, Int>>,
-    /// Columns they are laid out in, at least as many as the longest head has. Heads of fewer begin with fillers.
+    /// Columns they are laid out in, at least as many as the longest head has. Heads of fewer begin
+    /// with fillers.
     pub width: usize,
     /// Entries behind them.
     pub tail: Tail,
@@ -28,7 +29,8 @@ pub struct PackInput<'a> {
     pub values: Tensor<4>,
     /// How many columns of each batch row and kv head are in its list: the last. Rows first.
     pub counts: &'a [usize],
-    /// Where those of each begin among all, and behind the last where they end, `[batch · kv_heads + 1]`.
+    /// Offset of the first of each among all, and behind the last their number,
+    /// `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
 }
 
@@ -41,7 +43,7 @@ pub(super) fn pad(input: PadInput) -> [Tensor<4>; 2] {
         let ends = offsets.narrow(0, 1, batch * heads).reshape([batch, heads, 1]);
         let rectangle = [batch, heads, width];
         let last = keys.dims()[0] as i64 - 1;
-        let rows = counted(rectangle, &device) + (ends - width as i64).expand(rectangle);
+        let rows = iota(rectangle, &device) + (ends - width as i64).expand(rectangle);
         rows.clamp(0, last).reshape([batch * heads * width])
     });
     let entries = tail.entries;

@@ -3,13 +3,14 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{LayerView, Result, check};
 
-/// As many entries as score at least `threshold`, a head for itself, and what is protected; at most the budget. The rule by which
-/// DMS (Łańcucki et al., 2025, [arXiv 2506.05345](https://arxiv.org/abs/2506.05345)) evicts, with a score in place of trained
-/// decisions, as in DMSPress of kvpress.
+/// Keeps the entries of each head that score at least `threshold`, and what is protected; at most
+/// the budget. DMS (Łańcucki et al., 2025, [arXiv 2506.05345](https://arxiv.org/abs/2506.05345))
+/// evicts by this rule with trained decisions; here a score takes their place, as in DMSPress of
+/// kvpress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AboveThreshold {
-    /// The least score that stays.
+    /// Lowest score of an entry that is kept.
     pub threshold: f64,
 }
 

@@ -1,13 +1,14 @@
 use std::{any::Any, fmt::Debug, sync::Arc};
 
-use crate::{LayerView, Result, observes::Observes, ops::Pool};
+use crate::{LayerView, Result, ops::Pool, stage::AttentionRequest};
 
-/// Shares a budget out over layers and, with stores that hold heads of different lengths, heads.
+/// Distributes a budget over layers and, with stores that hold heads of different lengths, over
+/// heads.
 pub trait Allocator: Any + Debug + Send + Sync {
-    /// The name used in tables and errors.
+    /// Name in tables and errors.
     fn name(&self) -> &str;
 
-    /// The name and the parameters that matter, for tables.
+    /// Name and main parameters, for tables.
     fn summary(&self) -> String {
         self.name().to_owned()
     }
@@ -20,9 +21,9 @@ pub trait Allocator: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// What the attention pass must report for it, besides what the scorer wants.
-    fn observes(&self) -> Observes {
-        Observes::nothing()
+    /// Reports that it needs from the attention pass, besides those of the scorer.
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::nothing()
     }
 
     /// Whether it reads a [`Profile`](crate::Profile) of the model.
@@ -30,7 +31,8 @@ pub trait Allocator: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether it looks at the policy's [scores](LayerView::scores), which are then computed before it is asked.
+    /// Whether it reads the policy's [scores](LayerView::scores), which are then computed before
+    /// [`allocate`](Self::allocate).
     fn reads_scores(&self) -> bool {
         false
     }
@@ -40,53 +42,53 @@ pub trait Allocator: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether budgets depend on what is [measured](Self::measure) of other layers. Layers of a prompt are then
-    /// compressed again as more of them arrive: entries are dropped step by step, or merged once when the last
-    /// layer has arrived.
+    /// Whether budgets depend on [measurements](Self::measure) of other layers. Layers of a prompt
+    /// are then compressed again as more of them arrive: entries are dropped step by step, or
+    /// merged once when the last layer has arrived.
     fn measures(&self) -> bool {
         false
     }
 
-    /// What is measured of a layer when a prompt is complete, one number a batch row.
+    /// Measures a layer when a prompt is complete: one number per batch row.
     ///
     /// # Errors
-    /// Whatever keeps the allocator from measuring; the cache is then left as it was.
+    /// Any error of the allocator; the cache stays as it was.
     fn measure(&self, view: &LayerView<'_>) -> Result<Vec<f64>> {
         Ok(vec![0.0; view.seen.len()])
     }
 
-    /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
-    /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
-    fn steps_alike(&self) -> bool {
+    /// Whether every decode step launches the same kernels without reading from the device, so that
+    /// it can be captured and replayed.
+    fn is_capturable(&self) -> bool {
         false
     }
 
-    /// Whether what it allocates adds up to no more than the budget of all layers. One that keeps some layers whole,
-    /// whatever the budget, does not.
+    /// Whether its allocations sum to no more than the budget of all layers. One that keeps some
+    /// layers whole, whatever the budget, returns `false`.
     fn holds_budget(&self) -> bool {
         true
     }
 
-    /// The same allocator with another window of queries, for
+    /// Returns the allocator with another window of queries, for
     /// [`Policy::with_window`](crate::Policy::with_window); `None` if it has no window.
     fn with_window(&self, _window: usize) -> Option<Arc<dyn Allocator>> {
         None
     }
 
-    /// The same allocator with another pooling, for
-    /// [`Policy::with_pool`](crate::Policy::with_pool); `None` if it cannot pool.
+    /// Returns the allocator with another pooling, for
+    /// [`Policy::with_pool`](crate::Policy::with_pool); `None` if it does not pool.
     fn with_pool(&self, _pool: Pool) -> Option<Arc<dyn Allocator>> {
         None
     }
 
-    /// How many entries the layer keeps.
+    /// Returns how many entries the layer keeps.
     ///
     /// # Errors
-    /// Whatever keeps the allocator from answering; the cache is then left as it was.
+    /// Any error of the allocator; the cache stays as it was.
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation>;
 
-    /// The same of all layers at once, where the scores of all are known before any is compressed: after a second pass
-    /// over the prompt.
+    /// Allocates for all layers at once, where the scores of all are known before any is
+    /// compressed: after a second pass over the prompt.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate).
@@ -95,12 +97,12 @@ pub trait Allocator: Any + Debug + Send + Sync {
     }
 }
 
-/// How many entries are kept.
+/// Number of entries that a layer keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Allocation {
-    /// One number a batch row, the same for every kv head.
+    /// One number per batch row, the same for every kv head.
     Rows(Vec<usize>),
-    /// One number a batch row and kv head, rows first.
+    /// One number per batch row and kv head, rows first.
     Heads(Vec<usize>),
 }

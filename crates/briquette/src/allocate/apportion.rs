@@ -1,10 +1,11 @@
 use crate::view::Bounds;
 
-/// Shares out `bounds.total` tokens by `weights`, each share within the bounds: in proportion where they allow it, what a
-/// bound cuts off going to the others in proportion. Whole numbers whose sum is exactly the total, unless the bounds
-/// forbid it; then all get the least or all the most.
+/// Distributes `bounds.total` tokens in proportion to `weights`, each share within the bounds; the
+/// rest that a bound cuts off goes to the other shares in proportion. Returns whole numbers that
+/// sum to exactly the total, unless the bounds forbid it: then all are the minimum or all the
+/// maximum.
 ///
-/// Fractions go to the largest remainders, of equal ones the first.
+/// Rounding follows the largest remainders, the first of equal ones.
 pub(super) fn apportion(weights: &[f64], bounds: Bounds) -> Vec<usize> {
     let Bounds { total, least, most } = bounds;
     if total <= least.saturating_mul(weights.len()) {
@@ -20,13 +21,15 @@ pub(super) fn apportion(weights: &[f64], bounds: Bounds) -> Vec<usize> {
     round(&shares, total, most)
 }
 
-/// The factor by which the weights become shares that use the total up.
+/// Factor by which the weights are multiplied to become shares that sum to the total.
 ///
-/// The sum of the shares is piecewise linear in the factor: a weight's share grows with it from where it leaves the least to
-/// where it reaches the most. So the factor is found by walking over these breakpoints in order.
+/// The sum of the shares is piecewise linear in the factor: a weight's share grows with it from
+/// where it leaves the least to where it reaches the most. So the factor is found by walking over
+/// these breakpoints in order.
 fn factor(weights: &[f64], Bounds { total, least, most }: Bounds) -> f64 {
     let (total, least, most) = (total as f64, least as f64, most as f64);
-    // The weights by size, the largest first: they leave the least, and reach the most, in this order.
+    // The weights by size, the largest first: they leave the minimum, and reach the maximum, in
+    // this order.
     let mut sorted = weights.to_vec();
     sorted.sort_by(|a, b| b.total_cmp(a));
     // How many have left the least and reached the most, and the weight of those in between.
@@ -54,7 +57,7 @@ fn factor(weights: &[f64], Bounds { total, least, most }: Bounds) -> f64 {
     }
 }
 
-/// Whole numbers for `shares` that add up to `total`, none above `most`.
+/// Rounds `shares` to whole numbers that sum to `total`, none above `most`.
 fn round(shares: &[f64], total: usize, most: usize) -> Vec<usize> {
     // Sums of fractions are off by less than these.
     const SLACK: f64 = 1e-9;
@@ -79,7 +82,8 @@ fn round(shares: &[f64], total: usize, most: usize) -> Vec<usize> {
     whole
 }
 
-/// The weights, a small one in place of zero, so that what a bound cuts off always has somewhere to go.
+/// Replaces weights of zero by a small one, so that tokens cut off by a bound always have somewhere
+/// to go.
 fn positive(weights: &[f64]) -> Vec<f64> {
     let largest = weights.iter().copied().fold(0.0, f64::max);
     if largest == 0.0 {
@@ -116,7 +120,7 @@ mod tests {
         Bounds { total, least, most }
     }
 
-    /// The factor by bisection.
+    /// Factor found by bisection.
     fn bisected(weights: &[f64], bounds: Bounds) -> f64 {
         let share = |weight: f64, factor: f64| {
             (weight * factor).clamp(bounds.least as f64, bounds.most as f64)

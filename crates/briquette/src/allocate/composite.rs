@@ -3,17 +3,21 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{LayerView, Result};
 
-/// Layer budgets by composite tokens: the best tokens of all heads of a layer are one, the second best another, and the best of
-/// these stay, wherever they are. KVCompose (Akulov et al., 2025, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
+/// Layer budgets by composite tokens: the best tokens of all heads of a layer form the first
+/// composite token, the second best the next, and those with the highest scores stay, whichever
+/// layer they are in. KVCompose (Akulov et al., 2025, [arXiv
+/// 2509.05165](https://arxiv.org/abs/2509.05165)).
 ///
-/// A composite token's score is the mean over the heads. The first layer takes, rank for rank, the highest of all layers, and so gets as much as
-/// any. Each layer keeps at least one, and what is protected is kept apart. Layers share one budget where the scores of all are known
-/// before any is compressed; else each has its own.
+/// The score of a composite token is the mean over the heads. The first layer takes, rank for rank,
+/// the highest scores of all layers, and so gets as much as any. Each layer keeps at least one
+/// composite token besides the protected ones. Layers share one budget where the scores of all are
+/// known before any is compressed; otherwise each has its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Composite {}
 
-/// What a layer keeps whatever comes, and the scores of its composite tokens, falling.
+/// A layer: the number of entries it always keeps, and the scores of its composite tokens in
+/// falling order.
 struct Layer {
     sure: usize,
     scores: Vec<f64>,
@@ -51,7 +55,7 @@ impl Allocator for Composite {
     }
 }
 
-/// The composite tokens of a layer, between what is protected.
+/// Composite tokens of a layer, without its protected entries.
 fn layer(view: &LayerView<'_>, scores: &[f32], row: usize) -> Layer {
     let columns = view.positions().dims()[2];
     let heads = view.shape.kv_heads;
@@ -73,7 +77,7 @@ fn layer(view: &LayerView<'_>, scores: &[f32], row: usize) -> Layer {
     Layer { sure, scores: sums }
 }
 
-/// What each layer keeps of `total`; the first of equals.
+/// Share of each layer in `total`; of equal scores the first wins.
 fn share(mut layers: Vec<Layer>, total: usize) -> Vec<usize> {
     let ranks = layers.iter().map(|layer| layer.scores.len()).max().unwrap_or(0);
     let most = |rank: usize| {

@@ -3,16 +3,17 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{LayerView, Result, check};
 
-/// Layer budgets by how much each layer's output suffers from a small cache: CompressKV, Algorithm 1, from the
-/// errors of the model's profile.
+/// Layer budgets by how much each layer's output suffers from a small cache: CompressKV, Algorithm
+/// 1, with the errors in the model's profile.
 ///
-/// Every layer gets `least` tokens, the rest goes by the errors, no layer above `most` times an even share.
+/// Every layer gets `least` tokens. The rest is distributed in proportion to the errors; no layer
+/// gets more than `most` times an even share.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorAware {
-    /// Tokens every layer keeps; the budget itself, if that is smaller.
+    /// Minimum number of tokens per layer; the budget itself if that is smaller.
     pub least: usize,
-    /// The most a layer keeps, in even shares.
+    /// Maximum budget of a layer, as a multiple of an even share.
     pub most: f64,
 }
 
@@ -40,7 +41,7 @@ impl Allocator for ErrorAware {
 }
 
 impl ErrorAware {
-    /// The budget of the layer, one number a batch row.
+    /// Budget of the layer, one number per batch row.
     pub(super) fn of_rows(&self, view: &LayerView<'_>, stage: &str) -> Result<Vec<usize>> {
         let errors = &view.profile(stage)?.layer_errors;
         let rows = view.budget.iter().zip(view.seen);
@@ -49,7 +50,7 @@ impl ErrorAware {
         Ok(rows.map(of_row).collect())
     }
 
-    /// The budget of every layer: Algorithm 1, in which no layer gets more than the tokens there are.
+    /// Budgets of all layers by Algorithm 1; no layer gets more tokens than there are.
     fn budgets(&self, budget: usize, seen: usize, errors: &[f64]) -> Vec<usize> {
         let layers = errors.len();
         let least = self.least.min(budget);
@@ -94,7 +95,8 @@ mod tests {
         // The first may have 30; the next largest takes the rest.
         let steep = ErrorAware { least: 1, most: 1.5 };
         assert_eq!(steep.budgets(10, 99, &[0.9, 0.06, 0.04]), [15, 13, 2]);
-        // Halves are rounded up, one too many in all: of the smallest errors above the least the first gives it back.
+        // Halves are rounded up, one too many in all: of the smallest errors above the minimum the
+        // first gives it back.
         let halves = ErrorAware { least: 1, most: 3.0 };
         assert_eq!(halves.budgets(2, 99, &[0.5, 0.5, 0.0]), [2, 3, 1]);
         assert_eq!(halves.budgets(3, 99, &[0.0, 0.0]), [3, 3]);

@@ -5,30 +5,32 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator, ErrorAware};
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Pool, Scorer, WindowAttention},
+    score::{AttentionRequest, Pool, Scorer, WindowAttention},
 };
 
-/// Head budgets by where a layer's highest scores are: AdaKV (Feng et al., 2024, Algorithm 1). With `layers`, within
-/// layer budgets of their own: AdaCompressKV (CompressKV, appendix D).
+/// Head budgets by where a layer's highest scores are: AdaKV (Feng et al., 2024, Algorithm 1). With
+/// `layers`, within layer budgets of their own: AdaCompressKV (CompressKV, appendix D).
 ///
-/// What is protected apart, each head is sure of its own best tokens up to `floor` of an even share; the rest of
-/// the layer's budget goes to the highest scores left, whichever head they are in.
+/// Besides the protected entries, each head keeps its own best tokens up to `floor` of an even
+/// share; the rest of the layer's budget goes to the highest remaining scores, whichever head they
+/// are in.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeadAdaptive {
-    /// The share of an even budget, protected tokens included, that a head keeps at least.
+    /// Minimum budget of a head as a share of an even budget, protected tokens included.
     pub floor: f64,
-    /// Scores of its own to compare heads by; those of the policy's scorer if absent. For scorers that give all
-    /// heads one set of tokens (CompressKV).
+    /// Scorer by which heads are compared; absent, the policy's. For scorers that give all heads
+    /// the same tokens (CompressKV).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<WindowAttention>,
-    /// What each layer gets for its heads to share; the budget if absent.
+    /// Layer budgets that the heads of each layer share; the policy's budget if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<ErrorAware>,
 }
 
 impl Default for HeadAdaptive {
-    /// AdaKV's: a fifth of an even budget for sure, by the scores that rank the tokens, the same for every layer.
+    /// Defaults of AdaKV: each head keeps at least a fifth of an even budget, heads compared by the
+    /// policy's scores, the same budget for every layer.
     fn default() -> Self {
         Self { floor: 0.2, by: None, layers: None }
     }
@@ -51,8 +53,8 @@ impl Allocator for HeadAdaptive {
         self.by.map_or(Ok(()), |by| by.check())
     }
 
-    fn observes(&self) -> Observes {
-        self.by.map_or_else(Observes::nothing, |by| by.observes())
+    fn observes(&self) -> AttentionRequest {
+        self.by.map_or_else(AttentionRequest::nothing, |by| by.observes())
     }
 
     fn reads_profile(&self) -> bool {

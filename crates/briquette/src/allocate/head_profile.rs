@@ -5,14 +5,14 @@ use crate::{CacheShape, HeadScoreKind, LayerView, Profile, Result, check, view::
 
 /// Head budgets from the model's profile: HeadKV (Fu et al., 2024, section 3.3).
 ///
-/// What is protected apart, every head puts 1 / `beta` of an even share into a pool of the whole model, which
-/// is shared out by the heads' scores.
+/// Besides the protected entries, every head gives 1 / `beta` of an even share to a pool of the
+/// whole model, which is distributed in proportion to the heads' scores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeadProfile {
-    /// How much stays with the heads: 1 pools everything.
+    /// Divisor of the share that each head gives to the pool: 1 pools everything.
     pub beta: f64,
-    /// By which of the profile's measures.
+    /// Measure of the profile that scores the heads.
     #[serde(default)]
     pub by: HeadScoreKind,
 }
@@ -60,7 +60,7 @@ impl Allocator for HeadProfile {
 }
 
 impl HeadProfile {
-    /// The share of each kv head of the model, layer by layer; they sum to one.
+    /// Share of each kv head of the model, layer by layer; the shares sum to one.
     fn importance(&self, profile: &Profile, shape: CacheShape) -> Vec<f64> {
         let group = shape.group();
         let of_group = |scores: &[f64]| scores.iter().sum::<f64>() / group as f64;

@@ -3,12 +3,12 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{Error, LayerView, Result, check};
 
-/// A share of the tokens seen for each layer, as it is given: PerLayerCompressionPress of kvpress. The policy's budget does not
-/// matter.
+/// Layer budgets as given shares of the tokens seen: PerLayerCompressionPress of kvpress. The
+/// policy's budget does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRatios {
-    /// What each layer keeps, from 0 to 1; at least what is protected.
+    /// Share that each layer keeps, from 0 to 1; at least the protected entries are kept.
     pub ratios: Vec<f64>,
 }
 

@@ -3,20 +3,22 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Wanted},
+    score::{AttentionRequest, Wanted},
 };
 
-/// The budget for layers that look at the first and the last tokens anyway, and everything for the others: SimLayerKV (Zhang et
-/// al., 2024, [arXiv 2410.13846](https://arxiv.org/abs/2410.13846)).
+/// Applies the budget to lazy layers only, which attend to the first and last tokens anyway, and
+/// keeps everything in the others: SimLayerKV (Zhang et al., 2024, [arXiv
+/// 2410.13846](https://arxiv.org/abs/2410.13846)).
 ///
-/// A layer is lazy in a batch row if the last `window` queries give more than `threshold`, the mean over them and the query heads,
-/// to the protected first tokens and to as many before the window as the budget leaves for the last, and `window` more.
+/// A layer is lazy in a batch row if the last `window` queries give, as a mean over them and the
+/// query heads, more than `threshold` of their attention to the protected first tokens and to as
+/// many tokens before the window as the budget leaves for the last ones, plus `window`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LazyLayers {
-    /// The share of the attention above which a layer is lazy.
+    /// Share of the attention above which a layer is lazy.
     pub threshold: f64,
-    /// Queries observed.
+    /// Number of queries observed.
     pub window: usize,
 }
 
@@ -34,8 +36,8 @@ impl Allocator for LazyLayers {
         check::window("allocate.window", self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn holds_budget(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Stage two: how many entries a layer, or a head, may keep.
+//! Stage two: how many entries each layer or head keeps.
 
 mod above_threshold;
 mod allocator;

@@ -3,18 +3,19 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{LayerView, Result};
 
-/// One threshold for all heads of all layers: the highest scores stay, wherever they are. KVzip (Kim et al., 2025,
-/// [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)).
+/// One threshold on the scores for all heads of all layers; the highest scores stay, wherever they
+/// are. KVzip (Kim et al., 2025, [arXiv 2505.23416](https://arxiv.org/abs/2505.23416)).
 ///
-/// What is protected is kept apart, and each head keeps at least one entry. All layers share one budget where the scores of
-/// all are known before any is compressed; else the heads of each layer share its own.
+/// Protected entries are kept besides, and each head keeps at least one entry. All layers share one
+/// budget where the scores of all are known before any is compressed; otherwise the heads of each
+/// layer share its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OneThreshold {}
 
-/// Scores of one head that compete for what is left.
+/// Scores of one head that compete for the rest of the budget.
 struct Head {
-    /// What it keeps whatever comes.
+    /// Number of entries it always keeps.
     sure: usize,
     scores: Vec<f32>,
 }
@@ -64,7 +65,7 @@ impl Allocator for OneThreshold {
     }
 }
 
-/// The scores of a head between what is protected of it.
+/// Scores of the entries of a head that are not protected.
 fn of_head(view: &LayerView<'_>, scores: &[f32], row: usize, head: usize) -> Head {
     let columns = view.positions().dims()[2];
     let index = row * view.shape.kv_heads + head;
@@ -85,7 +86,8 @@ fn of_head(view: &LayerView<'_>, scores: &[f32], row: usize, head: usize) -> Hea
     Head { sure, scores }
 }
 
-/// What each head keeps if the `most` highest scores of all stay; the first of equals.
+/// Number of entries that each head keeps if the `most` highest scores of all stay; of equal scores
+/// the first wins.
 fn share(heads: &[Head], most: usize) -> Vec<usize> {
     let mut all: Vec<f32> = heads.iter().flat_map(|head| head.scores.iter().copied()).collect();
     if most >= all.len() {

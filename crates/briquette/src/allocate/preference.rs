@@ -6,24 +6,26 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator, apportion::apportion};
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Wanted},
+    score::{AttentionRequest, Wanted},
     view::Bounds,
 };
 
-/// Budgets by what the layers' attention looks like: CAKE (Qin et al., 2025, Eq. 5 to 7).
+/// Layer budgets by the entropy and variance of the layers' attention: CAKE (Qin et al., 2025, Eq.
+/// 5 to 7).
 ///
-/// A layer's preference is H^(1/`tau1`) · V^(1/`tau2`): H the entropy of the weights the last `window` queries
-/// give to the tokens before them, V their variance over those queries, both summed over heads. As the layers of
-/// a prompt arrive, those before give up tokens to the new one (the cascade), so that no more than the total
-/// budget is ever held behind the layer at hand.
+/// The preference of a layer is H^(1/`tau1`) · V^(1/`tau2`), where H is the entropy of the weights
+/// that the last `window` queries give to the tokens before them and V their variance over those
+/// queries, both summed over heads. As the layers of a prompt arrive, earlier layers give up tokens
+/// to the new one (the cascade), so that the layers behind it never hold more than the total
+/// budget.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preference {
-    /// Queries observed.
+    /// Number of queries observed.
     pub window: usize,
-    /// The temperature of the entropy.
+    /// Temperature of the entropy.
     pub tau1: f64,
-    /// The temperature of the variance.
+    /// Temperature of the variance.
     pub tau2: f64,
 }
 
@@ -42,8 +44,8 @@ impl Allocator for Preference {
         check::window("allocate.window", self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn with_window(&self, window: usize) -> Option<Arc<dyn Allocator>> {

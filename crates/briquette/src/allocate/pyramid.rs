@@ -3,16 +3,16 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator, apportion::apportion};
 use crate::{LayerView, Result, check, view::Bounds};
 
-/// Budgets that fall from the first layer to the last by the same step, with the total of equal ones: PyramidKV
-/// (Cai et al., 2024, section 4.2).
+/// Layer budgets that fall from the first layer to the last in equal steps and sum to the total of
+/// equal ones: PyramidKV (Cai et al., 2024, section 4.2).
 ///
-/// What is protected apart, the last layer gets 1 / `beta` of an even share, and the first as much more than one
-/// as the last gets less; if that is more than there are tokens, the first gets all of them and the last gives
-/// up less.
+/// Besides the protected entries, the last layer gets 1 / `beta` of an even share, and the first as
+/// much more than an even share as the last gets less. If that is more than there are tokens, the
+/// first layer keeps all of them and the last gives up less.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pyramid {
-    /// How steep: 1 is uniform.
+    /// Steepness: 1 is uniform.
     pub beta: f64,
 }
 
@@ -29,7 +29,7 @@ impl Allocator for Pyramid {
         check::factor("allocate.beta", self.beta)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -2,10 +2,10 @@ use super::{
     AboveThreshold, Allocator, Composite, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios,
     LazyLayers, OneThreshold, Preference, Pyramid, StreamingHeads, Uniform, VarianceShare,
 };
-use crate::spec::built_in;
+use crate::stage::built_in;
 
 built_in! {
-    /// The allocators that have a file form.
+    /// Allocators that have a file form.
     AllocatorSpec: Allocator {
         Uniform,
         Pyramid,

@@ -3,15 +3,17 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{LayerView, Result, check};
 
-/// Everything for heads that look far back, and `tokens` for those that stream: DuoAttention (Xiao et al., 2024,
-/// [arXiv 2410.10819](https://arxiv.org/abs/2410.10819)), with heads ranked on the fly by what the model's
-/// [profile](crate::QueryStatistics::reach) says of their mean queries and keys.
+/// Keeps everything in heads that look far back and `tokens` in those that stream: DuoAttention
+/// (Xiao et al., 2024, [arXiv 2410.10819](https://arxiv.org/abs/2410.10819)), with heads ranked on
+/// the fly by the [reach](crate::QueryStatistics::reach) of their mean queries and keys in the
+/// model's profile.
 ///
-/// As many heads keep everything as the budget of all layers allows, those that reach furthest.
+/// As many heads keep everything as the budget of all layers allows, those with the furthest reach
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamingHeads {
-    /// Tokens of a head that streams, the protected ones included.
+    /// Number of tokens per streaming head, the protected ones included.
     pub tokens: usize,
 }
 

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::{Allocation, Allocator};
 use crate::{LayerView, Result};
 
-/// The same number of entries for every layer and head.
+/// Gives every layer and head the same number of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uniform {}
@@ -13,7 +13,7 @@ impl Allocator for Uniform {
         "uniform"
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -2,38 +2,40 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, Allocator, apportion::apportion};
-use crate::{LayerView, Result, ops::Track, score::Observes, view::Bounds};
+use crate::{LayerView, Result, ops::Statistic, score::AttentionRequest, view::Bounds};
 
-/// Larger budgets for layers whose attention is spread evenly: D2O (Wan et al., 2024, section 4.1, Eq. 4 and 5).
+/// Layer budgets that are larger where attention is spread evenly: D2O (Wan et al., 2024, section
+/// 4.1, Eq. 4 and 5).
 ///
-/// A layer's density F is the variance over the tokens of the weight each has received from the prompt.
+/// The density F of a layer is the variance over the tokens of the weight that each has received
+/// from the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VarianceShare {
-    /// How a density becomes a share.
+    /// Function from densities to shares.
     #[serde(default)]
     pub share: Share,
-    /// Whether the heads' variances are scaled to between 0 and 1 within their layer before their mean is
-    /// taken, as the authors' code does. Raw variances grow with the prompt, and their softmax gives nearly
-    /// everything to one layer.
+    /// Whether the heads' variances are scaled to between 0 and 1 within their layer before their
+    /// mean is taken, as in the authors' code. Unscaled variances grow with the prompt, and their
+    /// softmax gives nearly everything to one layer.
     pub normalize: bool,
 }
 
-/// How densities F become shares of the total.
+/// Functions from densities F to shares of the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
-    /// In proportion to exp(−F).
+    /// Proportional to exp(−F).
     #[default]
     Softmax,
-    /// In proportion to 1 / F.
+    /// Proportional to 1 / F.
     Inverse,
-    /// In proportion to exp(−r), r the number of layers of a smaller density; of equal densities the lower layer counts as
-    /// smaller.
+    /// Proportional to exp(−r), with r the number of layers of smaller density; of equal densities
+    /// the lower layer counts as smaller.
     ExponentialDecay,
 }
 
-/// The smallest share of a prompt's tokens a layer keeps, as the authors' code has it.
+/// Minimum share of a prompt's tokens that a layer keeps, from the authors' code.
 const LEAST: f64 = 0.01;
 
 impl Allocator for VarianceShare {
@@ -50,8 +52,8 @@ impl Allocator for VarianceShare {
         format!("{}, {share}", self.name())
     }
 
-    fn observes(&self) -> Observes {
-        Observes::column_sums_of_query_heads()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::column_sums_of_query_heads()
     }
 
     fn measures(&self) -> bool {
@@ -59,7 +61,7 @@ impl Allocator for VarianceShare {
     }
 
     fn measure(&self, view: &LayerView<'_>) -> Result<Vec<f64>> {
-        let sums = view.track(Track::Sums, self.name())?;
+        let sums = view.statistic(Statistic::Sums, self.name())?;
         let [rows, heads, columns] = sums.dims();
         let (kv_heads, group) = (view.shape.kv_heads, heads / view.shape.kv_heads);
         let sums = sums.cast(DType::F32).try_into_vec_as::<f32>()?;
@@ -81,7 +83,7 @@ impl Allocator for VarianceShare {
         Ok(sums.chunks(heads * columns).enumerate().take(rows).map(density).collect())
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
@@ -104,7 +106,7 @@ impl Allocator for VarianceShare {
 }
 
 impl VarianceShare {
-    /// The density of a layer, from the variances of its heads.
+    /// Density of a layer from the variances of its heads.
     fn density(&self, variances: &[f64]) -> f64 {
         let heads = variances.len() as f64;
         if !self.normalize {

@@ -1,4 +1,4 @@
-//! How much a cache may keep, and what it keeps whatever the scores.
+//! Budgets, and the entries a cache keeps whatever their scores.
 
 mod protect;
 mod size;

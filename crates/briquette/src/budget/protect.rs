@@ -2,26 +2,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Result, check};
 
-/// The entries a policy keeps whatever their scores.
+/// Entries that a policy keeps whatever their scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Protect {
-    /// The first so many tokens still held (attention sinks).
+    /// Number of first tokens (attention sinks), counted from the first one still held.
     pub sinks: usize,
-    /// The last tokens.
+    /// Last tokens.
     pub recent: Recent,
 }
 
-/// How many of the last tokens are kept.
+/// Number of last tokens that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recent {
-    /// So many.
+    /// A number of tokens.
     Tokens(usize),
-    /// So large a share of the budget, rounded down.
+    /// A share of the budget, rounded down.
     Share(f64),
-    /// Of what the budget leaves beside the first tokens, heavy hitters to last tokens in this proportion, N : M: of
-    /// every N + M the last M, rounded down.
+    /// Heavy hitters to last tokens in the proportion N : M, within the budget less the first
+    /// tokens: of every N + M tokens the last M, rounded down.
     HeavyToRecent(usize, usize),
 }
 
@@ -32,7 +32,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Tokens under a budget of `budget` tokens, of which the first `sinks` are kept too.
+    /// Returns the number of last tokens under a budget of `budget` tokens, of which the first
+    /// `sinks` are kept too.
     pub fn tokens(&self, budget: usize, sinks: usize) -> usize {
         match *self {
             Self::Tokens(tokens) => tokens,
@@ -58,7 +59,7 @@ impl Protect {
         }
     }
 
-    /// That no more is protected than a cache can hold.
+    /// Checks that no more is protected than a cache can hold.
     pub(crate) fn check_columns(&self) -> Result<()> {
         check::columns("protect.sinks", self.sinks)?;
         match self.recent {
@@ -70,12 +71,12 @@ impl Protect {
         }
     }
 
-    /// How many of the last tokens are kept under a budget of `budget` tokens.
+    /// Returns the number of last tokens kept under a budget of `budget` tokens.
     pub fn recent_tokens(&self, budget: usize) -> usize {
         self.recent.tokens(budget, self.sinks)
     }
 
-    /// The fewest tokens that hold what is protected.
+    /// Minimum number of tokens that hold the protected ones.
     pub(crate) fn least(&self) -> usize {
         match self.recent {
             Recent::Tokens(recent) => self.sinks.saturating_add(recent),

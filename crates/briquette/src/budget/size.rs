@@ -2,21 +2,21 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How much of what it has seen a cache may keep.
+/// Size that a cache is compressed to: a number of tokens, a share of the tokens seen, or bytes.
 ///
-/// As text ([`FromStr`](std::str::FromStr), [`Display`](fmt::Display)): `256`, `25%` or `0.25`, `512KiB`. Bytes are written in
-/// the largest unit that they fill whole. In a policy file:
-/// `{ tokens = 256 }`, `{ ratio = 0.25 }`, `{ bytes = 524288 }`.
+/// As text ([`FromStr`](std::str::FromStr), [`Display`](fmt::Display)): `256`, `25%` or `0.25`,
+/// `512KiB`. Bytes are written in the largest unit that they fill whole. In a policy file: `{
+/// tokens = 256 }`, `{ ratio = 0.25 }`, `{ bytes = 524288 }`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Budget {
-    /// So many tokens a layer and batch row, sinks and window included.
+    /// A number of tokens per layer and batch row, sinks and window included.
     Tokens(usize),
-    /// So large a share of the tokens a row has seen, rounded down.
+    /// A share of the tokens a row has seen, rounded down.
     Ratio(f64),
-    /// So many bytes on the device, for all layers and rows together: keys, values, their bookkeeping and
-    /// the slack decoding needs. [`KvCache::bytes_held`](crate::KvCache::bytes_held) stays below it once
-    /// compressed.
+    /// A number of bytes on the device, for all layers and rows together: keys, values, their
+    /// bookkeeping and the slack decoding needs.
+    /// [`KvCache::bytes_held`](crate::KvCache::bytes_held) stays below it once compressed.
     Bytes(u64),
 }
 

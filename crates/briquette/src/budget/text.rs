@@ -4,8 +4,8 @@ use super::Budget;
 use crate::{Error, Result, check};
 
 impl Budget {
-    /// The budget of a compression ratio as kvpress counts it, the share of the tokens that are dropped: 0.75 keeps a
-    /// quarter.
+    /// Returns the budget of a compression ratio as kvpress counts it, the share of the tokens that
+    /// are dropped: 0.75 keeps a quarter.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`] for a ratio outside `0 ≤ r < 1`.
@@ -17,7 +17,7 @@ impl Budget {
         Ok(Self::Ratio(((1.0 - ratio) * 1e12).round() / 1e12))
     }
 
-    /// Checks the number.
+    /// Checks that the number is in its range.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`] for zero tokens or bytes, or a ratio outside `0 < r ≤ 1`.

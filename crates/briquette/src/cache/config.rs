@@ -10,10 +10,10 @@ use crate::{
 /// The settings a cache needs beyond the model's shape and the policy.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
-    /// The type keys and values are held in: f32, f16 or bf16. Queries, keys and values may come in another;
-    /// scores and sums are always f32.
+    /// The type keys and values are held in: f32, f16 or bf16. Queries, keys and values may come in
+    /// another; scores and sums are always f32.
     pub dtype: DType,
-    /// Columns to make room for at once, if it is known how many will come.
+    /// Columns to make room for at once, if their number is known.
     pub capacity: Option<usize>,
     /// The factor of query-key products; `None` is `1 / √head_dim`.
     pub softmax_scale: Option<f64>,
@@ -22,8 +22,8 @@ pub struct CacheConfig {
     /// The output projection of each layer, `[query_heads · head_dim, hidden]`, for policies that
     /// [read them](Policy::reads_output_weights).
     pub output_weights: Option<Arc<[Tensor<2>]>>,
-    /// The identity of the model among others of its shape, such as a hash of its weights: a [prefix](crate::Prefix) is taken up
-    /// for the model it was saved for.
+    /// The identity of the model among others of its shape, such as a hash of its weights: a
+    /// [prefix](crate::Prefix) is taken up for the model it was saved for.
     pub model: Option<String>,
     /// The most bytes that may be [held](crate::KvCache::bytes_held); `None` sets no end.
     pub memory_ceiling: Option<usize>,
@@ -46,11 +46,12 @@ impl Default for CacheConfig {
     }
 }
 
-/// When queries, keys and values are checked for NaN and infinity, and scores for NaN when entries are selected. A
-/// check reads a few numbers back from the device: on an accelerator a round trip a layer, which a prompt does not notice and a
-/// decoded token does.
+/// When queries, keys and values are checked for NaN and infinity, and scores for NaN when entries
+/// are selected. A check reads a few numbers back from the device: on an accelerator a round trip a
+/// layer, which a prompt does not notice and a decoded token does.
 ///
-/// Where scores are selected on the host, they are checked whatever is said here: they are there already.
+/// Where scores are selected on the host, they are checked whatever is said here: they are there
+/// already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputCheck {
     /// In every call.
@@ -58,7 +59,8 @@ pub enum InputCheck {
     /// While a prompt arrives.
     #[default]
     Prompt,
-    /// Never. What a NaN does is then up to the model; an entry whose score is NaN is evicted first.
+    /// Never. What a NaN does is then up to the model; an entry whose score is NaN is evicted
+    /// first.
     Never,
 }
 
@@ -74,32 +76,32 @@ impl InputCheck {
 }
 
 impl CacheConfig {
-    /// Another type to hold keys and values in.
+    /// Sets the type that keys and values are held in.
     pub fn with_dtype(mut self, dtype: DType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// Room for so many columns at once.
+    /// Sets the number of columns to make room for at once.
     pub fn with_capacity(mut self, capacity: usize) -> Self {
         self.capacity = Some(capacity);
         self
     }
 
-    /// Another time to check for NaN and infinity.
+    /// Sets when to check for NaN and infinity.
     pub fn with_input_check(mut self, input_check: InputCheck) -> Self {
         self.input_check = input_check;
         self
     }
 
-    /// Another factor for query-key products.
+    /// Sets the factor of query-key products.
     pub fn with_softmax_scale(mut self, scale: f64) -> Self {
         self.softmax_scale = Some(scale);
         self
     }
 
-    /// The weights that the model multiplies the output of attention by, one a layer, `[query_heads · head_dim, hidden]`: what
-    /// a Burn `Linear` has as its weight.
+    /// The weights that the model multiplies the output of attention by, one a layer,
+    /// `[query_heads · head_dim, hidden]`: what a Burn `Linear` has as its weight.
     pub fn with_output_weights(mut self, weights: Vec<Tensor<2>>) -> Self {
         self.output_weights = Some(weights.into());
         self
@@ -135,18 +137,19 @@ impl CacheConfig {
         self
     }
 
-    /// The most bytes that may be [held](crate::KvCache::bytes_held) between two calls, in prompts and in decoding. A call
-    /// that needs more is refused with [`Error::MemoryCeiling`] before anything is written, as far as what it needs can be
-    /// told ahead, and is else taken back: the cache is as it was either way.
+    /// The most bytes that may be [held](crate::KvCache::bytes_held) between two calls, in prompts
+    /// and in decoding. A call that needs more is refused with [`Error::MemoryCeiling`] before
+    /// anything is written, as far as what it needs can be told ahead, and is else taken back: the
+    /// cache is as it was either way.
     ///
-    /// For the time of a call there is more: the tensors of the model, the entries of a prompt that is compressed at its
-    /// end, and of the layer at hand what was held beside what will be.
+    /// For the time of a call there is more: the tensors of the model, the entries of a prompt that
+    /// is compressed at its end, and of the layer at hand what was held beside what will be.
     pub fn with_memory_ceiling(mut self, bytes: usize) -> Self {
         self.memory_ceiling = Some(bytes);
         self
     }
 
-    /// Other implementations of the hot operations.
+    /// Sets the implementations of the hot operations.
     pub fn with_ops(mut self, ops: Arc<dyn Ops>) -> Self {
         self.ops = ops;
         self

@@ -2,8 +2,8 @@ use burn::tensor::Device;
 
 use super::CacheConfig;
 use crate::{
-    CacheShape, LayerView, Policy, cache::Entries, device::Rows, observes::Observes,
-    position::PositionEncoding, view::Measures,
+    CacheShape, LayerView, Policy, cache::Entries, device::Rows, position::PositionEncoding,
+    stage::AttentionRequest, view::Measures,
 };
 
 /// The things the layers of a cache share in one call.
@@ -14,13 +14,13 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) config: &'a CacheConfig,
     pub(super) device: &'a Device,
-    /// How rows lie there.
+    /// The layout of rows on the device.
     pub(super) rows: Rows,
     pub(super) encoding: &'a dyn PositionEncoding,
     /// The least number of positions that tables reach to.
     pub(super) reach: usize,
     /// The observations scorer and allocator want.
-    pub(super) observes: Observes,
+    pub(super) observes: AttentionRequest,
     /// The measures of each layer at the last prompt.
     pub(super) measures: &'a Measures,
 }

@@ -4,24 +4,26 @@ use super::{KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress
 use crate::{Error, Policy, Result, prefix::PrefixError};
 
 impl KvCache {
-    /// A cache that goes on from here on its own: what a question, or an answer tried out, is given to.
+    /// A cache that goes on from here on its own: what a question, or an answer tried out, is given
+    /// to.
     ///
-    /// Nothing is copied now. Both share their tensors, and what one of them writes to is copied then: a dense store whole,
-    /// with the first token; of the others, which hold what a compression left apart from what has come since, only that
-    /// little.
+    /// Nothing is copied now. Both share their tensors, and what one of them writes to is copied
+    /// then: a dense store whole, with the first token; of the others, which hold what a
+    /// compression left apart from what has come since, only that little.
     #[must_use]
     pub fn fork(&self) -> Self {
         self.clone()
     }
 
-    /// A cache of so many rows that each go on from here, for questions that are asked in one batch.
+    /// A cache of so many rows that each go on from here, for questions that are asked in one
+    /// batch.
     ///
-    /// What can be shared is, until it is written to: dense buffers, and pages of which nothing is counted. Lists of
-    /// entries, which lie row by row, are copied.
+    /// What can be shared is, until it is written to: dense buffers, and pages of which nothing is
+    /// counted. Lists of entries, which lie row by row, are copied.
     ///
     /// # Errors
-    /// [`Error::Prefix`] if it does not hold one row, [`Error::PromptUnfinished`], [`Error::InvalidParameter`] for no
-    /// rows, or [`Error::MemoryCeiling`].
+    /// [`Error::Prefix`] if it does not hold one row, [`Error::PromptUnfinished`],
+    /// [`Error::InvalidParameter`] for no rows, or [`Error::MemoryCeiling`].
     pub fn fork_rows(&self, rows: usize) -> Result<Self> {
         if rows == 0 {
             let must_be = "at least 1".into();

@@ -2,20 +2,20 @@
 
 use burn::tensor::{Device, Tensor};
 
-use super::{CacheConfig, Entries, KvCache, compress::distinct, layer::LayerCache};
+use super::{CacheConfig, Entries, KvCache, call::compress::distinct, layer::LayerCache};
 use crate::{
     CacheShape, Error, Policy, Result,
-    ops::{Fallback, laid_out},
+    ops::{Fallback, expand_clusters},
 };
 
 impl KvCache {
-    /// Tokens seen by every layer, one number a batch row, padding not counted; empty before the first.
+    /// Tokens per batch row that every layer has seen, padding not counted; empty before the first.
     pub fn tokens_seen(&self) -> Vec<usize> {
         let seen = self.layers.iter().map(|layer| layer.progress().seen());
         seen.min_by_key(|seen| seen.iter().sum::<usize>()).unwrap_or_default().to_vec()
     }
 
-    /// Tokens a layer keeps, one number a batch row, those of its longest head; empty before the first. See
+    /// Tokens per batch row that the longest head of a layer keeps; empty before the first. See
     /// [`kept_by_head`](Self::kept_by_head).
     ///
     /// # Errors
@@ -25,8 +25,8 @@ impl KvCache {
         Ok(self.kept_by_head(layer)?.into_iter().map(longest).collect())
     }
 
-    /// Tokens each head of a layer keeps, `[batch][kv_head]`; empty before the first. Where tokens share (EMS) only the
-    /// device knows, and it is read.
+    /// Tokens each head of a layer keeps, `[batch][kv_head]`; empty before the first. Where tokens
+    /// share (EMS) only the device knows, and it is read.
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
@@ -39,7 +39,8 @@ impl KvCache {
         Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
     }
 
-    /// Entries each head of a layer holds, `[batch][kv_head]`: fewer than tokens where tokens share (EMS).
+    /// Entries each head of a layer holds, `[batch][kv_head]`: fewer than tokens where tokens share
+    /// (EMS).
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`].
@@ -52,7 +53,7 @@ impl KvCache {
         Ok(held.chunks(self.shape.kv_heads).map(<[usize]>::to_vec).collect())
     }
 
-    /// The allocator's measure of a layer at the last prompt, one number a batch row (CAKE: the preference;
+    /// The allocator's measure of a layer at the last prompt, per batch row (CAKE: the preference;
     /// D2O: the density); `None` if it measures nothing.
     ///
     /// # Errors
@@ -61,8 +62,8 @@ impl KvCache {
         Ok(self.layer(layer)?.measure().cloned())
     }
 
-    /// The state of a layer's reducer, `[batch, numbers]` (D2O: the threshold of each row); `None` if it
-    /// remembers nothing.
+    /// The state of a layer's reducer, `[batch, numbers]` (D2O: the threshold of each row); `None`
+    /// if it remembers nothing.
     ///
     /// # Errors
     /// [`Error::LayerOutOfRange`].
@@ -93,19 +94,19 @@ impl KvCache {
     /// [`Error::LayerOutOfRange`].
     pub fn entries(&self, layer: usize) -> Result<Option<Entries>> {
         let Some(entries) = self.layer(layer)?.entries()? else { return Ok(None) };
-        Ok(Some(laid_out(entries, self.config.ops.as_ref())?))
+        Ok(Some(expand_clusters(entries, self.config.ops.as_ref())?))
     }
 
-    /// Bytes the buffers of all layers take on the device now: keys, values, positions, what scorers
-    /// accumulate, and the [room](Self::bytes_spare) made for tokens to come. What a device pads rows by is counted (CUDA
-    /// pads those of scalars).
+    /// Bytes the buffers of all layers take on the device now: keys, values, positions, what
+    /// scorers accumulate, and the [room](Self::bytes_spare) made for tokens to come. What a device
+    /// pads rows by is counted (CUDA pads those of scalars).
     pub fn bytes_held(&self) -> usize {
         let rows = self.rows.unwrap_or_default();
         self.layers.iter().map(|layer| layer.bytes(rows)).sum()
     }
 
-    /// Those of [`bytes_held`](Self::bytes_held) that hold nothing yet: the room made for tokens to come. The rest are the
-    /// keys and values that are kept, with their bookkeeping.
+    /// Bytes among [`bytes_held`](Self::bytes_held) that are free: the room made for tokens to
+    /// come. The rest are the keys and values that are kept, with their bookkeeping.
     pub fn bytes_spare(&self) -> usize {
         self.layers.iter().map(LayerCache::spare_bytes).sum()
     }
@@ -117,8 +118,9 @@ impl KvCache {
         token * self.tokens_seen().iter().sum::<usize>()
     }
 
-    /// How often tensor operations answered for a kernel, by operation, and why: there is no such device, or the call was
-    /// too large for it. A copy of the cache counts with the one it was made of.
+    /// Calls in which tensor operations answered for a kernel, by operation and reason: there is no
+    /// such device, or the call was too large for it. A copy of the cache counts with the one it
+    /// was made of.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.config.ops.fallbacks()
     }

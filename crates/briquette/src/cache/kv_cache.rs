@@ -4,29 +4,31 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::{
     CacheConfig, Prompt,
-    among_layers::{commit, replacements},
-    before::UnderWay,
+    call::{
+        cross_layer::{commit, rebuild_others},
+        input::{Projections, check, check_encoding, check_finite, place},
+    },
     ceiling,
     context::Context,
-    input::{check, check_encoding, check_finite},
     layer::LayerCache,
-    place::{Projections, place},
-    progress::Arrival,
+    progress::InputSpan,
+    rollback::ActiveStep,
 };
 use crate::{
     CacheShape, Error, Policy, Result, device::Rows, position::PositionEncoding, view::Measures,
 };
 
-/// The key-value cache of a model: what every layer has kept of the tokens it has seen.
+/// The key-value cache of a model: the entries that every layer keeps of the tokens it has seen.
 ///
-/// Cloning is cheap: both copies share their tensors until one of them is written to. [`fork`](Self::fork) says more.
+/// Cloning is cheap: both copies share their tensors until one of them is written to.
+/// [`fork`](Self::fork) says more.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     pub(super) shape: CacheShape,
     pub(super) policy: Policy,
     pub(super) config: CacheConfig,
     pub(super) device: Device,
-    /// How rows lie there, once something does.
+    /// The layout of rows on the device, known from the first call on.
     pub(super) rows: Option<Rows>,
     pub(super) layers: Vec<LayerCache>,
     /// The measures of the layers at the last prompt.
@@ -41,7 +43,7 @@ pub struct KvCache {
     /// Whether queries and keys of the last call came rotated.
     pub(super) rotated: bool,
     /// The state that a failed step goes back to.
-    pub(super) under_way: UnderWay,
+    pub(super) active_step: ActiveStep,
 }
 
 impl KvCache {
@@ -92,17 +94,18 @@ impl KvCache {
             reach: 0,
             max_positions: None,
             rotated: false,
-            under_way: UnderWay::default(),
+            active_step: ActiveStep::default(),
         })
     }
 
-    /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer: needed if it
-    /// comes in chunks, is padded, or is a single token behind others. A prompt that is compressed at its end is
-    /// compressed when its last column has arrived.
+    /// Declares a prompt that will arrive in one or more calls of [`attend`](Self::attend) a layer:
+    /// needed if it comes in chunks, is padded, or is a single token behind others. A prompt that
+    /// is compressed at its end is compressed when its last column has arrived.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns, [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not
-    /// arrived whole.
+    /// [`Error::EmptyPrompt`], [`Error::InvalidParameter`] beyond 2³¹ columns,
+    /// [`Error::PaddingRows`], or [`Error::PromptUnfinished`] if the prompt before has not arrived
+    /// whole.
     pub fn begin_prompt(&mut self, prompt: Prompt) -> Result<()> {
         prompt.check()?;
         if let Some(batch) = self.batch {
@@ -119,26 +122,27 @@ impl KvCache {
         Ok(())
     }
 
-    /// Attention of new tokens over all the layer holds and over themselves, causal; the new tokens are taken
-    /// in, and the layer is compressed if its policy says so, after the attention.
+    /// Attention of new tokens over all the layer holds and over themselves, causal; the new tokens
+    /// are taken in, and the layer is compressed if its policy says so, after the attention.
     ///
     /// One call appends, masks, attends, observes and compresses. Without a declared
-    /// [prompt](Self::begin_prompt), several tokens are a whole unpadded prompt, and one token is a prompt if
-    /// the layer is empty, else a decoded token.
+    /// [prompt](Self::begin_prompt), several tokens are a whole unpadded prompt, and one token is a
+    /// prompt if the layer is empty, else a decoded token.
     ///
     /// # Shapes
     /// - `queries`: `[batch, query_heads, new, head_dim]`
     /// - `keys`, `values`: `[batch, kv_heads, new, head_dim]`
     /// - returns `[batch, query_heads, new, head_dim]`, of the type of the queries; zero at padding
     ///
-    /// Queries and keys come before their positions are encoded; `encoding` encodes them. Where the model rotates them itself,
-    /// `encoding` is [`Rotated`](crate::position::Rotated).
+    /// Queries and keys come before their positions are encoded; `encoding` encodes them. Where the
+    /// model rotates them itself, `encoding` is [`Rotated`](crate::position::Rotated).
     ///
     /// # Errors
-    /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was before.
+    /// A typed [`Error`] for every input the cache was not made for. The cache is then as it was
+    /// before.
     ///
-    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O): those of a prompt
-    /// must come from the first to the last.
+    /// Layers may be called in any order, except where the allocator measures them (CAKE, D2O):
+    /// those of a prompt must come from the first to the last.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -154,7 +158,7 @@ impl KvCache {
         let held = self.bytes_held();
         self.step(|cache| {
             let output = cache.attend_to(layer, new, encoding)?;
-            // What a store takes beyond what could be told ahead.
+            // A store may take more than could be told ahead.
             ceiling::check(cache.config.memory_ceiling, held, cache.bytes_held())?;
             Ok(output)
         })
@@ -171,14 +175,14 @@ impl KvCache {
         self.max_positions = encoding.max_positions();
         self.rotated = encoding.comes_rotated();
         let [batch, _, columns, _] = new.queries.dims();
-        let arrival = self.layers[layer].progress().arrive(layer, batch, columns)?;
-        let positions = self.positions(&arrival, batch);
-        let new = if arrival.padded { new.without_padding(&positions) } else { new };
-        check_finite(layer, &new, &self.config, arrival.phase)?;
+        let span = self.layers[layer].progress().arrive(layer, batch, columns)?;
+        let positions = self.positions(&span, batch);
+        let new = if span.padded { new.without_padding(&positions) } else { new };
+        check_finite(layer, &new, &self.config, span.phase)?;
 
         let held = self.config.memory_ceiling.map(|_| self.bytes_held());
         let Self {
-            shape, policy, config, device, rows, layers, measures, reach, under_way, ..
+            shape, policy, config, device, rows, layers, measures, reach, active_step, ..
         } = self;
         let context = Context {
             layer,
@@ -192,37 +196,38 @@ impl KvCache {
             reach: *reach,
             measures,
         };
-        let (placed, arriving) = place(context, arrival, new, positions, layers[layer].held())?;
-        let mut step = layers[layer].step(context, batch);
+        let (input, arriving) = place(context, span, new, positions, layers[layer].held())?;
+        let mut guard = layers[layer].take_store(context, batch);
         let compute = || -> Result<_> {
             if let Some(held) = held {
-                let needed = held + layers[layer].added(context, &placed, &step)?;
+                let needed = held + layers[layer].added(context, &input, &guard)?;
                 ceiling::check(config.memory_ceiling, held, needed)?;
             }
-            let mut outcome = layers[layer].compute(context, &placed, arriving, &mut step)?;
-            let others = replacements(layers, context, &mut outcome)?;
-            Ok((outcome, others))
+            let (output, mut update) =
+                layers[layer].compute(context, &input, arriving, &mut guard)?;
+            let others = rebuild_others(layers, context, &mut update)?;
+            Ok((output, update, others))
         };
         let computed = compute();
-        let (outcome, others) = match computed {
+        let (output, update, others) = match computed {
             Ok(computed) => computed,
             Err(error) => {
-                layers[layer].abort(step);
+                layers[layer].abort(guard);
                 return Err(error);
             }
         };
-        if let Some(before) = under_way.before() {
-            before.remember(layer, || layers[layer].before(context, &placed, &step));
+        if let Some(rollback) = active_step.rollback() {
+            rollback.remember(layer, || layers[layer].before_call(context, &input, &guard));
             for (other, _) in &others {
-                before.remember(*other, || layers[*other].clone());
+                rollback.remember(*other, || layers[*other].clone());
             }
             if layer + 1 == shape.layers {
-                // The last layer of a prompt that is compressed together forgets what the others were measured by.
-                before.remember_snapshots(layers);
+                // The last of layers that are compressed together forgets all snapshots.
+                rollback.remember_snapshots(layers);
             }
         }
-        let measured = outcome.measure.is_some();
-        let output = commit(layers, context, (placed, outcome, step), others)?;
+        let measured = update.measure.is_some();
+        commit(layers, context, (input, update, guard), others)?;
         if measured {
             *measures = measures_of(layers);
         }
@@ -232,8 +237,8 @@ impl KvCache {
 
     /// Forgets everything; the next batch may have another size.
     pub fn reset(&mut self) {
-        if let Some(before) = self.under_way.before() {
-            before.remember_all(&self.layers);
+        if let Some(rollback) = self.active_step.rollback() {
+            rollback.remember_all(&self.layers);
         }
         let observes = self.policy.observes();
         self.layers.fill_with(|| LayerCache::new(observes));
@@ -241,27 +246,27 @@ impl KvCache {
         self.batch = None;
     }
 
-    /// The positions of an arrival, `[batch, 1, new]`.
-    fn positions(&mut self, arrival: &Arrival, batch: usize) -> Tensor<3, Int> {
+    /// The positions of a span, `[batch, 1, new]`.
+    fn positions(&mut self, span: &InputSpan, batch: usize) -> Tensor<3, Int> {
         if let Some((host, tensor)) = &mut self.positions
-            && host.len() == arrival.positions.len()
+            && host.len() == span.positions.len()
             && tensor.dims()[0] == batch
         {
-            if *host == arrival.positions {
+            if *host == span.positions {
                 return tensor.clone();
             }
             let next = |(before, now): (&i64, &i64)| *before >= 0 && before + 1 == *now;
-            if host.iter().zip(&arrival.positions).all(next) {
+            if host.iter().zip(&span.positions).all(next) {
                 // The device counts on: nothing has to be sent to it.
                 tensor.inplace(|positions| positions.add_scalar(1));
-                host.clone_from(&arrival.positions);
+                host.clone_from(&span.positions);
                 return tensor.clone();
             }
         }
-        let new = arrival.positions.len() / batch;
-        let data = TensorData::new(arrival.positions.clone(), [batch, 1, new]);
+        let new = span.positions.len() / batch;
+        let data = TensorData::new(span.positions.clone(), [batch, 1, new]);
         let tensor = Tensor::from_data(data, &self.device);
-        self.positions = Some((arrival.positions.clone(), tensor.clone()));
+        self.positions = Some((span.positions.clone(), tensor.clone()));
         tensor
     }
 }

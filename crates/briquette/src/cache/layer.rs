@@ -4,43 +4,39 @@ use burn::tensor::{Int, Tensor};
 
 use super::{
     Entries, Prompt,
-    append::{Step, append},
-    attend::{attend, key_encoding},
-    compress::{Compressed, Due, Findings, Snapshot, compress},
+    call::{
+        append::append,
+        attend::{attend, key_encoding},
+        capacity::CapacityPlan,
+        compress::{CompressionDue, Findings, Snapshot, compress},
+        input::LayerInput,
+        statistics::{count, count_chunks, encoded, window},
+        store_guard::StoreGuard,
+        update::{LayerUpdate, StoreChange},
+    },
     context::Context,
-    observe::{count, count_chunks, encoded, window},
-    outcome::{Outcome, StoreChange},
-    place::Placed,
     progress::{Phase, Progress},
-    query_log::QueryLog,
-    query_window::QueryWindow,
-    room::Room,
+    queries::{log::QueryLog, window::QueryWindow},
 };
 use crate::{
     LayerView, Result,
     device::{Rows, buffer_bytes},
-    observes::Observes,
     ops::AttentionOutput,
+    reduce::Reduced,
+    stage::AttentionRequest,
     store::Store,
 };
 
-/// A layer compressed again, until nothing can fail any more.
-pub(super) struct Replacement {
-    store: Option<Box<dyn Store>>,
-    counts: Vec<usize>,
-    state: Option<Tensor<2>>,
-    scores: Option<Tensor<3>>,
-}
-
+/// One layer of a cache between calls.
 #[derive(Clone, Debug)]
 pub(super) struct LayerCache {
     pub(super) progress: Progress,
     pub(super) store: Option<Box<dyn Store>>,
     pub(super) window: QueryWindow,
     pub(super) log: QueryLog,
-    /// Tokens held, one number a batch row and kv head, rows first, padding not counted.
+    /// Tokens held per batch row and kv head, rows first, padding not counted.
     pub(super) held: Vec<usize>,
-    /// The allocator's measure at the last prompt, one number a batch row.
+    /// The allocator's measure at the last prompt, per batch row.
     pub(super) measure: Option<Vec<f64>>,
     /// The state of the reducer.
     pub(super) state: Option<Box<Tensor<2>>>,
@@ -51,7 +47,7 @@ pub(super) struct LayerCache {
 }
 
 impl LayerCache {
-    pub(super) fn new(observes: Observes) -> Self {
+    pub(super) fn new(observes: AttentionRequest) -> Self {
         Self {
             progress: Progress::default(),
             store: None,
@@ -99,12 +95,12 @@ impl LayerCache {
             + state
     }
 
-    /// Those of [`bytes`](Self::bytes) that are free.
+    /// Free bytes among [`bytes`](Self::bytes).
     pub(super) fn spare_bytes(&self) -> usize {
         self.store.as_ref().map_or(0, |store| store.spare_bytes())
     }
 
-    /// Tokens to keep, one number a batch row; `None` keeps everything, and before the first token.
+    /// Tokens to keep per batch row; `None` keeps everything, and before the first token.
     pub(super) fn budget(&self, context: Context<'_>) -> Result<Option<Vec<usize>>> {
         let Some(store) = &self.store else { return Ok(None) };
         let bytes_of = |entries, columns| store.bytes_of(entries, columns);
@@ -118,55 +114,63 @@ impl LayerCache {
         }
     }
 
-    /// The positions of what it holds, `[batch, kv_heads, columns]`, −1 at fillers.
+    /// The positions of its entries, `[batch, kv_heads, columns]`, −1 at padding.
     pub(super) fn positions(&self) -> Option<Tensor<3, Int>> {
         self.store.as_ref().filter(|store| store.columns() > 0).map(|store| store.positions())
     }
 
-    /// Takes the store out for a call. It comes back with [`commit`](Self::commit) or [`abort`](Self::abort).
-    pub(super) fn step(&mut self, context: Context<'_>, batch: usize) -> Step {
-        Step::new(self.store.take(), context, batch)
+    /// Takes the store out for a call. It comes back with [`commit`](Self::commit) or
+    /// [`abort`](Self::abort).
+    pub(super) fn take_store(&mut self, context: Context<'_>, batch: usize) -> StoreGuard {
+        StoreGuard::new(self.store.take(), context, batch)
     }
 
     /// Undoes a call that failed.
-    pub(super) fn abort(&mut self, step: Step) {
-        self.store = step.undone();
+    pub(super) fn abort(&mut self, guard: StoreGuard) {
+        self.store = guard.undone();
     }
 
-    /// The layer as it was before a call that has computed its outcome. What has made way for padding cannot be cut off
-    /// again, and room that stayed would count where there is a ceiling.
-    pub(super) fn before(&self, context: Context<'_>, placed: &Placed, step: &Step) -> Self {
-        let outgrown = placed.arrival.padded || context.config.memory_ceiling.is_some();
-        Self { store: step.before(outgrown), ..self.clone() }
+    /// The layer as it was before a call that has computed its update. The store is the one that
+    /// was outgrown where entries have made way for padding, which cannot be cut off again, and
+    /// where new room would count against a ceiling.
+    pub(super) fn before_call(
+        &self,
+        context: Context<'_>,
+        input: &LayerInput,
+        guard: &StoreGuard,
+    ) -> Self {
+        let outgrown = input.span.padded || context.config.memory_ceiling.is_some();
+        Self { store: guard.before(outgrown), ..self.clone() }
     }
 
-    /// Everything that can fail. All it changes is what stands behind the columns held.
+    /// Computes the output of a call and the update of the layer: everything that can fail. Changes
+    /// only columns of the store behind those held.
     pub(super) fn compute(
         &self,
         context: Context<'_>,
-        placed: &Placed,
+        input: &LayerInput,
         arriving: Entries,
-        step: &mut Step,
-    ) -> Result<Outcome> {
-        let room = Room::new(context, placed, step.store.as_ref(), self.window.size())?;
-        let mut all = append(context, placed, arriving, &self.held, &room, step)?;
-        let store = step.store.as_ref();
-        let encode = key_encoding(context, placed, &mut all, store)?;
-        let attended = attend(context, placed, &all, encode.clone(), store)?;
+        guard: &mut StoreGuard,
+    ) -> Result<(Tensor<4>, LayerUpdate)> {
+        let plan = CapacityPlan::new(context, input, guard.store.as_ref(), self.window.size())?;
+        let mut all = append(context, input, arriving, &self.held, &plan, guard)?;
+        let store = guard.store.as_ref();
+        let encode = key_encoding(context, input, &mut all, store)?;
+        let attended = attend(context, input, &all, encode.clone(), store)?;
 
-        let (seen, phase) = (placed.arrival.seen(), placed.arrival.phase);
-        let due = Due::of(context.policy, phase);
+        let (seen, phase) = (input.span.seen(), input.span.phase);
+        let due = CompressionDue::of(context.policy, phase);
         let measures = due.prompt && context.policy.allocator().measures();
-        let budget = room.budget.as_ref().filter(|_| due.compress || measures);
+        let budget = plan.budget.as_ref().filter(|_| due.compress || measures);
         let counts_window = due.prompt && context.observes.local > 0;
         let shows_window = budget.is_some() && context.observes.window > 0;
         let window = (counts_window || shows_window)
-            .then(|| window(context, placed, &mut all, encode.clone(), &self.window, store))
+            .then(|| window(context, input, &mut all, encode.clone(), &self.window, store))
             .transpose()?;
         let AttentionOutput { output, column_sums, column_squares } = attended;
         let local_queries = count(
             context,
-            &placed.arrival,
+            &input.span,
             &mut all.tracks,
             (column_sums, column_squares),
             window.as_ref().filter(|_| counts_window),
@@ -176,129 +180,117 @@ impl LayerCache {
         let mut findings = Findings::default();
         let mut measured_entries = None;
         if let Some(budget) = budget {
-            let plain = placed.plain.as_ref();
-            let queries = plain.map(|new| self.log.with(new, &placed.arrival.positions));
+            let plain = input.plain.as_ref();
+            let queries = plain.map(|new| self.log.with(new, &input.span.positions));
             if let Some(queries) = queries.as_ref().filter(|_| context.observes.chunk > 0) {
-                count_chunks(context, placed, queries, &mut all, store)?;
+                count_chunks(context, input, queries, &mut all, store)?;
             }
-            let encoded = encoded(context, placed, encode);
-            let entries = all.counted(store, &placed.held)?;
+            let encoded = encoded(context, input, encode);
+            let entries = all.counted(store, &input.held)?;
             let view = LayerView {
                 window: window.as_ref().filter(|_| shows_window),
-                window_queries: &self.window.own(&placed.arrived),
+                window_queries: &self.window.own(&input.arrived),
                 queries: queries.as_ref(),
                 encoded: Some(&encoded),
                 state: self.state(),
-                ..context.view(&entries, &placed.held, seen, budget, phase.is_prompt())
+                ..context.view(&entries, &input.held, seen, budget, phase.is_prompt())
             };
-            findings = compress(context.policy, view, &placed.arrived, due)?;
+            findings = compress(context.policy, view, &input.arrived, due)?;
             measured_entries = Some(entries);
         }
         let Findings { reduced, measure, snapshot } = findings;
         let snapshot = snapshot.zip(measured_entries);
-        let mut outcome = Outcome {
-            output,
-            change: all.change(store, &placed.held, &room)?,
-            held: placed.held.clone(),
+        let mut update = LayerUpdate {
+            change: all.change(store, &input.held, &plan)?,
+            held: input.held.clone(),
             local_queries,
             state: None,
             measure,
             snapshot: snapshot.map(|(snapshot, entries)| (Box::new(snapshot), Box::new(entries))),
         };
         if let Some(reduced) = reduced {
-            outcome.replace_by(reduced, &room, store.capacity());
+            let capacity = plan.after_compression(reduced.entries.columns(), store.capacity());
+            update.compress(reduced, capacity);
         }
-        Ok(outcome)
+        Ok((output, update))
     }
 
-    /// Makes the outcome the state of the layer, which is as it was if that fails.
+    /// Applies the update of a call. The layer does not change if that fails.
     pub(super) fn commit(
         &mut self,
         context: Context<'_>,
-        placed: Placed,
-        outcome: Outcome,
-        mut step: Step,
-    ) -> Result<Tensor<4>> {
+        input: LayerInput,
+        update: LayerUpdate,
+        mut guard: StoreGuard,
+    ) -> Result<()> {
         let Context { policy, observes, .. } = context;
-        let Placed { arrival, queries, plain, arrived, .. } = placed;
-        match outcome.change {
+        let LayerInput { span, queries, plain, arrived, .. } = input;
+        match update.change {
             StoreChange::Replaced { entries, capacity } => {
-                if let Err(error) = step.store.replace(*entries, &outcome.held, capacity) {
-                    self.abort(step);
+                if let Err(error) = guard.store.replace(*entries, &update.held, capacity) {
+                    self.abort(guard);
                     return Err(error);
                 }
             }
             StoreChange::Appended { tracks } => {
                 if !tracks.is_empty() {
-                    step.store.set_tracks(*tracks);
+                    guard.store.set_tracks(*tracks);
                 }
             }
         }
-        let Step { mut store, .. } = step;
-        self.held = outcome.held;
-        let compressed = Due::of(policy, arrival.phase).compress;
-        let complete = !matches!(arrival.phase, Phase::Prompt { missing, .. } if missing > 0);
+        let StoreGuard { mut store, .. } = guard;
+        self.held = update.held;
+        let compressed = CompressionDue::of(policy, span.phase).compress;
+        let complete = !matches!(span.phase, Phase::Prompt { missing, .. } if missing > 0);
         if complete || compressed {
             let asked = policy.store().window();
-            if asked > 0 && arrival.phase.is_prompt() {
-                let last = self.window.with(&queries, &arrival.positions);
+            if asked > 0 && span.phase.is_prompt() {
+                let last = self.window.with(&queries, &span.positions);
                 store.observe_queries(last.mean_squares(asked, context.shape.kv_heads), &arrived);
             }
             store.settle();
         }
         self.store = Some(store);
-        self.local_queries = outcome.local_queries;
-        self.state = outcome.state.or(self.state.take());
-        self.measure = outcome.measure.or(self.measure.take());
-        self.snapshot = outcome.snapshot.map(|(snapshot, _)| snapshot);
-        // Queries matter until the next compression: one that only a prompt brings looks at none of the decoded
-        // ones, and sums over a local window are kept entry by entry.
+        self.local_queries = update.local_queries;
+        self.state = update.state.or(self.state.take());
+        self.measure = update.measure.or(self.measure.take());
+        self.snapshot = update.snapshot.map(|(snapshot, _)| snapshot);
+        // Queries matter until the next compression: one that only a prompt brings looks at none of
+        // the decoded ones, and sums over a local window are kept entry by entry.
         let in_decoding = policy.schedule().decode_every.is_some() && observes.window > 0;
         if complete && !in_decoding {
             self.window.clear();
         } else {
-            self.window.push(queries, &arrival.positions);
+            self.window.push(queries, &span.positions);
         }
         if complete && policy.schedule().decode_every.is_none() {
             self.log.clear();
         } else if let Some(plain) = plain {
-            self.log.push(plain, &arrival.positions);
+            self.log.push(plain, &span.positions);
             if compressed {
                 self.log.clear_rows(&arrived);
             }
         }
-        self.progress = arrival.into_progress(compressed);
-        Ok(outcome.output)
+        self.progress = span.into_progress(compressed);
+        Ok(())
     }
 
-    /// The store with what a later layer's arrival has left of this one; the layer itself is unchanged.
-    pub(super) fn replacement(
-        &self,
-        context: Context<'_>,
-        compressed: Compressed,
-    ) -> Result<Replacement> {
-        let Compressed { entries, counts, state, scores } = compressed;
-        let capacity = Room::compressed(context.policy, entries.columns());
-        let mut store = self.store.clone();
-        if let Some(store) = &mut store {
+    /// Builds this layer anew from the entries kept after a compression that other layers took part
+    /// in; does not modify the layer.
+    pub(super) fn rebuild(&self, context: Context<'_>, reduced: Reduced) -> Result<Self> {
+        let Reduced { entries, counts, state } = reduced;
+        let capacity = CapacityPlan::after_prompt(context.policy, entries.columns());
+        let mut layer = self.clone();
+        if let Some(store) = &mut layer.store {
             store.replace(entries, &counts, capacity)?;
             store.settle();
         }
-        Ok(Replacement { store, counts, state, scores })
+        layer.held = counts;
+        layer.state = state.map(Box::new).or(layer.state);
+        Ok(layer)
     }
 
-    /// Takes a replacement in.
-    pub(super) fn replace(&mut self, replacement: Replacement) {
-        let Replacement { store, counts, state, scores } = replacement;
-        self.store = store;
-        if let (Some(snapshot), Some(scores)) = (&mut self.snapshot, scores) {
-            snapshot.scores = scores;
-        }
-        self.held = counts;
-        self.state = state.map(Box::new).or(self.state.take());
-    }
-
-    /// Forgets what was needed while layers of a prompt were still to come.
+    /// Forgets the snapshot when all layers of a prompt have come.
     pub(super) fn forget_snapshot(&mut self) {
         self.snapshot = None;
     }

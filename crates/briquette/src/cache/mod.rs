@@ -1,41 +1,28 @@
 //! The cache a model calls: [`KvCache`].
 
-mod among_layers;
-mod append;
-mod attend;
-mod before;
+mod call;
 mod ceiling;
-mod chunks;
-mod compress;
 mod config;
 mod context;
 mod fork;
-mod input;
 mod inspect;
 mod kv_cache;
 mod layer;
-mod observe;
-mod outcome;
-mod pages;
-mod place;
 mod progress;
 mod prompt;
-mod query_log;
-mod query_window;
-mod ranks;
-mod reconstruct;
-mod rescore;
-mod room;
-mod saved;
-mod steady;
+mod queries;
+mod replay;
+mod rollback;
+mod save;
+mod second_pass;
 mod step;
 
 pub use config::{CacheConfig, InputCheck};
 pub use kv_cache::KvCache;
 pub use prompt::Prompt;
-pub use reconstruct::Reconstruction;
+pub use second_pass::Reconstruction;
 
 pub use crate::{
-    ops::{Entries, Sharing, Track, Tracks},
+    ops::{AttentionStatistics, Clustering, Entries, Statistic},
     store,
 };

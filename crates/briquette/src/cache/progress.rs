@@ -1,11 +1,11 @@
 use super::Prompt;
 use crate::{Error, Result};
 
-/// How far a layer has come: what it has seen, and what is still to arrive of a prompt. All of it is known on
-/// the host.
+/// Progress of a layer: the tokens it has seen, and the part of a prompt that has arrived. All of
+/// it is known on the host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
-    /// Tokens seen, one number a batch row, padding not counted.
+    /// Tokens seen per batch row, padding not counted.
     seen: Vec<usize>,
     /// The prompt that is arriving, and how many of its columns have.
     prompt: Option<(Prompt, usize)>,
@@ -15,14 +15,15 @@ pub(crate) struct Progress {
     decoded: usize,
 }
 
-/// One call of `attend`, placed in time.
+/// The columns of one call of `attend`: their positions, and the prompt or decoding they are part
+/// of.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct InputSpan {
     /// The position of each new column, row by row, −1 for padding.
     pub(crate) positions: Vec<i64>,
-    /// Tokens seen before, one number a batch row.
+    /// Tokens seen before, per batch row.
     pub(crate) seen_before: Vec<usize>,
-    /// Tokens of the prompt that have arrived with this call, one number a batch row; 0 in decoding.
+    /// Tokens of the prompt that have arrived with this call, per batch row; 0 in decoding.
     pub(crate) of_prompt: Vec<usize>,
     /// Whether a column of this call is padding.
     pub(crate) padded: bool,
@@ -46,13 +47,13 @@ impl Phase {
     }
 }
 
-impl Arrival {
-    /// Tokens seen after it, one number a batch row.
+impl InputSpan {
+    /// Tokens seen after it, per batch row.
     pub(crate) fn seen(&self) -> &[usize] {
         &self.after.seen
     }
 
-    /// How far the layer has come after it.
+    /// The progress of the layer after it.
     pub(crate) fn into_progress(self, compressed: bool) -> Progress {
         let mut after = self.after;
         if compressed {
@@ -67,7 +68,8 @@ impl Progress {
         &self.seen
     }
 
-    /// A layer that has seen so much, whole prompts among it, `decoded` of it since the last prompt or compression.
+    /// A layer that has seen so much, whole prompts among it, `decoded` of it since the last prompt
+    /// or compression.
     pub(crate) fn after(seen: Vec<usize>, decoded: usize) -> Self {
         Self { seen, prompt: None, after_first: true, decoded }
     }
@@ -87,7 +89,7 @@ impl Progress {
     }
 
     /// Places `new` columns of `batch` rows that arrive now. Changes nothing yet.
-    pub(crate) fn arrive(&self, layer: usize, batch: usize, new: usize) -> Result<Arrival> {
+    pub(crate) fn arrive(&self, layer: usize, batch: usize, new: usize) -> Result<InputSpan> {
         let mut after = self.clone();
         if after.seen.is_empty() {
             after.seen = vec![0; batch];
@@ -138,6 +140,6 @@ impl Progress {
             }
         }
         let padded = positions.contains(&-1);
-        Ok(Arrival { positions, seen_before, of_prompt, padded, phase, after })
+        Ok(InputSpan { positions, seen_before, of_prompt, padded, phase, after })
     }
 }

@@ -1,12 +1,12 @@
 //! A step of a model, which is taken back whole if it fails.
 
-use super::{KvCache, before::Before};
+use super::{KvCache, rollback::Rollback};
 use crate::Result;
 
 impl KvCache {
-    /// Runs the calls of one step, such as those of all layers for one token or one chunk of a prompt, and takes all of
-    /// them back if it fails: the cache then goes on as if the step had never been, in the layers before the one that failed
-    /// too.
+    /// Runs the calls of one step, such as those of all layers for one token or one chunk of a
+    /// prompt, and takes all of them back if it fails: the cache then goes on as if the step had
+    /// never been, in the layers before the one that failed too.
     ///
     /// ```
     /// # use briquette::{CacheShape, KvCache, Policy, position::NoPositionEncoding};
@@ -26,14 +26,16 @@ impl KvCache {
     /// # }
     /// ```
     ///
-    /// A model does without it where an error ends the generation, or [`reset`](Self::reset) follows: each call of
-    /// [`attend`](Self::attend) takes itself back. It needs a step where the same cache goes on after an error, because the layers before
-    /// the one that failed have taken the tokens in.
+    /// A model does without it where an error ends the generation, or [`reset`](Self::reset)
+    /// follows: each call of [`attend`](Self::attend) takes itself back. It needs a step where the
+    /// same cache goes on after an error, because the layers before the one that failed have taken
+    /// the tokens in.
     ///
-    /// The remembered layers share their buffers with the cache until the step ends. A call that only appends costs nothing
-    /// more: prompts, and decoded tokens where the policy does not compress in decoding. A call that compresses costs a copy of what its
-    /// layer held, and until the step ends that copy; a layer that is called twice in one step is copied too. Room that was
-    /// made for tokens of a failed step may stay.
+    /// The remembered layers share their buffers with the cache until the step ends. A call that
+    /// only appends costs nothing more: prompts, and decoded tokens where the policy does not
+    /// compress in decoding. A call that compresses costs a copy of what its layer held, and until
+    /// the step ends that copy; a layer that is called twice in one step is copied too. Room that
+    /// was made for tokens of a failed step may stay.
     ///
     /// # Errors
     /// The error of `calls`. Where that is of another type, see [`try_step`](Self::try_step).
@@ -41,7 +43,8 @@ impl KvCache {
         self.try_step(calls)
     }
 
-    /// The same for calls that fail with an error of the model's own.
+    /// Runs the calls of one step as [`step`](Self::step) does, where they fail with an error of
+    /// the model's own.
     ///
     /// # Errors
     /// The error of `calls`.
@@ -49,13 +52,13 @@ impl KvCache {
         &mut self,
         calls: impl FnOnce(&mut Self) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let before = Before::new(&self.layers, self.measures.clone(), self.batch);
-        let outer = self.under_way.begin(before);
+        let rollback = Rollback::new(&self.layers, self.measures.clone(), self.batch);
+        let outer = self.active_step.begin(rollback);
         let result = calls(self);
-        if let Some(before) = self.under_way.end(outer) {
-            match (&result, self.under_way.before()) {
-                (Err(_), _) => (self.measures, self.batch) = before.restore(&mut self.layers),
-                (Ok(_), Some(outer)) => outer.absorb(*before),
+        if let Some(rollback) = self.active_step.end(outer) {
+            match (&result, self.active_step.rollback()) {
+                (Err(_), _) => (self.measures, self.batch) = rollback.restore(&mut self.layers),
+                (Ok(_), Some(outer)) => outer.absorb(*rollback),
                 (Ok(_), None) => {}
             }
         }

@@ -4,8 +4,9 @@ use super::Policy;
 use crate::{CacheShape, Error, Result, budget::Budget, check::MOST_COLUMNS};
 
 impl Policy {
-    /// Columns a layer may hold above its budget before it is compressed again; where decoding
-    /// compresses nothing, or the budget grows with it, those it makes room for at a time.
+    /// Number of columns that a layer may hold above its budget before it is compressed again;
+    /// where decoding compresses nothing, or the budget grows with it, the number it makes room for
+    /// at a time.
     pub(crate) fn slack(&self) -> usize {
         const GROWTH: usize = 64;
         let slack = match (self.schedule.decode_every, self.budget) {
@@ -16,8 +17,9 @@ impl Policy {
         slack.min(MOST_COLUMNS)
     }
 
-    /// The budget in tokens, one number a batch row, no more than there can be columns; `None`
-    /// keeps everything. `bytes_of` says what a layer takes for so many entries and columns.
+    /// Returns the budget in tokens, one number per batch row, no more than there can be columns;
+    /// `None` keeps everything. `bytes_of` returns the bytes of a layer for a number of entries and
+    /// of columns.
     pub(crate) fn resolve(
         &self,
         shape: CacheShape,

@@ -9,7 +9,7 @@ use crate::{
     budget::{Budget, Recent},
     reduce::Reducer,
     score::{AccumulatedAttention, Normalize, Pool, Scorer, ScorerSpec},
-    store::{Ragged, Shared, StoreBuilder, StoreSpec},
+    store::{Clustered, Ragged, StoreBuilder, StoreSpec},
 };
 
 impl Policy {
@@ -51,7 +51,7 @@ impl Policy {
         self
     }
 
-    /// Gives it the profile of the model it is for.
+    /// Sets the profile of the model it is for.
     pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
         self.profile = Some(profile);
         self
@@ -63,27 +63,27 @@ impl Policy {
         self
     }
 
-    /// Sets the scorer, built in or one's own.
+    /// Sets the scorer, built in or custom.
     pub fn with_score(mut self, score: impl Scorer) -> Self {
         self.score = Arc::new(score);
         self
     }
 
-    /// Sets the allocator, built in or one's own. Budgets per head, or per row of a batch, want a
-    /// store that holds different lengths: a dense one becomes [`Ragged`].
+    /// Sets the allocator, built in or custom. Budgets per head, or per batch row, need a store
+    /// that holds different lengths: a dense one becomes [`Ragged`].
     pub fn with_allocate(mut self, allocate: impl Allocator) -> Self {
         self.allocate = Arc::new(allocate);
         self.fit_store()
     }
 
-    /// Sets the reducer, built in or one's own. If heads may end with different lengths, or tokens
+    /// Sets the reducer, built in or custom. If heads may end with different lengths, or tokens
     /// share entries, a dense store becomes one that holds them.
     pub fn with_reduce(mut self, reduce: impl Reducer) -> Self {
         self.reduce = Arc::new(reduce);
         self.fit_store()
     }
 
-    /// Sets the store, built in or one's own.
+    /// Sets the store, built in or custom.
     pub fn with_store(mut self, store: impl StoreBuilder) -> Self {
         self.store = Arc::new(store);
         self
@@ -92,18 +92,18 @@ impl Policy {
     fn fit_store(mut self) -> Self {
         let dense = matches!(StoreSpec::of(self.store()), Some(StoreSpec::Dense(_)));
         if dense && self.reducer().makes_shared_entries() {
-            self.store = Arc::new(Shared {});
+            self.store = Arc::new(Clustered {});
         } else if dense && (self.makes_ragged_heads() || self.allocator().measures()) {
             self.store = Arc::new(Ragged {});
         }
         self
     }
 
-    /// Sets the window of queries of every stage that looks at one, which is also what is kept of
-    /// the last tokens.
+    /// Sets the window of queries of every stage that has one, and the number of last tokens that
+    /// are kept.
     ///
-    /// Scorer and allocator must be such that one of them has a window: else [`check`](Self::check)
-    /// says [`Error::SetterMismatch`](crate::Error::SetterMismatch).
+    /// Scorer or allocator must have a window: otherwise [`check`](Self::check) returns
+    /// [`Error::SetterMismatch`](crate::Error::SetterMismatch).
     pub fn with_window(self, window: usize) -> Self {
         let score = self.scorer().with_window(window);
         let allocate = self.allocator().with_window(window);
@@ -116,7 +116,7 @@ impl Policy {
 
     /// Sets the pooling of the scores along the tokens, for every stage that pools.
     ///
-    /// Scorer and allocator must be such that one of them can: else [`check`](Self::check) says
+    /// Scorer or allocator must pool: otherwise [`check`](Self::check) returns
     /// [`Error::SetterMismatch`](crate::Error::SetterMismatch).
     pub fn with_pool(self, pool: Pool) -> Self {
         let score = self.scorer().with_pool(pool);
@@ -126,7 +126,7 @@ impl Policy {
 
     /// Sets the normalisation of accumulated attention.
     ///
-    /// The scorer must be [`AccumulatedAttention`]: else [`check`](Self::check) says
+    /// The scorer must be [`AccumulatedAttention`]: otherwise [`check`](Self::check) returns
     /// [`Error::SetterMismatch`](crate::Error::SetterMismatch).
     pub fn with_normalize(self, normalize: Normalize) -> Self {
         let score: Option<Arc<dyn Scorer>> = match ScorerSpec::of(self.scorer()) {
@@ -138,8 +138,8 @@ impl Policy {
         self.with_parameter("with_normalize", score, None)
     }
 
-    /// Takes the stages that have a parameter of a setter; if none has it, the setter was called in
-    /// vain.
+    /// Replaces the stages that have a parameter of a setter; if none has it, the setter was called
+    /// in vain.
     fn with_parameter(
         mut self,
         setter: &'static str,

@@ -1,4 +1,4 @@
-//! Whether what a policy is made of goes together.
+//! Checks that the parts of a policy fit each other.
 
 use super::{Policy, PositionMode, SparsePrefill};
 use crate::{
@@ -11,8 +11,8 @@ impl Policy {
     /// Checks every parameter. [`KvCache::new`](crate::KvCache::new) does so too.
     ///
     /// # Errors
-    /// [`Error::SetterMismatch`], [`Error::InvalidParameter`], [`Error::BudgetTooSmall`], [`Error::MergeBudget`], or
-    /// [`Error::StoreMismatch`].
+    /// [`Error::SetterMismatch`], [`Error::InvalidParameter`], [`Error::BudgetTooSmall`],
+    /// [`Error::MergeBudget`], or [`Error::StoreMismatch`].
     pub fn check(&self) -> Result<()> {
         self.check_setters()?;
         self.protect.check()?;
@@ -25,7 +25,7 @@ impl Policy {
         if let Some(every) = self.schedule.decode_every {
             check::count("schedule.decode-every", every)?;
         }
-        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.repeat()) {
+        if let (Some(every), Some(_)) = (self.schedule.decode_every, self.second_pass()) {
             let must_be = "absent: decoded tokens are not repeated in a second pass";
             return check::refuse("schedule.decode-every", every, must_be);
         }
@@ -39,7 +39,8 @@ impl Policy {
         self.reducer().check_budget(budget, self.protect)
     }
 
-    /// Nothing but dropping leaves entries as they are, and not every store does.
+    /// Checks append-only decoding: only dropping leaves entries as they are, and not every store
+    /// does.
     fn check_append_only(&self) -> Result<()> {
         let Some(append) = self.schedule.append_only else { return Ok(()) };
         check::count("schedule.append-only.page", append.page)?;
@@ -80,8 +81,8 @@ impl Policy {
         Ok(())
     }
 
-    /// A store that pads heads to the longest, or holds a copy for each token, would take the memory that the other
-    /// stages have freed.
+    /// Checks that the store fits the other stages. One that pads heads to the longest, or holds a
+    /// copy for each token, would use the memory that they have freed.
     fn check_store(&self) -> Result<()> {
         let store = self.store();
         let fail = |stage: &str, needs| {
@@ -137,7 +138,7 @@ impl Policy {
         Ok(())
     }
 
-    /// A setter that was called in vain is a mistake of the caller's.
+    /// Refuses a setter that was called in vain: a mistake of the caller.
     pub(super) fn check_setters(&self) -> Result<()> {
         let Some(mismatch) = &self.mismatch else { return Ok(()) };
         Err(Error::SetterMismatch {

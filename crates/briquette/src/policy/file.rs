@@ -1,4 +1,4 @@
-//! The file form of a policy, TOML or JSON.
+//! File form of a policy, TOML or JSON.
 
 use std::{
     iter,
@@ -34,14 +34,14 @@ impl Format {
     }
 }
 
-/// Every field a policy file may have; an unknown one is refused.
+/// Fields of a policy file; an unknown one is refused.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileForm {
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Budget>,
-    /// Another word for a budget, the share of the tokens that are dropped.
+    /// Share of the tokens that are dropped, another way to write a budget.
     #[serde(default, skip_serializing)]
     compression_ratio: Option<f64>,
     #[serde(default)]
@@ -62,7 +62,7 @@ struct FileForm {
     profile: Option<ProfileForm>,
 }
 
-/// A profile in a policy file: the path of its own file, from where the policy file is, or all of it.
+/// Profile in a policy file: the path of its own file, relative to the policy file, or all of it.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum ProfileForm {
@@ -70,13 +70,14 @@ enum ProfileForm {
     Whole(Box<Profile>),
 }
 
-/// The scorer of a policy file, of which its kinds are read.
+/// Stages of a policy file whose names have changed, of which only the kinds are read.
 #[derive(Deserialize)]
-struct ScorerKinds {
+struct StageKinds {
     score: Kinds,
+    store: Option<Kinds>,
 }
 
-/// The kind of a scorer as it is written, and that of the scorer inside it.
+/// Kind of a stage as it is written, and that of the stage inside it.
 #[derive(Deserialize)]
 struct Kinds {
     kind: String,
@@ -84,25 +85,36 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Those of a scorer whose kinds are written as they are called now.
-    fn of(score: &ScorerSpec) -> serde_json::Result<Self> {
-        serde_json::from_value(serde_json::to_value(score)?)
+    /// Returns the kinds of a stage by their current names.
+    fn of(stage: &impl Serialize) -> serde_json::Result<Self> {
+        serde_json::from_value(serde_json::to_value(stage)?)
     }
 
-    /// The kinds from the outermost in.
+    /// Returns a warning for each old name, of the outermost stage first.
+    fn warnings(&self, current: &Self, what: &str) -> Vec<String> {
+        let renamed = self.all().zip(current.all()).filter(|(old, new)| old != new);
+        let warning = |(old, new)| {
+            format!(
+                "the {what} `{old}` is called `{new}` now; the next version reads the new name only"
+            )
+        };
+        renamed.map(warning).collect()
+    }
+
+    /// Returns the kinds from the outermost in.
     fn all(&self) -> impl Iterator<Item = &str> {
         iter::successors(Some(self), |kinds| kinds.of.as_deref()).map(|kinds| kinds.kind.as_str())
     }
 }
 
-/// A policy file that was read.
+/// Policy file that was read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PolicyFile {
-    /// The policy.
+    /// Policy.
     pub policy: Policy,
-    /// A warning for each name in the file that is read for one more version only, with the name
-    /// that replaces it.
+    /// Warnings: one for each name in the file that is read for one more version only, with the
+    /// name that replaces it.
     pub warnings: Vec<String>,
 }
 
@@ -117,7 +129,7 @@ impl PolicyFile {
 }
 
 impl Policy {
-    /// Reads a policy file, TOML or JSON by its ending. [`PolicyFile::read`] says also which of its
+    /// Reads a policy file, TOML or JSON by its ending. [`PolicyFile::read`] also says which of its
     /// names are old ones.
     ///
     /// # Errors
@@ -142,7 +154,7 @@ impl Policy {
         Ok(parse(text, Format::Json, "JSON", None)?.policy)
     }
 
-    /// The policy as TOML.
+    /// Returns the policy as TOML.
     ///
     /// # Errors
     /// [`Error::NotSerializable`] if a stage is custom, or [`Error::SetterMismatch`].
@@ -150,7 +162,7 @@ impl Policy {
         write(self, Format::Toml)
     }
 
-    /// The policy as JSON.
+    /// Returns the policy as JSON.
     ///
     /// # Errors
     /// [`Error::NotSerializable`] if a stage is custom, or [`Error::SetterMismatch`].
@@ -175,15 +187,12 @@ fn read(path: &Path) -> Result<PolicyFile> {
 fn parse(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Result<PolicyFile> {
     let fail = |message: String| Error::PolicyFile { origin: origin.to_owned(), message };
     let file: FileForm = format.parse(text).map_err(fail)?;
-    let ScorerKinds { score: written } = format.parse(text).map_err(fail)?;
-    let current = Kinds::of(&file.score).map_err(|error| fail(error.to_string()))?;
-    let renamed = written.all().zip(current.all()).filter(|(old, new)| old != new);
-    let warnings = renamed.map(|(old, new)| {
-        format!(
-            "the scorer `{old}` is called `{new}` now; the next version reads the new name only"
-        )
-    });
-    let warnings = warnings.collect();
+    let written: StageKinds = format.parse(text).map_err(fail)?;
+    let current = |kinds: serde_json::Result<Kinds>| kinds.map_err(|error| fail(error.to_string()));
+    let mut warnings = written.score.warnings(&current(Kinds::of(&file.score))?, "scorer");
+    if let Some(store) = &written.store {
+        warnings.extend(store.warnings(&current(Kinds::of(&file.store))?, "store"));
+    }
     let budget = match (file.budget, file.compression_ratio) {
         (budget, None) => budget,
         (None, Some(ratio)) => Some(Budget::of_compression_ratio(ratio)?),
@@ -206,11 +215,11 @@ fn parse(text: &str, format: Format, origin: &str, folder: Option<&Path>) -> Res
         profile,
         name: file.name,
         budget,
-        score: file.score.stage(),
+        score: file.score.stage().into(),
         protect: file.protect,
-        allocate: file.allocate.stage(),
-        reduce: file.reduce.stage(),
-        store: file.store.stage(),
+        allocate: file.allocate.stage().into(),
+        reduce: file.reduce.stage().into(),
+        store: file.store.stage().into(),
         schedule: file.schedule,
         positions: file.positions,
         sparse_prefill: file.sparse_prefill,
@@ -363,8 +372,8 @@ mod tests {
         assert!(error.contains("`window`") && error.contains("`normalize`"), "{error}");
     }
 
-    /// Names of scorers in older files, with those of today.
-    const RENAMED: [(&str, &str); 10] = [
+    /// Names of scorers and stores in older files, with the current ones.
+    const RENAMED: [(&str, &str); 11] = [
         ("key-norm", "knorm"),
         ("key-difference", "keydiff"),
         ("lag-relative", "lagkv"),
@@ -375,6 +384,7 @@ mod tests {
         ("trigonometric", "triattention"),
         ("whole-chunks", "chunkkv"),
         ("critical", "criticalkv"),
+        ("shared", "clustered"),
     ];
 
     #[test]

@@ -5,13 +5,13 @@ use crate::{
     Profile,
     allocate::{Allocator, AllocatorSpec},
     budget::{Budget, Protect},
-    observes::{Observes, Repeat},
     reduce::{Reducer, ReducerSpec},
     score::Scorer,
+    stage::{AttentionRequest, Repeat},
     store::{StoreBuilder, StoreSpec},
 };
 
-/// A composition of score, allocate, reduce and store: it says what a cache keeps.
+/// Composition of score, allocate, reduce and store: it decides which entries a cache keeps.
 ///
 /// ```
 /// use briquette::{Budget, Policy, Schedule, score::Pool};
@@ -37,31 +37,31 @@ pub struct Policy {
     pub(super) positions: PositionMode,
     pub(super) profile: Option<Arc<Profile>>,
     pub(super) sparse_prefill: Option<SparsePrefill>,
-    /// The first setter that was called in vain.
+    /// First setter that was called in vain.
     pub(super) mismatch: Option<Mismatch>,
 }
 
-/// A setter of a parameter that the policy did not have.
+/// Setter of a parameter that the policy does not have.
 #[derive(Clone, Debug)]
 pub(super) struct Mismatch {
     pub(super) setter: &'static str,
-    /// What it had.
+    /// Stages of the policy, with their parameters.
     pub(super) has: String,
 }
 
 impl Policy {
-    /// A policy that keeps the highest `score`s of every kv head: uniform allocation, eviction, a
-    /// dense store, compression after the prompt and after every decoded token. The start of a
-    /// custom policy.
+    /// Creates a policy that keeps the highest `score`s of every kv head: uniform allocation,
+    /// eviction, a dense store, compression after the prompt and after every decoded token. The
+    /// start of a custom policy.
     pub fn custom(name: &str, budget: Budget, score: impl Scorer) -> Self {
         Self {
             name: name.to_owned(),
             budget: Some(budget),
             score: Arc::new(score),
             protect: Protect::default(),
-            allocate: AllocatorSpec::default().stage(),
-            reduce: ReducerSpec::default().stage(),
-            store: StoreSpec::default().stage(),
+            allocate: AllocatorSpec::default().stage().into(),
+            reduce: ReducerSpec::default().stage().into(),
+            store: StoreSpec::default().stage().into(),
             schedule: Schedule::always(1),
             positions: PositionMode::Written,
             profile: None,
@@ -70,37 +70,37 @@ impl Policy {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its budget; `None` keeps everything.
+    /// Returns its budget; `None` keeps everything.
     pub fn budget(&self) -> Option<Budget> {
         self.budget
     }
 
-    /// What it keeps whatever the scores.
+    /// Returns the entries it keeps whatever their scores.
     pub fn protect(&self) -> Protect {
         self.protect
     }
 
-    /// When it compresses.
+    /// Returns when it compresses.
     pub fn schedule(&self) -> Schedule {
         self.schedule
     }
 
-    /// At which positions entries are encoded.
+    /// Returns the positions at which entries are encoded.
     pub fn positions(&self) -> PositionMode {
         self.positions
     }
 
-    /// What was measured of the model, if it was given.
+    /// Returns the profile of the model, if it has one.
     pub fn profile(&self) -> Option<&Profile> {
         self.profile.as_deref()
     }
 
-    /// The part of its weights that attention over a prompt computes; `None` is all.
+    /// Returns the part of its weights that attention over a prompt computes; `None` is all.
     pub fn sparse_prefill(&self) -> Option<&SparsePrefill> {
         self.sparse_prefill.as_ref()
     }
@@ -116,15 +116,15 @@ impl Policy {
         self.scorer().reads_output_weights()
     }
 
-    /// What its stages want to know of the attention.
-    pub fn observes(&self) -> Observes {
+    /// Returns what its stages need from the attention pass.
+    pub fn observes(&self) -> AttentionRequest {
         let scorer = self.scorer().observes();
         let stages = scorer.and(self.allocator().observes()).and(self.reducer().observes());
-        stages.and(Observes::window(self.store().window()))
+        stages.and(AttentionRequest::window(self.store().window()))
     }
 
-    /// The reason that it needs queries or keys before they are rotated; `None` if it runs on those
-    /// of a model that rotates them itself ([`Rotated`](crate::position::Rotated)).
+    /// Returns the reason that it needs queries or keys before they are rotated; `None` if it runs
+    /// on those of a model that rotates them itself ([`Rotated`](crate::position::Rotated)).
     pub fn needs_unrotated(&self) -> Option<&'static str> {
         let observes = self.observes();
         match self.positions {
@@ -138,18 +138,20 @@ impl Policy {
         }
     }
 
-    /// How the model repeats the prompt in a second pass, [which](crate::KvCache::reconstruction)
-    /// such a policy compresses by; `None` if one pass is enough.
-    pub fn repeat(&self) -> Option<Repeat> {
-        self.observes().repeat
+    /// Returns how the model repeats the prompt in a second pass, by
+    /// [which](crate::KvCache::reconstruction) such a policy compresses; `None` if one pass is
+    /// enough.
+    pub fn second_pass(&self) -> Option<Repeat> {
+        self.observes().second_pass
     }
 
-    /// Whether its stages make the same launches at every decoded token, if they are asked at all.
-    pub fn steps_alike(&self) -> bool {
+    /// Whether every decode step of its stages launches the same kernels, so that it can be
+    /// captured and replayed.
+    pub fn is_capturable(&self) -> bool {
         let stages = || {
-            self.scorer().steps_alike()
-                && self.allocator().steps_alike()
-                && self.reducer().steps_alike()
+            self.scorer().is_capturable()
+                && self.allocator().is_capturable()
+                && self.reducer().is_capturable()
         };
         self.schedule.decode_every.is_none() || stages()
     }
@@ -160,22 +162,22 @@ impl Policy {
         self.budget.is_some() && self.allocator().holds_budget()
     }
 
-    /// Its first stage.
+    /// Returns its first stage.
     pub fn scorer(&self) -> &dyn Scorer {
         self.score.as_ref()
     }
 
-    /// Its second stage.
+    /// Returns its second stage.
     pub fn allocator(&self) -> &dyn Allocator {
         self.allocate.as_ref()
     }
 
-    /// Its third stage.
+    /// Returns its third stage.
     pub fn reducer(&self) -> &dyn Reducer {
         self.reduce.as_ref()
     }
 
-    /// Its fourth stage.
+    /// Returns its fourth stage.
     pub fn store(&self) -> &dyn StoreBuilder {
         self.store.as_ref()
     }

@@ -1,90 +1,93 @@
 use serde::{Deserialize, Serialize};
 
-/// When a cache compresses.
+/// Schedule of the compressions of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Schedule {
-    /// While a prompt arrives.
+    /// Compression while a prompt arrives.
     pub prefill: PrefillCompression,
-    /// Every so many decoded tokens; never if absent. Between two compressions the cache holds up to that
-    /// many tokens less one above its budget.
+    /// Number of decoded tokens from one compression to the next; absent, decoding does not
+    /// compress. Between two compressions the cache holds up to that many tokens less one above its
+    /// budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_every: Option<usize>,
-    /// Whether decoding only appends: entries that are written stay as they are until their page is dropped whole.
+    /// Decoding that only appends, if any: written entries stay as they are until their page is
+    /// dropped whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append_only: Option<AppendOnly>,
 }
 
-/// Decoding that never rewrites an entry, for those who hold entries in pages: of every
-/// [`decode_every`](Schedule::decode_every) tokens the best are appended and the others skipped, and where a head then holds
-/// more than its budget whole pages are dropped.
+/// Decoding that never rewrites an entry, for paged storage: of every
+/// [`decode_every`](Schedule::decode_every) tokens the best are appended and the others skipped,
+/// and where a head then holds more than its budget whole pages are dropped.
 ///
 /// - New tokens: the `keep` of them with the highest scores stay, those of
-///   [`protect.recent`](crate::Policy::with_recent) among them whatever their scores. Skipped ones are never held beyond this
-///   step.
-/// - Pages: `page` entries behind one another, counted from the first a head holds. A page goes as a whole, that of the
-///   lowest mean score first and of equal ones the newer; those with sinks, and the last while it is not full, stay. A head
-///   ends at most a page less one below its budget.
+///   [`protect.recent`](crate::Policy::with_recent) among them whatever their scores. Skipped ones
+///   are never held beyond this step.
+/// - Pages: `page` consecutive entries, counted from the first of a head. A page is dropped as a
+///   whole, the one with the lowest mean score first and of equal ones the newer; those with sinks,
+///   and the last while it is not full, stay. A head ends at most a page less one below its budget.
 ///
-/// A prompt is compressed as ever, and pages are counted anew after it. The reducer must only drop, and a store that packs
-/// entries anew whenever some are dropped is refused.
+/// A prompt is compressed as usual, and pages are counted anew after it. The reducer must only
+/// drop, and a store that packs entries anew whenever some are dropped is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AppendOnly {
-    /// Entries of a page.
+    /// Number of entries of a page.
     pub page: usize,
-    /// How many of the tokens decoded since the last time are kept.
+    /// Number of tokens kept of those decoded since the last compression.
     pub keep: usize,
 }
 
 impl AppendOnly {
-    /// What must be held of a head whatever the scores, with so many sinks: their pages, one that is not full, and what is
-    /// new.
+    /// Minimum number of entries of a head with this many sinks: the pages of the sinks, one page
+    /// that is not full, and the new tokens.
     pub(crate) fn least(self, sinks: usize) -> usize {
         sinks.next_multiple_of(self.page).saturating_add(self.page).saturating_add(self.keep)
     }
 }
 
 impl Schedule {
-    /// Once, when the prompt is complete.
+    /// Compresses once, when the prompt is complete.
     pub fn prefill_only() -> Self {
         Self { prefill: PrefillCompression::AtEnd, decode_every: None, append_only: None }
     }
 
-    /// When the prompt is complete and every `decoded` tokens after it.
+    /// Compresses when the prompt is complete and every `decoded` tokens after it.
     pub fn always(decoded: usize) -> Self {
         Self { prefill: PrefillCompression::AtEnd, decode_every: Some(decoded), append_only: None }
     }
 
-    /// Every `decoded` tokens, the prompt kept whole until the first of them.
+    /// Compresses every `decoded` tokens; the prompt is kept whole until the first compression.
     pub fn decode_only(decoded: usize) -> Self {
         Self { prefill: PrefillCompression::Never, decode_every: Some(decoded), append_only: None }
     }
 
-    /// When the prompt is complete; of every `decoded` tokens after it the best `keep` are appended, and pages of `page`
-    /// entries dropped whole.
+    /// Compresses when the prompt is complete; of every `decoded` tokens after it the best `keep`
+    /// are appended, and pages of `page` entries are dropped whole.
     pub fn append_only(decoded: usize, keep: usize, page: usize) -> Self {
         Self { append_only: Some(AppendOnly { page, keep }), ..Self::always(decoded) }
     }
 
-    /// Never.
+    /// Never compresses.
     pub fn never() -> Self {
         Self { prefill: PrefillCompression::Never, decode_every: None, append_only: None }
     }
 }
 
-/// When a cache compresses while a prompt arrives.
+/// Compression of a cache while a prompt arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PrefillCompression {
-    /// Not at all.
+    /// No compression.
     Never,
-    /// When the last column has arrived. The prompt's queries see the whole prompt, in chunks or in one.
+    /// Compression when the last column has arrived. The queries of the prompt see the whole
+    /// prompt, in chunks or in one.
     AtEnd,
-    /// When the last column of the first prompt has arrived; prompts behind it are kept whole, beyond the budget. For a text
-    /// that is compressed once and asked many things.
+    /// Compression when the last column of the first prompt has arrived; later prompts are kept
+    /// whole, beyond the budget. For a text that is compressed once and asked many questions.
     FirstPrompt,
-    /// After every chunk: memory stays bounded by the budget and one chunk, and later chunks see only what
-    /// earlier ones left.
+    /// Compression after every chunk: memory stays bounded by the budget and one chunk, and later
+    /// chunks see only the entries kept of earlier ones.
     EveryChunk,
 }

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CacheShape, Result, check, ops::HeadPattern};
 
-/// Attention over prompts of which each query head computes a part of the weights. What stages observe of it is that part;
-/// decoded tokens attend to all that is held.
+/// Sparse attention over prompts: each query head computes a part of the weights. Stages observe
+/// only that part; decoded tokens attend to all entries.
 ///
-/// MInference ([Jiang et al., 2024](https://arxiv.org/abs/2407.02490)) has a pattern for each head, which a search on one
-/// sample finds ([`closest_patterns`](crate::ops::closest_patterns)); XAttention
-/// ([Xu et al., 2025](https://arxiv.org/abs/2503.16428)) the same for all.
+/// MInference ([Jiang et al., 2024](https://arxiv.org/abs/2407.02490)) has a pattern for each head,
+/// found by a search on one sample ([`closest_patterns`](crate::ops::closest_patterns)); XAttention
+/// ([Xu et al., 2025](https://arxiv.org/abs/2503.16428)) has the same pattern for all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Form", into = "Form")]
 pub struct SparsePrefill {
@@ -18,13 +18,13 @@ pub struct SparsePrefill {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Patterns {
-    /// All heads of all layers.
+    /// One pattern for all heads of all layers.
     One(HeadPattern),
-    /// `[layers][query_heads]`
+    /// A pattern per head, `[layers][query_heads]`.
     Each(Arc<[Vec<HeadPattern>]>),
 }
 
-/// The form in a policy file.
+/// Form in a policy file.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Form {
@@ -61,28 +61,30 @@ impl From<SparsePrefill> for Form {
 }
 
 impl SparsePrefill {
-    /// The same pattern in all heads.
+    /// Creates a sparse prefill with the same pattern in all heads.
     pub fn of_all(pattern: HeadPattern) -> Self {
         Self { patterns: Patterns::One(pattern) }
     }
 
-    /// A pattern for each query head of each layer, `[layers][query_heads]`.
+    /// Creates a sparse prefill with a pattern for each query head of each layer,
+    /// `[layers][query_heads]`.
     pub fn of_heads(patterns: Vec<Vec<HeadPattern>>) -> Self {
         Self { patterns: Patterns::Each(patterns.into()) }
     }
 
-    /// MInference before a search: 1 000 columns and 6 096 distances in every head, what its code gives heads that its search
-    /// finds nothing better for.
+    /// Creates MInference before a search: 1 000 columns and 6 096 distances in every head, the
+    /// pattern that its code gives heads for which the search finds nothing better.
     pub fn minference() -> Self {
         Self::of_all(HeadPattern::VerticalSlash { vertical: 1000, slash: 6096 })
     }
 
-    /// XAttention as CompressKV runs it beside itself (appendix E): a stride of 8 and a threshold of 0.9.
+    /// Creates XAttention as CompressKV runs it beside itself (appendix E): a stride of 8 and a
+    /// threshold of 0.9.
     pub fn xattention() -> Self {
         Self::of_all(HeadPattern::Antidiagonal { stride: 8, threshold: 0.9 })
     }
 
-    /// Those of a layer, `[query_heads]`.
+    /// Returns the patterns of a layer, `[query_heads]`.
     pub(crate) fn patterns(&self, layer: usize, shape: CacheShape) -> Vec<HeadPattern> {
         match &self.patterns {
             Patterns::One(pattern) => vec![*pattern; shape.query_heads],
@@ -90,7 +92,7 @@ impl SparsePrefill {
         }
     }
 
-    /// Refuses numbers no pattern can have.
+    /// Refuses numbers that no pattern can have.
     pub(super) fn check(&self) -> Result<()> {
         let all = match &self.patterns {
             Patterns::One(pattern) => std::slice::from_ref(pattern).to_vec(),
@@ -115,5 +117,5 @@ impl SparsePrefill {
     }
 }
 
-/// Its name in a policy file.
+/// Name of a pattern in a policy file.
 const PARAMETER: &str = "sparse_prefill";

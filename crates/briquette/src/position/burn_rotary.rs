@@ -8,11 +8,13 @@ use burn::{
 use super::encoding::{PositionEncoding, check_table};
 use crate::Result;
 
-/// RoPE over neighbouring channels (`2i`, `2i + 1`), as Burn has it. What is [applied](RotaryEncoding::apply) to rows from
-/// one position on is applied here to each row at its own.
+/// RoPE over neighbouring channels (`2i`, `2i + 1`), as Burn has it.
+/// [`apply`](RotaryEncoding::apply) encodes rows from one position on; here each row is encoded at
+/// its own position.
 ///
-/// Row 0 of the table is position 0. A table that was [shifted](RotaryEncoding::shift) begins elsewhere and does not say so: give
-/// the cache one that was not, and as long as the positions it may count to.
+/// Row 0 of the table is position 0. A [shifted](RotaryEncoding::shift) table begins elsewhere and
+/// does not say so: give the cache one that was not shifted, as long as the positions it may count
+/// to.
 impl PositionEncoding for RotaryEncoding {
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4> {
         let dtype = x.dtype();

@@ -14,34 +14,36 @@ pub trait PositionEncoding: Debug + Send + Sync {
     ///
     /// # Shapes
     /// - `x`: `[batch, heads, tokens, head_dim]`
-    /// - `positions`: `[batch, heads or 1, tokens]`, within `-1..max_positions`; at −1 stands padding,
-    ///   whose result does not matter as long as it is finite
+    /// - `positions`: `[batch, heads or 1, tokens]`, within `-1..max_positions`; at −1 stands
+    ///   padding, whose result does not matter as long as it is finite
     /// - returns `[batch, heads, tokens, head_dim]`, of the type of `x`
     fn encode(&self, x: Tensor<4>, positions: Tensor<3, Int>) -> Tensor<4>;
 
-    /// As [`encode`](Self::encode), where the caller knows that all positions are below `end`, so that what is kept of
-    /// positions need not reach further. A cache calls this one.
+    /// Encodes like [`encode`](Self::encode), where the caller knows that all positions are below
+    /// `end`, so that tables of positions need not reach further. A cache calls this one.
     fn encode_below(&self, x: Tensor<4>, positions: Tensor<3, Int>, end: usize) -> Tensor<4> {
         let _ = end;
         self.encode(x, positions)
     }
 
-    /// The rotary embedding this is, if it is one, so that kernels can encode rows, or keys as they read them. Others
-    /// are encoded by [`encode`](Self::encode).
+    /// Returns the rotary embedding if it is one, so that kernels can encode rows, or keys as they
+    /// read them. Others are encoded by [`encode`](Self::encode).
     fn rotary(&self) -> Option<&RotaryEmbedding> {
         None
     }
 
-    /// One more than the highest position that can be encoded, or `None` if there is no end.
+    /// Returns one more than the highest position that can be encoded; `None` if there is no end.
     fn max_positions(&self) -> Option<usize>;
 
-    /// Whether the model has rotated queries and keys before it hands them over, so that [`encode`](Self::encode) leaves them as
-    /// they are. Policies that need them before are then refused ([`Error::RotatedKeys`](crate::Error::RotatedKeys)).
+    /// Whether the model has already rotated queries and keys, so that [`encode`](Self::encode)
+    /// leaves them as they are. Policies that need them before their rotation are then refused
+    /// ([`Error::RotatedKeys`](crate::Error::RotatedKeys)).
     fn comes_rotated(&self) -> bool {
         false
     }
 
-    /// Checks that heads of `head_dim` channels on `device` can be encoded. A cache asks before every call.
+    /// Checks that heads of `head_dim` channels on `device` can be encoded. A cache calls it before
+    /// every call.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`](crate::Error::InvalidParameter) or
@@ -52,7 +54,7 @@ pub trait PositionEncoding: Debug + Send + Sync {
     }
 }
 
-/// What `encoding` makes of rows at positions below `end`, by these operations where it is a rotary embedding.
+/// Encodes rows at positions below `end` by `encoding`, with `ops` where it is a rotary embedding.
 pub(crate) fn encode(
     encoding: &dyn PositionEncoding,
     x: Tensor<4>,
@@ -69,9 +71,10 @@ pub(crate) fn encode(
     }
 }
 
-/// The matrix that a row is multiplied by, from the right, to be encoded at the positions `first..first + count`, on
-/// average: `[rows, 1, head_dim, head_dim]`, f32, one for each of the `first`. Positions that cannot be encoded are left out;
-/// if that is all of them, the last that can is taken.
+/// Mean of the matrices that encode a row, multiplied from the right, at the positions
+/// `first..first + count`: `[rows, 1, head_dim, head_dim]`, f32, one matrix per element of `first`.
+/// Positions that cannot be encoded are left out; if none of them can, the last encodable position
+/// is used.
 pub(crate) fn mean_rotation(
     encoding: &dyn PositionEncoding,
     first: &[usize],
@@ -112,8 +115,9 @@ pub(crate) fn mean_rotation(
     Ok(Tensor::<2>::stack::<3>(all, 0).unsqueeze_dim::<4>(1))
 }
 
-/// For layers without positions in their queries and keys, such as those of models that add positions to their embeddings. Where
-/// a model rotates queries and keys itself, [`Rotated`](super::Rotated) says so.
+/// Encoding of layers without positions in their queries and keys, such as those of models that add
+/// positions to their embeddings. For a model that rotates queries and keys itself use
+/// [`Rotated`](super::Rotated).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPositionEncoding;
 
@@ -150,7 +154,8 @@ impl PositionEncoding for RotaryEmbedding {
     }
 }
 
-/// Checks that a table for heads of so many `channels`, which lies at `found`, encodes heads of `head_dim` channels on `device`.
+/// Checks that a table on the device `found`, for heads of `channels` channels, encodes heads of
+/// `head_dim` channels on `device`.
 pub(super) fn check_table(
     channels: usize,
     found: &Device,
@@ -174,25 +179,26 @@ pub(super) fn check_table(
     Ok(())
 }
 
-/// The encoding of keys that are held as they came.
+/// Encoding of keys that a store holds without positions.
 #[derive(Clone, Debug)]
 pub struct Encode<'a> {
-    /// The encoding.
+    /// Encoding.
     pub encoding: &'a dyn PositionEncoding,
-    /// At which position each entry is encoded, `[batch, kv_heads or 1, entries]`.
+    /// Position at which each entry is encoded, `[batch, kv_heads or 1, entries]`.
     pub positions: Tensor<3, Int>,
-    /// All of these positions are below this one.
+    /// Upper bound of these positions: all are below it.
     pub end: usize,
 }
 
 impl Encode<'_> {
-    /// What a kernel needs to encode keys of this type as it reads them; `None` if it cannot.
+    /// Returns the tables that a kernel needs to encode keys of this type as it reads them; `None`
+    /// if it cannot.
     pub(crate) fn rotary(&self, keys: DType) -> Option<RotaryTables> {
         let (cosines, sines) = self.encoding.rotary()?.tables_for(keys, self.end);
         Some(RotaryTables { cosines, sines, positions: self.positions.clone() })
     }
 
-    /// The keys, encoded if they are held as they came.
+    /// Returns the keys, encoded if `encode` says how.
     pub(crate) fn keys(encode: Option<&Self>, keys: Tensor<4>, ops: &dyn Ops) -> Result<Tensor<4>> {
         match encode {
             None => Ok(keys),

@@ -4,15 +4,16 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::{Error, Result};
 
-/// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel `i`
-/// is paired with channel `i + head_dim / 2`.
+/// Rotary position embedding (RoPE; Su et al., 2021), in the layout of Llama checkpoints: channel
+/// `i` is paired with channel `i + head_dim / 2`.
 ///
 /// Cosines and sines come from a table made on the host from angles rounded to f32 (as
-/// `transformers` does), so every backend rotates by the same numbers. The table grows with the positions that are asked
-/// for: a model of a million positions that reads a thousand has a table of a few thousand. Clones share it.
+/// `transformers` does), so every backend rotates by the same numbers. The table grows with the
+/// positions requested: a model of a million positions that reads a thousand has a table of a few
+/// thousand. Clones share it.
 #[derive(Clone, Debug)]
 pub struct RotaryEmbedding {
-    /// Radians a position, one a pair of channels.
+    /// Radians per position, one number per pair of channels.
     frequencies: Arc<[f32]>,
     attention_scaling: f64,
     device: Device,
@@ -25,21 +26,21 @@ pub struct RotaryEmbedding {
 struct Tables {
     /// Rows of each table.
     positions: usize,
-    /// Each `[positions, head_dim / 2]`, f32.
+    /// Cosines and sines, each `[positions, head_dim / 2]`, f32.
     whole: (Tensor<2>, Tensor<2>),
-    /// The same in half precision, once they are asked for.
+    /// Cosines and sines in half precision, once they are requested.
     half: Option<(Tensor<2>, Tensor<2>)>,
 }
 
-/// Positions of the first table.
+/// Number of positions of the first table.
 const FIRST: usize = 4096;
 
 impl RotaryEmbedding {
-    /// The plain embedding: frequency `i` is `theta^(-2i / head_dim)`.
+    /// Creates the plain embedding: frequency `i` is `theta^(-2i / head_dim)`.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] if `head_dim` is odd or zero, `max_positions` is zero, or `theta` is not
-    /// positive.
+    /// [`Error::InvalidParameter`] if `head_dim` is odd or zero, `max_positions` is zero, or
+    /// `theta` is not positive.
     pub fn new(head_dim: usize, max_positions: usize, theta: f64, device: &Device) -> Result<Self> {
         if !(theta.is_finite() && theta > 0.0) {
             return Err(Error::InvalidParameter {
@@ -59,21 +60,23 @@ impl RotaryEmbedding {
         Self::with_inverse_frequencies(&frequencies, max_positions, 1.0, device)
     }
 
-    /// The frequencies of the plain embedding, radians a position, one a pair of channels: `[head_dim / 2]`.
+    /// Returns the frequencies of the plain embedding in radians per position, one per pair of
+    /// channels: `[head_dim / 2]`.
     ///
-    /// Every step is rounded to f32 in the order of `transformers`: at position 4096 one unit in the last
-    /// place of a frequency is already seen in the logits.
+    /// Every step is rounded to f32 in the order of `transformers`: at position 4096 one unit in
+    /// the last place of a frequency already shows in the logits.
     pub fn inverse_frequencies(head_dim: usize, theta: f64) -> Vec<f32> {
         (0..head_dim / 2)
             .map(|i| 1.0 / (theta as f32).powf((2 * i) as f32 / head_dim as f32))
             .collect()
     }
 
-    /// An embedding of given frequencies (radians a position), one a pair of channels; for scaled variants.
-    /// `attention_scaling` multiplies cosines and sines.
+    /// Creates an embedding with these frequencies (radians per position), one per pair of
+    /// channels; for scaled variants. `attention_scaling` multiplies cosines and sines.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`] if there are no frequencies or no positions, or a number is not finite.
+    /// [`Error::InvalidParameter`] if there are no frequencies or no positions, or a number is not
+    /// finite.
     pub fn with_inverse_frequencies(
         frequencies: &[f32],
         max_positions: usize,
@@ -108,17 +111,18 @@ impl RotaryEmbedding {
         })
     }
 
-    /// Cosines and sines of at least the first `positions` positions, of all if there are fewer: each
-    /// `[positions or more, head_dim / 2]`, f32.
+    /// Returns the cosines and sines of at least the first `positions` positions, or of all if
+    /// there are fewer: each `[positions or more, head_dim / 2]`, f32.
     pub fn tables(&self, positions: usize) -> (Tensor<2>, Tensor<2>) {
         self.grown(positions).whole.clone()
     }
 
-    /// Cosines and sines for a kernel that encodes keys of this type as it reads them, as [`tables`](Self::tables): f16
-    /// where keys have 16 bits and the device has it, else f32.
+    /// Returns cosines and sines for a kernel that encodes keys of this type as it reads them, like
+    /// [`tables`](Self::tables): f16 where keys have 16 bits and the device has it, otherwise f32.
     ///
-    /// A kernel reads the tables once a token, four times as many bytes as the key if tokens share it. f16 holds a cosine to
-    /// 2^-12, where a turned key is rounded to 2^-9 of itself in bf16 and 2^-12 in f16.
+    /// A kernel reads the tables once per token, four times as many bytes as the key if tokens
+    /// share it. f16 holds a cosine to 2^-12, where a rotated key is rounded to 2^-9 of itself in
+    /// bf16 and 2^-12 in f16.
     pub fn tables_for(&self, keys: DType, positions: usize) -> (Tensor<2>, Tensor<2>) {
         let short = matches!(keys, DType::BF16 | DType::F16);
         if !short || !self.device.supports_dtype(DType::F16) {
@@ -130,7 +134,8 @@ impl RotaryEmbedding {
         known.get_or_insert_with(|| (half(cosines), half(sines))).clone()
     }
 
-    /// The tables, of so many positions at least. They double, so that few sizes occur and few tables are made.
+    /// Returns tables of at least `positions` positions. They double, so that few sizes occur and
+    /// few tables are made.
     fn grown(&self, positions: usize) -> MutexGuard<'_, Tables> {
         // Tables are replaced whole: one that was being made when a thread panicked is not there.
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +152,7 @@ impl RotaryEmbedding {
         &self.device
     }
 
-    /// Channels a head.
+    /// Number of channels per head.
     pub fn head_dim(&self) -> usize {
         2 * self.frequencies.len()
     }

@@ -2,8 +2,8 @@ use burn::tensor::{Int, Tensor};
 
 use super::PositionEncoding;
 
-/// The encoding of a model that rotates queries and keys itself: the cache takes them as they come and holds each key at the
-/// position it was written at.
+/// Encoding of a model that rotates queries and keys itself: the cache takes them as they come and
+/// holds each key at the position it was written at.
 ///
 /// ```
 /// use briquette::{CacheShape, Error, KvCache, Policy, position::Rotated};
@@ -25,12 +25,14 @@ use super::PositionEncoding;
 /// # }
 /// ```
 ///
-/// The next token of a row stands at [`tokens_seen`](crate::KvCache::tokens_seen), whatever has been evicted since: padding does
-/// not count. A model may count from elsewhere, as long as it does so for all tokens of a row.
+/// The next token of a row stands at [`tokens_seen`](crate::KvCache::tokens_seen), whatever has
+/// been evicted since: padding does not count. A model may count from elsewhere, as long as it does
+/// so for all tokens of a row.
 ///
 /// A policy that needs queries or keys before their rotation is refused with
-/// [`Error::RotatedKeys`](crate::Error::RotatedKeys) in its first call; [`Policy::needs_unrotated`](crate::Policy::needs_unrotated)
-/// says so before. Give such a policy the encoding itself, and take it out of the model.
+/// [`Error::RotatedKeys`](crate::Error::RotatedKeys) in its first call;
+/// [`Policy::needs_unrotated`](crate::Policy::needs_unrotated) says so before. Give such a policy
+/// the encoding itself, and take it out of the model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rotated;
 

@@ -14,7 +14,8 @@ use tempfile::Builder;
 
 use super::PrefixError;
 
-/// The version of the format: of the names in the metadata, of the header, and of the tensors of each store.
+/// The version of the format: of the names in the metadata, of the header, and of the tensors of
+/// each store.
 const VERSION: u32 = 1;
 
 /// Names in the metadata of the file.
@@ -24,7 +25,8 @@ const CHECKSUM: &str = "blake3";
 
 type Tensors = BTreeMap<String, TensorData>;
 
-/// Writes a file: beside it first, to the disk, then in its place. Who reads it finds the old one or the new one.
+/// Writes a file: beside it first, to the disk, then in its place. Who reads it finds the old one
+/// or the new one.
 pub(super) fn write(path: &Path, header: String, tensors: &Tensors) -> Result<(), PrefixError> {
     let failed = |reason: String| PrefixError::Write { path: path.into(), reason };
     let views = tensors
@@ -76,7 +78,8 @@ pub(super) fn read(path: &Path) -> Result<(String, Tensors), PrefixError> {
     Ok((header, tensors.into_iter().map(data).collect::<Result<_, PrefixError>>()?))
 }
 
-/// Of the header, and of name, type, shape and bytes of each tensor, each behind its length.
+/// Checksum of the header, and of name, type, shape and bytes of each tensor, each behind its
+/// length.
 fn checksum<'a, V: View + 'a>(
     header: &str,
     tensors: impl Iterator<Item = (&'a str, &'a V)>,

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use crate::shape::CacheShape;
 
-/// Why a prefix cannot be kept or taken up again.
+/// An error of saving or loading a prefix.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
@@ -11,7 +11,7 @@ pub enum PrefixError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
     /// The file cannot be written. What was there before is still there.
@@ -19,7 +19,7 @@ pub enum PrefixError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         reason: String,
     },
     /// The file is cut off, or is no safetensors file.
@@ -27,7 +27,7 @@ pub enum PrefixError {
     Container {
         /// The file.
         path: PathBuf,
-        /// What does not hold.
+        /// The fault.
         reason: String,
     },
     /// The file is a safetensors file, but no prefix.
@@ -52,12 +52,12 @@ pub enum PrefixError {
         /// The file.
         path: PathBuf,
     },
-    /// Something in the file is not what the rest of it implies.
+    /// A part of the file contradicts the rest of it.
     #[error("the prefix does not fit together: {part} {reason}")]
     Contents {
-        /// Which number or tensor.
+        /// The number or tensor.
         part: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The prefix is of a model with other dimensions.
@@ -89,11 +89,11 @@ pub enum PrefixError {
     /// The prefix is of a cache that was configured otherwise.
     #[error("the prefix has {what} {found}, but the cache has {given}")]
     OtherConfig {
-        /// What differs.
+        /// The setting that differs.
         what: &'static str,
-        /// What it is in the file.
+        /// Its value in the file.
         found: String,
-        /// What it is in the configuration.
+        /// Its value in the configuration.
         given: String,
     },
     /// The cache has seen no token.
@@ -106,12 +106,12 @@ pub enum PrefixError {
     LayersApart {
         /// The first layer that differs.
         layer: usize,
-        /// Tokens it has seen, one number a batch row.
+        /// Tokens it has seen per batch row.
         found: Vec<usize>,
         /// Tokens layer 0 has seen.
         first: Vec<usize>,
     },
-    /// A store of one's own that does not say how it is written.
+    /// A store of one's own without a file form.
     #[error("the store `{store}` does not say how it is written to a file or repeated")]
     Store {
         /// The name of the store.
@@ -126,7 +126,7 @@ pub enum PrefixError {
 }
 
 impl PrefixError {
-    /// What [`Contents`](Self::Contents) says.
+    /// An error of the [`Contents`](Self::Contents).
     pub(crate) fn contents(part: &str, reason: impl Into<String>) -> Self {
         Self::Contents { part: part.to_owned(), reason: reason.into() }
     }

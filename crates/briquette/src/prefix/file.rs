@@ -8,7 +8,8 @@ use crate::{CacheShape, Error, Policy, Result};
 
 /// A prefix read from its file and held to its checksum, without the device it will live on.
 ///
-/// The tensors stay in host memory until [`KvCache::from_prefix`](crate::KvCache::from_prefix) takes it up.
+/// The tensors stay in host memory until [`KvCache::from_prefix`](crate::KvCache::from_prefix)
+/// takes it up.
 #[derive(Clone, Debug)]
 pub struct Prefix {
     path: PathBuf,
@@ -53,7 +54,8 @@ impl Prefix {
         }
     }
 
-    /// What tells the model it is of from others, as the cache was [told](crate::CacheConfig::with_model).
+    /// The identity of its model among others, as the cache was
+    /// [given](crate::CacheConfig::with_model) it.
     pub fn model(&self) -> Option<&str> {
         self.header.model.as_deref()
     }
@@ -68,7 +70,7 @@ impl Prefix {
         self.header.budget.as_deref()
     }
 
-    /// Tokens it has seen, one number a batch row.
+    /// Tokens it has seen per batch row.
     pub fn tokens_seen(&self) -> &[usize] {
         &self.header.tokens_seen
     }

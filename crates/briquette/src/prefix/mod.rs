@@ -1,5 +1,6 @@
-//! Prefixes that are kept: the file form of a [`KvCache`](crate::KvCache), which [`KvCache::save`](crate::KvCache::save)
-//! writes and [`KvCache::load`](crate::KvCache::load) reads.
+//! Prefixes that are kept: the file form of a [`KvCache`](crate::KvCache), which
+//! [`KvCache::save`](crate::KvCache::save) writes and [`KvCache::load`](crate::KvCache::load)
+//! reads.
 
 #![cfg_attr(
     not(test),

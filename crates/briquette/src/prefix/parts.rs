@@ -88,8 +88,8 @@ impl Parts {
     /// Takes a tensor of floats out, in the type it was put in.
     ///
     /// # Errors
-    /// [`PrefixError::Contents`] if there is none of this name and shape, or [`Error::DataType`] if the device does not
-    /// support the type.
+    /// [`PrefixError::Contents`] if there is none of this name and shape, or [`Error::DataType`] if
+    /// the device does not support the type.
     pub fn take_float<const D: usize>(
         &mut self,
         name: &str,
@@ -167,7 +167,7 @@ impl Parts {
     }
 }
 
-/// What stands below a name, under its own names.
+/// Takes the parts below a name, and strips that name from theirs.
 fn below<T>(all: &mut BTreeMap<String, T>, name: &str) -> BTreeMap<String, T> {
     let start = format!("{name}.");
     let names: Vec<String> = all

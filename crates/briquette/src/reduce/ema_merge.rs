@@ -5,71 +5,73 @@ use super::{Reduced, Reducer, split::split};
 use crate::{
     LayerView, Result, check,
     ops::{
-        EmaInput, EmaOutput, Entries, MergeInput, NearestInput, NearestOutput, Selection, Split,
-        Tracks, select_entries,
+        AttentionStatistics, EmaInput, EmaOutput, Entries, MergeInput, NearestInput, NearestOutput,
+        Selection, Split, select_entries,
     },
-    spec::is_default,
+    stage::is_default,
 };
 
-/// Merges each evicted entry into the kept one with the most similar key, if it is similar enough: D2O (Wan et
-/// al., 2024, Eq. 9 to 12).
+/// Merges each evicted entry into the kept one with the most similar key, if it is similar enough:
+/// D2O (Wan et al., 2024, Eq. 9 to 12).
 ///
-/// The threshold is an exponential moving average, one a layer and batch row: the mean over all evicted
-/// entries of their highest similarity, `beta` of it at every later compression. A kept entry weighs e, one merged
-/// into it exp(cosine); the weights of keys and values are the same and sum to one.
+/// The threshold is an exponential moving average per layer and batch row: first the mean over all
+/// evicted entries of their highest similarity, then at every later compression a mean with weight
+/// `beta` on the newest one. A kept entry weighs e, an entry merged into it exp(cosine); the
+/// weights of keys and values are the same and sum to one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmaMerge {
-    /// The weight of the newest mean.
+    /// Weight of the newest mean.
     pub beta: f64,
-    /// Which of the evicted are merged.
+    /// Evicted entries that are merged.
     #[serde(default, skip_serializing_if = "is_default")]
     pub threshold: Threshold,
-    /// The rows that entries are compared by (Table 9).
+    /// Rows by which entries are compared (Table 9).
     #[serde(default, skip_serializing_if = "is_default")]
     pub compare: Compare,
-    /// The weights of a kept entry and of those merged into it (Table 9).
+    /// Weights of a kept entry and of those merged into it (Table 9).
     #[serde(default, skip_serializing_if = "is_default")]
     pub weights: EmaWeights,
 }
 
-/// Which evicted entries an [`EmaMerge`] merges.
+/// Evicted entries that an [`EmaMerge`] merges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threshold {
-    /// Those whose similarity is at least the moving average (Eq. 10).
+    /// Entries with a similarity of at least the moving average (Eq. 10).
     #[default]
     Ema,
-    /// All (Table 6, without the EMA threshold).
+    /// All entries (Table 6, without the EMA threshold).
     None,
 }
 
-/// What an [`EmaMerge`] compares entries by.
+/// Rows by which an [`EmaMerge`] compares entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Compare {
-    /// Their keys; values go where their keys go.
+    /// Keys; values are merged along with their keys.
     #[default]
     Keys,
-    /// Their values; keys go where their values go.
+    /// Values; keys are merged along with their values.
     Values,
-    /// Keys by keys and values by values, each with a nearest and a threshold of its own.
+    /// Keys compared by keys and values by values, each with a nearest entry and a threshold of its
+    /// own.
     Each,
 }
 
-/// What entries weigh in the merge of an [`EmaMerge`].
+/// Weights of the entries in the merge of an [`EmaMerge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EmaWeights {
-    /// The kept one e, each merged one exp(cosine) (Eq. 12).
+    /// e for the kept entry, exp(cosine) for each merged one (Eq. 12).
     #[default]
     Cosine,
-    /// All the same.
+    /// Equal weights.
     Average,
 }
 
 impl Default for EmaMerge {
-    /// The paper's: β = 0.7.
+    /// Default of the paper: β = 0.7.
     fn default() -> Self {
         Self {
             beta: 0.7,
@@ -96,7 +98,7 @@ impl Reducer for EmaMerge {
         check::share("reduce.beta", self.beta)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
@@ -105,7 +107,7 @@ impl Reducer for EmaMerge {
         let counts = kept.counts.clone();
         let width = kept.width();
         let LayerView { entries, ops, .. } = *view;
-        let gone = Entries { tracks: Tracks::default(), ..entries.clone() };
+        let gone = Entries { tracks: AttentionStatistics::default(), ..entries.clone() };
         let gone = select_entries(gone, &evicted, ops)?;
         let mut left = select_entries(entries.clone(), &kept, ops)?;
         let step = Step {
@@ -132,18 +134,18 @@ impl Reducer for EmaMerge {
     }
 }
 
-/// One call.
+/// Tensors and parameters of one call.
 struct Step<'a> {
     merge: &'a EmaMerge,
     view: &'a LayerView<'a>,
     evicted: &'a Selection,
-    /// The first of the kept ones that are fillers, by heads.
+    /// Number of fillers before the kept entries of each head.
     fillers: Vec<usize>,
 }
 
 impl Step<'_> {
-    /// Merges what is `gone` into what is `left` by the similarity of these rows of theirs. Keys, values, and the
-    /// threshold, `[batch, 1]`, which is the `number`-th of the state.
+    /// Merges the entries of `gone` into those of `left` by the similarity of these rows. Returns
+    /// keys, values, and the threshold, `[batch, 1]`, which is the `number`-th of the state.
     fn run(
         &self,
         from: &Tensor<4>,

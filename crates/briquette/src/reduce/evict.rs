@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use super::{Reduced, Reducer};
 use crate::{LayerView, Result};
 
-/// Drops the rest.
+/// Drops the entries that are not kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evict {}
@@ -17,7 +17,7 @@ impl Reducer for Evict {
         true
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -6,46 +6,47 @@ use crate::{
     Error, LayerView, Result,
     budget::{Budget, Protect},
     check,
-    observes::Observes,
     ops::{
-        ClassifyInput, ClassifyOutput, Groups, MergeInput, MergedRows, NearestInput, NearestOutput,
-        RegroupInput, RegroupOutput, RowWeightsInput, SelectInput, Selection, Split, Table,
-        aligned, aligned_rows, counted, few_widths_from, moved, norm, select_entries, unit,
+        AssignClustersInput, AssignClustersOutput, ClusterOrder, ClusterTable, MergeInput,
+        MergedRows, NearestInput, NearestOutput, ReorderTokensInput, ReorderTokensOutput,
+        RowWeightsInput, SelectInput, Selection, Split, bucketed_width, iota, norm,
+        offset_per_head, select_entries, slice_per_head, slice_rows_per_head, unit,
     },
-    ops::{Entries, Sharing, Track, Tracks},
-    spec::is_default,
+    ops::{AttentionStatistics, Clustering, Entries, Statistic},
+    stage::{AttentionRequest, is_default},
 };
 
-/// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et al., 2024, section 4.2,
-/// Eq. 5).
+/// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et
+/// al., 2024, section 4.2, Eq. 5).
 ///
-/// Of `B` entries the last tokens keep one each; the others are centers, those with the highest scores. The next
-/// (`gamma` − 1) · B are merged into the center they are most redundant with, R = cos(keys) · cos(values), and the rest
-/// is evicted. Where R is at most `tau` the token goes to the zero class, which is eviction too. Keys are merged as
-/// unit vectors, weighted by score, and each token keeps the norm of its own key and its own position; values are
-/// merged as they are.
+/// Of `B` entries the last tokens keep one each; the others are centers, those with the highest
+/// scores. The next (`gamma` − 1) · B are merged into the center they are most redundant with, R =
+/// cos(keys) · cos(values), and the rest is evicted. Where R is at most `tau` the token goes to the
+/// zero class, which is eviction too. Keys are merged as unit vectors, weighted by score, and each
+/// token keeps the norm of its own key and its own position; values are merged as they are.
 ///
-/// In decoding the tokens that leave the window become centers, and the centers that matter least are merged
-/// with all their tokens. No more than (`gamma` − 1) · B tokens besides the centers are remembered: those that matter
-/// least are forgotten first.
+/// In decoding the tokens that leave the window become centers, and the centers that matter least
+/// are merged with all their tokens. No more than (`gamma` − 1) · B tokens besides the centers are
+/// remembered: those that matter least are forgotten first.
 ///
-/// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens only how many there may
-/// be: there are columns for as many, and those that hold none come first.
+/// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens
+/// only how many there may be: there are columns for as many, and those that hold none come first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EvictThenMerge {
-    /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging (Table 7).
-    #[serde(with = "crate::infinite")]
+    /// Tokens remembered, in budgets: 1 merges nothing, infinity evicts nothing before merging
+    /// (Table 7).
+    #[serde(with = "crate::stage::infinite")]
     pub gamma: f64,
     /// The redundancy above which a token is merged: 1 merges nothing.
     pub tau: f64,
     /// At which position merged keys are encoded, if the policy holds keys before encoding.
     #[serde(default)]
     pub rotate: Rotate,
-    /// What makes two tokens redundant (Table 8).
+    /// Measure of redundancy of two tokens (Table 8).
     #[serde(default, skip_serializing_if = "is_default")]
     pub redundancy: Redundancy,
-    /// What tokens weigh when they are merged.
+    /// Weights of tokens when they are merged.
     #[serde(default, skip_serializing_if = "is_default")]
     pub weights: MergeWeights,
 }
@@ -63,7 +64,7 @@ impl Default for EvictThenMerge {
     }
 }
 
-/// What makes two tokens redundant.
+/// Measure of redundancy of two tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redundancy {
@@ -76,7 +77,7 @@ pub enum Redundancy {
     Values,
 }
 
-/// What tokens weigh when they are merged.
+/// Weights of tokens when they are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MergeWeights {
@@ -131,10 +132,10 @@ impl Reducer for EvictThenMerge {
         }
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         match self.weights {
-            MergeWeights::Score => Observes::nothing(),
-            MergeWeights::Attention => Observes::column_sums(),
+            MergeWeights::Score => AttentionRequest::nothing(),
+            MergeWeights::Attention => AttentionRequest::column_sums(),
         }
     }
 
@@ -150,7 +151,7 @@ impl Reducer for EvictThenMerge {
         self.rotate == Rotate::Center
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
@@ -159,15 +160,15 @@ impl Reducer for EvictThenMerge {
         if view.check {
             check_scores(view, scores)?;
         }
-        let table = Table::of(view.entries, view.ops)?;
-        let table = table.unwrap_or_else(|| Table::of_own(view.entries, view.held));
+        let table = ClusterTable::of(view.entries, view.ops)?;
+        let table = table.unwrap_or_else(|| ClusterTable::of_own(view.entries, view.held));
         let counts = Counts::new(self, view, keep, &table.entries);
         let step = Step { reducer: self, view, scores, table: &table, counts: &counts };
-        let classes = step.classes()?;
-        let tokens = step.tokens(&classes)?;
-        let Classes { keys, values, .. } = classes;
-        let Tokens { positions, tracks, sharing } = tokens;
-        let entries = Entries { keys, values, positions, tracks, sharing: Some(sharing) };
+        let clusters = step.clusters()?;
+        let tokens = step.tokens(&clusters)?;
+        let MergedClusters { keys, values, .. } = clusters;
+        let Tokens { positions, tracks, clustering } = tokens;
+        let entries = Entries { keys, values, positions, tracks, clustering: Some(clustering) };
         Ok(Reduced { entries, counts: counts.tokens, state: None })
     }
 }
@@ -185,17 +186,17 @@ fn check_scores(view: &LayerView<'_>, scores: &Tensor<3>) -> Result<()> {
     }
 }
 
-/// What the host knows of the heads: one number a batch row and kv head, rows first.
+/// Numbers of each head that the host knows: per batch row and kv head, rows first.
 struct Counts {
-    /// Entries of the window, which stay as they are: the last.
+    /// Clusters of the window, which stay as they are: the last.
     recent: Vec<usize>,
-    /// How many of those before stay and may be merged into.
+    /// Clusters before the window that stay and may be merged into.
     centers: Vec<usize>,
-    /// How many of the others are merged if they find one.
+    /// Other clusters that may be merged into those.
     merging: Vec<usize>,
-    /// Entries that are left.
+    /// Clusters that are kept.
     entries: Vec<usize>,
-    /// Tokens that are left, at most.
+    /// Tokens that are kept, at most.
     tokens: Vec<usize>,
 }
 
@@ -229,7 +230,8 @@ fn most(counts: &[usize]) -> usize {
     counts.iter().copied().max().unwrap_or(0)
 }
 
-/// The weights of tokens: one of no score must not make a class of weight zero, and sums must be finite.
+/// The weights of tokens: one of no score must not make a class of weight zero, and sums must be
+/// finite.
 const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 
 /// One call, on the device.
@@ -237,43 +239,44 @@ struct Step<'a> {
     reducer: &'a EvictThenMerge,
     view: &'a LayerView<'a>,
     scores: &'a Tensor<3>,
-    table: &'a Table,
+    table: &'a ClusterTable,
     counts: &'a Counts,
 }
 
-/// What entries become.
-struct Classes {
-    /// Directions of keys, `[batch, kv_heads, entries, head_dim]`.
+/// Clusters after the merge.
+struct MergedClusters {
+    /// Directions of keys, `[batch, kv_heads, clusters, head_dim]`.
     keys: Tensor<4>,
-    /// `[batch, kv_heads, entries, head_dim]`
+    /// `[batch, kv_heads, clusters, head_dim]`
     values: Tensor<4>,
-    /// The column of the center of each, as they were, −1 at fillers, `[batch, kv_heads, entries]`.
+    /// Old column of the center of each cluster, −1 at padding, `[batch, kv_heads, clusters]`.
     columns: Tensor<3, Int>,
-    /// The row that each was, `[batch, kv_heads, entries]`.
-    left: Tensor<3, Int>,
-    /// The rows that others were, if there are any.
+    /// Rows that become clusters, ascending per head, after its padding,
+    /// `[batch, kv_heads, clusters]`.
+    kept_rows: Tensor<3, Int>,
+    /// Rows that are merged into them, if there are any.
     merged: Option<Merged>,
 }
 
-/// What tokens become.
+/// Tokens after the merge.
 struct Tokens {
     positions: Tensor<3, Int>,
-    tracks: Tracks,
-    sharing: Sharing,
+    tracks: AttentionStatistics,
+    clustering: Clustering,
 }
 
-/// Which of the entries may go where.
+/// Rows to be merged, and their nearest clusters.
 struct Merged {
-    /// Rows of the entries to be merged.
+    /// The rows to be merged.
     rows: Selection,
-    /// The center each is most redundant with.
+    /// The cluster that each is most redundant with.
     nearest: NearestOutput,
-    /// From what number on the centers of each head are counted there.
+    /// Number of padding rows before each head's first cluster in `nearest`.
     first: Vec<usize>,
 }
 
 impl Step<'_> {
-    fn classes(&self) -> Result<Classes> {
+    fn clusters(&self) -> Result<MergedClusters> {
         let Self { view, table, counts, .. } = self;
         let ops = view.ops;
         // Centers and the window.
@@ -293,8 +296,8 @@ impl Step<'_> {
             keys: view.entries.keys.clone(),
             values: view.entries.values.clone(),
             positions: table.centers.clone(),
-            tracks: Tracks::new([(Track::Scores, self.weights()?)]),
-            sharing: None,
+            tracks: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
+            clustering: None,
         };
         let left = select_entries(all.clone(), &kept, ops)?;
         let columns = left.positions.clone();
@@ -306,7 +309,7 @@ impl Step<'_> {
                 (keys, values, Some(merged))
             }
         };
-        Ok(Classes { keys, values, columns, left: kept.indices, merged })
+        Ok(MergedClusters { keys, values, columns, kept_rows: kept.indices, merged })
     }
 
     /// Of the rows that are not kept those to be merged; `None` if there are none.
@@ -337,10 +340,10 @@ impl Step<'_> {
         let scores = match reducer.weights {
             MergeWeights::Score => self.scores.clone(),
             MergeWeights::Attention => {
-                view.group_mean(view.track(Track::Sums, reducer.name())?.clone())
+                view.group_mean(view.statistic(Statistic::Sums, reducer.name())?.clone())
             }
         };
-        if view.entries.sharing.is_none() {
+        if view.entries.clustering.is_none() {
             let scores = scores.clamp(WEIGHTS.0, WEIGHTS.1);
             return Ok(scores.mask_fill(positions.lower_scalar(0), 0.0));
         }
@@ -353,7 +356,8 @@ impl Step<'_> {
         })?)
     }
 
-    /// Keys and values of what is `left` when what is like its centers has been merged into them: all but the window.
+    /// Keys and values of what is `left` when what is like its centers has been merged into them:
+    /// all but the window.
     fn merge(
         &self,
         left: Entries,
@@ -363,14 +367,15 @@ impl Step<'_> {
         let Self { view, counts, .. } = self;
         let ops = view.ops;
         let (entries, centers) = (left.positions.dims()[2], most(&counts.centers));
-        // Centers end where the window of their head begins; as many columns before it as the most has are looked at.
+        // Centers end where the window of their head begins; as many columns before it as the most
+        // has are looked at.
         let first: Vec<i64> = counts
             .recent
             .iter()
             .map(|&recent| (entries - recent) as i64 - centers as i64)
             .collect();
         let missing: Vec<usize> = counts.centers.iter().map(|&count| centers - count).collect();
-        let to = |rows: &Tensor<4>| aligned_rows(rows.clone(), &first, centers);
+        let to = |rows: &Tensor<4>| slice_rows_per_head(rows.clone(), &first, centers);
         let keys = || (from.keys.clone(), to(&left.keys));
         let values = || (from.values.clone(), to(&left.values));
         let nearest = ops.nearest(NearestInput {
@@ -388,7 +393,7 @@ impl Step<'_> {
             Some(fillers) => goes.bool_not().bool_or(fillers),
         };
         let weight = |of: &Entries| {
-            let weight = of.tracks.get(Track::Scores);
+            let weight = of.tracks.get(Statistic::Scores);
             weight.unwrap_or_else(|| Tensor::ones(of.positions.dims(), &of.positions.device()))
         };
         let (keys, values) = ops.merge(MergeInput {
@@ -398,32 +403,33 @@ impl Step<'_> {
             values: left.values,
             other_keys: from.keys,
             other_values: from.values,
-            slot: moved(nearest.index.clone(), &first),
+            slot: offset_per_head(nearest.index.clone(), &first),
             directions: true,
         })?;
         Ok((keys, values, Merged { rows, nearest, first: missing }))
     }
 
-    fn tokens(&self, classes: &Classes) -> Result<Tokens> {
+    fn tokens(&self, clusters: &MergedClusters) -> Result<Tokens> {
         let Self { view, table, counts, .. } = self;
         let ops = view.ops;
-        let ClassifyOutput { classes: of_columns, ranks } = ops.classify(ClassifyInput {
-            rows: table.rows.clone(),
-            height: table.centers.dims()[2],
-            left: classes.left.clone(),
-            entries: &counts.entries,
-            merged: classes.merged.as_ref().map(|merged| MergedRows {
-                rows: merged.rows.indices.clone(),
-                counts: &merged.rows.counts,
-                nearest: merged.nearest.index.clone(),
-                first: &merged.first,
-                similarity: merged.nearest.similarity.clone(),
-                threshold: self.reducer.tau,
-            }),
-            centers: classes.columns.clone(),
-            positions: view.entries.positions.clone(),
-            scores: self.scores.clone(),
-        })?;
+        let AssignClustersOutput { clusters: of_columns, ranks } =
+            ops.assign_clusters(AssignClustersInput {
+                rows: table.rows.clone(),
+                height: table.centers.dims()[2],
+                kept_rows: clusters.kept_rows.clone(),
+                entries: &counts.entries,
+                merged: clusters.merged.as_ref().map(|merged| MergedRows {
+                    rows: merged.rows.indices.clone(),
+                    counts: &merged.rows.counts,
+                    nearest: merged.nearest.index.clone(),
+                    cluster_offset: &merged.first,
+                    similarity: merged.nearest.similarity.clone(),
+                    threshold: self.reducer.tau,
+                }),
+                centers: clusters.columns.clone(),
+                positions: view.entries.positions.clone(),
+                scores: self.scores.clone(),
+            })?;
 
         // The columns left, at most: those that hold nothing any more come first.
         let left = self.left(&ranks)?;
@@ -431,14 +437,15 @@ impl Step<'_> {
         if let Some(fillers) = left.fillers() {
             of_left = of_left.mask_fill(fillers, -1);
         }
-        let Groups { order, members, none } = ops.group(of_left.clone(), most(&counts.entries))?;
-        let RegroupOutput { positions, entry, centers, norms, tracks } =
-            ops.regroup(RegroupInput {
+        let ClusterOrder { order, tokens_by_cluster, padding_columns } =
+            ops.sort_by_cluster(of_left.clone(), most(&counts.entries))?;
+        let ReorderTokensOutput { positions, cluster_of_token, centers, norms, tracks } = ops
+            .reorder_tokens(ReorderTokensInput {
                 columns: left.indices,
-                classes: of_left,
+                clusters: of_left,
                 order,
                 counts: &counts.tokens,
-                centers: classes.columns.clone(),
+                centers: clusters.columns.clone(),
                 entries: &counts.entries,
                 rows: table.rows.clone(),
                 norms: table.norms.clone(),
@@ -449,15 +456,15 @@ impl Step<'_> {
         Ok(Tokens {
             positions,
             tracks,
-            sharing: Sharing {
-                tokens: counts.tokens.clone(),
+            clustering: Clustering {
+                clustered_tokens: counts.tokens.clone(),
                 entries: counts.entries.clone(),
-                own: vec![0; counts.tokens.len()],
-                entry,
+                unclustered: vec![0; counts.tokens.len()],
+                cluster_of_token,
                 norms,
                 centers,
-                members,
-                none,
+                tokens_by_cluster,
+                padding_columns,
             },
         })
     }
@@ -468,11 +475,11 @@ impl Step<'_> {
         let columns = ranks.dims()[2];
         // A head may hold one more in every step, until it holds as many as it may.
         let wanted = most(&counts.tokens);
-        let wanted = if view.packs_heads { few_widths_from(wanted) } else { wanted };
+        let wanted = if view.packs_heads { bucketed_width(wanted) } else { wanted };
         if counts.tokens == view.held {
             let first = vec![columns as i64 - wanted as i64; counts.tokens.len()];
-            let places = counted(ranks.dims(), &ranks.device());
-            let indices = aligned(places, &first, wanted);
+            let places = iota(ranks.dims(), &ranks.device());
+            let indices = slice_per_head(places, &first, wanted);
             return Ok(Selection { indices, counts: counts.tokens.clone() });
         }
         let left = view.ops.select(SelectInput {

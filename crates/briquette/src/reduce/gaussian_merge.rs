@@ -7,36 +7,37 @@ use crate::{
     budget::{Budget, Protect, Recent},
     check,
     ops::{AccumulateInput, Ops, Selection, gather_rows, select_entries, unit},
-    spec::is_default,
+    stage::is_default,
 };
 
-/// Merges neighbours with similar keys, weighted by a Gaussian around the most attended of them: KVMerger (Wang et
-/// al., 2024, Algorithms 1 and 2, Eq. 5 to 8).
+/// Merges neighbours with similar keys, weighted by a Gaussian around the most attended of them:
+/// KVMerger (Wang et al., 2024, Algorithms 1 and 2, Eq. 5 to 8).
 ///
-/// The last tokens and those with the highest scores stay as they are. The others are cut into runs of
-/// neighbours whose similarity (cosine of their keys) exceeds a threshold; each run becomes one entry at the place of
-/// its pivot, the member with the highest score.
+/// The last tokens and those with the highest scores stay as they are. The others are cut into runs
+/// of neighbours with a similarity (cosine of their keys) above a threshold; each run becomes one
+/// entry at the place of its pivot, the member with the highest score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct GaussianMerge {
-    /// The share of the budget for the tokens of highest score, which are not merged.
+    /// Share of the budget for the tokens with the highest scores, which are not merged.
     pub protect: f64,
-    /// Neighbours are merged above this similarity, and the budget only says how many tokens are protected. If
-    /// absent, each layer has the threshold that meets its budget exactly.
+    /// Similarity above which neighbours are merged; the budget then only says how many tokens are
+    /// protected. Absent, each layer has the threshold that meets its budget exactly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
-    /// The width of the Gaussian.
+    /// Width of the Gaussian.
     pub sigma: Sigma,
-    /// Whether a merged value is multiplied by the number of its members, as the paper prints it (Eq. 7).
+    /// Whether a merged value is multiplied by the number of its members, as the paper prints it
+    /// (Eq. 7).
     #[serde(default)]
     pub scale_values: bool,
-    /// Which member a run becomes.
+    /// Member that becomes the pivot of a run.
     #[serde(default, skip_serializing_if = "is_default")]
     pub pivot: Pivot,
 }
 
 impl Default for GaussianMerge {
-    /// What the paper runs at half of the context: 12 of its 50 % protected, σ = 5 (Table 3).
+    /// Settings of the paper at half of the context: 12 of its 50 % protected, σ = 5 (Table 3).
     fn default() -> Self {
         Self {
             protect: 0.24,
@@ -48,36 +49,38 @@ impl Default for GaussianMerge {
     }
 }
 
-/// The member at whose place a run becomes one entry, and which the Gaussian is around.
+/// Pivot of a run: the member at whose place the run becomes one entry, and the center of the
+/// Gaussian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pivot {
-    /// The one of the highest score (Eq. 8).
+    /// Member with the highest score (Eq. 8).
     #[default]
     Score,
-    /// The last one (section 4.2, the paper's first attempt).
+    /// Last member (section 4.2, the paper's first attempt).
     Last,
-    /// Any, by a draw that is a function of this seed, layer, head and position (Table 4).
+    /// Random member, a function of this seed, layer, head and position (Table 4).
     Random(u32),
 }
 
-/// The width of the Gaussian around a pivot.
+/// Width of the Gaussian around a pivot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sigma {
-    /// The same for every run.
+    /// Same width for every run.
     Fixed(f64),
-    /// The mean distance of a run's other members to its pivot, over √2.
+    /// Mean distance of a run's other members to its pivot, over √2.
     Adaptive,
-    /// The mean over a run of its members' own weights g, over √2 (Eq. 6). They are defined by σ, so it is the largest
-    /// number for which this holds: between 0 and 1/√2.
+    /// Mean over a run of its members' own weights g, over √2 (Eq. 6). The weights are defined by
+    /// σ, so σ is the largest number for which this holds: between 0 and 1/√2.
     FixedPoint,
-    /// Infinite: all members weigh the same (Figure 3c).
+    /// Infinite width: all members weigh the same (Figure 3c).
     Average,
 }
 
-/// Steps to the fixed point of Eq. 6, from above. They slow down where a set is just about to have none but its pivot's own:
-/// of 4 000 random sets the slowest was 7e-7 off after so many, where 32 left σ at 0.40 for 0.08.
+/// Steps to the fixed point of Eq. 6, from above. They slow down where a set is just about to have
+/// none but its pivot's own: of 4 000 random sets the slowest was 7e-7 off after so many, where 32
+/// left σ at 0.40 for 0.08.
 const STEPS: usize = 256;
 
 impl GaussianMerge {
@@ -85,7 +88,8 @@ impl GaussianMerge {
         (budget as f64 * self.protect) as usize
     }
 
-    /// Entries left of a head when everything that may be merged is: each heavy token may stand between two runs.
+    /// Number of entries of a head when all mergeable ones are merged: each heavy token may stand
+    /// between two runs.
     fn reachable(&self, sinks: usize, recent: usize, budget: usize) -> usize {
         sinks + recent + 2 * self.heavy(budget) + 1
     }
@@ -194,8 +198,9 @@ impl Reducer for GaussianMerge {
                 (squared / square.mask_fill(zero.clone(), 1.0)).mask_fill(zero, 0.0)
             }
             Sigma::FixedPoint => {
-                // With σ = m / √2 and m the mean of g, 2σ² is m². What g gives grows with σ, so steps from the largest m, 1,
-                // fall to the largest fixed point; m is never below one member's share, its pivot's own.
+                // With σ = m / √2 and m the mean of g, 2σ² is m². The mean of g grows with σ, so
+                // steps from the largest m, 1, fall to the largest fixed point; m is never below
+                // one member's share, its pivot's own.
                 let sizes = members.clone().clamp_min(1.0);
                 let mut mean = Tensor::ones_like(&members);
                 for _ in 0..STEPS {
@@ -232,16 +237,17 @@ impl Reducer for GaussianMerge {
     }
 }
 
-/// Runs of entries that become one, a batch row and kv head; entries count from a head's first.
+/// Runs of entries that become one, per batch row and kv head; entries count from the first of
+/// their head.
 struct Sets {
-    /// The set of each entry, counted from 0, ascending.
+    /// Index of the set of each entry, counted from 0, ascending.
     set_of: Vec<Vec<usize>>,
-    /// The pivot of each set.
+    /// Pivot of each set.
     pivot: Vec<Vec<usize>>,
 }
 
 impl Sets {
-    /// The members of each set.
+    /// Number of members of each set.
     fn sizes(&self) -> Vec<Vec<f32>> {
         let size = |(set_of, pivot): (&Vec<usize>, &Vec<usize>)| {
             let mut sizes = vec![0.0; pivot.len()];
@@ -346,8 +352,8 @@ impl GaussianMerge {
     }
 }
 
-/// A number for each token, the same on every device and in every batch: the mixing steps of MurmurHash3, folded over what
-/// names it. 24 bits, which f32 holds.
+/// Random number of a token, the same on every device and in every batch: the mixing steps of
+/// MurmurHash3, folded over seed, layer, head and position. 24 bits, which f32 holds.
 fn drawn(seed: u32, layer: usize, head: usize, position: u32) -> u32 {
     let mixed = [seed, layer as u32, head as u32, position].into_iter().fold(0, |x: u32, part| {
         let x = (x ^ part).wrapping_add(0x9e37_79b9);
@@ -358,7 +364,7 @@ fn drawn(seed: u32, layer: usize, head: usize, position: u32) -> u32 {
     mixed >> 8
 }
 
-/// The cosine of each key and the one before it, `[batch, kv_heads, entries]`; 0 for the first.
+/// Cosine of each key and the one before it, `[batch, kv_heads, entries]`; 0 for the first.
 fn neighbours(keys: Tensor<4>) -> Tensor<3> {
     let [batch, heads, entries, _] = keys.dims();
     let unit = unit(keys);
@@ -374,13 +380,14 @@ fn neighbours(keys: Tensor<4>) -> Tensor<3> {
 /// Sums over sets.
 struct Segments<'a> {
     ops: &'a dyn Ops,
-    /// The slot of each entry's set, `[batch, kv_heads, entries]`.
+    /// Slot of each entry's set, `[batch, kv_heads, entries]`.
     slot: Tensor<3, burn::tensor::Int>,
     slots: usize,
 }
 
 impl Segments<'_> {
-    /// `[batch, kv_heads, entries, channels]` becomes `[batch, kv_heads, slots, channels]`.
+    /// Sums rows over sets: `[batch, kv_heads, entries, channels]` becomes `[batch, kv_heads,
+    /// slots, channels]`.
     fn sum(&self, x: Tensor<4>, weights: Tensor<3>) -> Result<Tensor<4>> {
         Ok(self.ops.accumulate(AccumulateInput {
             x,
@@ -391,7 +398,8 @@ impl Segments<'_> {
         })?)
     }
 
-    /// What each entry's set has, `[batch, kv_heads, slots, 1]` becomes `[batch, kv_heads, entries, 1]`.
+    /// Looks up the number of each entry's set: `[batch, kv_heads, slots, 1]` becomes `[batch,
+    /// kv_heads, entries, 1]`.
     fn of_entries(&self, x: Tensor<4>) -> Tensor<4> {
         let [batch, heads, slots, _] = x.dims();
         x.reshape([batch, heads, slots]).gather(2, self.slot.clone()).unsqueeze_dim(3)

@@ -1,10 +1,10 @@
-//! What reducers that decide on the host share.
+//! Functions for reducers that decide on the host.
 
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::{Error, LayerView, Result, ops::constant_floats};
 
-/// Numbers of the entries of a layer on the host, one a column.
+/// Numbers of the entries of a layer on the host, one per column.
 pub(super) struct Columns {
     numbers: Vec<f32>,
     width: usize,
@@ -17,7 +17,7 @@ impl Columns {
         Ok(Self { numbers: x.cast(DType::F32).try_into_vec_as::<f32>()?, width })
     }
 
-    /// The last `held` numbers of a head.
+    /// Returns the last `held` numbers of a head.
     pub(super) fn of(&self, head: usize, held: usize) -> &[f32] {
         let end = (head + 1) * self.width;
         &self.numbers[end - held..end]
@@ -35,7 +35,7 @@ pub(super) fn check_scores(scores: &Columns, view: &LayerView<'_>) -> Result<()>
     Ok(())
 }
 
-/// The entries of each head, as indices that count from its first entry, turned into columns.
+/// Turns indices of entries, counted from the first entry of their head, into columns.
 pub(super) fn columns(lists: &[Vec<usize>], view: &LayerView<'_>) -> Vec<Vec<usize>> {
     let width = view.entries.columns();
     let place = |(list, &held): (&Vec<usize>, &usize)| {
@@ -44,7 +44,7 @@ pub(super) fn columns(lists: &[Vec<usize>], view: &LayerView<'_>) -> Vec<Vec<usi
     lists.iter().zip(view.held).map(place).collect()
 }
 
-/// One number a column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
+/// Tensor of one number per column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
 pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tensor<3> {
     let width = lists.iter().map(Vec::len).max().unwrap_or(0);
     let mut numbers = Vec::with_capacity(lists.len() * width);

@@ -1,4 +1,4 @@
-//! Stage three: what becomes of the entries that are not kept.
+//! Stage three: evicting or merging the entries that are not kept.
 
 mod ema_merge;
 mod evict;

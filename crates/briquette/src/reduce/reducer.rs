@@ -5,16 +5,16 @@ use burn::tensor::Tensor;
 use crate::{
     LayerView, Result,
     budget::{Budget, Protect},
-    observes::Observes,
     ops::Entries,
+    stage::AttentionRequest,
 };
 
-/// Reduces the entries of a layer to the ones that may stay, evicting or merging the rest.
+/// Reduces the entries of a layer to those that are kept, by evicting or merging the rest.
 pub trait Reducer: Any + Debug + Send + Sync {
-    /// The name used in tables and errors.
+    /// Name in tables and errors.
     fn name(&self) -> &str;
 
-    /// The name and the parameters that matter, for tables.
+    /// Name and main parameters, for tables.
     fn summary(&self) -> String {
         self.name().to_owned()
     }
@@ -27,7 +27,7 @@ pub trait Reducer: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// Checks that it can reach a budget, with what is protected.
+    /// Checks that it can reach a budget with these protected entries.
     ///
     /// # Errors
     /// [`Error::MergeBudget`](crate::Error::MergeBudget) or
@@ -37,19 +37,20 @@ pub trait Reducer: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// What the attention pass must report for it, besides what scorer and allocator want.
-    fn observes(&self) -> Observes {
-        Observes::nothing()
+    /// Reports that it needs from the attention pass, besides those of scorer and allocator.
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::nothing()
     }
 
-    /// Whether dropping entries in two steps is the same as dropping them in one: true of eviction, not of merging.
+    /// Whether dropping entries in two steps is the same as dropping them in one: true of eviction,
+    /// false of merging.
     fn drops_only(&self) -> bool {
         false
     }
 
-    /// Whether what it does at a decoded token is the same launches at the next: it neither reads from the device nor lets
-    /// anything decide that changes from token to token on the host. Such a step can be recorded and replayed.
-    fn steps_alike(&self) -> bool {
+    /// Whether every decode step launches the same kernels without reading from the device, so that
+    /// it can be captured and replayed.
+    fn is_capturable(&self) -> bool {
         false
     }
 
@@ -58,36 +59,38 @@ pub trait Reducer: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether tokens share keys and values in what it returns.
+    /// Whether tokens share keys and values in its result.
     fn makes_shared_entries(&self) -> bool {
         false
     }
 
-    /// The most columns, one a token, that are left of a head that keeps `entries`: more where tokens share.
+    /// Maximum number of columns, one per token, of a head that keeps `entries` entries: more where
+    /// tokens share entries.
     fn columns(&self, entries: usize) -> usize {
         entries
     }
 
-    /// Whether the keys of tokens that share one are encoded at the position of their center.
+    /// Whether the keys of tokens that share an entry are encoded at the position of its center.
     fn encodes_at_center(&self) -> bool {
         false
     }
 
-    /// What remains of the entries: `keep` of each head, one number a batch row and kv head, rows first.
+    /// Reduces the entries of each head to `keep`, one number per batch row and kv head, rows
+    /// first.
     ///
     /// # Errors
-    /// Whatever keeps the reducer from reducing; the cache is then left as it was.
+    /// Any error of the reducer; the cache stays as it was.
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced>;
 }
 
-/// What a reducer leaves.
+/// Result of a reducer.
 #[derive(Debug)]
 pub struct Reduced {
-    /// The entries that remain; heads that hold fewer than the widest begin with fillers at position −1.
+    /// Remaining entries; heads that hold fewer than the widest begin with fillers at position −1.
     pub entries: Entries,
-    /// How many each batch row and kv head holds, rows first; where tokens share how many it may hold, of which the first
-    /// may be fillers.
+    /// Number of entries per batch row and kv head, rows first; where tokens share entries an upper
+    /// bound, within which the first may be fillers.
     pub counts: Vec<usize>,
-    /// What the reducer is given when it runs again in this layer, `[batch, numbers]`.
+    /// State of the reducer for its next run in this layer, `[batch, numbers]`.
     pub state: Option<Tensor<2>>,
 }

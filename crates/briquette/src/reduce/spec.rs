@@ -1,8 +1,8 @@
 use super::{EmaMerge, Evict, EvictThenMerge, GaussianMerge, Reducer, ValueMerge};
-use crate::spec::built_in;
+use crate::stage::built_in;
 
 built_in! {
-    /// The reducers that have a file form.
+    /// Reducers that have a file form.
     ReducerSpec: Reducer {
         Evict,
         ValueMerge,

@@ -5,7 +5,7 @@ use crate::{
     ops::{Selection, Split},
 };
 
-/// Splits the entries as eviction would: the protected, then the highest scores, are kept.
+/// Splits the entries as eviction does: the protected entries and then the highest scores are kept.
 pub(super) fn split(view: &LayerView<'_>, keep: &[usize]) -> Result<Split> {
     let mut split = view.split(keep)?;
     if view.packs_heads {
@@ -14,7 +14,7 @@ pub(super) fn split(view: &LayerView<'_>, keep: &[usize]) -> Result<Split> {
     Ok(split)
 }
 
-/// 1 at each column of a selection, 0 at its fillers: `[batch, kv_heads, width]`, f32.
+/// Mask of a selection: 1 at its columns, 0 at its fillers, `[batch, kv_heads, width]`, f32.
 pub(super) fn present(selection: &Selection) -> Tensor<3> {
     let options = (&selection.indices.device(), DType::F32);
     let ones = Tensor::ones(selection.indices.dims(), options);

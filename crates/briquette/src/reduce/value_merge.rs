@@ -7,30 +7,32 @@ use super::{
 };
 use crate::{
     LayerView, Result, check,
-    observes::Observes,
     ops::{
         AccumulateInput, Split, counting, gather_positions, gather_rows, gather_scalars,
         select_entries,
     },
-    ops::{Entries, Track},
+    ops::{Entries, Statistic},
     score::draw,
+    stage::AttentionRequest,
 };
 
-/// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al., 2024).
+/// Adds the values of evicted entries to those of the kept ones behind them: CaM (Zhang et al.,
+/// 2024).
 ///
-/// An evicted entry is spread evenly over the next `window` kept entries, with a probability: its accumulated
-/// attention over the mean of theirs, at most 1. The draw is a function of seed, layer, head and position, so
-/// every backend, batch and run draws the same.
+/// An evicted entry is spread evenly over the next `window` kept entries, with a probability: its
+/// accumulated attention over the mean of theirs, at most 1. The draw is a function of seed, layer,
+/// head and position, so every backend, batch and run draws the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ValueMerge {
-    /// Kept entries that share an evicted value.
+    /// Number of kept entries that share an evicted value.
     pub window: usize,
-    /// The seed of the draws.
+    /// Seed of the draws.
     #[serde(default)]
     pub seed: u64,
-    /// Whether what is evicted of a prompt is merged too. A prompt evicts many tokens at once, and each adds to the
-    /// values of the few that are kept: values grow with its length. Without, merging is what a decoded token brings.
+    /// Whether entries evicted from a prompt are merged too. A prompt evicts many tokens at once,
+    /// and each adds to the values of the few that are kept: values grow with its length. Otherwise
+    /// only entries evicted by a decoded token are merged.
     #[serde(default)]
     pub prompts: bool,
 }
@@ -48,11 +50,11 @@ impl Reducer for ValueMerge {
         check::window("reduce.window", self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::column_sums()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::column_sums()
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
@@ -63,7 +65,7 @@ impl Reducer for ValueMerge {
             let entries = select_entries(entries.clone(), &kept, ops)?;
             return Ok(Reduced { entries, counts: kept.counts, state: None });
         }
-        let attention = view.group_mean(view.track(Track::Sums, self.name())?);
+        let attention = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         let split = split(view, keep)?;
         let Shares { start, share } = self.shares(layer, entries, attention, &split);
         let Split { kept, rest: evicted } = split;
@@ -82,16 +84,17 @@ impl Reducer for ValueMerge {
     }
 }
 
-/// Where evicted entries go, `[batch, kv_heads, evicted]`.
+/// Kept entries that evicted ones are added to, `[batch, kv_heads, evicted]`.
 struct Shares {
-    /// The first of the kept entries that each is added to.
+    /// First of the kept entries that each evicted one is added to.
     start: Tensor<3, Int>,
-    /// How much of it each of them gets.
+    /// Weight with which it is added to each of them.
     share: Tensor<3>,
 }
 
 impl ValueMerge {
-    /// `attention` is what each entry has received, `[batch, kv_heads, entries]`.
+    /// Computes the shares from the attention that each entry has received, `[batch, kv_heads,
+    /// entries]`.
     fn shares(
         &self,
         layer: usize,
@@ -103,8 +106,9 @@ impl ValueMerge {
         let device = attention.device();
         let [batch, heads, most] = evicted.indices.dims();
         let width = kept.width();
-        // Before an entry stand as many kept ones as entries less evicted ones. Fillers of both stand at the left: as
-        // many as there are columns more than entries held, and more where another head has more of the one or other.
+        // Before an entry stand as many kept ones as entries less evicted ones. Fillers of both
+        // stand at the left: as many as there are columns more than entries held, and more where
+        // another head has more of the one or other.
         let place = counting(0..most, &device).reshape([1, 1, most]);
         let fillers = (width + most) as i64 - entries.columns() as i64;
         let start = (evicted.indices.clone() - place + fillers).clamp(0, width as i64);
@@ -119,7 +123,7 @@ impl ValueMerge {
         let of_kept = gather_scalars(attention.clone(), kept).gather(2, column);
         let sum = of_kept.reshape(window).mask_fill(none, 0.0).sum_dim(3).squeeze_dim::<3>(3);
 
-        // drawn < attention / (sum / number), where nothing over nothing is nothing and something over nothing certain.
+        // drawn < attention / (sum / number), where 0 / 0 is 0 and anything else over 0 is certain.
         let drawn = draw(self.seed, layer, gather_positions(entries.positions.clone(), evicted));
         let number = number.float().cast(DType::F32);
         let own = gather_scalars(attention, evicted);

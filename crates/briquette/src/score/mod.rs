@@ -1,7 +1,7 @@
-//! Stage one: the importance of each held entry.
+//! Stage one: the importance of each entry.
 //!
-//! A scorer says what it observes ([`Observes`]); the attention pass computes just that, and no
-//! matrix of queries by keys is kept. Nothing here knows how the rest is reduced.
+//! A scorer says what it observes ([`AttentionRequest`]); the attention pass computes just that,
+//! and no matrix of queries by keys is kept. Nothing here knows how the rest is reduced.
 
 mod attention;
 mod keys;
@@ -27,7 +27,7 @@ pub use two_pass::{ReconstructionAttention, RereadAttention};
 pub use wrappers::{BlockWise, ChunkKv, CriticalKv, EntropyGated};
 
 pub use crate::{
-    observes::{ObservedHeads, Observes, Repeat},
     ops::{Pool, PoolKind},
+    stage::{AttentionRequest, ObservedHeads, Repeat},
     view::{HeldQueries, Wanted, WindowMoments},
 };

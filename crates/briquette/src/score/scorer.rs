@@ -2,21 +2,27 @@ use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::Tensor;
 
-use crate::{LayerView, Result, observes::Observes, ops::Pool};
+use crate::{LayerView, Result, ops::Pool, stage::AttentionRequest};
 
 /// Scores the entries of a layer; the highest are kept longest.
 pub trait Scorer: Any + Debug + Send + Sync {
-    /// The name used in tables and errors.
+    /// Name in tables and errors.
     fn name(&self) -> &str;
 
-    /// The name and the parameters that matter, for tables.
+    /// Name and main parameters, for tables.
     fn summary(&self) -> String {
         self.name().to_owned()
     }
 
-    /// Reports wanted of the attention pass for [`score`](Self::score).
-    fn observes(&self) -> Observes {
-        Observes::nothing()
+    /// Returns the scorer that this one wraps, if it changes the scores of another. By default it
+    /// observes and reads the same as that one.
+    fn inner(&self) -> Option<&dyn Scorer> {
+        None
+    }
+
+    /// Reports that [`score`](Self::score) needs from the attention pass.
+    fn observes(&self) -> AttentionRequest {
+        self.inner().map_or_else(AttentionRequest::nothing, |inner| inner.observes())
     }
 
     /// Checks the parameters.
@@ -30,37 +36,35 @@ pub trait Scorer: Any + Debug + Send + Sync {
 
     /// Whether it reads a [`Profile`](crate::Profile) of the model.
     fn reads_profile(&self) -> bool {
-        false
+        self.inner().is_some_and(|inner| inner.reads_profile())
     }
 
     /// Whether it reads the model's [output projections](crate::CacheConfig::with_output_weights).
     fn reads_output_weights(&self) -> bool {
+        self.inner().is_some_and(|inner| inner.reads_output_weights())
+    }
+
+    /// Whether every decode step launches the same kernels without reading from the device, so that
+    /// it can be captured and replayed.
+    fn is_capturable(&self) -> bool {
         false
     }
 
-    /// Whether what it does at a decoded token is the same launches at the next: it neither reads
-    /// from the device nor lets anything decide that changes from token to token on the host. Such
-    /// a step can be recorded and replayed.
-    fn steps_alike(&self) -> bool {
-        false
-    }
-
-    /// The same scorer with another window of queries, for
+    /// Returns the scorer with another window of queries, for
     /// [`Policy::with_window`](crate::Policy::with_window); `None` if it has no window.
     fn with_window(&self, _window: usize) -> Option<Arc<dyn Scorer>> {
         None
     }
 
-    /// The same scorer with another pooling, for [`Policy::with_pool`](crate::Policy::with_pool);
-    /// `None` if it cannot pool.
+    /// Returns the scorer with another pooling, for
+    /// [`Policy::with_pool`](crate::Policy::with_pool); `None` if it does not pool.
     fn with_pool(&self, _pool: Pool) -> Option<Arc<dyn Scorer>> {
         None
     }
 
-    /// Scores every entry: `[batch, kv_heads, entries]`, f32. What stands at padding does not
-    /// matter.
+    /// Scores every entry: `[batch, kv_heads, entries]`, f32. Values at padding do not matter.
     ///
     /// # Errors
-    /// Whatever keeps the scorer from scoring; the cache is then left as it was.
+    /// Any error of the scorer; the cache stays as it was.
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>>;
 }

@@ -1,6 +1,4 @@
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
 
 use super::{
     AccumulatedAttention, BlockWise, CapKv, ChunkAttention, ChunkKv, Compactor, CriticalKv, CurDkv,
@@ -8,10 +6,10 @@ use super::{
     QFilter, QuestionAttention, RKv, Random, Recency, ReconstructionAttention, RereadAttention,
     RobustAttention, Scorer, TriAttention, WindowAttention, WindowVariance,
 };
-use crate::spec::built_in;
+use crate::stage::built_in;
 
 built_in! {
-    /// The scorers that have a file form.
+    /// Scorers that have a file form.
     ScorerSpec: Scorer {
         Recency,
         AccumulatedAttention,
@@ -46,92 +44,26 @@ built_in! {
         RereadAttention,
     } around {
         #[serde(rename = "chunkkv", alias = "whole-chunks")]
-        ChunkKv(ChunkKvForm),
-        EntropyGated(EntropyGatedForm),
-        BlockWise(BlockWiseForm),
+        ChunkKv,
+        EntropyGated,
+        BlockWise,
         #[serde(rename = "criticalkv", alias = "critical")]
-        CriticalKv(CriticalKvForm),
+        CriticalKv,
     }
 }
 
-/// The file form of [`ChunkKv`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChunkKvForm {
-    length: usize,
-    of: Box<ScorerSpec>,
-}
-
-impl ChunkKvForm {
-    /// `None` if the scorer inside has no file form.
-    fn of(stage: &ChunkKv) -> Option<Self> {
-        let of = Box::new(ScorerSpec::of(stage.of.as_ref())?);
-        Some(Self { length: stage.length, of })
-    }
-
-    fn stage(self) -> Arc<dyn Scorer> {
-        Arc::new(ChunkKv { length: self.length, of: self.of.stage() })
+/// Writes a scorer inside another one as its own file form.
+impl Serialize for dyn Scorer {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match ScorerSpec::of(self) {
+            Some(spec) => spec.serialize(to),
+            None => Err(S::Error::custom(format!("the scorer `{}` has no file form", self.name()))),
+        }
     }
 }
 
-/// The file form of [`EntropyGated`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct EntropyGatedForm {
-    length: usize,
-    few: usize,
-    of: Box<ScorerSpec>,
-}
-
-impl EntropyGatedForm {
-    /// `None` if the scorer inside has no file form.
-    fn of(stage: &EntropyGated) -> Option<Self> {
-        let EntropyGated { length, few, ref of } = *stage;
-        Some(Self { length, few, of: Box::new(ScorerSpec::of(of.as_ref())?) })
-    }
-
-    fn stage(self) -> Arc<dyn Scorer> {
-        Arc::new(EntropyGated { length: self.length, few: self.few, of: self.of.stage() })
-    }
-}
-
-/// The file form of [`BlockWise`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BlockWiseForm {
-    length: usize,
-    of: Box<ScorerSpec>,
-}
-
-impl BlockWiseForm {
-    /// `None` if the scorer inside has no file form.
-    fn of(stage: &BlockWise) -> Option<Self> {
-        let of = Box::new(ScorerSpec::of(stage.of.as_ref())?);
-        Some(Self { length: stage.length, of })
-    }
-
-    fn stage(self) -> Arc<dyn Scorer> {
-        Arc::new(BlockWise { length: self.length, of: self.of.stage() })
-    }
-}
-
-/// The file form of [`CriticalKv`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CriticalKvForm {
-    first: f64,
-    epsilon: f64,
-    of: Box<ScorerSpec>,
-}
-
-impl CriticalKvForm {
-    /// `None` if the scorer inside has no file form.
-    fn of(stage: &CriticalKv) -> Option<Self> {
-        let CriticalKv { first, epsilon, ref of } = *stage;
-        Some(Self { first, epsilon, of: Box::new(ScorerSpec::of(of.as_ref())?) })
-    }
-
-    fn stage(self) -> Arc<dyn Scorer> {
-        Arc::new(CriticalKv { first: self.first, epsilon: self.epsilon, of: self.of.stage() })
+impl<'de> Deserialize<'de> for Box<dyn Scorer> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        ScorerSpec::deserialize(from).map(ScorerSpec::stage)
     }
 }

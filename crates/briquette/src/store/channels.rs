@@ -4,7 +4,7 @@ use super::StoreOptions;
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::counted,
+    ops::iota,
     prefix::Parts,
 };
 
@@ -16,8 +16,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// The `kept` channels of the highest scores, `[batch, kv_heads, head_dim]`; of equal ones the first. Rows to which
-    /// nothing has `arrived` keep those they had.
+    /// The `kept` channels of the highest scores, `[batch, kv_heads, head_dim]`; of equal ones the
+    /// first. Rows to which nothing has `arrived` keep those they had.
     pub(super) fn highest(
         scores: Tensor<3>,
         kept: usize,
@@ -30,7 +30,7 @@ impl Channels {
         let square = [rows, channels, channels];
         let (of, other) = (scores.clone().reshape([rows, channels, 1]), scores);
         let (of, other) = (of.expand(square), other.reshape([rows, 1, channels]).expand(square));
-        let number = counted([1, channels, channels], &device);
+        let number = iota([1, channels, channels], &device);
         let earlier = number.clone().lower(number.clone().swap_dims(1, 2));
         let better = other.clone().greater(of.clone());
         let better = better.bool_or(other.equal(of).bool_and(earlier.clone().expand(square)));
@@ -39,7 +39,7 @@ impl Channels {
         let before_it = stays.clone().int().swap_dims(1, 2).expand(square);
         let place = before_it.mask_fill(earlier.expand(square).bool_not(), 0).sum_dim(2);
         let slots = [rows, channels, kept];
-        let here = place.expand(slots).equal(counted([1, 1, kept], &device).expand(slots));
+        let here = place.expand(slots).equal(iota([1, 1, kept], &device).expand(slots));
         let here = here.bool_and(stays.expand(slots));
         let number = number.narrow(1, 0, 1).swap_dims(1, 2).expand(slots);
         let found = number.mask_fill(here.bool_not(), 0).sum_dim(1).reshape([rows, kept]);
@@ -52,7 +52,7 @@ impl Channels {
         Self { of_heads: before.of_heads.mask_where(new, found) }
     }
 
-    /// Those of some heads, rows first, `[heads, kept]`.
+    /// The channels of some heads, rows first, `[heads, kept]`.
     pub(super) fn of_heads(&self, heads: Tensor<1, Int>) -> Tensor<2, Int> {
         self.of_heads.clone().select(0, heads)
     }
@@ -76,7 +76,7 @@ impl Channels {
         Ok(Self { of_heads })
     }
 
-    /// The same for so many rows, where there is one.
+    /// The channels of its one row in `rows` rows.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self { of_heads: self.of_heads.clone().repeat_dim(0, rows) }
     }

@@ -3,16 +3,16 @@ use burn::tensor::{DType, Int, Tensor};
 use super::packed::{Packed, Widths};
 use crate::ops::PackedGroups;
 
-/// How the keys and values of a page are packed.
+/// Packing of the keys and values of a page.
 pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Tokens of a page.
     fn group(&self) -> usize;
 
-    /// The last so many tokens at least stay as they are.
+    /// The least number of last tokens that stay as they are.
     fn residual(&self) -> usize;
 
-    /// Channels of a key that a page holds, if they are fewer than there are: which ones is chosen a head, by what the last
-    /// queries of a prompt look at.
+    /// Channels of a key that a page holds, if they are fewer than there are: which ones is chosen
+    /// a head, by what the last queries of a prompt look at.
     fn key_channels(&self, head_dim: usize) -> Option<usize> {
         let _ = head_dim;
         None
@@ -21,8 +21,9 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Words and measures of a page of keys, and of one of values; or of one that holds both.
     fn widths(&self, head_dim: usize) -> Vec<Widths>;
 
-    /// Packs keys and values, each `[pages, group, head_dim]`; measures are held in `dtype`. `channels` are the
-    /// [`key_channels`](Self::key_channels) of each page, ascending, `[pages, kept]`.
+    /// Packs keys and values, each `[pages, group, head_dim]`; measures are held in `dtype`.
+    /// `channels` are the [`key_channels`](Self::key_channels) of each page, ascending,
+    /// `[pages, kept]`.
     fn pack(
         &self,
         keys: Tensor<3>,
@@ -40,7 +41,7 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Of so many entries those that stay as they are.
+    /// Number of entries that stay as they are, out of `entries`.
     fn kept_full(&self, entries: usize) -> usize {
         match entries.checked_sub(self.residual()) {
             Some(older) => self.residual() + older % self.group(),

@@ -4,16 +4,17 @@ use burn::tensor::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Encode, Store, StoreBuilder, StoreOptions, StoreQuery};
+use super::{
+    Store, StoreBuilder, StoreOptions, StoreQuery, interface::attend_entries, replay::ReplayStore,
+};
 use crate::{
     Result,
     ops::{
-        AttentionInput, AttentionOutput, DenseKv, Entries, KvLayout, Ops, SparseAttentionInput,
-        Tracks, Visibility, constant_ints, laid_out,
+        AttentionOutput, AttentionStatistics, DenseKv, Entries, KvLayout, Visibility, constant_ints,
     },
     prefix::{Parts, PrefixError},
+    stage::statistics,
     state::{StateTensor, StateVisitor, visit_tracks},
-    tracks,
 };
 
 /// One buffer for keys, one for values, every head of one length.
@@ -39,17 +40,17 @@ impl StoreBuilder for Dense {
 #[derive(Clone, Debug)]
 pub struct DenseStore {
     options: StoreOptions,
-    /// As wide as the capacity.
+    /// Buffers as wide as the capacity.
     buffers: Option<Entries>,
     columns: usize,
-    /// What the device knows of where entries go.
-    open: Option<Open>,
+    /// The index of the next column, where the device counts it.
+    next: Option<DeviceIndex>,
 }
 
-/// Columns that the device counts.
+/// Index of the next column, counted by the device.
 #[derive(Clone, Debug)]
-struct Open {
-    /// Where the next entry is written, `[1]`.
+struct DeviceIndex {
+    /// The index, `[1]`.
     next: Tensor<1, Int>,
     /// Columns that are attended to: those held, and those there is room for.
     end: usize,
@@ -57,7 +58,7 @@ struct Open {
 
 impl DenseStore {
     pub(super) fn new(options: StoreOptions) -> Self {
-        Self { options, buffers: None, columns: 0, open: None }
+        Self { options, buffers: None, columns: 0, next: None }
     }
 
     fn empty(&self, columns: usize) -> Entries {
@@ -67,8 +68,8 @@ impl DenseStore {
             keys: Tensor::zeros(rows, (device, dtype)),
             values: Tensor::zeros(rows, (device, dtype)),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
-            tracks: tracks::zeros(observes, shape, batch, columns, device),
-            sharing: None,
+            tracks: statistics::zeros(observes, shape, batch, columns, device),
+            clustering: None,
         }
     }
 
@@ -88,8 +89,8 @@ impl DenseStore {
                 keys: parts.take_float("keys", none.keys.dims(), &device)?,
                 values: parts.take_float("values", none.values.dims(), &device)?,
                 positions: parts.take_int("positions", none.positions.dims(), None, &device)?,
-                tracks: tracks::restore(none.tracks, &mut parts, &device)?,
-                sharing: None,
+                tracks: statistics::restore(none.tracks, &mut parts, &device)?,
+                clustering: None,
             };
             store.write(entries, 0);
         }
@@ -97,7 +98,7 @@ impl DenseStore {
         Ok(store)
     }
 
-    /// What it is written to a file as: the columns held, and how much room there is for more.
+    /// The parts of a file: the columns held, and the capacity.
     pub(super) fn parts(&self) -> Result<Parts> {
         let mut parts = Parts::default();
         parts.put_numbers("columns", [self.columns]);
@@ -107,12 +108,12 @@ impl DenseStore {
             parts.put("keys", &keys)?;
             parts.put("values", &values)?;
             parts.put("positions", &positions)?;
-            tracks::save(&tracks, &mut parts)?;
+            statistics::save(&tracks, &mut parts)?;
         }
         Ok(parts)
     }
 
-    /// The same entries in so many rows, where there is one: a view, until a row is written to.
+    /// The entries of its one row in `rows` rows: a view, until a row is written to.
     pub(super) fn of_rows(&self, rows: usize) -> Self {
         let widened = |x: &Tensor<4>| {
             let [_, heads, columns, channels] = x.dims();
@@ -122,11 +123,11 @@ impl DenseStore {
             keys: widened(&buffers.keys),
             values: widened(&buffers.values),
             positions: buffers.positions.clone().repeat_dim(0, rows),
-            tracks: tracks::repeated(buffers.tracks.clone(), rows),
-            sharing: None,
+            tracks: statistics::repeated(buffers.tracks.clone(), rows),
+            clustering: None,
         });
         let options = StoreOptions { batch: rows, ..self.options.clone() };
-        Self { options, buffers, columns: self.columns, open: None }
+        Self { options, buffers, columns: self.columns, next: None }
     }
 
     /// The entries held.
@@ -137,7 +138,7 @@ impl DenseStore {
         }
     }
 
-    /// Makes these the entries held, with room for at most `capacity` columns.
+    /// Replaces all entries, with room for at most `capacity` columns.
     pub(super) fn hold(&mut self, entries: Entries, capacity: usize) {
         let columns = entries.columns();
         // Buffers that are large enough and not too large are kept.
@@ -155,8 +156,8 @@ impl DenseStore {
         self.buffers.as_ref().map(|buffers| (buffers.keys.clone(), buffers.values.clone()))
     }
 
-    /// Attention over the buffers as they are, where there is a kernel for it. Keys that are encoded in every call are
-    /// taken out for it.
+    /// Attention over the buffers as they are, where there is a kernel for it. Keys that are
+    /// encoded in every call are taken out for it.
     fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let (None, Some(buffers)) = (&input.encode, &self.buffers) else { return Ok(None) };
         input.decode(KvLayout::Dense(DenseKv {
@@ -167,8 +168,9 @@ impl DenseStore {
         }))
     }
 
-    /// Attention of one query over the buffers with all the room there is: where nothing is written, positions say so.
-    fn attend_open(
+    /// Attention of one query over the buffers with all the room there is: where nothing is
+    /// written, positions say so.
+    fn attend_device_indexed(
         &self,
         buffers: &Entries,
         end: usize,
@@ -199,13 +201,13 @@ impl DenseStore {
     }
 
     /// Writes an entry where the device says, and lets it count on.
-    fn write_next(&mut self, entries: Entries, Open { next, end }: Open) {
+    fn write_next(&mut self, entries: Entries, DeviceIndex { next, end }: DeviceIndex) {
         let Some(buffers) = &mut self.buffers else { return };
         let dtype = self.options.dtype;
         write_at(&mut buffers.keys, entries.keys.cast(dtype), &next);
         write_at(&mut buffers.values, entries.values.cast(dtype), &next);
         write_at(&mut buffers.positions, entries.positions, &next);
-        self.open = Some(Open { next: next.add_scalar(1), end });
+        self.next = Some(DeviceIndex { next: next.add_scalar(1), end });
         self.columns += 1;
     }
 
@@ -231,15 +233,19 @@ impl DenseStore {
 }
 
 /// Writes `tracks` behind the first `start` columns of their buffers.
-pub(super) fn write_tracks(buffers: &mut Tracks, tracks: Tracks, start: usize) {
+pub(super) fn write_tracks(
+    buffers: &mut AttentionStatistics,
+    tracks: AttentionStatistics,
+    start: usize,
+) {
     *buffers = std::mem::take(buffers).zip(tracks, |mut buffer, track| {
         write(&mut buffer, track, start);
         buffer
     });
 }
 
-/// Writes `values` into `buffer` behind the first `start` columns (dimension 2). The buffer is moved out and
-/// back, so a backend that owns it alone writes in place.
+/// Writes `values` into `buffer` behind the first `start` columns (dimension 2). The buffer is
+/// moved out and back, so a backend that owns it alone writes in place.
 fn write<const D: usize, K: Basic>(buffer: &mut Tensor<D, K>, values: Tensor<D, K>, start: usize) {
     let mut ranges = buffer.dims().map(|size| 0..size);
     ranges[2] = start..start + values.dims()[2];
@@ -263,7 +269,7 @@ fn first(buffers: &Entries, columns: usize) -> Entries {
         values: buffers.values.clone().narrow(2, 0, columns),
         positions: buffers.positions.clone().narrow(2, 0, columns),
         tracks: buffers.tracks.clone().map(|track| track.narrow(2, 0, columns)),
-        sharing: None,
+        clustering: None,
     }
 }
 
@@ -307,11 +313,11 @@ impl Store for DenseStore {
     }
 
     fn append(&mut self, entries: Entries, _counts: &[usize]) {
-        if let Some(open) = self.open.take()
+        if let Some(index) = self.next.take()
             && entries.columns() == 1
-            && self.columns < open.end
+            && self.columns < index.end
         {
-            return self.write_next(entries, open);
+            return self.write_next(entries, index);
         }
         self.reserve(self.columns + entries.columns());
         self.write(entries, self.columns);
@@ -320,44 +326,7 @@ impl Store for DenseStore {
     fn truncate(&mut self, columns: usize) {
         self.columns = self.columns.min(columns);
         // The device would count on from where it has come to.
-        self.open = None;
-    }
-
-    fn open(&mut self, more: usize) -> bool {
-        if self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty()) {
-            return false;
-        }
-        self.reserve(self.columns + more);
-        let StoreOptions { batch, shape, ref device, .. } = self.options;
-        let Some(buffers) = &mut self.buffers else { return false };
-        let end = self.columns + more;
-        let rest = buffers.columns() - self.columns;
-        if rest > 0 {
-            // What was held before may stand there.
-            let nothing = Tensor::full([batch, shape.kv_heads, rest], -1, device);
-            write(&mut buffers.positions, nothing, self.columns);
-        }
-        let next = constant_ints("next", vec![self.columns as i64], [1], device).add_scalar(0);
-        self.open = Some(Open { next, end });
-        true
-    }
-
-    fn close(&mut self) {
-        self.open = None;
-    }
-
-    fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
-    fn open_columns(&self) -> Option<usize> {
-        let counts = self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty());
-        let free = |open: &Open| open.end.saturating_sub(self.columns);
-        (!counts).then(|| self.open.as_ref().map_or(0, free))
-    }
-
-    fn skip_append(&mut self) {
-        self.columns += 1;
+        self.next = None;
     }
 
     fn entries(&self) -> Result<Entries> {
@@ -371,7 +340,7 @@ impl Store for DenseStore {
         }
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         match &self.buffers {
             Some(buffers) => buffers.tracks.clone().map(|track| track.narrow(2, 0, self.columns)),
             None => self.empty(0).tracks,
@@ -379,10 +348,10 @@ impl Store for DenseStore {
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
-        if let (Some(open), Some(buffers), None, 1) =
-            (&self.open, &self.buffers, &input.encode, input.queries.dims()[2])
+        if let (Some(index), Some(buffers), None, 1) =
+            (&self.next, &self.buffers, &input.encode, input.queries.dims()[2])
         {
-            return self.attend_open(buffers, open.end, input);
+            return self.attend_device_indexed(buffers, index.end, input);
         }
         match self.attend_in_place(&input)? {
             Some(output) => Ok(output),
@@ -390,7 +359,7 @@ impl Store for DenseStore {
         }
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         if let Some(buffers) = &mut self.buffers {
             write_tracks(&mut buffers.tracks, tracks, 0);
         }
@@ -401,23 +370,8 @@ impl Store for DenseStore {
         Ok(())
     }
 
-    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
-        match &mut self.open {
-            // Columns are counted by the device.
-            Some(Open { next, end }) => {
-                visitor.tensor(StateTensor::Int1(next));
-                visitor.number(*end);
-            }
-            None => visitor.number(self.columns),
-        }
-        visitor.number(self.capacity());
-        if let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers {
-            visitor.tensor(StateTensor::Float4(keys));
-            visitor.tensor(StateTensor::Float4(values));
-            visitor.tensor(StateTensor::Int3(positions));
-            visit_tracks(tracks, visitor);
-        }
-        true
+    fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
+        Some(self)
     }
 
     fn save(&self) -> Result<Option<Parts>> {
@@ -433,23 +387,59 @@ impl Store for DenseStore {
     }
 }
 
-/// Attention over entries that lie as they are, in a store or on their way into one.
-pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<AttentionOutput> {
-    let ops: &dyn Ops = input.ops;
-    let Entries { keys, values, .. } = laid_out(entries, ops)?;
-    // Keys that were laid out are f32, and attention takes keys of the values' type.
-    let keys = Encode::keys(input.encode.as_ref(), keys, input.ops)?.cast(values.dtype());
-    let attention = AttentionInput {
-        queries: input.queries,
-        keys,
-        values,
-        visibility: input.visibility,
-        scale: input.scale,
-        column_sums: input.column_sums,
-        column_squares: input.column_squares,
-    };
-    Ok(match input.patterns {
-        None => ops.attention(attention)?,
-        Some(patterns) => ops.sparse_attention(SparseAttentionInput { attention, patterns })?,
-    })
+impl ReplayStore for DenseStore {
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        match &mut self.next {
+            // Columns are counted by the device.
+            Some(DeviceIndex { next, end }) => {
+                visitor.tensor(StateTensor::Int1(next));
+                visitor.number(*end);
+            }
+            None => visitor.number(self.columns),
+        }
+        visitor.number(self.capacity());
+        if let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers {
+            visitor.tensor(StateTensor::Float4(keys));
+            visitor.tensor(StateTensor::Float4(values));
+            visitor.tensor(StateTensor::Int3(positions));
+            visit_tracks(tracks, visitor);
+        }
+    }
+
+    fn begin_device_indexing(&mut self, more: usize) -> bool {
+        if self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty()) {
+            return false;
+        }
+        self.reserve(self.columns + more);
+        let StoreOptions { batch, shape, ref device, .. } = self.options;
+        let Some(buffers) = &mut self.buffers else { return false };
+        let end = self.columns + more;
+        let rest = buffers.columns() - self.columns;
+        if rest > 0 {
+            // What was held before may stand there.
+            let nothing = Tensor::full([batch, shape.kv_heads, rest], -1, device);
+            write(&mut buffers.positions, nothing, self.columns);
+        }
+        let next = constant_ints("next", vec![self.columns as i64], [1], device).add_scalar(0);
+        self.next = Some(DeviceIndex { next, end });
+        true
+    }
+
+    fn end_device_indexing(&mut self) {
+        self.next = None;
+    }
+
+    fn indexes_on_device(&self) -> bool {
+        self.next.is_some()
+    }
+
+    fn open_columns(&self) -> Option<usize> {
+        let counts = self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty());
+        let free = |index: &DeviceIndex| index.end.saturating_sub(self.columns);
+        (!counts).then(|| self.next.as_ref().map_or(0, free))
+    }
+
+    fn advance(&mut self) {
+        self.columns += 1;
+    }
 }

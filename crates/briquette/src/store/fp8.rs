@@ -22,12 +22,13 @@ const HIGHEST: i32 = 8;
 const MANTISSA: i32 = 3;
 const BIAS: i32 = 7;
 
-/// Entries in 8-bit floating point, E4M3 (Micikevicius et al., 2022, *FP8 Formats for Deep Learning*,
-/// [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)), with a scale a vector.
+/// Entries in 8-bit floating point, E4M3 (Micikevicius et al., 2022, *FP8 Formats for Deep
+/// Learning*, [arXiv 2209.05433](https://arxiv.org/abs/2209.05433)), with a scale a vector.
 ///
-/// A key, or a value, is divided by its largest magnitude over 448, the largest number of the type, and rounded to the
-/// nearest, halves to even. Four numbers are a 32-bit word; they are converted by tensor operations, so that no device needs
-/// the type. The last tokens, fewer than a page of 32, are held as they came.
+/// A key, or a value, is divided by its largest magnitude over 448, the largest number of the type,
+/// and rounded to the nearest, halves to even. Four numbers are a 32-bit word; they are converted
+/// by tensor operations, so that no device needs the type. The last tokens, fewer than a page of
+/// 32, are held as they came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fp8 {}
@@ -96,7 +97,8 @@ fn encode(x: Tensor<3>, dtype: DType) -> Packed {
 
     let size = x.clone().abs();
     let log = size.clone().clamp_min(2f64.powi(LOWEST)).log() / std::f64::consts::LN_2;
-    // One less than it should be for a power of two gives the same byte: the mantissa is carried over.
+    // One less than it should be for a power of two gives the same byte: the mantissa is carried
+    // over.
     let exponent = log.floor().int().clamp(LOWEST, HIGHEST);
     let units: Vec<f32> = (LOWEST..=HIGHEST).map(|e| 2f32.powi(e - MANTISSA)).collect();
     let count = units.len();

@@ -2,16 +2,18 @@ use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::{DType, Device, Int, Tensor};
 
+use super::replay::ReplayStore;
 use crate::{
     CacheShape, Result,
     device::Rows,
-    observes::Observes,
-    ops::{AttentionOutput, DecodeInput, HeadPattern, KvLayout, Ops, Visibility},
-    ops::{Entries, Tracks},
+    ops::{
+        AttentionInput, AttentionOutput, AttentionStatistics, DecodeInput, Entries, HeadPattern,
+        KvLayout, Ops, SparseAttentionInput, Visibility, expand_clusters,
+    },
     position::Encode,
     prefix::Parts,
-    state::StateVisitor,
-    tracks,
+    stage::AttentionRequest,
+    stage::statistics,
 };
 
 /// Makes the store of a layer.
@@ -46,17 +48,18 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether keys and values of heads that differ are packed, so that fillers before them cost next to nothing.
+    /// Whether keys and values of heads that differ are packed, so that fillers before them cost
+    /// next to nothing.
     fn packs_heads(&self) -> bool {
         false
     }
 
-    /// Whether it packs what is left anew when entries are dropped, which changes their numbers.
+    /// Whether it packs the kept entries anew when others are dropped, which changes their numbers.
     fn repacks_entries(&self) -> bool {
         false
     }
 
-    /// Queries at the end of a prompt that its stores [ask for](Store::observe_queries); 0 if they ask for none.
+    /// Number of queries at the end of a prompt that its stores [observe](Store::observe_queries).
     fn window(&self) -> usize {
         0
     }
@@ -66,7 +69,7 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether it holds what tokens share once.
+    /// Whether it holds entries that tokens share once.
     fn holds_shared_entries(&self) -> bool {
         false
     }
@@ -74,7 +77,7 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
     /// An empty store. Nothing is allocated on the device before the first entry.
     fn build(&self, options: StoreOptions) -> Box<dyn Store>;
 
-    /// The store that [`Store::save`] wrote; `None` if it does not say how.
+    /// The store that [`Store::save`] wrote; `None` if it has no file form.
     ///
     /// # Errors
     /// [`Error::Prefix`](crate::Error::Prefix) if the parts are not those of such a store.
@@ -84,7 +87,7 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
     }
 }
 
-/// What a store is made for.
+/// Options that a store is built with.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoreOptions {
@@ -96,11 +99,11 @@ pub struct StoreOptions {
     pub batch: usize,
     /// The type keys and values are held in.
     pub dtype: DType,
-    /// What is counted of each entry.
-    pub observes: Observes,
-    /// Where the entries live.
+    /// The attention statistics of each entry.
+    pub observes: AttentionRequest,
+    /// The device of the entries.
     pub device: Device,
-    /// How rows lie there.
+    /// The layout of rows on the device.
     pub(crate) rows: Rows,
     /// The hot operations.
     pub(crate) ops: Arc<dyn Ops>,
@@ -118,62 +121,84 @@ impl StoreOptions {
         2 * self.batch * self.shape.kv_heads * row
     }
 
-    /// Bytes of where the tokens of each row and head begin in a list, at most.
+    /// The most bytes of the offsets at which the tokens of each row and head begin in a list.
     pub(crate) fn offset_bytes(&self) -> usize {
         let offsets = self.batch * self.shape.kv_heads + 1;
         self.rows.bytes(offsets, self.int_bytes())
     }
 
-    /// Bytes of what is known of `columns` tokens of every row and head besides their keys and values: a row a head.
+    /// Bytes of the positions and statistics of `columns` tokens of every row and head, in one row
+    /// per head.
     pub(crate) fn scalar_row_bytes(&self, columns: usize) -> usize {
         let positions = self.shape.kv_heads * self.rows.bytes(columns, self.int_bytes());
-        let tracks =
-            tracks::rows(self.observes, self.shape) * self.rows.bytes(columns, DType::F32.size());
+        let tracks = statistics::rows(self.observes, self.shape)
+            * self.rows.bytes(columns, DType::F32.size());
         self.batch * (positions + tracks)
     }
 
     /// The most by which scalars in rectangles are padded.
     pub(crate) fn most_padding(&self) -> usize {
-        let rows = self.shape.kv_heads + tracks::rows(self.observes, self.shape);
+        let rows = self.shape.kv_heads + statistics::rows(self.observes, self.shape);
         self.batch * rows * self.rows.most_padding()
     }
 }
 
 /// Holds the entries of one layer.
+///
+/// A new store implements at least [`columns`](Self::columns), [`bytes`](Self::bytes),
+/// [`bytes_of`](Self::bytes_of), [`append`](Self::append), [`truncate`](Self::truncate),
+/// [`entries`](Self::entries), [`positions`](Self::positions), [`tracks`](Self::tracks),
+/// [`set_tracks`](Self::set_tracks), [`replace`](Self::replace) and
+/// [`boxed_clone`](Self::boxed_clone). It gains, one by one:
+///
+/// - attention over its own layout: [`attend`](Self::attend), [`entries_at`](Self::entries_at);
+/// - buffers that are not copied at every token: [`capacity`](Self::capacity),
+///   [`reserve`](Self::reserve), [`spare_bytes`](Self::spare_bytes),
+///   [`least_bytes`](Self::least_bytes);
+/// - another form for a prompt that is complete: [`settle`](Self::settle),
+///   [`observe_queries`](Self::observe_queries);
+/// - files and forks of several rows: [`save`](Self::save) with [`StoreBuilder::restore`],
+///   [`repeated`](Self::repeated);
+/// - captured steps: [`replay`](Self::replay).
 pub trait Store: Debug + Send + Sync {
     /// Columns held, those of the longest head.
     fn columns(&self) -> usize;
 
     /// Columns there is room for.
-    fn capacity(&self) -> usize;
+    fn capacity(&self) -> usize {
+        self.columns()
+    }
 
     /// Bytes its buffers take on the device.
     fn bytes(&self) -> usize;
 
-    /// Those of [`bytes`](Self::bytes) that hold nothing yet: the room for columns to come. 0 if it does not tell.
+    /// Bytes among [`bytes`](Self::bytes) that are free for columns to come.
     fn spare_bytes(&self) -> usize {
         0
     }
 
-    /// The most bytes it takes while it holds so many entries a head and so many columns, one a token. Tokens that
-    /// share a key and a value are columns of one entry.
+    /// The most bytes it takes for so many entries and columns per head, one column per token.
+    /// Tokens that share a key and a value are columns of one entry.
     fn bytes_of(&self, entries: usize, columns: usize) -> usize;
 
-    /// The least bytes it takes once there is room for `capacity` columns in all, as far as it can tell.
+    /// The least bytes it takes once there is room for `capacity` columns in all, as far as it can
+    /// tell.
     fn least_bytes(&self, capacity: usize) -> usize {
         let _ = capacity;
         self.bytes()
     }
 
     /// Makes room for `capacity` columns in all, if there is less.
-    fn reserve(&mut self, capacity: usize);
+    fn reserve(&mut self, capacity: usize) {
+        let _ = capacity;
+    }
 
-    /// Writes new columns behind those held, into room made before where there is any. `counts` says how many of
-    /// them are entries of each batch row and kv head; before them stands padding.
+    /// Writes new columns behind those held, into room made before where there is any. `counts` are
+    /// the entries among them per batch row and kv head; before them stands padding.
     fn append(&mut self, entries: Entries, counts: &[usize]);
 
-    /// Whether [`append`](Self::append) itself moves padding in front of the entries a row holds. Otherwise the cache
-    /// replaces all entries when padding arrives behind some.
+    /// Whether [`append`](Self::append) itself moves padding in front of the entries a row holds.
+    /// Otherwise the cache replaces all entries when padding arrives behind some.
     fn moves_padding(&self) -> bool {
         false
     }
@@ -183,62 +208,67 @@ pub trait Store: Debug + Send + Sync {
         false
     }
 
-    /// Drops the columns behind the first `columns`: undoes an [`append`](Self::append).
+    /// Drops all but the first `columns`: undoes an [`append`](Self::append).
     fn truncate(&mut self, columns: usize);
 
-    /// The entries held. Stores that hold them in another form lay them out for it.
+    /// The entries, side by side in one rectangle; heads that hold fewer begin with padding.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
     fn entries(&self) -> Result<Entries>;
 
-    /// The entries held with their positions, which are known, and without what is counted of them.
+    /// The entries at `positions`, which are their own and known to the caller, without their
+    /// statistics.
     ///
     /// # Errors
-    /// As [`entries`](Self::entries).
+    /// The errors of [`entries`](Self::entries).
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        Ok(Entries { positions, tracks: Tracks::default(), ..self.entries()? })
+        Ok(Entries { positions, tracks: AttentionStatistics::default(), ..self.entries()? })
     }
 
-    /// The positions of the entries held, `[batch, kv_heads, columns]`, −1 at padding, without laying out the rest.
+    /// The positions of the entries, `[batch, kv_heads, columns]`, −1 at padding.
     fn positions(&self) -> Tensor<3, Int>;
 
-    /// What is counted of the entries held, without laying out the rest.
-    fn tracks(&self) -> Tracks;
+    /// The attention statistics of the entries.
+    fn tracks(&self) -> AttentionStatistics;
 
-    /// Both at once.
-    fn scalars(&self) -> (Tensor<3, Int>, Tracks) {
+    /// Positions and statistics at once.
+    fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
         (self.positions(), self.tracks())
     }
 
-    /// Attention of new queries over the entries held. The last columns are the queries' own.
+    /// Attention of new queries over the entries. The last columns are the queries' own.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
-    fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput>;
+    fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
+        attend_entries(self.entries()?, input)
+    }
 
-    /// Replaces what is counted of each entry.
-    fn set_tracks(&mut self, tracks: Tracks);
+    /// Replaces the statistics of each entry.
+    fn set_tracks(&mut self, tracks: AttentionStatistics);
 
-    /// Replaces all entries, with room for at most `capacity` columns. `counts` says how many of them each batch
-    /// row and kv head holds: the last ones; before them stand fillers.
+    /// Replaces all entries, with room for at most `capacity` columns. `counts` are the entries per
+    /// batch row and kv head: the last columns; before them stands padding.
     ///
     /// # Errors
-    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; it then holds what it held.
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; the store
+    /// is then unchanged.
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()>;
 
-    /// Takes what the last [queries](StoreBuilder::window) of a prompt look at, when it is complete or compressed, before it
-    /// [settles](Self::settle): the mean square of each of their channels, over the query heads that share a kv head,
-    /// `[batch, kv_heads, head_dim]`, f32. Rows to which no tokens have `arrived` asked nothing.
+    /// AttentionRequest the last [queries](StoreBuilder::window) of a prompt that is complete or
+    /// compressed, before it [settles](Self::settle). `squares` are the mean squares of their
+    /// channels, over the query heads that share a kv head, `[batch, kv_heads, head_dim]`, f32;
+    /// rows to which no tokens have `arrived` have none.
     fn observe_queries(&mut self, squares: Tensor<3>, arrived: &[usize]) {
         let _ = (squares, arrived);
     }
 
-    /// Called when a call has succeeded and no columns of a prompt are missing: the time to move entries into
-    /// another form.
+    /// Called when a call has succeeded and no columns of a prompt are missing: the time to move
+    /// entries into another form.
     fn settle(&mut self) {}
 
-    /// What it is written to a file as, read from the device; `None` if it does not say how.
+    /// The parts of a file, read from the device; `None` if the store has no file form.
     ///
     /// # Errors
     /// [`Error::Execution`](crate::Error::Execution) if the device failed.
@@ -246,37 +276,13 @@ pub trait Store: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Makes room for so many more columns, and lets the device count where the next is written: steps are then alike. `false`
-    /// if it cannot.
-    fn open(&mut self, more: usize) -> bool {
-        let _ = more;
-        false
-    }
-
-    /// Lets the host say again where columns are written.
-    fn close(&mut self) {}
-
-    /// Whether the device counts where columns are written.
-    fn is_open(&self) -> bool {
-        false
-    }
-
-    /// Columns that are still free since it was [opened](Self::open), 0 if it is not; `None` if it cannot be.
-    fn open_columns(&self) -> Option<usize> {
+    /// The store as [`ReplayStore`]; `None` if its steps cannot be captured.
+    fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
         None
     }
 
-    /// Counts a column that a replayed step has written.
-    fn skip_append(&mut self) {}
-
-    /// Visits what it holds, see [`Replay::visit_state`](crate::state::Replay::visit_state); `false` if it does not say.
-    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
-        let _ = visitor;
-        false
-    }
-
-    /// A store of so many rows, each with the entries of this one, which has one row; `None` if it does not say how. What
-    /// can be shared is, until it is written to.
+    /// A store of `rows` rows, each with the entries of this one, which has one row; `None` if
+    /// there is no such store. Tensors are shared until they are written to, where they can be.
     fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
         let _ = rows;
         None
@@ -292,19 +298,19 @@ impl Clone for Box<dyn Store> {
     }
 }
 
-/// What [`Store::attend`] works on.
+/// Queries of [`Store::attend`], and how they attend.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StoreQuery<'a> {
     /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
     pub queries: Tensor<4>,
-    /// Which entry each query may see.
+    /// The entries that each query may see.
     pub visibility: Visibility,
-    /// How to encode the keys, if they are held as they came.
+    /// The encoding of the keys, if they are held without positions.
     pub encode: Option<Encode<'a>>,
-    /// The part of its weights that each query head computes, `[query_heads]`; all if there is none.
+    /// The part of its weights that each query head computes, `[query_heads]`; `None` for all.
     pub patterns: Option<Vec<HeadPattern>>,
-    /// What scores are multiplied by before the softmax.
+    /// The factor of scores before the softmax.
     pub scale: f64,
     /// Whether the sum of the weights of each entry is wanted.
     pub column_sums: bool,
@@ -315,7 +321,7 @@ pub struct StoreQuery<'a> {
 }
 
 impl StoreQuery<'_> {
-    /// Attention over keys and values as they lie; `None` if there is no way.
+    /// Attention over keys and values in their layout; `None` if no kernel takes it.
     pub(super) fn decode(&self, kv: KvLayout) -> Result<Option<AttentionOutput>> {
         if self.patterns.is_some() {
             return Ok(None);
@@ -328,4 +334,25 @@ impl StoreQuery<'_> {
         })?;
         Ok(found.map(|found| found.with_column_sums(self.column_sums, self.column_squares)))
     }
+}
+
+/// Attention over entries in one rectangle.
+pub(crate) fn attend_entries(entries: Entries, input: StoreQuery<'_>) -> Result<AttentionOutput> {
+    let ops: &dyn Ops = input.ops;
+    let Entries { keys, values, .. } = expand_clusters(entries, ops)?;
+    // Keys that were laid out are f32, and attention takes keys of the values' type.
+    let keys = Encode::keys(input.encode.as_ref(), keys, input.ops)?.cast(values.dtype());
+    let attention = AttentionInput {
+        queries: input.queries,
+        keys,
+        values,
+        visibility: input.visibility,
+        scale: input.scale,
+        column_sums: input.column_sums,
+        column_squares: input.column_squares,
+    };
+    Ok(match input.patterns {
+        None => ops.attention(attention)?,
+        Some(patterns) => ops.sparse_attention(SparseAttentionInput { attention, patterns })?,
+    })
 }

@@ -18,9 +18,10 @@ const MOST_CHANNELS: usize = 256;
 /// Keys without the channels that queries look at least: ThinK (Xu et al., 2024,
 /// [arXiv 2407.21018](https://arxiv.org/abs/2407.21018)).
 ///
-/// When a prompt is complete, each head drops the channels of its keys of which the mean square, times that of the same channel
-/// of the last queries, is lowest. Pages of 32 tokens hold the others, and which they are, one byte each. Values and the last
-/// tokens are held as they came. In attention a channel that was dropped is 0.
+/// When a prompt is complete, each head drops the channels of its keys of which the mean square,
+/// times that of the same channel of the last queries, is lowest. Pages of 32 tokens hold the
+/// others, and which they are, one byte each. Values and the last tokens are held as they came. In
+/// attention a channel that was dropped is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyChannels {

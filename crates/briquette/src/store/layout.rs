@@ -3,27 +3,28 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::{Ops, PackInput, PadInput, Tail, few_widths},
+    ops::{Ops, PackInput, PadInput, Tail, bucketed_widths},
     state::StateVisitor,
 };
 
-/// Where the rows of each batch row and head lie in one list of all of them, without padding.
+/// Layout of the rows of all batch rows and heads in one list, without padding.
 ///
-/// In a rectangle heads that hold fewer than it is wide begin with fillers; the list has none. Where heads differ,
-/// rectangles are in [one of few widths](few_widths).
+/// Heads that hold fewer rows than a rectangle is wide begin with padding in it; the list has none.
+/// Where heads differ, rectangles are in [one of few widths](bucketed_widths).
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     batch: usize,
     heads: usize,
     counts: Vec<usize>,
     width: usize,
-    /// Where the rows of each head begin in the list, and where the last end, `[batch · heads + 1]`.
+    /// Offsets of each head's first row in the list, and the end of the last,
+    /// `[batch · heads + 1]`.
     offsets: Tensor<1, Int>,
 }
 
 impl Layout {
-    /// The layout of `batch × heads` lists of these lengths. What was sent to the device for the one `before` is not sent
-    /// again if it is the same.
+    /// The layout of `batch × heads` lists of these lengths. What was sent to the device for the
+    /// one `before` is not sent again if it is the same.
     pub(super) fn new(
         batch: usize,
         heads: usize,
@@ -43,17 +44,18 @@ impl Layout {
             batch,
             heads,
             counts: counts.to_vec(),
-            width: few_widths(counts),
+            width: bucketed_widths(counts),
             offsets: Tensor::from_data(data, device),
         }
     }
 
-    /// At most so many places a head for lists that are at most `longest`.
+    /// The most columns per head for lists that are at most `longest`.
     pub(super) fn most_width(longest: usize) -> usize {
         longest + longest / 8
     }
 
-    /// See [`Replay::visit_state`](crate::state::Replay::visit_state). Where rows begin is sent to the device when counts change.
+    /// See [`Replay::visit_state`](crate::state::Replay::visit_state). Where rows begin is sent to
+    /// the device when counts change.
     pub(super) fn visit_state(&self, visitor: &mut dyn StateVisitor) {
         visitor.number(self.width);
         visitor.numbers(&self.counts);
@@ -64,17 +66,17 @@ impl Layout {
         self.counts.iter().all(|&count| count == self.width)
     }
 
-    /// How many rows each batch row and head has.
+    /// Number of rows per batch row and head.
     pub(super) fn counts(&self) -> &[usize] {
         &self.counts
     }
 
-    /// The same lists for so many rows, where there is one.
+    /// The layout of its one row in `rows` rows.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self::new(rows, self.heads, &self.counts.repeat(rows), None, &self.offsets.device())
     }
 
-    /// Places of a rectangle a head.
+    /// Columns of the rectangle.
     pub(super) fn width(&self) -> usize {
         self.width
     }
@@ -84,17 +86,19 @@ impl Layout {
         self.counts.iter().sum()
     }
 
-    /// Where the rows of each head begin in the list, and where the last end, `[batch · heads + 1]`.
+    /// Offsets of each head's first row in the list, and the end of the last,
+    /// `[batch · heads + 1]`.
     pub(super) fn offsets(&self) -> Tensor<1, Int> {
         self.offsets.clone()
     }
 
-    /// Bytes of what it holds on the device.
+    /// Bytes it takes on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         buffer_bytes(&self.offsets, rows)
     }
 
-    /// Keys and values in rectangles, `[batch, heads, columns, head_dim]`, of which each head has its last, in lists.
+    /// Keys and values in rectangles, `[batch, heads, columns, head_dim]`, of which each head has
+    /// its last, in lists.
     pub(super) fn pack(
         &self,
         [keys, values]: [Tensor<4>; 2],
@@ -108,8 +112,8 @@ impl Layout {
         Ok(ops.pack(PackInput { keys, values, counts, offsets: self.offsets() })?)
     }
 
-    /// Lists of keys and values in rectangles, `[batch, heads, width, head_dim]`, with a tail behind them; what stands at
-    /// fillers does not matter.
+    /// Lists of keys and values in rectangles, `[batch, heads, width, head_dim]`, with a tail
+    /// behind them; what stands at fillers does not matter.
     pub(super) fn pad(
         &self,
         [keys, values]: [Tensor<2>; 2],

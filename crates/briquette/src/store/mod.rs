@@ -1,6 +1,7 @@
 //! Stage four: how the entries of a layer lie in memory.
 
 mod channels;
+mod clustered;
 mod codec;
 mod dense;
 mod fp8;
@@ -11,22 +12,23 @@ mod packed;
 mod paged;
 mod quantized;
 mod ragged;
+mod replay;
 mod rotation;
 mod segmented;
-mod shared;
 mod spec;
 mod tokens;
 mod turbo_quant;
 mod words;
 
-pub(crate) use dense::attend_entries;
+pub use clustered::Clustered;
 pub use dense::{Dense, DenseStore};
 pub use fp8::Fp8;
+pub(crate) use interface::attend_entries;
 pub use interface::{Store, StoreBuilder, StoreOptions, StoreQuery};
 pub use key_channels::KeyChannels;
 pub use quantized::Quantized;
 pub use ragged::Ragged;
-pub use shared::Shared;
+pub use replay::ReplayStore;
 pub(crate) use spec::StoreSpec;
 pub use turbo_quant::TurboQuant;
 

@@ -18,7 +18,7 @@ pub(super) struct Packed {
     pub(super) measures: Vec<Tensor<2>>,
 }
 
-/// How much of each a page has.
+/// Numbers of words and measures per page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Widths {
     /// Words.
@@ -70,7 +70,7 @@ impl Packed {
         Ok(parts)
     }
 
-    /// So many pages of these widths.
+    /// Pages of these widths.
     pub(super) fn restore(
         mut parts: Parts,
         pages: usize,

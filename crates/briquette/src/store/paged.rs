@@ -4,17 +4,17 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
 
 use super::{
     DenseStore, Store, StoreOptions, StoreQuery, channels::Channels, codec::Codec,
-    dense::attend_entries, packed::Packed,
+    interface::attend_entries, packed::Packed,
 };
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
     ops::{
-        AttentionOutput, Entries, KvLayout, QuantizedKv, Selection, Tail, Tracks, fillers,
-        gather_entries, gather_positions, gather_rows, gather_scalars,
+        AttentionOutput, AttentionStatistics, Entries, KvLayout, QuantizedKv, Selection, Tail,
+        fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
     },
     prefix::{Parts, PrefixError},
-    tracks,
+    stage::statistics,
 };
 
 /// The names of the packed parts of pages in a file.
@@ -29,9 +29,9 @@ pub(super) struct PagedStore<C> {
     /// The pages of each batch row and kv head, oldest first.
     table: Vec<Vec<usize>>,
     tail: DenseStore,
-    /// Entries in the tail, a batch row and kv head; fillers stand before them.
+    /// Entries in the tail per batch row and kv head; padding stands before them.
     tail_counts: Vec<usize>,
-    /// The same before the last append.
+    /// Entries in the tail before the last append, per batch row and kv head.
     before_append: Vec<usize>,
     /// Known once a query has been attended that reads pages as they are.
     places: OnceLock<Places>,
@@ -39,12 +39,13 @@ pub(super) struct PagedStore<C> {
     channels: Option<Channels>,
 }
 
-/// Where the entries of each batch row and kv head lie, on the device.
+/// Indices of the entries of each batch row and kv head, on the device.
 #[derive(Clone, Debug)]
 struct Places {
     /// The pages of all heads one after another, `[all pages]`.
     pages: Tensor<1, Int>,
-    /// Where those of each head begin, and where the last end, `[batch · kv_heads + 1]`.
+    /// The first of each head's pages in the list, and the end of the last,
+    /// `[batch · kv_heads + 1]`.
     offsets: Tensor<1, Int>,
     /// Fillers at the beginning of the tail, `[batch · kv_heads]`.
     tail_fillers: Tensor<1, Int>,
@@ -57,7 +58,7 @@ struct Pages {
     packed: Vec<Packed>,
     /// `[pages, 1, group]`
     positions: Tensor<3, Int>,
-    /// `[pages, numbers, group]`, the [numbers](Tracks::by_head) of a kv head.
+    /// `[pages, numbers, group]`, the [numbers](AttentionStatistics::by_head) of a kv head.
     tracks: Option<Tensor<3>>,
 }
 
@@ -135,7 +136,7 @@ impl Pages {
             .zip(&widths)
             .map(|(name, widths)| Packed::restore(parts.take_parts(name), pages, widths, options));
         let packed = packed.collect::<Result<_>>()?;
-        let numbers = tracks::rows(observes, shape) / shape.kv_heads;
+        let numbers = statistics::rows(observes, shape) / shape.kv_heads;
         let tracks = || parts.take_float("tracks", [pages, numbers, group], device);
         let tracks = (numbers > 0).then(tracks).transpose()?;
         let positions = parts.take_int("positions", [pages, 1, group], None, device)?;
@@ -263,8 +264,8 @@ impl<C: Codec> PagedStore<C> {
         })
     }
 
-    /// Attention of one query a head over pages as they are packed; `None` if there is no way. Keys that are encoded
-    /// in every call are laid out for it.
+    /// Attention of one query per head over packed pages; `None` if no kernel takes it, or if keys
+    /// are encoded in every call.
     fn attend_packed(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let most_pages = self.most_pages();
         let counts = self.before_append.iter().zip(&self.tail_counts);
@@ -305,7 +306,8 @@ impl<C: Codec> PagedStore<C> {
         upload(index, &self.options.device)
     }
 
-    /// Keys and values of pages side by side, each `[batch, kv_heads, most pages · group, head_dim]`.
+    /// Keys and values of pages side by side, each
+    /// `[batch, kv_heads, most pages · group, head_dim]`.
     fn page_rows(&self, pages: &Pages) -> [Tensor<4>; 2] {
         let StoreOptions { batch, shape, .. } = self.options;
         let (group, most) = (self.codec.group(), self.most_pages());
@@ -329,8 +331,8 @@ impl<C: Codec> PagedStore<C> {
         positions.mask_fill(filler, -1)
     }
 
-    /// What is counted of pages side by side.
-    fn page_tracks(&self, pages: &Pages) -> Tracks {
+    /// The statistics of pages side by side.
+    fn page_tracks(&self, pages: &Pages) -> AttentionStatistics {
         let StoreOptions { batch, shape, .. } = self.options;
         let index = self.page_index();
         let none = self.tail.tracks();
@@ -341,7 +343,8 @@ impl<C: Codec> PagedStore<C> {
         none.of_by_head(all.reshape([batch, shape.kv_heads, per, columns]))
     }
 
-    /// From the columns of pages and tail side by side to those of the entries; `None` if they are the same.
+    /// Selection of the entries' columns among those of pages and tail side by side; `None` if they
+    /// are the same.
     fn selection(&self) -> Option<Selection> {
         if self.aligned() {
             return None;
@@ -350,7 +353,8 @@ impl<C: Codec> PagedStore<C> {
         Some(Selection::of_heads(&lists, self.heads(), &self.options.device))
     }
 
-    /// Quantizes of every head all entries but those that stay in full precision; `entries` are the tail's.
+    /// Quantizes all entries of every head but those that stay in full precision; `entries` are the
+    /// tail's.
     fn quantize(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
         let width = entries.columns();
         self.places = OnceLock::new();
@@ -395,7 +399,8 @@ impl<C: Codec> PagedStore<C> {
         self.tail_counts = left;
     }
 
-    /// The sums of the squares of each channel over the keys of a head, `[batch, kv_heads, head_dim]`.
+    /// The sums of the squares of each channel over the keys of a head,
+    /// `[batch, kv_heads, head_dim]`.
     fn key_squares(&self) -> Option<Tensor<3>> {
         let sum = |keys: Tensor<4>, positions: Tensor<3, Int>| {
             let held = positions.greater_equal_scalar(0).float().cast(DType::F32);
@@ -490,7 +495,7 @@ impl<C: Codec> Store for PagedStore<C> {
         let full = tail * self.options.pair_bytes() + self.options.scalar_row_bytes(tail);
         let quantized = columns.saturating_sub(self.codec.residual());
         let positions = rows.bytes(group, self.options.int_bytes());
-        let tracks = tracks::rows(self.options.observes, shape) / shape.kv_heads
+        let tracks = statistics::rows(self.options.observes, shape) / shape.kv_heads
             * rows.bytes(group, DType::F32.size());
         let page = packed.sum::<usize>() + positions + tracks;
         let places = heads * (quantized / group + 2) + 1;
@@ -568,7 +573,7 @@ impl<C: Codec> Store for PagedStore<C> {
             values: rows(values, tail_values),
             positions: self.positions(),
             tracks: self.tracks(),
-            sharing: None,
+            clustering: None,
         })
     }
 
@@ -582,7 +587,7 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         let Some(pages) = &self.pages else { return self.tail.tracks() };
         let held = self.page_tracks(pages);
         let all = if self.tail.columns() == 0 {
@@ -603,7 +608,7 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         let columns = self.columns();
         let (group, most, tail) = (self.codec.group(), self.most_pages(), self.tail.columns());
         let heads = self.heads();
@@ -659,7 +664,7 @@ impl<C: Codec> Store for PagedStore<C> {
         }
     }
 
-    /// As they are, until they [`settle`](Store::settle).
+    /// Holds the entries in the tail until they [`settle`](Store::settle).
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()> {
         self.pages = None;
         self.places = OnceLock::new();
@@ -707,7 +712,7 @@ impl<C: Codec> Store for PagedStore<C> {
         Ok(Some(parts))
     }
 
-    /// Rows share pages of which nothing is counted: they are never written to.
+    /// Rows share pages without statistics: these are never written to.
     fn repeated(&self, rows: usize) -> Option<Box<dyn Store>> {
         let options = StoreOptions { batch: rows, ..self.options.clone() };
         let counted = self.pages.as_ref().is_some_and(|pages| pages.tracks.is_some());

@@ -10,18 +10,20 @@ use super::{
 };
 use crate::{CacheShape, Result, check, ops::PackedGroups, prefix::Parts};
 
-/// Entries quantized to 1, 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et al., 2024).
+/// Entries quantized to 1, 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et
+/// al., 2024).
 ///
-/// Keys are quantized a channel, over groups of tokens; values a token, over groups of channels; both between
-/// the minimum and the maximum of their group (section 4). Burn's own quantized tensors are symmetric, which
-/// KIVI is not, so the numbers are packed here, into 32-bit words.
+/// Keys are quantized a channel, over groups of tokens; values a token, over groups of channels;
+/// both between the minimum and the maximum of their group (section 4). Burn's own quantized
+/// tensors are symmetric, which KIVI is not, so the numbers are packed here, into 32-bit words.
 ///
-/// A head's entries turn into numbers a group at a time, oldest first, while at least `residual` stay as they
-/// are. When entries are dropped, what is left is quantized anew.
+/// A head's entries turn into numbers a group at a time, oldest first, while at least `residual`
+/// stay as they are. When entries are dropped, what is left is quantized anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantized {
-    /// Bits a number: 1, 2, 4 or 8. No device has a kernel for 1: pages are made numbers again in every call.
+    /// Bits a number: 1, 2, 4 or 8. No device has a kernel for 1: pages are made numbers again in
+    /// every call.
     pub bits: u8,
     /// Tokens a group of keys, and channels a group of values (at most `head_dim`).
     #[serde(default = "Quantized::default_group")]

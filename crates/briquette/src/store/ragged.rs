@@ -10,16 +10,17 @@ use super::{
 use crate::{
     Result,
     ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
-    ops::{Entries, Tracks},
+    ops::{AttentionStatistics, Entries},
     prefix::Parts,
     state::{StateTensor, StateVisitor},
 };
 
-/// Every head as long as it is: one list of all entries, without padding, and the heads' places in it.
+/// Every head as long as it is: one list of all entries, without padding, and the heads' places in
+/// it.
 ///
-/// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger), or rows of a batch (CAKE, D2O).
-/// Entries that have come since the last compression are the same for every head and lie in buffers behind the
-/// list; where all heads are as long, all entries do.
+/// For policies that give heads budgets of their own (AdaKV, HeadKV, KVMerger), or rows of a batch
+/// (CAKE, D2O). Entries that have come since the last compression are the same for every head and
+/// lie in buffers behind the list; where all heads are as long, all entries do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ragged {}
@@ -90,7 +91,8 @@ impl Body for RaggedBody {
         self.tokens.layout.pad(both, tail, options.ops.as_ref())
     }
 
-    /// Keys that are encoded in every call are laid out for it. The weights of one query are its sums.
+    /// Keys that are encoded in every call are laid out for it. The weights of one query are its
+    /// sums.
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         if input.encode.is_some() {
             return Ok(None);
@@ -114,7 +116,7 @@ impl Body for RaggedBody {
         self.tokens.positions()
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         self.tokens.tracks()
     }
 
@@ -122,7 +124,7 @@ impl Body for RaggedBody {
         self.tokens.layout.width()
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         self.tokens.set_tracks(tracks);
     }
 

@@ -7,8 +7,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 /// The largest power of two that is one of its two factors.
 const FACTOR: usize = 16;
 
-/// The matrix `(A ⊗ B) · diag(s)` of `channels` channels: `A` and `B` are Hadamard matrices over the root of their size, or,
-/// where a size is no power of two, matrices of the discrete cosine transform; `s` are signs, the same for every vector.
+/// The matrix `(A ⊗ B) · diag(s)` of `channels` channels: `A` and `B` are Hadamard matrices over
+/// the root of their size, or, where a size is no power of two, matrices of the discrete cosine
+/// transform; `s` are signs, the same for every vector.
 #[derive(Clone, Debug)]
 pub(super) struct Rotation {
     /// `[outer, outer]`

@@ -1,21 +1,24 @@
 use burn::tensor::{Int, Tensor};
 
-use super::{DenseStore, Store, StoreOptions, StoreQuery, dense::attend_entries, layout::Layout};
+use super::{
+    DenseStore, Store, StoreOptions, StoreQuery, interface::attend_entries, layout::Layout,
+    replay::ReplayStore,
+};
 use crate::{
     Result,
-    ops::{AttentionOutput, Tail},
-    ops::{Entries, Sharing, Tracks},
+    ops::{AttentionOutput, AttentionStatistics, Clustering, Entries, Tail},
     prefix::Parts,
     state::StateVisitor,
 };
 
-/// Entries in a form of their own, which change only when all of them are replaced.
+/// Entries in a layout of their own, which change only when all of them are replaced: the part of a
+/// store that [`Segmented`] completes.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether tokens share entries in it.
     const SHARES: bool = false;
 
-    /// Takes entries of which each batch row and head holds the last `counts`; gives them back if it gains nothing by
-    /// holding them, and they are to be held as they are. `before` is where rows lay the last time.
+    /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
+    /// it gains nothing by packing. `before` is the last layout.
     ///
     /// # Errors
     /// [`Error::Operation`](crate::Error::Operation).
@@ -26,65 +29,65 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
         options: &StoreOptions,
     ) -> Result<Packing<Self>>;
 
-    /// Where its rows lie.
+    /// The layout of its rows.
     fn layout(&self) -> &Layout;
 
-    /// Keys and values of all of them and of a tail, heads that hold fewer filled up at the left. Those of tokens that
-    /// share are there once.
+    /// Keys and values of all its entries and of a tail; heads that hold fewer are padded at the
+    /// left. Tokens that share an entry have one row.
     fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
 
-    /// Which tokens share, if any do.
-    fn sharing(&self) -> Option<Sharing> {
+    /// The sharing of entries by tokens, if there is any.
+    fn clustering(&self) -> Option<Clustering> {
         None
     }
 
-    /// The positions of all of them, `[batch, kv_heads, columns]`, −1 at fillers.
+    /// The positions of its entries, `[batch, kv_heads, columns]`, −1 at padding.
     fn positions(&self) -> Tensor<3, Int>;
 
-    /// What is counted of all of them.
-    fn tracks(&self) -> Tracks;
+    /// The attention statistics of its entries.
+    fn tracks(&self) -> AttentionStatistics;
 
     /// Columns of the longest head.
     fn columns(&self) -> usize;
 
-    /// Attention of one query a head over these entries and a tail of which all rows are entries, without laying them
-    /// out side by side; `None` if there is no way.
+    /// Attention of one query per head over these entries and a tail without padding, in this
+    /// layout; `None` if no kernel takes it.
     fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
         let _ = (tail, input);
         Ok(None)
     }
 
-    /// Replaces what is counted of them.
-    fn set_tracks(&mut self, tracks: Tracks);
+    /// Replaces the statistics.
+    fn set_tracks(&mut self, tracks: AttentionStatistics);
 
-    /// Visits what it holds, see [`Replay::visit_state`](crate::state::Replay::visit_state).
+    /// Visits its tensors, see [`Replay::visit_state`](crate::state::Replay::visit_state).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor);
 
     /// Bytes held on the device.
     fn bytes(&self) -> usize;
 
-    /// What it is written to a file as.
+    /// The parts of a file.
     fn save(&self) -> Result<Parts>;
 
     /// The body that [`save`](Self::save) wrote.
     fn restore(parts: Parts, options: &StoreOptions) -> Result<Self>;
 
-    /// The same entries for as many rows as the options have, where there is one.
+    /// The entries of its one row in as many rows as the options have.
     fn repeated(&self, options: &StoreOptions) -> Self;
 
-    /// The most bytes of a body and a tail that hold so many entries and columns together.
+    /// The most bytes of a body and a tail that hold `entries` and `columns` per head together.
     fn bytes_of(options: &StoreOptions, entries: usize, columns: usize) -> usize;
 }
 
-/// Entries taken in, or given back.
+/// Packed entries, or the entries given back.
 pub(super) enum Packing<B> {
-    /// In a form of their own.
+    /// In the layout of the body.
     Packed(B),
     /// The body gains nothing by holding them.
     AsTheyAre(Box<Entries>),
 }
 
-/// A body, and behind it the entries that have come since, in buffers that are written in place.
+/// A body, and behind it a tail of newer entries in buffers that are written in place.
 #[derive(Clone, Debug)]
 pub(super) struct Segmented<B> {
     options: StoreOptions,
@@ -180,25 +183,25 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
-        let tracks = Tracks::default();
+        let tracks = AttentionStatistics::default();
         let Some(body) = &self.body else {
             return Ok(Entries { positions, tracks, ..self.tail.held() });
         };
         let tail = self.tail();
-        let sharing = body.sharing().map(|sharing| sharing.followed_by(tail.entries));
+        let clustering = body.clustering().map(|clustering| clustering.followed_by(tail.entries));
         let [keys, values] = body.pad(tail, &self.options)?;
-        Ok(Entries { keys, values, positions, tracks, sharing })
+        Ok(Entries { keys, values, positions, tracks, clustering })
     }
 
     fn positions(&self) -> Tensor<3, Int> {
         self.scalars().0
     }
 
-    fn tracks(&self) -> Tracks {
+    fn tracks(&self) -> AttentionStatistics {
         self.scalars().1
     }
 
-    fn scalars(&self) -> (Tensor<3, Int>, Tracks) {
+    fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
         let Some(body) = &self.body else { return self.tail.scalars() };
         if self.tail.columns() == 0 {
             return (body.positions(), body.tracks());
@@ -219,7 +222,7 @@ impl<B: Body> Store for Segmented<B> {
         attend_entries(self.entries()?, input)
     }
 
-    fn set_tracks(&mut self, tracks: Tracks) {
+    fn set_tracks(&mut self, tracks: AttentionStatistics) {
         let columns = self.body_columns();
         let tail = self.tail.columns();
         if let Some(body) = &mut self.body {
@@ -252,12 +255,8 @@ impl<B: Body> Store for Segmented<B> {
         Ok(())
     }
 
-    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> bool {
-        visitor.numbers(&[usize::from(self.padded), usize::from(self.body.is_some())]);
-        if let Some(body) = &mut self.body {
-            body.visit_state(visitor);
-        }
-        self.tail.visit_state(visitor)
+    fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
+        Some(self)
     }
 
     fn save(&self) -> Result<Option<Parts>> {
@@ -283,5 +282,15 @@ impl<B: Body> Store for Segmented<B> {
 
     fn boxed_clone(&self) -> Box<dyn Store> {
         Box::new(self.clone())
+    }
+}
+
+impl<B: Body> ReplayStore for Segmented<B> {
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        visitor.numbers(&[usize::from(self.padded), usize::from(self.body.is_some())]);
+        if let Some(body) = &mut self.body {
+            body.visit_state(visitor);
+        }
+        self.tail.visit_state(visitor);
     }
 }

@@ -1,12 +1,13 @@
-use super::{Dense, Fp8, KeyChannels, Quantized, Ragged, Shared, StoreBuilder, TurboQuant};
-use crate::spec::built_in;
+use super::{Clustered, Dense, Fp8, KeyChannels, Quantized, Ragged, StoreBuilder, TurboQuant};
+use crate::stage::built_in;
 
 built_in! {
     /// The stores that have a file form.
     StoreSpec: StoreBuilder {
         Dense,
         Ragged,
-        Shared,
+        #[serde(alias = "shared")]
+        Clustered,
         Quantized,
         Fp8,
         TurboQuant,

@@ -4,22 +4,24 @@ use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::{Tracks, counting},
+    ops::{AttentionStatistics, counting},
     prefix::Parts,
+    stage::statistics,
     state::{StateTensor, StateVisitor, visit_tracks},
-    tracks,
 };
 
-/// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong in them.
+/// Positions and counts of tokens in rectangles, a row a head, and where the rows of lists belong
+/// in them.
 ///
-/// They are looked at in every step, keys and values are not: in lists they would have to be laid out each time.
+/// They are looked at in every step, keys and values are not: in lists they would have to be laid
+/// out each time.
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
     pub(super) layout: Layout,
     /// `[batch, kv_heads, width]`, −1 at fillers.
     positions: Tensor<3, Int>,
     /// Each `[batch, heads, width]`, 0 at fillers.
-    tracks: Tracks,
+    tracks: AttentionStatistics,
 }
 
 impl Tokens {
@@ -27,7 +29,7 @@ impl Tokens {
     /// `[batch, kv_heads, columns]`, and what is counted of them.
     pub(super) fn pack(
         positions: Tensor<3, Int>,
-        tracks: Tracks,
+        tracks: AttentionStatistics,
         counts: &[usize],
         before: Option<Layout>,
         options: &StoreOptions,
@@ -61,7 +63,7 @@ impl Tokens {
         let mut parts = Parts::default();
         parts.put_numbers("counts", self.layout.counts());
         parts.put("positions", &self.positions)?;
-        tracks::save(&self.tracks, &mut parts)?;
+        statistics::save(&self.tracks, &mut parts)?;
         Ok(parts)
     }
 
@@ -71,18 +73,18 @@ impl Tokens {
         let layout = Layout::new(batch, shape.kv_heads, &counts, None, device);
         let dims = [batch, shape.kv_heads, layout.width()];
         let positions = parts.take_int("positions", dims, None, device)?;
-        let none = tracks::zeros(observes, shape, batch, layout.width(), device);
-        let tracks = tracks::restore(none, &mut parts, device)?;
+        let none = statistics::zeros(observes, shape, batch, layout.width(), device);
+        let tracks = statistics::restore(none, &mut parts, device)?;
         parts.finish()?;
         Ok(Self { layout, positions, tracks })
     }
 
-    /// The same tokens for so many rows, where there is one.
+    /// The tokens of its one row in `rows` rows.
     pub(super) fn repeated(&self, rows: usize) -> Self {
         Self {
             layout: self.layout.repeated(rows),
             positions: self.positions.clone().repeat_dim(0, rows),
-            tracks: tracks::repeated(self.tracks.clone(), rows),
+            tracks: statistics::repeated(self.tracks.clone(), rows),
         }
     }
 
@@ -92,7 +94,7 @@ impl Tokens {
     }
 
     /// Each `[batch, heads, width]`, 0 at fillers.
-    pub(super) fn tracks(&self) -> Tracks {
+    pub(super) fn tracks(&self) -> AttentionStatistics {
         self.tracks.clone()
     }
 
@@ -102,17 +104,18 @@ impl Tokens {
         visit_tracks(&mut self.tracks, visitor);
     }
 
-    pub(super) fn set_tracks(&mut self, tracks: Tracks) {
+    pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
         write_tracks(&mut self.tracks, tracks, 0);
     }
 
-    /// Bytes of what it holds on the device.
+    /// Bytes it takes on the device.
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         let tracks = self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, rows));
         self.layout.bytes(rows) + buffer_bytes(&self.positions, rows) + tracks
     }
 
-    /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere in rectangles.
+    /// The most bytes of tokens of which heads hold up to `columns`, some here and some elsewhere
+    /// in rectangles.
     pub(super) fn bytes_of(options: &StoreOptions, columns: usize) -> usize {
         let scalars = options.scalar_row_bytes(Layout::most_width(columns));
         scalars + options.most_padding() + options.offset_bytes()

@@ -14,16 +14,18 @@ use crate::{Result, check, prefix::Parts};
 /// Tokens of a page.
 const PAGE: usize = 32;
 
-/// Entries rotated and rounded to a codebook: TurboQuant (Zandieh et al., 2025,
-/// [arXiv 2504.19874](https://arxiv.org/abs/2504.19874)), the form that minimises the squared error (Algorithm 1).
+/// Entries rotated and rounded to a codebook: TurboQuant (Zandieh et al., 2025, [arXiv
+/// 2504.19874](https://arxiv.org/abs/2504.19874)), the form that minimises the squared error
+/// (Algorithm 1).
 ///
-/// A vector is divided by its norm, which is held beside it in the cache's type, and rotated, so that its d channels are
-/// about as many normal numbers of variance 1/d whatever it was. Each is rounded to the nearest of 2ᵇ numbers that lose least
-/// of such (Lloyd–Max), and held as b bits in 32-bit words. The rotation is a Hadamard matrix with signs; where d is no power
-/// of two it is one times a cosine transform.
+/// A vector is divided by its norm, which is held beside it in the cache's type, and rotated, so
+/// that its d channels are about as many normal numbers of variance 1/d whatever it was. Each is
+/// rounded to the nearest of 2ᵇ numbers that lose least of such (Lloyd–Max), and held as b bits in
+/// 32-bit words. The rotation is a Hadamard matrix with signs; where d is no power of two it is one
+/// times a cosine transform.
 ///
-/// Nothing is learnt, and a page is packed when it is full: the last tokens, fewer than `residual` and a page of 32, are held
-/// as they came.
+/// Nothing is learnt, and a page is packed when it is full: the last tokens, fewer than `residual`
+/// and a page of 32, are held as they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TurboQuant {
@@ -31,16 +33,16 @@ pub struct TurboQuant {
     pub key_bits: u8,
     /// Bits a number of values: 2, 3 or 4.
     pub value_bits: u8,
-    /// The last so many tokens at least stay as they are.
+    /// The least number of last tokens that are held unpacked.
     #[serde(default)]
     pub residual: usize,
-    /// So many layers at either end of the model hold their entries as they are.
+    /// Number of layers at either end of the model that hold their entries unpacked.
     #[serde(default)]
     pub whole_layers: usize,
 }
 
 impl TurboQuant {
-    /// So many bits for keys and for values, in all layers and of all tokens.
+    /// The given bits for keys and for values, in all layers and of all tokens.
     pub fn new(key_bits: u8, value_bits: u8) -> Self {
         Self { key_bits, value_bits, residual: 0, whole_layers: 0 }
     }
@@ -136,8 +138,9 @@ impl Codec for TurboQuant {
     }
 }
 
-/// The upper half of the codebook for a normal number of variance 1: the 2ᵇ numbers that minimise the expected squared
-/// error, each the mean of what is rounded to it (Max, 1960, *Quantizing for Minimum Distortion*, table I, with more digits).
+/// The upper half of the codebook for a normal number of variance 1: the 2ᵇ numbers that minimise
+/// the expected squared error, each the mean of what is rounded to it (Max, 1960, *Quantizing for
+/// Minimum Distortion*, table I, with more digits).
 fn codebook(bits: u8) -> &'static [f64] {
     match bits {
         2 => &[0.452780035, 1.510417608],

@@ -7,8 +7,9 @@ pub(super) fn width(numbers: usize, bits: u8) -> usize {
     parts(bits).iter().map(|&bits| numbers.div_ceil(a_word(bits))).sum()
 }
 
-/// Packs numbers of so many bits, `[pages, rows, numbers]`: `[pages, rows, words]`, the first number in the lowest bits.
-/// Three bits are the words of two and those of one, so that none is wasted.
+/// Packs numbers of so many bits, `[pages, rows, numbers]`: `[pages, rows, words]`, the first
+/// number in the lowest bits. Three bits are the words of two and those of one, so that none is
+/// wasted.
 pub(super) fn pack(levels: Tensor<3, Int>, bits: u8) -> Tensor<3, Int> {
     let levels = levels.cast(DType::I32);
     let mut below = 0;

@@ -12,8 +12,9 @@ pub struct HeldQueries {
 }
 
 impl HeldQueries {
-    /// Their mean and covariance, positions before `first` left out: `[batch, query_heads, 1, head_dim]` and
-    /// `[batch, query_heads, head_dim, head_dim]`, f32. Zeros where no query is left.
+    /// Their mean and covariance, positions before `first` left out:
+    /// `[batch, query_heads, 1, head_dim]` and `[batch, query_heads, head_dim, head_dim]`, f32.
+    /// Zeros where no query is left.
     pub fn moments(&self, first: usize) -> (Tensor<4>, Tensor<4>) {
         let queries = self.queries.clone().cast(DType::F32);
         let [batch, _, columns, _] = queries.dims();

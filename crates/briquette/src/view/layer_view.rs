@@ -5,14 +5,14 @@ use crate::{
     CacheShape, Error, Profile, QueryStatistics, Result,
     budget::Protect,
     ops::{
-        Entries, OpError, Ops, SelectInput, Selection, Split, Track, constant_ints, group_mean,
-        laid_out, select_entries,
+        Entries, OpError, Ops, SelectInput, Selection, Split, Statistic, constant_ints,
+        expand_clusters, group_mean, select_entries,
     },
 };
 
-/// What the stages see of a layer: one is lent to the scorer, the allocator and the reducer in turn.
+/// View of a layer that is lent to the scorer, the allocator and the reducer in turn.
 ///
-/// Lists with a number for each head have one for each batch row and kv head, rows first.
+/// Numbers per head are per batch row and kv head, rows first.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LayerView<'a> {
@@ -20,15 +20,15 @@ pub struct LayerView<'a> {
     pub layer: usize,
     /// The dimensions of the cache.
     pub shape: CacheShape,
-    /// The entries as they are held.
+    /// The entries.
     pub entries: &'a Entries,
-    /// Entries held, one number a head: the last columns.
+    /// Entries held per head: the last columns.
     pub held: &'a [usize],
-    /// Tokens seen, one number a batch row, padding not counted.
+    /// Tokens seen per batch row, padding not counted.
     pub seen: &'a [usize],
-    /// The policy's budget in tokens a layer, one number a batch row.
+    /// The policy's budget per layer and batch row, in tokens.
     pub budget: &'a [usize],
-    /// What is kept whatever the scores.
+    /// The tokens that are kept whatever their scores.
     pub protect: Protect,
     /// Whether tokens of a prompt have just arrived; false in decoding.
     pub prompt: bool,
@@ -36,82 +36,90 @@ pub struct LayerView<'a> {
     pub check: bool,
     /// Whether heads of the layer may hold different tokens in the same column.
     pub heads_differ: bool,
-    /// Whether what is left may begin with more fillers than its longest head needs: the store packs heads.
+    /// Whether the kept entries may begin with more padding than their longest head needs: the
+    /// store packs heads.
     pub packs_heads: bool,
-    /// How many of the last queries are a row's own, one number a batch row.
+    /// The number of last queries that are not padding, per batch row.
     pub window_queries: &'a [usize],
-    /// With [`Observes::window`](crate::score::Observes::window): the last queries.
+    /// With [`AttentionRequest::window`](crate::score::AttentionRequest::window): the last queries.
     pub(crate) window: Option<&'a Window<'a>>,
-    /// With [`Observes::queries`](crate::score::Observes::queries): the queries since the last compression.
+    /// With [`AttentionRequest::queries`](crate::score::AttentionRequest::queries): the queries
+    /// since the last compression.
     pub(crate) queries: Option<&'a HeldQueries>,
-    /// How positions enter in this call.
+    /// The encoding of positions in this call.
     pub(crate) encoded: Option<&'a Encoded<'a>>,
-    /// What query-key products are multiplied by before the softmax.
+    /// The factor of query-key products before the softmax.
     pub scale: f64,
     /// The output projection of the layer, if the cache was given them.
     pub(crate) output_weight: Option<&'a Tensor<2>>,
     /// The profile of the model, if the policy has one.
     pub profile: Option<&'a Profile>,
-    /// What the allocator has [measured](crate::allocate::Allocator::measure) of the layers of the prompt so far.
+    /// The allocator's [measures](crate::allocate::Allocator::measure) of the layers of the prompt
+    /// so far.
     pub measures: &'a Measures,
-    /// With [`Observes::repeat`](crate::score::Observes::repeat): what a second pass has given the entries.
+    /// With [`AttentionRequest::second_pass`](crate::score::AttentionRequest::second_pass): the
+    /// weight each entry received in the second pass.
     pub(crate) given: Option<&'a Tensor<3>>,
     /// The scores, once there are some.
     pub(crate) scores: Option<&'a Tensor<3>>,
-    /// What the reducer returned as its state when it last ran in this layer, `[batch, numbers]`.
+    /// The state that the reducer returned when it last ran in this layer, `[batch, numbers]`.
     pub state: Option<&'a Tensor<2>>,
     /// The hot operations.
     pub ops: &'a dyn Ops,
 }
 
 impl<'a> LayerView<'a> {
-    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
+    /// Keys as they are held, `[batch, kv_heads, entries, head_dim]`; laid out in this call where
+    /// tokens share them.
     ///
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input.
     pub fn keys(&self) -> Result<Tensor<4>> {
-        Ok(laid_out(self.entries.clone(), self.ops)?.keys)
+        Ok(expand_clusters(self.entries.clone(), self.ops)?.keys)
     }
 
-    /// Values, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share them.
+    /// Values, `[batch, kv_heads, entries, head_dim]`; laid out in this call where tokens share
+    /// them.
     ///
     /// # Errors
     /// [`Error::Operation`] if an operation refused its input.
     pub fn values(&self) -> Result<Tensor<4>> {
-        Ok(laid_out(self.entries.clone(), self.ops)?.values)
+        Ok(expand_clusters(self.entries.clone(), self.ops)?.values)
     }
 
     /// Keys as queries meet them, positions encoded, `[batch, kv_heads, entries, head_dim]`.
     ///
     /// # Errors
-    /// [`Error::Operation`] if an operation refused its input, or [`Error::Stage`] where layers are compressed again
-    /// because others have arrived.
+    /// [`Error::Operation`] if an operation refused its input, or [`Error::Stage`] where layers are
+    /// compressed again because others have arrived.
     pub fn encoded_keys(&self, stage: &str) -> Result<Tensor<4>> {
         let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
         encoded.keys(self.keys()?, self.ops)
     }
 
-    /// The matrix that encodes a query at the next `count` positions on average, if it is multiplied by it from the right:
-    /// `[batch, 1, head_dim, head_dim]`, f32.
+    /// The matrix that encodes a query at the next `count` positions on average, if it is
+    /// multiplied by it from the right: `[batch, 1, head_dim, head_dim]`, f32.
     ///
     /// # Errors
-    /// As [`encoded_keys`](Self::encoded_keys), and [`Error::Stage`] where queries and keys come rotated.
+    /// The errors of [`encoded_keys`](Self::encoded_keys), and [`Error::Stage`] where queries and
+    /// keys come rotated.
     pub fn mean_rotation(&self, count: usize, stage: &str) -> Result<Tensor<4>> {
         let encoded = self.encoding_ahead(stage)?;
         encoded.mean_rotation(count, &self.entries.keys)
     }
 
-    /// Queries, `[1, query_heads, 1, head_dim]`, encoded at the positions `ahead` of the last token, on average: `[batch,
-    /// query_heads, 1, head_dim]`, f32. Positions that cannot be encoded are left out; if that is all of them, the last that
-    /// can is taken.
+    /// Queries, `[1, query_heads, 1, head_dim]`, encoded at the positions `ahead` of the last
+    /// token, on average: `[batch, query_heads, 1, head_dim]`, f32. Positions that cannot be
+    /// encoded are left out; if that is all of them, the last that can is taken.
     ///
     /// # Errors
-    /// As [`mean_rotation`](Self::mean_rotation).
+    /// The errors of [`mean_rotation`](Self::mean_rotation).
     pub fn queries_ahead(&self, x: Tensor<4>, ahead: &[usize], stage: &str) -> Result<Tensor<4>> {
         self.encoding_ahead(stage)?.ahead(x, ahead)
     }
 
-    /// The encoding of positions to come. A stage that did not say it observes them may meet rotated queries and keys.
+    /// The encoding of positions to come. A stage that did not say it observes them may meet
+    /// rotated queries and keys.
     fn encoding_ahead(&self, stage: &str) -> Result<&'a Encoded<'a>> {
         let encoded = self.encoded.ok_or_else(|| without(stage, "positions"))?;
         if encoded.encoding.comes_rotated() {
@@ -136,7 +144,8 @@ impl<'a> LayerView<'a> {
         self.queries.ok_or_else(|| without(stage, "queries"))
     }
 
-    /// What a second pass over the prompt has given the entries, `[batch, kv_heads, entries]`, f32.
+    /// The weight that each entry received in a second pass over the prompt,
+    /// `[batch, kv_heads, entries]`, f32.
     ///
     /// # Errors
     /// [`Error::Stage`] if there was none.
@@ -144,23 +153,26 @@ impl<'a> LayerView<'a> {
         self.given.ok_or_else(|| without(stage, "second pass over the prompt"))
     }
 
-    /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is padding.
+    /// The position each entry was written at, ascending, `[batch, kv_heads, entries]`; −1 is
+    /// padding.
     pub fn positions(&self) -> &'a Tensor<3, Int> {
         &self.entries.positions
     }
 
-    /// What has been counted, `[batch, heads, entries]`, f32.
+    /// One of the attention statistics, `[batch, heads, entries]`, f32.
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes it.
-    pub fn track(&self, track: Track, stage: &str) -> Result<Tensor<3>> {
-        self.entries.tracks.get(track).ok_or_else(|| without(stage, &format!("{track:?}")))
+    pub fn statistic(&self, statistic: Statistic, stage: &str) -> Result<Tensor<3>> {
+        self.entries.tracks.get(statistic).ok_or_else(|| without(stage, &format!("{statistic:?}")))
     }
 
-    /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, f32, the last query last,
-    /// and how many of them are a row's own. Fewer queries if fewer have been seen, zero where a query was padding.
+    /// The weights of the last `queries` queries, `[batch, query_heads, queries, entries]`, f32,
+    /// the last query last, and how many of them are a row's own. Fewer queries if fewer have been
+    /// seen, zero where a query was padding.
     ///
-    /// They are computed in this call: where sums over the queries do, [`moments`](Self::moments) is faster.
+    /// They are computed in this call: where sums over the queries do, [`moments`](Self::moments)
+    /// is faster.
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes a window.
@@ -173,7 +185,8 @@ impl<'a> LayerView<'a> {
         Ok((weights.narrow(2, all - kept, kept), own))
     }
 
-    /// Sums over the last `queries` queries of what their weights are; fewer queries if fewer have been seen.
+    /// Sums over the last `queries` queries of what their weights are; fewer queries if fewer have
+    /// been seen.
     ///
     /// # Errors
     /// [`Error::Stage`] if the stage did not say that it observes a window.
@@ -182,8 +195,8 @@ impl<'a> LayerView<'a> {
         window.moments(queries, self.window_queries, wanted)
     }
 
-    /// The policy's scores, `[batch, kv_heads, entries]`, f32. A reducer has them; an allocator if it
-    /// [asks for them](crate::allocate::Allocator::reads_scores).
+    /// The policy's scores, `[batch, kv_heads, entries]`, f32. A reducer has them; an allocator if
+    /// it [asks for them](crate::allocate::Allocator::reads_scores).
     ///
     /// # Errors
     /// [`Error::Stage`] if there are none.
@@ -198,14 +211,16 @@ impl<'a> LayerView<'a> {
     }
 
     /// The mean over all heads of `scores`, query heads or kv heads, the same for every kv head:
-    /// `[batch, heads, entries]` becomes `[batch, kv_heads, entries]`. Where kv heads hold different tokens it is taken
-    /// token by token, and a head gives nothing to a token it does not hold.
+    /// `[batch, heads, entries]` becomes `[batch, kv_heads, entries]`. Where kv heads hold
+    /// different tokens it is taken token by token, and a head gives nothing to a token it does not
+    /// hold.
     pub fn layer_mean(&self, scores: Tensor<3>) -> Tensor<3> {
         let all: Vec<usize> = (0..scores.dims()[1]).collect();
         self.mean_of(scores, &all)
     }
 
-    /// The same over some of the heads of `scores`.
+    /// The mean over `heads` of `scores`, as [`layer_mean`](Self::layer_mean) takes it over all
+    /// heads.
     pub fn mean_of(&self, scores: Tensor<3>, heads: &[usize]) -> Tensor<3> {
         let [batch, all, entries] = scores.dims();
         let CacheShape { kv_heads, .. } = self.shape;
@@ -238,7 +253,7 @@ impl<'a> LayerView<'a> {
         self.profile.ok_or_else(|| without(stage, "profile"))
     }
 
-    /// What the policy's profile says of the model's queries.
+    /// The statistics of the model's queries in the policy's profile.
     ///
     /// # Errors
     /// [`Error::Stage`] if there is no profile, or it says nothing of them.
@@ -253,8 +268,9 @@ impl<'a> LayerView<'a> {
         self.protect.sinks.saturating_add(recent).min(budget)
     }
 
-    /// This layer's share in a batch row of tokens that are shared out among all layers that were measured. `share_out` is
-    /// given their measures, in order, and returns as many shares; it is asked again only when `bounds` have changed.
+    /// This layer's share in a batch row of tokens that are shared out among all layers that were
+    /// measured. `share_out` is given their measures, in order, and returns as many shares; it is
+    /// asked again only when `bounds` have changed.
     ///
     /// # Errors
     /// [`Error::Stage`] if nothing was measured of this layer.
@@ -280,7 +296,8 @@ impl<'a> LayerView<'a> {
     /// The entries to keep, `keep` of each head: the protected ones, then the highest scores.
     ///
     /// # Errors
-    /// What [`SelectOps::select`](crate::ops::SelectOps::select) returns, or [`Error::Stage`] if there are no scores.
+    /// What [`SelectOps::select`](crate::ops::SelectOps::select) returns, or [`Error::Stage`] if
+    /// there are no scores.
     pub fn select(&self, keep: &[usize]) -> Result<Selection> {
         self.with_selection(keep, |selection| self.ops.select(selection))
     }
@@ -288,7 +305,7 @@ impl<'a> LayerView<'a> {
     /// [`select`](Self::select), and the entries that are not kept.
     ///
     /// # Errors
-    /// As [`select`](Self::select).
+    /// The errors of [`select`](Self::select).
     pub fn split(&self, keep: &[usize]) -> Result<Split> {
         self.with_selection(keep, |selection| self.ops.split(selection))
     }

@@ -1,10 +1,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The measures of the layers of a prompt, by which an allocator shares its budget out among them, and the shares that were
-/// last worked out.
+/// The measures of the layers of a prompt, by which an allocator shares its budget out among them,
+/// and the shares that were last worked out.
 ///
-/// A row's shares are worked out once for all layers, and again only when what they depend on has changed. So a decode
-/// step looks them up.
+/// A row's shares are worked out once for all layers, and again only when what they depend on has
+/// changed. So a decode step looks them up.
 #[derive(Debug, Default)]
 pub struct Measures {
     /// `[layers][batch]`; `None` for layers of a prompt that have not arrived yet.
@@ -31,7 +31,8 @@ struct Shares {
 }
 
 impl Shares {
-    /// Whether they are the same under `bounds`: the upper bound does not matter while nobody reaches it.
+    /// Whether they are the same under `bounds`: the upper bound does not matter while nobody
+    /// reaches it.
     fn hold(&self, bounds: Bounds) -> bool {
         let largest = self.of_layers.iter().copied().max().unwrap_or(0);
         let free = largest < self.bounds.most && largest < bounds.most;
@@ -41,7 +42,7 @@ impl Shares {
 }
 
 impl Measures {
-    /// Those of these layers, `[layers][batch]`; `None` for layers that have not arrived yet.
+    /// Measures of these layers, `[layers][batch]`; `None` for layers that have not arrived yet.
     pub fn new(layers: Vec<Option<Vec<f64>>>) -> Self {
         Self { layers, shares: Mutex::default() }
     }
@@ -51,8 +52,9 @@ impl Measures {
         self.layers.get(layer)?.as_ref()?.get(row).copied()
     }
 
-    /// The share of a layer in a batch row; `None` if nothing was measured of it there. `share_out` is given the measures
-    /// of the layers that have one, in order, and returns as many shares, none of them above `bounds.most`.
+    /// The share of a layer in a batch row; `None` if nothing was measured of it there. `share_out`
+    /// is given the measures of the layers that have one, in order, and returns as many shares,
+    /// none of them above `bounds.most`.
     pub(crate) fn share(
         &self,
         layer: usize,

@@ -1,4 +1,4 @@
-//! What the stages see of a layer.
+//! The view of a layer that is lent to the stages.
 
 mod held_queries;
 mod layer_view;

@@ -2,7 +2,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::ops::{MomentsOutput, constant_floats};
 
-/// Which sums are wanted besides those of the weights.
+/// Sums to compute besides those of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// [`WindowMoments::variance`].
@@ -11,18 +11,20 @@ pub struct Wanted {
     pub entropy: bool,
 }
 
-/// Sums over the last queries of what their attention weights are, one number an entry and query head.
+/// Sums over the last queries of what their attention weights are, one number an entry and query
+/// head.
 #[derive(Clone, Debug)]
 pub struct WindowMoments {
     pub(crate) sums: MomentsOutput,
     /// Queries, padding counted.
     pub(crate) queries: usize,
-    /// How many of them are a row's own.
+    /// The number of queries per batch row that are not padding.
     pub(crate) own: Vec<usize>,
 }
 
 impl WindowMoments {
-    /// The mean weight over the queries, padding counted as zero: `[batch, query_heads, entries]`, f32.
+    /// The mean weight over the queries, padding counted as zero: `[batch, query_heads, entries]`,
+    /// f32.
     pub fn mean(&self) -> Tensor<3> {
         self.sums.sums.clone() / self.queries as f64
     }
@@ -34,21 +36,22 @@ impl WindowMoments {
         sums / counts
     }
 
-    /// The unbiased variance of the weight over a row's own queries, `[batch, query_heads, entries]`, f32; 0 for one
-    /// query. `None` if it was not wanted.
+    /// The unbiased variance of the weight over a row's own queries,
+    /// `[batch, query_heads, entries]`, f32; 0 for one query. `None` if it was not wanted.
     pub fn variance(&self) -> Option<Tensor<3>> {
         let deviations = self.sums.deviations.clone()?;
         let counts = self.counts(1, &deviations.device());
         Some(deviations / counts)
     }
 
-    /// What the weights of the queries add to the entropy, `[batch, query_heads, entries]`, f32: the sum of
-    /// −w · ln(w + 10⁻¹⁰). `None` if it was not wanted.
+    /// The part of the entropy that the weights of the queries add,
+    /// `[batch, query_heads, entries]`, f32: the sum of −w · ln(w + 10⁻¹⁰). `None` if it was not
+    /// wanted.
     pub fn entropy(&self) -> Option<Tensor<3>> {
         self.sums.entropies.clone()
     }
 
-    /// How many queries are a row's own, `less` taken off, at least 1: `[batch, 1, 1]`.
+    /// The number of queries that are not padding less `less`, at least 1: `[batch, 1, 1]`.
     fn counts(&self, less: usize, device: &Device) -> Tensor<3> {
         let counts: Vec<f32> =
             self.own.iter().map(|own| own.saturating_sub(less).max(1) as f32).collect();

@@ -6,13 +6,13 @@ use crate::{
     position::{Encode, PositionEncoding, mean_rotation},
 };
 
-/// How positions enter the queries and keys of a layer in this call.
+/// Encoding of positions in the queries and keys of a layer in this call.
 #[derive(Debug)]
 pub(crate) struct Encoded<'a> {
-    /// How keys are encoded, if they are held as they came.
+    /// The encoding of keys, if they are held without positions.
     pub(crate) keys: Option<Encode<'a>>,
     pub(crate) encoding: &'a dyn PositionEncoding,
-    /// The position that the next token will be encoded at, one number a batch row.
+    /// The position per batch row that the next token will be encoded at.
     pub(crate) next: Vec<usize>,
 }
 
@@ -22,7 +22,8 @@ impl Encoded<'_> {
         Encode::keys(self.keys.as_ref(), keys, ops)
     }
 
-    /// `x`, `[1, heads, 1, head_dim]`, encoded at the positions `ahead` of the next token's, on average.
+    /// `x`, `[1, heads, 1, head_dim]`, encoded at the positions `ahead` of the next token's, on
+    /// average.
     pub(crate) fn ahead(&self, x: Tensor<4>, ahead: &[usize]) -> Result<Tensor<4>> {
         let end = self.encoding.max_positions().unwrap_or(usize::MAX);
         let of_row = |&next: &usize| {

@@ -2,8 +2,9 @@ use burn::tensor::{DType, Tensor};
 
 use crate::{CacheShape, ops::precise_product};
 
-/// How far each value reaches behind the output projection `weight`, `[query_heads · head_dim, hidden]`, in each query head of
-/// its kv head: the `norm` of W_O v, `[batch, kv_heads, group, entries]`, f32.
+/// Length of each value behind the output projection `weight`, `[query_heads · head_dim, hidden]`,
+/// in each query head of its kv head: the `norm` of W_O v, `[batch, kv_heads, group, entries]`,
+/// f32.
 ///
 /// `norm` takes `[batch, kv_heads, entries, hidden]` to one number in the last dimension.
 pub(crate) fn reach(

@@ -5,26 +5,27 @@ use burn::tensor::Tensor;
 use super::{Wanted, WindowMoments};
 use crate::{
     Result,
-    ops::{Entries, MomentsInput, Ops, Visibility, WindowInput, laid_out},
+    ops::{Entries, MomentsInput, Ops, Visibility, WindowInput, expand_clusters},
     position::Encode,
 };
 
-/// The last queries of a layer and the entries they see. Their weights are computed when a stage asks for them.
+/// The last queries of a layer and the entries they see. Their weights are computed when a stage
+/// asks for them.
 #[derive(Debug)]
 pub(crate) struct Window<'a> {
     /// Positions encoded, `[batch, query_heads, queries, head_dim]`.
     pub(crate) queries: Tensor<4>,
     pub(crate) entries: Entries,
-    /// How their keys are to be encoded, if they are held as they came.
+    /// The encoding of their keys, if these are held without positions.
     pub(crate) encode: Option<Encode<'a>>,
     pub(crate) visibility: Visibility,
-    /// What query-key products are multiplied by.
+    /// The factor of query-key products.
     pub(crate) scale: f64,
     pub(crate) ops: &'a dyn Ops,
     pub(crate) known: RefCell<Known>,
 }
 
-/// What has been computed for one stage: another one often asks for the same.
+/// Results computed for one stage, since another one often needs the same.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// The keys, encoded.
@@ -38,7 +39,7 @@ impl Window<'_> {
         Ok(self.ops.window_weights(self.last(self.queries.dims()[2])?)?)
     }
 
-    /// Sums over the last `queries` queries, of which as many of the last as `own` says count, one number a batch row.
+    /// Sums over the last `queries` queries, of which the last `own` per batch row count.
     pub(crate) fn moments(
         &self,
         queries: usize,
@@ -83,7 +84,7 @@ impl Window<'_> {
         if let Some(keys) = &known.keys {
             return Ok(keys.clone());
         }
-        let keys = laid_out(self.entries.clone(), self.ops)?.keys;
+        let keys = expand_clusters(self.entries.clone(), self.ops)?.keys;
         let keys = Encode::keys(self.encode.as_ref(), keys, self.ops)?;
         known.keys = Some(keys.clone());
         Ok(keys)

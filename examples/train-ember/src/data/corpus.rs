@@ -4,7 +4,8 @@ use anyhow::{Context, Result, ensure};
 use briquette_models::Tokenizer;
 use serde::{Deserialize, Serialize};
 
-/// The files of a prepared folder: tokens to train on, tokens to measure on, the keys of tasks, the tokenizer.
+/// The files of a prepared folder: tokens to train on, tokens to measure on, the keys of tasks, the
+/// tokenizer.
 pub const PREPARED: [&str; 4] = ["train.u16", "held-out.u16", "words.json", "tokenizer.json"];
 
 /// Keys of tasks.

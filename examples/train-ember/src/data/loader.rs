@@ -30,8 +30,8 @@ pub(crate) struct Draw {
 
 /// An endless stream of micro-batches, drawn by threads ahead of the training.
 ///
-/// A sequence depends on the seed, the stage and its number in the stage only: whatever the number of threads, and
-/// wherever a run begins again, it is the same.
+/// A sequence depends on the seed, the stage and its number in the stage only: whatever the number
+/// of threads, and wherever a run begins again, it is the same.
 #[derive(Debug)]
 pub struct Loader {
     /// Each thread draws every so-many-th micro-batch.

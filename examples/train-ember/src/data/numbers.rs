@@ -1,9 +1,10 @@
 //! Numbers to be recalled, as lists of digits.
 //!
-//! Numbers of random digits are found again by what stands before: after two or three digits they are unique, and a
-//! model that copies by the last digits is right nearly always. With several of them in a prompt that fails in the
-//! first digits, and the model goes on with another's. So half of the lists here are made of numbers that the digits before
-//! do not tell apart: only key and place do.
+//! Numbers of random digits are found again by what stands before: after two or three digits they
+//! are unique, and a model that copies by the last digits is right nearly always. With several of
+//! them in a prompt that fails in the first digits, and the model goes on with another's. So half
+//! of the lists here are made of numbers that the digits before do not tell apart: only key and
+//! place do.
 
 use rand::{Rng, RngExt};
 

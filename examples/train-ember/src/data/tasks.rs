@@ -168,8 +168,8 @@ impl Tasks {
     /// Prepares what all sequences share.
     ///
     /// # Errors
-    /// If the tokenizer fails, a digit has not a token of its own, there are fewer than 32 words of either sort, or a
-    /// word is of both.
+    /// If the tokenizer fails, a digit has not a token of its own, there are fewer than 32 words of
+    /// either sort, or a word is of both.
     pub fn new(corpus: Arc<Corpus>) -> Result<Self> {
         let tokenizer = &corpus.tokenizer;
         let encode = |text: &str| tokenizer.encode(text, false);
@@ -259,8 +259,8 @@ impl Tasks {
         drawn
     }
 
-    /// A question about one of `hidden` random numbers, on words and text never trained on; `None` if the length does
-    /// not hold it. The sequence ends with the answer and the end token.
+    /// A question about one of `hidden` random numbers, on words and text never trained on; `None`
+    /// if the length does not hold it. The sequence ends with the answer and the end token.
     pub fn measured_needle(
         &self,
         rng: &mut impl Rng,
@@ -383,7 +383,8 @@ impl Tasks {
     ) -> Option<Drawn> {
         let p = &self.phrase;
         let measured = likeness.is_some();
-        // Measured is always the same: three variables in one chain, two in the other, the end of either asked for.
+        // Measured is always the same: three variables in one chain, two in the other, the end of
+        // either asked for.
         let sizes: Vec<usize> = if measured {
             vec![3, 2]
         } else {
@@ -463,7 +464,8 @@ impl Keys {
     }
 }
 
-/// Prose with the pieces put in, in order, at random places: `length` tokens with them. `None` if they do not fit.
+/// Prose with the pieces put in, in order, at random places: `length` tokens with them. `None` if
+/// they do not fit.
 fn hide(
     rng: &mut impl Rng,
     pen: &mut Pen,

@@ -2,8 +2,8 @@ use burn::tensor::{DType, Tensor, activation::softmax};
 
 /// Causal attention with grouped heads.
 ///
-/// On a device that has the kernels, theirs, whose gradient computes the weights again; elsewhere the plain one, whose
-/// graph keeps the weights of every layer.
+/// On a device that has the kernels, theirs, whose gradient computes the weights again; elsewhere
+/// the plain one, whose graph keeps the weights of every layer.
 ///
 /// # Shapes
 /// - `queries`: `[batch, heads, tokens, head_dim]`, positions encoded

@@ -9,8 +9,8 @@ use super::{
     weights::Gradients,
 };
 
-/// Strips that the tokens of a micro-batch are cut into, at most. The gradient of a matrix is a product over all tokens
-/// with few rows and columns: cut, it keeps the whole device busy.
+/// Strips that the tokens of a micro-batch are cut into, at most. The gradient of a matrix is a
+/// product over all tokens with few rows and columns: cut, it keeps the whole device busy.
 const STRIPS: usize = 64;
 
 /// Sequences of one length.
@@ -159,7 +159,8 @@ impl Body {
         Ok(logits.argmax(1).try_into_data()?.convert::<i32>().try_into_vec::<i32>()?)
     }
 
-    /// The logits at some places of a batch, counted through all of its sequences: `[places, vocabulary]`, f32.
+    /// The logits at some places of a batch, counted through all of its sequences:
+    /// `[places, vocabulary]`, f32.
     pub(crate) fn logits(
         &self,
         weights: &Weights,
@@ -190,7 +191,8 @@ impl Body {
         chosen.cast(DType::F32).reshape([strips, rows, self.layout.hidden])
     }
 
-    /// `[strips, rows, hidden]` -> the last norm's output without its weight, in the type of the computation.
+    /// `[strips, rows, hidden]` -> the last norm's output without its weight, in the type of the
+    /// computation.
     fn hidden(&self, weights: &Weights, start: Tensor<3>, length: usize) -> Result<Tensor<3>> {
         let Layout { epsilon, .. } = self.layout;
         let [cos, sin] = [&self.cos, &self.sin].map(|table| table.clone().narrow(1, 0, length));

@@ -1,5 +1,5 @@
-//! The tied head and the loss, with their gradients by hand: the matrix of logits is the largest tensor of a step, and
-//! this way no part of it outlives the loss.
+//! The tied head and the loss, with their gradients by hand: the matrix of logits is the largest
+//! tensor of a step, and this way no part of it outlives the loss.
 
 use burn::tensor::{DType, Int, Tensor};
 
@@ -49,8 +49,9 @@ pub(super) fn token_losses(
     log_sum_exp(logits) - right
 }
 
-/// The gradient of the embedding from that of the tokens' vectors, `[strips, rows, channels]`, f32: a product
-/// with the one-hot matrix, since adding rows up where tokens repeat would be done one after the other.
+/// The gradient of the embedding from that of the tokens' vectors, `[strips, rows, channels]`, f32:
+/// a product with the one-hot matrix, since adding rows up where tokens repeat would be done one
+/// after the other.
 ///
 /// # Shapes
 /// - `tokens`: `[strips, rows, 1]`

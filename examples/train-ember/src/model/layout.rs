@@ -28,10 +28,10 @@ pub enum Kind {
 
 /// Places of the weights in two flat vectors: one of the matrices, one of the norms' weights.
 ///
-/// The optimiser then updates two vectors instead of 74 tensors, and the two differ in their weight decay. Matrices lie
-/// as Hugging Face has them, `[outputs, inputs]` row after row: the token embedding first, then kind by kind, layer by
-/// layer. The norms follow each other as a token meets them: before attention and before the feed-forward network of
-/// each layer, then the last one.
+/// The optimiser then updates two vectors instead of 74 tensors, and the two differ in their weight
+/// decay. Matrices lie as Hugging Face has them, `[outputs, inputs]` row after row: the token
+/// embedding first, then kind by kind, layer by layer. The norms follow each other as a token meets
+/// them: before attention and before the feed-forward network of each layer, then the last one.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
@@ -72,7 +72,8 @@ impl Layout {
     /// The layout of a configuration.
     ///
     /// # Errors
-    /// If the configuration has what this program does not train: biases, a head of its own, stretched positions.
+    /// If the configuration has what this program does not train: biases, a head of its own,
+    /// stretched positions.
     pub fn new(config: &ModelConfig) -> Result<Self> {
         ensure!(
             config.architecture == Architecture::Llama,
@@ -173,8 +174,9 @@ impl Layout {
 }
 
 impl Parameters {
-    /// Random weights: normal with deviation 0.02, smaller by the root of twice the layers where they write into the
-    /// residual, so that their sum over the layers keeps its size (GPT-2); the norms 1.
+    /// Random weights: normal with deviation 0.02, smaller by the root of twice the layers where
+    /// they write into the residual, so that their sum over the layers keeps its size (GPT-2); the
+    /// norms 1.
     pub fn random(layout: &Layout, seed: u64, device: &Device) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut matrices = vec![0.0_f32; layout.matrices()];

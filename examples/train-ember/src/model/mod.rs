@@ -1,4 +1,5 @@
-//! The model as it is trained: Llama's decoder over whole sequences, without a cache, with gradients.
+//! The model as it is trained: Llama's decoder over whole sequences, without a cache, with
+//! gradients.
 
 mod attention;
 mod body;

@@ -1,5 +1,5 @@
-//! Operations whose gradient is written by hand, so that the backward pass reads and writes each large tensor once and
-//! keeps nothing that it can compute again.
+//! Operations whose gradient is written by hand, so that the backward pass reads and writes each
+//! large tensor once and keeps nothing that it can compute again.
 
 use burn::{
     backend::{
@@ -15,7 +15,8 @@ use burn::{
     tensor::{DType, FloatDType, Slice, Tensor},
 };
 
-/// Divides each row by the root of its mean square (RMSNorm of Zhang and Sennrich, 2019, without its weight).
+/// Divides each row by the root of its mean square (RMSNorm of Zhang and Sennrich, 2019, without
+/// its weight).
 ///
 /// # Shapes
 /// - `x`: `[.., channels]`, f32
@@ -33,8 +34,8 @@ pub(crate) fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D
     Tensor::from_dispatch(Dispatch::swiglu(gate.into_dispatch(), up.into_dispatch()))
 }
 
-/// Rotary position embedding (Su et al., 2021), halves rotated against each other as Llama's checkpoints have them.
-/// Computed in f32 and returned in the type of `x`.
+/// Rotary position embedding (Su et al., 2021), halves rotated against each other as Llama's
+/// checkpoints have them. Computed in f32 and returned in the type of `x`.
 ///
 /// # Shapes
 /// - `x`: `[batch, tokens, heads, head_dim]`

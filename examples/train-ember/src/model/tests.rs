@@ -49,7 +49,8 @@ fn golden(device: &Device) -> (Layout, Parameters, Vec<Batch>, f64, SafeTensors<
     (layout, parameters, batches, loss, tensors)
 }
 
-/// Every device of this build: with `wgpu` or `cuda` that is attention by the kernels, with its own gradient.
+/// Every device of this build: with `wgpu` or `cuda` that is attention by the kernels, with its own
+/// gradient.
 fn devices() -> Vec<(&'static str, Device, f64)> {
     let tolerance = |name: &str| if name == "flex" { 1e-5 } else { 1e-4 };
     let names = briquette::device::available().into_iter();

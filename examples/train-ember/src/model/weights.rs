@@ -2,9 +2,9 @@ use burn::tensor::{DType, Tensor};
 
 use super::{Kind, Layout, Parameters, head::HeadGradients};
 
-/// The weights of one step as products take them: in the type of the computation, and each norm's weight multiplied
-/// into the matrices that read what it normalises. The norms then need no pass over the tokens, and their
-/// gradients come from the small matrices.
+/// The weights of one step as products take them: in the type of the computation, and each norm's
+/// weight multiplied into the matrices that read what it normalises. The norms then need no pass
+/// over the tokens, and their gradients come from the small matrices.
 #[derive(Clone, Debug)]
 pub struct Weights {
     /// Token embedding, `[vocabulary, hidden]`.

@@ -13,13 +13,14 @@ use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait ClassifyBackend: Backend {
-    /// See [`super::classify`]: classes and ranks. A head lacks `fillers` entries, has `merging` rows to be merged, and its
-    /// entries are counted from `first` on; or what `held` says where heads `differ`.
+pub(super) trait AssignClustersBackend: Backend {
+    /// See [`super::assign_clusters`]: classes and ranks. A head lacks `fillers` entries, has
+    /// `merging` rows to be merged, and its entries are counted from `first` on; or what `held`
+    /// says where heads `differ`.
     #[fusion(meta = outputs)]
-    fn classify(
+    fn assign_clusters(
         rows: IntTensor<Self>,
-        left: IntTensor<Self>,
+        kept_rows: IntTensor<Self>,
         merged: IntTensor<Self>,
         nearest: IntTensor<Self>,
         centers: IntTensor<Self>,
@@ -36,7 +37,7 @@ pub(super) trait ClassifyBackend: Backend {
     ) -> (IntTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`ClassifyBackend::classify`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`AssignClustersBackend::assign_clusters`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
     rows: &TensorSpec,
@@ -58,10 +59,10 @@ fn outputs(
     (rows.clone(), TensorSpec::new(rows.shape.clone(), DType::F32))
 }
 
-impl ClassifyBackend for CubeBackend {
-    fn classify(
+impl AssignClustersBackend for CubeBackend {
+    fn assign_clusters(
         rows: IntTensor<Self>,
-        left: IntTensor<Self>,
+        kept_rows: IntTensor<Self>,
         merged: IntTensor<Self>,
         nearest: IntTensor<Self>,
         centers: IntTensor<Self>,
@@ -76,7 +77,7 @@ impl ClassifyBackend for CubeBackend {
         merges: bool,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>) {
-        let ints = [rows, left, merged, nearest, centers, held, positions];
+        let ints = [rows, kept_rows, merged, nearest, centers, held, positions];
         let floats = [similarity, scores];
         launch(ints, floats, [fillers, merging, first], threshold, [merges, differ])
     }

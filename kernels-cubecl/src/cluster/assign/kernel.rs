@@ -5,24 +5,24 @@ use crate::common::line::{at, write};
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// What is known of a head.
+/// Lengths of a head.
 #[derive(CubeType, Clone, Copy)]
 struct Head {
-    /// Entries it lacks: so many fillers come first.
+    /// Clusters it lacks: so many columns of padding come first.
     fillers: usize,
     /// Rows that may be merged: the last.
     merging: usize,
-    /// The number of its first entry among those that are merged into.
+    /// The number of its first cluster among those that are merged into.
     first: usize,
 }
 
-/// See [`super::classify`]. A unit a column; cubes along y are heads. What a head holds is said by the numbers, or by
-/// `held` where heads differ.
+/// See [`super::assign_clusters`]. A unit a column; cubes along y are heads. What a head holds is
+/// said by the numbers, or by `held` where heads differ.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
-pub(super) fn classify<I: Int>(
+pub(super) fn assign_clusters<I: Int>(
     rows: &Tensor<I>,
-    left: &Tensor<I>,
+    kept_rows: &Tensor<I>,
     merged: &Tensor<I>,
     nearest: &Tensor<I>,
     centers: &Tensor<I>,
@@ -30,7 +30,7 @@ pub(super) fn classify<I: Int>(
     positions: &Tensor<I>,
     similarity: &Tensor<f32>,
     scores: &Tensor<f32>,
-    classes: &mut Tensor<I>,
+    clusters: &mut Tensor<I>,
     ranks: &mut Tensor<f32>,
     fillers: usize,
     merging: usize,
@@ -53,14 +53,14 @@ pub(super) fn classify<I: Int>(
     }
     if column < rows.shape(2) {
         let of_position = at::<I>(positions, batch, head, column);
-        let mut class = I::new(-1);
+        let mut cluster = I::new(-1);
         let mut rank = f32::new(f32::MIN);
         if positions[of_position] >= I::new(0) {
             let row = rows[at::<I>(rows, batch, head, column)];
-            let entries = left.shape(2);
-            let place = search::<I>(left, batch, head, own.fillers, entries, row);
-            if place < entries && left[at::<I>(left, batch, head, place)] == row {
-                class = I::cast_from(place - own.fillers);
+            let entries = kept_rows.shape(2);
+            let place = search::<I>(kept_rows, batch, head, own.fillers, entries, row);
+            if place < entries && kept_rows[at::<I>(kept_rows, batch, head, place)] == row {
+                cluster = I::cast_from(place - own.fillers);
             } else if comptime!(merges) {
                 let end = merged.shape(2);
                 let place = search::<I>(merged, batch, head, end - own.merging, end, row);
@@ -68,25 +68,26 @@ pub(super) fn classify<I: Int>(
                     let like = similarity[at::<f32>(similarity, batch, head, place)];
                     if like > threshold {
                         let entry = usize::cast_from(nearest[at::<I>(nearest, batch, head, place)]);
-                        class = I::cast_from(entry - own.first);
+                        cluster = I::cast_from(entry - own.first);
                     }
                 }
             }
         }
-        if class >= I::new(0) {
-            let of_center = at::<I>(centers, batch, head, own.fillers + usize::cast_from(class));
+        if cluster >= I::new(0) {
+            let of_center = at::<I>(centers, batch, head, own.fillers + usize::cast_from(cluster));
             if usize::cast_from(centers[of_center]) == column {
                 rank = f32::new(f32::MAX);
             } else {
                 rank = scores[at::<f32>(scores, batch, head, column)];
             }
         }
-        write::<I>(classes, batch, head, column, class);
+        write::<I>(clusters, batch, head, column, cluster);
         write::<f32>(ranks, batch, head, column, rank);
     }
 }
 
-/// The first place from `from` to `end` of which the number of a head is not less, where they ascend; `end` if all are.
+/// The first place from `from` to `end` of which the number of a head is not less, where they
+/// ascend; `end` if all are.
 #[cube]
 fn search<I: Int>(
     x: &Tensor<I>,

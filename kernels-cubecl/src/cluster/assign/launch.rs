@@ -7,7 +7,8 @@ use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::kernel;
 
-/// Rows, rows left, rows merged, the nearest of them, centers, what heads hold, positions; similarity and scores.
+/// Launches over rows, kept rows, merged rows, their nearest clusters, centers, lengths of heads,
+/// positions; similarity and scores.
 pub(super) fn launch(
     ints: [CubeTensor; 7],
     [similarity, scores]: [CubeTensor; 2],
@@ -18,15 +19,15 @@ pub(super) fn launch(
     let (client, device) = (scores.client.clone(), scores.device.clone());
     let (shape, dtype) = (ints[0].shape(), ints[0].dtype);
     let empty = |dtype| empty_device_dtype(client.clone(), device.clone(), shape.clone(), dtype);
-    let (classes, ranks) = (empty(dtype), empty(DType::F32));
-    let [rows, left, merged, nearest, centers, held, positions] =
+    let (clusters, ranks) = (empty(dtype), empty(DType::F32));
+    let [rows, kept_rows, merged, nearest, centers, held, positions] =
         ints.map(CubeTensor::into_tensor_arg);
-    kernel::classify::launch(
+    kernel::assign_clusters::launch(
         &client,
         CubeCount::Static(shape[2].div_ceil(kernel::UNITS) as u32, (shape[0] * shape[1]) as u32, 1),
         CubeDim::new_1d(kernel::UNITS as u32),
         rows,
-        left,
+        kept_rows,
         merged,
         nearest,
         centers,
@@ -34,7 +35,7 @@ pub(super) fn launch(
         positions,
         similarity.into_tensor_arg(),
         scores.into_tensor_arg(),
-        classes.clone().into_tensor_arg(),
+        clusters.clone().into_tensor_arg(),
         ranks.clone().into_tensor_arg(),
         fillers,
         merging,
@@ -44,5 +45,5 @@ pub(super) fn launch(
         differ,
         dtype_to_storage_type(dtype),
     );
-    (classes, ranks)
+    (clusters, ranks)
 }

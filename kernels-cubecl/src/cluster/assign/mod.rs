@@ -2,36 +2,46 @@ mod backend;
 mod kernel;
 mod launch;
 
-use briquette_ops::{ClassifyInput, ClassifyOutput, MergedRows, Result, constant_ints};
+use briquette_ops::{AssignClustersInput, AssignClustersOutput, MergedRows, Result, constant_ints};
 use burn::{
     backend::Dispatch,
     tensor::{Int, Tensor},
 };
 
-use self::backend::ClassifyBackend;
+use self::backend::AssignClustersBackend;
 use crate::common::{check::Check, padding::PaddingCounts};
 
-/// For each column the entry it is in now, counted from 0, or −1; and what it is ranked by: a center `f32::MAX`, others
-/// their score, those in no entry `f32::MIN`. Both `[batch, heads, columns]`. With it EMS finds which tokens stay.
+/// Assigns each token to a cluster, −1 for none, and ranks it: a center `f32::MAX`, others by their
+/// score, those in no cluster `f32::MIN`. Both `[batch, heads, columns]`. EMS selects the tokens
+/// that stay by these ranks.
 ///
-/// A unit a column, one launch: it looks its row up among those that stay, then among those that are merged, by halves. It
-/// reads four numbers a column and what it looks at of the lists, which caches hold, and writes two.
+/// A unit a column, one launch: it looks its row up among those that stay, then among those that
+/// are merged, by halves. It reads four numbers a column and what it looks at of the lists, which
+/// caches hold, and writes two.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or the device has no
-/// kernels or cannot launch so much.
-pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
-    let check = Check::new("classify", &input.rows.device())?;
-    let ClassifyInput { rows, left, entries: counts, merged, centers, positions, scores, .. } =
-        input;
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or cluster, or
+/// the device has no kernels or cannot launch so much.
+pub fn assign_clusters(input: AssignClustersInput<'_>) -> Result<AssignClustersOutput> {
+    let check = Check::new("assign_clusters", &input.rows.device())?;
+    let AssignClustersInput {
+        rows,
+        kept_rows,
+        entries: counts,
+        merged,
+        centers,
+        positions,
+        scores,
+        ..
+    } = input;
     let dims @ [batch, heads, columns] = rows.dims();
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
     some("heads", heads)?;
     some("columns", columns)?;
-    let entries = left.dims()[2];
+    let entries = kept_rows.dims()[2];
     some("entries", entries)?;
-    check.shape("left", left.dims(), [batch, heads, entries])?;
+    check.shape("kept_rows", kept_rows.dims(), [batch, heads, entries])?;
     check.shape("centers", centers.dims(), [batch, heads, entries])?;
     check.shape("positions", positions.dims(), dims)?;
     check.shape("scores", scores.dims(), dims)?;
@@ -41,7 +51,7 @@ pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
     check.tensors(11)?;
     let lists = batch * heads;
     let missing = PaddingCounts::new(&check, counts, lists, entries)?;
-    let merging = merged.as_ref().map(|merged| (merged.counts, merged.first));
+    let merging = merged.as_ref().map(|merged| (merged.counts, merged.cluster_offset));
     merged.as_ref().map_or(Ok(()), |merged| check_merged(&check, merged, dims, entries))?;
     let of_head = |head: usize| -> [usize; 3] {
         let (merging, first) =
@@ -51,10 +61,10 @@ pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
     let first = of_head(0);
     let differ = (1..lists).any(|head| of_head(head) != first);
     let ints = rows.dtype();
-    // What is not looked at: another tensor stands in.
+    // Another tensor stands in for one that is not read.
     let held = if differ {
         let numbers: Vec<i64> = (0..lists).flat_map(of_head).map(|number| number as i64).collect();
-        let numbers = constant_ints("classify", numbers, [lists, 3], &rows.device());
+        let numbers = constant_ints("assign_clusters", numbers, [lists, 3], &rows.device());
         numbers.cast(ints).into_dispatch()
     } else {
         rows.clone().into_dispatch()
@@ -65,9 +75,9 @@ pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
         None => (rows.clone(), rows.clone(), scores.clone(), 0.0),
     };
     let int = |x: Tensor<3, Int>| x.cast(ints).into_dispatch();
-    let (classes, ranks) = Dispatch::classify(
+    let (clusters, ranks) = Dispatch::assign_clusters(
         rows.into_dispatch(),
-        int(left),
+        int(kept_rows),
         int(merged),
         int(nearest),
         int(centers),
@@ -82,8 +92,8 @@ pub fn classify(input: ClassifyInput<'_>) -> Result<ClassifyOutput> {
         merges,
         differ,
     );
-    let (classes, ranks) = (Tensor::from_dispatch(classes), Tensor::from_dispatch(ranks));
-    Ok(ClassifyOutput { classes, ranks })
+    let (clusters, ranks) = (Tensor::from_dispatch(clusters), Tensor::from_dispatch(ranks));
+    Ok(AssignClustersOutput { clusters, ranks })
 }
 
 fn check_merged(
@@ -92,7 +102,7 @@ fn check_merged(
     [batch, heads, _]: [usize; 3],
     entries: usize,
 ) -> Result<()> {
-    let MergedRows { rows, counts, nearest, first, similarity, .. } = merged;
+    let MergedRows { rows, counts, nearest, cluster_offset, similarity, .. } = merged;
     let (lists, width) = (batch * heads, rows.dims()[2]);
     check.value("rows to merge", width, width > 0, "1 or more")?;
     check.shape("rows to merge", rows.dims(), [batch, heads, width])?;
@@ -102,10 +112,10 @@ fn check_merged(
     check.countable("rows to merge", &rows.dims())?;
     // Refuses counts that do not fit.
     PaddingCounts::new(check, counts, lists, width)?;
-    let fits = first.len() == lists;
-    check.value("the length of first", first.len(), fits, lists.to_string())?;
-    for &first in *first {
-        check.value("first", first, first <= entries, format!("at most {entries}"))?;
+    let fits = cluster_offset.len() == lists;
+    check.value("the length of cluster_offset", cluster_offset.len(), fits, lists.to_string())?;
+    for &offset in *cluster_offset {
+        check.value("cluster_offset", offset, offset <= entries, format!("at most {entries}"))?;
     }
     Ok(())
 }

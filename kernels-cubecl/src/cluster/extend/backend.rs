@@ -17,11 +17,11 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ExtendBackend: Backend {
-    /// See [`super::extend`]: rows, norms and centers. A head holds `tokens`, `entries` and `own`, or what `counts` says
-    /// where heads `differ`.
+    /// See [`super::extend`]: rows, norms and centers. A head holds `tokens`, `entries` and `own`,
+    /// or what `counts` says where heads `differ`.
     #[fusion(meta = outputs)]
     fn extend(
-        entry: IntTensor<Self>,
+        cluster_of_token: IntTensor<Self>,
         norms: FloatTensor<Self>,
         centers: IntTensor<Self>,
         counts: IntTensor<Self>,
@@ -34,10 +34,10 @@ pub(super) trait ExtendBackend: Backend {
     ) -> (IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>);
 }
 
-/// What [`ExtendBackend::extend`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`ExtendBackend::extend`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
-    entry: &TensorSpec,
+    cluster_of_token: &TensorSpec,
     _norms: &TensorSpec,
     _centers: &TensorSpec,
     _counts: &TensorSpec,
@@ -48,17 +48,18 @@ fn outputs(
     _own: &usize,
     _differ: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let shape = |width: usize| Shape::from([entry.shape[0], entry.shape[1], width]);
+    let shape =
+        |width: usize| Shape::from([cluster_of_token.shape[0], cluster_of_token.shape[1], width]);
     (
-        TensorSpec::new(shape(*columns), entry.dtype),
+        TensorSpec::new(shape(*columns), cluster_of_token.dtype),
         TensorSpec::new(shape(*columns), DType::F32),
-        TensorSpec::new(shape(*rows), entry.dtype),
+        TensorSpec::new(shape(*rows), cluster_of_token.dtype),
     )
 }
 
 impl ExtendBackend for CubeBackend {
     fn extend(
-        entry: IntTensor<Self>,
+        cluster_of_token: IntTensor<Self>,
         norms: FloatTensor<Self>,
         centers: IntTensor<Self>,
         counts: IntTensor<Self>,
@@ -69,6 +70,12 @@ impl ExtendBackend for CubeBackend {
         own: usize,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>) {
-        launch([entry, centers, counts], norms, [columns, rows], [tokens, entries, own], differ)
+        launch(
+            [cluster_of_token, centers, counts],
+            norms,
+            [columns, rows],
+            [tokens, entries, own],
+            differ,
+        )
     }
 }

@@ -17,7 +17,7 @@ struct Head {
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn extend<I: Int>(
-    entry: &Tensor<I>,
+    cluster_of_token: &Tensor<I>,
     norms: &Tensor<f32>,
     centers: &Tensor<I>,
     counts: &Tensor<I>,
@@ -32,7 +32,7 @@ pub(super) fn extend<I: Int>(
 ) {
     let place = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
     let list = CUBE_POS_Y as usize;
-    let heads = entry.shape(1);
+    let heads = cluster_of_token.shape(1);
     let (batch, head) = (list / heads, list % heads);
     let (columns, height) = (rows.shape(2), all_centers.shape(2));
     let mut held = Head { tokens, entries, own };
@@ -51,9 +51,9 @@ pub(super) fn extend<I: Int>(
         if place >= first_column {
             let token = place - first_column;
             if token < held.tokens {
-                let from = entry.shape(2) - held.tokens + token;
-                let of_entry = at::<I>(entry, batch, head, from);
-                row = first_row + usize::cast_from(entry[of_entry]);
+                let from = cluster_of_token.shape(2) - held.tokens + token;
+                let of_entry = at::<I>(cluster_of_token, batch, head, from);
+                row = first_row + usize::cast_from(cluster_of_token[of_entry]);
                 norm = norms[at::<f32>(norms, batch, head, from)];
             } else {
                 row = height - held.own + token - held.tokens;

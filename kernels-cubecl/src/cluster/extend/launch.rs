@@ -7,7 +7,7 @@ use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::kernel;
 
-/// Entries of tokens, centers, counts.
+/// Launches over clusters of tokens, centers, counts.
 pub(super) fn launch(
     ints: [CubeTensor; 3],
     norms: CubeTensor,
@@ -23,7 +23,7 @@ pub(super) fn launch(
     };
     let (row_of, all_norms) = (empty(columns, dtype), empty(columns, DType::F32));
     let all_centers = empty(rows, dtype);
-    let [entry, centers, counts] = ints.map(CubeTensor::into_tensor_arg);
+    let [cluster_of_token, centers, counts] = ints.map(CubeTensor::into_tensor_arg);
     kernel::extend::launch(
         &client,
         CubeCount::Static(
@@ -32,7 +32,7 @@ pub(super) fn launch(
             1,
         ),
         CubeDim::new_1d(kernel::UNITS as u32),
-        entry,
+        cluster_of_token,
         norms.into_tensor_arg(),
         centers,
         counts,

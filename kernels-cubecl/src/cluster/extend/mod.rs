@@ -8,17 +8,19 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::backend::ExtendBackend;
 use crate::common::check::Check;
 
-/// A table of entries that tokens share (EMS) with the tokens that have come since, which have entries of their own.
+/// Extends clusters of tokens (EMS) by the tokens that have come since, which are in rows of their
+/// own.
 ///
-/// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes as many.
+/// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes
+/// as many.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, entry, column or row, or the
-/// device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, entry,
+/// column or row, or the device has no kernels or cannot launch so much.
 pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
-    let check = Check::new("extend", &input.entry.device())?;
-    let ExtendInput { entry, norms, centers, counts, columns, rows } = input;
-    let dims @ [batch, heads, width] = entry.dims();
+    let check = Check::new("extend", &input.cluster_of_token.device())?;
+    let ExtendInput { cluster_of_token, norms, centers, counts, columns, rows } = input;
+    let dims @ [batch, heads, width] = cluster_of_token.dims();
     let height = centers.dims()[2];
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
@@ -47,17 +49,17 @@ pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
     check.tensors(7)?;
     let [tokens, entries, own] = counts.first().copied().unwrap_or_default();
     let differ = counts.iter().any(|count| *count != [tokens, entries, own]);
-    // What is not looked at: another tensor stands in.
+    // Another tensor stands in for one that is not read.
     let list = if differ {
         let numbers: Vec<i64> = counts.iter().flatten().map(|&count| count as i64).collect();
-        let numbers = constant_ints("extend", numbers, [lists, 3], &entry.device());
-        numbers.cast(entry.dtype()).into_dispatch()
+        let numbers = constant_ints("extend", numbers, [lists, 3], &cluster_of_token.device());
+        numbers.cast(cluster_of_token.dtype()).into_dispatch()
     } else {
-        entry.clone().into_dispatch()
+        cluster_of_token.clone().into_dispatch()
     };
-    let ints = entry.dtype();
+    let ints = cluster_of_token.dtype();
     let (row_of, norms, centers) = Dispatch::extend(
-        entry.into_dispatch(),
+        cluster_of_token.into_dispatch(),
         norms.into_dispatch(),
         centers.cast(ints).into_dispatch(),
         list,

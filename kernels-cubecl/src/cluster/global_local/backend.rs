@@ -27,7 +27,7 @@ pub(super) trait GlobalLocalBackend: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// What [`GlobalLocalBackend::global_local`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`GlobalLocalBackend::global_local`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
     sums: &TensorSpec,

@@ -5,7 +5,7 @@ use crate::common::line::write;
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// The mean over the heads of a group of what a column got.
+/// Mean attention of a column over the query heads of a group.
 #[cube]
 fn group_mean(
     track: &Tensor<f32>,
@@ -24,7 +24,7 @@ fn group_mean(
     sum / comptime!(group as f32)
 }
 
-/// What the queries of both windows gave to a column.
+/// Attention of the queries of both windows to a column.
 #[cube]
 fn local(
     past: &Tensor<f32>,
@@ -37,7 +37,8 @@ fn local(
     group_mean(past, batch, head, column, group) + group_mean(current, batch, head, column, group)
 }
 
-/// How much more the queries of the windows gave to all columns than all queries did, `[batch, heads]`. A cube a head.
+/// Ratio of the attention of the windows' queries to that of all queries, over all columns,
+/// `[batch, heads]`. One cube per head.
 #[cube(launch)]
 pub(super) fn level(
     sums: &Tensor<f32>,
@@ -75,7 +76,7 @@ pub(super) fn level(
         half /= 2;
     }
     if unit == 0 {
-        // What has received nothing has received nothing from the windows.
+        // Columns without attention have none from the windows.
         let place = batch * levels.stride(0) + head * levels.stride(1);
         levels[place] = of_windows[0] / (of_all[0] + f32::MIN_POSITIVE);
     }

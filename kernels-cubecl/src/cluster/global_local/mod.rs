@@ -8,16 +8,17 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::{backend::GlobalLocalBackend, kernel::UNITS};
 use crate::common::check::Check;
 
-/// The Global-Local scores of EMS (Li et al., 2024), f32, `[batch, kv_heads, columns]`: with g what all queries gave to a
-/// column and l what those of the windows did, both means over query heads that share a kv head,
-/// max(g · Σ l / Σ g, l), pooled along the columns.
+/// The Global-Local scores of EMS (Li et al., 2024), f32, `[batch, kv_heads, columns]`: with g what
+/// all queries gave to a column and l what those of the windows did, both means over query heads
+/// that share a kv head, max(g · Σ l / Σ g, l), pooled along the columns.
 ///
-/// Two launches: a cube a head adds g and l up, in an order that is always the same; then a unit a column does the rest. A
-/// column is read twice, and once more for each that it is pooled with, from a cache of the device: 12 · n bytes. It writes 4.
+/// Two launches: a cube a head adds g and l up, in an order that is always the same; then a unit a
+/// column does the rest. A column is read twice, and once more for each that it is pooled with,
+/// from a cache of the device: 12 · n bytes. It writes 4.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a dimension is empty, `pool` is not odd, or the device has no
-/// kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a dimension is empty, `pool` is not
+/// odd, or the device has no kernels or cannot launch so much.
 pub fn global_local(input: GlobalLocalInput) -> Result<Tensor<3>> {
     let check = Check::new("global_local", &input.sums.device())?;
     let GlobalLocalInput { sums, past, current, kv_heads, window, pool } = input;

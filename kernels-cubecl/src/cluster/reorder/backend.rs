@@ -13,13 +13,14 @@ use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait RegroupBackend: Backend {
-    /// See [`super::regroup`]: positions, entries, centers, norms, and tracks, which are only looked at if something was `counted`.
-    /// Of each head `fillers` entries and `before` columns are missing, or as many as `missing` says where they `differ`.
+pub(super) trait ReorderTokensBackend: Backend {
+    /// See [`super::reorder_tokens`]: positions, entries, centers, norms, and tracks, which are
+    /// only looked at if something was `counted`. Of each head `fillers` entries and `before`
+    /// columns are missing, or as many as `missing` says where they `differ`.
     #[fusion(meta = outputs)]
-    fn regroup(
+    fn reorder_tokens(
         columns: IntTensor<Self>,
-        classes: IntTensor<Self>,
+        clusters: IntTensor<Self>,
         order: IntTensor<Self>,
         rows: IntTensor<Self>,
         centers: IntTensor<Self>,
@@ -35,7 +36,7 @@ pub(super) trait RegroupBackend: Backend {
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`RegroupBackend::regroup`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`ReorderTokensBackend::reorder_tokens`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
     columns: &TensorSpec,
@@ -63,10 +64,10 @@ fn outputs(
     (columns.clone(), columns.clone(), centers.clone(), f32(columns.shape.clone()), f32(of_tracks))
 }
 
-impl RegroupBackend for CubeBackend {
-    fn regroup(
+impl ReorderTokensBackend for CubeBackend {
+    fn reorder_tokens(
         columns: IntTensor<Self>,
-        classes: IntTensor<Self>,
+        clusters: IntTensor<Self>,
         order: IntTensor<Self>,
         rows: IntTensor<Self>,
         centers: IntTensor<Self>,
@@ -82,7 +83,7 @@ impl RegroupBackend for CubeBackend {
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>)
     {
         let tracks = counted.then_some(tracks);
-        let ints = [columns, classes, order, rows, centers, missing, positions];
+        let ints = [columns, clusters, order, rows, centers, missing, positions];
         launch(ints, [norms, lengths], tracks, [fillers, before], differ)
     }
 }

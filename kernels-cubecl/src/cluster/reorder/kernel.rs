@@ -5,13 +5,13 @@ use crate::common::line::{at, write};
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// See [`super::regroup`]. A unit a new column; cubes along y are heads. Of each head `fillers` entries and `before`
-/// columns are missing, or as many as `missing` says, entries first.
+/// See [`super::reorder_tokens`]. A unit a new column; cubes along y are heads. Of each head
+/// `fillers` entries and `before` columns are missing, or as many as `missing` says, entries first.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
-pub(super) fn regroup<I: Int>(
+pub(super) fn reorder_tokens<I: Int>(
     columns: &Tensor<I>,
-    classes: &Tensor<I>,
+    clusters: &Tensor<I>,
     order: &Tensor<I>,
     rows: &Tensor<I>,
     centers: &Tensor<I>,
@@ -47,15 +47,15 @@ pub(super) fn regroup<I: Int>(
     }
     if place < columns.shape(2) {
         let from = usize::cast_from(order[at::<I>(order, batch, head, place)]);
-        let class = classes[at::<I>(classes, batch, head, from)];
+        let class = clusters[at::<I>(clusters, batch, head, from)];
         let column = usize::cast_from(columns[at::<I>(columns, batch, head, from)]);
         let holds = class >= I::new(0);
         let mut position = I::new(-1);
-        let mut entry = I::new(0);
+        let mut cluster_of_token = I::new(0);
         let mut norm = f32::new(0.0);
         if holds {
             position = positions[at::<I>(positions, batch, head, column)];
-            entry = class;
+            cluster_of_token = class;
             let row = usize::cast_from(rows[at::<I>(rows, batch, head, column)]);
             norm = norms[at::<f32>(norms, batch, head, column)]
                 * lengths[at::<f32>(lengths, batch, head, row)];
@@ -65,7 +65,7 @@ pub(super) fn regroup<I: Int>(
             }
         }
         write::<I>(new_positions, batch, head, place, position);
-        write::<I>(new_entry, batch, head, place, entry);
+        write::<I>(new_entry, batch, head, place, cluster_of_token);
         write::<f32>(new_norms, batch, head, place, norm);
         if comptime!(counted) {
             let group = tracks.shape(1) / heads;

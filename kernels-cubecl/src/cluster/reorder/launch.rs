@@ -19,7 +19,8 @@ pub(super) fn no_tracks() -> Shape {
     Shape::from([1, 1, 1])
 }
 
-/// Columns, classes, order, rows, centers, what is missing, positions; norms and lengths.
+/// Launches over columns, clusters, order, rows, centers, numbers of padding columns, positions;
+/// norms and lengths.
 pub(super) fn launch(
     ints: [CubeTensor; 7],
     floats: [CubeTensor; 2],
@@ -31,7 +32,7 @@ pub(super) fn launch(
     let (client, device, dtype) = (columns.client.clone(), columns.device.clone(), columns.dtype);
     let shape = columns.shape();
     let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
-    let [positions, entry] = [(); 2].map(|()| empty(shape.clone(), dtype));
+    let [positions, cluster_of_token] = [(); 2].map(|()| empty(shape.clone(), dtype));
     let centers = empty(ints[4].shape(), dtype);
     let norms = empty(shape.clone(), DType::F32);
     let like = |tracks: &CubeTensor| of_width(&tracks.shape(), shape[2]);
@@ -39,15 +40,15 @@ pub(super) fn launch(
     let units = shape[2].max(centers.shape()[2]);
     let counted = tracks.is_some();
     let stand_in = floats[0].clone();
-    let [columns, classes, order, rows, old_centers, missing, old_positions] =
+    let [columns, clusters, order, rows, old_centers, missing, old_positions] =
         ints.map(CubeTensor::into_tensor_arg);
     let [old_norms, lengths] = floats.map(CubeTensor::into_tensor_arg);
-    kernel::regroup::launch(
+    kernel::reorder_tokens::launch(
         &client,
         CubeCount::Static(units.div_ceil(kernel::UNITS) as u32, (shape[0] * shape[1]) as u32, 1),
         CubeDim::new_1d(kernel::UNITS as u32),
         columns,
-        classes,
+        clusters,
         order,
         rows,
         old_centers,
@@ -57,7 +58,7 @@ pub(super) fn launch(
         lengths,
         tracks.unwrap_or(stand_in).into_tensor_arg(),
         positions.clone().into_tensor_arg(),
-        entry.clone().into_tensor_arg(),
+        cluster_of_token.clone().into_tensor_arg(),
         centers.clone().into_tensor_arg(),
         norms.clone().into_tensor_arg(),
         new_tracks.clone().into_tensor_arg(),
@@ -67,5 +68,5 @@ pub(super) fn launch(
         differ,
         dtype_to_storage_type(dtype),
     );
-    (positions, entry, centers, norms, new_tracks)
+    (positions, cluster_of_token, centers, norms, new_tracks)
 }

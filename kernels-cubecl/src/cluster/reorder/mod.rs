@@ -2,24 +2,25 @@ mod backend;
 mod kernel;
 mod launch;
 
-use briquette_ops::{RegroupInput, RegroupOutput, Result};
+use briquette_ops::{ReorderTokensInput, ReorderTokensOutput, Result};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::RegroupBackend;
+use self::backend::ReorderTokensBackend;
 use crate::common::{check::Check, padding::PaddingCounts, tracks};
 
-/// What is known of columns, where they go: the end of a step of EMS, whose entries have become others.
+/// Moves per-token metadata (positions, norms, statistics) to its new column: the end of a step of
+/// EMS.
 ///
-/// A unit a new column, one launch: it follows the column to the one it was, and that to its row. Of each column it reads
-/// seven numbers and those of its tracks, and writes three and those.
+/// A unit a new column, one launch: it follows the column to the one it was, and that to its row.
+/// Of each column it reads seven numbers and those of its tracks, and writes three and those.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or the device has no
-/// kernels or cannot launch so much.
-pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
-    let check = Check::new("regroup", &input.columns.device())?;
-    let RegroupInput { columns, classes, order, counts, centers, entries, .. } = input;
-    let RegroupInput { rows, norms, lengths, positions, tracks, .. } = input;
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or
+/// the device has no kernels or cannot launch so much.
+pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutput> {
+    let check = Check::new("reorder_tokens", &input.columns.device())?;
+    let ReorderTokensInput { columns, clusters, order, counts, centers, entries, .. } = input;
+    let ReorderTokensInput { rows, norms, lengths, positions, tracks, .. } = input;
     let dims @ [batch, heads, width] = columns.dims();
     let (before, most) = (rows.dims()[2], centers.dims()[2]);
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
@@ -30,7 +31,7 @@ pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
     some("rows", lengths.dims()[2])?;
     some("entries", most)?;
     let all = [batch, heads, before];
-    check.shape("classes", classes.dims(), dims)?;
+    check.shape("clusters", clusters.dims(), dims)?;
     check.shape("order", order.dims(), dims)?;
     check.shape("centers", centers.dims(), [batch, heads, most])?;
     check.shape("rows", rows.dims(), all)?;
@@ -50,20 +51,20 @@ pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
     let (fillers, entries_differ) = of_entries.same();
     let (first, columns_differ) = of_columns.same();
     let differ = entries_differ || columns_differ;
-    // What is not looked at: another tensor stands in.
+    // Another tensor stands in for one that is not read.
     let missing = match differ {
         true => of_entries.beside(&of_columns, &columns).into_dispatch(),
         false => columns.clone().into_dispatch(),
     };
     let ints = columns.dtype();
     let norms = norms.into_dispatch();
-    // What is not looked at: another tensor stands in.
+    // Another tensor stands in for one that is not read.
     let counted = !tracks.is_empty();
     let of_tracks =
         tracks.stacked().map_or_else(|| norms.clone(), |tracks| tracks.clone().into_dispatch());
-    let (positions, entry, centers, norms, of_tracks) = Dispatch::regroup(
+    let (positions, cluster_of_token, centers, norms, of_tracks) = Dispatch::reorder_tokens(
         columns.into_dispatch(),
-        classes.cast(ints).into_dispatch(),
+        clusters.cast(ints).into_dispatch(),
         order.cast(ints).into_dispatch(),
         rows.cast(ints).into_dispatch(),
         centers.cast(ints).into_dispatch(),
@@ -77,9 +78,9 @@ pub fn regroup(input: RegroupInput<'_>) -> Result<RegroupOutput> {
         first,
         differ,
     );
-    Ok(RegroupOutput {
+    Ok(ReorderTokensOutput {
         positions: Tensor::from_dispatch(positions),
-        entry: Tensor::from_dispatch(entry),
+        cluster_of_token: Tensor::from_dispatch(cluster_of_token),
         centers: Tensor::from_dispatch(centers),
         norms: Tensor::from_dispatch(norms),
         tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),

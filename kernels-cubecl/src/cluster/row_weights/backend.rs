@@ -26,7 +26,7 @@ pub(super) trait RowWeightsBackend: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// What [`RowWeightsBackend::row_weights`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`RowWeightsBackend::row_weights`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
     rows: &TensorSpec,

@@ -5,8 +5,8 @@ use crate::common::line::{at, write};
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// See [`super::row_weights`]. A unit a row; cubes along y are heads. Columns are looked at by all rows of a cube together,
-/// so many at a time.
+/// See [`super::row_weights`]. A unit a row; cubes along y are heads. Columns are looked at by all
+/// rows of a cube together, so many at a time.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn row_weights<I: Int>(
@@ -39,7 +39,7 @@ pub(super) fn row_weights<I: Int>(
         row_of[unit] = own;
         weight_of[unit] = weight;
         sync_cube();
-        // What holds nothing weighs nothing, whatever row it is given.
+        // Padding weighs nothing, whatever its row.
         for place in 0..UNITS {
             sum += select(row_of[place] as usize == row, weight_of[place], 0.0);
         }

@@ -11,15 +11,16 @@ use crate::common::check::Check;
 /// The most columns [`row_weights`] takes: every row looks at all of them.
 const MOST_COLUMNS: usize = 1 << 13;
 
-/// For each row the sum of the scores of its columns, f32, `[batch, heads, height]`: what an entry of EMS weighs.
+/// Sums the scores of the tokens of each row, f32, `[batch, heads, height]`: the weight of a
+/// cluster of EMS.
 ///
-/// A unit a row adds its columns up in order, in one launch: every row looks at all columns, 256 of them in shared memory
-/// at a time. It reads three numbers a column and 256 rows, compares as many as rows times columns, and writes one number
-/// a row.
+/// A unit a row adds its columns up in order, in one launch: every row looks at all columns, 256 of
+/// them in shared memory at a time. It reads three numbers a column and 256 rows, compares as many
+/// as rows times columns, and writes one number a row.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row or column, there are more than 8 192 columns, or
-/// the device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row or column, there are
+/// more than 8 192 columns, or the device has no kernels or cannot launch so much.
 pub fn row_weights(input: RowWeightsInput) -> Result<Tensor<3>> {
     let check = Check::new("row_weights", &input.rows.device())?;
     let RowWeightsInput { rows, positions, scores, height, bounds: (least, most) } = input;

@@ -7,27 +7,28 @@ use super::launch::launch;
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
-pub(super) trait GroupBackend: Backend {
-    /// See [`super::group`]: order, members, and how many are of no class.
+pub(super) trait SortByClusterBackend: Backend {
+    /// See [`super::sort_by_cluster`]: order, tokens by cluster, and the number of
+    /// columns in no cluster.
     #[fusion(meta = outputs)]
-    fn group(
-        classes: IntTensor<Self>,
+    fn sort_by_cluster(
+        clusters: IntTensor<Self>,
         number: usize,
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>);
 }
 
-/// What [`GroupBackend::group`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`SortByClusterBackend::sort_by_cluster`], for fusion.
 #[cfg(feature = "fusion")]
-fn outputs(classes: &TensorSpec, _number: &usize) -> (TensorSpec, TensorSpec, TensorSpec) {
-    let none = Shape::from([classes.shape[0], classes.shape[1]]);
-    (classes.clone(), classes.clone(), TensorSpec::new(none, classes.dtype))
+fn outputs(clusters: &TensorSpec, _number: &usize) -> (TensorSpec, TensorSpec, TensorSpec) {
+    let padding_columns = Shape::from([clusters.shape[0], clusters.shape[1]]);
+    (clusters.clone(), clusters.clone(), TensorSpec::new(padding_columns, clusters.dtype))
 }
 
-impl GroupBackend for CubeBackend {
-    fn group(
-        classes: IntTensor<Self>,
+impl SortByClusterBackend for CubeBackend {
+    fn sort_by_cluster(
+        clusters: IntTensor<Self>,
         number: usize,
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>) {
-        launch(classes, number)
+        launch(clusters, number)
     }
 }

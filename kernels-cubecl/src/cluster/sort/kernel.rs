@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use crate::common::{line::StridedSlice, scan::inclusive_sum};
 
-/// Bits of a class that one pass sorts by.
+/// Bits of a cluster that one pass sorts by.
 pub(super) const BITS: usize = 4;
 /// Values they have.
 pub(super) const DIGITS: usize = 1 << BITS;
@@ -15,9 +15,9 @@ fn list<I: Int>(x: &mut Tensor<I>, batch: usize, head: usize) -> StridedSlice {
 /// The lists of a row.
 #[derive(CubeType, Clone, Copy)]
 struct Row {
-    classes: StridedSlice,
+    clusters: StridedSlice,
     order: StridedSlice,
-    members: StridedSlice,
+    tokens_by_cluster: StridedSlice,
     scratch: StridedSlice,
 }
 
@@ -29,46 +29,48 @@ fn own_part(count: usize, #[comptime] units: usize) -> (usize, usize) {
     (from, (from + share).min(count))
 }
 
-/// See [`super::group`]. One cube a row of `classes`, `units` of them, a power of two; `passes` sort digits of a class,
-/// the lowest first, and each keeps the order of those before.
+/// See [`super::sort_by_cluster`]. One cube a row of `clusters`, `units` of them, a power of two;
+/// `passes` sort digits of a cluster, the lowest first, and each keeps the order of those before.
 ///
-/// Every unit goes through a part of the list by itself, so that what it counts needs no atomics and keeps its order.
+/// Every unit goes through a part of the list by itself, so that what it counts needs no atomics
+/// and keeps its order.
 #[cube(launch)]
-pub(super) fn group<I: Int>(
-    classes: &Tensor<I>,
+pub(super) fn sort_by_cluster<I: Int>(
+    clusters: &Tensor<I>,
     order: &mut Tensor<I>,
-    members: &mut Tensor<I>,
+    tokens_by_cluster: &mut Tensor<I>,
     scratch: &mut Tensor<I>,
-    none: &mut Tensor<I>,
+    padding_columns: &mut Tensor<I>,
     passes: usize,
     #[comptime] units: usize,
     #[define(I)] _type: ElemType,
 ) {
     let unit = UNIT_POS as usize;
     let index = CUBE_POS_X as usize;
-    let heads = classes.shape(1);
+    let heads = clusters.shape(1);
     let (batch, head) = (index / heads, index % heads);
-    let columns = classes.shape(2);
-    let of_classes = StridedSlice {
-        start: batch * classes.stride(0) + head * classes.stride(1),
-        stride: classes.stride(2),
+    let columns = clusters.shape(2);
+    let of_clusters = StridedSlice {
+        start: batch * clusters.stride(0) + head * clusters.stride(1),
+        stride: clusters.stride(2),
     };
     let row = Row {
-        classes: of_classes,
+        clusters: of_clusters,
         order: list::<I>(order, batch, head),
-        members: list::<I>(members, batch, head),
+        tokens_by_cluster: list::<I>(tokens_by_cluster, batch, head),
         scratch: list::<I>(scratch, batch, head),
     };
-    let of_none = batch * none.stride(0) + head * none.stride(1);
+    let of_padding = batch * padding_columns.stride(0) + head * padding_columns.stride(1);
     let mut scan = Shared::<[u32]>::new_slice(comptime!(2 * units));
-    // How many of a digit each unit has, then where the next of them goes: digit after digit, a number a unit.
+    // How many of a digit each unit has, then where the next of them goes: digit after digit, a
+    // number a unit.
     let mut places = Shared::<[u32]>::new_slice(comptime!(DIGITS * units));
 
-    // Columns of no class come first.
+    // Columns of no cluster come first.
     let (from, to) = own_part(columns, units);
     let mut own = 0u32;
     for column in from..to {
-        if classes[row.classes.at(column)] < I::new(0) {
+        if clusters[row.clusters.at(column)] < I::new(0) {
             own += 1;
         }
     }
@@ -78,9 +80,9 @@ pub(super) fn group<I: Int>(
     let mut next_without = (end - own) as usize;
     let mut next = without + from - next_without;
     for column in from..to {
-        if classes[row.classes.at(column)] < I::new(0) {
+        if clusters[row.clusters.at(column)] < I::new(0) {
             order[row.order.at(next_without)] = I::cast_from(column);
-            members[row.members.at(next_without)] = I::cast_from(next_without);
+            tokens_by_cluster[row.tokens_by_cluster.at(next_without)] = I::cast_from(next_without);
             next_without += 1;
         } else {
             order[row.order.at(next)] = I::cast_from(column);
@@ -88,13 +90,13 @@ pub(super) fn group<I: Int>(
         }
     }
     if unit == 0 {
-        none[of_none] = I::cast_from(without);
+        padding_columns[of_padding] = I::cast_from(without);
     }
     sync_storage();
 
     let (from, to) = own_part(columns - without, units);
     for pass in 0..passes {
-        // The last pass writes the members.
+        // The last pass writes the tokens by cluster.
         let from_scratch = (passes - pass) % 2 == 1;
         let shift = (pass * BITS) as u32;
         #[unroll]
@@ -102,9 +104,16 @@ pub(super) fn group<I: Int>(
             places[digit * units + unit] = 0;
         }
         for place in from..to {
-            let member =
-                member_at::<I>(members, scratch, &row, without, place, pass == 0, from_scratch);
-            let digit = digit_of::<I>(classes, order, &row, member, shift);
+            let token = token_at::<I>(
+                tokens_by_cluster,
+                scratch,
+                &row,
+                without,
+                place,
+                pass == 0,
+                from_scratch,
+            );
+            let digit = digit_of::<I>(clusters, order, &row, token, shift);
             places[digit * units + unit] += 1;
         }
         sync_cube();
@@ -123,25 +132,32 @@ pub(super) fn group<I: Int>(
         }
         sync_cube();
         for place in from..to {
-            let member =
-                member_at::<I>(members, scratch, &row, without, place, pass == 0, from_scratch);
-            let digit = digit_of::<I>(classes, order, &row, member, shift);
+            let token = token_at::<I>(
+                tokens_by_cluster,
+                scratch,
+                &row,
+                without,
+                place,
+                pass == 0,
+                from_scratch,
+            );
+            let digit = digit_of::<I>(clusters, order, &row, token, shift);
             let to = without + places[digit * units + unit] as usize;
             places[digit * units + unit] += 1;
             if from_scratch {
-                members[row.members.at(to)] = I::cast_from(member);
+                tokens_by_cluster[row.tokens_by_cluster.at(to)] = I::cast_from(token);
             } else {
-                scratch[row.scratch.at(to)] = I::cast_from(member);
+                scratch[row.scratch.at(to)] = I::cast_from(token);
             }
         }
         sync_storage();
     }
 }
 
-/// What the passes before have put at `place` of those that have a class.
+/// The token that the passes before have put at `place` of those in a cluster.
 #[cube]
-fn member_at<I: Int>(
-    members: &mut Tensor<I>,
+fn token_at<I: Int>(
+    tokens_by_cluster: &mut Tensor<I>,
     scratch: &mut Tensor<I>,
     row: &Row,
     without: usize,
@@ -150,26 +166,26 @@ fn member_at<I: Int>(
     from_scratch: bool,
 ) -> usize {
     let place = without + place;
-    let mut member = place;
+    let mut token = place;
     if !first {
         if from_scratch {
-            member = usize::cast_from(scratch[row.scratch.at(place)]);
+            token = usize::cast_from(scratch[row.scratch.at(place)]);
         } else {
-            member = usize::cast_from(members[row.members.at(place)]);
+            token = usize::cast_from(tokens_by_cluster[row.tokens_by_cluster.at(place)]);
         }
     }
-    member
+    token
 }
 
 #[cube]
 fn digit_of<I: Int>(
-    classes: &Tensor<I>,
+    clusters: &Tensor<I>,
     order: &mut Tensor<I>,
     row: &Row,
-    member: usize,
+    token: usize,
     shift: u32,
 ) -> usize {
-    let column = usize::cast_from(order[row.order.at(member)]);
-    let class = u32::cast_from(classes[row.classes.at(column)]);
-    ((class >> shift) & comptime!(DIGITS as u32 - 1)) as usize
+    let column = usize::cast_from(order[row.order.at(token)]);
+    let cluster = u32::cast_from(clusters[row.clusters.at(column)]);
+    ((cluster >> shift) & comptime!(DIGITS as u32 - 1)) as usize
 }

@@ -18,28 +18,28 @@ pub(super) fn units(client: &Client) -> Option<usize> {
         .find(|&units| units <= most && bytes(units) <= hardware.max_shared_memory_size)
 }
 
-pub(super) fn launch(classes: CubeTensor, number: usize) -> (CubeTensor, CubeTensor, CubeTensor) {
-    let shape = classes.shape();
+pub(super) fn launch(clusters: CubeTensor, number: usize) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let shape = clusters.shape();
     let [batch, heads] = [shape[0], shape[1]];
-    let client = classes.client.clone();
-    let (device, dtype) = (classes.device.clone(), classes.dtype);
+    let client = clusters.client.clone();
+    let (device, dtype) = (clusters.device.clone(), clusters.dtype);
     let empty = |shape| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
-    let [order, members, scratch] = [(); 3].map(|()| empty(shape.clone()));
-    let none = empty(Shape::from([batch, heads]));
+    let [order, tokens_by_cluster, scratch] = [(); 3].map(|()| empty(shape.clone()));
+    let padding_columns = empty(Shape::from([batch, heads]));
     let digits = (number - 1).checked_ilog2().map_or(1, |highest| highest as usize + 1);
-    kernel::group::launch(
+    kernel::sort_by_cluster::launch(
         &client,
         CubeCount::Static((batch * heads) as u32, 1, 1),
         // Checked before.
         CubeDim::new_1d(units(&client).unwrap_or(64) as u32),
-        classes.into_tensor_arg(),
+        clusters.into_tensor_arg(),
         order.clone().into_tensor_arg(),
-        members.clone().into_tensor_arg(),
+        tokens_by_cluster.clone().into_tensor_arg(),
         scratch.into_tensor_arg(),
-        none.clone().into_tensor_arg(),
+        padding_columns.clone().into_tensor_arg(),
         digits.div_ceil(kernel::BITS),
         units(&client).unwrap_or(64),
         dtype_to_storage_type(dtype),
     );
-    (order, members, none)
+    (order, tokens_by_cluster, padding_columns)
 }

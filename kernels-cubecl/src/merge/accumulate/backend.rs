@@ -25,7 +25,7 @@ pub(super) trait AccumulateBackend: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// What [`AccumulateBackend::accumulate`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`AccumulateBackend::accumulate`], for fusion.
 #[cfg(feature = "fusion")]
 fn output(
     x: &TensorSpec,

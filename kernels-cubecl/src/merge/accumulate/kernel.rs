@@ -14,9 +14,10 @@ const IN_FLIGHT: usize = 8;
 /// The key of a row that is added nowhere; behind all others.
 const DROPPED: u32 = u32::MAX;
 
-/// Sorts the rows of each chunk by their bucket, which is their first slot moved up by `span - 1` so that none is
-/// negative: `keys[head, chunk, place]` is the bucket and, in the last bits, the row in the chunk. `starts[head, chunk,
-/// bin]` is the first place of each bin of `of_bin` buckets, and behind the last bin the end.
+/// Sorts the rows of each chunk by their bucket, which is their first slot moved up by `span - 1`
+/// so that none is negative: `keys[head, chunk, place]` is the bucket and, in the last bits, the
+/// row in the chunk. `starts[head, chunk, bin]` is the first place of each bin of `of_bin` buckets,
+/// and behind the last bin the end.
 #[cube(launch)]
 pub(super) fn sort<I: Int>(
     weights: &Tensor<f32>,
@@ -105,8 +106,8 @@ pub(super) fn sort<I: Int>(
 
 /// Adds the rows of a bin that some chunks hold: `parts[part, head, bucket, channel]`.
 ///
-/// Each unit owns some channels of every bucket, so that no two units add to the same sum and rows are added in their
-/// order.
+/// Each unit owns some channels of every bucket, so that no two units add to the same sum and rows
+/// are added in their order.
 #[cube(launch)]
 pub(super) fn add<X: Float, N: Size>(
     x: &Tensor<Vector<X, N>>,

@@ -15,25 +15,27 @@ use crate::common::check::Check;
 /// Slots that are told apart: bucket and row of a chunk share 32 bits.
 const MAX_BUCKETS: usize = 1 << 21;
 
-/// Weighted sums of rows, each added to the slots it is sent to: `[batch, heads, slots, channels]`, f32. The merging of
-/// D2O, KVMerger, CaM and EMS.
+/// Weighted sums of rows, each added to the slots it is sent to: `[batch, heads, slots, channels]`,
+/// f32. The merging of D2O, KVMerger, CaM and EMS.
 ///
-/// No float is added by two units, so sums come out the same every time. Rows are first sorted by slot, 1 024 at a time,
-/// by a bitonic sort in shared memory. Then a cube of 32 units takes a bin of slots, whose sums fill 4 KiB of shared
-/// memory, and a part of the chunks: it looks up which rows of each chunk are its own and adds them in their order, eight
-/// on their way at a time. Parts, and the slots of a span, are added up at the end.
+/// No float is added by two units, so sums come out the same every time. Rows are first sorted by
+/// slot, 1 024 at a time, by a bitonic sort in shared memory. Then a cube of 32 units takes a bin
+/// of slots, whose sums fill 4 KiB of shared memory, and a part of the chunks: it looks up which
+/// rows of each chunk are its own and adds them in their order, eight on their way at a time.
+/// Parts, and the slots of a span, are added up at the end.
 ///
-/// With `bins` = slots · channels / 1 024 and `chunks` = rows / 1 024, for each head it reads every row once, that is
-/// rows · channels · bytes, and 16 bytes a row of slots, weights and sorted keys; it writes and reads
-/// 4 · chunks · bins bytes of places and, if there is more than one part, at most half as much as rows · channels · 4
-/// bytes of parts. It adds and multiplies 2 · rows · channels times.
+/// With `bins` = slots · channels / 1 024 and `chunks` = rows / 1 024, for each head it reads every
+/// row once, that is rows · channels · bytes, and 16 bytes a row of slots, weights and sorted keys;
+/// it writes and reads 4 · chunks · bins bytes of places and, if there is more than one part, at
+/// most half as much as rows · channels · 4 bytes of parts. It adds and multiplies 2 · rows ·
+/// channels times.
 ///
-/// Slots are shared out evenly, rows are not: if many rows are sent to one bin, the few cubes that add them take as long as
-/// those rows. There are up to 32 parts.
+/// Slots are shared out evenly, rows are not: if many rows are sent to one bin, the few cubes that
+/// add them take as long as those rows. There are up to 32 parts.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no head, no slot, no channel or no span, or the device
-/// has no kernels or cannot launch so much. No rows are allowed.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no head, no slot, no channel
+/// or no span, or the device has no kernels or cannot launch so much. No rows are allowed.
 pub fn accumulate(input: AccumulateInput) -> Result<Tensor<4>> {
     check(&input)?;
     let AccumulateInput { x, weights, slot, span, slots } = input;

@@ -26,7 +26,7 @@ pub(super) trait EmaBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`EmaBackend::ema_weights`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`EmaBackend::ema_weights`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
     similarity: &TensorSpec,

@@ -8,8 +8,8 @@ const NONE_YET: f32 = -4.0;
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// See [`super::ema_weights`]. A cube a batch row. Of each head the last `count` columns are there, or as many as `counts`
-/// says where heads `differ`.
+/// See [`super::ema_weights`]. A cube a batch row. Of each head the last `count` columns are there,
+/// or as many as `counts` says where heads `differ`.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn ema_weights<I: Int>(
@@ -54,7 +54,8 @@ pub(super) fn ema_weights<I: Int>(
         sync_cube();
         half /= 2;
     }
-    // The mean of what goes now, and the newest has the weight of beta. What has seen nothing go has no threshold.
+    // The mean of what goes now, and the newest has the weight of beta. What has seen nothing go
+    // has no threshold.
     let mean = sums[0] / f32::cast_from(number.max(1));
     let mut limit = mean;
     if comptime!(follows) {

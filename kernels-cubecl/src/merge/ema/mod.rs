@@ -12,18 +12,19 @@ use self::{
 };
 use crate::common::check::Check;
 
-/// The weights of evicted entries in those that they are merged into, and the thresholds they are held against: D2O (Wan et
-/// al., 2024, Eq. 9 to 12). The threshold of a batch row is the mean of the similarities of all that is evicted now, and
-/// from the second time on an exponential moving average of those means; it stays as it is where nothing is evicted. What is
-/// as similar weighs exp(similarity), else nothing. Returns weights, `[batch, heads, evicted]`, and thresholds,
+/// The weights of evicted entries in those that they are merged into, and the thresholds they are
+/// held against: D2O (Wan et al., 2024, Eq. 9 to 12). The threshold of a batch row is the mean of
+/// the similarities of all that is evicted now, and from the second time on an exponential moving
+/// average of those means; it stays as it is where nothing is evicted. What is as similar weighs
+/// exp(similarity), else nothing. Returns weights, `[batch, heads, evicted]`, and thresholds,
 /// `[batch, 1]`, both f32; the threshold of a row that has evicted nothing so far is −4.
 ///
-/// A cube a batch row, in one launch: it adds up in an order that is always the same, then looks at each number once more.
-/// It reads 8 bytes a number and writes 4.
+/// A cube a batch row, in one launch: it adds up in an order that is always the same, then looks at
+/// each number once more. It reads 8 bytes a number and writes 4.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a dimension is empty, or the device has no kernels or cannot
-/// launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, a dimension is empty, or the device
+/// has no kernels or cannot launch so much.
 pub fn ema_weights(input: EmaInput<'_>) -> Result<EmaOutput> {
     let check = Check::new("ema_weights", &input.similarity.device())?;
     let EmaInput { similarity, counts, before, beta } = input;

@@ -29,7 +29,7 @@ pub(super) trait NearestBackend: Backend {
     ) -> (FloatTensor<Self>, IntTensor<Self>);
 }
 
-/// What [`NearestBackend::nearest`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`NearestBackend::nearest`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
     from: &TensorSpec,

@@ -46,7 +46,8 @@ fn on_planes(tensors: &[CubeTensor; 4], pairs: usize) -> bool {
         && numbers.is_some_and(|numbers| numbers <= u32::MAX as usize)
 }
 
-/// Planes of a cube and tiles of rows of a plane: as large as keeps the device busy and registers hold.
+/// Planes of a cube and tiles of rows of a plane: as large as keeps the device busy and registers
+/// hold.
 fn sides(lists: usize, from: usize, pairs: usize) -> [usize; 2] {
     let busy = |[planes, tall]: [usize; 2]| from.div_ceil(planes * tall * 16) * lists >= BUSY;
     match pairs {

@@ -36,8 +36,8 @@ pub(super) struct Cut {
     pub(super) whole: bool,
 }
 
-/// One over the length of each row of `from` and `to` of each pair, `[2 · pairs, batch · heads, rows]`; finite for a zero
-/// vector.
+/// One over the length of each row of `from` and `to` of each pair,
+/// `[2 · pairs, batch · heads, rows]`; finite for a zero vector.
 #[cube(launch)]
 pub(super) fn lengths<K: Float, V: Float>(
     from: &Tensor<Chunk<K>>,
@@ -195,8 +195,9 @@ fn products<X: Float>(
     sums
 }
 
-/// The best of a part of `to` for each row of `from`: `similarity` and `index` are `[batch, heads, from]` if the part is
-/// all of it, else `[splits, batch · heads, from]`. Rows are contiguous and 16-byte aligned.
+/// The best of a part of `to` for each row of `from`: `similarity` and `index` are
+/// `[batch, heads, from]` if the part is all of it, else `[splits, batch · heads, from]`. Rows are
+/// contiguous and 16-byte aligned.
 #[cube(launch)]
 pub(super) fn search_planes<K: Float, V: Float, I: Int, J: Int>(
     from: &Tensor<Chunk<K>>,
@@ -299,8 +300,8 @@ pub(super) fn search_planes<K: Float, V: Float, I: Int, J: Int>(
             }
         }
 
-        // What makes all products of a row similarities follows at the end. Lengths are divided by one after the other: of
-        // two zero vectors the product of both overflows.
+        // What makes all products of a row similarities follows at the end. Lengths are divided by
+        // one after the other: of two zero vectors the product of both overflows.
         let sums = products::<K>(&a, &stages, stage, channels, tall);
         let mut found = Array::<f32>::new(comptime!(halves * long * 2));
         #[unroll]

@@ -13,25 +13,28 @@ use crate::common::{
     tile::product::{SIDE, UNITS, shared_bytes},
 };
 
-/// For each row of `from` the most similar row of `to` and their similarity, which is the cosine, or the product of the
-/// cosines of two pairs, at most 1. Of equals the first; a zero vector is like nothing, 0; a row with a NaN is nobody's
-/// nearest. What D2O, KVMerger and EMS merge by.
+/// For each row of `from` the most similar row of `to` and their similarity, which is the cosine,
+/// or the product of the cosines of two pairs, at most 1. Of equals the first; a zero vector is
+/// like nothing, 0; a row with a NaN is nobody's nearest. What D2O, KVMerger and EMS merge by.
 ///
-/// No matrix of similarities is kept. A first kernel measures every row. Where the device multiplies tiles of 16-bit
-/// numbers, rows are such, and channels are a multiple of 16 up to 128, a plane then keeps 32 rows of `from` in registers
-/// (16 for two pairs, or if there are few), and rows of `to` pass through shared memory 32 at a time. Elsewhere, and
-/// for f32, a cube of 256 units takes 128 rows of `from` (fewer if there are few) against tiles of 128 rows of `to` (64
-/// for two pairs): 16 channels at a time in shared memory. Either way products are in registers, and with them the best
-/// so far. Where rows of `from` are too few to keep the device busy `to` is split, and the best of all splits is taken at
-/// the end. Products of what is given are exact in f32, and so is all that follows: who is merged with whom hangs on it.
+/// No matrix of similarities is kept. A first kernel measures every row. Where the device
+/// multiplies tiles of 16-bit numbers, rows are such, and channels are a multiple of 16 up to 128,
+/// a plane then keeps 32 rows of `from` in registers (16 for two pairs, or if there are few), and
+/// rows of `to` pass through shared memory 32 at a time. Elsewhere, and for f32, a cube of 256
+/// units takes 128 rows of `from` (fewer if there are few) against tiles of 128 rows of `to` (64
+/// for two pairs): 16 channels at a time in shared memory. Either way products are in registers,
+/// and with them the best so far. Where rows of `from` are too few to keep the device busy `to` is
+/// split, and the best of all splits is taken at the end. Products of what is given are exact in
+/// f32, and so is all that follows: who is merged with whom hangs on it.
 ///
-/// For each head and pair it multiplies and adds 2 · from · to · channels times, reads `from` and `to` once for their
-/// lengths, and `to` once more for every 128 rows of `from` (32 at least), mostly from the cache of the device. It writes
-/// 8 bytes a row of `from` and split, reads them if there is more than one, and writes similarity and index.
+/// For each head and pair it multiplies and adds 2 · from · to · channels times, reads `from` and
+/// `to` once for their lengths, and `to` once more for every 128 rows of `from` (32 at least),
+/// mostly from the cache of the device. It writes 8 bytes a row of `from` and split, reads them if
+/// there is more than one, and writes similarity and index.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no pair or are more than two, a tensor is
-/// empty, or the device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no pair or are more
+/// than two, a tensor is empty, or the device has no kernels or cannot launch so much.
 pub fn nearest(input: NearestInput) -> Result<NearestOutput> {
     check(&input)?;
     let NearestInput { pairs, fillers } = input;

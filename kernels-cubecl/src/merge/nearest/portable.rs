@@ -50,7 +50,8 @@ pub(super) fn inverse_norms<X: Float, N: Size>(
     }
 }
 
-/// Where the rows from `first` on begin, and what makes them unit vectors. Behind the last stand copies of it.
+/// Where the rows from `first` on begin, and what makes them unit vectors. Behind the last stand
+/// copies of it.
 #[cube]
 fn point<X: Float, N: Size>(
     rows: &mut Rows,
@@ -91,7 +92,8 @@ fn scale(
     }
 }
 
-/// The best of a part of `to` for each row of `from`: `similarity` and `index` are `[splits, batch · heads, from]`.
+/// The best of a part of `to` for each row of `from`: `similarity` and `index` are
+/// `[splits, batch · heads, from]`.
 #[cube(launch)]
 pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
     from: &Tensor<Vector<K, N>>,
@@ -174,7 +176,8 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
             if column < columns && column >= missing {
                 #[unroll]
                 for i in 0..m {
-                    // Not the smaller of the two, which would hide NaN. OpenGL does not promise that NaN is above nothing.
+                    // Not the smaller of the two, which would hide NaN. OpenGL does not promise
+                    // that NaN is above nothing.
                     let mut found = sums[i * n + j];
                     let number = !found.is_nan();
                     if found > 1.0 {

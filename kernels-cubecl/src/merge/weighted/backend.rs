@@ -28,7 +28,7 @@ pub(super) trait MergeBackend: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What [`MergeBackend::merge`] will return, for a fusion that has not run it yet.
+/// Shapes and types of the outputs of [`MergeBackend::merge`], for fusion.
 #[cfg(feature = "fusion")]
 fn outputs(
     keys: &TensorSpec,

@@ -8,19 +8,23 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::backend::MergeBackend;
 use crate::common::check::Check;
 
-/// Weighted means of each row and those that go to it: keys and values, `[batch, heads, rows, channels]`, of the types they
-/// had. The merging of a few rows in D2O and EMS; for many there is [`accumulate`](crate::accumulate()).
+/// Weighted means of each row and those that go to it: keys and values,
+/// `[batch, heads, rows, channels]`, of the types they had. The merging of a few rows in D2O and
+/// EMS; for many there is [`accumulate`](crate::accumulate()).
 ///
-/// A cube of 64 units a row that is merged into: it looks through the slots of the others, 64 at a time in shared memory,
-/// and adds those that are its own, in their order, in f32. So sums come out the same every time.
+/// A cube of 64 units a row that is merged into: it looks through the slots of the others, 64 at a
+/// time in shared memory, and adds those that are its own, in their order, in f32. So sums come out
+/// the same every time.
 ///
-/// A head reads rows · 2 · channels numbers and writes as many; others · 2 · channels numbers where they are merged, once
-/// more of their keys for their lengths; and rows · others · 8 bytes of slots and weights, mostly from the cache of the
-/// device. A row that weighs nothing and gets nothing becomes zero.
+/// A head reads rows · 2 · channels numbers and writes as many; others · 2 · channels numbers where
+/// they are merged, once more of their keys for their lengths; and rows · others · 8 bytes of slots
+/// and weights, mostly from the cache of the device. A row that weighs nothing and gets nothing
+/// becomes zero.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no head, no row or no channel, none is
-/// merged, channels are more than 1024, or the device has no kernels or cannot launch so much.
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no head, no row or
+/// no channel, none is merged, channels are more than 1024, or the device has no kernels or cannot
+/// launch so much.
 pub fn merge(input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
     check(&input)?;
     let (keys, values) = Dispatch::merge(

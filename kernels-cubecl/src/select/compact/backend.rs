@@ -14,7 +14,7 @@ use super::launch::launch;
 /// Compaction as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait CompactBackend: Backend {
-    /// See [`super::compact`]. Tracks are only looked at if something was `counted`, fillers if
+    /// See [`super::compact`]. Statistics are only looked at if something was `counted`, fillers if
     /// places are `filled`.
     #[fusion(meta = outputs)]
     fn compact_entries(

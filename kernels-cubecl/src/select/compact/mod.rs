@@ -65,18 +65,18 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
         values: Tensor::from_dispatch(values),
         positions: Tensor::from_dispatch(positions),
         tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),
-        sharing: None,
+        clustering: None,
     })
 }
 
 fn check(entries: &Entries, selection: &Selection) -> Result<()> {
-    let Entries { keys, values, positions, tracks, sharing } = entries;
+    let Entries { keys, values, positions, tracks, clustering } = entries;
     let Selection { indices, counts } = selection;
     let check = Check::new("compact", &keys.device())?;
     let [batch, kv_heads, columns, head_dim] = keys.dims();
     let kept = indices.dims()[2];
     let rows = batch * kv_heads;
-    check.value("sharing", 1, sharing.is_none(), "none: every token has a row of its own")?;
+    check.value("clustering", 1, clustering.is_none(), "none: every token has a row of its own")?;
     check.shape("values", values.dims(), keys.dims())?;
     check.shape("positions", positions.dims(), [batch, kv_heads, columns])?;
     check.shape("indices", indices.dims(), [batch, kv_heads, kept])?;

@@ -58,8 +58,8 @@ mod tests {
     fn rounding_is_made_up_for() {
         // 3.4, 3.4 and 5.2 are one too few: the largest error gets it.
         assert_eq!(keep(&[3.4, 3.4, 5.2], 4, 99, 0, 3.0), [3, 3, 6]);
-        // Halves away from zero: 4.5, 4.5, 1.5, 1.5 are two too many, taken from the smallest error, the first
-        // of equals as long as it has any.
+        // Halves away from zero: 4.5, 4.5, 1.5, 1.5 are two too many, taken from the smallest
+        // error, the first of equals as long as it has any.
         assert_eq!(keep(&[3.0, 3.0, 1.0, 1.0], 3, 99, 0, 3.0), [5, 5, 0, 2]);
         // A budget below the floor.
         assert_eq!(keep(&[1.0, 5.0], 4, 99, 32, 3.0), [4, 4]);

@@ -62,7 +62,8 @@ pub enum Allocate {
     },
     /// CompressKV: more for layers that a profile says suffer.
     ErrorAware(ErrorAware),
-    /// SimLayerKV: the budget for layers that look at the first and last tokens anyway, everything for the others.
+    /// SimLayerKV: the budget for layers that look at the first and last tokens anyway, everything
+    /// for the others.
     LazyLayers {
         /// Share of the attention that makes a layer lazy.
         threshold: f64,
@@ -78,7 +79,8 @@ pub enum Allocate {
     LayerRatios([f64; 2]),
     /// DMS's rule: scores of at least so much.
     AboveThreshold(f64),
-    /// KVCompose: the best tokens of a layer's heads, taken together. Only a second pass knows them.
+    /// KVCompose: the best tokens of a layer's heads, taken together. Only a second pass knows
+    /// them.
     Composite,
     /// KVzip: the highest of all scores. Only a second pass knows them.
     OneThreshold,
@@ -189,8 +191,8 @@ fn of_layer(cache: &ModelCache, layer: usize, ErrorAware { least, most }: ErrorA
     error_aware::keep(errors, budget, seen, least, most)[layer]
 }
 
-/// Shares `total` out by `weights`, nobody below its `least` or above its `most`. Returns the shares and how
-/// far they were from being rounded another way.
+/// Shares `total` out by `weights`, nobody below its `least` or above its `most`. Returns the
+/// shares and how far they were from being rounded another way.
 pub fn apportion(
     total: usize,
     weights: &[f64],

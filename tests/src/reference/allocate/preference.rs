@@ -23,9 +23,10 @@ pub fn preference(cache: &ModelCache, layer: usize, window: usize, tau1: f64, ta
 
 /// Entries that each layer keeps beyond the protected ones, `[layers]`.
 ///
-/// The paper shares out anew whenever a layer has been seen, among the layers seen so far; what was evicted
-/// then does not come back. Shares shrink from layer to layer, so that sharing out once at the end keeps the
-/// same, unless rounding made an earlier share smaller than the last: no margin then.
+/// The paper shares out anew whenever a layer has been seen, among the layers seen so far; what was
+/// evicted then does not come back. Shares shrink from layer to layer, so that sharing out once at
+/// the end keeps the same, unless rounding made an earlier share smaller than the last: no margin
+/// then.
 pub fn bodies(cache: &ModelCache, body: usize, room: usize, margin: &mut Margin) -> Vec<usize> {
     let preferences: Vec<f64> =
         cache.layers.iter().map(|layer| layer.measured.expect("a prompt came first")).collect();

@@ -36,7 +36,8 @@ mod tests {
 
     #[test]
     fn steps_that_are_not_whole() {
-        // 19.5 13.17 6.83 0.5: of 2 left by 19 + 13 + 6 + 0, one goes to 6.83, one to the first half.
+        // 19.5 13.17 6.83 0.5: of 2 left by 19 + 13 + 6 + 0, one goes to 6.83, one to the first
+        // half.
         assert_eq!(bodies(4, 10, 40, 20.0), [20, 13, 7, 0]);
     }
 }

@@ -115,7 +115,8 @@ mod tests {
         assert_eq!(keep(Share::Softmax), [10, 4, 4]);
         // A million to one: the others keep a sink and one more.
         assert_eq!(keep(Share::Inverse), [14, 2, 2]);
-        // 1 : 0.368 : 0.135 is 11.97, 4.40, 1.62; the last keeps two: 11.70, 4.30. Of equals the first is the smaller.
+        // 1 : 0.368 : 0.135 is 11.97, 4.40, 1.62; the last keeps two: 11.70, 4.30. Of equals the
+        // first is the smaller.
         assert_eq!(keep(Share::ExponentialDecay), [12, 4, 2]);
         cache.layers[0].measured = Some(1.5);
         let keep = super::keep(&cache, 0, Share::ExponentialDecay, &mut Margin::new());

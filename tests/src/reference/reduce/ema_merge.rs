@@ -47,7 +47,8 @@ struct Evicted {
 }
 
 impl EmaMerge {
-    /// Merges what is not among `kept` `[kv_heads]` into what is. The thresholds are the layer's, before and after.
+    /// Merges what is not among `kept` `[kv_heads]` into what is. The thresholds are the layer's,
+    /// before and after.
     pub fn apply(
         &self,
         heads: &mut [Vec<Entry>],
@@ -186,7 +187,8 @@ mod tests {
         let (mut heads, kept) = (four(), [vec![0, 2]]);
         let (mut threshold, mut margin) = (None, Margin::new());
         merge(&mut heads, &kept, 0.7, &mut threshold, &mut margin);
-        // The second has cosine 0.7186 with y (0.6954 with x), the fourth 1: only that one is above the mean.
+        // The second has cosine 0.7186 with y (0.6954 with x), the fourth 1: only that one is above
+        // the mean.
         let near = 3.1 / (9.0 + 9.61_f64).sqrt();
         assert_near(&[threshold.unwrap()], &[(1.0 + near) / 2.0]);
         // Into y, e : e. The first stays.

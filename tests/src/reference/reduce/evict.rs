@@ -2,8 +2,8 @@
 
 use crate::reference::margin::{border, relative};
 
-/// Picks `keep` of the entries: the first `sinks`, the last `recent`, then the highest scores, the older of
-/// two equal ones first. Returns the indices in order, and how close the selection was.
+/// Picks `keep` of the entries: the first `sinks`, the last `recent`, then the highest scores, the
+/// older of two equal ones first. Returns the indices in order, and how close the selection was.
 pub fn select(scores: &[f64], keep: usize, sinks: usize, recent: usize) -> (Vec<usize>, f64) {
     let entries = scores.len();
     if entries <= keep {

@@ -1,5 +1,5 @@
-//! EMS: the irrelevant are evicted, the redundant merged into centers; every member keeps its own length and
-//! position.
+//! EMS: the irrelevant are evicted, the redundant merged into centers; every member keeps its own
+//! length and position.
 
 use std::collections::BTreeMap;
 
@@ -222,8 +222,8 @@ mod tests {
 
     #[test]
     fn members_share_a_direction_and_keep_their_length() {
-        // Two centers beside the window: the third and the first. The fourth and second join them; the fifth is
-        // at 45° to both: cosines 0.7071, redundancy 0.5, not enough.
+        // Two centers beside the window: the third and the first. The fourth and second join them;
+        // the fifth is at 45° to both: cosines 0.7071, redundancy 0.5, not enough.
         let mut margin = Margin::new();
         let left = MERGE.apply(&members(), &scores(), 3, &mut margin);
         assert_eq!(positions(&left), [0, 1, 2, 3, 5]);
@@ -278,7 +278,8 @@ mod tests {
         // Four entries outside: keep 3, so 2 centers (third and fifth), and 3 members at most.
         let scores = [5.0, 0.5, 6.0, 3.0, 5.5, 0.0];
         let left = few.apply(&members, &scores, 3, &mut Margin::new());
-        // The first is at 45° to the fifth, so both it and the second join; the fourth is nearest to the third.
+        // The first is at 45° to the fifth, so both it and the second join; the fourth is nearest
+        // to the third.
         let found: Vec<(usize, usize)> = left.iter().map(|m| (m.position, m.center)).collect();
         assert_eq!(found, [(0, 4), (1, 4), (2, 2), (3, 2), (4, 4), (5, 5)]);
         // Weights: the fifth 5.5 at 45°, the first and second together 5.5 at 0°.

@@ -165,7 +165,8 @@ impl GaussianMerge {
                     if moved < 1e-12 {
                         break;
                     }
-                    // So slow a fall ends somewhere else where a distance is another in its last digits.
+                    // So slow a fall ends somewhere else where a distance is another in its last
+                    // digits.
                     if step == 200 && moved > 1e-7 {
                         margin.score(0.0);
                     }
@@ -245,7 +246,8 @@ mod tests {
 
     #[test]
     fn more_than_there_are_neighbours() {
-        // The first is the heaviest, the last the latest: the four between become one, its pivot the fourth.
+        // The first is the heaviest, the last the latest: the four between become one, its pivot
+        // the fourth.
         let mut heads = [six()];
         MERGE.apply(&mut heads, 2, &[LAST_AND_HEAVIEST], 0, &mut Margin::new());
         let positions: Vec<usize> = heads[0].iter().map(|entry| entry.position).collect();

@@ -43,7 +43,8 @@ pub enum Reduce {
     GaussianMerge {
         /// The share of the budget that is protected for the attention it received.
         protect: f64,
-        /// The similarity above which neighbours are joined; `None` joins as many as the budget asks for.
+        /// The similarity above which neighbours are joined; `None` joins as many as the budget
+        /// asks for.
         threshold: Option<f64>,
         /// The width of the kernel.
         sigma: Sigma,
@@ -134,8 +135,8 @@ pub fn reduce(cache: &mut ModelCache, layer: usize, keep: &[usize], margin: &mut
         }
     }
 
-    // What is left of a head that lost entries is held in the cache's type again, until it is quantized anew, from
-    // the first on.
+    // What is left of a head that lost entries is held in the cache's type again, until it is
+    // quantized anew, from the first on.
     let precision = cache.precision;
     let LayerCache { heads, quantized, .. } = &mut cache.layers[layer];
     for ((entries, held), quantized) in heads.iter_mut().zip(held).zip(quantized) {

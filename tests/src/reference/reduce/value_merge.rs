@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn a_value_goes_to_the_next_two_kept() {
-        // The second received 4 times as much as the next two in the mean: merged whatever the number. The last
-        // has no next one; the fourth received nothing.
+        // The second received 4 times as much as the next two in the mean: merged whatever the
+        // number. The last has no next one; the fourth received nothing.
         let numbers = [(1.0, 1.0), (8.0, 6.0), (10.0, 1.0), (7.0, 0.0), (20.0, 2.0), (5.0, 9.0)];
         let mut entries: Vec<Entry> = numbers
             .into_iter()

@@ -1,4 +1,5 @@
-//! Compactor's second half: what the queries of an entry's own chunk give it, later ones and earlier ones.
+//! Compactor's second half: what the queries of an entry's own chunk give it, later ones and
+//! earlier ones.
 
 use super::key_norm::length;
 use super::window::{Pool, smooth};
@@ -63,7 +64,8 @@ mod tests {
 
     #[test]
     fn chunks_of_two_behind_a_sink() {
-        // 1 3 · 5 15 · 7: every query of a chunk gives a quarter and three, the last all to itself. Values are positions.
+        // 1 3 · 5 15 · 7: every query of a chunk gives a quarter and three, the last all to itself.
+        // Values are positions.
         let mut cache = cache(Method { sinks: 1, ..Method::full() }, 9);
         prompt(&mut cache, &[9.0, 1.0, 3.0, 5.0, 15.0, 7.0]);
         before_compression(&mut cache, 0, 2);

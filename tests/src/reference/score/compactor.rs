@@ -3,7 +3,8 @@
 use super::{Pool, chunk_attention, leverage};
 use crate::reference::ModelCache;
 
-/// Numbers behind the first `sinks` of each head with mean 0 and deviation 1 over all heads; the others zero.
+/// Numbers behind the first `sinks` of each head with mean 0 and deviation 1 over all heads; the
+/// others zero.
 fn normalized(scores: &[Vec<f64>], sinks: usize) -> Vec<Vec<f64>> {
     let all: Vec<f64> =
         scores.iter().flat_map(|scores| scores.iter().skip(sinks).copied()).collect();

@@ -6,7 +6,8 @@ use crate::reference::reduce::select;
 use crate::reference::reduce::value_merge::Draw;
 use crate::reference::{Head, ModelCache};
 
-/// The output projection of a query head, `[head_dim][5]`: of a model that was never trained, numbers between −½ and ½.
+/// The output projection of a query head, `[head_dim][5]`: of a model that was never trained,
+/// numbers between −½ and ½.
 pub fn projection(layer: usize, query_head: usize, head_dim: usize) -> Head {
     const HIDDEN: usize = 5;
     let draw = Draw { seed: 77, layer, head: query_head };

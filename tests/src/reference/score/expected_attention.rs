@@ -12,8 +12,8 @@ struct Next {
     covariance: Vec<Vec<f64>>,
 }
 
-/// The next queries are like those since the last compression, sinks left out, turned by the mean rotation of the next
-/// `future` positions.
+/// The next queries are like those since the last compression, sinks left out, turned by the mean
+/// rotation of the next `future` positions.
 fn next(cache: &ModelCache, layer: usize, query_head: usize, future: usize) -> Next {
     let channels = cache.settings.head_dim;
     let first = cache.queries_from(layer).max(cache.settings.method.sinks);
@@ -106,7 +106,8 @@ pub fn capacities(cache: &ModelCache, layer: usize, future: usize, tau: f64) -> 
     })
 }
 
-/// The mean over the query heads of each kv head of what `score` says of the keys and values behind the sinks.
+/// The mean over the query heads of each kv head of what `score` says of the keys and values behind
+/// the sinks.
 fn of_heads(
     cache: &ModelCache,
     layer: usize,

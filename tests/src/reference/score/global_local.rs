@@ -31,8 +31,8 @@ pub fn after_prompt(cache: &mut ModelCache, layer: usize, window: usize) {
     layer.in_window = 0;
 }
 
-/// After a decoded token: every entry's last weight is of its query. After every `window` of them a window is
-/// finished.
+/// After a decoded token: every entry's last weight is of its query. After every `window` of them a
+/// window is finished.
 pub fn after_decoded(layer: &mut LayerCache, window: usize) {
     layer.in_window += 1;
     for entry in layer.heads.iter_mut().flatten() {
@@ -48,7 +48,8 @@ pub fn after_decoded(layer: &mut LayerCache, window: usize) {
     }
 }
 
-/// `[kv_heads][entries]`; the last `window` tokens have zero, unless they are smoothed with the others.
+/// `[kv_heads][entries]`; the last `window` tokens have zero, unless they are smoothed with the
+/// others.
 pub fn scores(
     layer: &LayerCache,
     window: usize,
@@ -92,7 +93,8 @@ mod tests {
     fn the_larger_after_alignment() {
         let mut cache = cache(Method::ems(), 9);
         cache.layers[0].seen = 5;
-        // Global 6 2 4 6 2, mean 4; local 1 1 4 2 2, mean 2: global is halved. The last two of five tokens stand aside.
+        // Global 6 2 4 6 2, mean 4; local 1 1 4 2 2, mean 2: global is halved. The last two of five
+        // tokens stand aside.
         let numbers = [(6.0, 1.0), (2.0, 1.0), (4.0, 4.0), (6.0, 2.0), (2.0, 2.0)];
         for (position, (global, local)) in numbers.into_iter().enumerate() {
             let past = local - 0.5;

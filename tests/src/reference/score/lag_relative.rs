@@ -40,7 +40,8 @@ fn of_head(entries: &[Entry], sinks: usize, lag: usize, margin: &mut Margin) -> 
     scores
 }
 
-/// The softmax over the first partition of the deviation of a token's channels, scaled by their range in the second.
+/// The softmax over the first partition of the deviation of a token's channels, scaled by their
+/// range in the second.
 fn spread(pair: &[&[Entry]], vector: fn(&Entry) -> &Vec<f64>) -> Vec<f64> {
     let channels = vector(&pair[0][0]).len();
     let mut powers = Vec::new();
@@ -68,7 +69,8 @@ mod tests {
 
     #[test]
     fn two_partitions_of_two_behind_a_sink() {
-        // The second partition's channels are within 0..1 and 0..2: (1, 2) becomes (1, 1), (1, 0) stays. A tail of one.
+        // The second partition's channels are within 0..1 and 0..2: (1, 2) becomes (1, 1), (1, 0)
+        // stays. A tail of one.
         let vectors = [[9.0, 9.0], [1.0, 2.0], [1.0, 0.0], [0.0, 0.0], [1.0, 2.0], [5.0, 5.0]];
         let entries: Vec<Entry> = (0..6).map(|i| entry(i, &vectors[i], &vectors[i], 0.0)).collect();
         let mut margin = Margin::new();

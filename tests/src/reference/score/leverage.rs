@@ -23,8 +23,8 @@ pub fn solve(matrix: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     (0..n).map(|row| rows[row][n] / rows[row][row]).collect()
 }
 
-/// `[kv_heads][entries]`; the first `sinks` of a head are left out, and zero. Keys have no more channels than the sketch: it is
-/// left out, too.
+/// `[kv_heads][entries]`; the first `sinks` of a head are left out, and zero. Keys have no more
+/// channels than the sketch: it is left out, too.
 pub fn scores(heads: &[Vec<Entry>], sinks: usize, ridge: f64) -> Vec<Vec<f64>> {
     heads.iter().map(|entries| of_head(entries, sinks, ridge)).collect()
 }

@@ -182,14 +182,16 @@ pub enum Score {
         /// Queries.
         window: usize,
     },
-    /// KVCompose: what queries that read the prompt again give a token, of which a cache alone knows nothing.
+    /// KVCompose: what queries that read the prompt again give a token, of which a cache alone
+    /// knows nothing.
     Reread {
         /// Tokens read at a time.
         tokens: usize,
         /// Whether the mean of the layer is added.
         layer_mean: bool,
     },
-    /// KVzip: what queries that repeat the prompt give a token, of which a cache alone knows nothing.
+    /// KVzip: what queries that repeat the prompt give a token, of which a cache alone knows
+    /// nothing.
     Repeat {
         /// Tokens repeated at a time.
         tokens: usize,
@@ -331,8 +333,8 @@ pub(crate) mod by_hand {
         ModelCache::new(settings, Precision::F32)
     }
 
-    /// A prompt whose queries attend to its tokens in these proportions: token `j` gets `weights[j]` of the sum
-    /// over the tokens a query sees. The value of a token is its position.
+    /// A prompt whose queries attend to its tokens in these proportions: token `j` gets
+    /// `weights[j]` of the sum over the tokens a query sees. The value of a token is its position.
     pub(crate) fn prompt(cache: &mut ModelCache, weights: &[f64]) {
         let vectors = |number: fn(usize, f64) -> f64| {
             let token = |(index, weight): (usize, &f64)| vec![number(index, *weight)];

@@ -1,4 +1,5 @@
-//! FINCH: what the queries of a question attend to, each in proportion to how much stands before it.
+//! FINCH: what the queries of a question attend to, each in proportion to how much stands before
+//! it.
 
 use super::window::{outside, window_weights};
 use crate::reference::ModelCache;
@@ -32,7 +33,8 @@ mod tests {
 
     #[test]
     fn two_queries_of_four() {
-        // The third query gives 1/4 and 1/4, and two tokens stand before it; the last 1/8, 1/8 and 1/4 of three.
+        // The third query gives 1/4 and 1/4, and two tokens stand before it; the last 1/8, 1/8 and
+        // 1/4 of three.
         let mut cache = cache(Method::finch(), 9);
         prompt(&mut cache, &[1.0, 1.0, 2.0, 4.0]);
         let expected = (2.0 / 4.0 + 3.0 / 8.0) / 2.0;

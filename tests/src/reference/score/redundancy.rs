@@ -31,7 +31,8 @@ mod tests {
 
     #[test]
     fn two_keys_of_one_side_and_one_of_the_other() {
-        // ln ½ looks the other way: mean cosines 0 = (1 − 1) / 3, 0, −2/3. The last query gives 4/13, 8/13, 1/13 and itself none.
+        // ln ½ looks the other way: mean cosines 0 = (1 − 1) / 3, 0, −2/3. The last query gives
+        // 4/13, 8/13, 1/13 and itself none.
         let mut cache = cache(Method::full(), 9);
         prompt(&mut cache, &[4.0, 8.0, 0.5]);
         let window = Window { window: 1, pool: None, heads: Heads::Group };

@@ -3,7 +3,8 @@
 use crate::reference::Entry;
 use crate::reference::margin::{Margin, border, relative};
 
-/// Mean and population standard deviation of the weights an entry received, the mean over its group.
+/// Mean and population standard deviation of the weights an entry received, the mean over its
+/// group.
 fn moments(entry: &Entry) -> (f64, f64) {
     let (mut mean_of_group, mut std_of_group) = (0.0, 0.0);
     for weights in &entry.received {

@@ -1,4 +1,5 @@
-//! TriAttention: what the mean query will give a key at 1, 2, 4, … positions from now, pair by pair of channels.
+//! TriAttention: what the mean query will give a key at 1, 2, 4, … positions from now, pair by pair
+//! of channels.
 
 use crate::reference::{Encoding, ModelCache};
 use crate::session::MAX_POSITIONS;

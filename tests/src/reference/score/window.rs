@@ -104,8 +104,8 @@ pub fn outside(layer: &LayerCache, entries: &[Entry], window: usize) -> usize {
     entries.iter().filter(|entry| entry.position < recent).count()
 }
 
-/// The weights that the last `window` queries give to the entries held now, whatever was held when they came;
-/// zero where a query cannot see. `[query_heads][queries][entries of its kv head]`.
+/// The weights that the last `window` queries give to the entries held now, whatever was held when
+/// they came; zero where a query cannot see. `[query_heads][queries][entries of its kv head]`.
 pub fn window_weights(cache: &ModelCache, layer: usize, window: usize) -> Vec<Vec<Vec<f64>>> {
     let LayerCache { heads, seen, prompt_start, .. } = &cache.layers[layer];
     let group = cache.settings.query_heads / cache.settings.kv_heads;

@@ -1,5 +1,5 @@
-//! The gradient that goes back through causal attention on a device, beside the one that Burn finds through the
-//! textbook's operations on the host.
+//! The gradient that goes back through causal attention on a device, beside the one that Burn finds
+//! through the textbook's operations on the host.
 
 use briquette::ops::{AttentionInput, OpError, Visibility};
 use briquette_kernels::attention;
@@ -85,8 +85,9 @@ impl Case {
         let found = gradients(&inputs.each_ref().map(there), &there(&slope), |inputs| {
             attention(&input(inputs, Visibility::Causal)).unwrap().output
         });
-        // Of the largest number; 16-bit types round every weight and its slope before the products. The products are Burn's,
-        // as those of a model's layers are: where tensor cores round f32 to the 11 bits of TF32, f16's.
+        // Of the largest number; 16-bit types round every weight and its slope before the products.
+        // The products are Burn's, as those of a model's layers are: where tensor cores round f32
+        // to the 11 bits of TF32, f16's.
         let tolerance = match dtype {
             DType::F32 if !rounds_f32(device) => 1e-5,
             DType::F32 | DType::F16 => 4e-3,
@@ -108,7 +109,8 @@ impl Case {
     }
 }
 
-/// Whether products of f32 matrices lose the last of 14 bits, in sizes that may be given to different kernels.
+/// Whether products of f32 matrices lose the last of 14 bits, in sizes that may be given to
+/// different kernels.
 fn rounds_f32(device: &Device) -> bool {
     [16, 64, 256].into_iter().any(|size| {
         let number = 1.0 + 1.0 / 8192.0;
@@ -122,8 +124,8 @@ fn rounds_f32(device: &Device) -> bool {
 fn the_gradient_is_that_of_the_textbook_on_every_device() {
     for backend in kernel_backends() {
         for dtype in backend.dtypes() {
-            // Those of the 16-bit types for all: a software device compiles each of the products for seconds, and how blocks
-            // are put together is tested on the host, in `gradient.rs`.
+            // Those of the 16-bit types for all: a software device compiles each of the products
+            // for seconds, and how blocks are put together is tested on the host, in `gradient.rs`.
             for case in backend.some(cases(), DType::F16) {
                 println!("{}, {dtype:?}, {case:?}", backend.name);
                 case.check(dtype, &backend.device);

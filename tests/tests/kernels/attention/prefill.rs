@@ -1,5 +1,5 @@
-//! Attention of many queries, and the column scores that follow from its log-sum-exp: causal and by position, sizes
-//! that cross each tile, strided inputs.
+//! Attention of many queries, and the column scores that follow from its log-sum-exp: causal and by
+//! position, sizes that cross each tile, strided inputs.
 
 use briquette::ops::{
     AttentionInput, AttentionOps, AttentionOutput, OpError, Reference, Visibility,

@@ -1,4 +1,5 @@
-//! One pair of channels and many, a row that no vector divides, positions of heads and of rows, padding.
+//! One pair of channels and many, a row that no vector divides, positions of heads and of rows,
+//! padding.
 
 use briquette::ops::{AttentionOps, OpError, Reference, RotaryTables};
 use briquette_kernels::rotate;

@@ -1,4 +1,5 @@
-//! Attention of a prompt under the patterns of heads: against f64 with the masks of the papers, by position, padded, evicted.
+//! Attention of a prompt under the patterns of heads: against f64 with the masks of the papers, by
+//! position, padded, evicted.
 
 use briquette::ops::{
     AttentionInput, AttentionOps, HeadPattern, Reference, SparseAttentionInput, Visibility,

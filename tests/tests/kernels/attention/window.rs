@@ -1,4 +1,5 @@
-//! Odd sizes, groups, padding among queries and entries, windows longer than a tile, entries that cross tiles and splits.
+//! Odd sizes, groups, padding among queries and entries, windows longer than a tile, entries that
+//! cross tiles and splits.
 
 use briquette::ops::{
     AttentionOps, MomentsInput, MomentsOutput, OpError, Reference, Visibility, WindowInput,
@@ -44,7 +45,8 @@ fn cases() -> Vec<Case> {
         case((64, 8, 8), 1, 300, 4, false),
         // The largest tiles.
         case((64, 4, 2), 61, 300, 4, true),
-        // On tensor cores: all rows of a kv head in one cube, in two, a head in one alone, many tiles of keys a plane.
+        // On tensor cores: all rows of a kv head in one cube, in two, a head in one alone, many
+        // tiles of keys a plane.
         case((1, 8, 2), 32, 300, 128, false),
         case((2, 6, 1), 33, 131, 64, true),
         case((1, 2, 1), 150, 333, 64, true),
@@ -68,8 +70,8 @@ fn numbers(x: &Tensor<4>) -> Vec<f64> {
 }
 
 impl Case {
-    /// Positions of queries and entries, `[batch, queries]` and `[batch · kv_heads, entries]`: some of the first are
-    /// padding, and entries have been evicted between others.
+    /// Positions of queries and entries, `[batch, queries]` and `[batch · kv_heads, entries]`: some
+    /// of the first are padding, and entries have been evicted between others.
     fn positions(&self) -> (Vec<i64>, Vec<i64>) {
         let Self { batch, kv_heads, queries, entries, .. } = *self;
         let seen = entries as i64 + 3 * queries as i64;
@@ -240,7 +242,8 @@ fn window_scores_are_those_of_softmax() {
     }
 }
 
-/// A query that sees nothing weights all entries alike, and what a query does not see may be anything.
+/// A query that sees nothing weights all entries alike, and what a query does not see may be
+/// anything.
 #[test]
 fn window_scores_of_blind_queries_and_unseen_entries() {
     for backend in kernel_backends() {

@@ -1,11 +1,11 @@
-//! What becomes of the columns of an EMS table: heads of one length and of many, columns that hold nothing, tracks of
-//! query heads, more columns than a cube has units.
+//! Columns of EMS clusters, extended, assigned and reordered: heads of one length and of many,
+//! columns that hold nothing, tracks of query heads, more columns than a cube has units.
 
 use briquette::ops::{
-    ClassifyInput, ClassifyOutput, ClusterOps, ExtendInput, MergedRows, OpError, Reference,
-    RegroupInput, RegroupOutput, Track, Tracks,
+    AssignClustersInput, AssignClustersOutput, AttentionStatistics, ClusterOps, ExtendInput,
+    MergedRows, OpError, Reference, ReorderTokensInput, ReorderTokensOutput, Statistic,
 };
-use briquette_kernels::{classify, extend, regroup};
+use briquette_kernels::{assign_clusters, extend, reorder_tokens};
 use briquette_tests::backends::host;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::{all_backends, answer, binds_too_few, kernel_backends, poison, wrong_value};
 
-/// What a row must be more like an entry than to be merged into it.
+/// Similarity to a cluster above which a row is merged into it.
 const THRESHOLD: f64 = 0.5;
 
 #[derive(Clone, Debug)]
@@ -45,7 +45,8 @@ fn cases() -> Vec<Case> {
 #[derive(Clone, Debug, Default)]
 struct Drawn {
     rows: Vec<i64>,
-    /// The rows that stay, ascending, and those that may be merged: with what, and how like it they are.
+    /// The rows that stay, ascending, and those that may be merged: with what, and how like it they
+    /// are.
     stay: Vec<i64>,
     merged: Vec<i64>,
     nearest: Vec<i64>,
@@ -53,9 +54,9 @@ struct Drawn {
     centers: Vec<i64>,
     positions: Vec<i64>,
     scores: Vec<f32>,
-    classes: Vec<i64>,
+    clusters: Vec<i64>,
     ranks: Vec<f32>,
-    /// The columns that stay, their classes, and their order.
+    /// The columns that stay, their clusters, and their order.
     left: Vec<i64>,
     of_left: Vec<i64>,
     order: Vec<i64>,
@@ -63,7 +64,7 @@ struct Drawn {
     lengths: Vec<f32>,
     tracks: Vec<Vec<f32>>,
     new_positions: Vec<i64>,
-    new_entry: Vec<i64>,
+    new_clusters: Vec<i64>,
     new_centers: Vec<i64>,
     new_norms: Vec<f32>,
     new_tracks: Vec<Vec<f32>>,
@@ -112,17 +113,17 @@ impl Case {
     fn draw_head(&self, rng: &mut ChaCha8Rng, count: usize, entries: usize, drawn: &mut Drawn) {
         let Self { columns, rows, .. } = *self;
         let (width, most) = (self.width(), self.entries());
-        // Of the rows some stay, some may be merged into those, and some are gone. What is merged counts entries from
-        // where fillers end.
+        // Of the rows some stay, some may be merged into those, and some are gone. What is merged
+        // counts entries from where fillers end.
         let mut all_rows: Vec<usize> = (0..rows).collect();
         all_rows.shuffle(rng);
         let (stay, others) = all_rows.split_at_mut(entries);
         let merged = &mut others[..self.merging(entries)];
         stay.sort_unstable();
         merged.sort_unstable();
-        let mut entry = vec![0_i64; rows];
+        let mut cluster_of_row = vec![0_i64; rows];
         for (number, &row) in stay.iter().enumerate() {
-            entry[row] = number as i64 + 1;
+            cluster_of_row[row] = number as i64 + 1;
         }
         let wider = self.merging_width() - merged.len();
         drawn.stay.extend(std::iter::repeat_n(0, most - entries));
@@ -136,14 +137,14 @@ impl Case {
             drawn.nearest.push((most - entries + nearest) as i64);
             // The threshold itself is not enough, nor is NaN.
             drawn.similarity.push([THRESHOLD as f32, 0.75, f32::NAN][like]);
-            entry[row] = if like == 1 { nearest as i64 + 1 } else { 0 };
+            cluster_of_row[row] = if like == 1 { nearest as i64 + 1 } else { 0 };
         }
         let mut places: Vec<usize> = (0..columns).collect();
         places.shuffle(rng);
         let center_of: Vec<usize> = places[..entries].to_vec();
         let mut row_of: Vec<i64> = (0..columns).map(|_| rng.random_range(0..rows as i64)).collect();
         for (number, &column) in center_of.iter().enumerate() {
-            let of_entry = |row: &usize| entry[*row] == number as i64 + 1;
+            let of_entry = |row: &usize| cluster_of_row[*row] == number as i64 + 1;
             row_of[column] = (0..rows).find(of_entry).unwrap() as i64;
         }
         let positions: Vec<i64> = (0..columns)
@@ -155,7 +156,7 @@ impl Case {
         let scores: Vec<f32> = (0..columns).map(|_| rng.random_range(0.0..9.0)).collect();
         let class = |column: usize| match positions[column] {
             -1 => -1,
-            _ => entry[row_of[column] as usize] - 1,
+            _ => cluster_of_row[row_of[column] as usize] - 1,
         };
         let is_center = |column: usize| {
             usize::try_from(class(column)).is_ok_and(|class| center_of[class] == column)
@@ -188,7 +189,7 @@ impl Case {
         drawn
             .new_positions
             .extend((0..width).map(|p| held(p).map_or(-1, |column| positions[column])));
-        drawn.new_entry.extend((0..width).map(|place| of(order[place]).max(0)));
+        drawn.new_clusters.extend((0..width).map(|place| of(order[place]).max(0)));
         drawn.new_norms.extend((0..width).map(|place| {
             held(place).map_or(0.0, |column| norms[column] * lengths[row_of[column] as usize])
         }));
@@ -204,7 +205,7 @@ impl Case {
             (place - fillers) as i64
         }));
 
-        drawn.classes.extend((0..columns).map(class));
+        drawn.clusters.extend((0..columns).map(class));
         drawn.ranks.extend((0..columns).map(rank));
         drawn.left.extend(all.iter().map(|column| column.unwrap_or(0) as i64));
         drawn.of_left.extend((0..width).map(of));
@@ -239,23 +240,23 @@ impl Case {
         Tensor::from_data(data, (device, DType::F32))
     }
 
-    fn classify<'a>(
+    fn assign_clusters<'a>(
         &self,
         drawn: &Drawn,
         entries: &'a [usize],
         [merging, first]: &'a [Vec<usize>; 2],
         device: &Device,
-    ) -> ClassifyInput<'a> {
-        ClassifyInput {
+    ) -> AssignClustersInput<'a> {
+        AssignClustersInput {
             rows: self.ints(&drawn.rows, device),
             height: self.rows,
-            left: self.ints(&drawn.stay, device),
+            kept_rows: self.ints(&drawn.stay, device),
             entries,
             merged: (self.merging_width() > 0).then(|| MergedRows {
                 rows: self.ints(&drawn.merged, device),
                 counts: merging,
                 nearest: self.ints(&drawn.nearest, device),
-                first,
+                cluster_offset: first,
                 similarity: self.floats(&drawn.similarity, self.lists[1], device),
                 threshold: THRESHOLD,
             }),
@@ -265,22 +266,23 @@ impl Case {
         }
     }
 
-    fn regroup<'a>(
+    fn reorder_tokens<'a>(
         &self,
         drawn: &Drawn,
         [counts, entries]: &'a [Vec<usize>; 2],
         device: &Device,
-    ) -> RegroupInput<'a> {
+    ) -> ReorderTokensInput<'a> {
         let heads = self.lists[1];
-        let kinds = [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent];
+        let kinds =
+            [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
         let all = drawn.tracks.iter().zip(&self.groups).zip(kinds);
-        let track = |((track, group), kind): ((&Vec<f32>, &usize), Track)| {
+        let track = |((track, group), kind): ((&Vec<f32>, &usize), Statistic)| {
             (kind, self.floats(track, heads * group, device))
         };
-        let tracks = Tracks::new(all.map(track));
-        RegroupInput {
+        let tracks = AttentionStatistics::new(all.map(track));
+        ReorderTokensInput {
             columns: self.ints(&drawn.left, device),
-            classes: self.ints(&drawn.of_left, device),
+            clusters: self.ints(&drawn.of_left, device),
             order: self.ints(&drawn.order, device),
             counts,
             centers: self.ints(&drawn.centers, device),
@@ -310,14 +312,14 @@ fn turned<K: burn::tensor::kind::Basic>(x: Tensor<3, K>) -> Tensor<3, K> {
 }
 
 impl Drawn {
-    fn check_classes(&self, ClassifyOutput { classes, ranks }: ClassifyOutput) {
-        assert_eq!(integers(classes), self.classes);
+    fn check_clusters(&self, AssignClustersOutput { clusters, ranks }: AssignClustersOutput) {
+        assert_eq!(integers(clusters), self.clusters);
         assert_eq!(numbers(ranks), self.ranks);
     }
 
-    fn check_regrouped(&self, found: RegroupOutput) {
+    fn check_regrouped(&self, found: ReorderTokensOutput) {
         assert_eq!(integers(found.positions), self.new_positions);
-        assert_eq!(integers(found.entry), self.new_entry);
+        assert_eq!(integers(found.cluster_of_token), self.new_clusters);
         assert_eq!(integers(found.centers), self.new_centers);
         assert_eq!(numbers(found.norms), self.new_norms);
         let tracks: Vec<Vec<f32>> = found.tracks.iter().map(|(_, track)| numbers(track)).collect();
@@ -332,12 +334,12 @@ fn regroup_of_cases() {
             println!("{}, {case:?}", backend.name);
             let drawn = case.draw();
             let counts = case.counts();
-            poison(&backend.device, &[drawn.classes.len(), drawn.new_entry.len()]);
+            poison(&backend.device, &[drawn.clusters.len(), drawn.new_clusters.len()]);
             let merging = case.merging_counts();
-            let call = case.classify(&drawn, &counts[1], &merging, &backend.device);
-            let elsewhere = ClassifyInput {
+            let call = case.assign_clusters(&drawn, &counts[1], &merging, &backend.device);
+            let elsewhere = AssignClustersInput {
                 rows: turned(call.rows.clone()),
-                left: turned(call.left.clone()),
+                kept_rows: turned(call.kept_rows.clone()),
                 merged: call.merged.clone().map(|merged| MergedRows {
                     rows: turned(merged.rows),
                     nearest: turned(merged.nearest),
@@ -350,11 +352,12 @@ fn regroup_of_cases() {
                 ..call.clone()
             };
             for call in [call, elsewhere] {
-                let found = answer(&backend, "classify", |kernels| kernels.classify(call));
-                drawn.check_classes(found);
+                let found =
+                    answer(&backend, "assign_clusters", |kernels| kernels.assign_clusters(call));
+                drawn.check_clusters(found);
             }
-            let call = case.regroup(&drawn, &counts, &backend.device);
-            let elsewhere = RegroupInput {
+            let call = case.reorder_tokens(&drawn, &counts, &backend.device);
+            let elsewhere = ReorderTokensInput {
                 columns: turned(call.columns.clone()),
                 order: turned(call.order.clone()),
                 centers: turned(call.centers.clone()),
@@ -363,7 +366,8 @@ fn regroup_of_cases() {
                 ..call.clone()
             };
             for call in [call, elsewhere] {
-                let found = answer(&backend, "regroup", |kernels| kernels.regroup(call));
+                let found =
+                    answer(&backend, "reorder_tokens", |kernels| kernels.reorder_tokens(call));
                 drawn.check_regrouped(found);
             }
         }
@@ -377,10 +381,10 @@ fn regroup_by_tensor_operations() {
             let drawn = case.draw();
             let counts = case.counts();
             let merging = case.merging_counts();
-            let call = case.classify(&drawn, &counts[1], &merging, &backend.device);
-            drawn.check_classes(Reference.classify(call).unwrap());
-            let call = case.regroup(&drawn, &counts, &backend.device);
-            drawn.check_regrouped(Reference.regroup(call).unwrap());
+            let call = case.assign_clusters(&drawn, &counts[1], &merging, &backend.device);
+            drawn.check_clusters(Reference.assign_clusters(call).unwrap());
+            let call = case.reorder_tokens(&drawn, &counts, &backend.device);
+            drawn.check_regrouped(Reference.reorder_tokens(call).unwrap());
         }
     }
 }
@@ -389,55 +393,60 @@ fn regroup_by_tensor_operations() {
 fn regroup_refuses() {
     let case = cases().swap_remove(2);
     let (drawn, counts, merging) = (case.draw(), case.counts(), case.merging_counts());
-    let error = classify(case.classify(&drawn, &counts[1], &merging, &host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation: "classify" });
-    let error = regroup(case.regroup(&drawn, &counts, &host())).unwrap_err();
-    assert_eq!(error, OpError::Device { operation: "regroup" });
+    let error =
+        assign_clusters(case.assign_clusters(&drawn, &counts[1], &merging, &host())).unwrap_err();
+    assert_eq!(error, OpError::Device { operation: "assign_clusters" });
+    let error = reorder_tokens(case.reorder_tokens(&drawn, &counts, &host())).unwrap_err();
+    assert_eq!(error, OpError::Device { operation: "reorder_tokens" });
     for backend in kernel_backends() {
-        let good = case.classify(&drawn, &counts[1], &merging, &backend.device);
-        let whole = regroup(case.regroup(&drawn, &counts, &backend.device)).err();
-        if classify(good.clone())
+        let good = case.assign_clusters(&drawn, &counts[1], &merging, &backend.device);
+        let whole = reorder_tokens(case.reorder_tokens(&drawn, &counts, &backend.device)).err();
+        if assign_clusters(good.clone())
             .err()
             .or(whole)
             .is_some_and(|error| binds_too_few(&backend, &error))
         {
             continue;
         }
-        let few = ClassifyInput { entries: &counts[1][1..], ..good.clone() };
-        let expected = wrong_value("classify", "the length of counts", 3, "4");
-        assert_eq!(classify(few).unwrap_err(), expected);
+        let few = AssignClustersInput { entries: &counts[1][1..], ..good.clone() };
+        let expected = wrong_value("assign_clusters", "the length of counts", 3, "4");
+        assert_eq!(assign_clusters(few).unwrap_err(), expected);
         let mut beyond = merging.clone();
         beyond[0][0] = 8;
         beyond[1][3] = 11;
         let with = |change: fn(&mut MergedRows<'_>)| {
             let mut call = good.clone();
             call.merged.iter_mut().for_each(change);
-            classify(call).unwrap_err()
+            assign_clusters(call).unwrap_err()
         };
         let narrow = with(|merged| merged.nearest = merged.nearest.clone().narrow(2, 0, 6));
         assert!(matches!(narrow, OpError::Shape { tensor: "nearest", .. }));
         let int = with(|merged| merged.similarity = merged.similarity.clone().cast(DType::F16));
         assert!(matches!(int, OpError::Value { what: "similarity", .. }));
-        let call = case.classify(&drawn, &counts[1], &beyond, &backend.device);
-        let refused = wrong_value("classify", "counts", 8, "at most 7");
-        assert_eq!(classify(call).unwrap_err(), refused);
+        let call = case.assign_clusters(&drawn, &counts[1], &beyond, &backend.device);
+        let refused = wrong_value("assign_clusters", "counts", 8, "at most 7");
+        assert_eq!(assign_clusters(call).unwrap_err(), refused);
         beyond[0][0] = 1;
-        let call = case.classify(&drawn, &counts[1], &beyond, &backend.device);
-        assert_eq!(classify(call).unwrap_err(), wrong_value("classify", "first", 11, "at most 10"));
+        let call = case.assign_clusters(&drawn, &counts[1], &beyond, &backend.device);
+        assert_eq!(
+            assign_clusters(call).unwrap_err(),
+            wrong_value("assign_clusters", "cluster_offset", 11, "at most 10")
+        );
 
         let mut many = counts.clone();
         many[0][0] = 31;
-        let good = case.regroup(&drawn, &counts, &backend.device);
-        let error = regroup(RegroupInput { counts: &many[0], ..good }).unwrap_err();
-        assert_eq!(error, wrong_value("regroup", "counts", 31, "at most 30"));
+        let good = case.reorder_tokens(&drawn, &counts, &backend.device);
+        let error = reorder_tokens(ReorderTokensInput { counts: &many[0], ..good }).unwrap_err();
+        assert_eq!(error, wrong_value("reorder_tokens", "counts", 31, "at most 30"));
     }
 }
 
-/// A table of `[tokens, entries, own]` in heads of a row, and what it is with those behind. Numbers at fillers are large.
+/// A table of `[tokens, entries, own]` in heads of a row, and what it is with those behind. Numbers
+/// at fillers are large.
 struct Table {
     heads: usize,
     counts: Vec<[usize; 3]>,
-    entry: Vec<i64>,
+    cluster_of_token: Vec<i64>,
     norms: Vec<f32>,
     centers: Vec<i64>,
     /// `None` at fillers.
@@ -458,7 +467,7 @@ impl Table {
         let mut drawn = Self {
             heads,
             counts: counts.clone(),
-            entry: Vec::new(),
+            cluster_of_token: Vec::new(),
             norms: Vec::new(),
             centers: Vec::new(),
             rows: Vec::new(),
@@ -466,14 +475,16 @@ impl Table {
             all_centers: Vec::new(),
         };
         for [tokens, entries, own] in counts {
-            let entry: Vec<i64> =
+            let cluster_of_row: Vec<i64> =
                 (0..tokens).map(|_| rng.random_range(0..entries.max(1) as i64)).collect();
             let norms: Vec<f32> = (0..tokens).map(|_| rng.random_range(0.5..2.0)).collect();
             let centers: Vec<i64> =
                 (0..entries).map(|_| rng.random_range(0..tokens.max(1) as i64)).collect();
             let (first_column, first_row) = (columns - tokens - own, rows - entries - own);
             drawn.rows.extend(vec![None; first_column]);
-            drawn.rows.extend(entry.iter().map(|entry| Some(first_row as i64 + entry)));
+            drawn
+                .rows
+                .extend(cluster_of_row.iter().map(|cluster| Some(first_row as i64 + cluster)));
             drawn.rows.extend((rows - own..rows).map(|row| Some(row as i64)));
             drawn.all_norms.extend(vec![None; first_column]);
             drawn.all_norms.extend(norms.iter().map(|norm| Some(*norm)));
@@ -481,8 +492,8 @@ impl Table {
             drawn.all_centers.extend(vec![None; first_row]);
             drawn.all_centers.extend(centers.iter().map(|token| Some(first_column as i64 + token)));
             drawn.all_centers.extend((columns - own..columns).map(|column| Some(column as i64)));
-            drawn.entry.extend(vec![0; width - tokens]);
-            drawn.entry.extend(entry);
+            drawn.cluster_of_token.extend(vec![0; width - tokens]);
+            drawn.cluster_of_token.extend(cluster_of_row);
             drawn.norms.extend(vec![f32::NAN; width - tokens]);
             drawn.norms.extend(norms);
             drawn.centers.extend(vec![0; height - entries]);
@@ -499,7 +510,7 @@ impl Table {
         };
         let norms = TensorData::new(self.norms.clone(), dims(self.norms.len()));
         ExtendInput {
-            entry: ints(&self.entry),
+            cluster_of_token: ints(&self.cluster_of_token),
             norms: Tensor::from_data(norms, (device, DType::F32)),
             centers: ints(&self.centers),
             counts: &self.counts,
@@ -538,7 +549,7 @@ fn extend_of_cases() {
             poison(&backend.device, &[columns, rows]);
             let call = table.call(&backend.device);
             let elsewhere = ExtendInput {
-                entry: turned(call.entry.clone()),
+                cluster_of_token: turned(call.cluster_of_token.clone()),
                 norms: turned(call.norms.clone()),
                 centers: turned(call.centers.clone()),
                 ..call.clone()

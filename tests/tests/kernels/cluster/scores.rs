@@ -1,4 +1,5 @@
-//! What EMS ranks and weighs by, and what D2O holds similarities against, beside plain loops in f64.
+//! Scores and weights of EMS and the threshold of D2O, beside plain loops in
+//! f64.
 
 use briquette::ops::{
     ClusterOps, EmaInput, EmaOutput, GlobalLocalInput, MergeOps, OpError, Pool, PoolKind,
@@ -31,7 +32,7 @@ fn turned<K: burn::tensor::kind::Basic>(x: Tensor<3, K>) -> Tensor<3, K> {
 const TABLES: [([usize; 3], usize); 4] =
     [([1, 1, 1], 1), ([2, 3, 40], 12), ([1, 2, 256], 257), ([2, 1, 700], 300)];
 
-/// What [`row_weights`] takes, and what it is.
+/// Inputs of [`row_weights`], and the expected output.
 fn table(dims: [usize; 3], height: usize, device: &Device) -> (RowWeightsInput, Vec<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(height as u64);
     let [batch, heads, columns] = dims;
@@ -108,7 +109,7 @@ const SCORES: [([usize; 4], usize, Option<Pool>); 7] = [
     ([1, 1, 1, 4], 1, Some(Pool { kind: PoolKind::Avg, kernel: 11 })),
 ];
 
-/// What [`global_local`] takes, and what it is. The first head has received nothing.
+/// Inputs of [`global_local`], and the expected output. The first head has received nothing.
 fn tracks(
     case: [usize; 4],
     window: usize,
@@ -196,7 +197,8 @@ fn global_local_by_tensor_operations() {
     }
 }
 
-/// Similarities of what is evicted, the thresholds before, and what weights and thresholds then are.
+/// Similarities of what is evicted, the thresholds before, and what weights and thresholds then
+/// are.
 struct Evicted {
     similarity: Vec<f32>,
     counts: Vec<usize>,

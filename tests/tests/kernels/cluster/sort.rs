@@ -1,7 +1,8 @@
-//! Any number of classes, columns of none, rows of every length around what one unit and one pass take.
+//! Any number of clusters, columns of none, rows of every length around what one unit and one pass
+//! take.
 
-use briquette::ops::{ClusterOps, Groups, OpError, Reference};
-use briquette_kernels::group;
+use briquette::ops::{ClusterOps, ClusterOrder, OpError, Reference};
+use briquette_kernels::sort_by_cluster;
 use briquette_tests::backends::host;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
@@ -9,47 +10,47 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::{all_backends, answer, kernel_backends, poison, wrong_value};
 
-/// Rows of classes, on the host.
+/// Rows of clusters, on the host.
 struct Case {
     dims: [usize; 3],
     number: usize,
-    classes: Vec<i64>,
+    clusters: Vec<i64>,
 }
 
 impl Case {
-    /// Of ten columns as many as `none` says are of no class.
+    /// Of ten columns as many as `none` says are of no cluster.
     fn drawn(dims: [usize; 3], number: usize, none: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64((dims[2] * number) as u64);
-        let class = |_| match rng.random_range(0..10) < none {
+        let cluster = |_| match rng.random_range(0..10) < none {
             true => -1 - rng.random_range(0..3_i64),
             false => rng.random_range(0..number as i64),
         };
-        Self { dims, number, classes: (0..dims.iter().product()).map(class).collect() }
+        Self { dims, number, clusters: (0..dims.iter().product()).map(cluster).collect() }
     }
 
     fn tensor(&self, device: &Device) -> Tensor<3, Int> {
-        Tensor::from_data(TensorData::new(self.classes.clone(), self.dims), device)
+        Tensor::from_data(TensorData::new(self.clusters.clone(), self.dims), device)
     }
 
-    fn check(&self, found: Groups) {
+    fn check(&self, found: ClusterOrder) {
         let list = |x: Tensor<3, Int>| {
             assert_eq!(x.dims(), self.dims);
             x.try_into_vec_as::<i64>().unwrap()
         };
-        let (order, members) = (list(found.order), list(found.members));
-        assert_eq!(found.none.dims(), self.dims[..2]);
-        let none = found.none.try_into_vec_as::<i64>().unwrap();
+        let (order, tokens) = (list(found.order), list(found.tokens_by_cluster));
+        assert_eq!(found.padding_columns.dims(), self.dims[..2]);
+        let none = found.padding_columns.try_into_vec_as::<i64>().unwrap();
         let columns = self.dims[2];
-        for (row, classes) in self.classes.chunks(columns).enumerate() {
+        for (row, clusters) in self.clusters.chunks(columns).enumerate() {
             let of_row = |list: &[i64]| list[row * columns..][..columns].to_vec();
             let mut expected: Vec<i64> = (0..columns as i64).collect();
-            expected.sort_by_key(|&column| classes[column as usize] >= 0);
+            expected.sort_by_key(|&column| clusters[column as usize] >= 0);
             assert_eq!(of_row(&order), expected, "the order of row {row} of {:?}", self.dims);
-            let class = |place: i64| classes[expected[place as usize] as usize].max(-1);
+            let cluster = |place: i64| clusters[expected[place as usize] as usize].max(-1);
             let mut sorted: Vec<i64> = (0..columns as i64).collect();
-            sorted.sort_by_key(|&place| class(place));
-            assert_eq!(of_row(&members), sorted, "the members of row {row} of {:?}", self.dims);
-            let without = classes.iter().filter(|&&class| class < 0).count();
+            sorted.sort_by_key(|&place| cluster(place));
+            assert_eq!(of_row(&tokens), sorted, "the tokens of row {row} of {:?}", self.dims);
+            let without = clusters.iter().filter(|&&cluster| cluster < 0).count();
             assert_eq!(none[row], without as i64);
         }
     }
@@ -71,31 +72,35 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn groups_of_cases() {
+fn columns_are_sorted_by_cluster() {
     for backend in all_backends() {
         let device = &backend.device;
         for case in cases() {
-            let group =
-                |classes| answer(&backend, "group", |kernels| kernels.group(classes, case.number));
+            let sorted = |clusters| {
+                answer(&backend, "sort_by_cluster", |kernels| {
+                    kernels.sort_by_cluster(clusters, case.number)
+                })
+            };
             println!("{}, {:?} of {}", backend.name, case.dims, case.number);
-            poison(device, &[case.classes.len(); 3]);
-            case.check(group(case.tensor(device)));
+            poison(device, &[case.clusters.len(); 3]);
+            case.check(sorted(case.tensor(device)));
             // Columns that do not lie side by side.
             let turned = case.tensor(device).swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
-            case.check(group(turned));
-            case.check(Reference.group(case.tensor(device), case.number).unwrap());
+            case.check(sorted(turned));
+            case.check(Reference.sort_by_cluster(case.tensor(device), case.number).unwrap());
         }
     }
 }
 
 #[test]
 fn group_refuses() {
-    let operation = "group";
+    let operation = "sort_by_cluster";
     let none = |device: &Device, dims: [usize; 3]| Tensor::<3, Int>::zeros(dims, device);
-    let error = group(none(&host(), [1, 1, 4]), 2).unwrap_err();
+    let error = sort_by_cluster(none(&host(), [1, 1, 4]), 2).unwrap_err();
     assert_eq!(error, OpError::Device { operation });
     for backend in kernel_backends() {
-        let refused = |dims, number| group(none(&backend.device, dims), number).unwrap_err();
+        let refused =
+            |dims, number| sort_by_cluster(none(&backend.device, dims), number).unwrap_err();
         let value = |what| wrong_value(operation, what, 0, "1 or more");
         assert_eq!(refused([1, 1, 4], 0), value("number"));
         assert_eq!(refused([1, 1, 0], 2), value("columns"));

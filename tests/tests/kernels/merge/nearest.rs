@@ -40,7 +40,8 @@ fn cases() -> Vec<Case> {
         // The largest tiles.
         case((32, 8), 33, 130, &[4], &[0, 5]),
         case((32, 8), 33, 70, &[4, 4], &[0, 5]),
-        // On tensor cores: two tiles a plane, one, two planes, splits, blocks of nothing but fillers.
+        // On tensor cores: two tiles a plane, one, two planes, splits, blocks of nothing but
+        // fillers.
         case((2, 70), 130, 75, &[128], &[0, 33, 75]),
         case((2, 70), 70, 75, &[64, 128], &[0, 70]),
         case((2, 70), 70, 40, &[32], &[1, 0]),
@@ -167,7 +168,8 @@ impl Case {
 fn nearest_finds_the_most_similar() {
     for backend in all_backends() {
         for dtype in backend.dtypes() {
-            // Tensor cores take rows of other types than this, of so many channels; a few more show that others are read.
+            // Tensor cores take rows of other types than this, of so many channels; a few more show
+            // that others are read.
             let all = dtype == DType::F32;
             let taken = |case: &Case| case.channels.iter().all(|channels| channels % 16 == 0);
             let cases = backend.some(cases(), DType::F32).into_iter();
@@ -179,7 +181,8 @@ fn nearest_finds_the_most_similar() {
     }
 }
 
-/// Zero vectors are like nothing, NaN is nobody's nearest, and where all are fillers there is nothing.
+/// Zero vectors are like nothing, NaN is nobody's nearest, and where all are fillers there is
+/// nothing.
 #[test]
 fn nearest_has_answers_for_odd_rows() {
     for backend in kernel_backends() {

@@ -1,4 +1,5 @@
-//! Few and many rows, none that go anywhere, rows of no length and no weight, as directions and as they are.
+//! Few and many rows, none that go anywhere, rows of no length and no weight, as directions and as
+//! they are.
 
 use briquette::ops::{MergeInput, MergeOps, OpError, Reference};
 use briquette_kernels::{Kernels, merge};

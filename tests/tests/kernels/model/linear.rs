@@ -1,4 +1,5 @@
-//! One number and many, sizes that no tile divides, ranges that end inside a tile, every arrangement of planes.
+//! One number and many, sizes that no tile divides, ranges that end inside a tile, every
+//! arrangement of planes.
 
 use briquette::ops::{LinearInput, OpError};
 use briquette_kernels::{MOST_LINEAR_ROWS, linear};
@@ -69,7 +70,8 @@ impl Case {
 }
 
 impl Drawn {
-    /// Sums are f32 and rounded once: to the next number, or the one beyond where the sum is off by its own rounding.
+    /// Sums are f32 and rounded once: to the next number, or the one beyond where the sum is off by
+    /// its own rounding.
     fn check(&self, call: LinearInput, dtype: DType, what: &str) -> Vec<f32> {
         poison(&call.x.device(), &[self.expected.len(), self.expected.len() * 4]);
         let dims = [call.x.dims()[0], call.weight.dims()[1]];

@@ -1,6 +1,8 @@
 //! Rows and numbers end where the selection says, whatever they lie in; fillers are marked.
 
-use briquette::ops::{Entries, OpError, Reference, SelectOps, Selection, Track, Tracks};
+use briquette::ops::{
+    AttentionStatistics, Entries, OpError, Reference, SelectOps, Selection, Statistic,
+};
 use briquette_kernels::compact;
 use briquette_tests::{
     backends::{Backend, host},
@@ -12,12 +14,17 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
 
-const KINDS: [Track; 5] =
-    [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent, Track::Scores];
+const KINDS: [Statistic; 5] = [
+    Statistic::Sums,
+    Statistic::Squares,
+    Statistic::LocalPast,
+    Statistic::LocalCurrent,
+    Statistic::Scores,
+];
 
-/// Tracks of different kinds.
-fn tracks(tensors: impl IntoIterator<Item = Tensor<3>>) -> Tracks {
-    Tracks::new(KINDS.into_iter().zip(tensors))
+/// Statistics of different kinds.
+fn tracks(tensors: impl IntoIterator<Item = Tensor<3>>) -> AttentionStatistics {
+    AttentionStatistics::new(KINDS.into_iter().zip(tensors))
 }
 
 /// Numbers on the host, and the lists that are kept.
@@ -76,7 +83,7 @@ impl Case {
                     .iter()
                     .map(|track| track.clone().to_device(device).squeeze_dim::<3>(3)),
             ),
-            sharing: None,
+            clustering: None,
         }
     }
 
@@ -186,7 +193,7 @@ fn compact_takes_entries_as_they_lie() {
             positions: Tensor::cat(vec![positions.clone(), positions.zeros_like()], 2)
                 .narrow(2, 0, 64),
             tracks: tracks.clone().map(wide_scalars),
-            sharing: None,
+            clustering: None,
         };
         case.check(&backend, of_buffers);
         let of_turned = Entries {
@@ -194,7 +201,7 @@ fn compact_takes_entries_as_they_lie() {
             values: values.clone(),
             positions: positions.clone(),
             tracks: tracks.clone(),
-            sharing: None,
+            clustering: None,
         };
         case.check(&backend, of_turned);
         let all_turned = Entries {
@@ -202,7 +209,7 @@ fn compact_takes_entries_as_they_lie() {
             values: turned(values),
             positions: positions.permute([2, 0, 1]).add_scalar(0).permute([1, 2, 0]),
             tracks: tracks.map(|x| x.permute([2, 1, 0]).add_scalar(0.0).permute([2, 1, 0])),
-            sharing: None,
+            clustering: None,
         };
         case.check(&backend, all_turned);
     }

@@ -1,7 +1,8 @@
 //! Heads of different lengths in one list, side by side, and with what has come behind them.
 
 use briquette::ops::{
-    Entries, OpError, PackInput, PadInput, Reference, SelectOps, Tail, Track, Tracks,
+    AttentionStatistics, Entries, OpError, PackInput, PadInput, Reference, SelectOps, Statistic,
+    Tail,
 };
 use briquette_kernels::{pack, pad};
 use briquette_tests::{backends::host, inputs::Noise};
@@ -209,7 +210,8 @@ fn lists_that_do_not_fit_are_refused() {
     }
 }
 
-/// Entries of `[batch, heads, columns]`, all numbers different; so many tracks, of so many heads for each.
+/// Entries of `[batch, heads, columns]`, all numbers different; so many tracks, of so many heads
+/// for each.
 fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) -> Entries {
     let [batch, heads, width] = dims;
     let count = |numbers: usize, from: usize| (0..numbers).map(move |number| from + number);
@@ -221,17 +223,18 @@ fn entries(dims: [usize; 3], first: usize, groups: &[usize], device: &Device) ->
         Tensor::<3>::from_data(data, (device, DType::F32))
     };
     let rows = |from| floats(batch * heads, from, 2 * width).reshape([batch, heads, width, 2]);
-    let kinds = [Track::Sums, Track::Squares, Track::LocalPast, Track::LocalCurrent];
-    let track = |(index, (group, kind)): (usize, (&usize, Track))| {
+    let kinds =
+        [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
+    let track = |(index, (group, kind)): (usize, (&usize, Statistic))| {
         (kind, floats(batch * heads * group, first * (index + 2), width))
     };
-    let tracks = Tracks::new(groups.iter().zip(kinds).enumerate().map(track));
+    let tracks = AttentionStatistics::new(groups.iter().zip(kinds).enumerate().map(track));
     Entries {
         keys: rows(first),
         values: rows(3 * first),
         positions: Tensor::from_data(TensorData::new(positions, dims), device),
         tracks,
-        sharing: None,
+        clustering: None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Any number of entries kept, ties, NaN, rows of different lengths, sizes that cross each tile of the kernel.
+//! Any number of entries kept, ties, NaN, rows of different lengths, sizes that cross each tile of
+//! the kernel.
 
 use std::cmp::Ordering;
 

@@ -1,5 +1,5 @@
-//! As Google's Python package `rouge_score` counts, without stemming. Words are runs of a to z and 0 to 9 in lower
-//! case; a text in another script has none.
+//! As Google's Python package `rouge_score` counts, without stemming. Words are runs of a to z and
+//! 0 to 9 in lower case; a text in another script has none.
 
 use crate::metrics::{
     best, harmonic_mean,
@@ -58,8 +58,9 @@ fn rouge_l(answer: &[String], reference: &[String]) -> f64 {
     f1_of(Lcs::new(reference, answer).len(), answer.len(), reference.len())
 }
 
-/// Each line of the reference gives the words that one of its longest common subsequences with any line of the answer
-/// holds; a word counts no more often than in both texts (Lin 2004, section 3.2, and ROUGE-1.5.5).
+/// Each line of the reference gives the words that one of its longest common subsequences with any
+/// line of the answer holds; a word counts no more often than in both texts (Lin 2004, section 3.2,
+/// and ROUGE-1.5.5).
 fn rouge_l_sum(answer: &[Vec<String>], reference: &[Vec<String>]) -> f64 {
     let bag = |lines: &[Vec<String>]| lines.iter().flatten().cloned().collect::<Bag<String>>();
     let (mut in_answer, mut in_reference) = (bag(answer), bag(reference));

@@ -1,12 +1,14 @@
 //! As the Python package `rouge` (pltrdy/rouge) counts ROUGE-L, of which LongBench takes F1.
 //!
-//! Its ways: a sentence ends at every `.`; words are cut at white space and keep their case and punctuation; a word
-//! counts once, however often it occurs, also in the numbers of words; F1 has 1e-8 in its denominator. A text of nothing
-//! but points scores 0, as where the package raises an error and LongBench takes 0.
+//! Its ways: a sentence ends at every `.`; words are cut at white space and keep their case and
+//! punctuation; a word counts once, however often it occurs, also in the numbers of words; F1 has
+//! 1e-8 in its denominator. A text of nothing but points scores 0, as where the package raises an
+//! error and LongBench takes 0.
 //!
-//! One way is not kept: the package finds the subsequence by recursion, and a pair of sentences of together about a
-//! thousand words runs into Python's limit of it, which LongBench also takes for 0. Here the score is what the package
-//! gives with a higher limit. It concerns long texts without `.`, as the Chinese ones.
+//! One way is not kept: the package finds the subsequence by recursion, and a pair of sentences of
+//! together about a thousand words runs into Python's limit of it, which LongBench also takes
+//! for 0. Here the score is what the package gives with a higher limit. It concerns long texts
+//! without `.`, as the Chinese ones.
 
 use std::collections::HashSet;
 

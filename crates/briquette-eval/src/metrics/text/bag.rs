@@ -11,7 +11,8 @@ pub(in crate::metrics) struct Bag<T> {
 }
 
 impl<T: Eq + Hash> Bag<T> {
-    /// How many this bag and the other have in common, each as often as the one that has it less often.
+    /// How many this bag and the other have in common, each as often as the one that has it less
+    /// often.
     pub(in crate::metrics) fn shared(&self, other: &Self) -> usize {
         self.counts.iter().map(|(thing, count)| other.count(thing).min(*count)).sum()
     }

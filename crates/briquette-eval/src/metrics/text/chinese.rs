@@ -6,8 +6,8 @@ use jieba_rs::Jieba;
 
 use super::{is_space, pattern};
 
-/// Punctuation of Chinese texts that the scorers of LongBench and InfiniteBench drop beside ASCII's. `《` is not
-/// among it, as in their lists.
+/// Punctuation of Chinese texts that the scorers of LongBench and InfiniteBench drop beside
+/// ASCII's. `《` is not among it, as in their lists.
 const PUNCTUATION: &str = "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏";
 
 /// Lower case, without punctuation and white space: `normalize_zh_answer` of LongBench.
@@ -19,9 +19,10 @@ pub(in crate::metrics) fn normalize(text: &str) -> String {
 
 /// The words of a text, all of it: `jieba.cut(text, cut_all=False)`.
 ///
-/// The crate `jieba-rs` knows the same words, but leaves together what has a letter, a digit or a sign between two
-/// others (`a.b`, `1.2.3`) and takes rare characters for words of Chinese. So the text is cut here where jieba first
-/// cuts it, and Latin words that the dictionary lacks are cut as jieba cuts them.
+/// The crate `jieba-rs` knows the same words, but leaves together what has a letter, a digit or a
+/// sign between two others (`a.b`, `1.2.3`) and takes rare characters for words of Chinese. So the
+/// text is cut here where jieba first cuts it, and Latin words that the dictionary lacks are cut as
+/// jieba cuts them.
 pub(in crate::metrics) fn words(text: &str) -> Vec<&str> {
     static JIEBA: LazyLock<Jieba> = LazyLock::new(Jieba::new);
     let mut words = Vec::new();

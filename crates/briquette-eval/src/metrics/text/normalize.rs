@@ -1,7 +1,8 @@
 use super::{split, word_runs};
 
-/// Lower case, without ASCII punctuation, without the articles a, an and the, with single spaces: `normalize_answer` of
-/// SQuAD (Rajpurkar et al. 2016), which LongBench, CoQA, ZeroSCROLLS and InfiniteBench share.
+/// Lower case, without ASCII punctuation, without the articles a, an and the, with single spaces:
+/// `normalize_answer` of SQuAD (Rajpurkar et al. 2016), which LongBench, CoQA, ZeroSCROLLS and
+/// InfiniteBench share.
 pub(in crate::metrics) fn normalize(text: &str) -> String {
     let mut text = text.to_lowercase();
     text.retain(|c| !c.is_ascii_punctuation());

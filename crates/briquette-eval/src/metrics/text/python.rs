@@ -1,4 +1,4 @@
-//! What Python's `str` and `re` take for white space, digits, words and lines.
+//! White space, digits, words and lines as Python's `str` and `re` define them.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -14,7 +14,8 @@ pub(in crate::metrics) fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
 }
 
-/// The decimal digits of every script as those of ASCII: what `\d` matches, and `int` and `float` read.
+/// The decimal digits of every script as those of ASCII: what `\d` matches, and `int` and `float`
+/// read.
 pub(in crate::metrics) fn ascii_digits(text: &str) -> Cow<'_, str> {
     if text.is_ascii() {
         return text.into();
@@ -32,7 +33,7 @@ pub(in crate::metrics) fn ascii_digits(text: &str) -> Cow<'_, str> {
     text.chars().map(ascii).collect::<String>().into()
 }
 
-/// Where `\b\w+\b` finds words: letters, numbers and `_`.
+/// Words that `\b\w+\b` finds: letters, numbers and `_`.
 pub(in crate::metrics) fn word_runs(text: &str) -> impl Iterator<Item = Range<usize>> {
     pattern!(r"[\p{L}\p{N}_]+").find_iter(text).map(|word| word.range())
 }
@@ -59,7 +60,8 @@ mod tests {
 
     #[test]
     fn digits_are_pythons() {
-        // Arabic, Bengali, full width, mathematical bold and double-struck; a superscript is no decimal digit.
+        // Arabic, Bengali, full width, mathematical bold and double-struck; a superscript is no
+        // decimal digit.
         let text = "٠٩ ১২ ５0 𝟎𝟗 𝟘𝟡 ² ½";
         assert_eq!(ascii_digits(text), "09 12 50 09 09 ² ½");
         assert!(matches!(ascii_digits("12"), Cow::Borrowed("12")));

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    record::{Answer, Held, Kept, Key, Outcome, Record},
+    record::{Answer, CacheBytes, KeptTokens, Key, Outcome, Record},
     record_set::{Arrived, RecordSet},
 };
 
@@ -17,8 +17,8 @@ const CHARACTERS_KEPT: usize = 200;
 /// References kept of an answer.
 const REFERENCES_KEPT: usize = 3;
 
-/// Records summed up as they come: what a page needs of them, so that a run need not fit into memory. What is shown
-/// does not depend on the order of the records.
+/// Records summed up as they come: what a page needs of them, so that a run need not fit into
+/// memory. What is shown does not depend on the order of the records.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// Records counted.
@@ -35,7 +35,7 @@ pub(super) struct Collected {
     pub(super) memory: BTreeMap<Row, Memory>,
     /// Seconds of all records of a row.
     pub(super) seconds: BTreeMap<Row, f64>,
-    /// From when to when each record was measured; `None` for one that does not say when it ended.
+    /// Start and end of each record's measurement; `None` for one that does not say when it ended.
     spans: Vec<Option<(f64, f64)>>,
     /// Why a policy cannot hold, and in which tasks.
     pub(super) unavailable: BTreeMap<Row, BTreeMap<String, BTreeSet<String>>>,
@@ -48,7 +48,8 @@ pub(super) struct Collected {
 /// Answers of a row to a task.
 #[derive(Debug, Default)]
 pub(super) struct Scores {
-    /// The score of a sample is the mean over its turns: they share a context, so they are no trials of their own.
+    /// The score of a sample is the mean over its turns: they share a context, so they are no
+    /// trials of their own.
     pub(super) by_unit: BTreeMap<Unit, f64>,
     /// The share of right tokens, the mean over turns that have it.
     pub(super) right_tokens: BTreeMap<Unit, f64>,
@@ -68,7 +69,7 @@ pub(super) struct Scores {
 /// Continued texts of a row.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
-    /// Nats a token.
+    /// Nats per token.
     pub(super) by_unit: BTreeMap<Unit, f64>,
     /// The sum over windows, by position.
     pub(super) sums: Vec<f64>,
@@ -108,7 +109,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    fn add(&mut self, cache: Held) {
+    fn add(&mut self, cache: CacheBytes) {
         self.all += cache.bytes as f64;
         self.spare += cache.spare.unwrap_or(0) as f64;
         self.full += cache.full as f64;
@@ -116,7 +117,7 @@ impl Memory {
         self.told += usize::from(cache.spare.is_some());
     }
 
-    /// Free room, bytes a sample; `None` where a record does not tell.
+    /// Free bytes per sample; `None` where a record does not tell.
     pub(super) fn spare(&self) -> Option<f64> {
         self.tells().then(|| self.spare / self.count.max(1) as f64)
     }
@@ -138,7 +139,7 @@ impl Memory {
     }
 }
 
-/// What was kept of one sample's prompt: the first that was measured.
+/// Tokens kept of one sample's prompt: the first sample by seed and name.
 #[derive(Debug)]
 pub(super) struct KeptTexts {
     pub(super) unit: Unit,
@@ -240,8 +241,8 @@ impl Collected {
         Ok(())
     }
 
-    /// Seconds in which something was measured: records that ran at a time count once, and the time between two runs does not.
-    /// `None` if one of them does not say when it ended.
+    /// Seconds in which something was measured: records that ran at a time count once, and the time
+    /// between two runs does not. `None` if one of them does not say when it ended.
     pub(super) fn wall_seconds(&self) -> Option<f64> {
         let mut spans = self.spans.iter().copied().collect::<Option<Vec<_>>>()?;
         spans.sort_by(|(a, b), (c, d)| a.total_cmp(c).then(b.total_cmp(d)));
@@ -253,7 +254,7 @@ impl Collected {
         Some(wall)
     }
 
-    fn hold(&mut self, row: &Row, cache: Held) {
+    fn hold(&mut self, row: &Row, cache: CacheBytes) {
         self.memory.entry(row.clone()).or_default().add(cache);
     }
 
@@ -276,8 +277,8 @@ impl Collected {
         }
     }
 
-    /// Of each model and task the first sample is kept, by seed and name.
-    fn keep(&mut self, row: Row, task: String, unit: Unit, kept: Kept) -> Result<()> {
+    /// Keeps the first sample of each model and task, by seed and name.
+    fn keep(&mut self, row: Row, task: String, unit: Unit, kept: KeptTokens) -> Result<()> {
         if kept.tokens.is_empty() {
             return Ok(());
         }

@@ -14,7 +14,7 @@ const SETTINGS_SHOWN: usize = 300;
 /// Names in a title; of more the first are named, and the rest are counted.
 const NAMED: usize = 5;
 
-/// What a run was: the head of the page.
+/// Facts about a run: the head of the page.
 #[derive(Debug, Serialize)]
 pub(super) struct Facts {
     pub(super) title: String,
@@ -23,7 +23,7 @@ pub(super) struct Facts {
     /// All settings, by their path.
     settings: Vec<(String, String)>,
     settings_left: usize,
-    /// What a reader must know of gaps.
+    /// Warnings about gaps.
     warnings: Vec<String>,
     /// The same with the files it is about, for who can open them.
     #[serde(skip)]
@@ -103,7 +103,7 @@ impl Facts {
         &self.warnings_by_file
     }
 
-    /// What the numbers are of, in a line: the model and what it ran with, not how much of it.
+    /// One line on where the numbers come from: the model and what it ran with, not how much of it.
     pub(super) fn line(&self) -> String {
         let value = |name: &str| {
             let (_, value) = self.facts.iter().find(|(label, _)| *label == name)?;

@@ -29,7 +29,7 @@ pub(super) struct Figures {
     /// The name of its files.
     pub(super) stem: String,
     pub(super) title: String,
-    /// What is to be seen, and how.
+    /// Explanation of what the charts show, and how.
     pub(super) note: String,
     pub(super) legend: Vec<Key>,
     /// The measure that the colours of maps show.
@@ -46,7 +46,8 @@ pub(super) struct Chart {
     pub(super) tags: Tags,
 }
 
-/// What a part of the page is about. A filter hides a part that says it is about something else.
+/// Policy, budget, task and time of the question that a part of the page is about. A filter hides
+/// a part about another one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Tags {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,7 +156,7 @@ impl Figures {
     }
 }
 
-/// What every section draws from.
+/// Data that every section draws from.
 #[derive(Debug)]
 pub(super) struct Data<'a> {
     pub(super) collected: &'a Collected,
@@ -240,8 +241,9 @@ impl<'a> Data<'a> {
             .collect()
     }
 
-    /// A value against the budget, a line a policy: a chart for each unit of budgets, since numbers of tokens and shares have
-    /// no axis in common. All have one range upwards. None where no policy has the value.
+    /// A value against the budget, a line a policy: a chart for each unit of budgets, since numbers
+    /// of tokens and shares have no axis in common. All have one range upwards. None where no
+    /// policy has the value.
     pub(super) fn against_budget(
         &self,
         model: &str,
@@ -285,7 +287,8 @@ impl<'a> Data<'a> {
         axes.iter().map(chart).collect()
     }
 
-    /// A line a policy of what was found. `place` says where a row stands, if it does, and whether it is a line across.
+    /// One line per policy. `place` says where a row stands, if it does, and whether it is a line
+    /// across.
     fn lines(
         &self,
         found: &[(&Row, Estimate)],

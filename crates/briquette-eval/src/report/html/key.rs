@@ -10,8 +10,8 @@ pub(super) const FULL: &str = "full";
 /// The budget of a policy without one.
 pub(super) const NONE: &str = "-";
 
-/// What is compared: a model on a policy at a budget. Ordered for people: the full cache first, then by name, and
-/// budgets from small to large.
+/// A row of the comparison: a model on a policy at a budget. Ordered for people: the full cache
+/// first, then by name, and budgets from small to large.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
     pub(super) model: String,

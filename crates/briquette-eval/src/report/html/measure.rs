@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{report::plot::short, stats::Estimate};
 
-/// What is known of a row.
+/// A number measured for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Measure {
@@ -54,7 +54,7 @@ impl Measure {
         }
     }
 
-    /// What the number is, in the words of the manual.
+    /// Explanation of the number, in the words of the manual.
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Score => "Mean score of the samples, 0 to 1. More is better.",
@@ -163,7 +163,7 @@ impl fmt::Display for Measure {
     }
 }
 
-/// All that is known: by row, by task (`None` for all tasks together), by measure.
+/// Estimates by row, by task (`None` for all tasks together), by measure.
 #[derive(Debug)]
 pub(super) struct Measures(BTreeMap<(Row, Option<Column>, Measure), Estimate>);
 
@@ -283,7 +283,7 @@ impl Measures {
         }
     }
 
-    /// Of no number nothing is known.
+    /// Adds an estimate, unless it is of no number.
     fn add(&mut self, (row, column, measure): (&Row, Option<Column>, Measure), known: Estimate) {
         if known.count > 0 {
             self.0.insert((row.clone(), column, measure), known);

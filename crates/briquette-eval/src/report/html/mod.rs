@@ -1,7 +1,7 @@
 //! The page of a run: everything its results say, in one HTML file that needs no network.
 //!
-//! Results are read a record at a time and summed up (`collect`), turned into numbers with intervals (`measure`), drawn
-//! (`sections`), and put into the template under `assets/report`.
+//! Results are read a record at a time and summed up (`collect`), turned into numbers with
+//! intervals (`measure`), drawn (`sections`), and put into the template under `assets/report`.
 
 mod collect;
 mod facts;
@@ -20,7 +20,7 @@ use self::{collect::Collected, figure::Data, measure::Measures};
 use super::files::{create_dir, write_csv, write_text};
 use crate::Result;
 
-/// What [`write()`] wrote.
+/// Files that [`write()`] wrote.
 #[derive(Clone, Debug)]
 pub struct Written {
     /// The page.
@@ -33,24 +33,26 @@ pub struct Written {
     pub pictures: Vec<PathBuf>,
     /// Records read.
     pub records: usize,
-    /// What a reader must know of gaps in them.
+    /// Warnings about gaps in them.
     pub warnings: Vec<String>,
 }
 
 /// Writes the page of the run whose results are in `dir`: `dir/results.jsonl`, or the shards
-/// `dir/results-I-of-N.jsonl`. The page is `page`, or `dir/report.html`; beside it come `report.csv`, `tables.md`
-/// and the pictures, in `dir/report`. The same results give the same files.
+/// `dir/results-I-of-N.jsonl`. The page is `page`, or `dir/report.html`; beside it come
+/// `report.csv`, `tables.md` and the pictures, in `dir/report`. The same results give the same
+/// files.
 ///
 /// Where the run left its plan (`dir/plan.jsonl`), the page says how much of it is missing.
 ///
-/// Intervals are 95 %: Wilson's for scores of 0 and 1, else Student's over samples. What is called "over full" is paired:
-/// the difference on the same sample.
+/// Intervals are 95 %: Wilson's for scores of 0 and 1, else Student's over samples. What is called
+/// "over full" is paired: the difference on the same sample.
 ///
 /// # Errors
-/// [`Error::NoResults`](crate::Error::NoResults), [`Error::NoPage`](crate::Error::NoPage) for results of another command,
-/// [`Error::ResultLine`](crate::Error::ResultLine) for a first line that says
-/// nothing of a run, [`Error::ResultSettings`](crate::Error::ResultSettings) for shards of different runs,
-/// [`Error::Page`](crate::Error::Page), [`Error::Read`](crate::Error::Read) and [`Error::Write`](crate::Error::Write).
+/// [`Error::NoResults`](crate::Error::NoResults), [`Error::NoPage`](crate::Error::NoPage) for
+/// results of another command, [`Error::ResultLine`](crate::Error::ResultLine) for a first line
+/// that says nothing of a run, [`Error::ResultSettings`](crate::Error::ResultSettings) for shards
+/// of different runs, [`Error::Page`](crate::Error::Page), [`Error::Read`](crate::Error::Read) and
+/// [`Error::Write`](crate::Error::Write).
 pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Written> {
     let mut collected = Collected::default();
     let source = read::records(dir, |record| collected.push(record))?;

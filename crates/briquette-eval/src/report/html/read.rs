@@ -23,7 +23,7 @@ use crate::{
     record::{Key, Record},
 };
 
-/// What the files of a run say of it, beside its records.
+/// Settings, names and defects of a run's files: all but its records.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// The first line of every file.
@@ -36,13 +36,13 @@ pub(super) struct Source {
     pub(super) damaged: Vec<String>,
 }
 
-/// Reads the results in a folder, a record at a time: `results.jsonl`, or where there is none the shards
-/// `results-I-of-N.jsonl`.
+/// Reads the results in a folder, a record at a time: `results.jsonl`, or where there is none the
+/// shards `results-I-of-N.jsonl`.
 ///
 /// # Errors
-/// [`Error::NoResults`], [`Error::NoPage`] for results of another command, [`Error::Read`], [`Error::ResultLine`] for a
-/// first line that says nothing of a run,
-/// [`Error::ResultSettings`] for shards of different runs, and those of `each`.
+/// [`Error::NoResults`], [`Error::NoPage`] for results of another command, [`Error::Read`],
+/// [`Error::ResultLine`] for a first line that says nothing of a run, [`Error::ResultSettings`] for
+/// shards of different runs, and those of `each`.
 pub(super) fn records(dir: &Path, mut each: impl FnMut(Record) -> Result<()>) -> Result<Source> {
     let paths = files(dir)?;
     let mut source =
@@ -105,7 +105,8 @@ fn undated(settings: &Value) -> Value {
     settings
 }
 
-/// The units a run is to measure, by `plan.jsonl`, a key a line; `None` where there is no plan.
+/// Units that a run is to measure, by `plan.jsonl`, one key per line; `None` where there
+/// is no plan.
 ///
 /// # Errors
 /// [`Error::Read`], [`Error::ResultLine`].

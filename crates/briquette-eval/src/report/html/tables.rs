@@ -1,4 +1,5 @@
-//! The numbers of a run as Markdown, for a text that quotes them: a table a task, policies down and budgets across.
+//! The numbers of a run as Markdown, for a text that quotes them: a table a task, policies down and
+//! budgets across.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use crate::report::{markdown, plural};
 /// The head of what has no budget.
 const NO_BUDGET: &str = "no budget";
 
-/// What the tables of a task show: a number, and one that stands beside it where it is known.
+/// Number that the tables of a task show, and one that stands beside it where it is known.
 struct Shown {
     measure: Measure,
     beside: Measure,
@@ -91,7 +92,7 @@ struct Grid<'a> {
     rows: Vec<&'a Row>,
     policies: Vec<&'a str>,
     budgets: Vec<&'a str>,
-    /// What cannot hold: why, and in which tasks.
+    /// Policies that cannot hold: why, and in which tasks.
     unavailable: &'a BTreeMap<Row, BTreeMap<String, BTreeSet<String>>>,
 }
 

@@ -84,7 +84,7 @@ fn render(svg: &str) -> std::result::Result<Vec<u8>, String> {
     pixmap.encode_png().map_err(|error| error.to_string())
 }
 
-/// Where a text lies about its point.
+/// Alignment of a text to its point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Align {
     Left,

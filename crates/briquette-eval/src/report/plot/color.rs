@@ -5,8 +5,8 @@ pub(super) const GREY: RGBColor = RGBColor(0x70, 0x70, 0x70);
 pub(super) const GRID: RGBColor = RGBColor(0xe0, 0xe0, 0xe0);
 pub(super) const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 
-/// The colour of a share, 0 to 1: from dark blue over green to light yellow. Lightness in OKLab grows
-/// linearly, so order is seen without telling the hues apart.
+/// The colour of a share, 0 to 1: from dark blue over green to light yellow. Lightness in OKLab
+/// grows linearly, so order is seen without telling the hues apart.
 pub(super) fn ramp(share: f64) -> RGBColor {
     let share = share.clamp(0.0, 1.0);
     let lightness = 0.30 + 0.62 * share;
@@ -21,7 +21,8 @@ pub(super) fn ink_on_ramp(share: f64) -> RGBColor {
     if share < 0.4 { PAPER } else { RGBColor(0, 0, 0) }
 }
 
-/// Colours of unordered things, told apart also with the usual colour blindnesses (Okabe and Ito, 2008).
+/// Colours of unordered things, told apart also with the usual colour blindnesses (Okabe and
+/// Ito, 2008).
 pub(super) fn category(index: usize) -> RGBColor {
     const PALETTE: [RGBColor; 6] = [
         RGBColor(0x00, 0x72, 0xb2),

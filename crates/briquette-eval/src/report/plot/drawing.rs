@@ -5,18 +5,18 @@ use super::{
     color::{GREY, GRID, INK, category, ink_on_ramp, ramp},
 };
 
-/// A picture as a list of marks, which becomes a file by [`save`](super::save), and a part of a page by
-/// [`svg`](super::inline::svg).
+/// A picture as a list of marks, which becomes a file by [`save`](super::save), and a part of a
+/// page by [`svg`](super::inline::svg).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drawing {
     pub(crate) width: f64,
     pub(crate) height: f64,
-    /// What it shows, for those who cannot see it.
+    /// Description for those who cannot see it.
     pub(crate) title: String,
     pub(super) marks: Vec<Mark>,
 }
 
-/// What a mark is drawn with. On a page its colour follows the reader's scheme.
+/// Ink that a mark is drawn with. On a page its colour follows the reader's scheme.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Ink {
     Text,
@@ -26,7 +26,7 @@ pub(super) enum Ink {
     Category(usize),
     /// The colour of a share, 0 to 1.
     Ramp(f64),
-    /// What can be read on it.
+    /// A colour that can be read on the [`Ramp`](Self::Ramp) of the same share.
     OnRamp(f64),
 }
 
@@ -80,7 +80,7 @@ pub(super) enum Mark {
     },
 }
 
-/// What marks are about.
+/// Subject of a group of marks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct About {
     /// Shown to who points at them.
@@ -114,7 +114,8 @@ impl Drawing {
         self.marks.push(Mark::Text { at, align, size, ink, text, upward: true });
     }
 
-    /// Several drawings on one sheet, in rows of `columns`, under a title, a legend and a scale of colours.
+    /// Several drawings on one sheet, in rows of `columns`, under a title, a legend and a scale of
+    /// colours.
     pub(crate) fn sheet(
         title: &str,
         legend: &[Key],
@@ -169,7 +170,7 @@ pub(crate) struct Key {
 /// How a series looks: by colour, by marker, and beyond six also by dashes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Style {
-    /// What the others are compared with.
+    /// The series that the others are compared with.
     Reference,
     /// The best of all of them.
     Frontier,

@@ -5,8 +5,8 @@ use super::{
     drawing::{About, Drawing, Ink, Key, Mark},
 };
 
-/// A drawing as an `<svg>` of a page. Its colours are classes, which the page's style sheet gives for each scheme; only
-/// those of a scale of values are written out.
+/// A drawing as an `<svg>` of a page. Its colours are classes, which the page's style sheet gives
+/// for each scheme; only those of a scale of values are written out.
 pub(crate) fn svg(drawing: &Drawing) -> String {
     let (width, height) = (number(drawing.width), number(drawing.height));
     let title = escape(&drawing.title);

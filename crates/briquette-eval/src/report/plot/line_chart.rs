@@ -17,7 +17,8 @@ pub(crate) struct LineChart {
 /// The axis to the right.
 #[derive(Clone, Debug)]
 pub(crate) enum XAxis {
-    /// Numbers with the marks it is given. Series stand beside one another there, so that no whisker hides another.
+    /// Numbers with the marks it is given. Series stand beside one another there, so that no
+    /// whisker hides another.
     Marked(MarkedAxis),
     /// Numbers.
     Numbers { label: String },
@@ -26,9 +27,10 @@ pub(crate) enum XAxis {
 /// The axis upwards.
 #[derive(Clone, Debug)]
 pub(crate) struct YAxis {
-    /// What is measured, with its unit.
+    /// The measure, with its unit.
     pub(crate) label: String,
-    /// What the axis holds beside the series, as both ends of a share, or the range of other charts.
+    /// Values that the axis reaches beside those of the series, as both ends of a share, or the
+    /// range of other charts.
     pub(crate) holds: Vec<f64>,
 }
 
@@ -153,7 +155,8 @@ impl LineChart {
             path = vec![(left, *y), (right, *y)];
         }
         if let (Some(marker), false) = (series.style.marker(), series.marked) {
-            // A few along a curve, so that it is known without its colour; each series has its own places.
+            // A few along a curve, so that it is known without its colour; each series has its own
+            // places.
             let (count, every) = (path.len(), (path.len() / CURVE_MARKS).max(1));
             let first = match series.style {
                 Style::Series(index) => every * (index % 6) / 6,

@@ -3,7 +3,8 @@ use super::{
     color::{GREY, GRID, INK, category},
 };
 
-/// Numbers from 0 on of several series at places in order, such as errors of policies by layer; one panel a setting.
+/// Numbers from 0 on of several series at places in order, such as errors of policies by layer; one
+/// panel a setting.
 #[derive(Clone, Debug)]
 pub struct Lines {
     /// Above everything.
@@ -16,7 +17,7 @@ pub struct Lines {
     pub axis: String,
     /// The places along the axis, such as layers.
     pub places: Vec<String>,
-    /// What is compared.
+    /// Names of the compared series.
     pub series: Vec<String>,
     /// One a setting.
     pub panels: Vec<LinePanel>,
@@ -72,8 +73,8 @@ impl Lines {
         self.legend_places().last().map_or(LEGEND_TOP, |place| place.1) + BELOW_LEGEND
     }
 
-    /// Where each name stands, in lines as wide as the picture. A character is given a generous width, since every
-    /// viewer of an SVG has a font of its own.
+    /// Where each name stands, in lines as wide as the picture. A character is given a generous
+    /// width, since every viewer of an SVG has a font of its own.
     fn legend_places(&self) -> Vec<(i32, i32)> {
         let (mut x, mut y) = (LEFT, LEGEND_TOP);
         let place = |name: &String| {

@@ -18,19 +18,21 @@ impl MarkedAxis {
         (first - room, last + room)
     }
 
-    /// Where a number stands, from 0 at the left to 1 at the right end.
+    /// Place of a number, from 0 at the left to 1 at the right end.
     pub(super) fn place(&self, number: f64) -> f64 {
         let (low, high) = self.ends();
         ((number - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// The share of the axis between the two marks that are nearest to each other; all of it where there is one.
+    /// The share of the axis between the two marks that are nearest to each other; all of it where
+    /// there is one.
     pub(super) fn least_step(&self) -> f64 {
         let places: Vec<f64> = self.marks.iter().map(|(number, _)| self.place(*number)).collect();
         places.windows(2).map(|pair| pair[1] - pair[0]).fold(1.0, f64::min)
     }
 
-    /// The marks whose names do not touch the name before, where a character takes such a share of the axis.
+    /// The marks whose names do not touch the name before, where a character takes such a share of
+    /// the axis.
     pub(super) fn named(&self, character: f64) -> Vec<(f64, &str)> {
         let mut reached = f64::NEG_INFINITY;
         let mut named = Vec::new();

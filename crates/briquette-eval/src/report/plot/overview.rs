@@ -7,7 +7,8 @@ use super::{
 };
 use crate::stats::Proportion;
 
-/// Shares of several series along axes, such as policies at budgets; one panel a measure and axis, with error bars.
+/// Shares of several series along axes, such as policies at budgets; one panel a measure and axis,
+/// with error bars.
 #[derive(Clone, Debug)]
 pub struct Overview {
     /// Above everything.
@@ -18,9 +19,10 @@ pub struct Overview {
     pub columns: Vec<String>,
     /// Axis labels of the rows of panels.
     pub rows: Vec<String>,
-    /// The axes to the right, such as budgets in tokens and in per cent. Each has all rows of panels.
+    /// The axes to the right, such as budgets in tokens and in per cent. Each has all rows of
+    /// panels.
     pub axes: Vec<MarkedAxis>,
-    /// What is compared.
+    /// The compared series.
     pub series: Vec<Series>,
     /// The full cache, one value a panel: `[row][column]`.
     pub full: Option<Vec<Vec<Proportion>>>,
@@ -31,7 +33,7 @@ pub struct Overview {
 pub struct Series {
     /// Its label.
     pub name: String,
-    /// What was measured along each axis.
+    /// Points along each axis.
     pub points: Vec<Vec<Point>>,
 }
 
@@ -44,7 +46,7 @@ pub struct Point {
     pub values: Vec<Vec<Proportion>>,
 }
 
-/// What the legend calls the full cache.
+/// Name of the full cache in the legend.
 const FULL: &str = "full cache";
 const LEFT: i32 = 80;
 const LEGEND_TOP: i32 = 80;
@@ -101,8 +103,8 @@ impl Overview {
         full.into_iter().chain(self.series.iter().map(|series| series.name.as_str()))
     }
 
-    /// Where each name stands, in lines as wide as the picture. A character is given a generous width, since
-    /// every viewer of an SVG has a font of its own.
+    /// Where each name stands, in lines as wide as the picture. A character is given a generous
+    /// width, since every viewer of an SVG has a font of its own.
     fn legend_places(&self) -> Vec<(i32, i32)> {
         let (mut x, mut y) = (LEFT, LEGEND_TOP);
         let place = |name: &str| {

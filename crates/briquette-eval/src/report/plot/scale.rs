@@ -7,13 +7,14 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// From the first to the last of these marks.
+    /// Scale from the first to the last of these marks.
     pub(super) fn of_ticks(ticks: Vec<f64>) -> Self {
         let (low, high) = (ticks.first().copied(), ticks.last().copied());
         Self { low: low.unwrap_or(0.0), high: high.unwrap_or(1.0), ticks }
     }
 
-    /// From the least of these numbers to the largest, with about five round marks between them.
+    /// Scale from the least of these numbers to the largest, with about five round marks between
+    /// them.
     pub(super) fn within(numbers: impl Iterator<Item = f64> + Clone) -> Self {
         let around = Self::around(numbers.clone());
         let finite = || numbers.clone().filter(|number| number.is_finite());
@@ -45,7 +46,8 @@ impl Scale {
         Self::of_ticks((first..=last).map(|i| i as f64 * step).collect())
     }
 
-    /// Where a number stands, from 0 at the lower to 1 at the upper end. What is beyond them stands at them.
+    /// Place of a number, from 0 at the lower to 1 at the upper end. Numbers beyond them stand at
+    /// them.
     pub(super) fn place(&self, number: f64) -> f64 {
         let span = self.high - self.low;
         if span > 0.0 { ((number - self.low) / span).clamp(0.0, 1.0) } else { 0.5 }

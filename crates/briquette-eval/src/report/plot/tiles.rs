@@ -16,7 +16,7 @@ pub(crate) struct Tiles {
     pub(crate) values: Vec<Vec<Option<f64>>>,
     /// The values of the two ends of the colours.
     pub(crate) range: (f64, f64),
-    /// What a value is, for who points at a tile; empty for none.
+    /// Name of the values, for who points at a tile; empty for none.
     pub(crate) measure: String,
 }
 
@@ -28,7 +28,7 @@ const WIDTH: f64 = 360.0;
 /// The colours of the tiles from one end to the other: one for all maps of a kind.
 #[derive(Clone, Debug)]
 pub(crate) struct ColorScale {
-    /// What the colours say.
+    /// Name of the measure that the colours show.
     pub(crate) label: String,
     /// The values of the two ends.
     pub(crate) ends: [String; 2],

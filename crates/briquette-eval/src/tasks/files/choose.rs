@@ -17,7 +17,7 @@ use crate::{
 /// Which file, and which of its records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
-    /// What errors call the task.
+    /// Name of the task in errors.
     pub(super) task: &'static str,
     pub(super) path: &'a Path,
     /// So many, drawn by the seed; all, in the order of the file, if `None`.
@@ -25,7 +25,7 @@ pub(super) struct Source<'a> {
     pub(super) skip_damaged: bool,
 }
 
-/// What was drawn from a file.
+/// Records drawn from a file.
 #[derive(Debug)]
 pub(super) struct Chosen<T> {
     pub(super) items: Vec<T>,
@@ -33,7 +33,7 @@ pub(super) struct Chosen<T> {
 }
 
 impl<T> Chosen<T> {
-    /// What was drawn as samples.
+    /// Makes the drawn records into samples.
     ///
     /// # Errors
     /// What `sample` refuses.
@@ -44,12 +44,12 @@ impl<T> Chosen<T> {
 }
 
 impl Source<'_> {
-    /// Draws records. `add` receives each with its number in the file, from 1, and hands it on to the draw or says
-    /// what is wrong with it.
+    /// Draws records. `add` receives each with its number in the file, from 1, and hands it on to
+    /// the draw or says what is wrong with it.
     ///
     /// # Errors
-    /// [`Error::DataLine`] unless damaged records are skipped, [`Error::TooFewSamples`], [`Error::Read`], and
-    /// [`Error::TaskParameter`] if no samples are asked for.
+    /// [`Error::DataLine`] unless damaged records are skipped, [`Error::TooFewSamples`],
+    /// [`Error::Read`], and [`Error::TaskParameter`] if no samples are asked for.
     pub(super) fn choose<R: DeserializeOwned, T>(
         &self,
         seed: u64,
@@ -100,8 +100,8 @@ impl Source<'_> {
     }
 }
 
-/// The first records in an order that the seed shuffles. Every number has its own place in that order, so no more
-/// records are held than wanted, and a damaged record moves no other.
+/// The first records in an order that the seed shuffles. Every number has its own place in that
+/// order, so no more records are held than wanted, and a damaged record moves no other.
 #[derive(Debug)]
 pub(super) struct Draw<T> {
     wanted: Option<usize>,
@@ -112,7 +112,7 @@ pub(super) struct Draw<T> {
     seen: usize,
 }
 
-/// What became of the record with a name.
+/// Fate of the record with a name.
 pub(super) enum Earlier<'a, T> {
     /// There was none.
     None,
@@ -162,7 +162,7 @@ impl<T> Draw<T> {
 }
 
 impl<T> Chosen<Vec<T>> {
-    /// What several samples come of, one by one.
+    /// Splits records that make several samples into one item per sample.
     pub(super) fn flatten(self) -> Chosen<T> {
         let Self { items, skipped } = self;
         Chosen { items: items.into_iter().flatten().collect(), skipped }

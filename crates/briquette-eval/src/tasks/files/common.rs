@@ -1,4 +1,4 @@
-//! What tasks from files share.
+//! Names, paths and checks that tasks from files share.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,8 @@ pub(super) fn stem(file: &Path) -> String {
     file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The name of the data set that a file holds: its own if `known`, else that of its folder if that is known.
+/// The name of the data set that a file holds: its own if `known`, else that of its folder if that
+/// is known.
 pub(super) fn named_by(file: &Path, known: impl Fn(&str) -> bool) -> String {
     let folder = file.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     if !known(&stem(file)) && known(&folder) { folder.into_owned() } else { stem(file) }

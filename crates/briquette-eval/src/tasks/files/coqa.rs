@@ -20,22 +20,23 @@ use crate::{
     Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "CoQA";
 
 /// CoQA, the published JSON file (Reddy et al., 2019, arXiv 1808.07042).
 ///
-/// The prompt is that of lm-evaluation-harness: the story, the questions so far with their answers, and the next
-/// question. An answer is its first line, of at most 64 tokens where the harness allows 256.
+/// The prompt is that of lm-evaluation-harness: the story, the questions so far with their answers,
+/// and the next question. An answer is its first line, of at most 64 tokens where the harness
+/// allows 256.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Coqa {
     /// The file, as `coqa-dev-v1.0.json`.
     pub file: PathBuf,
-    /// Whose answers stand between the questions.
+    /// Which answers stand between the questions, published ones or the model's.
     #[serde(default)]
     pub history: History,
     /// `coqa-f1` (the default) or `coqa-exact-match`.
@@ -47,7 +48,7 @@ pub struct Coqa {
     /// Whether conversations that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `coqa` if absent.
+    /// Label in reports; `coqa` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -55,12 +56,12 @@ pub struct Coqa {
     pub ask: Vec<Question>,
 }
 
-/// Whose answers stand between the questions of a conversation.
+/// Source of the answers that stand between the questions of a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum History {
-    /// The right ones, as published. Every question is a sample of its own, behind the story and the conversation up
-    /// to it.
+    /// The right ones, as published. Every question is a sample of its own, behind the story and
+    /// the conversation up to it.
     #[default]
     Gold,
     /// The model's own. A conversation is one sample of several turns.
@@ -72,14 +73,14 @@ pub enum History {
 struct Conversation {
     id: String,
     story: String,
-    questions: Vec<Said>,
-    answers: Vec<Said>,
+    questions: Vec<Utterance>,
+    answers: Vec<Utterance>,
     #[serde(default)]
-    additional_answers: BTreeMap<String, Vec<Said>>,
+    additional_answers: BTreeMap<String, Vec<Utterance>>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct Utterance {
     input_text: String,
     turn_id: usize,
 }
@@ -126,12 +127,12 @@ impl Coqa {
     }
 }
 
-/// What stands between an answer and the next question.
+/// Text between an answer and the next question.
 const BETWEEN: &str = "\n\n";
 
 /// The answers to the questions, one each.
-fn in_turn<'a>(answers: &'a [Said], questions: &[Said]) -> Checked<Vec<&'a str>> {
-    let turns = |said: &[Said]| said.iter().map(|one| one.turn_id).collect::<Vec<usize>>();
+fn in_turn<'a>(answers: &'a [Utterance], questions: &[Utterance]) -> Checked<Vec<&'a str>> {
+    let turns = |said: &[Utterance]| said.iter().map(|one| one.turn_id).collect::<Vec<usize>>();
     let (given, asked) = (turns(answers), turns(questions));
     if given != asked {
         return Err(format!("answers to the turns {given:?}, questions of the turns {asked:?}"));
@@ -139,7 +140,7 @@ fn in_turn<'a>(answers: &'a [Said], questions: &[Said]) -> Checked<Vec<&'a str>>
     Ok(answers.iter().map(|answer| answer.input_text.as_str()).collect())
 }
 
-impl Family for Coqa {
+impl TaskSpec for Coqa {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "coqa".into())
     }

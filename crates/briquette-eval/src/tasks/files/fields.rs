@@ -1,4 +1,5 @@
-//! Records whose fields are called as their author chose: a column of a table or a key of an object each.
+//! Records whose fields are called as their author chose: a column of a table or a key of an object
+//! each.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -24,7 +25,8 @@ impl Fields {
         }
     }
 
-    /// The texts of a field: those of a list, also of one that a cell of a table holds as JSON, or the one it is.
+    /// The texts of a field: those of a list, also of one that a cell of a table holds as JSON, or
+    /// the one it is.
     pub(crate) fn texts(&self, name: &str) -> Checked<Vec<String>> {
         let value = self.0.get(name).ok_or_else(|| self.missing(name))?;
         let list = match value {

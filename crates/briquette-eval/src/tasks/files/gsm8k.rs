@@ -20,16 +20,17 @@ use crate::{
     Error, Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "GSM8K";
 
 /// GSM8K, a JSONL file (Cobbe et al., 2021, arXiv 2110.14168).
 ///
-/// The prompt is that of lm-evaluation-harness: solved problems, then the one to solve. The solved ones are the first
-/// lines of `shots-from`, or of the file itself, whose samples then begin behind them; the harness draws them.
+/// The prompt is that of lm-evaluation-harness: solved problems, then the one to solve. The solved
+/// ones are the first lines of `shots-from`, or of the file itself, whose samples then begin behind
+/// them; the harness draws them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Gsm8k {
@@ -50,7 +51,7 @@ pub struct Gsm8k {
     /// Whether lines that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `gsm8k` if absent.
+    /// Label in reports; `gsm8k` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked: after compression only behind solved problems.
@@ -107,7 +108,7 @@ fn checked_answer(line: Line) -> Checked<Line> {
     }
 }
 
-impl Family for Gsm8k {
+impl TaskSpec for Gsm8k {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "gsm8k".into())
     }

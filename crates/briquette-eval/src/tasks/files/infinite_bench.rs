@@ -23,23 +23,24 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "InfiniteBench";
 
 /// InfiniteBench, a JSONL file a task (Zhang et al., 2024, arXiv 2402.13718).
 ///
-/// Prompts are the ones it gives open models (`yarn_mistral_templates` of its `prompt.py`), lengths of answers those of
-/// `eval_utils.py`, scores those of `compute_scores.py`. A prompt longer than `length` loses its middle, as in
-/// `eval_yarn_mistral.py`.
+/// Prompts are the ones it gives open models (`yarn_mistral_templates` of its `prompt.py`), lengths
+/// of answers those of `eval_utils.py`, scores those of `compute_scores.py`. A prompt longer than
+/// `length` loses its middle, as in `eval_yarn_mistral.py`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct InfiniteBench {
     /// The file.
     pub file: PathBuf,
-    /// The task, as `passkey` or `longbook_qa_eng`; the name of the file or of its folder if absent.
+    /// The task, as `passkey` or `longbook_qa_eng`; the name of the file or of its folder if
+    /// absent.
     #[serde(default)]
     pub dataset: Option<String>,
     /// Tokens a prompt may have; all if absent.
@@ -51,7 +52,7 @@ pub struct InfiniteBench {
     /// Whether lines that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `infinite-bench-` and the task if absent.
+    /// Label in reports; `infinite-bench-` and the task if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -158,7 +159,7 @@ fn with_letter(mut references: Vec<String>, options: &[String]) -> Checked<Vec<S
     Ok(references)
 }
 
-impl Family for InfiniteBench {
+impl TaskSpec for InfiniteBench {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| format!("infinite-bench-{}", self.dataset()))
     }

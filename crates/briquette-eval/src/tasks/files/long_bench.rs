@@ -16,24 +16,25 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "LongBench";
 
 /// LongBench or LongBench-E, a JSONL file a data set (Bai et al., 2024, arXiv 2308.14508).
 ///
-/// Prompts, lengths of answers and scores are those of its `config/dataset2prompt.json`, `dataset2maxlen.json` and
-/// `eval.py`. A prompt longer than `length` loses its middle, as `pred.py` does; the two halves are joined as tokens,
-/// where `pred.py` joins their texts. Answers are greedy.
+/// Prompts, lengths of answers and scores are those of its `config/dataset2prompt.json`,
+/// `dataset2maxlen.json` and `eval.py`. A prompt longer than `length` loses its middle, as
+/// `pred.py` does; the two halves are joined as tokens, where `pred.py` joins their texts. Answers
+/// are greedy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LongBench {
     /// The file.
     pub file: PathBuf,
-    /// The data set, as `narrativeqa`; LongBench-E's `qasper_e` is asked as `qasper`. If absent it is the field
-    /// `dataset` of each line, or if the line has none the name of the file.
+    /// The data set, as `narrativeqa`; LongBench-E's `qasper_e` is asked as `qasper`. If absent it
+    /// is the field `dataset` of each line, or if the line has none the name of the file.
     #[serde(default)]
     pub dataset: Option<String>,
     /// Tokens a prompt may have; all if absent.
@@ -45,7 +46,7 @@ pub struct LongBench {
     /// Whether lines that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `longbench-` and the data set or the name of the file if absent.
+    /// Label in reports; `longbench-` and the data set or the name of the file if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -99,7 +100,7 @@ fn plain(dataset: &str) -> &str {
     dataset.strip_suffix("_e").unwrap_or(dataset)
 }
 
-impl Family for LongBench {
+impl TaskSpec for LongBench {
     fn label(&self) -> String {
         let name = || self.dataset.clone().unwrap_or_else(|| stem(&self.file));
         self.label.clone().unwrap_or_else(|| format!("longbench-{}", name()))

@@ -19,16 +19,17 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "LongBench v2";
 
 /// LongBench v2, `data.json` or a line a sample (Bai et al., 2024, arXiv 2412.15204).
 ///
-/// The prompt is its `0shot.txt`, the answer the letter after "The correct answer is". A prompt longer than `length`
-/// loses its middle, as in `pred.py`. Answers are greedy, where `pred.py` samples at a temperature of 0.1.
+/// The prompt is its `0shot.txt`, the answer the letter after "The correct answer is". A prompt
+/// longer than `length` loses its middle, as in `pred.py`. Answers are greedy, where `pred.py`
+/// samples at a temperature of 0.1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LongBenchV2 {
@@ -43,7 +44,7 @@ pub struct LongBenchV2 {
     /// Whether records that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `longbench-v2` if absent.
+    /// Label in reports; `longbench-v2` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -110,7 +111,7 @@ fn case(number: usize, record: Record) -> Checked<Case> {
     })
 }
 
-impl Family for LongBenchV2 {
+impl TaskSpec for LongBenchV2 {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "longbench-v2".into())
     }

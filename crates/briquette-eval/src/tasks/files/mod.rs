@@ -1,13 +1,14 @@
 //! Tasks read from the files benchmarks are published as.
 //!
-//! A prompt is the published one, cut in two where its context ends: [`Sample::context`](crate::tasks::Sample) is what
-//! precedes the question, the first turn is the rest. The two are tokenized one by one, so that the same tokens are
-//! asked before and after compression; a tokenizer that would join the last characters of one and the first of the
-//! other gives a token more than for the prompt as one text, and one that opens every text with a token of its own
-//! (as the space of SentencePiece) opens the question with it too.
+//! A prompt is the published one, cut in two where its context ends:
+//! [`Sample::context`](crate::tasks::Sample) is what precedes the question, the first turn is the
+//! rest. The two are tokenized one by one, so that the same tokens are asked before and after
+//! compression; a tokenizer that would join the last characters of one and the first of the other
+//! gives a token more than for the prompt as one text, and one that opens every text with a token
+//! of its own (as the space of SentencePiece) opens the question with it too.
 //!
-//! No file is held as a whole: it is read record by record, and only the samples drawn are kept. Prompts are those of
-//! base models, without a chat template.
+//! No file is held as a whole: it is read record by record, and only the samples drawn are kept.
+//! Prompts are those of base models, without a chat template.
 
 mod choose;
 mod common;
@@ -44,12 +45,12 @@ use common::{before, checked, named_by, resolved, stem};
 
 use crate::tasks::{
     Labelled,
-    family::{labelled, resolve},
+    task_spec::{labelled, resolve},
 };
 
-/// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`, `[[tasks.zero-scrolls]]`,
-/// `[[tasks.infinite-bench]]`, `[[tasks.gsm8k]]`, `[[tasks.coqa]]`, `[[tasks.truthful-qa]]`,
-/// `[[tasks.questions]]`.
+/// The tasks from files of a run file: `[[tasks.longbench]]`, `[[tasks.longbench-v2]]`,
+/// `[[tasks.zero-scrolls]]`, `[[tasks.infinite-bench]]`, `[[tasks.gsm8k]]`, `[[tasks.coqa]]`,
+/// `[[tasks.truthful-qa]]`, `[[tasks.questions]]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Files {

@@ -16,7 +16,7 @@ use crate::{
 pub(super) struct Case {
     pub(super) id: String,
     pub(super) axes: BTreeMap<String, u64>,
-    /// What precedes the first question.
+    /// Text before the first question.
     pub(super) context: String,
     pub(super) asks: Vec<Ask>,
 }
@@ -58,11 +58,12 @@ pub(super) enum Cut<'a> {
 }
 
 impl Case {
-    /// The sample in tokens. Context and questions are tokenized one by one, so a token never spans two of them; the
-    /// context is opened by the token that begins a text.
+    /// The sample in tokens. Context and questions are tokenized one by one, so a token never spans
+    /// two of them; the context is opened by the token that begins a text.
     ///
     /// # Errors
-    /// [`Error::Model`] if the tokenizer fails, [`Error::TaskParameter`] for a length that cannot hold the question.
+    /// [`Error::Model`] if the tokenizer fails, [`Error::TaskParameter`] for a length that cannot
+    /// hold the question.
     pub(super) fn sample(self, tokenizer: &Tokenizer, cut: Cut<'_>) -> Result<Sample> {
         let mut context = tokenizer.encode(&self.context, true)?;
         let turn = |ask: Ask| {
@@ -111,8 +112,8 @@ fn refused(task: &'static str, reason: String) -> Error {
     Error::TaskParameter { task, parameter: "length", reason }
 }
 
-/// Leaves out what lies between the first `start` and the last `end` tokens of context and question together, if they
-/// have more.
+/// Leaves out what lies between the first `start` and the last `end` tokens of context and question
+/// together, if they have more.
 fn cut_middle(context: &mut Vec<u32>, question: &mut Vec<u32>, start: usize, end: usize) {
     let split = context.len();
     let resume = match (split + question.len()).checked_sub(end) {
@@ -124,8 +125,8 @@ fn cut_middle(context: &mut Vec<u32>, question: &mut Vec<u32>, start: usize, end
     question.drain(start.saturating_sub(split)..resume.saturating_sub(split));
 }
 
-/// Leaves out the end of the context, and puts the separator there, if context and question have more tokens than
-/// `length`.
+/// Leaves out the end of the context, and puts the separator there, if context and question have
+/// more tokens than `length`.
 fn cut_context(
     context: &mut Vec<u32>,
     question: &[u32],

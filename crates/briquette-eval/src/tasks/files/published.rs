@@ -1,4 +1,4 @@
-//! What benchmarks publish of how they are asked, read from `assets/benchmarks.toml`.
+//! Published prompts and metrics of benchmarks, read from `assets/benchmarks.toml`.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -30,7 +30,7 @@ pub(super) struct Published {
     pub(super) truthful_qa: Protocol,
 }
 
-/// How a data set is asked.
+/// Prompt and metric of a data set.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct Protocol {
@@ -125,8 +125,8 @@ mod tests {
         assert_eq!(classes, ["lsht", "trec"]);
     }
 
-    /// Data set, tokens of an answer, and the FNV-1a hash of the prompt that the published template makes of the values
-    /// below.
+    /// Data set, tokens of an answer, and the FNV-1a hash of the prompt that the published template
+    /// makes of the values below.
     const LONG_BENCH: [(&str, usize, u64); 21] = [
         ("2wikimqa", 32, 0x6c5f0f31cac0bf42),
         ("dureader", 128, 0xefa43cc1c72169d1),

@@ -20,15 +20,17 @@ use crate::{
     Error, Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "questions";
 
-/// Questions with known answers, a record each: JSON lines, a JSON array, or a table (`.csv`) with a header.
+/// Questions with known answers, a record each: JSON lines, a JSON array, or a table (`.csv`) with
+/// a header.
 ///
-/// The prompt is `context` and then `question`, two templates in which `{name}` stands for a field of the record.
+/// The prompt is `context` and then `question`, two templates in which `{name}` stands for a field
+/// of the record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Questions {
@@ -63,7 +65,7 @@ pub struct Questions {
     /// Whether records that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; the name of the file if absent.
+    /// Label in reports; the name of the file if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -130,7 +132,7 @@ impl Questions {
     }
 }
 
-impl Family for Questions {
+impl TaskSpec for Questions {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| stem(&self.file))
     }
@@ -150,7 +152,8 @@ impl Task for Questions {
     }
 
     /// # Errors
-    /// [`Error::TaskParameter`], [`Error::DataLine`] for a record without a field that is named, and what a file refuses.
+    /// [`Error::TaskParameter`], [`Error::DataLine`] for a record without a field that is named,
+    /// and what a file refuses.
     fn load(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Samples> {
         self.check()?;
         let source = Source {

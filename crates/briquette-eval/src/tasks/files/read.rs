@@ -30,15 +30,17 @@ use serde_json::Value;
 
 use crate::{Error, Result, files};
 
-/// What comes of a record: `Err` says what is wrong with it.
+/// A record, or `Err` with its defect in words.
 pub(super) type Checked<T> = std::result::Result<T, String>;
 
-/// Reads the records of a file in the order they stand in, each with its line. A file whose name ends in `.csv` is a
-/// table with a header; a file that begins with `[` is one JSON array, and any other has a JSON value a line. A byte
-/// order mark, `\r` before `\n` and empty lines are passed over.
+/// Reads the records of a file in the order they stand in, each with its line. A file whose name
+/// ends in `.csv` is a table with a header; a file that begins with `[` is one JSON array, and any
+/// other has a JSON value a line. A byte order mark, `\r` before `\n` and empty lines are passed
+/// over.
 ///
 /// # Errors
-/// [`Error::Read`], [`Error::DataLine`] for JSON that breaks off or a table without the header, and what `each` refuses.
+/// [`Error::Read`], [`Error::DataLine`] for JSON that breaks off or a table without the header, and
+/// what `each` refuses.
 pub(super) fn records<T: DeserializeOwned>(
     path: &Path,
     each: impl FnMut(usize, Checked<T>) -> Result<()>,
@@ -201,7 +203,8 @@ fn array<T: DeserializeOwned>(
     }
 }
 
-/// Counts the lines that pass. The JSON reader takes one byte at a time, so the count is where it is.
+/// Counts the lines that pass. The JSON reader takes one byte at a time, so the count is where it
+/// is.
 struct Counting<R> {
     reader: R,
     newlines: Rc<Cell<usize>>,
@@ -277,7 +280,7 @@ where
     }
 }
 
-/// What is wrong, without the line, which is 1 for every line read by itself.
+/// Message of an error without the line, which is 1 for every line read by itself.
 fn what(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {
@@ -316,7 +319,7 @@ mod tests {
             path
         }
 
-        /// What a file gives: the line and the number of each record, or what is wrong with it.
+        /// Reads a file: the line and the number of each record, or its defect.
         fn read(&self, name: &str, content: &str) -> Vec<(usize, Checked<u32>)> {
             let mut found = Vec::new();
             records(&self.file(name, content.as_bytes()), |line, record: Checked<One>| {

@@ -20,18 +20,19 @@ use crate::{
     Result,
     grid::Question,
     metrics::Metric,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "TruthfulQA";
 
-/// TruthfulQA, generation: the published `TruthfulQA.csv`, or a JSON record a line with the fields of the Hugging Face
-/// data set (Lin et al., 2022, arXiv 2109.07958).
+/// TruthfulQA, generation: the published `TruthfulQA.csv`, or a JSON record a line with the fields
+/// of the Hugging Face data set (Lin et al., 2022, arXiv 2109.07958).
 ///
-/// The prompt is the paper's `qa`: six questions with answers, then the question. The published one ends there, and
-/// the `A:` that models put before their answer is cut off; here the prompt ends with it. The right answers are the
-/// turn's references, the wrong ones its classes; a full stop is put to each, and "I have no comment." is always right.
+/// The prompt is the paper's `qa`: six questions with answers, then the question. The published one
+/// ends there, and the `A:` that models put before their answer is cut off; here the prompt ends
+/// with it. The right answers are the turn's references, the wrong ones its classes; a full stop is
+/// put to each, and "I have no comment." is always right.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TruthfulQa {
@@ -46,7 +47,7 @@ pub struct TruthfulQa {
     /// Whether records that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `truthful-qa` if absent.
+    /// Label in reports; `truthful-qa` if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -112,7 +113,7 @@ fn case(number: usize, record: &Record, metric: Metric) -> Checked<Case> {
     })
 }
 
-impl Family for TruthfulQa {
+impl TaskSpec for TruthfulQa {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| "truthful-qa".into())
     }

@@ -20,18 +20,18 @@ use super::{
 use crate::{
     Result,
     grid::Question,
-    tasks::{Family, Sample, Samples, Task},
+    tasks::{Sample, Samples, Task, TaskSpec},
 };
 
-/// What errors call it.
+/// Name in errors.
 const NAME: &str = "ZeroSCROLLS";
 
 /// ZeroSCROLLS, a JSONL file a data set (Shaham et al., 2023, arXiv 2305.14196).
 ///
-/// The file holds whole prompts; the question begins at `query_start_index`. A prompt longer than `length` loses the end
-/// of what precedes the question, and says so in the words of the file, as its `run_hf_model.py` does. Lines of one
-/// `id` are one sample with several right answers. The test split has been published without answers: only the
-/// validation split can be scored.
+/// The file holds whole prompts; the question begins at `query_start_index`. A prompt longer than
+/// `length` loses the end of what precedes the question, and says so in the words of the file, as
+/// its `run_hf_model.py` does. Lines of one `id` are one sample with several right answers. The
+/// test split has been published without answers: only the validation split can be scored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ZeroScrolls {
@@ -49,7 +49,7 @@ pub struct ZeroScrolls {
     /// Whether lines that cannot be used are left out, and reported, instead of refused.
     #[serde(default)]
     pub skip_damaged: bool,
-    /// What reports call it; `zero-scrolls-` and the data set if absent.
+    /// Label in reports; `zero-scrolls-` and the data set if absent.
     #[serde(default)]
     pub label: Option<String>,
     /// When it is asked.
@@ -106,7 +106,7 @@ fn scroll(protocol: &Protocol, line: Line) -> Checked<Scroll> {
     Ok(Scroll { case, separator: line.truncation_seperator })
 }
 
-impl Family for ZeroScrolls {
+impl TaskSpec for ZeroScrolls {
     fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| format!("zero-scrolls-{}", self.dataset()))
     }

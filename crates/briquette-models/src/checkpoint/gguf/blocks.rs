@@ -54,8 +54,8 @@ impl Encoding {
         }
     }
 
-    /// Bytes of a tensor of these dimensions, the innermost first: `None` if it is not made of whole blocks, or larger
-    /// than a number says.
+    /// Bytes of a tensor of these dimensions, the innermost first: `None` if it is not made of
+    /// whole blocks, or larger than a number says.
     pub(super) fn bytes(self, dimensions: &[u64]) -> Option<u64> {
         let (numbers, bytes) = self.block();
         let inner = *dimensions.first()?;
@@ -131,7 +131,8 @@ fn number(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The lower halves of the bytes from `at` on, then the upper ones. `value` gets four bits and their place.
+/// The lower halves of the bytes from `at` on, then the upper ones. `value` gets four bits and
+/// their place.
 fn halves(block: &[u8], at: usize, value: impl Fn(u8, usize) -> f32, out: &mut Vec<f32>) {
     let bytes = &block[at..at + 16];
     out.extend(bytes.iter().zip(0..).map(|(byte, i)| value(byte & 15, i)));
@@ -144,8 +145,9 @@ fn fifth_bits(block: &[u8], at: usize) -> impl Fn(usize) -> u8 {
     move |i| u8::from(word >> i & 1 == 1) << 4
 }
 
-/// Eight parts of 32 numbers: two scales of the whole and a scale and a minimum of six bits a part in `head`, four bits a
-/// number in `quants`, and a fifth by `high`, which gets the part and the place in it.
+/// Eight parts of 32 numbers: two scales of the whole and a scale and a minimum of six bits a part
+/// in `head`, four bits a number in `quants`, and a fifth by `high`, which gets the part and the
+/// place in it.
 fn super_block(head: &[u8], quants: &[u8], high: impl Fn(usize, usize) -> u8, out: &mut Vec<f32>) {
     let (scale, least) = (number(head, 0), number(head, 2));
     let packed = &head[4..16];
@@ -166,7 +168,8 @@ fn super_block(head: &[u8], quants: &[u8], high: impl Fn(usize, usize) -> u8, ou
     }
 }
 
-/// Two halves of 128 numbers of six bits: four of them in `low`, two in `high`, a scale of eight bits for 16 numbers.
+/// Two halves of 128 numbers of six bits: four of them in `low`, two in `high`, a scale of eight
+/// bits for 16 numbers.
 fn six_bits(block: &[u8], out: &mut Vec<f32>) {
     let (low, rest) = block.split_at(128);
     let (high, rest) = rest.split_at(64);

@@ -9,8 +9,8 @@ use crate::{
 /// The architectures that are read from GGUF files.
 const KNOWN: [&str; 3] = ["llama", "qwen2", "qwen3"];
 
-/// The text of the `config.json` that the metadata stands for, from which architectures are read. Frequencies of Llama 3
-/// lie in a tensor, which `numbers` reads.
+/// The text of the `config.json` that the metadata stands for, from which architectures are read.
+/// Frequencies of Llama 3 lie in a tensor, which `numbers` reads.
 pub(crate) fn config_json(
     file: &Gguf,
     numbers: impl Fn(&str) -> Result<Option<Vec<f32>>>,

@@ -5,8 +5,8 @@ use super::value::Value;
 /// The metadata of the files there are take some megabytes; more is a damaged count or length.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// Reads the header of a file, and never asks for more bytes than the file has: a damaged count ends with the file, and
-/// allocates nothing before.
+/// Reads the header of a file, and never asks for more bytes than the file has: a damaged count
+/// ends with the file, and allocates nothing before.
 pub(super) struct Header<R> {
     input: R,
     /// Bytes read so far.

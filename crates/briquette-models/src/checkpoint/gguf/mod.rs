@@ -1,8 +1,9 @@
 //! GGUF, the file that llama.cpp reads: metadata, tokenizer and weights in one
 //! ([specification](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)).
 //!
-//! The reader is our own. `candle-core` has a well-kept one, but brings another tensor library with it; the crates that only
-//! read the container leave the blocks to their caller or believe the counts that a file claims.
+//! The reader is our own. `candle-core` has a well-kept one, but brings another tensor library with
+//! it; the crates that only read the container leave the blocks to their caller or believe the
+//! counts that a file claims.
 
 #![cfg_attr(
     not(test),

@@ -82,8 +82,9 @@ fn read(path: &Path, place: &Place) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The rows in the order of the checkpoint. llama.cpp rotates neighbouring channels of Llama where the checkpoint rotates one
-/// of each half, and its converter brings the rows of each head into that order (`permute` in `convert_hf_to_gguf.py`).
+/// The rows in the order of the checkpoint. llama.cpp rotates neighbouring channels of Llama where
+/// the checkpoint rotates one of each half, and its converter brings the rows of each head into
+/// that order (`permute` in `convert_hf_to_gguf.py`).
 fn row_order(name: &str, place: &Place, heads: u64) -> Result<Vec<usize>> {
     let rows = place.shape.first().copied().unwrap_or(0);
     let heads = usize::try_from(heads).unwrap_or(0);

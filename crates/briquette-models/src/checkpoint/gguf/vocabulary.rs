@@ -3,7 +3,8 @@ use serde_json::{Map, Value as Json, json};
 use super::{file::Gguf, value::Value};
 use crate::{Error, Result};
 
-/// The text of the `tokenizer.json` that the metadata stands for: byte-pair encoding of bytes, as GPT-2's.
+/// The text of the `tokenizer.json` that the metadata stands for: byte-pair encoding of bytes, as
+/// GPT-2's.
 pub(crate) fn tokenizer_json(file: &Gguf) -> Result<Vec<u8>> {
     let model = file.required("tokenizer.ggml.model", "a text", Value::text)?;
     if model != "gpt2" {

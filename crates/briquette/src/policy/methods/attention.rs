@@ -1,4 +1,4 @@
-//! Named methods that keep what queries attend to.
+//! Named methods that keep the tokens that queries attend to.
 
 use crate::{
     allocate::{HeadAdaptive, LazyLayers, Preference, Pyramid},
@@ -19,7 +19,7 @@ impl Policy {
     }
 
     /// TOVA (Oren et al., 2024): the tokens the last query attends to, the mean over all heads, one
-    /// set a layer. The last token itself is always kept.
+    /// set per layer. The last token itself is always kept.
     pub fn tova(budget: Budget) -> Self {
         let score = WindowAttention { window: 1, pool: None, heads: HeadMean::Layer };
         Self::custom("tova", budget, score).with_recent(Recent::Tokens(1))
@@ -65,9 +65,9 @@ impl Policy {
         Self::snapkv(budget).with_name("adakv").with_allocate(HeadAdaptive::default())
     }
 
-    /// SimLayerKV (Zhang et al., 2024): everything, but in layers whose last query gives more than
-    /// 0.9 of its attention to the first 4 tokens and the last ones these only, as many as the
-    /// budget says.
+    /// SimLayerKV (Zhang et al., 2024): everything, except in layers whose last query gives more
+    /// than 0.9 of its attention to the first 4 tokens and the last ones: these keep only those
+    /// tokens, as many as the budget allows.
     pub fn simlayerkv(budget: Budget) -> Self {
         Self::custom("simlayerkv", budget, Recency {})
             .with_sinks(4)
@@ -76,16 +76,16 @@ impl Policy {
             .with_schedule(Schedule::prefill_only())
     }
 
-    /// ChunkKV (Liu et al., 2025): SnapKV's tokens in whole chunks of 20, one set a layer.
+    /// ChunkKV (Liu et al., 2025): SnapKV's tokens in whole chunks of 20, one set per layer.
     pub fn chunkkv(budget: Budget) -> Self {
         let score =
             WindowAttention { window: 32, pool: Some(Pool::avg(5)), heads: HeadMean::Group };
         Self::snapkv(budget).with_name("chunkkv").with_score(ChunkKv::of(20, score))
     }
 
-    /// FINCH (Corallo and Papotti, 2024): what the question attends to, the last 32 tokens of the
-    /// prompt unless [`with_window`](Self::with_window) says how many they are, and the question;
-    /// positions are re-counted inside the cache.
+    /// FINCH (Corallo and Papotti, 2024): the tokens that the question attends to, and the question
+    /// itself, the last 32 tokens of the prompt unless [`with_window`](Self::with_window) sets
+    /// another number; positions are re-counted inside the cache.
     pub fn finch(budget: Budget) -> Self {
         Self::snapkv(budget)
             .with_name("finch")
@@ -93,8 +93,8 @@ impl Policy {
             .with_positions(PositionMode::InCache)
     }
 
-    /// R-KV (Cai et al., 2025): what the last 8 queries attend to, less what other keys say
-    /// already, and those 8; every 128 decoded tokens too.
+    /// R-KV (Cai et al., 2025): the tokens that the last 8 queries attend to, less those with keys
+    /// like many others, and the last 8; every 128 decoded tokens too.
     pub fn rkv(budget: Budget) -> Self {
         let attention =
             WindowAttention { window: 8, pool: Some(Pool::max(7)), heads: HeadMean::Group };
@@ -104,7 +104,7 @@ impl Policy {
     }
 
     /// Compactor's non-causal attention alone (Chari and Van Durme, 2025): the first 8 tokens, the
-    /// last 4, and what all queries of a token's own chunk of 256 attend to.
+    /// last 4, and those that all queries of their own chunk of 256 attend to.
     pub fn chunk_attention(budget: Budget) -> Self {
         Self::compactor(budget)
             .with_name("chunk-attention")

@@ -1,9 +1,9 @@
-//! Named methods that are two papers' in one.
+//! Named methods that combine two papers.
 
 use super::profiled::COMPRESSKV_LAYERS;
 use crate::{
     HeadScoreKind,
-    allocate::{HeadAdaptive, HeadProfile},
+    allocate::{HeadAdaptive, HeadProfile, Pyramid},
     budget::Budget,
     policy::Policy,
     score::{ExpectedAttention, HeadMean, Pool, WindowAttention},
@@ -26,6 +26,16 @@ impl Policy {
         Self::compresskv(budget)
             .with_name("compresskv-headkv")
             .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
+    }
+
+    /// CompressKV's tokens in KIVI's 2 bits.
+    pub(super) fn compresskv_kivi(budget: Budget) -> Self {
+        Self::compresskv(budget).with_name("compresskv-kivi").with_kivi(2)
+    }
+
+    /// EMS under PyramidKV's layer budgets.
+    pub(super) fn ems_pyramidkv(budget: Budget) -> Self {
+        Self::ems(budget).with_name("ems-pyramidkv").with_allocate(Pyramid { beta: 20.0 })
     }
 
     /// KeyDiff's tokens under AdaKV's head budgets.

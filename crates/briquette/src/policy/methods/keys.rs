@@ -1,5 +1,4 @@
-//! Named methods that look at keys and values and at no attention: what they keep does not hang on
-//! who asks last.
+//! Named methods by keys and values alone: the tokens they keep do not depend on the last queries.
 
 use crate::{
     budget::{Budget, Recent},
@@ -28,7 +27,7 @@ impl Policy {
             .with_schedule(Schedule::always(128))
     }
 
-    /// CurDKV (Sengupta et al., 2025): the first 4 tokens, and those whose key and value are long
+    /// CurDKV (Sengupta et al., 2025): the first 4 tokens, and those with a long key and value
     /// among 16 neighbours.
     pub fn cur(budget: Budget) -> Self {
         Self::custom("cur", budget, CurDkv { window: 16 })
@@ -37,7 +36,7 @@ impl Policy {
     }
 
     /// Compactor's leverage alone (Chari and Van Durme, 2025): the first 8 tokens, the last 4, and
-    /// the keys that stand out of the space of the others.
+    /// those with keys that stand out from the space of the other keys.
     pub fn leverage(budget: Budget) -> Self {
         Self::compactor(budget).with_name("leverage").with_score(Leverage::default())
     }
@@ -53,8 +52,8 @@ impl Policy {
             .with_schedule(Schedule::prefill_only())
     }
 
-    /// CapKV (2026): the first 4 tokens, and those whose values no others say, weighed by how their
-    /// keys point to the mean query.
+    /// CapKV (2026): the first 4 tokens, and those with values least predictable from the others,
+    /// weighted by how closely their keys point to the mean query.
     pub fn capkv(budget: Budget) -> Self {
         Self::custom("capkv", budget, CapKv { tau: 5.0, future: 512 })
             .with_sinks(4)

@@ -1,4 +1,4 @@
-//! Named methods that merge what they do not keep.
+//! Named methods that merge the tokens they do not keep.
 
 use crate::{
     allocate::{Share, VarianceShare},
@@ -19,20 +19,20 @@ impl Policy {
         })
     }
 
-    /// KVMerger (Wang et al., 2024, section 5.1) as the paper runs it at half of the context: of
-    /// what is kept, 34 % are the last tokens and 24 % those of most accumulated attention;
+    /// KVMerger (Wang et al., 2024, section 5.1) as the paper runs it at half of the context: 34 %
+    /// of the kept tokens are the last ones and 24 % those with the most accumulated attention;
     /// neighbours among the others are merged.
     pub fn kvmerger(budget: Budget) -> Self {
         Self::kvmerger_with("kvmerger", budget, 0.34, 0.24)
     }
 
-    /// The same: 17 % and 12 % of a context of which 50 % are kept.
+    /// KVMerger under the name of its setting: 17 % and 12 % of a context of which 50 % are kept.
     pub fn kvmerger_50(budget: Budget) -> Self {
         Self::kvmerger(budget).with_name("kvmerger-50")
     }
 
     /// KVMerger as the paper runs it at 35 % of the context: 8 % of it are the last tokens and 2 %
-    /// those of most accumulated attention, so 8 / 35 and 2 / 35 of what is kept.
+    /// those with the most accumulated attention, so 8 / 35 and 2 / 35 of the kept tokens.
     pub fn kvmerger_35(budget: Budget) -> Self {
         Self::kvmerger_with("kvmerger-35", budget, 8.0 / 35.0, 2.0 / 35.0)
     }
@@ -45,9 +45,9 @@ impl Policy {
             .with_schedule(Schedule::always(64))
     }
 
-    /// D2O (Wan et al., 2024): accumulated attention, 4 sinks, of what they leave one in four for
-    /// the last tokens, budgets by the density of each layer's attention, evicted tokens merged
-    /// into the most similar kept ones.
+    /// D2O (Wan et al., 2024): accumulated attention with 4 sinks, a quarter of the rest of the
+    /// budget for the last tokens, layer budgets by the density of each layer's attention, evicted
+    /// tokens merged into the most similar kept ones.
     pub fn d2o(budget: Budget) -> Self {
         Self::h2o(budget)
             .with_name("d2o")

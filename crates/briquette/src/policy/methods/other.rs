@@ -1,4 +1,4 @@
-//! Named methods that go by position or by chance, and those that keep everything.
+//! Named methods by position or by chance, and those that keep everything.
 
 use crate::{
     budget::Budget,
@@ -46,7 +46,7 @@ impl Policy {
         Self::full().with_name("kivi").with_kivi(bits)
     }
 
-    /// Quantizes what is kept as KIVI does.
+    /// Quantizes the kept entries as KIVI does.
     pub fn with_kivi(self, bits: u8) -> Self {
         self.with_store(Quantized::kivi(bits))
     }

@@ -1,5 +1,5 @@
-//! Named methods that read a profile of the model: what is known of its heads, layers and queries
-//! ahead of time.
+//! Named methods that read a profile of the model: measurements of its heads, layers and queries
+//! made ahead of time.
 
 use crate::{
     HeadScoreKind,
@@ -21,9 +21,9 @@ impl Policy {
             .with_allocate(HeadProfile { beta: 1.2, by: HeadScoreKind::Headkv })
     }
 
-    /// CompressKV: the attention of the last 8 queries of the layer's 4 semantic retrieval heads,
-    /// mean-pooled over 5 tokens, one set a layer; budgets by how much each layer suffers from a
-    /// small cache. Both from the model's [profile](Self::with_profile).
+    /// CompressKV: the tokens that the last 8 queries attend to in the layer's 4 semantic retrieval
+    /// heads, mean-pooled over 5 tokens, one set per layer; layer budgets by how much each layer
+    /// suffers from a small cache. Both from the model's [profile](Self::with_profile).
     pub fn compresskv(budget: Budget) -> Self {
         let heads = HeadMean::Retrieval(RetrievalHeads::top(4));
         Self::snapkv(budget)

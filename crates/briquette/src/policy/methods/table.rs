@@ -1,199 +1,70 @@
-//! The named methods: one table, readable as the papers' table.
+//! Table of the named methods.
 
 use crate::{
     Error, Result,
-    allocate::Pyramid,
     budget::{Budget, Protect, Recent},
     policy::{Policy, PositionMode, PrefillCompression},
 };
 
+/// A named method. Its name is that of its policy.
 struct Method {
-    name: &'static str,
+    build: fn(Budget) -> Policy,
     title: &'static str,
     paper: &'static str,
-    build: fn(Budget) -> Policy,
+}
+
+const fn method(build: fn(Budget) -> Policy, title: &'static str, paper: &'static str) -> Method {
+    Method { build, title, paper }
 }
 
 const METHODS: &[Method] = &[
-    Method { name: "full", title: "Full cache", paper: "-", build: |_| Policy::full() },
-    Method {
-        name: "local-window",
-        title: "Local window",
-        paper: "Beltagy et al., 2020 (Longformer)",
-        build: Policy::local_window,
-    },
-    Method {
-        name: "streaming-llm",
-        title: "StreamingLLM",
-        paper: "Xiao et al., 2023",
-        build: Policy::streaming_llm,
-    },
-    Method { name: "h2o", title: "H2O", paper: "Zhang et al., 2023", build: Policy::h2o },
-    Method { name: "tova", title: "TOVA", paper: "Oren et al., 2024", build: Policy::tova },
-    Method { name: "roco", title: "RoCo", paper: "Ren and Zhu, 2024", build: Policy::roco },
-    Method { name: "snapkv", title: "SnapKV", paper: "Li et al., 2024", build: Policy::snapkv },
-    Method {
-        name: "pyramidkv",
-        title: "PyramidKV",
-        paper: "Cai et al., 2024",
-        build: Policy::pyramidkv,
-    },
-    Method { name: "cake", title: "CAKE", paper: "Qin et al., 2025", build: Policy::cake },
-    Method { name: "adakv", title: "AdaKV", paper: "Feng et al., 2024", build: Policy::adakv },
-    Method { name: "headkv", title: "HeadKV", paper: "Fu et al., 2024", build: Policy::headkv },
-    Method { name: "cam", title: "CaM", paper: "Zhang et al., 2024", build: Policy::cam },
-    Method {
-        name: "kvmerger",
-        title: "KVMerger",
-        paper: "Wang et al., 2024",
-        build: Policy::kvmerger,
-    },
-    Method { name: "d2o", title: "D2O", paper: "Wan et al., 2024", build: Policy::d2o },
-    Method { name: "ems", title: "EMS", paper: "Li et al., 2024", build: Policy::ems },
-    Method {
-        name: "compresskv",
-        title: "CompressKV",
-        paper: "Lin et al., 2025",
-        build: Policy::compresskv,
-    },
-    Method { name: "kivi", title: "KIVI", paper: "Liu et al., 2024", build: |_| Policy::kivi(2) },
-    Method {
-        name: "compresskv-adakv",
-        title: "CompressKV + AdaKV",
-        paper: "Lin et al., 2025",
-        build: Policy::compresskv_adakv,
-    },
-    Method {
-        name: "compresskv-headkv",
-        title: "CompressKV + HeadKV",
-        paper: "Lin et al., 2025",
-        build: Policy::compresskv_headkv,
-    },
-    Method {
-        name: "compresskv-kivi",
-        title: "CompressKV + KIVI",
-        paper: "Lin et al., 2025",
-        build: |budget| Policy::compresskv(budget).with_name("compresskv-kivi").with_kivi(2),
-    },
-    Method {
-        name: "ems-pyramidkv",
-        title: "EMS + PyramidKV",
-        paper: "Li et al., 2024",
-        build: |budget| {
-            Policy::ems(budget).with_name("ems-pyramidkv").with_allocate(Pyramid { beta: 20.0 })
-        },
-    },
-    Method { name: "random", title: "Random", paper: "-", build: Policy::random },
-    Method { name: "knorm", title: "Knorm", paper: "Devoto et al., 2024", build: Policy::knorm },
-    Method {
-        name: "keydiff",
-        title: "KeyDiff",
-        paper: "Park et al., 2025",
-        build: Policy::keydiff,
-    },
-    Method {
-        name: "keydiff-adakv",
-        title: "KeyDiff + AdaKV",
-        paper: "-",
-        build: Policy::keydiff_adakv,
-    },
-    Method { name: "lagkv", title: "LagKV", paper: "Liang et al., 2025", build: Policy::lagkv },
-    Method { name: "cur", title: "CurDKV", paper: "Sengupta et al., 2025", build: Policy::cur },
-    Method {
-        name: "leverage",
-        title: "Leverage",
-        paper: "Chari and Van Durme, 2025",
-        build: Policy::leverage,
-    },
-    Method {
-        name: "chunk-attention",
-        title: "Non-causal attention",
-        paper: "Chari and Van Durme, 2025",
-        build: Policy::chunk_attention,
-    },
-    Method {
-        name: "compactor",
-        title: "Compactor",
-        paper: "Chari and Van Durme, 2025",
-        build: Policy::compactor,
-    },
-    Method {
-        name: "expected-attention",
-        title: "Expected Attention",
-        paper: "Devoto et al., 2025",
-        build: Policy::expected_attention,
-    },
-    Method {
-        name: "expected-attention-adakv",
-        title: "Expected Attention + AdaKV",
-        paper: "Devoto et al., 2025",
-        build: Policy::expected_attention_adakv,
-    },
-    Method { name: "capkv", title: "CapKV", paper: "arXiv 2604.25975", build: Policy::capkv },
-    Method { name: "chunkkv", title: "ChunkKV", paper: "Liu et al., 2025", build: Policy::chunkkv },
-    Method {
-        name: "finch",
-        title: "FINCH",
-        paper: "Corallo and Papotti, 2024",
-        build: Policy::finch,
-    },
-    Method { name: "r-kv", title: "R-KV", paper: "Cai et al., 2025", build: Policy::rkv },
-    Method {
-        name: "kvmerger-50",
-        title: "KVMerger-50",
-        paper: "Wang et al., 2024",
-        build: Policy::kvmerger_50,
-    },
-    Method {
-        name: "kvmerger-35",
-        title: "KVMerger-35",
-        paper: "Wang et al., 2024",
-        build: Policy::kvmerger_35,
-    },
-    Method {
-        name: "ems-needle",
-        title: "EMS for needles",
-        paper: "Li et al., 2024",
-        build: Policy::ems_needle,
-    },
-    Method { name: "kvzip", title: "KVzip", paper: "Kim et al., 2025", build: Policy::kvzip },
-    Method {
-        name: "kvzip-plus",
-        title: "KVzip+",
-        paper: "Kim et al., 2025",
-        build: Policy::kvzip_plus,
-    },
-    Method {
-        name: "kvcompose",
-        title: "KVCompose",
-        paper: "Akulov et al., 2025",
-        build: Policy::kvcompose,
-    },
-    Method { name: "dropkv", title: "DropKV", paper: "OpenReview, 2026", build: Policy::dropkv },
-    Method {
-        name: "q-filter",
-        title: "Q-Filter",
-        paper: "Godey et al., 2025",
-        build: Policy::q_filter,
-    },
-    Method {
-        name: "triattention",
-        title: "TriAttention",
-        paper: "Mao et al., 2026",
-        build: Policy::triattention,
-    },
-    Method {
-        name: "simlayerkv",
-        title: "SimLayerKV",
-        paper: "Zhang et al., 2024",
-        build: Policy::simlayerkv,
-    },
-    Method {
-        name: "duoattention",
-        title: "DuoAttention",
-        paper: "Xiao et al., 2024",
-        build: Policy::duoattention,
-    },
+    method(|_| Policy::full(), "Full cache", "-"),
+    method(Policy::local_window, "Local window", "Beltagy et al., 2020 (Longformer)"),
+    method(Policy::streaming_llm, "StreamingLLM", "Xiao et al., 2023"),
+    method(Policy::h2o, "H2O", "Zhang et al., 2023"),
+    method(Policy::tova, "TOVA", "Oren et al., 2024"),
+    method(Policy::roco, "RoCo", "Ren and Zhu, 2024"),
+    method(Policy::snapkv, "SnapKV", "Li et al., 2024"),
+    method(Policy::pyramidkv, "PyramidKV", "Cai et al., 2024"),
+    method(Policy::cake, "CAKE", "Qin et al., 2025"),
+    method(Policy::adakv, "AdaKV", "Feng et al., 2024"),
+    method(Policy::headkv, "HeadKV", "Fu et al., 2024"),
+    method(Policy::cam, "CaM", "Zhang et al., 2024"),
+    method(Policy::kvmerger, "KVMerger", "Wang et al., 2024"),
+    method(Policy::d2o, "D2O", "Wan et al., 2024"),
+    method(Policy::ems, "EMS", "Li et al., 2024"),
+    method(Policy::compresskv, "CompressKV", "Lin et al., 2025"),
+    method(|_| Policy::kivi(2), "KIVI", "Liu et al., 2024"),
+    method(Policy::compresskv_adakv, "CompressKV + AdaKV", "Lin et al., 2025"),
+    method(Policy::compresskv_headkv, "CompressKV + HeadKV", "Lin et al., 2025"),
+    method(Policy::compresskv_kivi, "CompressKV + KIVI", "Lin et al., 2025"),
+    method(Policy::ems_pyramidkv, "EMS + PyramidKV", "Li et al., 2024"),
+    method(Policy::random, "Random", "-"),
+    method(Policy::knorm, "Knorm", "Devoto et al., 2024"),
+    method(Policy::keydiff, "KeyDiff", "Park et al., 2025"),
+    method(Policy::keydiff_adakv, "KeyDiff + AdaKV", "-"),
+    method(Policy::lagkv, "LagKV", "Liang et al., 2025"),
+    method(Policy::cur, "CurDKV", "Sengupta et al., 2025"),
+    method(Policy::leverage, "Leverage", "Chari and Van Durme, 2025"),
+    method(Policy::chunk_attention, "Non-causal attention", "Chari and Van Durme, 2025"),
+    method(Policy::compactor, "Compactor", "Chari and Van Durme, 2025"),
+    method(Policy::expected_attention, "Expected Attention", "Devoto et al., 2025"),
+    method(Policy::expected_attention_adakv, "Expected Attention + AdaKV", "Devoto et al., 2025"),
+    method(Policy::capkv, "CapKV", "arXiv 2604.25975"),
+    method(Policy::chunkkv, "ChunkKV", "Liu et al., 2025"),
+    method(Policy::finch, "FINCH", "Corallo and Papotti, 2024"),
+    method(Policy::rkv, "R-KV", "Cai et al., 2025"),
+    method(Policy::kvmerger_50, "KVMerger-50", "Wang et al., 2024"),
+    method(Policy::kvmerger_35, "KVMerger-35", "Wang et al., 2024"),
+    method(Policy::ems_needle, "EMS for needles", "Li et al., 2024"),
+    method(Policy::kvzip, "KVzip", "Kim et al., 2025"),
+    method(Policy::kvzip_plus, "KVzip+", "Kim et al., 2025"),
+    method(Policy::kvcompose, "KVCompose", "Akulov et al., 2025"),
+    method(Policy::dropkv, "DropKV", "OpenReview, 2026"),
+    method(Policy::q_filter, "Q-Filter", "Godey et al., 2025"),
+    method(Policy::triattention, "TriAttention", "Mao et al., 2026"),
+    method(Policy::simlayerkv, "SimLayerKV", "Zhang et al., 2024"),
+    method(Policy::duoattention, "DuoAttention", "Xiao et al., 2024"),
 ];
 
 impl Policy {
@@ -202,7 +73,11 @@ impl Policy {
     /// # Errors
     /// [`Error::UnknownMethod`], which lists the names; or the method's own check of the budget.
     pub fn named(name: &str, budget: Budget) -> Result<Self> {
-        let policy = build(name, budget)?;
+        let policies = || METHODS.iter().map(move |method| (method.build)(budget));
+        let Some(policy) = policies().find(|policy| policy.name == name) else {
+            let known: Vec<String> = policies().map(|policy| policy.name).collect();
+            return Err(Error::UnknownMethod { name: name.to_owned(), known: known.join(", ") });
+        };
         policy.check()?;
         Ok(policy)
     }
@@ -212,41 +87,31 @@ impl Policy {
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct MethodInfo {
-    /// The name [`Policy::named`] takes.
+    /// Name that [`Policy::named`] takes.
     pub name: String,
-    /// The name its paper gives it.
+    /// Name that its paper gives it.
     pub title: String,
-    /// Its paper.
+    /// Paper of the method.
     pub paper: String,
-    /// Stage one.
+    /// The scorer, with its parameters.
     pub score: String,
-    /// What is kept whatever the scores.
+    /// The tokens that are kept whatever their scores.
     pub protect: String,
-    /// Stage two.
+    /// The allocator, with its parameters.
     pub allocate: String,
-    /// Stage three.
+    /// The reducer, with its parameters.
     pub reduce: String,
-    /// Stage four.
+    /// The store, with its parameters.
     pub store: String,
-    /// When it compresses.
+    /// Schedule of the compressions.
     pub schedule: String,
-    /// At which positions entries are encoded.
+    /// Positions at which entries are encoded.
     pub positions: String,
 }
 
 /// Every named method, read off the policies themselves.
 pub fn methods() -> Vec<MethodInfo> {
     METHODS.iter().map(describe).collect()
-}
-
-fn build(name: &str, budget: Budget) -> Result<Policy> {
-    match METHODS.iter().find(|method| method.name == name) {
-        Some(method) => Ok((method.build)(budget)),
-        None => Err(Error::UnknownMethod {
-            name: name.to_owned(),
-            known: METHODS.iter().map(|method| method.name).collect::<Vec<_>>().join(", "),
-        }),
-    }
 }
 
 fn describe(method: &Method) -> MethodInfo {
@@ -279,7 +144,7 @@ fn describe(method: &Method) -> MethodInfo {
     let schedule = prefill.into_iter().chain(decode).collect::<Vec<_>>().join(", ");
     let dash_if_empty = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     MethodInfo {
-        name: method.name.to_owned(),
+        name: policy.name().to_owned(),
         title: method.title.to_owned(),
         paper: method.paper.to_owned(),
         score: or_dash(score),

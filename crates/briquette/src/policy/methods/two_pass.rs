@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl Policy {
-    /// KVzip (Kim et al., 2025): the first 4 tokens, and what the model attends to most while it
+    /// KVzip (Kim et al., 2025): the first 4 tokens, and those the model attends to most while it
     /// repeats the prompt, 2,048 tokens at a time; one threshold for all layers and heads. Later
     /// prompts and decoded tokens are all kept.
     pub fn kvzip(budget: Budget) -> Self {
@@ -22,16 +22,16 @@ impl Policy {
             })
     }
 
-    /// KVzip+ (Kim et al., 2025): the same, with weights divided by the length of the hidden state
-    /// that asks and multiplied by that of the value behind the output projection.
+    /// KVzip+ (Kim et al., 2025): KVzip, with weights divided by the length of the hidden state of
+    /// the query and multiplied by that of the value behind the output projection.
     pub fn kvzip_plus(budget: Budget) -> Self {
         let score = ReconstructionAttention { normalize: true, ..Default::default() };
         Self::kvzip(budget).with_name("kvzip-plus").with_score(score)
     }
 
-    /// KVCompose (Akulov et al., 2025): what the model attends to most while it reads the prompt
-    /// again, plus the mean over the layer's heads; layer budgets by composite tokens. Later
-    /// prompts and decoded tokens are all kept.
+    /// KVCompose (Akulov et al., 2025): the tokens the model attends to most while it reads the
+    /// prompt again, scored with the mean over the layer's heads added; layer budgets by composite
+    /// tokens. Later prompts and decoded tokens are all kept.
     pub fn kvcompose(budget: Budget) -> Self {
         Self::kvzip(budget)
             .with_name("kvcompose")

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result,
-    ops::{Track, constant_floats},
-    score::{Observes, Scorer},
+    ops::{Statistic, constant_floats},
+    score::{AttentionRequest, Scorer},
 };
 
-/// The attention weight a token has received from all queries since it was written, prompt and
+/// Attention weight that a token has received from all queries since it was written, prompt and
 /// decoding together: H2O (Zhang et al., 2023), `F_score`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -30,10 +30,10 @@ pub struct AccumulatedAttention {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Normalize {
-    /// Nothing: the sum, as in H2O.
+    /// No division: the sum, as in H2O.
     #[default]
     Sum,
-    /// The number of queries that could see the token, which frees the score from its bias towards
+    /// Number of queries that could see the token, which frees the score from its bias towards
     /// early tokens.
     Mean,
 }
@@ -43,16 +43,16 @@ impl Scorer for AccumulatedAttention {
         "accumulated-attention"
     }
 
-    fn observes(&self) -> Observes {
-        Observes::column_sums()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::column_sums()
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let sums = view.group_mean(view.track(Track::Sums, self.name())?);
+        let sums = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         Ok(match self.normalize {
             Normalize::Sum => sums,
             Normalize::Mean => {
@@ -63,8 +63,8 @@ impl Scorer for AccumulatedAttention {
     }
 }
 
-/// The queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees itself,
-/// so the last one was seen once.
+/// Number of queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees
+/// itself, so the last one was seen once.
 pub(super) fn queries_seen(view: &LayerView<'_>) -> Tensor<3> {
     let positions = view.positions().clone().float().cast(DType::F32);
     let [batch, heads, columns] = positions.dims();

@@ -18,18 +18,19 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::precise_product,
-    score::{Observes, Pool, Scorer},
+    score::{AttentionRequest, Pool, Scorer},
 };
 
 /// Distance by which the attention output of the last `window` queries would move without a token:
 /// DropKV (2026, [OpenReview MqfNzH3TVH](https://openreview.net/forum?id=MqfNzH3TVH)).
 ///
-/// Σ over the queries of (p / (1 − p))² · ‖v − o‖², with p what a query gives the token, v the
-/// token's value and o the query's output; the mean over the query heads that share a kv head.
+/// Σ over the queries of (p / (1 − p))² · ‖v − o‖², with p the weight that a query gives the token,
+/// v the value of the token and o the output of the query; the mean over the query heads that share
+/// a kv head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DropError {
-    /// Queries observed.
+    /// Number of queries observed.
     pub window: usize,
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,8 +46,8 @@ impl Scorer for DropError {
         format!("{} {}{}", self.name(), self.window, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {
@@ -63,7 +64,7 @@ impl Scorer for DropError {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        /// Least value of 1 − p, where a query sees nothing else.
+        /// Minimum of 1 − p, where a query sees nothing else.
         const LEAST: f64 = 1e-6;
         let (weights, _) = view.last_queries(self.window, self.name())?;
         let values = view.values()?.cast(DType::F32);

@@ -18,18 +18,19 @@ use crate::{
     LayerView, Result, check,
     ops::{norm, precise_product},
     score::{
-        Observes, Scorer,
+        AttentionRequest, Scorer,
         support::{FromFirst, scored},
     },
 };
 
-/// The attention a token is expected to receive from the next queries, times the length of its
+/// Attention that a token is expected to receive from the next queries, times the length of its
 /// value: Expected Attention (Devoto et al., 2025, [arXiv
 /// 2510.00636](https://arxiv.org/abs/2510.00636)).
 ///
-/// Queries are taken as normal, with the mean and covariance that those since the last compression
-/// have before their positions are encoded, sinks left out; the mean rotation of the next positions
-/// turns both. Of a normal query, exp(q · k / √d) has the mean exp(k · μ / √d + kᵀΣk / 2d).
+/// Queries are assumed to be normally distributed, with the mean and covariance of the queries
+/// since the last compression before their positions are encoded, sinks left out; the mean rotation
+/// of the next positions turns both. For a normal query, exp(q · k / √d) has the mean exp(k · μ /
+/// √d + kᵀΣk / 2d).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedAttention {
@@ -49,8 +50,8 @@ impl Scorer for ExpectedAttention {
         format!("{} {}, ε {}", self.name(), self.future, self.epsilon)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::queries().and(Observes::ahead())
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::queries().and(AttentionRequest::ahead())
     }
 
     fn check(&self) -> Result<()> {

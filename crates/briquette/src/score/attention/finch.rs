@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Scorer},
+    score::{AttentionRequest, Scorer},
 };
 
-/// The attention weight a token receives from the last `window` queries, those of the question,
-/// each times how many tokens stand before it: FINCH (Corallo and Papotti, 2024, [arXiv
-/// 2408.00167](https://arxiv.org/abs/2408.00167)).
+/// Attention weight that a token receives from the last `window` queries, those of the question,
+/// each weight times the number of tokens before its query: FINCH (Corallo and Papotti, 2024,
+/// [arXiv 2408.00167](https://arxiv.org/abs/2408.00167)).
 ///
 /// A query that sees more tokens gives each of them less; the factor makes up for it. Nothing is
 /// pooled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuestionAttention {
-    /// Tokens of the question.
+    /// Number of tokens of the question.
     pub window: usize,
 }
 
@@ -39,8 +39,8 @@ impl Scorer for QuestionAttention {
         format!("{} {}", self.name(), self.window)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {

@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::GlobalLocalInput,
-    ops::Track,
-    score::{Observes, Pool, Scorer},
-    spec::is_default,
+    ops::Statistic,
+    score::{AttentionRequest, Pool, Scorer},
+    stage::is_default,
 };
 
-/// The attention weight a token has received from all queries, scaled to the level of what it
-/// received from the last ones, or the latter if it is more; pooled along the tokens: the
-/// Global-Local score of EMS (Li et al., 2024, Eq. 2).
+/// Attention weight that a token has received from all queries, scaled to the level of the weight
+/// from the last ones, or the latter if it is larger; pooled along the tokens: the Global-Local
+/// score of EMS (Li et al., 2024, Eq. 2).
 ///
 /// With `s_Glo` the sums over all queries and `s_Loc` those over a window, s = max(s_Glo · (Σ
 /// `s_Loc` / N) / (Σ `s_Glo` / N), `s_Loc`), sums over the context: the factor is w / N when a
@@ -32,12 +32,12 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct GlobalLocal {
-    /// Queries of the window, `L_win`.
+    /// Number of queries of the window, `L_win`.
     pub window: usize,
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Pool>,
-    /// Queries whose attention counts (Table 4).
+    /// Queries that count (Table 4).
     #[serde(default, skip_serializing_if = "is_default")]
     pub from: ScoreFrom,
     /// Whether the scores of the last `window` tokens, which are kept whatever they are, enter the
@@ -46,7 +46,7 @@ pub struct GlobalLocal {
     pub pool_window: bool,
 }
 
-/// Queries whose attention a [`GlobalLocal`] score is of.
+/// Queries that count in a [`GlobalLocal`] score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ScoreFrom {
@@ -60,7 +60,7 @@ pub enum ScoreFrom {
 }
 
 impl Default for GlobalLocal {
-    /// The paper's for language modelling: a window of 32, mean-pooled over 7 tokens.
+    /// Defaults of the paper for language modelling: a window of 32, mean-pooled over 7 tokens.
     fn default() -> Self {
         Self {
             window: 32,
@@ -85,8 +85,8 @@ impl Scorer for GlobalLocal {
         format!("{} {}{}{from}", self.name(), self.window, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::local(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::local(self.window)
     }
 
     fn check(&self) -> Result<()> {
@@ -94,7 +94,7 @@ impl Scorer for GlobalLocal {
         check::pool(self.pool)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
@@ -107,9 +107,9 @@ impl Scorer for GlobalLocal {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let track = |track| view.track(track, self.name());
-        let (sums, past) = (track(Track::Sums)?, track(Track::LocalPast)?);
-        let current = track(Track::LocalCurrent)?;
+        let statistic = |of| view.statistic(of, self.name());
+        let (sums, past) = (statistic(Statistic::Sums)?, statistic(Statistic::LocalPast)?);
+        let current = statistic(Statistic::LocalCurrent)?;
         // Where both are the same the factor is one, and so is the larger of the two.
         let (sums, past, current) = match self.from {
             ScoreFrom::Both => (sums, past, current),

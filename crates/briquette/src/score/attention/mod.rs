@@ -1,4 +1,4 @@
-//! Scores by the attention that a token receives, or would.
+//! Scores by the attention that a token receives or would receive.
 
 mod accumulated;
 mod dropkv;

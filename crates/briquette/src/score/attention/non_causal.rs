@@ -14,17 +14,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    ops::{Track, norm},
-    score::{Observes, Pool, Scorer},
+    ops::{Statistic, norm},
+    score::{AttentionRequest, Pool, Scorer},
 };
 
-/// The attention a token receives from all queries of its own chunk, later ones and earlier ones,
+/// Attention that a token receives from all queries of its own chunk, later ones and earlier ones,
 /// times the length of its value, pooled along the tokens: the non-causal attention of Compactor
 /// (Chari and Van Durme, 2025, [arXiv 2507.08143](https://arxiv.org/abs/2507.08143)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkAttention {
-    /// Tokens of a chunk.
+    /// Number of tokens of a chunk.
     pub chunk: usize,
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,8 +40,8 @@ impl Scorer for ChunkAttention {
         format!("{} {}{}", self.name(), self.chunk, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::chunk(self.chunk)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::chunk(self.chunk)
     }
 
     fn check(&self) -> Result<()> {
@@ -50,7 +50,7 @@ impl Scorer for ChunkAttention {
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let received = view.group_mean(view.track(Track::Chunk, self.name())?.clone());
+        let received = view.group_mean(view.statistic(Statistic::Chunk, self.name())?.clone());
         let scores = received * norm(view.values()?).squeeze_dim::<3>(3);
         Ok(self.pool.map_or(scores.clone(), |pool| pool.apply(scores)))
     }

@@ -15,17 +15,18 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::{precise_product, unit},
-    score::{Observes, Scorer, WindowAttention, support::at_entries},
+    score::{AttentionRequest, Scorer, WindowAttention, support::at_entries},
 };
 
-/// The attention a token receives from the last queries, less how much its key is like the others
-/// of its head: R-KV (Cai et al., 2025, [arXiv 2505.24133](https://arxiv.org/abs/2505.24133)).
+/// Attention that a token receives from the last queries, less the similarity of its key to the
+/// others of its head: R-KV (Cai et al., 2025, [arXiv
+/// 2505.24133](https://arxiv.org/abs/2505.24133)).
 ///
 /// s = λ · attention − (1 − λ) · softmax over the entries of the mean cosine with the other keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RKv {
-    /// Attention that counts.
+    /// Scorer of the attention.
     pub attention: WindowAttention,
     /// Weight of the attention: λ, 0 to 1.
     pub lambda: f64,
@@ -40,7 +41,7 @@ impl Scorer for RKv {
         format!("{}, λ {}, {}", self.name(), self.lambda, self.attention.summary())
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         self.attention.observes()
     }
 

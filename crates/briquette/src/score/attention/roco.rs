@@ -15,16 +15,17 @@ use serde::{Deserialize, Serialize};
 use super::accumulated::queries_seen;
 use crate::{
     LayerView, Result, check,
-    ops::Track,
-    score::{Observes, Scorer, support::best},
+    ops::Statistic,
+    score::{AttentionRequest, Scorer, support::best},
 };
 
-/// The mean attention weight a token received from the queries that could see it; tokens whose
-/// weights vary most are kept first: RoCo (Ren and Zhu, 2024), "robust cache omission".
+/// Mean attention weight that a token received from the queries that could see it; tokens with the
+/// highest variation of their weights are kept first: RoCo (Ren and Zhu, 2024), "robust cache
+/// omission".
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RobustAttention {
-    /// The share of the budget kept for the tokens with the highest standard deviation.
+    /// Share of the budget for the tokens with the highest standard deviation.
     pub std_share: f64,
 }
 
@@ -43,21 +44,21 @@ impl Scorer for RobustAttention {
         format!("{}, {}% by deviation", self.name(), self.std_share * 100.0)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::moments()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::moments()
     }
 
     fn check(&self) -> Result<()> {
         check::share("score.std-share", self.std_share)
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let sums = view.track(Track::Sums, self.name())?;
-        let squares = view.track(Track::Squares, self.name())?;
+        let sums = view.statistic(Statistic::Sums, self.name())?;
+        let squares = view.statistic(Statistic::Squares, self.name())?;
         let [batch, query_heads, entries] = sums.dims();
         let (heads, group) = (view.shape.kv_heads, view.shape.group());
         let queries = queries_seen(view)

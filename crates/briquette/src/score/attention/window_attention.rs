@@ -20,37 +20,37 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::outside_window,
-    score::{Observes, Pool, RetrievalHeads, Scorer, Wanted},
+    score::{AttentionRequest, Pool, RetrievalHeads, Scorer, Wanted},
 };
 
-/// The attention weight a token receives from the last `window` queries, pooled along the tokens.
+/// Attention weight that a token receives from the last `window` queries, pooled along the tokens.
 ///
-/// SnapKV (Li et al., 2024, section 4) with a window of 32 and one set of tokens a kv head; TOVA
-/// (Oren et al., 2024) with a window of one query and one set a layer; CompressKV with a window of
-/// 8 and the layer's retrieval heads.
+/// SnapKV (Li et al., 2024, section 4) with a window of 32 and one set of tokens per kv head; TOVA
+/// (Oren et al., 2024) with a window of one query and one set per layer; CompressKV with a window
+/// of 8 and the retrieval heads of the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowAttention {
-    /// Queries observed. Entries of the last so many tokens stay out of the pooling.
+    /// Number of queries observed. Their own tokens stay out of the pooling.
     pub window: usize,
     /// Pooling, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Pool>,
-    /// Query heads that a score is the mean of.
+    /// Query heads over which the mean is taken.
     #[serde(default)]
     pub heads: HeadMean,
 }
 
-/// Query heads that share one score.
+/// Query heads over which the mean of a score is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeadMean {
-    /// Those that share a kv head.
+    /// Query heads that share a kv head.
     #[default]
     Group,
-    /// All of the layer.
+    /// All query heads of the layer.
     Layer,
-    /// Those of the layer that retrieve, by the model's profile.
+    /// Retrieval heads of the layer, by the model's profile.
     Retrieval(RetrievalHeads),
 }
 
@@ -68,8 +68,8 @@ impl Scorer for WindowAttention {
         format!("{} {}{}{heads}", self.name(), self.window, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {
@@ -84,7 +84,7 @@ impl Scorer for WindowAttention {
         matches!(self.heads, HeadMean::Retrieval(_))
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     ops::outside_window,
-    score::{Observes, Pool, Scorer, Wanted},
+    score::{AttentionRequest, Pool, Scorer, Wanted},
 };
 
-/// The mean of the attention weight a token receives from the last `window` queries, plus `gamma`
-/// times its variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
+/// Mean attention weight that a token receives from the last `window` queries, plus `gamma` times
+/// its variance over them, pooled along the tokens: CAKE (Qin et al., 2025, Eq. 10).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowVariance {
-    /// Queries observed. Entries of the last so many tokens stay out of the pooling.
+    /// Number of queries observed. Their own tokens stay out of the pooling.
     pub window: usize,
     /// Factor of the variance.
     pub gamma: f64,
@@ -43,8 +43,8 @@ impl Scorer for WindowVariance {
         format!("{} {}, γ {}{}", self.name(), self.window, self.gamma, Pool::summary(self.pool))
     }
 
-    fn observes(&self) -> Observes {
-        Observes::window(self.window)
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::window(self.window)
     }
 
     fn check(&self) -> Result<()> {

@@ -16,13 +16,13 @@ use crate::{
     LayerView, Result, check,
     ops::{precise_product, unit},
     score::{
-        Observes, Scorer,
+        AttentionRequest, Scorer,
         support::{FromFirst, inverse, scored},
     },
 };
 
-/// Share of the information that the next queries look for which is in a token's value and in no
-/// other: CapKV ([arXiv 2604.25975](https://arxiv.org/abs/2604.25975)).
+/// Share of a value that the other values cannot predict, weighted by how well the key matches the
+/// next queries: CapKV ([arXiv 2604.25975](https://arxiv.org/abs/2604.25975)).
 ///
 /// s = w · vᵀA⁻¹v with A = I + Σ w v vᵀ over the entries of a head; w = exp(τ cos(k, μ) − max), and
 /// μ the mean query since the last compression, turned by the mean rotation of the next positions;
@@ -30,7 +30,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapKv {
-    /// Sharpness of the weights of keys by their cosine with the mean query: τ.
+    /// Temperature of the weights of keys by their cosine with the mean query: τ.
     pub tau: f64,
     /// Number of positions to come.
     pub future: usize,
@@ -45,8 +45,8 @@ impl Scorer for CapKv {
         format!("{}, τ {}", self.name(), self.tau)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::queries().and(Observes::ahead())
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::queries().and(AttentionRequest::ahead())
     }
 
     fn check(&self) -> Result<()> {

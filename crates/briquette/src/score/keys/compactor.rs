@@ -13,22 +13,22 @@ use serde::{Deserialize, Serialize};
 use crate::{
     LayerView, Result, check,
     score::{
-        ChunkAttention, Leverage, Observes, Scorer,
+        AttentionRequest, ChunkAttention, Leverage, Scorer,
         support::{FromFirst, scored},
     },
 };
 
-/// Leverage and non-causal attention, each with mean 0 and deviation 1 over a layer's heads and
-/// tokens, added: Compactor (Chari and Van Durme, 2025, [arXiv
+/// Sum of leverage and non-causal attention, each with mean 0 and deviation 1 over a layer's heads
+/// and tokens: Compactor (Chari and Van Durme, 2025, [arXiv
 /// 2507.08143](https://arxiv.org/abs/2507.08143)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compactor {
-    /// The first summand.
+    /// First summand.
     pub leverage: Leverage,
-    /// The second.
+    /// Second summand.
     pub attention: ChunkAttention,
-    /// Factor of the first; if absent the share of the entries that goes.
+    /// Factor of the first summand; absent, the share of the entries that are dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blend: Option<f64>,
 }
@@ -42,7 +42,7 @@ impl Scorer for Compactor {
         format!("{} + {}", self.leverage.summary(), self.attention.summary())
     }
 
-    fn observes(&self) -> Observes {
+    fn observes(&self) -> AttentionRequest {
         self.attention.observes()
     }
 
@@ -68,8 +68,8 @@ impl Scorer for Compactor {
     }
 }
 
-/// Scores with mean 0 and deviation 1 over the entries of each batch row where `mask` is 1, zero
-/// elsewhere: `[batch, heads, entries]`.
+/// Normalizes scores to mean 0 and deviation 1 over the entries of each batch row where `mask` is
+/// 1, zero elsewhere: `[batch, heads, entries]`.
 fn normalized(scores: Tensor<3>, mask: Tensor<3>) -> Tensor<3> {
     let total = |x: Tensor<3>| x.sum_dim(2).sum_dim(1);
     let number = total(mask.clone());

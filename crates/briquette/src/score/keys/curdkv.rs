@@ -16,13 +16,14 @@ use crate::{
     score::{Scorer, support::FromFirst},
 };
 
-/// The squared length of a token's key and of its value, each as a share of that of its neighbours,
-/// multiplied: the leverage scores of a CUR decomposition, approximated (CurDKV; Sengupta et al.,
-/// 2025, [arXiv 2509.15038](https://arxiv.org/abs/2509.15038)).
+/// Squared lengths of a token's key and value, each as a share of those of its neighbours,
+/// multiplied: approximate leverage scores of a CUR decomposition (CurDKV; Sengupta et al., 2025,
+/// [arXiv 2509.15038](https://arxiv.org/abs/2509.15038)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CurDkv {
-    /// Neighbours: the entries of a head are taken in groups of so many, from the first on.
+    /// Number of neighbours: the entries of a head are divided into groups of this size, from the
+    /// first on.
     pub window: usize,
 }
 

@@ -18,8 +18,8 @@ use crate::{
     score::{Scorer, support::at_entries},
 };
 
-/// Unlikeness of a key to the others of its head: −cos(k, a), a the mean of all keys at unit
-/// length. KeyDiff (Park et al., 2025, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)).
+/// Dissimilarity of a key to the others of its head: −cos(k, a), with a the mean of all keys at
+/// unit length. KeyDiff (Park et al., 2025, [arXiv 2504.15364](https://arxiv.org/abs/2504.15364)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyDiff {}

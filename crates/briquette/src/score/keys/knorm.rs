@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LayerView, Result, ops::norm, score::Scorer};
 
-/// The length of a key, negated: short keys are kept (Devoto et al., 2024,
-/// [arXiv 2406.11430](https://arxiv.org/abs/2406.11430)).
+/// Negated length of a key: short keys are kept (Devoto et al., 2024, [arXiv
+/// 2406.11430](https://arxiv.org/abs/2406.11430)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Knorm {}

@@ -15,26 +15,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    ops::counted,
+    ops::iota,
     score::{
         Scorer,
         support::{FromFirst, per_head},
     },
 };
 
-/// Deviation of the channels of a token once they are scaled by the range they have in the
-/// tokens that follow: LagKV (Liang et al., 2025, [arXiv
-/// 2504.04704](https://arxiv.org/abs/2504.04704)).
+/// Standard deviation over the channels of a token, each scaled by its range in the tokens that
+/// follow: LagKV (Liang et al., 2025, [arXiv 2504.04704](https://arxiv.org/abs/2504.04704)).
 ///
 /// Behind the sinks the entries of a head are partitioned. Each channel of a token is scaled by its
 /// minimum and maximum in the next partition; the deviation over the channels goes through a
 /// softmax over the partition, the mean of keys and values is taken, and a token's score is its
-/// rank in its partition over the partition's size. What has no whole partition behind it, and the
-/// sinks, score 1, more than any rank. With fewer than two partitions a later token scores higher.
+/// rank in its partition over the partition's size. Sinks, and tokens without a whole partition
+/// behind them, score 1, more than any rank. With fewer than two partitions a later token scores
+/// higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LagKv {
-    /// Tokens of a partition.
+    /// Number of tokens of a partition.
     pub lag: usize,
 }
 
@@ -84,9 +84,9 @@ impl Scorer for LagKv {
     }
 }
 
-/// The softmax over each partition but the last of how much a token's channels deviate from each
-/// other, scaled by their range in the next partition: `[batch, heads, tokens, channels]` becomes
-/// `[batch, heads, partitions, lag]`.
+/// Softmax over each partition but the last of the deviation of a token's channels, scaled by their
+/// range in the next partition: `[batch, heads, tokens, channels]` becomes `[batch, heads,
+/// partitions, lag]`.
 fn spread(x: Tensor<4>, lag: usize) -> Tensor<4> {
     let [batch, heads, tokens, channels] = x.dims();
     let partitions = tokens / lag - 1;
@@ -109,8 +109,8 @@ fn spread(x: Tensor<4>, lag: usize) -> Tensor<4> {
     softmax(variance.sqrt().reshape([batch, heads, partitions, lag]), 3)
 }
 
-/// The rank of each score in its partition, 0 the lowest, of equal ones the first:
-/// `[batch, heads, partitions, lag]` becomes `[batch, heads, partitions · lag]`.
+/// Rank of each score in its partition, 0 the lowest, of equal ones the first: `[batch, heads,
+/// partitions, lag]` becomes `[batch, heads, partitions · lag]`.
 fn ranks(scores: Tensor<4>) -> Tensor<3> {
     let [batch, heads, partitions, lag] = scores.dims();
     let rows = batch * heads * partitions;
@@ -118,7 +118,7 @@ fn ranks(scores: Tensor<4>) -> Tensor<3> {
     let dims = [rows, lag, lag];
     let other = scores.clone().swap_dims(1, 2).expand(dims);
     let own = scores.expand(dims);
-    let place = counted(dims, &own.device());
+    let place = iota(dims, &own.device());
     let before = place.clone().lower(place.swap_dims(1, 2));
     let below = other.clone().lower(own.clone()).bool_or(other.equal(own).bool_and(before));
     below.float().cast(DType::F32).sum_dim(2).reshape([batch, heads, partitions * lag])

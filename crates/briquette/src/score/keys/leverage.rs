@@ -21,28 +21,28 @@ use crate::{
     },
 };
 
-/// Statistical leverage of a key, how much it stands out of the space that the keys of its head
-/// span: diag(X (XᵀX + λI)⁻¹ Xᵀ) of the centred keys X, seen through a random sketch where they
-/// have more channels (Chari and Van Durme, 2025, [arXiv
+/// Statistical leverage of a key, which measures how far it stands out from the space of the keys
+/// of its head: diag(X (XᵀX + λI)⁻¹ Xᵀ) of the centred keys X, projected by a random sketch where
+/// they have more channels (Chari and Van Durme, 2025, [arXiv
 /// 2507.08143](https://arxiv.org/abs/2507.08143)).
 ///
-/// Sinks are left out. The keys are to be held without positions:
+/// Sinks are left out. The cache must hold the keys without positions:
 /// [`PositionMode::Deferred`](crate::policy::PositionMode).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leverage {
-    /// Channels of the sketch. Keys that have no more are taken as they are: a sketch that loses
-    /// nothing changes nothing.
+    /// Number of channels of the sketch. Keys with no more channels are used as they are: a sketch
+    /// that loses nothing changes nothing.
     pub sketch: usize,
-    /// λ.
+    /// Regularization: λ.
     pub ridge: f64,
-    /// The seed of the sketch.
+    /// Seed of the sketch.
     #[serde(default)]
     pub seed: u64,
 }
 
 impl Default for Leverage {
-    /// 48 channels, λ = 0.01.
+    /// Defaults: 48 channels, λ = 0.01.
     fn default() -> Self {
         Self { sketch: 48, ridge: 0.01, seed: 0 }
     }
@@ -84,8 +84,8 @@ impl Scorer for Leverage {
 }
 
 impl Leverage {
-    /// Normal numbers over the root of the sketch's channels, `[1, heads, channels, sketch]`: a
-    /// function of seed, layer and head.
+    /// Random sketch: normal numbers over the root of the sketch's channels, `[1, heads, channels,
+    /// sketch]`, a function of seed, layer and head.
     fn projection(
         &self,
         layer: usize,
@@ -103,7 +103,7 @@ impl Leverage {
     }
 }
 
-/// A normal number that is a function of these (SplitMix64, Box and Muller).
+/// Normal number that is a function of these (SplitMix64, Box and Muller).
 fn normal(seed: u64, parts: [usize; 3]) -> f64 {
     let mix = |x: u64| {
         let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);

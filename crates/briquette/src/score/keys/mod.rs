@@ -1,4 +1,4 @@
-//! Scores by the keys and values themselves: they are the same whatever is asked last.
+//! Scores by keys and values alone: they are the same whatever is asked last.
 
 mod capkv;
 mod compactor;

@@ -1,4 +1,4 @@
-//! Scores by position, and by chance.
+//! Scores by position or by chance.
 
 mod random;
 mod recency;

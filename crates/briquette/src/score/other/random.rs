@@ -10,12 +10,13 @@ use crate::{
     score::{Scorer, support::draw},
 };
 
-/// A random number a token, the baseline every score should beat. It is a function of seed, layer,
-/// head and position, so every backend, batch and run draws the same, and a token keeps its number.
+/// Random number per token, the baseline that every score should beat. It is a function of seed,
+/// layer, head and position, so every backend, batch and run draws the same, and a token keeps its
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Random {
-    /// The seed of the draws.
+    /// Seed of the draws.
     pub seed: u64,
 }
 

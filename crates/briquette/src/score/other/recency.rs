@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LayerView, Result, score::Scorer};
 
-/// The later a token was written, the higher its score. With sinks protected this is StreamingLLM
-/// (Xiao et al., 2023), without them a local window.
+/// Position of a token: the later it was written, the higher its score. With sinks protected this
+/// is StreamingLLM (Xiao et al., 2023), without them a local window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recency {}
@@ -25,7 +25,7 @@ impl Scorer for Recency {
         "recency"
     }
 
-    fn steps_alike(&self) -> bool {
+    fn is_capturable(&self) -> bool {
         true
     }
 

@@ -1,4 +1,4 @@
-//! Scores by a profile that was measured of the model ahead of time.
+//! Scores by a profile of the model, measured ahead of time.
 
 mod q_filter;
 mod retrieval_heads;

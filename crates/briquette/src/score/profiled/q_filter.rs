@@ -16,10 +16,10 @@ use crate::{LayerView, Result, score::Scorer};
 /// Length of a key along the direction that the queries of its head share: k · u. Q-Filter
 /// (Godey et al., 2025, [arXiv 2503.02812](https://arxiv.org/abs/2503.02812)).
 ///
-/// u is the first right singular vector of the queries, by the model's
-/// [profile](crate::QueryStatistics::directions), turned so that queries point along it: the score
-/// is what a query gives a key on average, up to a positive factor. Published filters point the
-/// other way, and code that reads them scores by −k · u.
+/// u is the first right singular vector of the queries, from the model's
+/// [profile](crate::QueryStatistics::directions), turned so that queries point along it: up to a
+/// positive factor, the score is the mean product of queries with the key. Published filters point
+/// the other way, and code that reads them scores by −k · u.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QFilter {}

@@ -7,36 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::{HeadScoreKind, LayerView, Result, check};
 
-/// The query heads of a layer that retrieve, by the model's [`Profile`](crate::Profile)
-/// (CompressKV).
+/// Retrieval heads of a layer, by the model's [`Profile`](crate::Profile) (CompressKV).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetrievalHeads {
-    /// By which of the profile's measures.
+    /// Measure of the profile that ranks the heads.
     #[serde(default)]
     pub by: HeadScoreKind,
-    /// Number of them.
+    /// Number of heads.
     pub pick: Pick,
 }
 
-/// Number of heads that are picked in a layer, the highest scores first.
+/// Number of heads that are picked per layer, the highest scores first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pick {
-    /// So many; all if the layer has fewer.
+    /// A fixed number; all heads if the layer has fewer.
     Top(usize),
-    /// Those whose score, divided by the sum over the layer's heads, exceeds a threshold
+    /// Heads with a score, divided by the sum over the layer's heads, above a threshold
     /// (CompressKV, appendix L.2).
     Adaptive {
-        /// The threshold τ, 0 to 1; the paper tries 0.001 to 0.007.
+        /// Threshold τ, 0 to 1; the paper tries 0.001 to 0.007.
         threshold: f64,
-        /// At least so many.
+        /// Minimum number of heads.
         least: usize,
     },
 }
 
 impl RetrievalHeads {
-    /// The best `heads` of a layer by their attention on whole answers.
+    /// Picks the best `heads` heads of a layer by their attention on whole answers.
     pub fn top(heads: usize) -> Self {
         Self { by: HeadScoreKind::Semantic, pick: Pick::Top(heads) }
     }
@@ -63,7 +62,8 @@ impl RetrievalHeads {
         }
     }
 
-    /// The heads picked in a layer with these scores, ascending; of equal scores the lower head.
+    /// Returns the heads picked in a layer with these scores, ascending; of equal scores the lower
+    /// head.
     pub fn heads(&self, scores: &[f64]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..scores.len()).collect();
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
@@ -81,8 +81,8 @@ impl RetrievalHeads {
         order
     }
 
-    /// The mean over the heads picked, the same for every kv head: `[batch, query_heads, entries]`
-    /// becomes `[batch, kv_heads, entries]`.
+    /// Returns the mean over the heads picked, the same for every kv head: `[batch, query_heads,
+    /// entries]` becomes `[batch, kv_heads, entries]`.
     pub(crate) fn mean(&self, scores: Tensor<3>, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let profile = view.profile("window-attention")?;
         let heads = self.heads(&profile.heads.get(self.by)[view.layer]);

@@ -15,27 +15,28 @@ use super::table::table;
 use crate::{
     LayerView, Result, check,
     ops::precise_product,
-    score::{Observes, Scorer},
+    score::{AttentionRequest, Scorer},
 };
 
-/// Attention that the mean query of a head will give a key at 1, 2, 4, … positions from now, and
-/// how much the lengths of queries vary: TriAttention (Mao et al., 2026, [arXiv
+/// Attention that the mean query of a head will give a key at 1, 2, 4, … positions from now, plus a
+/// term for the variation of query lengths: TriAttention (Mao et al., 2026, [arXiv
 /// 2604.04921](https://arxiv.org/abs/2604.04921)).
 ///
 /// For each pair of channels f that the rotary embedding turns together, with q̄ the mean query
 /// before rotation and k the key: the mean over Δ of Σ |q̄_f| · |k_f| · cos(ω_f (t + Δ − p) + φ_f),
-/// which is what q̄ rotated to t + Δ gives the rotated key, and Σ (E|q_f| − |q̄_f|) · |k_f|. Scores
-/// of a query head are brought to mean 0 and deviation 1 over its entries; a kv head takes the
-/// largest of its group. Both means are of the model's [profile](crate::QueryStatistics::means).
+/// which is the product of q̄ rotated to t + Δ with the rotated key, and Σ (E|q_f| − |q̄_f|) ·
+/// |k_f|. Scores of a query head are normalized to mean 0 and deviation 1 over its entries; a kv
+/// head takes the largest of its group. Both means are from the model's
+/// [profile](crate::QueryStatistics::means).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TriAttention {
-    /// The furthest of the positions ahead.
+    /// Furthest of the positions ahead.
     pub future: usize,
 }
 
 impl Default for TriAttention {
-    /// Up to 65,536 tokens ahead, as published.
+    /// Default: up to 65,536 tokens ahead, as published.
     fn default() -> Self {
         Self { future: 65_536 }
     }
@@ -50,8 +51,8 @@ impl Scorer for TriAttention {
         format!("{} {}", self.name(), self.future)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::ahead()
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::ahead()
     }
 
     fn check(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The best entries of each head.
+//! Best entries of each head.
 
 use burn::tensor::{IndexingUpdateOp, Tensor};
 
@@ -7,8 +7,8 @@ use crate::{
     ops::{SelectInput, constant_floats},
 };
 
-/// 1 at the `keep` best entries of each head, rows first, the first `sinks` and the last `recent`
-/// among them; 0 at others: `[batch, kv_heads, entries]`, f32.
+/// Mask of the `keep` best entries of each head, rows first, the first `sinks` and the last
+/// `recent` among them: 1 at these, 0 at others, `[batch, kv_heads, entries]`, f32.
 pub(crate) fn best(
     view: &LayerView<'_>,
     scores: &Tensor<3>,

@@ -1,11 +1,11 @@
-//! Numbers drawn for tokens, the same on every device and in every batch.
+//! Random numbers of tokens, the same on every device and in every batch.
 
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::ops::constant_ints;
 
-/// A number in 0..1 for each token at these positions of a layer, `[batch, kv_heads, tokens]`, f32:
-/// a function of seed, layer, head and position. Permutations modulo a prime small enough for
+/// Random number in 0..1 of each token at these positions of a layer, `[batch, kv_heads, tokens]`,
+/// f32: a function of seed, layer, head and position. Permutations modulo a prime small enough for
 /// 32-bit integers.
 pub(crate) fn draw(seed: u64, layer: usize, positions: Tensor<3, Int>) -> Tensor<3> {
     const PRIME: i64 = 46_337;

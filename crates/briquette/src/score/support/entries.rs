@@ -1,18 +1,18 @@
-//! Entries counted from the first of their head: partitions of them begin there, whatever padding
-//! stands before.
+//! Entries counted from the first of their head: partitions begin there, whatever padding stands
+//! before.
 
 use burn::tensor::{Bool, DType, Int, Tensor};
 
 use crate::{
     LayerView,
-    ops::{Selection, constant_ints, counted, gather_rows},
+    ops::{Selection, constant_ints, gather_rows, iota},
 };
 
-/// The entries of a layer counted from the first of each head.
+/// Entries of a layer, counted from the first of each head.
 pub(crate) struct FromFirst<'a> {
     held: &'a [usize],
     dims: [usize; 3],
-    /// The column of the first entry, `[batch, kv_heads, 1]`.
+    /// Column of the first entry, `[batch, kv_heads, 1]`.
     first: Tensor<3, Int>,
 }
 
@@ -24,40 +24,40 @@ impl<'a> FromFirst<'a> {
         Self { held, dims, first }
     }
 
-    /// The number of each column's entry, from 0 on; below zero at fillers. `[batch, kv_heads,
+    /// Number of each column's entry, from 0 on; below zero at fillers. `[batch, kv_heads,
     /// columns]`.
     pub(crate) fn numbers(&self) -> Tensor<3, Int> {
-        counted(self.dims, &self.first.device()) - self.first.clone().expand(self.dims)
+        iota(self.dims, &self.first.device()) - self.first.clone().expand(self.dims)
     }
 
-    /// Rows of entries, `[batch, kv_heads, columns, channels]`, as `width` rows from entry `from`
-    /// of each head on. What stands behind the last entry does not matter.
+    /// Takes `width` rows from entry `from` of each head on, out of `[batch, kv_heads, columns,
+    /// channels]`. Rows behind the last entry are arbitrary.
     pub(crate) fn rows(&self, x: Tensor<4>, from: usize, width: usize) -> Tensor<4> {
         let [batch, heads, columns] = self.dims;
         let dims = [batch, heads, width];
         let columns = columns as i64 - 1;
-        let indices = counted(dims, &x.device()) + self.first.clone().expand(dims) + from as i64;
+        let indices = iota(dims, &x.device()) + self.first.clone().expand(dims) + from as i64;
         let indices = indices.clamp(0, columns);
         gather_rows(x, &Selection { indices, counts: vec![width; batch * heads] })
     }
 
-    /// Numbers of entries from entry `from` of each head on, `[batch, kv_heads, width]`, at the
-    /// columns of the entries. What stands at others does not matter.
+    /// Moves numbers of entries, counted from entry `from` of each head on, `[batch, kv_heads,
+    /// width]`, to the columns of the entries. Other columns are arbitrary.
     pub(crate) fn at_columns(&self, x: Tensor<3>, from: usize) -> Tensor<3> {
         let width = x.dims()[2] as i64;
         x.gather(2, (self.numbers() - from as i64).clamp(0, width - 1))
     }
 
-    /// Whether a row of `width` from entry `from` of each head on holds an entry, `[batch,
+    /// Whether each of `width` rows from entry `from` of each head on holds an entry, `[batch,
     /// kv_heads, width]`.
     pub(crate) fn there(&self, view: &LayerView<'_>, from: usize, width: usize) -> Tensor<3, Bool> {
         let dims = [self.dims[0], self.dims[1], width];
         let held = per_head(dims, self.held.iter().copied(), view);
-        (counted(dims, &held.device()) + from as i64).lower(held.expand(dims))
+        (iota(dims, &held.device()) + from as i64).lower(held.expand(dims))
     }
 }
 
-/// One whole number a head, rows first: `[batch, kv_heads, 1]`.
+/// Tensor of one whole number per head, rows first: `[batch, kv_heads, 1]`.
 pub(crate) fn per_head(
     [batch, heads, _]: [usize; 3],
     numbers: impl Iterator<Item = usize>,

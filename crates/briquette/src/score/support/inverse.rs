@@ -4,8 +4,8 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::{Error, Result};
 
-/// The inverses of symmetric positive definite matrices, `[batch, heads, n, n]`, f32; computed in
-/// f64. Read from the device and written back: n² numbers a head.
+/// Inverses of symmetric positive definite matrices, `[batch, heads, n, n]`, f32; computed in f64.
+/// Read from the device and written back: n² numbers per head.
 ///
 /// # Errors
 /// [`Error::Stage`] if one is not positive definite. One that holds a NaN or an infinity has an
@@ -27,7 +27,7 @@ pub(crate) fn inverse(matrices: Tensor<4>, stage: &str) -> Result<Tensor<4>> {
     Ok(Tensor::from_data(TensorData::new(inverses, dims), (&device, DType::F32)))
 }
 
-/// The inverse of one, row by row, by Cholesky: A = L Lᵀ, A⁻¹ = L⁻ᵀ L⁻¹.
+/// Inverse of one matrix, row by row, by Cholesky: A = L Lᵀ, A⁻¹ = L⁻ᵀ L⁻¹.
 fn inverse_of(mut lower: Vec<f64>, n: usize) -> Option<Vec<f64>> {
     for column in 0..n {
         for row in column..n {

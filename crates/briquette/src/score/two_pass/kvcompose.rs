@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Repeat, Scorer},
+    score::{AttentionRequest, Repeat, Scorer},
 };
 
-/// The most attention a token receives while the model reads the prompt a second time, the mean
+/// Maximum attention that a token receives while the model reads the prompt a second time, the mean
 /// over the query heads that share its kv head, plus the mean of that over the layer: KVCompose
 /// (Akulov et al., 2025, [arXiv 2509.05165](https://arxiv.org/abs/2509.05165)).
 ///
@@ -27,14 +27,14 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RereadAttention {
-    /// Tokens read at a time.
+    /// Number of tokens read at a time.
     pub tokens: usize,
     /// Whether the mean over the layer's heads is added.
     pub layer_mean: bool,
 }
 
 impl Default for RereadAttention {
-    /// 2,048 tokens at a time, with the mean of the layer.
+    /// Defaults: 2,048 tokens at a time, with the mean of the layer.
     fn default() -> Self {
         Self { tokens: 2048, layer_mean: true }
     }
@@ -50,8 +50,12 @@ impl Scorer for RereadAttention {
         format!("{} {}{mean}", self.name(), self.tokens)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::repeat(Repeat { tokens: self.tokens, normalize: false, reread: true })
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::second_pass(Repeat {
+            tokens: self.tokens,
+            normalize: false,
+            reread: true,
+        })
     }
 
     fn check(&self) -> Result<()> {

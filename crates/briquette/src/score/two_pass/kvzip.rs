@@ -15,20 +15,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Repeat, Scorer},
+    score::{AttentionRequest, Repeat, Scorer},
 };
 
-/// The most attention a token receives while the model repeats the prompt, over all queries and the
-/// query heads that share its kv head: KVzip (Kim et al., 2025, [arXiv
+/// Maximum attention that a token receives while the model repeats the prompt, over all queries and
+/// the query heads that share its kv head: KVzip (Kim et al., 2025, [arXiv
 /// 2505.23416](https://arxiv.org/abs/2505.23416)).
 ///
 /// The model runs a second time, on a [`Reconstruction`](crate::cache::Reconstruction).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReconstructionAttention {
-    /// Tokens repeated at a time.
+    /// Number of tokens repeated at a time.
     pub tokens: usize,
-    /// Whether a weight is divided by the length of the hidden state that asks and multiplied by
+    /// Whether a weight is divided by the length of the hidden state of its query and multiplied by
     /// ‖W_O v‖: KVzip+. It reads the model's [output
     /// projections](crate::CacheConfig::with_output_weights).
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct ReconstructionAttention {
 }
 
 impl Default for ReconstructionAttention {
-    /// KVzip's: 2,048 tokens at a time, weights as they are.
+    /// Defaults of KVzip: 2,048 tokens at a time, weights as they are.
     fn default() -> Self {
         Self { tokens: 2048, normalize: false }
     }
@@ -52,8 +52,12 @@ impl Scorer for ReconstructionAttention {
         format!("{} {}{normalize}", self.name(), self.tokens)
     }
 
-    fn observes(&self) -> Observes {
-        Observes::repeat(Repeat { tokens: self.tokens, normalize: self.normalize, reread: false })
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::second_pass(Repeat {
+            tokens: self.tokens,
+            normalize: self.normalize,
+            reread: false,
+        })
     }
 
     fn check(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Scores by a second pass of the model over the prompt.
+//! Scores by a second pass over the prompt.
 
 mod kvcompose;
 mod kvzip;

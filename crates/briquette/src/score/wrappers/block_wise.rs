@@ -11,30 +11,33 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, LayerView, Result, check,
     ops::{SelectInput, Selection},
-    score::{Observes, Scorer},
+    score::Scorer,
 };
 
-/// 1 for the entries that are left where another scorer drops block by block, 0 for others: block
-/// prompt processing of KeyDiff (Park et al., 2025, section 3, [arXiv
+/// Score 1 for the entries that remain where another scorer drops block by block, 0 for others:
+/// block prompt processing of KeyDiff (Park et al., 2025, section 3, [arXiv
 /// 2504.15364](https://arxiv.org/abs/2504.15364)), as BlockPress of kvpress has it.
 ///
-/// As many first entries as the budget says compete with the next `length`, what is left with the
-/// next, and so on: each time the scorer sees only these. The attention has seen the whole prompt;
-/// where it should not, the prompt is given in chunks and compressed after each of them.
-#[derive(Clone, Debug)]
+/// The first entries, as many as the budget says, compete with the next `length`, the remaining
+/// ones with the next, and so on: each time the scorer sees only these. The attention has seen the
+/// whole prompt; where it should not, the prompt is given in chunks and compressed after each of
+/// them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BlockWise {
-    /// Tokens of a block.
+    /// Number of tokens of a block.
     pub length: usize,
-    /// The scorer: one that looks at keys and values.
+    /// Wrapped scorer: one that looks at keys and values.
     pub of: Arc<dyn Scorer>,
 }
 
 impl BlockWise {
-    /// Blocks of so many tokens by the scores of `scorer`.
+    /// Wraps `scorer` with blocks of `length` tokens.
     pub fn of(length: usize, scorer: impl Scorer) -> Self {
         Self { length, of: Arc::new(scorer) }
     }
@@ -49,21 +52,13 @@ impl Scorer for BlockWise {
         format!("{} {}, {}", self.name(), self.length, self.of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
         check::count("score.length", self.length)?;
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
-    }
-
-    fn reads_output_weights(&self) -> bool {
-        self.of.reads_output_weights()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
@@ -96,7 +91,7 @@ impl Scorer for BlockWise {
 }
 
 impl BlockWise {
-    /// Leaves the best `keep` of these columns of each head.
+    /// Keeps the best `keep` of these columns of each head.
     fn drop(&self, view: &LayerView<'_>, left: &mut [Vec<usize>], keep: &[usize]) -> Result<()> {
         let heads = view.shape.kv_heads;
         let selection = Selection::of_heads(left, heads, &view.positions().device());

@@ -10,32 +10,34 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    ops::counted,
+    ops::iota,
     score::{
-        Observes, Scorer,
+        Scorer,
         support::{FromFirst, per_head},
     },
 };
 
-/// The scores of another scorer, the mean over chunks of neighbours and over heads, so that whole
+/// Mean of the scores of another scorer over chunks of neighbours and over heads, so that whole
 /// chunks are kept and every head keeps the same: ChunkKV (Liu et al., 2025, [arXiv
 /// 2502.00299](https://arxiv.org/abs/2502.00299)).
 ///
-/// What is protected does not count. Of the last chunk that the budget reaches the older tokens
-/// stay. Where heads already hold different tokens each has chunks of its own.
-#[derive(Clone, Debug)]
+/// Protected entries do not count. Of the last chunk that the budget reaches the older tokens stay.
+/// Where heads already hold different tokens each has chunks of its own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ChunkKv {
-    /// Tokens of a chunk.
+    /// Number of tokens of a chunk.
     pub length: usize,
-    /// The scorer.
+    /// Wrapped scorer.
     pub of: Arc<dyn Scorer>,
 }
 
 impl ChunkKv {
-    /// Chunks of so many tokens by the scores of `scorer`.
+    /// Wraps `scorer` with chunks of `length` tokens.
     pub fn of(length: usize, scorer: impl Scorer) -> Self {
         Self { length, of: Arc::new(scorer) }
     }
@@ -50,21 +52,13 @@ impl Scorer for ChunkKv {
         format!("{} of {}, {}", self.name(), self.length, self.of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
         check::window("score.length", self.length)?;
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
-    }
-
-    fn reads_output_weights(&self) -> bool {
-        self.of.reads_output_weights()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
@@ -77,7 +71,7 @@ impl Scorer for ChunkKv {
         let ends =
             view.held.iter().enumerate().map(|(head, held)| held.saturating_sub(recent(head)));
         let dims = [batch, heads, width];
-        let number = counted(dims, &scores.device());
+        let number = iota(dims, &scores.device());
         let there = number.clone().lower(per_head(dims, ends, view).expand(dims));
         let there = there.bool_and(number.greater_equal_scalar(view.protect.sinks as i64));
         let from_first = entries.rows(scores.unsqueeze_dim::<4>(3), 0, width);

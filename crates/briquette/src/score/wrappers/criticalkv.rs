@@ -10,31 +10,33 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     LayerView, Result, check,
-    score::{Observes, Scorer, support::best},
+    score::{Scorer, support::best},
     view::reach,
 };
 
-/// The scores of another scorer for a part of the budget, and for the rest those scores times how
-/// far a token's value reaches behind the output projection: CriticalKV (Feng et al., 2025, [arXiv
+/// Scores of another scorer for a part of the budget, and for the rest those scores times the
+/// length of a token's value behind the output projection: CriticalKV (Feng et al., 2025, [arXiv
 /// 2502.03805](https://arxiv.org/abs/2502.03805)).
 ///
 /// s = (score + ε) · ‖W_O v‖₁, the mean over the query heads that share a kv head. It reads the
 /// model's [output projections](crate::CacheConfig::with_output_weights).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CriticalKv {
-    /// The share of the budget that goes to the highest scores as they are.
+    /// Share of the budget that goes to the highest scores as they are.
     pub first: f64,
     /// Summand of a score: ε.
     pub epsilon: f64,
-    /// The scorer.
+    /// Wrapped scorer.
     pub of: Arc<dyn Scorer>,
 }
 
 impl CriticalKv {
-    /// With half of the budget for the scores of `scorer` as they are, and ε = 10⁻⁴.
+    /// Wraps `scorer`, with half of the budget for its scores as they are, and ε = 10⁻⁴.
     pub fn of(scorer: impl Scorer) -> Self {
         Self { first: 0.5, epsilon: 1e-4, of: Arc::new(scorer) }
     }
@@ -49,8 +51,8 @@ impl Scorer for CriticalKv {
         format!("{} {}%, {}", self.name(), self.first * 100.0, self.of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
@@ -59,10 +61,6 @@ impl Scorer for CriticalKv {
             return check::refuse("score.epsilon", self.epsilon, "at least 0");
         }
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
     }
 
     fn reads_output_weights(&self) -> bool {

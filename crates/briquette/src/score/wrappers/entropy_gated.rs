@@ -10,37 +10,35 @@
 use std::{ops::Range, sync::Arc};
 
 use burn::tensor::{DType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
 
-use crate::{
-    LayerView, Result, check,
-    score::{Observes, Scorer},
-};
+use crate::{LayerView, Result, check, score::Scorer};
 
-/// An order of tokens by chunks of neighbours, of which important ones with few important tokens
-/// give only these: ChunkKV ([`ChunkKv`](super::ChunkKv); Liu et al., 2025, [arXiv
+/// Rank of a token by chunks of neighbours, where important chunks with few important tokens
+/// contribute only these: ChunkKV ([`ChunkKv`](super::ChunkKv); Liu et al., 2025, [arXiv
 /// 2502.00299](https://arxiv.org/abs/2502.00299)) gated by entropy, as EntropyGatedChunkKVPress of
 /// kvpress has it.
 ///
 /// The mean over heads of another scorer's scores ranks chunks by their mean. A chunk at or above
-/// the median, in which the entropy of the scores is below the median of all chunks, gives its
-/// `few` best tokens; other chunks give all of theirs. The rest comes last, by its own scores.
-/// Scores are the places in this order, which is found on the host.
+/// the median, in which the entropy of the scores is below the median of all chunks, contributes
+/// its `few` best tokens; other chunks contribute all of theirs. The rest comes last, by its own
+/// scores. Scores are the ranks in this order, which is computed on the host.
 ///
-/// What is protected does not count. Where heads already hold different tokens each has chunks of
-/// its own.
-#[derive(Clone, Debug)]
+/// Protected entries do not count. Where heads already hold different tokens each has chunks of its
+/// own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EntropyGated {
-    /// Tokens of a chunk.
+    /// Number of tokens of a chunk.
     pub length: usize,
-    /// Tokens that an important chunk of low entropy gives.
+    /// Number of tokens of an important chunk with low entropy that are kept first.
     pub few: usize,
-    /// The scorer.
+    /// Wrapped scorer.
     pub of: Arc<dyn Scorer>,
 }
 
 impl EntropyGated {
-    /// Chunks of 10 tokens by the scores of `scorer`, 4 of them where the entropy is low:
-    /// kvpress's.
+    /// Wraps `scorer` with chunks of 10 tokens, 4 of them where the entropy is low, as in kvpress.
     pub fn of(scorer: impl Scorer) -> Self {
         Self { length: 10, few: 4, of: Arc::new(scorer) }
     }
@@ -56,8 +54,8 @@ impl Scorer for EntropyGated {
         format!("{} {few} of {length}, {}", self.name(), of.summary())
     }
 
-    fn observes(&self) -> Observes {
-        self.of.observes()
+    fn inner(&self) -> Option<&dyn Scorer> {
+        Some(self.of.as_ref())
     }
 
     fn check(&self) -> Result<()> {
@@ -67,14 +65,6 @@ impl Scorer for EntropyGated {
             return check::refuse("score.few", self.few, must_be);
         }
         self.of.check()
-    }
-
-    fn reads_profile(&self) -> bool {
-        self.of.reads_profile()
-    }
-
-    fn reads_output_weights(&self) -> bool {
-        self.of.reads_output_weights()
     }
 
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
@@ -116,7 +106,7 @@ struct Chunk {
     entropy: f64,
 }
 
-/// The tokens `counted`, the first to be kept first; of equal ones the older.
+/// Order of the tokens `counted`, the one to be kept first at the front; of equal ones the older.
 fn order(scores: &[f64], counted: Range<usize>, length: usize, few: usize) -> Vec<usize> {
     let chunk = |start: usize| {
         let tokens = start.max(counted.start)..(start + length).min(counted.end);
@@ -144,8 +134,8 @@ fn order(scores: &[f64], counted: Range<usize>, length: usize, few: usize) -> Ve
     order
 }
 
-/// The entropy of scores as shares of their sum, over that of as many equal ones; scores below 0
-/// are moved up to it. 0 where there is nothing to share.
+/// Entropy of scores as shares of their sum, divided by that of as many equal scores; scores below
+/// 0 are shifted up to it. 0 where there is nothing to share.
 fn entropy(scores: &[f64]) -> f64 {
     let lowest = scores.iter().copied().fold(0.0, f64::min);
     let sum: f64 = scores.iter().map(|score| score - lowest).sum();
@@ -157,7 +147,7 @@ fn entropy(scores: &[f64]) -> f64 {
     (entropy / (scores.len() as f64).ln()).clamp(0.0, 1.0)
 }
 
-/// The middle one, the lower of two.
+/// Lower median.
 fn lower_median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut all: Vec<f64> = numbers.collect();
     all.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Scores made of those of another scorer.
+//! Scorers that change the scores of another one.
 
 mod block_wise;
 mod chunkkv;

@@ -1,8 +1,9 @@
 //! Chains of variables: the first of a chain is a number, each other one is the one before it.
 //!
-//! An answer goes back along the chain, `VAR c = VAR b = VAR a = 12345`: each step is one thing found again, as needles
-//! are. Where the number had to follow at once, so that several steps fell to one token, the model learnt to guess among
-//! the numbers and no more (the README has what was seen).
+//! An answer goes back along the chain, `VAR c = VAR b = VAR a = 12345`: each step is one thing
+//! found again, as needles are. Where the number had to follow at once, so that several steps fell
+//! to one token, the model learnt to guess among the numbers and no more (the README has what was
+//! seen).
 
 use rand::{Rng, RngExt, seq::SliceRandom};
 

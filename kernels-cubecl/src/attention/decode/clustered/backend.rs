@@ -48,7 +48,7 @@ fn outputs(
     weights: &bool,
 ) -> (TensorSpec, TensorSpec) {
     let heads = Heads::of(&queries.shape, &tail.keys.shape);
-    let columns = clusters.members.shape[2] + tail.entries;
+    let columns = clusters.tokens_by_cluster.shape[2] + tail.entries;
     let shape = split::weight_shape(heads, columns, *weights);
     (queries.clone(), TensorSpec::new(Shape::from(shape), DType::F32))
 }
@@ -63,7 +63,7 @@ impl ClusteredAttentionBackend for CubeBackend {
         scale: f32,
         weights: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let columns = clusters.members.shape()[2] + tail.entries;
+        let columns = clusters.tokens_by_cluster.shape()[2] + tail.entries;
         let rows = RowLaunch {
             queries,
             clusters: None,

@@ -73,9 +73,11 @@ fn launch_planes(
 ) -> Option<CubeTensor> {
     let RowLaunch { queries, starts, rotary, tail, columns, scale, wanted, .. } = rows;
     let TailTensors { keys: tail_keys, values: tail_values, entries: tail } = tail;
-    let Clusters { directions, values, members, entry, norms, offsets } = clusters;
+    let Clusters { directions, values, tokens_by_cluster, cluster_of_token, norms, offsets } =
+        clusters;
     // The kernel finds all three by one place.
-    let [members, entry, norms] = [members, entry, norms].map(into_contiguous);
+    let [tokens_by_cluster, cluster_of_token, norms] =
+        [tokens_by_cluster, cluster_of_token, norms].map(into_contiguous);
     let Heads { batch, kv_heads, head_dim, .. } = heads;
     let client = queries.client.clone();
     let dtype = queries.dtype;
@@ -109,8 +111,8 @@ fn launch_planes(
         queries.clone().into_tensor_arg(),
         directions.into_tensor_arg(),
         values.into_tensor_arg(),
-        members.into_tensor_arg(),
-        entry.into_tensor_arg(),
+        tokens_by_cluster.into_tensor_arg(),
+        cluster_of_token.into_tensor_arg(),
         norms.into_tensor_arg(),
         starts.into_tensor_arg(),
         offsets.into_tensor_arg(),

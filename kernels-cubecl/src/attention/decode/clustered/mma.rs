@@ -63,7 +63,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     queries: &Tensor<E>,
     directions: &Tensor<Chunk<E>>,
     values: &Tensor<Chunk<E>>,
-    members: &Tensor<I>,
+    tokens_by_cluster: &Tensor<I>,
     entry_of: &Tensor<I>,
     norms: &Tensor<f32>,
     starts: &Tensor<I>,
@@ -135,14 +135,14 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     // Where a token's entry lies is known only after two loads: they are under way while the tiles
     // before are worked on.
     let mut tile = part * share + plane;
-    let now = token_at::<I>(members, &table, tile);
+    let now = token_at::<I>(tokens_by_cluster, &table, tile);
     let token =
         describe::<I>(entry_of, norms, positions, &table, now, tile, tail, position_start, encoded);
     let mut entry = token.entry;
     let mut column = token.column;
     let mut position = token.position;
     let mut norm = token.norm;
-    let mut next = token_at::<I>(members, &table, tile + planes);
+    let mut next = token_at::<I>(tokens_by_cluster, &table, tile + planes);
 
     while tile < end {
         let mut key = Array::<Chunk<E>>::new(comptime!(2 * spans));
@@ -199,7 +199,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
             position_start,
             encoded,
         );
-        next = token_at::<I>(members, &table, tile + 2 * planes);
+        next = token_at::<I>(tokens_by_cluster, &table, tile + 2 * planes);
 
         let mut keys = Array::<Pair<E>>::new(comptime!(head_dim / 4));
         #[unroll]
@@ -284,12 +284,13 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
 
 /// Place of the description of the lane's token in a tile of members; 0 in a tile of the tail.
 #[cube]
-fn token_at<I: Int>(members: &Tensor<I>, table: &Table, tile: usize) -> usize {
+fn token_at<I: Int>(tokens_by_cluster: &Tensor<I>, table: &Table, tile: usize) -> usize {
     let member = tile * TILE + UNIT_POS_PLANE as usize % TILE;
     let mut place = 0usize.runtime();
     if tile * TILE < table.own {
         let first = table.start + table.fillers;
-        place = table.start + usize::cast_from(members[first + member.min(table.own - 1)]);
+        place =
+            table.start + usize::cast_from(tokens_by_cluster[first + member.min(table.own - 1)]);
     }
     place
 }

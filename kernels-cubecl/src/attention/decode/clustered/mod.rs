@@ -57,7 +57,7 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
     check(input, kv)?;
     let (wanted, kv) = (input.weights, kv.clone());
     let dtype = kv.directions.dtype();
-    let ints = kv.fillers.dtype();
+    let ints = kv.padding_columns.dtype();
     let rotary = match kv.rotary {
         None => Rotary::Nothing,
         Some(RotaryTables { cosines, sines, positions }) => Rotary::Tables {
@@ -69,8 +69,8 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
     let clusters = Clusters {
         directions: kv.directions.into_dispatch(),
         values: kv.values.cast(dtype).into_dispatch(),
-        members: kv.members.cast(ints).into_dispatch(),
-        entry: kv.entry.cast(ints).into_dispatch(),
+        tokens_by_cluster: kv.tokens_by_cluster.cast(ints).into_dispatch(),
+        cluster_of_token: kv.cluster_of_token.cast(ints).into_dispatch(),
         norms: kv.norms.cast(DType::F32).into_dispatch(),
         offsets: kv.offsets.cast(ints).into_dispatch(),
     };
@@ -82,7 +82,7 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
     let (output, weights) = Dispatch::shared_attention(
         input.queries.clone().into_dispatch(),
         clusters,
-        kv.fillers.into_dispatch(),
+        kv.padding_columns.into_dispatch(),
         rotary,
         tail,
         input.scale as f32,
@@ -100,14 +100,14 @@ fn check(input: &DecodeInput, kv: &ClusteredKv) -> Result<()> {
     let [_, kv_heads, capacity, _] = kv.tail.keys.dims();
     let heads = Heads { batch, query_heads, kv_heads, head_dim };
     let entries = kv.directions.dims()[0];
-    let width = kv.members.dims()[2];
+    let width = kv.tokens_by_cluster.dims()[2];
     check.shape("queries", input.queries.dims(), [batch, query_heads, 1, head_dim])?;
     check.shape("directions", kv.directions.dims(), [entries, head_dim])?;
     check.shape("values", kv.values.dims(), [entries, head_dim])?;
-    check.shape("members", kv.members.dims(), [batch, kv_heads, width])?;
-    check.shape("entry", kv.entry.dims(), [batch, kv_heads, width])?;
+    check.shape("tokens_by_cluster", kv.tokens_by_cluster.dims(), [batch, kv_heads, width])?;
+    check.shape("cluster_of_token", kv.cluster_of_token.dims(), [batch, kv_heads, width])?;
     check.shape("norms", kv.norms.dims(), [batch, kv_heads, width])?;
-    check.shape("fillers", kv.fillers.dims(), [batch * kv_heads])?;
+    check.shape("padding_columns", kv.padding_columns.dims(), [batch * kv_heads])?;
     check.shape("offsets", kv.offsets.dims(), [batch * kv_heads + 1])?;
     let tail = [batch, kv_heads, capacity, head_dim];
     check.shape("tail_keys", kv.tail.keys.dims(), tail)?;
@@ -127,7 +127,7 @@ fn check(input: &DecodeInput, kv: &ClusteredKv) -> Result<()> {
         check_tables(rotary, &check, heads, columns)?;
     }
     check.countable("directions", &kv.directions.dims())?;
-    check.countable("members", &kv.members.dims())?;
+    check.countable("tokens_by_cluster", &kv.tokens_by_cluster.dims())?;
     check.countable("tail_keys", &kv.tail.keys.dims())?;
     if input.weights {
         split::check_columns(&check, heads, columns)?;

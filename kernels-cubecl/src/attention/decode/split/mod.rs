@@ -226,7 +226,7 @@ fn vector_width(tensors: &[&CubeTensor], size: usize, numbers: usize) -> usize {
 }
 
 impl RowBlueprint {
-    fn new(heads: Heads, encoded: bool, width: usize, members: bool, wanted: bool) -> Self {
+    fn new(heads: Heads, encoded: bool, width: usize, by_cluster: bool, wanted: bool) -> Self {
         let head_dim = heads.head_dim;
         let (of_cube, blocks) = heads.blocks(4);
         let halves = if encoded { 2 } else { 1 };
@@ -250,7 +250,7 @@ impl RowBlueprint {
             tile: tile.max(UNITS / lanes),
             value_lanes,
             value_vectors: row.div_ceil(value_lanes),
-            members,
+            by_cluster,
             wanted,
         }
     }
@@ -290,13 +290,13 @@ impl RowLaunch {
         let dtype = keys.dtype;
         let [queries, tail_keys, tail_values] = [queries, keys, tail_values].map(with_dense_rows);
         let nothing = |dtype| empty(&queries, [1, 1, 16], dtype);
-        let with_members = clusters.is_some();
-        let Clusters { directions, values, members, entry, norms, offsets } = clusters
-            .unwrap_or_else(|| Clusters {
+        let by_cluster = clusters.is_some();
+        let Clusters { directions, values, tokens_by_cluster, cluster_of_token, norms, offsets } =
+            clusters.unwrap_or_else(|| Clusters {
                 directions: nothing(dtype),
                 values: nothing(dtype),
-                members: nothing(starts.dtype),
-                entry: nothing(starts.dtype),
+                tokens_by_cluster: nothing(starts.dtype),
+                cluster_of_token: nothing(starts.dtype),
                 norms: nothing(DType::F32),
                 offsets: nothing(starts.dtype),
             });
@@ -311,7 +311,7 @@ impl RowLaunch {
         let half = if encoded { heads.head_dim / 2 } else { heads.head_dim };
         let rows = [&queries, &directions, &values, &cosines, &sines, &tail_keys, &tail_values];
         let width = vector_width(&rows, dtype.size(), half);
-        let blueprint = RowBlueprint::new(heads, encoded, width, with_members, wanted);
+        let blueprint = RowBlueprint::new(heads, encoded, width, by_cluster, wanted);
 
         let cubes = heads.batch * heads.kv_heads * blueprint.blocks;
         let plan = SplitPlan::of_rows(longest, blueprint.tile, cubes, &client);
@@ -325,8 +325,8 @@ impl RowLaunch {
             queries.into_tensor_arg(),
             directions.into_tensor_arg(),
             values.into_tensor_arg(),
-            members.into_tensor_arg(),
-            entry.into_tensor_arg(),
+            tokens_by_cluster.into_tensor_arg(),
+            cluster_of_token.into_tensor_arg(),
             norms.into_tensor_arg(),
             starts.into_tensor_arg(),
             offsets.into_tensor_arg(),

@@ -14,9 +14,9 @@ pub(crate) struct Clusters<B: Backend> {
     /// `[clusters, head_dim]`
     pub(crate) values: FloatTensor<B>,
     /// Columns in the order of their clusters, `[batch, kv_heads, width]`.
-    pub(crate) members: IntTensor<B>,
+    pub(crate) tokens_by_cluster: IntTensor<B>,
     /// Cluster index of each column within its head, `[batch, kv_heads, width]`.
-    pub(crate) entry: IntTensor<B>,
+    pub(crate) cluster_of_token: IntTensor<B>,
     /// Factor of the direction of each column's key, f32, `[batch, kv_heads, width]`.
     pub(crate) norms: FloatTensor<B>,
     /// Start of the clusters of each batch row and kv head, and behind the last their end,

@@ -29,7 +29,7 @@ pub(crate) struct RowBlueprint {
     /// Vectors of a value per lane.
     pub(crate) value_vectors: usize,
     /// Whether there are clusters, not a tail alone.
-    pub(crate) members: bool,
+    pub(crate) by_cluster: bool,
     /// Whether weights are wanted.
     pub(crate) wanted: bool,
 }
@@ -509,16 +509,16 @@ pub(crate) fn fill_weights(
     }
 }
 
-/// One split of one kv head, for up to `blueprint.heads` of its query heads: members of clusters,
-/// in the order of the clusters, and behind them the rows of a tail.
+/// One split of one kv head, for up to `blueprint.heads` of its query heads: tokens in
+/// the order of their clusters, and behind them the rows of a tail.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     queries: &Tensor<Vector<Q, N>>,
     directions: &Tensor<Vector<K, N>>,
     values: &Tensor<Vector<K, N>>,
-    members: &Tensor<I>,
-    entry: &Tensor<I>,
+    tokens_by_cluster: &Tensor<I>,
+    cluster_of_token: &Tensor<I>,
     norms: &Tensor<f32>,
     starts: &Tensor<I>,
     offsets: &Tensor<I>,
@@ -569,7 +569,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let mut first_row = 0;
     // Rows of the tail that are no entries of this head stand before those that are.
     let mut tail_first = 0;
-    if blueprint.members {
+    if blueprint.by_cluster {
         fillers = usize::cast_from(starts[kv * starts.stride(0)]);
         first_row = usize::cast_from(offsets[kv * offsets.stride(0)]);
         body = columns - tail - fillers;
@@ -587,29 +587,35 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
             position_start += kv_head * positions.stride(1);
         }
     }
-    if blueprint.members {
+    if blueprint.by_cluster {
         if blueprint.wanted && split == 0 {
             fill_weights(weights, weight_start, heads_left, fillers, blueprint.heads);
         }
-        let of_members =
-            batch * members.stride(0) + kv_head * members.stride(1) + fillers * members.stride(2);
-        let of_entry = batch * entry.stride(0) + kv_head * entry.stride(1);
+        let of_tokens = batch * tokens_by_cluster.stride(0)
+            + kv_head * tokens_by_cluster.stride(1)
+            + fillers * tokens_by_cluster.stride(2);
+        let of_clusters = batch * cluster_of_token.stride(0) + kv_head * cluster_of_token.stride(1);
         let of_norms = batch * norms.stride(0) + kv_head * norms.stride(1);
         let end = to.min(body);
         let mut base = from;
         while base < end {
             let count = (end - base).min(blueprint.tile);
-            let member = usize::cast_from(members[of_members + base * members.stride(2)]);
-            let first_entry =
-                first_row + usize::cast_from(entry[of_entry + member * entry.stride(2)]);
+            let first =
+                usize::cast_from(tokens_by_cluster[of_tokens + base * tokens_by_cluster.stride(2)]);
+            let first_cluster = first_row
+                + usize::cast_from(
+                    cluster_of_token[of_clusters + first * cluster_of_token.stride(2)],
+                );
             if unit < count {
-                let member = of_members + (base + unit) * members.stride(2);
-                let column = usize::cast_from(members[member]);
-                let own_entry =
-                    first_row + usize::cast_from(entry[of_entry + column * entry.stride(2)]);
-                tile.key_at[unit] = (own_entry * directions.stride(0) / width) as u32;
+                let place = of_tokens + (base + unit) * tokens_by_cluster.stride(2);
+                let column = usize::cast_from(tokens_by_cluster[place]);
+                let cluster = first_row
+                    + usize::cast_from(
+                        cluster_of_token[of_clusters + column * cluster_of_token.stride(2)],
+                    );
+                tile.key_at[unit] = (cluster * directions.stride(0) / width) as u32;
                 tile.norm[unit] = norms[of_norms + column * norms.stride(2)];
-                tile.slot[unit] = (own_entry - first_entry) as u32;
+                tile.slot[unit] = (cluster - first_cluster) as u32;
                 tile.column[unit] = column as u32;
                 if blueprint.encoded {
                     let position = positions[position_start + column * positions.stride(2)];
@@ -627,7 +633,7 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
                 &mut tile,
                 &mut sums,
                 count,
-                first_entry * values.stride(0) / width,
+                first_cluster * values.stride(0) / width,
                 values.stride(0) / width,
                 weight_start,
                 heads_left,

@@ -1,4 +1,5 @@
-//! Entries of one member and of many, heads of different lengths, sizes that cross a tile and a split.
+//! Entries of one member and of many, heads of different lengths, sizes that cross a tile and a
+//! split.
 
 use briquette::ops::{
     AttentionOps, ClusteredKv, DecodeInput, DecodeOutput, KvLayout, OpError, RotaryTables, Tail,
@@ -51,7 +52,8 @@ fn cases() -> Vec<Case> {
         case((1, 2, 1), 130, &[(70, 9)], 2, 3, Some((80, true))),
         // So many heads that a cube has several tiles of each.
         case((16, 8, 8), 8, &[(150, 40); 128], 70, 71, Some((99, true))),
-        // Where there are tensor cores: more query heads than a cube has, tiles that are not full, entries of many tiles.
+        // Where there are tensor cores: more query heads than a cube has, tiles that are not full,
+        // entries of many tiles.
         case((2, 24, 2), 128, &[(300, 100), (16, 16), (0, 0), (129, 3)], 20, 30, None),
         case((1, 3, 1), 64, &[(40, 40)], 17, 17, Some((60, false))),
     ]
@@ -196,10 +198,10 @@ impl Case {
         let kv = ClusteredKv {
             directions: list(&directions),
             values: list(&values),
-            members: integers(&members, device).reshape(rectangle),
-            entry: integers(&entry_of, device).reshape(rectangle),
+            tokens_by_cluster: integers(&members, device).reshape(rectangle),
+            cluster_of_token: integers(&entry_of, device).reshape(rectangle),
             norms: norm_of,
-            fillers: integers(&filler_counts, device),
+            padding_columns: integers(&filler_counts, device),
             offsets: integers(&first_entries, device),
             rotary,
             tail: Tail { keys: to(&tail_keys), values: to(&tail_values), entries: tail },
@@ -229,10 +231,10 @@ impl Drawn {
         };
         let columns_first = |x: Tensor<3, Int>| x.swap_dims(0, 2).add_scalar(0).swap_dims(0, 2);
         let kv = ClusteredKv {
-            members: columns_first(kv.members),
-            entry: columns_first(kv.entry),
+            tokens_by_cluster: columns_first(kv.tokens_by_cluster),
+            cluster_of_token: columns_first(kv.cluster_of_token),
             norms: kv.norms.swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2),
-            fillers: apart(kv.fillers),
+            padding_columns: apart(kv.padding_columns),
             offsets: apart(kv.offsets),
             directions: kv.directions.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
             values: wide(kv.values),
@@ -250,7 +252,8 @@ impl Drawn {
     }
 }
 
-/// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay tokens out instead.
+/// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay
+/// tokens out instead.
 fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
     let found = answer(backend, "shared_attention", |kernels| kernels.decode(input));
     assert_eq!(
@@ -268,8 +271,8 @@ fn shared_attention_of_cases() {
         for dtype in backend.dtypes() {
             let cases = backend.some(cases().into_iter().enumerate().collect(), DType::F32);
             for (index, case) in cases {
-                // A kernel's first launch takes seconds on a software device: half precision has a few of the cases,
-                // and those that tensor cores take.
+                // A kernel's first launch takes seconds on a software device: half precision has a
+                // few of the cases, and those that tensor cores take.
                 let of_planes = case.head_dim.is_multiple_of(64);
                 if dtype != DType::F32 && !of_planes && !index.is_multiple_of(3) {
                     continue;
@@ -284,7 +287,7 @@ fn shared_attention_of_cases() {
                 let again = attend(&backend, &input).unwrap();
                 assert_eq!(found.output.to_data(), again.output.to_data());
                 close(&numbers(found.output), &drawn.output, dtype, tolerance(dtype));
-                let columns = drawn.kv.members.dims()[2] + drawn.kv.tail.entries;
+                let columns = drawn.kv.tokens_by_cluster.dims()[2] + drawn.kv.tail.entries;
                 let weights = found.weights.expect("they are wanted");
                 assert_eq!(weights.dims(), [case.batch, case.query_heads, 1, columns]);
                 // Tensor cores take a turned key in the type of the cache.
@@ -343,11 +346,11 @@ fn shared_attention_refuses() {
         assert_eq!(error, shape("queries", &[1, 2, 2, 16], &[1, 2, 1, 16]));
         let error = of_queries([1, 3, 1, 16]);
         assert_eq!(error, value("query_heads", 3, "a multiple of 2"));
-        let width = good.kv.members.dims()[2];
+        let width = good.kv.tokens_by_cluster.dims()[2];
         let error = refused(&|kv| kv.norms = kv.norms.clone().narrow(2, 0, width - 1));
         assert_eq!(error, shape("norms", &[1, 2, width - 1], &[1, 2, width]));
-        let error = refused(&|kv| kv.fillers = kv.fillers.clone().narrow(0, 0, 1));
-        assert_eq!(error, shape("fillers", &[1], &[2]));
+        let error = refused(&|kv| kv.padding_columns = kv.padding_columns.clone().narrow(0, 0, 1));
+        assert_eq!(error, shape("padding_columns", &[1], &[2]));
         assert_eq!(refused(&|kv| kv.tail.entries = 5), value("tail", 5, "at most 4"));
         let error = refused(&|kv| kv.tail.entries = 2);
         assert_eq!(error, shape("positions", &[1, 2, 6], &[1, 2, 7]));

@@ -1,5 +1,6 @@
-//! Decode attention over buffers with room for more, with padding and without, and over lists of which heads hold
-//! different numbers, empty ones among them: sizes that cross a chunk, a cube's share and a block of weights.
+//! Decode attention over buffers with room for more, with padding and without, and over lists of
+//! which heads hold different numbers, empty ones among them: sizes that cross a chunk, a cube's
+//! share and a block of weights.
 
 use briquette::ops::{
     AttentionOps, DecodeInput, DecodeOutput, DenseKv, KvLayout, OpError, RaggedKv, Tail, Visibility,
@@ -172,7 +173,8 @@ impl Case {
 
     fn input(&self, tensors: &Tensors, device: &Device) -> DecodeInput {
         let head_dim = self.head_dim;
-        // Keys lie as they come; values of the list are a part of a wider tensor, and queries the transpose of another.
+        // Keys lie as they come; values of the list are a part of a wider tensor, and queries the
+        // transpose of another.
         let to = |x: &Tensor<4>| x.clone().to_device(device);
         let rows = self.rows_of_list().max(1);
         let flat = |x: &Tensor<4>| to(x).reshape([rows, head_dim]);

@@ -1,5 +1,5 @@
-//! Every number of bits, groups of few and of many tokens, heads with different numbers of pages and of tokens behind
-//! them, sizes that cross a tile and a split.
+//! Every number of bits, groups of few and of many tokens, heads with different numbers of pages
+//! and of tokens behind them, sizes that cross a tile and a split.
 
 use briquette::ops::{
     AttentionOps, DecodeInput, DecodeOutput, KvLayout, OpError, PackedGroups, QuantizedKv, Tail,
@@ -227,8 +227,8 @@ impl Drawn {
     }
 }
 
-/// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay entries out instead,
-/// and `stores.rs` compares what comes of it.
+/// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay
+/// entries out instead, and `stores.rs` compares what comes of it.
 fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
     let found = answer(backend, "quantized_attention", |kernels| kernels.decode(input));
     assert_eq!(
@@ -246,8 +246,8 @@ fn quantized_attention_of_cases() {
         for dtype in backend.dtypes() {
             let cases = backend.some(cases().into_iter().enumerate().collect(), DType::F32);
             for (index, case) in cases {
-                // A kernel's first launch takes seconds on a software device: half precision has a few of the cases,
-                // and those that tensor cores take.
+                // A kernel's first launch takes seconds on a software device: half precision has a
+                // few of the cases, and those that tensor cores take.
                 let of_planes = case.head_dim.is_multiple_of(64);
                 if dtype != DType::F32 && !of_planes && !index.is_multiple_of(3) {
                     continue;

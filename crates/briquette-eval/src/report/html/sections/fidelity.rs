@@ -12,8 +12,8 @@ use crate::{
 /// Tiles drawn on all maps of heads together, so that a page stays small.
 const TILES: usize = 12_000;
 
-/// How far policies are from the full cache, layer by layer, and what their heads hold. With them, how many maps of heads
-/// were left out for the page's sake.
+/// How far policies are from the full cache, layer by layer, and what their heads hold. With them,
+/// how many maps of heads were left out for the page's sake.
 pub(in super::super) fn fidelity(data: &Data<'_>) -> (Vec<Figures>, usize) {
     let mut distance = Vec::new();
     for model in &data.models {

@@ -11,8 +11,8 @@ use crate::report::plot::{ColorScale, Tiles};
 /// Tiles drawn on all maps together, so that a page stays small.
 const TILES: usize = 12_000;
 
-/// Scores over length and depth, a map a policy, for tasks whose samples have both. With them, how many maps were left
-/// out for the page's sake.
+/// Scores over length and depth, a map a policy, for tasks whose samples have both. With them, how
+/// many maps were left out for the page's sake.
 pub(in super::super) fn heat_maps(data: &Data<'_>) -> (Vec<Figures>, usize) {
     let (mut all, mut tiles, mut left) = (Vec::new(), 0, 0);
     for model in &data.models {

@@ -22,7 +22,7 @@ pub(in super::super) struct KeptView {
     seed: u64,
     /// Tokens of the prompt.
     total: usize,
-    /// What is between the beginning and the end that are shown.
+    /// Tokens between the beginning and the end that are shown.
     left: usize,
     policies: Vec<PolicyView>,
     /// Two panels, so that two policies can be compared.

@@ -1,4 +1,4 @@
-//! What the page shows, a section a file, each made from the same [`Data`](super::figure::Data).
+//! Sections of the page, one per file, each made from the same [`Data`](super::figure::Data).
 
 mod accuracy;
 mod fidelity;

@@ -142,7 +142,8 @@ fn of_tasks(data: &Data<'_>, measures: &[Measure]) -> Vec<Source> {
     found.into_iter().map(source).collect()
 }
 
-/// A table of these columns, or several where one would be too wide. A row is in it if it has any of the values.
+/// A table of these columns, or several where one would be too wide. A row is in it if it has any
+/// of the values.
 fn tables(data: &Data<'_>, sources: &[Source]) -> Vec<TableView> {
     sources.chunks(COLUMNS).filter_map(|sources| table(data, sources)).collect()
 }

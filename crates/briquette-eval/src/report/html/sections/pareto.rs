@@ -106,7 +106,8 @@ fn chart(
     })
 }
 
-/// The best score of all that hold no more, from the smallest to `most` per cent: steps to the right and up.
+/// The best score of all that hold no more, from the smallest to `most` per cent: steps to the
+/// right and up.
 fn frontier(mut points: Vec<(f64, f64)>, most: f64) -> Line {
     points.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
     let mut steps: Vec<(f64, f64)> = Vec::new();

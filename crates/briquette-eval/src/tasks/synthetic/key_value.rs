@@ -1,0 +1,274 @@
+//! The value of a key among many pairs.
+
+use std::{collections::HashSet, path::Path};
+
+use briquette_models::Tokenizer;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    TaskSpec, answer_room, both,
+    cell::{Cell, Grid, at_least},
+    names::{List, uuid},
+};
+use crate::{
+    Error, Result,
+    grid::Question,
+    metrics::Metric,
+    tasks::{Sample, Task, Turn, assemble},
+};
+
+const TASK: &str = "key-value";
+
+/// Digits of a number in a line.
+const DIGITS: usize = 5;
+
+/// Forms of pairs and their question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyValueForm {
+    /// Lines `WORD:12345`, asked for up to `Question: WORD:`. What the embedded model was trained
+    /// on. Scored by [`Metric::ExactMatch`].
+    #[default]
+    Lines,
+    /// A JSON object of UUIDs (Liu et al. 2023, "Lost in the Middle", their prompt). Scored by
+    /// [`Metric::Contains`], as there.
+    Json,
+}
+
+/// Key-value retrieval: nothing but pairs, as many as fit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct KeyValue {
+    /// Label in tables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// When the question comes.
+    pub ask: Vec<Question>,
+    /// Tokens of prompt and answer, at most.
+    pub lengths: Vec<usize>,
+    /// Depth of the pair that the question names, in percent of the others.
+    pub depths: Vec<u32>,
+    /// Samples of each length and depth.
+    pub samples: usize,
+    /// Pairs, at most; as many as fit if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<usize>,
+    /// How pairs are written.
+    pub form: KeyValueForm,
+}
+
+impl Default for KeyValue {
+    fn default() -> Self {
+        Self {
+            label: None,
+            ask: both(),
+            lengths: vec![1024],
+            depths: vec![0, 25, 50, 75, 100],
+            samples: 2,
+            pairs: None,
+            form: KeyValueForm::Lines,
+        }
+    }
+}
+
+impl TaskSpec for KeyValue {
+    fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| {
+            let form = match self.form {
+                KeyValueForm::Lines => "lines",
+                KeyValueForm::Json => "json",
+            };
+            match self.pairs {
+                Some(pairs) => format!("{TASK}-{form}-{pairs}pairs"),
+                None => format!("{TASK}-{form}"),
+            }
+        })
+    }
+
+    fn ask(&self) -> &[Question] {
+        &self.ask
+    }
+
+    /// It has no path.
+    fn resolve(&mut self, _base: &Path) {}
+}
+
+impl Task for KeyValue {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
+    /// # Errors
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`] for a length that cannot hold two pairs,
+    /// [`Error::TooManyWords`] if more than 4032 lines fit and `pairs` does not stop them, and
+    /// [`Error::Model`] if the tokenizer fails.
+    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
+        let Self { lengths, depths, samples, ask, .. } = self;
+        let grid = Grid { task: TASK, lengths, depths: Some(depths), samples: *samples, ask };
+        let cells = grid.cells()?;
+        if let Some(pairs) = self.pairs {
+            at_least(TASK, "pairs", pairs, LEAST)?;
+        }
+        cells.iter().map(|cell| self.sample(tokenizer, cell, seed)).collect()
+    }
+}
+
+/// A single pair is nothing to choose from.
+const LEAST: usize = 2;
+
+type Pair = (String, String);
+
+impl KeyValue {
+    fn sample(&self, tokenizer: &Tokenizer, cell: &Cell, seed: u64) -> Result<Sample> {
+        let (pairs, turn) = self.pairs(tokenizer, cell, seed)?;
+        let behind = turn.question.len() + turn.max_new_tokens;
+        // The number of pairs was found with the one asked for in front; elsewhere it may take a
+        // token more.
+        let mut count = pairs.len();
+        let context = loop {
+            let context = self.context(tokenizer, &pairs[..count], cell.depth())?;
+            if context.len() + behind <= cell.length {
+                break context;
+            }
+            if count <= LEAST {
+                let fixed = context.len() + behind;
+                return Err(Error::PromptTooShort { task: TASK, length: cell.length, fixed });
+            }
+            count -= 1;
+        };
+        let axes = cell.axes(&[("pairs", count)]);
+        Ok(Sample { id: cell.id(), axes, context, turns: vec![turn] })
+    }
+
+    /// As many pairs as fit, and the question about the first.
+    fn pairs(&self, tokenizer: &Tokenizer, cell: &Cell, seed: u64) -> Result<(Vec<Pair>, Turn)> {
+        match self.form {
+            KeyValueForm::Json => {
+                let mut rng = cell.stream(seed, 0);
+                // A pair takes more than one token.
+                let most = self.pairs.unwrap_or(cell.length).min(cell.length).max(LEAST);
+                let mut pairs: Vec<Pair> =
+                    (0..most).map(|_| (uuid(&mut rng), uuid(&mut rng))).collect();
+                let turn = self.turn(tokenizer, &pairs[0])?;
+                let count = self.fitting(tokenizer, cell, &pairs, &turn)?;
+                pairs.truncate(count);
+                Ok((pairs, turn))
+            }
+            KeyValueForm::Lines => {
+                let most = self.pairs.unwrap_or(usize::MAX);
+                let (mut single, turn, count) = self.lines(tokenizer, cell, seed, List::Single)?;
+                single.truncate(count);
+                if count < List::Single.len() || most == count {
+                    return Ok((single, turn));
+                }
+                let (mut joined, turn_joined, count_joined) =
+                    self.lines(tokenizer, cell, seed, List::Pairs)?;
+                if count_joined <= count {
+                    return Ok((single, turn));
+                }
+                if count_joined == List::Pairs.len() && most > count_joined {
+                    return Err(List::too_many(TASK, count_joined + 1));
+                }
+                joined.truncate(count_joined);
+                Ok((joined, turn_joined))
+            }
+        }
+    }
+
+    /// All lines there are words for, the question about the first, and how many fit.
+    fn lines(
+        &self,
+        tokenizer: &Tokenizer,
+        cell: &Cell,
+        seed: u64,
+        list: List,
+    ) -> Result<(Vec<Pair>, Turn, usize)> {
+        let words = list.draw(list.len(), &mut cell.stream(seed, 0));
+        let mut numbers = cell.stream(seed, 1);
+        let mut taken = HashSet::new();
+        let number = |_: &String| loop {
+            let number = assemble::digits(&mut numbers, DIGITS);
+            if taken.insert(number.clone()) {
+                return number;
+            }
+        };
+        let values: Vec<String> = words.iter().map(number).collect();
+        let pairs: Vec<Pair> = words.into_iter().zip(values).collect();
+        let turn = self.turn(tokenizer, &pairs[0])?;
+        let count = self.fitting(tokenizer, cell, &pairs, &turn)?;
+        Ok((pairs, turn, count))
+    }
+
+    fn fitting(
+        &self,
+        tokenizer: &Tokenizer,
+        cell: &Cell,
+        pairs: &[Pair],
+        turn: &Turn,
+    ) -> Result<usize> {
+        let behind = turn.question.len() + turn.max_new_tokens;
+        let size = |count: usize| Ok(self.context(tokenizer, &pairs[..count], 0)?.len() + behind);
+        let most = pairs.len().min(self.pairs.unwrap_or(usize::MAX));
+        match assemble::largest(most, cell.length, size)? {
+            Some(count) if count >= LEAST => Ok(count),
+            _ => {
+                let fixed = size(LEAST.min(most))?;
+                Err(Error::PromptTooShort { task: TASK, length: cell.length, fixed })
+            }
+        }
+    }
+
+    /// The pairs, the first of them moved to its depth among the others.
+    fn context(&self, tokenizer: &Tokenizer, pairs: &[Pair], depth: u32) -> Result<Vec<u32>> {
+        let at = (pairs.len().saturating_sub(1) * depth as usize + 50) / 100;
+        let (asked, others) = pairs.split_at(1);
+        let (before, behind) = others.split_at(at);
+        let pairs = before.iter().chain(asked).chain(behind);
+        let text = match self.form {
+            // The model was trained with a space between the line break and the word: it is the
+            // word's own.
+            KeyValueForm::Lines => {
+                pairs.map(|(key, value)| format!("\n {key}:{value}")).collect::<String>()
+            }
+            KeyValueForm::Json => {
+                let records: Vec<String> =
+                    pairs.map(|(key, value)| format!("\"{key}\": \"{value}\"")).collect();
+                format!(
+                    "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON \
+                     data:\n{{{}}}",
+                    records.join(",\n ")
+                )
+            }
+        };
+        Ok(tokenizer.encode(&text, true)?)
+    }
+
+    fn turn(&self, tokenizer: &Tokenizer, (key, value): &Pair) -> Result<Turn> {
+        let text = match self.form {
+            KeyValueForm::Lines => format!("\nQuestion: {key}:"),
+            KeyValueForm::Json => format!("\n\nKey: \"{key}\"\nCorresponding value:"),
+        };
+        let question = tokenizer.encode(&text, false)?;
+        let (tokens, max_new_tokens, metric) = match self.form {
+            KeyValueForm::Lines => {
+                let answer = assemble::continuation(tokenizer, &text, &question, value)?;
+                let room = answer.len();
+                (Some(answer), room, Metric::ExactMatch)
+            }
+            // Their script generates 100 tokens.
+            KeyValueForm::Json => {
+                let right = tokenizer.encode(&format!(" \"{value}\""), false)?.len();
+                (None, answer_room(100, right), Metric::Contains)
+            }
+        };
+        Ok(Turn {
+            question,
+            references: vec![value.clone()],
+            classes: Vec::new(),
+            metric,
+            tokens,
+            max_new_tokens,
+            stop: Vec::new(),
+        })
+    }
+}

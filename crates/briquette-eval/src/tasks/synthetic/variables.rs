@@ -1,0 +1,299 @@
+//! Chains of variables, each assigned the one before it.
+
+use std::{collections::HashSet, path::Path};
+
+use briquette_models::Tokenizer;
+use rand::{RngExt, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Source, TaskSpec, answer_room, both,
+    cell::{Cell, Grid, at_least, refuse},
+    names::List,
+};
+use crate::{
+    Error, Result,
+    grid::Question,
+    metrics::Metric,
+    tasks::{
+        Sample, Task, Turn,
+        assemble::{self, Hay},
+        haystack::Haystack,
+    },
+};
+
+const TASK: &str = "variable-tracking";
+
+/// Letters of a variable in RULER's form.
+const LETTERS: usize = 5;
+
+/// Question about the chains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VariableForm {
+    /// The last variable of a chain and the way back from it:
+    /// `Question: What is the value of VAR b? Answer: VAR b`, to be followed by `= VAR a = 12345`.
+    /// What the embedded model was trained on, with words as variables. Scored by
+    /// [`Metric::ExactMatch`].
+    #[default]
+    Steps,
+    /// The value at once: `Question: What is the value of VAR b? Answer: `. Scored by
+    /// [`Metric::ExactMatch`].
+    Value,
+    /// All variables that have a value: RULER's published prompt, without its optional example,
+    /// with five letters as variables. Scored by [`Metric::Contains`].
+    Names,
+}
+
+/// RULER's variable tracking (Hsieh et al. 2024, "VT"). The assignments of a chain keep their
+/// order, their places are random.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct VariableTracking {
+    /// Label in tables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// When the question comes.
+    pub ask: Vec<Question>,
+    /// Tokens of prompt and answer.
+    pub lengths: Vec<usize>,
+    /// Samples of each length.
+    pub samples: usize,
+    /// Chains, of which one is asked for.
+    pub chains: usize,
+    /// Assignments from variable to variable in a chain: it has one variable more.
+    pub hops: usize,
+    /// The question.
+    pub form: VariableForm,
+    /// The text that assignments are hidden in; not `needles`.
+    pub haystack: Source,
+}
+
+impl Default for VariableTracking {
+    fn default() -> Self {
+        Self {
+            label: None,
+            ask: both(),
+            lengths: vec![1024],
+            samples: 4,
+            chains: 2,
+            hops: 2,
+            form: VariableForm::Steps,
+            haystack: Source::BuiltIn,
+        }
+    }
+}
+
+impl TaskSpec for VariableTracking {
+    fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| {
+            let form = match self.form {
+                VariableForm::Steps => "steps",
+                VariableForm::Value => "value",
+                VariableForm::Names => "names",
+            };
+            let source = self.haystack.label().map(|name| format!("-{name}")).unwrap_or_default();
+            format!("{TASK}-{form}-{}x{}hops{source}", self.chains, self.hops)
+        })
+    }
+
+    fn ask(&self) -> &[Question] {
+        &self.ask
+    }
+
+    fn resolve(&mut self, base: &Path) {
+        self.haystack.resolve(base);
+    }
+}
+
+impl Task for VariableTracking {
+    fn longest(&self) -> Option<usize> {
+        self.lengths.iter().copied().max()
+    }
+
+    /// # Errors
+    /// [`Error::TaskParameter`], [`Error::PromptTooShort`], [`Error::TooManyWords`] above 4032
+    /// variables that are words, what [`Haystack::from_dir`] refuses, and [`Error::Model`] if the
+    /// tokenizer fails.
+    fn samples(&self, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Sample>> {
+        let Self { lengths, samples, ask, .. } = self;
+        let grid = Grid { task: TASK, lengths, depths: None, samples: *samples, ask };
+        let cells = grid.cells()?;
+        at_least(TASK, "chains", self.chains, 1)?;
+        let haystack = self.haystack.load(TASK)?;
+        cells.iter().map(|cell| self.sample(tokenizer, &haystack, cell, seed)).collect()
+    }
+}
+
+/// Variables that have one value, the first of them directly.
+#[derive(Debug)]
+struct Chain {
+    variables: Vec<String>,
+    value: String,
+}
+
+impl VariableTracking {
+    fn sample(
+        &self,
+        tokenizer: &Tokenizer,
+        haystack: &Haystack,
+        cell: &Cell,
+        seed: u64,
+    ) -> Result<Sample> {
+        let mut choice = cell.stream(seed, 0);
+        let variables = self.hops.saturating_add(1).saturating_mul(self.chains);
+        if variables > cell.length {
+            let (task, length) = (TASK, cell.length);
+            return Err(Error::PromptTooShort { task, length, fixed: variables });
+        }
+        let chains = self.chains(variables, &mut choice)?;
+        let turn = self.turn(tokenizer, &chains[0])?;
+
+        let introduction = match self.form {
+            VariableForm::Steps | VariableForm::Value => "",
+            VariableForm::Names => {
+                "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+            }
+        };
+        let introduction = tokenizer.encode(introduction, true)?;
+        let inserts = self
+            .statements(&chains, &mut choice)
+            .iter()
+            .map(|statement| Ok(tokenizer.encode(statement, false)?))
+            .collect::<Result<Vec<_>>>()?;
+        let hidden: usize = inserts.iter().map(Vec::len).sum();
+        let fixed = introduction.len() + hidden + turn.question.len() + turn.max_new_tokens;
+        let room = assemble::room(TASK, cell.length, fixed)?;
+        let hay = Hay::fill(tokenizer, haystack.pieces(cell.stream(seed, 1)), room)?;
+        // Not before the text: a statement of RULER's form needs a sentence before it.
+        let inside = &hay.boundaries[1..];
+        let mut places: Vec<usize> =
+            inserts.iter().map(|_| inside[choice.random_range(0..inside.len())]).collect();
+        places.sort_unstable();
+        let spots: Vec<(usize, usize)> = places.into_iter().zip(0..).collect();
+        Ok(Sample {
+            id: cell.id(),
+            axes: cell.axes(&[("chains", self.chains), ("hops", self.hops)]),
+            context: hay.with(&introduction, &inserts, &spots),
+            turns: vec![turn],
+        })
+    }
+
+    /// The first is the one asked for.
+    fn chains(&self, count: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Chain>> {
+        let variables = match self.form {
+            VariableForm::Steps | VariableForm::Value => {
+                List::holding(TASK, count)?.draw(count, rng)
+            }
+            VariableForm::Names => letters(count, rng)?,
+        };
+        // Half of all values there are: so many are found without long search.
+        let most = 90_000 / 2;
+        if self.chains > most {
+            return refuse(TASK, "chains", format!("{} given, at most {most}", self.chains));
+        }
+        let mut taken = HashSet::new();
+        let mut value = || loop {
+            let value = rng.random_range(10_000..100_000_u32).to_string();
+            if taken.insert(value.clone()) {
+                return value;
+            }
+        };
+        let chain = |variables: &[String]| Chain { variables: variables.to_vec(), value: value() };
+        Ok(variables.chunks(self.hops + 1).map(chain).collect())
+    }
+
+    /// The assignments of all chains, mixed; those of a chain keep their order.
+    fn statements(&self, chains: &[Chain], rng: &mut ChaCha8Rng) -> Vec<String> {
+        let (before, after) = match self.form {
+            VariableForm::Steps | VariableForm::Value => ("\n", "."),
+            VariableForm::Names if self.haystack.in_lines() => ("\n", ""),
+            VariableForm::Names => (" ", "."),
+        };
+        let mut order: Vec<usize> = chains
+            .iter()
+            .enumerate()
+            .flat_map(|(i, chain)| vec![i; chain.variables.len()])
+            .collect();
+        order.shuffle(rng);
+        let mut next = vec![0_usize; chains.len()];
+        let mut statement = |i: usize| {
+            let Chain { variables, value } = &chains[i];
+            let at = next[i];
+            next[i] += 1;
+            match at.checked_sub(1) {
+                None => format!("{before}VAR {} = {value}{after}", variables[0]),
+                Some(last) => {
+                    format!("{before}VAR {} = VAR {}{after}", variables[at], variables[last])
+                }
+            }
+        };
+        order.into_iter().map(&mut statement).collect()
+    }
+
+    fn turn(&self, tokenizer: &Tokenizer, Chain { variables, value }: &Chain) -> Result<Turn> {
+        let last = &variables[variables.len() - 1];
+        let count = variables.len();
+        let text = match self.form {
+            VariableForm::Steps => {
+                format!("\nQuestion: What is the value of VAR {last}? Answer: VAR {last}")
+            }
+            VariableForm::Value => {
+                format!("\nQuestion: What is the value of VAR {last}? Answer: ")
+            }
+            VariableForm::Names => format!(
+                "\nQuestion: Find all variables that are assigned the value {value} in the text above. Answer: \
+                 According to the chain(s) of variable assignment in the text above, {count} variables are assigned \
+                 the value {value}, they are: "
+            ),
+        };
+        let question = tokenizer.encode(&text, false)?;
+        let exact = |answer: String| -> Result<_> {
+            let tokens = assemble::continuation(tokenizer, &text, &question, &answer)?;
+            let room = tokens.len();
+            Ok((vec![answer.trim().to_owned()], Some(tokens), room, Metric::ExactMatch))
+        };
+        let (references, tokens, max_new_tokens, metric) = match self.form {
+            VariableForm::Steps => {
+                let back = variables.iter().rev().skip(1);
+                let way: String = back.map(|variable| format!(" = VAR {variable}")).collect();
+                exact(format!("{way} = {value}"))?
+            }
+            VariableForm::Value => exact(value.clone())?,
+            VariableForm::Names => {
+                // RULER generates 30 tokens.
+                let right = tokenizer.encode(&variables.join(" "), false)?.len();
+                (variables.clone(), None, answer_room(30, right), Metric::Contains)
+            }
+        };
+        Ok(Turn {
+            question,
+            references,
+            classes: Vec::new(),
+            metric,
+            tokens,
+            max_new_tokens,
+            stop: Vec::new(),
+        })
+    }
+}
+
+/// Different variables of five capitals.
+fn letters(count: usize, rng: &mut ChaCha8Rng) -> Result<Vec<String>> {
+    // Half of all there are: so many are found without long search.
+    let most = 26_usize.pow(LETTERS as u32) / 2;
+    if count > most {
+        return refuse(TASK, "chains", format!("{count} variables, at most {most}"));
+    }
+    let mut found = HashSet::with_capacity(count);
+    let mut letters = Vec::with_capacity(count);
+    while letters.len() < count {
+        let variable: String =
+            (0..LETTERS).map(|_| char::from(b'A' + rng.random_range(0..26_u8))).collect();
+        if found.insert(variable.clone()) {
+            letters.push(variable);
+        }
+    }
+    Ok(letters)
+}

@@ -1,0 +1,28 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use burn::tensor::Device;
+
+/// Calls of a model between two clean-ups of its device.
+const CALLS: usize = 32;
+
+/// Keeps launches as fast as they were in a process that decodes for long, by cleaning the device's
+/// memory up now and then.
+///
+/// CubeCL 0.11 keeps the shapes and numbers of the last 4 096 different launches of a stream in
+/// buffers on the device, and goes through all buffers of a page at each small allocation. Prompts
+/// of many lengths and caches that grow fill it, and a launch takes several times as long. A
+/// clean-up empties it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Upkeep(Arc<AtomicUsize>);
+
+impl Upkeep {
+    /// Counts a call of the model, and cleans up at every 32nd.
+    pub(crate) fn call(&self, device: &Device) {
+        if self.0.fetch_add(1, Ordering::Relaxed) % CALLS == CALLS - 1 {
+            device.memory_cleanup();
+        }
+    }
+}

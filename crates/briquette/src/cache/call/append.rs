@@ -1,0 +1,109 @@
+//! New entries go behind those held.
+
+use super::{
+    capacity::CapacityPlan, input::LayerInput, store_guard::StoreGuard, working_set::WorkingSet,
+};
+use crate::{
+    Result,
+    cache::{Entries, context::Context, progress::InputSpan},
+    ops::{ClusterTable, Selection, gather_positions, gather_rows, gather_scalars, select_entries},
+    stage::statistics,
+};
+
+/// Appends the `arriving` entries to the store, or to those read from it, and changes only columns
+/// behind those held. `held` are the tokens held per batch row and kv head. A store that grows is
+/// first copied into the guard, where it shares its buffers.
+pub(in crate::cache) fn append(
+    context: Context<'_>,
+    input: &LayerInput,
+    arriving: Entries,
+    held: &[usize],
+    plan: &CapacityPlan,
+    guard: &mut StoreGuard,
+) -> Result<WorkingSet> {
+    let Context { shape, observes, device, .. } = context;
+    let LayerInput { span, .. } = input;
+    let [batch, _, columns] = arriving.positions.dims();
+    let store = &mut guard.store;
+    let loose = if store.columns() == 0 {
+        // Attended as it came: if it is compressed, the whole of it is never stored.
+        let tracks = statistics::zeros(observes, shape, batch, columns, device);
+        Some(Entries { tracks, ..arriving })
+    } else if !store.moves_padding() && padding_inside(shape.kv_heads, held, span, columns) {
+        let before = store.entries()?.with_lengths(held);
+        Some(padding_first(context, input, held, before, arriving)?)
+    } else {
+        let needed = store.columns() + columns;
+        if needed > store.capacity() || span.padded {
+            guard.outgrown = Some(store.clone());
+            store.reserve(plan.grown(needed));
+        }
+        store.append(arriving, &input.arrived_by_head);
+        None
+    };
+    let (positions, tracks, columns) = match &loose {
+        Some(loose) => (loose.positions.clone(), loose.tracks.clone(), loose.columns()),
+        None => {
+            let (positions, tracks) = store.scalars();
+            (positions, tracks, store.columns())
+        }
+    };
+    // Where tokens share, the host does not know how many of them are left.
+    let padded = store.shares_entries() || input.held.iter().any(|&held| held != columns);
+    let beside_store = loose.is_some();
+    Ok(WorkingSet { beside_store, entries: loose, positions, tracks, columns, padded })
+}
+
+/// Whether new columns begin with padding behind entries that are held. Padding must stand before a
+/// row's first entry: scorers pool over neighbours, and a row in a batch has those it has alone.
+fn padding_inside(heads: usize, held: &[usize], span: &InputSpan, columns: usize) -> bool {
+    let held = held.chunks(heads);
+    let mut rows = span.positions.chunks(columns).zip(held);
+    span.padded && rows.any(|(new, held)| held.iter().any(|&held| held > 0) && new[0] < 0)
+}
+
+/// The entries held `before` and the `arriving` ones behind them, with all padding in front.
+/// `held_before` are the tokens held per batch row and kv head.
+fn padding_first(
+    context: Context<'_>,
+    input: &LayerInput,
+    held_before: &[usize],
+    before: Entries,
+    arriving: Entries,
+) -> Result<Entries> {
+    let Context { shape, config, device, .. } = context;
+    let LayerInput { span, held, .. } = input;
+    let (heads, ops) = (shape.kv_heads, config.ops.as_ref());
+    let columns = arriving.columns();
+    // The last so many of those before, and the new ones.
+    let selection = |counts: &[usize], before: usize| {
+        let of_head = |(head, &count): (usize, &usize)| -> Vec<usize> {
+            let new = &span.positions[head / heads * columns..][..columns];
+            let new = (0..columns).filter(|&column| new[column] >= 0);
+            (before - count..before).chain(new.map(|column| before + column)).collect()
+        };
+        let lists: Vec<Vec<usize>> = counts.iter().enumerate().map(of_head).collect();
+        // A call whose queries are all padding has no fewer entries than queries either.
+        Selection::of_heads(&lists, heads, device).widened(columns)
+    };
+    let tokens = selection(held_before, before.columns());
+    let rows = before
+        .clustering
+        .as_ref()
+        .map(|clustering| selection(&clustering.all_entries(), before.keys.dims()[2]));
+    let all = before.followed_by(arriving);
+    let Some(rows) = rows else { return Ok(select_entries(all, &tokens, ops)?) };
+    let tokens = tokens.rounded();
+    let entries = Entries {
+        keys: gather_rows(all.keys, &rows),
+        values: gather_rows(all.values, &rows),
+        positions: gather_positions(all.positions, &tokens),
+        tracks: all.tracks.map(|track| gather_scalars(track, &tokens)),
+        clustering: all.clustering,
+    };
+    let entries = entries.with_lengths(held);
+    let table = ClusterTable::of(&entries, ops)?;
+    let clustering =
+        table.map(|table| table.clustering(&entries.positions, held, ops)).transpose()?;
+    Ok(Entries { clustering, ..entries })
+}

@@ -1,0 +1,85 @@
+//! Attention of the new queries over all entries.
+
+use burn::tensor::{Int, Tensor};
+
+use super::{cache_positions::CachePositions, input::LayerInput, working_set::WorkingSet};
+use crate::{
+    Result,
+    cache::{Entries, context::Context},
+    ops::{AttentionOutput, ClusterTable, Ops, Visibility},
+    policy::PositionMode,
+    position::{Encode, encode},
+    store::{Store, StoreQuery, attend_entries},
+};
+
+/// Encoding of the layer's keys in this call; `None` if the store holds them encoded.
+pub(in crate::cache) fn key_encoding<'a>(
+    context: Context<'a>,
+    input: &LayerInput,
+    all: &mut WorkingSet,
+    store: &dyn Store,
+) -> Result<Option<Encode<'a>>> {
+    let Context { policy, encoding, config, .. } = context;
+    let positions = match policy.positions() {
+        PositionMode::Written => return Ok(None),
+        PositionMode::InCache => {
+            CachePositions::new(context, input, all).of_entries(&all.positions)
+        }
+        PositionMode::Deferred if policy.reducer().encodes_at_center() => {
+            center_positions(all.entries(store, &input.held)?, config.ops.as_ref())?
+        }
+        PositionMode::Deferred => all.positions.clone(),
+    };
+    Ok(Some(Encode { encoding, positions, end: input.end }))
+}
+
+/// Attention of the new queries, with the sums of its weights that the stages observe.
+pub(in crate::cache) fn attend(
+    context: Context<'_>,
+    input: &LayerInput,
+    all: &WorkingSet,
+    encode: Option<Encode<'_>>,
+    store: &dyn Store,
+) -> Result<AttentionOutput> {
+    let Context { policy, config, encoding, observes, .. } = context;
+    let LayerInput { span, queries, .. } = input;
+    let asked = match policy.positions() {
+        PositionMode::Written | PositionMode::Deferred => queries.queries.clone(),
+        PositionMode::InCache => {
+            let positions = CachePositions::new(context, input, all);
+            let positions = positions.of_new(&span.positions, &input.arrived);
+            let queries = queries.queries.clone();
+            self::encode(encoding, queries, positions, input.end, config.ops.as_ref())?
+        }
+    };
+    let query = StoreQuery {
+        queries: asked,
+        // A query that is padding sees nothing, whatever its column.
+        visibility: match all.padded || span.padded {
+            false => Visibility::Causal,
+            true => Visibility::Positions {
+                queries: queries.positions.clone(),
+                entries: all.positions.clone(),
+            },
+        },
+        encode,
+        patterns: match (policy.sparse_prefill(), span.phase.is_prompt()) {
+            (Some(prefill), true) => Some(prefill.patterns(context.layer, context.shape)),
+            _ => None,
+        },
+        scale: context.scale(),
+        column_sums: observes.column_sums || observes.local > 0,
+        column_squares: observes.column_squares,
+        ops: config.ops.as_ref(),
+    };
+    match all.loose() {
+        Some(loose) => attend_entries(loose.clone(), query),
+        None => store.attend(query),
+    }
+}
+
+/// The position of each token's center, `[batch, kv_heads, columns]`.
+fn center_positions(entries: &Entries, ops: &dyn Ops) -> Result<Tensor<3, Int>> {
+    let Some(table) = ClusterTable::of(entries, ops)? else { return Ok(entries.positions.clone()) };
+    Ok(entries.positions.clone().gather(2, table.centers.gather(2, table.rows)))
+}

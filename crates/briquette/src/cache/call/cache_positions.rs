@@ -1,0 +1,91 @@
+//! Positions counted over the entries that a cache holds.
+
+use burn::tensor::{Device, Int, Tensor};
+
+use super::{input::LayerInput, working_set::WorkingSet};
+use crate::{
+    CacheShape,
+    cache::context::Context,
+    ops::{constant_ints, counting, offset_per_head},
+};
+
+/// Positions of entries counted anew, as their ranks among the entries held.
+pub(super) struct CachePositions<'a> {
+    /// Tokens held per batch row and kv head, the new ones included, padding not counted.
+    held: &'a [usize],
+    shape: CacheShape,
+    padded: bool,
+    device: &'a Device,
+}
+
+impl<'a> CachePositions<'a> {
+    pub(super) fn new(context: Context<'a>, input: &'a LayerInput, all: &WorkingSet) -> Self {
+        let Context { shape, device, .. } = context;
+        Self { held: &input.held, shape, padded: all.padded, device }
+    }
+
+    fn batch(&self) -> usize {
+        self.held.len() / self.shape.kv_heads
+    }
+
+    /// The rank of each entry, `[batch, kv_heads or 1, entries]`; padding has that of the entry
+    /// before it. The last rank is one less than the tokens held on the host, of which the device
+    /// may hold fewer.
+    pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Tensor<3, Int> {
+        let columns = positions.dims()[2];
+        if self.padded {
+            let held = positions.clone().greater_equal_scalar(0);
+            let ranks = held.int().cumsum(2);
+            let all = ranks.clone().narrow(2, columns - 1, 1).expand(positions.dims());
+            let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
+            return offset_per_head(ranks - all, &by);
+        }
+        counting(0..columns, self.device).reshape([1, 1, columns]).expand([
+            self.batch(),
+            1,
+            columns,
+        ])
+    }
+
+    /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or per query
+    /// head where heads hold different numbers of entries.
+    pub(super) fn of_new(&self, positions: &[i64], arrived: &[usize]) -> Tensor<3, Int> {
+        let columns = positions.len() / self.batch();
+        self.of_queries(|row, held| {
+            let mut next = (held - arrived[row]) as i64;
+            let positions = &positions[row * columns..][..columns];
+            let rank = |&position: &i64| {
+                let rank = if position < 0 { -1 } else { next };
+                next += i64::from(position >= 0);
+                rank
+            };
+            positions.iter().map(rank).collect()
+        })
+    }
+
+    /// The ranks of the last `size` entries of each row, as [`of_new`](Self::of_new).
+    pub(super) fn of_last(&self, size: usize) -> Tensor<3, Int> {
+        self.of_queries(|_, held| {
+            (0..size).map(|i| (held + i).saturating_sub(size) as i64).collect()
+        })
+    }
+
+    fn of_queries(&self, ranks: impl Fn(usize, usize) -> Vec<i64>) -> Tensor<3, Int> {
+        let CacheShape { kv_heads, query_heads, .. } = self.shape;
+        let even = self.held.chunks(kv_heads).all(|row| row.iter().all(|held| *held == row[0]));
+        let mut all = Vec::new();
+        for (row, held) in self.held.chunks(kv_heads).enumerate() {
+            if even {
+                all.extend(ranks(row, held[0]));
+            } else {
+                for &held in held {
+                    let ranks = ranks(row, held);
+                    (0..self.shape.group()).for_each(|_| all.extend(&ranks));
+                }
+            }
+        }
+        let heads = if even { 1 } else { query_heads };
+        let columns = all.len() / (self.batch() * heads);
+        constant_ints("ranks", all, [self.batch(), heads, columns], self.device)
+    }
+}

@@ -1,0 +1,282 @@
+//! Score, allocate, reduce: the compression of one layer.
+
+use burn::tensor::{DType, Tensor};
+
+use super::pages;
+use crate::{
+    Error, LayerView, Policy, PrefillCompression, Result,
+    allocate::Allocation,
+    cache::{Clustering, Entries, Statistic, progress::Phase},
+    device::{Rows, buffer_bytes},
+    policy::AppendOnly,
+    reduce::Reduced,
+};
+
+/// The parts of a compression that are due in a call.
+#[derive(Clone, Copy)]
+pub(in crate::cache) struct CompressionDue {
+    /// A prompt, or a chunk after which there is a compression, has arrived.
+    pub(in crate::cache) prompt: bool,
+    /// The policy compresses now.
+    pub(in crate::cache) compress: bool,
+}
+
+impl CompressionDue {
+    /// Returns the parts that are due in a call of this phase.
+    pub(in crate::cache) fn of(policy: &Policy, phase: Phase) -> Self {
+        let schedule = policy.schedule();
+        let compress = match phase {
+            // The second pass is still to come.
+            _ if policy.second_pass().is_some() => false,
+            Phase::Prompt { missing: 0, first } => match schedule.prefill {
+                PrefillCompression::Never => false,
+                PrefillCompression::FirstPrompt => first,
+                PrefillCompression::AtEnd | PrefillCompression::EveryChunk => true,
+            },
+            Phase::Prompt { .. } => schedule.prefill == PrefillCompression::EveryChunk,
+            Phase::Decode { decoded } => {
+                schedule.decode_every.is_some_and(|every| decoded >= every)
+            }
+        };
+        let prompt = match phase {
+            Phase::Prompt { missing, .. } => missing == 0 || compress,
+            Phase::Decode { .. } => false,
+        };
+        Self { prompt, compress }
+    }
+}
+
+/// The scores and counts needed to compress a layer again when later layers of the prompt have
+/// arrived.
+#[derive(Clone, Debug)]
+pub(in crate::cache) struct Snapshot {
+    /// `[batch, kv_heads, entries]`, of the entries held.
+    pub(in crate::cache) scores: Tensor<3>,
+    pub(in crate::cache) arrived: Vec<usize>,
+    pub(in crate::cache) seen: Vec<usize>,
+    pub(in crate::cache) budget: Vec<usize>,
+}
+
+impl Snapshot {
+    pub(in crate::cache) fn bytes(&self, rows: Rows) -> usize {
+        buffer_bytes(&self.scores, rows)
+    }
+}
+
+/// The findings of [`compress`].
+#[derive(Default)]
+pub(in crate::cache) struct Findings {
+    /// The kept entries, if the layer is compressed by itself and drops or merges any.
+    pub(in crate::cache) reduced: Option<Reduced>,
+    /// The numbers the allocator measured.
+    pub(in crate::cache) measure: Option<Vec<f64>>,
+    /// The snapshot for layers that are compressed together.
+    pub(in crate::cache) snapshot: Option<Snapshot>,
+}
+
+/// Measures the layer if its allocator does, and compresses it if it decides for itself. `arrived`
+/// are its new tokens, by rows.
+pub(in crate::cache) fn compress(
+    policy: &Policy,
+    view: LayerView<'_>,
+    arrived: &[usize],
+    due: CompressionDue,
+) -> Result<Findings> {
+    let allocator = policy.allocator();
+    if due.prompt && allocator.measures() {
+        let measure = Some(measure(policy, &view)?);
+        let snapshot = |scores| Snapshot {
+            scores,
+            arrived: arrived.to_vec(),
+            seen: view.seen.to_vec(),
+            budget: view.budget.to_vec(),
+        };
+        let scores = due.compress.then(|| score(policy, &view)).transpose()?;
+        return Ok(Findings { reduced: None, measure, snapshot: scores.map(snapshot) });
+    }
+    if !due.compress {
+        return Ok(Findings::default());
+    }
+    if let (false, Some(append)) = (view.prompt, policy.schedule().append_only) {
+        let new = policy.schedule().decode_every.unwrap_or(1);
+        let scores = score(policy, &view)?;
+        let view = LayerView { scores: Some(&scores), ..view };
+        let keep = kept_per_head(policy, &view, allocator.allocate(&view)?, arrived)?;
+        let reduced = append_only(&view, append, new, &keep)?;
+        return Ok(Findings { reduced, ..Findings::default() });
+    }
+    let known = allocator.reads_scores().then(|| score(policy, &view)).transpose()?;
+    let allocation = allocator.allocate(&LayerView { scores: known.as_ref(), ..view })?;
+    let keep = kept_per_head(policy, &view, allocation, arrived)?;
+    if !exceeds(&view, &keep) {
+        return Ok(Findings::default());
+    }
+    let scores = known.map_or_else(|| score(policy, &view), Ok)?;
+    let reduced = reduce(policy, &LayerView { scores: Some(&scores), ..view }, &keep)?;
+    Ok(Findings { reduced: Some(reduced), ..Findings::default() })
+}
+
+/// Compresses a layer by the scores of its snapshot, with the measures of the layers that have
+/// arrived; `more` layers are still to come. Returns the kept entries and their snapshot; `None` if
+/// the layer is within its budget.
+pub(in crate::cache) fn compress_cross_layer(
+    policy: &Policy,
+    view: LayerView<'_>,
+    snapshot: &Snapshot,
+    more: bool,
+) -> Result<Option<(Reduced, Snapshot)>> {
+    let scores = widened(&snapshot.scores, view.entries.columns());
+    let view = LayerView { scores: Some(&scores), ..view };
+    let allocation = policy.allocator().allocate(&view)?;
+    let mut keep = kept_per_head(policy, &view, allocation, &snapshot.arrived)?;
+    if !exceeds(&view, &keep) {
+        return Ok(None);
+    }
+    if more {
+        // Shares fall as layers arrive, but rounded ones may rise again by one.
+        keep.iter_mut().for_each(|keep| *keep += 1);
+    }
+    // The scores go where their entries go.
+    let mut entries = view.entries.clone();
+    entries.tracks = entries.tracks.with(Statistic::Scores, scores.clone());
+    let mut reduced = reduce(policy, &LayerView { entries: &entries, ..view }, &keep)?;
+    let (tracks, scores) = reduced.entries.tracks.without(Statistic::Scores);
+    reduced.entries.tracks = tracks;
+    let mut snapshot = snapshot.clone();
+    if let Some(scores) = scores {
+        // Statistics of query heads hold the scores of a kv head for each of its own.
+        snapshot.scores = first_of_groups(scores, view.shape.kv_heads);
+    }
+    Ok(Some((reduced, snapshot)))
+}
+
+/// Numbers of the first query head of each kv head, `[batch, kv_heads, entries]`.
+fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
+    let [batch, heads, entries] = x.dims();
+    if heads == kv_heads {
+        return x;
+    }
+    let groups: Tensor<4> = x.reshape([batch, kv_heads, heads / kv_heads, entries]);
+    groups.narrow(2, 0, 1).squeeze_dim(2)
+}
+
+/// The scores, right-aligned in `columns`, with zeros before them: a store may lay entries out with
+/// more padding than it was given, or less.
+fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
+    let [batch, heads, width] = scores.dims();
+    if width >= columns {
+        // A store may have left columns out that are padding in every row.
+        return scores.clone().narrow(2, width - columns, columns);
+    }
+    let fillers =
+        Tensor::zeros([batch, heads, columns - width], (&scores.device(), scores.dtype()));
+    Tensor::cat(vec![fillers, scores.clone()], 2)
+}
+
+/// The scores of the entries, `[batch, kv_heads, entries]`, f32.
+pub(in crate::cache) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<Tensor<3>> {
+    let scorer = policy.scorer();
+    let scores = scorer.score(view)?;
+    let (found, expected) = (scores.dims(), view.positions().dims());
+    if found == expected {
+        return Ok(scores.cast(DType::F32));
+    }
+    let reason = format!("returned {found:?}, expected {expected:?}");
+    Err(Error::Stage { stage: "scorer", name: scorer.name().to_owned(), reason })
+}
+
+/// The allocator's measure of the layer per batch row.
+fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Vec<f64>> {
+    let allocator = policy.allocator();
+    let measure = allocator.measure(view)?;
+    let rows = view.seen.len();
+    if measure.len() == rows && measure.iter().all(|x| x.is_finite()) {
+        return Ok(measure);
+    }
+    let reason = format!("measured {measure:?}, expected a finite number for each of {rows} rows");
+    Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
+}
+
+/// Entries that an allocation lets each head keep, per batch row and kv head, rows first. `arrived`
+/// are the new tokens per batch row.
+pub(in crate::cache) fn kept_per_head(
+    policy: &Policy,
+    view: &LayerView<'_>,
+    allocation: Allocation,
+    arrived: &[usize],
+) -> Result<Vec<usize>> {
+    let (rows, heads) = (view.seen.len(), view.shape.kv_heads);
+    let fail = |found: &[usize], expected: String| {
+        let reason = format!("returned {found:?}, expected at least 1 for each of {expected}");
+        let name = policy.allocator().name().to_owned();
+        Err(Error::Stage { stage: "allocator", name, reason })
+    };
+    let mut kept: Vec<usize> = match allocation {
+        Allocation::Rows(keep) if keep.len() != rows || keep.contains(&0) => {
+            return fail(&keep, format!("{rows} rows"));
+        }
+        Allocation::Rows(keep) => {
+            keep.into_iter().flat_map(|keep| std::iter::repeat_n(keep, heads)).collect()
+        }
+        Allocation::Heads(keep) if keep.len() != rows * heads || keep.contains(&0) => {
+            return fail(&keep, format!("{rows} rows of {heads} heads"));
+        }
+        Allocation::Heads(keep) => keep,
+    };
+    // A row that only received padding waits for its own tokens, as it would alone.
+    if arrived.contains(&0) {
+        for (head, entries) in distinct(view.entries, view.held).into_iter().enumerate() {
+            if arrived[head / heads] == 0 {
+                kept[head] = entries.max(kept[head]);
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// Whether a head holds more entries than it is to keep.
+pub(in crate::cache) fn exceeds(view: &LayerView<'_>, keep: &[usize]) -> bool {
+    distinct(view.entries, view.held).iter().zip(keep).any(|(held, keep)| held > keep)
+}
+
+/// Entries per head: tokens that share one count once.
+pub(in crate::cache) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
+    entries.clustering.as_ref().map_or_else(|| held.to_vec(), Clustering::all_entries)
+}
+
+/// Kept entries of a layer that are not rewritten. The last `new` of each head have come since the
+/// last compression. `None` if all entries stay.
+fn append_only(
+    view: &LayerView<'_>,
+    append: AppendOnly,
+    new: usize,
+    keep: &[usize],
+) -> Result<Option<Reduced>> {
+    let Some(selection) = pages::select(view, append, new, keep)? else { return Ok(None) };
+    let entries = view.selected(&selection)?;
+    Ok(Some(Reduced { entries, counts: selection.counts, state: None }))
+}
+
+/// Runs the reducer, which keeps `keep` entries per head, and checks the entries it returns.
+pub(in crate::cache) fn reduce(
+    policy: &Policy,
+    view: &LayerView<'_>,
+    keep: &[usize],
+) -> Result<Reduced> {
+    let reducer = policy.reducer();
+    let reduced = reducer.reduce(view, keep)?;
+    let Reduced { entries, counts, .. } = &reduced;
+    let widest = counts.iter().copied().max().unwrap_or(0);
+    let emptied = || counts.iter().zip(view.held).any(|(&left, &held)| left == 0 && held > 0);
+    let columns = entries.columns();
+    let fits = columns == widest || view.packs_heads && columns > widest;
+    if counts.len() != view.held.len() || emptied() || !fits {
+        let reason = format!(
+            "returned {columns} columns and counts {counts:?}, expected at least 1 for each of {} heads and as many \
+             columns as the most",
+            view.held.len()
+        );
+        return Err(Error::Stage { stage: "reducer", name: reducer.name().to_owned(), reason });
+    }
+    Ok(reduced)
+}

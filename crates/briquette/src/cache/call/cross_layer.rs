@@ -1,0 +1,108 @@
+//! Layers whose budgets depend on each other.
+
+use super::{
+    capacity::CapacityPlan,
+    compress::{Snapshot, compress_cross_layer},
+    input::LayerInput,
+    store_guard::StoreGuard,
+    update::LayerUpdate,
+};
+use crate::{
+    Error, LayerView, Result,
+    cache::{context::Context, layer::LayerCache},
+    reduce::Reduced,
+    view::Measures,
+};
+
+/// Compresses the layers of a prompt that have arrived, where their budgets depend on each other:
+/// at every layer if entries are dropped, at the last one if they are merged. Returns the number of
+/// each compressed layer with its kept entries and snapshot.
+fn compress_layers(
+    layers: &[LayerCache],
+    context: Context<'_>,
+    update: &LayerUpdate,
+) -> Result<Vec<(usize, Reduced, Snapshot)>> {
+    let Some((snapshot, entries)) = &update.snapshot else { return Ok(Vec::new()) };
+    let before = context.layer.checked_sub(1);
+    let arrived =
+        |layer: usize| layers[layer].snapshot().is_some_and(|it| it.seen == snapshot.seen);
+    if let Some(missing) = before.filter(|&before| !arrived(before)) {
+        let allocator = context.policy.allocator().name().to_owned();
+        return Err(Error::LayerOrder { layer: context.layer, missing, allocator });
+    }
+    let last = context.layer + 1 == context.shape.layers;
+    if !last && !context.policy.reducer().drops_only() {
+        return Ok(Vec::new());
+    }
+    let measure = |layer: usize| match layer == context.layer {
+        true => update.measure.clone(),
+        false if layer < context.layer && layers[layer].snapshot().is_some() => {
+            layers[layer].measure().cloned()
+        }
+        false => None,
+    };
+    let measures = Measures::new((0..context.shape.layers).map(measure).collect());
+    let mut all = Vec::new();
+    for (layer, cache) in layers.iter().enumerate().take(context.layer + 1) {
+        let held_entries;
+        let (snapshot, entries, held) = if layer == context.layer {
+            (&**snapshot, &**entries, &update.held[..])
+        } else {
+            let (Some(snapshot), Some(entries)) = (cache.snapshot(), cache.entries()?) else {
+                continue;
+            };
+            held_entries = entries;
+            (snapshot, &held_entries, cache.held())
+        };
+        let of_layer = Context { layer, measures: &measures, ..context };
+        let view = LayerView {
+            state: cache.state(),
+            ..of_layer.view(entries, held, &snapshot.seen, &snapshot.budget, true)
+        };
+        let compressed = compress_cross_layer(context.policy, view, snapshot, !last)?;
+        all.extend(compressed.map(|(reduced, snapshot)| (layer, reduced, snapshot)));
+    }
+    Ok(all)
+}
+
+/// Compresses layers together: the layer of the call in its `update`. Returns the others that
+/// change, rebuilt.
+pub(in crate::cache) fn rebuild_others(
+    layers: &[LayerCache],
+    context: Context<'_>,
+    update: &mut LayerUpdate,
+) -> Result<Vec<(usize, LayerCache)>> {
+    let mut others = Vec::new();
+    for (layer, reduced, snapshot) in compress_layers(layers, context, update)? {
+        if layer == context.layer {
+            let columns = reduced.entries.columns();
+            update.compress(reduced, CapacityPlan::after_prompt(context.policy, columns));
+            if let Some((before, _)) = &mut update.snapshot {
+                **before = snapshot;
+            }
+        } else {
+            let rebuilt = layers[layer].rebuild(context, reduced)?;
+            others.push((layer, LayerCache { snapshot: Some(Box::new(snapshot)), ..rebuilt }));
+        }
+    }
+    Ok(others)
+}
+
+/// Commits a call to its layer, and puts in the other layers that it has rebuilt. No layer changes
+/// if that fails.
+pub(in crate::cache) fn commit(
+    layers: &mut [LayerCache],
+    context: Context<'_>,
+    (input, update, guard): (LayerInput, LayerUpdate, StoreGuard),
+    others: Vec<(usize, LayerCache)>,
+) -> Result<()> {
+    layers[context.layer].commit(context, input, update, guard)?;
+    // Nothing fails from here on.
+    for (layer, rebuilt) in others {
+        layers[layer] = rebuilt;
+    }
+    if context.layer + 1 == context.shape.layers {
+        layers.iter_mut().for_each(LayerCache::forget_snapshot);
+    }
+    Ok(())
+}

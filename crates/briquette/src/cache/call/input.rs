@@ -1,0 +1,203 @@
+//! Input of one call: checked, then placed behind the tokens that the layer has seen.
+
+use burn::tensor::{Device, Int, Tensor};
+
+use crate::{
+    CacheConfig, CacheShape, Error, Policy, Result,
+    cache::{
+        AttentionStatistics, Entries,
+        config::is_cache_type,
+        context::Context,
+        progress::{InputSpan, Phase},
+        queries::window::Queries,
+    },
+    policy::PositionMode,
+    position::{PositionEncoding, encode},
+};
+
+/// Queries, keys and values of one call: checked, padding zeroed, positions not yet encoded.
+#[derive(Clone, Debug)]
+pub(in crate::cache) struct Projections {
+    pub(in crate::cache) queries: Tensor<4>,
+    pub(in crate::cache) keys: Tensor<4>,
+    pub(in crate::cache) values: Tensor<4>,
+}
+
+impl Projections {
+    /// Zeros where `positions` are those of padding: whatever stands there must not reach a sum.
+    pub(in crate::cache) fn without_padding(self, positions: &Tensor<3, Int>) -> Self {
+        let padding = positions.clone().lower_scalar(0).unsqueeze_dim::<4>(3);
+        let clear = |x: Tensor<4>| {
+            let mask = padding.clone().expand(x.dims());
+            x.mask_fill(mask, 0.0)
+        };
+        Self { queries: clear(self.queries), keys: clear(self.keys), values: clear(self.values) }
+    }
+}
+
+/// Tokens of one call, placed. Numbers by head are per batch row and kv head, rows first.
+pub(in crate::cache) struct LayerInput {
+    pub(in crate::cache) span: InputSpan,
+    /// The new queries, with encoded positions unless positions are counted anew in every call.
+    pub(in crate::cache) queries: Queries,
+    /// The new queries before their positions are encoded, if the layer holds such queries.
+    pub(in crate::cache) plain: Option<Queries>,
+    /// Bytes per number of the queries that the model handed over.
+    pub(in crate::cache) query_bytes: usize,
+    /// New tokens per batch row, padding not counted.
+    pub(in crate::cache) arrived: Vec<usize>,
+    /// New tokens by head, padding not counted.
+    pub(in crate::cache) arrived_by_head: Vec<usize>,
+    /// Tokens held by head, the new ones included.
+    pub(in crate::cache) held: Vec<usize>,
+    /// All positions that are encoded in this call are below this one.
+    pub(in crate::cache) end: usize,
+}
+
+/// Places new tokens behind the `held` ones, which are counted by head. Returns the input of the
+/// layer and the new entries. `positions` are those of the span, `[batch, 1, new]`.
+pub(in crate::cache) fn place(
+    context: Context<'_>,
+    span: InputSpan,
+    new: Projections,
+    positions: Tensor<3, Int>,
+    held: &[usize],
+) -> Result<(LayerInput, Entries)> {
+    let Context { shape, config, encoding, .. } = context;
+    let [batch, _, columns, _] = new.queries.dims();
+    let mode = context.policy.positions();
+    let seen = span.seen().iter().zip(&span.seen_before);
+    let arrived: Vec<usize> = seen.map(|(after, before)| after - before).collect();
+    let arrived_by_head: Vec<usize> =
+        arrived.iter().flat_map(|&new| std::iter::repeat_n(new, shape.kv_heads)).collect();
+    let before = |head: usize| held.get(head).copied().unwrap_or(0);
+    let held: Vec<usize> =
+        arrived_by_head.iter().enumerate().map(|(head, new)| before(head) + new).collect();
+    let most = encoding.max_positions().unwrap_or(usize::MAX);
+    let end = check_positions(context, &span, &held)?.max(context.reach.min(most));
+
+    let encoded = |x| encode(encoding, x, positions.clone(), end, config.ops.as_ref());
+    let query_bytes = new.queries.dtype().size();
+    let plain = context
+        .observes
+        .holds_queries()
+        .then(|| Queries { queries: new.queries.clone(), positions: positions.clone() });
+    let queries = match mode {
+        PositionMode::InCache => new.queries,
+        PositionMode::Written | PositionMode::Deferred => encoded(new.queries)?,
+    };
+    let keys = match mode {
+        PositionMode::Written => encoded(new.keys)?,
+        PositionMode::InCache | PositionMode::Deferred => new.keys,
+    };
+    let entries = Entries {
+        keys: keys.cast(config.dtype),
+        values: new.values.cast(config.dtype),
+        positions: positions.clone().expand([batch, shape.kv_heads, columns]),
+        tracks: AttentionStatistics::default(),
+        clustering: None,
+    };
+    let queries = Queries { queries, positions };
+    let input =
+        LayerInput { span, queries, plain, query_bytes, arrived, arrived_by_head, held, end };
+    Ok((input, entries))
+}
+
+/// Refuses positions the encoding has no entry for. Returns one more than the highest.
+fn check_positions(context: Context<'_>, span: &InputSpan, held: &[usize]) -> Result<usize> {
+    let counted = match context.policy.positions() {
+        PositionMode::Written | PositionMode::Deferred => span.seen(),
+        PositionMode::InCache => held,
+    };
+    let position = counted.iter().copied().max().unwrap_or(0).saturating_sub(1);
+    match context.encoding.max_positions() {
+        Some(max) if position >= max => Err(Error::PositionOverflow { position, max }),
+        _ => Ok(position.saturating_add(1)),
+    }
+}
+
+/// Refuses what the cache was not made for: another layer, device, shape, type or `batch`.
+pub(in crate::cache) fn check(
+    layer: usize,
+    new: &Projections,
+    shape: CacheShape,
+    device: &Device,
+    batch: Option<usize>,
+) -> Result<()> {
+    let CacheShape { layers, query_heads, kv_heads, head_dim } = shape;
+    if layer >= layers {
+        return Err(Error::LayerOutOfRange { layer, layers });
+    }
+    let Projections { queries, keys, values } = new;
+    let [rows, _, columns, _] = queries.dims();
+    for (tensor, x, heads) in
+        [("queries", queries, query_heads), ("keys", keys, kv_heads), ("values", values, kv_heads)]
+    {
+        if x.device() != *device {
+            return Err(Error::WrongDevice {
+                tensor,
+                expected: format!("{device:?}"),
+                found: format!("{:?}", x.device()),
+            });
+        }
+        if x.dims() != [rows, heads, columns, head_dim] {
+            let expected = if tensor == "queries" {
+                format!("[batch, {heads}, new, {head_dim}]")
+            } else {
+                format!("[{rows}, {heads}, {columns}, {head_dim}] like the queries")
+            };
+            return Err(Error::TensorShape { tensor, expected, found: x.dims().to_vec() });
+        }
+        if !is_cache_type(x.dtype()) || x.dtype() != queries.dtype() {
+            let expected = if tensor == "queries" {
+                "F32, F16 or BF16".to_owned()
+            } else {
+                format!("{:?} like the queries", queries.dtype())
+            };
+            return Err(Error::DataType { what: tensor, dtype: x.dtype(), expected });
+        }
+    }
+    if rows == 0 || columns == 0 {
+        return Err(Error::EmptyPrompt { row: 0, columns, padding: 0 });
+    }
+    match batch {
+        Some(expected) if expected != rows => Err(Error::BatchChanged { expected, found: rows }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an encoding that is not for heads of this cache, and one that leaves out what the policy
+/// needs.
+pub(in crate::cache) fn check_encoding(
+    encoding: &dyn PositionEncoding,
+    policy: &Policy,
+    shape: CacheShape,
+    device: &Device,
+) -> Result<()> {
+    encoding.check(shape.head_dim, device)?;
+    let needs = encoding.comes_rotated().then(|| policy.needs_unrotated()).flatten();
+    match needs {
+        Some(needs) => Err(Error::RotatedKeys { policy: policy.name().to_owned(), needs }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses NaN and infinity, where they are looked for. One number a tensor is read from the
+/// device.
+pub(in crate::cache) fn check_finite(
+    layer: usize,
+    new: &Projections,
+    config: &CacheConfig,
+    phase: Phase,
+) -> Result<()> {
+    if !config.input_check.applies(phase.is_prompt()) {
+        return Ok(());
+    }
+    let count = |x: &Tensor<4>| x.clone().is_finite().bool_not().int().sum();
+    let counts = Tensor::cat(vec![count(&new.queries), count(&new.keys), count(&new.values)], 0);
+    let counts = counts.try_into_vec_as::<i64>()?;
+    match ["queries", "keys", "values"].into_iter().zip(counts).find(|(_, count)| *count > 0) {
+        Some((what, count)) => Err(Error::NotFinite { what, layer, count: count as usize }),
+        None => Ok(()),
+    }
+}

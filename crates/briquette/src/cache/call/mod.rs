@@ -1,0 +1,14 @@
+//! One call of [`KvCache::attend`](super::KvCache::attend) in one layer: a step a file.
+
+pub(super) mod append;
+pub(super) mod attend;
+mod cache_positions;
+pub(super) mod capacity;
+pub(super) mod compress;
+pub(super) mod cross_layer;
+pub(super) mod input;
+mod pages;
+pub(super) mod statistics;
+pub(super) mod store_guard;
+pub(super) mod update;
+mod working_set;

@@ -1,0 +1,147 @@
+//! Statistics of the attention that stages observe.
+
+use burn::tensor::Tensor;
+
+use super::{cache_positions::CachePositions, input::LayerInput, working_set::WorkingSet};
+use crate::{
+    Result,
+    cache::{
+        AttentionStatistics, Statistic,
+        context::Context,
+        progress::{InputSpan, Phase},
+        queries::{chunk_sums::chunk_sums, window::QueryWindow},
+    },
+    ops::{Visibility, group_mean},
+    policy::PositionMode,
+    position::{Encode, encode},
+    stage::ObservedHeads,
+    store::Store,
+    view::{Encoded, HeldQueries, Wanted, Window},
+};
+
+/// The last queries of a layer, with those of this call, and the entries they see.
+pub(in crate::cache) fn window<'a>(
+    context: Context<'a>,
+    input: &LayerInput,
+    all: &mut WorkingSet,
+    encode_keys: Option<Encode<'a>>,
+    before: &QueryWindow,
+    store: &dyn Store,
+) -> Result<Window<'a>> {
+    let Context { policy, config, encoding, .. } = context;
+    let ops = config.ops.as_ref();
+    let last = before.with(&input.queries, &input.span.positions);
+    let size = last.positions.dims()[2];
+    let queries = match policy.positions() {
+        PositionMode::Written | PositionMode::Deferred => last.queries,
+        PositionMode::InCache => {
+            let positions = CachePositions::new(context, input, all).of_last(size);
+            encode(encoding, last.queries, positions, input.end, ops)?
+        }
+    };
+    Ok(Window {
+        queries,
+        entries: all.entries(store, &input.held)?.clone(),
+        encode: encode_keys,
+        // Entries between the window's own may have been evicted since.
+        visibility: match all.padded || size > 1 {
+            false => Visibility::Causal,
+            true => {
+                Visibility::Positions { queries: last.positions, entries: all.positions.clone() }
+            }
+        },
+        scale: context.scale(),
+        ops,
+        known: Default::default(),
+    })
+}
+
+/// Encoding of positions in this call, for the stages.
+pub(in crate::cache) fn encoded<'a>(
+    context: Context<'a>,
+    input: &LayerInput,
+    keys: Option<Encode<'a>>,
+) -> Encoded<'a> {
+    let next = match context.policy.positions() {
+        PositionMode::Written | PositionMode::Deferred => input.span.seen().to_vec(),
+        PositionMode::InCache => {
+            let most = |held: &[usize]| held.iter().copied().max().unwrap_or(0);
+            input.held.chunks(context.shape.kv_heads).map(most).collect()
+        }
+    };
+    Encoded { keys, encoding: context.encoding, next }
+}
+
+/// Sums the weights that the `queries` since the last compression give to the entries of their
+/// chunks.
+pub(in crate::cache) fn count_chunks(
+    context: Context<'_>,
+    input: &LayerInput,
+    queries: &HeldQueries,
+    all: &mut WorkingSet,
+    store: &dyn Store,
+) -> Result<()> {
+    let Some(before) = all.tracks.get(Statistic::Chunk) else { return Ok(()) };
+    let entries = all.entries(store, &input.held)?.clone();
+    let Context { shape, observes, .. } = context;
+    let sums = chunk_sums(context, queries, input.span.seen(), &entries)?;
+    let Some((sums, new)) = sums else { return Ok(()) };
+    let sums = match observes.heads {
+        ObservedHeads::Kv => group_mean(sums, shape.kv_heads),
+        ObservedHeads::Query => sums,
+    };
+    let new = new.expand(before.dims());
+    all.tracks.set(&[(Statistic::Chunk, before.mask_where(new, sums))]);
+    Ok(())
+}
+
+/// Adds the weights of this call's queries to the statistics of each entry. `window` is there when
+/// a prompt is complete or compressed. Takes and returns the number of decoded queries in the local
+/// window.
+pub(in crate::cache) fn count(
+    context: Context<'_>,
+    span: &InputSpan,
+    tracks: &mut AttentionStatistics,
+    (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
+    window: Option<&Window<'_>>,
+    local_queries: usize,
+) -> Result<usize> {
+    let Context { shape, observes, .. } = context;
+    let of_heads = |x: Tensor<3>| match observes.heads {
+        ObservedHeads::Kv => group_mean(x, shape.kv_heads),
+        ObservedHeads::Query => x,
+    };
+    let sums = sums.map(of_heads);
+    let decoded = observes.local > 0 && !matches!(span.phase, Phase::Prompt { .. });
+    let counted_now = decoded && window.is_none();
+    let new = [
+        (Statistic::Sums, sums.clone()),
+        (Statistic::Squares, squares),
+        (Statistic::LocalCurrent, sums.filter(|_| counted_now)),
+    ];
+    let new = new.into_iter().filter_map(|(track, new)| Some((track, new?)));
+    tracks.add(&new.collect::<Vec<_>>());
+    if observes.local == 0 {
+        return Ok(0);
+    }
+    if let Some(window) = window {
+        let last = window.moments(observes.local, &span.of_prompt, Wanted::default())?;
+        let past = of_heads(last.sums.sums);
+        tracks.set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
+        return Ok(0);
+    }
+    if !counted_now {
+        return Ok(local_queries);
+    }
+    let queries = local_queries + 1;
+    if queries < observes.local {
+        return Ok(queries);
+    }
+    if let Some(current) = tracks.get(Statistic::LocalCurrent) {
+        tracks.set(&[
+            (Statistic::LocalCurrent, current.zeros_like()),
+            (Statistic::LocalPast, current),
+        ]);
+    }
+    Ok(0)
+}

@@ -1,0 +1,66 @@
+//! The store of a layer, taken out for one call.
+
+use crate::{
+    cache::context::Context,
+    store::{Store, StoreOptions},
+};
+
+/// The store of a layer during a call, which goes back as it was if the call fails.
+pub(in crate::cache) struct StoreGuard {
+    pub(in crate::cache) store: Box<dyn Store>,
+    /// The store before it grew.
+    pub(super) outgrown: Option<Box<dyn Store>>,
+    /// Columns it held before.
+    columns: usize,
+    /// Whether it was made for this call.
+    new: bool,
+}
+
+impl StoreGuard {
+    /// Takes the store of a layer, or makes one.
+    pub(in crate::cache) fn new(
+        store: Option<Box<dyn Store>>,
+        context: Context<'_>,
+        batch: usize,
+    ) -> Self {
+        let Context { layer, shape, policy, config, observes, device, rows, .. } = context;
+        let build = || {
+            policy.store().build(StoreOptions {
+                layer,
+                shape,
+                batch,
+                dtype: config.dtype,
+                observes,
+                device: device.clone(),
+                rows,
+                ops: config.ops.clone(),
+            })
+        };
+        let new = store.is_none();
+        let store = store.unwrap_or_else(build);
+        Self { columns: store.columns(), store, outgrown: None, new }
+    }
+
+    /// The store as it was before the call, if there was one.
+    pub(in crate::cache) fn undone(self) -> Option<Box<dyn Store>> {
+        let Self { mut store, outgrown, columns, new } = self;
+        store.truncate(columns);
+        (!new).then(|| outgrown.unwrap_or(store))
+    }
+
+    /// A copy of the store as it was before the call, if there was one. Of a store that has grown
+    /// since, the copy is the smaller one if `outgrown`, and else shares the new room.
+    pub(in crate::cache) fn before(&self, outgrown: bool) -> Option<Box<dyn Store>> {
+        if self.new {
+            return None;
+        }
+        match &self.outgrown {
+            Some(store) if outgrown => Some(store.clone()),
+            _ => {
+                let mut store = self.store.clone();
+                store.truncate(self.columns);
+                Some(store)
+            }
+        }
+    }
+}

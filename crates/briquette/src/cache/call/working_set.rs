@@ -1,0 +1,71 @@
+//! Entries that one call works on.
+
+use burn::tensor::{Int, Tensor};
+
+use super::{capacity::CapacityPlan, update::StoreChange};
+use crate::{
+    Result,
+    cache::{AttentionStatistics, Entries},
+    store::Store,
+};
+
+/// Entries that a call works on: those held and those that have arrived.
+pub(in crate::cache) struct WorkingSet {
+    /// Whether the entries are not in the store yet: it takes them at the end of the call, or those
+    /// that a compression keeps.
+    pub(in crate::cache) beside_store: bool,
+    /// The entries, if they are beside the store or have been read from it.
+    pub(super) entries: Option<Entries>,
+    /// The position of each, `[batch, kv_heads, columns]`.
+    pub(in crate::cache) positions: Tensor<3, Int>,
+    /// Their statistics.
+    pub(in crate::cache) tracks: AttentionStatistics,
+    /// The number of columns.
+    pub(in crate::cache) columns: usize,
+    /// Whether some columns may be padding.
+    pub(in crate::cache) padded: bool,
+}
+
+impl WorkingSet {
+    /// The entries, read from the store by the first who needs them.
+    pub(in crate::cache) fn entries(
+        &mut self,
+        store: &dyn Store,
+        held: &[usize],
+    ) -> Result<&Entries> {
+        let entries = match self.entries.take() {
+            Some(entries) => entries,
+            None => store.entries_at(self.positions.clone())?.with_lengths(held),
+        };
+        Ok(self.entries.insert(entries))
+    }
+
+    /// The entries, if they are beside the store.
+    pub(in crate::cache) fn loose(&self) -> Option<&Entries> {
+        self.entries.as_ref().filter(|_| self.beside_store)
+    }
+
+    /// The change of the store if nothing is dropped.
+    pub(in crate::cache) fn change(
+        mut self,
+        store: &dyn Store,
+        held: &[usize],
+        plan: &CapacityPlan,
+    ) -> Result<StoreChange> {
+        if !self.beside_store {
+            return Ok(StoreChange::Appended { tracks: Box::new(self.tracks) });
+        }
+        let capacity = plan.grown(self.columns);
+        Ok(StoreChange::Replaced { entries: Box::new(self.counted(store, held)?), capacity })
+    }
+
+    /// The entries with their statistics.
+    pub(in crate::cache) fn counted(
+        &mut self,
+        store: &dyn Store,
+        held: &[usize],
+    ) -> Result<Entries> {
+        let tracks = self.tracks.clone();
+        Ok(Entries { tracks, ..self.entries(store, held)?.clone() })
+    }
+}

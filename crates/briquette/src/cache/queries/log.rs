@@ -1,0 +1,130 @@
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::window::Queries;
+use crate::{
+    Result,
+    device::{Rows, buffer_bytes},
+    prefix::{Parts, PrefixError},
+    view::HeldQueries,
+};
+
+/// The queries of a layer since its last compression, before their positions are encoded, as they
+/// came.
+#[derive(Clone, Debug, Default)]
+pub(in crate::cache) struct QueryLog {
+    pieces: Vec<(Queries, Vec<i64>)>,
+}
+
+impl QueryLog {
+    /// All its queries and the `new` ones, which have these `positions` on the host.
+    pub(in crate::cache) fn with(&self, new: &Queries, positions: &[i64]) -> HeldQueries {
+        let [batch, ..] = new.queries.dims();
+        let pieces = self.pieces.iter().map(|(queries, positions)| (queries, &positions[..]));
+        let pieces: Vec<_> = pieces.chain([(new, positions)]).collect();
+        let row = |row: usize| {
+            let of_piece = |(_, positions): &(&Queries, &[i64])| {
+                let columns = positions.len() / batch;
+                positions[row * columns..][..columns].to_vec()
+            };
+            pieces.iter().flat_map(of_piece).collect()
+        };
+        let positions = (0..batch).map(row).collect();
+        let dtype = new.queries.dtype();
+        let tensors = pieces.iter().map(|(queries, _)| queries.queries.clone().cast(dtype));
+        HeldQueries { queries: Tensor::cat(tensors.collect(), 2), positions }
+    }
+
+    pub(in crate::cache) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Appends the newest queries.
+    pub(in crate::cache) fn push(&mut self, new: Queries, positions: &[i64]) {
+        self.pieces.push((new, positions.to_vec()));
+    }
+
+    /// The parts of a file. Positions are those on the host, which alone know the rows that were
+    /// [cleared](Self::clear_rows), plus one, so that padding is 0.
+    pub(in crate::cache) fn save(&self) -> Result<Parts> {
+        let mut parts = Parts::default();
+        parts.put_numbers("pieces", [self.pieces.len()]);
+        for (number, (piece, positions)) in self.pieces.iter().enumerate() {
+            let places = positions.iter().map(|&position| usize::try_from(position + 1));
+            let places = places.map(|place| place.unwrap_or(0));
+            parts.put_numbers(&format!("{number}.positions"), places.collect::<Vec<_>>());
+            parts.put(&format!("{number}.queries"), &piece.queries)?;
+        }
+        Ok(parts)
+    }
+
+    /// The log that [`save`](Self::save) wrote, of queries `[batch, query_heads, head_dim]` a
+    /// token.
+    pub(in crate::cache) fn restore(
+        mut parts: Parts,
+        [batch, heads, head_dim]: [usize; 3],
+        device: &Device,
+    ) -> Result<Self> {
+        let mut pieces = Vec::new();
+        for number in 0..parts.take_number("pieces")? {
+            let name = format!("{number}.positions");
+            let places = parts.take_numbers(&name)?;
+            let columns = places.len() / batch;
+            if columns == 0 || columns * batch != places.len() {
+                let reason = format!("has {} numbers for {batch} rows", places.len());
+                return Err(PrefixError::contents(&name, reason).into());
+            }
+            let of_place = |place| i64::try_from(place).map(|place| place - 1);
+            let positions: std::result::Result<Vec<i64>, _> =
+                places.into_iter().map(of_place).collect();
+            let positions = positions
+                .map_err(|error| PrefixError::contents(&name, format!("is too large: {error}")))?;
+            let dims = [batch, heads, columns, head_dim];
+            let data = TensorData::new(positions.clone(), [batch, 1, columns]);
+            let queries = Queries {
+                queries: parts.take_float(&format!("{number}.queries"), dims, device)?,
+                positions: Tensor::from_data(data, device),
+            };
+            pieces.push((queries, positions));
+        }
+        parts.finish()?;
+        Ok(Self { pieces })
+    }
+
+    /// The queries of its one row in `rows` rows.
+    pub(in crate::cache) fn repeated(&self, rows: usize) -> Self {
+        let repeat = |(piece, positions): &(Queries, Vec<i64>)| {
+            let queries = Queries {
+                queries: piece.queries.clone().repeat_dim(0, rows),
+                positions: piece.positions.clone().repeat_dim(0, rows),
+            };
+            (queries, positions.repeat(rows))
+        };
+        Self { pieces: self.pieces.iter().map(repeat).collect() }
+    }
+
+    /// Forgets all of them.
+    pub(in crate::cache) fn clear(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// Forgets the queries of batch rows in which tokens have `arrived`: a row that only received
+    /// padding waits for its own.
+    pub(in crate::cache) fn clear_rows(&mut self, arrived: &[usize]) {
+        for (_, positions) in &mut self.pieces {
+            let columns = positions.len() / arrived.len();
+            for (row, &arrived) in positions.chunks_mut(columns).zip(arrived) {
+                if arrived > 0 {
+                    row.fill(-1);
+                }
+            }
+        }
+        self.pieces.retain(|(_, positions)| positions.iter().any(|&position| position >= 0));
+    }
+
+    pub(in crate::cache) fn bytes(&self, rows: Rows) -> usize {
+        let of_piece = |(piece, _): &(Queries, Vec<i64>)| {
+            buffer_bytes(&piece.queries, rows) + buffer_bytes(&piece.positions, rows)
+        };
+        self.pieces.iter().map(of_piece).sum()
+    }
+}

@@ -1,0 +1,146 @@
+//! Decode steps of a cache that are captured and replayed.
+
+use super::{KvCache, call::compress::CompressionDue, layer::LayerCache, progress::Phase};
+use crate::{
+    Error, Result,
+    policy::PositionMode,
+    state::{Replay, StateTensor, StateVisitor},
+    store::ReplayStore,
+};
+
+impl Replay for KvCache {
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()> {
+        self.check_complete()?;
+        let refused = |stage, name: &str, reason: &str| Error::Stage {
+            stage,
+            name: name.to_owned(),
+            reason: reason.to_owned(),
+        };
+        if !self.policy.is_capturable() {
+            return Err(refused(
+                "policy",
+                self.policy.name(),
+                "decides on the host at every token",
+            ));
+        }
+        if self.config.input_check.applies(false) {
+            return Err(refused("cache", "input check", "reads every token back"));
+        }
+        if self.rotated {
+            return Err(refused("cache", "Rotated", "leaves positions to the model"));
+        }
+        if let Some((_, positions)) = &mut self.positions {
+            visitor.tensor(StateTensor::Int3(positions));
+        }
+        for layer in &mut self.layers {
+            let visited = match &mut layer.store {
+                Some(store) => store.replay().map(|store| store.visit_state(visitor)).is_some(),
+                None => true,
+            };
+            if !visited || !layer.log.is_empty() {
+                let name = self.policy.store().name();
+                return Err(refused("store", name, "does not say what a step changes"));
+            }
+            if !layer.indexes_on_device() {
+                visitor.numbers(&layer.held);
+            }
+            if self.policy.schedule().decode_every.is_some() {
+                visitor.number(layer.progress.decoded());
+            }
+            layer.window.visit_state(visitor);
+            if let Some(state) = &mut layer.state {
+                visitor.tensor(StateTensor::Float2(state));
+            }
+        }
+        Ok(())
+    }
+
+    fn step_kind(&self) -> u64 {
+        let local = self.policy.observes().local;
+        let ends = |count: usize| local > 0 && count + 1 >= local;
+        u64::from(self.layers.first().is_some_and(|layer| ends(layer.local_queries)))
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        let batch = self.batch.unwrap_or(0);
+        let local = self.policy.observes().local;
+        let mut arrivals = Vec::with_capacity(self.layers.len());
+        for (number, layer) in self.layers.iter().enumerate() {
+            let span = layer.progress.arrive(number, batch, 1)?;
+            if !matches!(span.phase, Phase::Decode { .. }) {
+                let (name, reason) = ("step".to_owned(), "is a prompt's".to_owned());
+                return Err(Error::Stage { stage: "cache", name, reason });
+            }
+            arrivals.push(span);
+        }
+        let counted = self.policy.positions() != PositionMode::InCache;
+        if let (true, Some(max)) = (counted, self.max_positions) {
+            let seen = arrivals.iter().flat_map(|span| span.seen()).copied().max();
+            let position = seen.unwrap_or(0).saturating_sub(1);
+            if position >= max {
+                return Err(Error::PositionOverflow { position, max });
+            }
+        }
+        for (layer, span) in self.layers.iter_mut().zip(arrivals) {
+            if let Some((host, _)) = &mut self.positions {
+                host.clone_from(&span.positions);
+            }
+            if local > 0 {
+                layer.local_queries = (layer.local_queries + 1) % local;
+            }
+            if layer.indexes_on_device() {
+                layer.held.iter_mut().for_each(|held| *held += 1);
+                if let Some(store) = layer.replay() {
+                    store.advance();
+                }
+            }
+            let compressed = CompressionDue::of(&self.policy, span.phase).compress;
+            layer.progress = span.into_progress(compressed);
+        }
+        Ok(())
+    }
+
+    fn begin_device_indexing(&mut self, tokens: usize) -> Result<()> {
+        for layer in &mut self.layers {
+            if !layer.replay().is_some_and(|store| store.begin_device_indexing(tokens)) {
+                let name = self.policy.store().name().to_owned();
+                let reason = "cannot let the device count".to_owned();
+                self.end_device_indexing();
+                return Err(Error::Stage { stage: "store", name, reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn end_device_indexing(&mut self) {
+        let stores = self.layers.iter_mut().filter_map(LayerCache::replay);
+        stores.for_each(|store| store.end_device_indexing());
+    }
+
+    fn open_columns(&mut self) -> Option<usize> {
+        if self.policy.schedule().decode_every.is_some()
+            || self.policy.positions() != PositionMode::Written
+        {
+            return None;
+        }
+        let of_layer = |layer: &mut LayerCache| layer.replay()?.open_columns();
+        self.layers.iter_mut().map(of_layer).collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+
+    fn prepare_positions(&mut self, end: usize) {
+        if self.policy.positions() != PositionMode::InCache {
+            self.reach = end;
+        }
+    }
+}
+
+impl LayerCache {
+    fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
+        self.store.as_mut()?.replay()
+    }
+
+    /// Whether the device counts the index of its next column.
+    fn indexes_on_device(&mut self) -> bool {
+        self.replay().is_some_and(|store| store.indexes_on_device())
+    }
+}

@@ -1,0 +1,255 @@
+//! A cache written to a file, and taken up again.
+
+use std::{collections::BTreeMap, path::Path};
+
+use burn::tensor::Device;
+
+use super::{
+    CacheConfig, KvCache, ceiling,
+    kv_cache::measures_of,
+    layer::LayerCache,
+    progress::Progress,
+    queries::{log::QueryLog, window::QueryWindow},
+};
+use crate::{
+    CacheShape, Error, Policy, Prefix, Result,
+    device::Rows,
+    prefix::{Header, Parts, PrefixError, fingerprint},
+    store::StoreOptions,
+};
+
+impl KvCache {
+    /// Writes the cache to a file, from which [`load`](Self::load) makes a cache that goes on as
+    /// this one would, bit for bit.
+    ///
+    /// The file is safetensors: keys, values and statistics as they lie in the stores, and a header
+    /// with a version, a checksum, and what tells model and policy from others. It is written
+    /// beside `path` first, to the disk, and then put in its place.
+    ///
+    /// # Errors
+    /// [`Error::Prefix`] if it has seen nothing, if a step has not gone through all layers, if its
+    /// store has no file form or the file cannot be written; [`Error::PromptUnfinished`];
+    /// [`Error::Execution`] if the device failed.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_with_metadata(path, BTreeMap::new())
+    }
+
+    /// Saves as [`save`](Self::save) does, with texts that describe the prompt:
+    /// [`Prefix::metadata`] gives them back, and nothing else reads them.
+    ///
+    /// # Errors
+    /// The errors of [`save`](Self::save).
+    pub fn save_with_metadata(
+        &self,
+        path: impl AsRef<Path>,
+        metadata: BTreeMap<String, String>,
+    ) -> Result<()> {
+        self.check_complete()?;
+        let layers = self.layers.len();
+        let mut parts = Parts::default();
+        for (number, layer) in self.layers.iter().enumerate() {
+            parts.put_parts(&format!("layer.{number}"), layer.save(&self.policy)?);
+        }
+        let config = Named::of(&self.config);
+        let header = Header {
+            model: self.config.model.clone(),
+            shape: self.shape,
+            policy: self.policy.name().to_owned(),
+            budget: self.policy.budget().map(|budget| budget.to_string()),
+            policy_fingerprint: fingerprint(&self.policy),
+            policy_file: self.policy.to_toml().ok(),
+            dtype: config.dtype,
+            softmax_scale: config.softmax_scale,
+            tokens_seen: self.tokens_seen(),
+            tokens_kept: (0..layers).map(|layer| self.tokens_kept(layer)).collect::<Result<_>>()?,
+            bytes_held: self.bytes_held(),
+            metadata,
+            numbers: Default::default(),
+        };
+        Prefix::write(path.as_ref(), header, parts)
+    }
+
+    /// The cache that was [saved](Self::save), on any device. Shape, policy, configuration and the
+    /// [name of the model](CacheConfig::with_model) must be those it was saved with.
+    ///
+    /// # Errors
+    /// [`Error::Prefix`] for a file that is cut off, altered, or of another model or policy; what
+    /// [`with_config`](Self::with_config) refuses.
+    pub fn load(
+        path: impl AsRef<Path>,
+        shape: CacheShape,
+        policy: Policy,
+        config: CacheConfig,
+        device: &Device,
+    ) -> Result<Self> {
+        Self::from_prefix(Prefix::read(path)?, shape, policy, config, device)
+    }
+
+    /// Loads as [`load`](Self::load) does, from a file that was read before: one may first ask it
+    /// for its [policy](Prefix::policy).
+    ///
+    /// # Errors
+    /// The errors of [`load`](Self::load).
+    pub fn from_prefix(
+        prefix: Prefix,
+        shape: CacheShape,
+        policy: Policy,
+        config: CacheConfig,
+        device: &Device,
+    ) -> Result<Self> {
+        let header = prefix.header();
+        check(header, shape, &policy, &config)?;
+        let seen = header.tokens_seen.clone();
+        let mut cache = Self::with_config(shape, policy, config, device)?;
+        let rows = Rows::of(device);
+        let options = StoreOptions {
+            layer: 0,
+            shape,
+            batch: seen.len(),
+            dtype: cache.config.dtype,
+            observes: cache.policy.observes(),
+            device: device.clone(),
+            rows,
+            ops: cache.config.ops.clone(),
+        };
+        let mut parts = prefix.into_parts();
+        for (number, layer) in cache.layers.iter_mut().enumerate() {
+            let of_layer = parts.take_parts(&format!("layer.{number}"));
+            let options = StoreOptions { layer: number, ..options.clone() };
+            *layer = LayerCache::restore(of_layer, &seen, &cache.policy, options)?;
+        }
+        parts.finish()?;
+        cache.rows = Some(rows);
+        cache.measures = measures_of(&cache.layers);
+        cache.batch = Some(seen.len());
+        ceiling::check(cache.config.memory_ceiling, 0, cache.bytes_held())?;
+        Ok(cache)
+    }
+
+    /// Checks that every layer has seen the same tokens, and the whole of the last prompt.
+    pub(super) fn check_complete(&self) -> Result<()> {
+        let Some(first) = self.layers.first().map(|layer| layer.progress().seen()) else {
+            return Err(PrefixError::Empty.into());
+        };
+        for (layer, cache) in self.layers.iter().enumerate() {
+            if let Some((arrived, declared)) = cache.progress().unfinished() {
+                return Err(Error::PromptUnfinished { layer, arrived, declared });
+            }
+            let found = cache.progress().seen();
+            if found != first {
+                let (found, first) = (found.to_vec(), first.to_vec());
+                return Err(PrefixError::LayersApart { layer, found, first }.into());
+            }
+        }
+        if first.is_empty() { Err(PrefixError::Empty.into()) } else { Ok(()) }
+    }
+}
+
+/// The parts of a configuration that change the results of a cache, as text.
+struct Named {
+    dtype: String,
+    softmax_scale: Option<String>,
+}
+
+impl Named {
+    fn of(config: &CacheConfig) -> Self {
+        Self {
+            dtype: format!("{:?}", config.dtype),
+            softmax_scale: config.softmax_scale.map(|scale| scale.to_string()),
+        }
+    }
+}
+
+/// Checks that a prefix is of this model, policy and configuration.
+fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConfig) -> Result<()> {
+    if header.shape != shape {
+        return Err(PrefixError::OtherShape { found: header.shape, given: shape }.into());
+    }
+    if header.model != config.model {
+        let (found, given) = (header.model.clone(), config.model.clone());
+        return Err(PrefixError::OtherModel { found, given }.into());
+    }
+    if !header.is_of(policy) {
+        let (found, given) = (header.policy.clone(), policy.name().to_owned());
+        return Err(PrefixError::OtherPolicy { found, given }.into());
+    }
+    let given = Named::of(config);
+    let other = |what, found: &str, given: &str| {
+        let (found, given) = (found.to_owned(), given.to_owned());
+        Err(PrefixError::OtherConfig { what, found, given }.into())
+    };
+    if header.dtype != given.dtype {
+        return other("the type", &header.dtype, &given.dtype);
+    }
+    if header.softmax_scale != given.softmax_scale {
+        let text = |scale: &Option<String>| scale.clone().unwrap_or_else(|| "none".to_owned());
+        let (found, given) = (text(&header.softmax_scale), text(&given.softmax_scale));
+        return other("the softmax scale", &found, &given);
+    }
+    Ok(())
+}
+
+impl LayerCache {
+    fn save(&self, policy: &Policy) -> Result<Parts> {
+        // A layer of which all has come has no snapshot.
+        let Self { progress, store, window, log, held, measure, state, local_queries, snapshot: _ } =
+            self;
+        let mut parts = Parts::default();
+        parts.put_numbers("decoded", [progress.decoded()]);
+        parts.put_numbers("local-queries", [*local_queries]);
+        parts.put_numbers("held", &held[..]);
+        parts.put_numbers("numbers-of-state", [state.as_ref().map_or(0, |x| x.dims()[1])]);
+        if let Some(state) = state {
+            parts.put("state", state.as_ref())?;
+        }
+        if let Some(measure) = measure {
+            parts.put_exact("measure", measure.clone());
+        }
+        parts.put_parts("window", window.save()?);
+        parts.put_parts("log", log.save()?);
+        let none = || PrefixError::Store { store: policy.store().name().to_owned() };
+        let saved = store.as_ref().ok_or_else(none)?.save()?;
+        parts.put_parts("store", saved.ok_or_else(none)?);
+        Ok(parts)
+    }
+
+    fn restore(
+        mut parts: Parts,
+        seen: &[usize],
+        policy: &Policy,
+        options: StoreOptions,
+    ) -> Result<Self> {
+        let StoreOptions { shape, batch, observes, ref device, .. } = options;
+        let empty = Self::new(observes);
+        let queries = [batch, shape.query_heads, empty.window.size(), shape.head_dim];
+        let numbers = parts.take_number("numbers-of-state")?;
+        let state = || parts.take_float("state", [batch, numbers], device).map(Box::new);
+        let state = (numbers > 0).then(state).transpose()?;
+        let measure = parts.holds("measure").then(|| parts.take_exact("measure", batch));
+        let mut layer = Self {
+            progress: Progress::after(seen.to_vec(), parts.take_number("decoded")?),
+            store: None,
+            window: QueryWindow::restore(parts.take_parts("window"), queries, device)?,
+            log: QueryLog::restore(
+                parts.take_parts("log"),
+                [batch, shape.query_heads, shape.head_dim],
+                device,
+            )?,
+            held: parts.take_list("held", batch * shape.kv_heads)?,
+            measure: measure.transpose()?,
+            state,
+            local_queries: parts.take_number("local-queries")?,
+            snapshot: None,
+        };
+        let store = policy.store();
+        let none = || PrefixError::Store { store: store.name().to_owned() };
+        let restored = store.restore(options, parts.take_parts("store"))?.ok_or_else(none)?;
+        parts.finish()?;
+        if let Some(held) = layer.held.iter().find(|&&held| held > restored.columns()) {
+            let reason = format!("is {held} of {} columns", restored.columns());
+            return Err(PrefixError::contents("held", reason).into());
+        }
+        layer.store = Some(restored);
+        Ok(layer)
+    }
+}
