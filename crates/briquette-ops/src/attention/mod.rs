@@ -1,4 +1,4 @@
-//! Attention: of a prompt, of decoded tokens over every layout of keys and values, and of a window
+//! Attention of a prompt, of decoded tokens over every layout of keys and values, and of a window
 //! of queries.
 
 mod closest;
