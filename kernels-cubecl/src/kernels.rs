@@ -220,7 +220,7 @@ fn attention_of_prompt(input: &AttentionInput) -> Result<AttentionOutput> {
 }
 
 fn keeps_nothing(input: &SelectInput<'_>) -> bool {
-    input.held.iter().zip(input.keep).all(|(&held, &keep)| held.min(keep) == 0)
+    input.lengths.iter().zip(input.keep).all(|(&length, &keep)| length.min(keep) == 0)
 }
 
 /// Refuses scores that are NaN, if the input asks for it: reads their counts from the device.

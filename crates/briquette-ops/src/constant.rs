@@ -1,15 +1,15 @@
-//! Small lists that go to the device again and again.
+//! Small lists that are sent to the device again and again, and kept there.
 
 use std::{any::Any, cell::RefCell, collections::HashMap, ops::Range};
 
 use burn::tensor::{DType, Device, Int, StreamId, Tensor, TensorData, kind::Basic};
 
-/// Lists kept of each use, for as many layers of a model.
+/// Lists that are kept per purpose: enough for as many layers of a model.
 const KEPT: usize = 128;
 
-/// Requests after which a list that none of them was for goes: CubeCL 0.11 goes through all buffers
-/// of a page at each small allocation, so lists of a policy that is gone would slow down all
-/// others.
+/// Requests after which a list that none of them asked for is dropped: CubeCL 0.11 goes through all
+/// buffers of a page at each small allocation, so lists of a policy that is gone would slow down
+/// all others.
 const IDLE: u64 = 1 << 14;
 
 /// Requests between two looks for idle lists.
@@ -26,11 +26,11 @@ struct Sent {
     /// The stream it was sent in: a recording has tensors of its own stream alone.
     stream: StreamId,
     tensor: Box<dyn Any>,
-    /// When it was asked for the last time.
-    asked: u64,
+    /// Time of the last request for it.
+    last_request: u64,
 }
 
-/// The lists of each use.
+/// The lists of each purpose.
 #[derive(Default)]
 struct All {
     of_use: HashMap<&'static str, Vec<Sent>>,
@@ -41,11 +41,11 @@ thread_local! {
     static ALL: RefCell<All> = RefCell::default();
 }
 
-/// Integers of the device's own type, which are sent to it if they were not just sent there: layers
-/// and steps that keep as many entries tell kernels the same numbers.
+/// Returns a list of integers of the device's own type, and sends it there only if the device does
+/// not have it: layers and steps that keep as many entries tell kernels the same numbers.
 ///
-/// Of each `purpose`, the last 128 lists are kept on the device, by threads and streams. A step
-/// that sends nothing does not wait for the copy, and can be recorded.
+/// The last 128 lists of each `purpose` are kept on the device, per thread and stream. A step that
+/// sends nothing does not wait for the copy, and can be recorded.
 ///
 /// # Panics
 /// As [`Tensor::from_data`], if the list does not fill the dimensions.
@@ -59,7 +59,7 @@ pub fn constant_ints<const D: usize>(
     constant(purpose, TensorData::new(list, dims), device, dtype)
 }
 
-/// The integers of a range, one by one.
+/// Returns the integers of a range, ascending.
 ///
 /// # Panics
 /// As [`constant_ints`].
@@ -68,7 +68,7 @@ pub fn counting(range: Range<usize>, device: &Device) -> Tensor<1, Int> {
     constant_ints("counting", range.map(|number| number as i64).collect(), dims, device)
 }
 
-/// As [`constant_ints`], of numbers in f32.
+/// Returns a list of f32 numbers, as [`constant_ints`] returns integers.
 ///
 /// # Panics
 /// As [`constant_ints`].
@@ -95,7 +95,9 @@ fn constant<const D: usize, K: Basic + 'static>(
         *time += 1;
         let now = *time;
         if now.is_multiple_of(LOOK) {
-            of_use.values_mut().for_each(|lists| lists.retain(|sent| now - sent.asked <= IDLE));
+            of_use
+                .values_mut()
+                .for_each(|lists| lists.retain(|sent| now - sent.last_request <= IDLE));
         }
         let lists = of_use.entry(purpose).or_default();
         let known = lists
@@ -103,19 +105,20 @@ fn constant<const D: usize, K: Basic + 'static>(
             .filter(|sent| sent.stream == stream && sent.dtype == dtype)
             .filter(|sent| sent.device == *device && sent.data == data)
             .find_map(|sent| {
-                sent.asked = now;
+                sent.last_request = now;
                 sent.tensor.downcast_ref::<Tensor<D, K>>().cloned()
             });
         known.unwrap_or_else(|| {
             let tensor = Tensor::<D, K>::from_data(data.clone(), (device, dtype));
             if lists.len() >= KEPT
-                && let Some(oldest) = (0..lists.len()).min_by_key(|&place| lists[place].asked)
+                && let Some(oldest) =
+                    (0..lists.len()).min_by_key(|&place| lists[place].last_request)
             {
                 lists.swap_remove(oldest);
             }
-            let (device, asked) = (device.clone(), now);
+            let (device, last_request) = (device.clone(), now);
             let kept = Box::new(tensor.clone());
-            lists.push(Sent { data, device, dtype, stream, tensor: kept, asked });
+            lists.push(Sent { data, device, dtype, stream, tensor: kept, last_request });
             tensor
         })
     })

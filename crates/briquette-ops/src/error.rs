@@ -1,43 +1,43 @@
 use burn::tensor::DType;
 
-/// Why an operation has no result. Nothing has been changed.
+/// Error of an operation. The operation has changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
     /// The device of the tensors has no kernels.
     #[error("{operation} runs on CubeCL devices only")]
     Device {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
     },
-    /// A tensor has another shape than the others ask for.
+    /// A tensor has a shape that does not fit the others.
     #[error("{operation}: {tensor} is {found:?}, expected {expected:?}")]
     Shape {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: &'static str,
         /// Its shape.
         found: Vec<usize>,
         /// The shape that fits the others.
         expected: Vec<usize>,
     },
-    /// A tensor has another type than the one it goes with.
+    /// A tensor has another type than the tensor it must match.
     #[error("{operation}: {tensor} is {found:?}, expected {expected:?}")]
     DataType {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
-        /// The tensor.
+        /// Name of the tensor.
         tensor: &'static str,
         /// Its type.
         found: DType,
-        /// The other's.
+        /// Type of the tensor it must match.
         expected: DType,
     },
-    /// A number is not one the kernel can work with.
+    /// A number is outside of the values that the operation takes.
     #[error("{operation}: {what} is {found}, expected {expected}")]
     Value {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
         /// Name of the number.
         what: &'static str,
@@ -46,30 +46,30 @@ pub enum OpError {
         /// Values that it can have.
         expected: String,
     },
-    /// The device cannot launch so much at once.
+    /// A size is over the limit of the device for one launch.
     #[error("{operation}: {what} is {found}, this device takes {max} at most")]
     TooLarge {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
         /// Name of the size that is too large.
         what: &'static str,
-        /// How large it is.
+        /// The size.
         found: usize,
         /// The limit of the device.
         max: usize,
     },
-    /// Scores are NaN, which nothing can be ranked by.
+    /// Scores are NaN, so that entries cannot be ranked by them.
     #[error("{operation}: {count} scores are NaN")]
     NotANumber {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
-        /// How many of them.
+        /// Number of scores that are NaN.
         count: usize,
     },
     /// The device failed while executing.
     #[error("{operation}: the device failed: {reason}")]
     Execution {
-        /// The operation.
+        /// Name of the operation.
         operation: &'static str,
         /// Message of the device.
         reason: String,
@@ -77,18 +77,18 @@ pub enum OpError {
 }
 
 impl OpError {
-    /// Whether the device is what an operation lacks, because it has no kernels or cannot launch so
-    /// much: then, and only then, tensor operations take over.
+    /// Whether the device is the reason: it has no kernels, or cannot launch so much at once. Then,
+    /// and only then, tensor operations take over.
     pub fn is_of_the_device(&self) -> bool {
         matches!(self, Self::Device { .. } | Self::TooLarge { .. })
     }
 
-    /// A failure of the device while its answer was read.
+    /// Returns the error of a device that failed while a result was read from it.
     pub fn failed(operation: &'static str, error: impl ToString) -> Self {
         Self::Execution { operation, reason: error.to_string() }
     }
 
-    /// The operation that was called.
+    /// Returns the name of the operation.
     pub fn operation(&self) -> &'static str {
         match self {
             Self::Device { operation }

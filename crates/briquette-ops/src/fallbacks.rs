@@ -5,39 +5,40 @@ use std::{
 
 use crate::{OpError, Result};
 
-/// How often tensor operations answered for a kernel, and why the last time.
+/// Calls of one operation in which tensor operations took over from a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// The operation.
+    /// Name of the operation.
     pub operation: &'static str,
-    /// How many calls.
+    /// Number of calls.
     pub calls: usize,
-    /// Why the last of them: no such device, or too large for it.
+    /// Error of the kernel in the last call: the device has no kernels, or the call is too large
+    /// for it.
     pub reason: OpError,
 }
 
-/// Calls that a device could not take, by operation.
+/// Calls that a device could not take, per operation.
 #[derive(Debug, Default)]
 pub struct Fallbacks(Mutex<BTreeMap<&'static str, Fallback>>);
 
 impl Fallbacks {
-    /// The result of a kernel; where the device could not take the call, that of `reference`,
-    /// counted. Any other error is the caller's mistake, or the device's failure, and is returned
-    /// as it is.
+    /// Returns the result of a kernel, or, where the device could not take the call, counts the
+    /// call and returns the result of `reference`. Any other error is the caller's mistake or the
+    /// device's failure, and is returned as it is.
     ///
     /// # Errors
     /// [`OpError`] of the kernel or of the reference.
-    pub fn or<T>(&self, found: Result<T>, reference: impl FnOnce() -> Result<T>) -> Result<T> {
-        match found {
+    pub fn or<T>(&self, result: Result<T>, reference: impl FnOnce() -> Result<T>) -> Result<T> {
+        match result {
             Err(reason) if reason.is_of_the_device() => {
                 self.count(reason);
                 reference()
             }
-            found => found,
+            result => result,
         }
     }
 
-    /// All of them so far, in the order of their names.
+    /// Returns the fallbacks so far, sorted by the name of the operation.
     pub fn list(&self) -> Vec<Fallback> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }

@@ -1,17 +1,17 @@
 //! The operations that KV-cache compression is made of.
 //!
-//! Each operation is stated once: a file holds its input, its output and its reference, which is
-//! Burn's tensor operations and runs on any device. Traits group them, and a crate of kernels
-//! implements the traits:
+//! Each operation is stated once: a file has its input, its output and its reference, which uses
+//! Burn's tensor operations and runs on any device. Traits group the operations, and a crate of
+//! kernels implements the traits:
 //!
 //! - [`AttentionOps`]: attention of a prompt, decode attention over every [`KvLayout`], the weights
 //!   of a window of queries, rotation;
-//! - [`SelectOps`]: which entries stay, and their move into less room, ragged or padded;
-//! - [`MergeOps`]: the nearest of some rows, weighted sums of rows, merged rows;
+//! - [`SelectOps`]: selection of the entries to keep, and their compaction, ragged or padded;
+//! - [`MergeOps`]: nearest rows, weighted sums of rows, merged rows;
 //! - [`ClusterOps`]: entries that several tokens share (EMS);
 //! - [`ModelOps`]: products with weights, norms and gates, for the model around a cache.
 //!
-//! [`Ops`] is all of them. [`Reference`] answers with tensor operations.
+//! [`Ops`] is all of them. [`Reference`] implements them with tensor operations.
 
 mod attention;
 mod cluster;

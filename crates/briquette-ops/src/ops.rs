@@ -3,16 +3,16 @@ use crate::{
     model::ModelOps, select::SelectOps,
 };
 
-/// All operations of a cache, and those of the model around it.
+/// All operations of a cache and of the model around it.
 pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + ModelOps {
-    /// How often tensor operations answered for a kernel, by operation; nothing where there are no
-    /// kernels to fall back from.
+    /// Returns how often tensor operations took over from a kernel, per operation; empty where
+    /// there are no kernels.
     fn fallbacks(&self) -> Vec<Fallback> {
         Vec::new()
     }
 }
 
-/// Burn's tensor operations, on any device.
+/// The reference of all operations: Burn's tensor operations, on any device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reference;
 

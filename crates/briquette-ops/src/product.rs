@@ -2,25 +2,25 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-/// How two f32 matrices are multiplied.
+/// Precision of the product of two f32 matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// As the device does it.
+    /// The device's own product.
     Device,
-    /// In two parts each, where the device rounds operands that deserve better.
+    /// Products of two parts per operand, for f32 operands on a device that rounds them.
     Split,
 }
 
 impl Precision {
-    /// Type that operands of these types are multiplied in on this device: half precision needs no
-    /// more than it gives.
+    /// Returns the precision that operands of these types need on this device: only f32 operands
+    /// need more than the device's own product gives.
     pub(crate) fn of(types: &[DType], device: &Device) -> Self {
         let full = types.iter().all(|dtype| *dtype == DType::F32);
         if full && !multiplies_exactly(device) { Self::Split } else { Self::Device }
     }
 }
 
-/// The product of two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`.
+/// Multiplies two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`.
 ///
 /// Tensor cores round f32 operands to 11 bits (TF32), and Burn uses them where there are any: on an
 /// H200 outputs of attention were off by 4e-4. Where a device does that, each operand is split into
@@ -39,22 +39,22 @@ pub(crate) fn product(a: Tensor<4>, b: Tensor<4>, precision: Precision) -> Tenso
         + a_high.matmul(b_high)
 }
 
-/// The product of two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`, to 2⁻¹⁹ at
-/// least also where the device's own product rounds operands to 11 bits.
+/// Multiplies two f32 tensors, `[batch, heads, m, k]` by `[batch, heads, k, n]`, with a precision
+/// of 2⁻¹⁹ at least, also where the device's own product rounds operands to 11 bits.
 pub fn precise_product(a: Tensor<4>, b: Tensor<4>) -> Tensor<4> {
     let precision = Precision::of(&[a.dtype(), b.dtype()], &a.device());
     product(a, b, precision)
 }
 
-/// A number's bf16 part, and the rest.
+/// Splits numbers into their bf16 part and the rest.
 fn split(x: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
     let high = x.clone().cast(DType::BF16).cast(DType::F32);
     let low = x - high.clone();
     (high, low)
 }
 
-/// Whether the device multiplies f32 matrices with all their bits. Tried out once a device, on
-/// products that TF32 gets wrong in every element, in sizes that may be given to different kernels.
+/// Whether the device multiplies f32 matrices with all their bits. It is tried out once per device,
+/// on products that TF32 gets wrong in every element, in sizes that may go to different kernels.
 fn multiplies_exactly(device: &Device) -> bool {
     static TRIED: Mutex<Vec<(Device, bool)>> = Mutex::new(Vec::new());
     let mut tried = TRIED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -58,9 +58,9 @@ fn mistakes_are_errors_through_the_traits() {
         assert_eq!(kernels.decode(&step).unwrap_err(), expected);
 
         let scores = Tensor::<3>::zeros([1, 2, 8], (device, DType::F32));
-        let (held, keep, recent) = (&[8, 9], &[4, 4], &[0, 0]);
-        let select = SelectInput { scores: &scores, held, keep, sinks: 0, recent, check: false };
-        let expected = wrong_value("select", "held", 9, "at most 8");
+        let (lengths, keep, recent) = (&[8, 9], &[4, 4], &[0, 0]);
+        let select = SelectInput { scores: &scores, lengths, keep, sinks: 0, recent, check: false };
+        let expected = wrong_value("select", "length", 9, "at most 8");
         assert_eq!(kernels.select(select.clone()).unwrap_err(), expected);
         assert_eq!(kernels.split(select).unwrap_err(), expected);
 

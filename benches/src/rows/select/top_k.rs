@@ -33,14 +33,14 @@ fn one(bench: &mut Bench, row: &'static str, entries: usize, kept: usize) -> Res
         bytes: (ROWS * (entries + kept) * 4) as f64,
         operations: 0.0,
     };
-    let [held, keep_of_rows, recent] = [entries, kept, 0].map(|number| vec![number; ROWS]);
+    let [lengths, keep_of_rows, recent] = [entries, kept, 0].map(|number| vec![number; ROWS]);
     let input = |scores: &Tensor<3>| {
         let scores = scores.clone();
-        let (held, keep_of_rows, recent) = (&held, &keep_of_rows, &recent);
+        let (lengths, keep_of_rows, recent) = (&lengths, &keep_of_rows, &recent);
         move |ops: &dyn Ops| {
             let selection = ops.select(SelectInput {
                 scores: &scores,
-                held,
+                lengths,
                 keep: keep_of_rows,
                 sinks: 0,
                 recent,

@@ -5,13 +5,15 @@ use super::{
 };
 use crate::error::{OpError, Result};
 
-/// The pattern of each query head whose output is closest to that of dense attention, of some that
-/// cost alike: MInference's search (Algorithm 1), which is made once, on one sample.
+/// Returns the pattern of each query head whose output is closest to that of dense attention, among
+/// candidates of equal cost: MInference's search (Algorithm 1), which is made once, on one sample.
 ///
-/// Distances are Euclidean, over all tokens and rows; of equal ones the first candidate.
+/// Distances are Euclidean, over all tokens and batch rows; of equal distances the first candidate
+/// wins.
 ///
 /// # Errors
-/// [`OpError::Value`] without candidates, and those of [`AttentionOps::sparse_attention`].
+/// [`OpError::Value`] if there are no candidates, [`OpError::Execution`] if the device failed, and
+/// the errors of [`AttentionOps::attention`] and [`AttentionOps::sparse_attention`].
 pub fn closest_patterns(
     ops: &dyn AttentionOps,
     input: AttentionInput,

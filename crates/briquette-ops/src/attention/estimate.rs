@@ -1,11 +1,11 @@
-//! The weights that the pattern of a head picks, from an estimate of all of them.
+//! Masks of the weights that the patterns of heads pick, from an estimate of all weights.
 
 use burn::tensor::{DType, Int, Tensor, TensorData, activation::softmax};
 
 use super::{
     pattern::{ANTIDIAGONAL_BLOCK, HeadPattern, POOLED_BLOCK},
     prefill::AttentionInput,
-    seen::{Seen, covering, highest},
+    sparsity_mask::{SparsityMask, covering, highest},
     visibility::Visibility,
     weights::INVISIBLE,
     window::{WindowInput, window_weights},
@@ -15,12 +15,14 @@ use crate::{
     product::precise_product,
 };
 
-/// The last queries that lines are found by.
+/// Number of last queries whose weights pick the columns and distances of
+/// [`HeadPattern::VerticalSlash`].
 const LAST_QUERIES: usize = 64;
-/// The first tokens, the least columns, the nearest distances and the least of them that lines take
-/// in any case.
+/// Number of first tokens whose columns come ahead of all others, and the least number of columns.
 const FIRST_COLUMNS: usize = 30;
+/// Distances below this come ahead of all others.
 const NEAREST: usize = 100;
+/// The least number of distances.
 const LEAST_DISTANCES: usize = 50;
 
 /// The positions of queries and entries, on the host.
@@ -54,31 +56,31 @@ impl Places {
         }
     }
 
-    /// One more than the last position.
+    /// One more than the highest position of a query or entry; 0 if all are padding.
     pub(super) fn end(&self) -> usize {
         let all = self.queries.iter().chain(&self.entries).flatten();
         all.copied().max().map_or(0, |last| (last + 1).max(0) as usize)
     }
 
-    /// The first position of a query.
+    /// The lowest position of a query, padding excepted; 0 if all queries are padding.
     pub(super) fn start(&self) -> usize {
         let all = self.queries.iter().flatten().copied().filter(|&position| position >= 0);
         all.min().unwrap_or(0) as usize
     }
 }
 
-/// The entries that each query head attends to, `[batch · query_heads]`. Estimates are made for all
-/// heads if one wants them.
-pub(super) fn picked(
+/// The mask of each query head, `[batch · query_heads]`. The estimate of a pattern is made for all
+/// heads if one of them has that pattern.
+pub(super) fn masks(
     input: &AttentionInput,
     patterns: &[HeadPattern],
     places: &Places,
-) -> Result<Vec<Seen>> {
+) -> Result<Vec<SparsityMask>> {
     let batch = input.queries.dims()[0];
-    let mut seen = vec![Seen::All; batch * patterns.len()];
+    let mut masks = vec![SparsityMask::All; batch * patterns.len()];
     if places.end() == 0 {
         // Padding alone: there is nothing to see.
-        return Ok(seen);
+        return Ok(masks);
     }
     let mut done: Vec<HeadPattern> = Vec::new();
     for &pattern in patterns {
@@ -89,7 +91,7 @@ pub(super) fn picked(
         let of_all = match pattern {
             HeadPattern::Dense => continue,
             HeadPattern::AShape { first, recent } => {
-                vec![Seen::Ends { first, recent }; seen.len()]
+                vec![SparsityMask::Ends { first, recent }; masks.len()]
             }
             HeadPattern::VerticalSlash { vertical, slash } => {
                 lines(input, places, vertical, slash)?
@@ -99,22 +101,22 @@ pub(super) fn picked(
                 antidiagonal(input, places, stride, threshold)?
             }
         };
-        for (place, found) in of_all.into_iter().enumerate() {
+        for (place, mask) in of_all.into_iter().enumerate() {
             if patterns[place % patterns.len()] == pattern {
-                seen[place] = found;
+                masks[place] = mask;
             }
         }
     }
-    Ok(seen)
+    Ok(masks)
 }
 
-/// The columns and the distances that the last queries give most to.
+/// Masks of the columns and the distances to which the last queries give the most weight.
 fn lines(
     input: &AttentionInput,
     places: &Places,
     vertical: usize,
     slash: usize,
-) -> Result<Vec<Seen>> {
+) -> Result<Vec<SparsityMask>> {
     let [_, heads, new, _] = input.queries.dims();
     let [_, kv_heads, entries, _] = input.keys.dims();
     let last = LAST_QUERIES.min(new);
@@ -148,7 +150,7 @@ fn lines(
             };
         }
         distances.iter_mut().take(NEAREST).for_each(|distance| *distance = f32::INFINITY);
-        Seen::Lines {
+        SparsityMask::Lines {
             columns: highest(&columns, vertical.max(FIRST_COLUMNS)),
             distances: highest(&distances, slash.max(LEAST_DISTANCES)),
         }
@@ -156,15 +158,16 @@ fn lines(
     Ok(found.collect())
 }
 
-/// For each block of queries the blocks of keys with the largest products of means.
-fn pooled(input: &AttentionInput, places: &Places, blocks: usize) -> Result<Vec<Seen>> {
+/// Masks of the `blocks` blocks of keys whose mean has the largest product with the mean of each
+/// block of queries.
+fn pooled(input: &AttentionInput, places: &Places, blocks: usize) -> Result<Vec<SparsityMask>> {
     let grid = Grid::new(places, POOLED_BLOCK);
     let [batch, heads, _, head_dim] = input.queries.dims();
     let kv_heads = input.keys.dims()[1];
-    let mean = |x: Tensor<4>, heads: usize, blocks: usize, held: &dyn Fn(usize) -> Vec<usize>| {
+    let mean = |x: Tensor<4>, heads: usize, blocks: usize, counts: &dyn Fn(usize) -> Vec<usize>| {
         let sums = x.reshape([batch * heads, blocks, POOLED_BLOCK, head_dim]).sum_dim(2);
         let counts: Vec<f32> =
-            (0..batch * heads).flat_map(held).map(|count| count.max(1) as f32).collect();
+            (0..batch * heads).flat_map(counts).map(|count| count.max(1) as f32).collect();
         let counts = TensorData::new(counts, [batch, heads, blocks, 1]);
         let device = sums.device();
         sums.reshape([batch, heads, blocks, head_dim])
@@ -172,57 +175,58 @@ fn pooled(input: &AttentionInput, places: &Places, blocks: usize) -> Result<Vec<
     };
     let queries = grid.queries(input, places, |offset| offset);
     let keys = grid.keys(input, places);
-    let of_queries = |list: usize| grid.held(&places.queries[list / heads], grid.from, grid.rows);
-    let of_keys = |list: usize| grid.held(&places.entries[list], 0, grid.columns);
+    let of_queries = |list: usize| grid.counts(&places.queries[list / heads], grid.from, grid.rows);
+    let of_keys = |list: usize| grid.counts(&places.entries[list], 0, grid.columns);
     let queries = mean(queries, heads, grid.rows, &of_queries);
     let keys = mean(keys, kv_heads, grid.columns, &of_keys);
     let scores = products(queries, keys, input.scale)?;
     let found = scores.chunks(grid.rows * grid.columns).enumerate().map(|(list, scores)| {
         let (row, head) = (list / heads, list % heads);
-        let there = of_keys(row * kv_heads + head / (heads / kv_heads));
-        let seen = scores.chunks(grid.columns).enumerate().flat_map(|(block, scores)| {
+        let counts = of_keys(row * kv_heads + head / (heads / kv_heads));
+        let visible = scores.chunks(grid.columns).enumerate().flat_map(|(block, scores)| {
             // The softmax keeps the order: the largest products have the largest weights.
-            let scores = scores.iter().zip(&there).enumerate().map(|(column, (&score, &held))| {
-                let visible = held > 0 && column <= grid.from + block;
-                if visible { score } else { f32::NEG_INFINITY }
-            });
+            let scores =
+                scores.iter().zip(&counts).enumerate().map(|(column, (&score, &count))| {
+                    let visible = count > 0 && column <= grid.from + block;
+                    if visible { score } else { f32::NEG_INFINITY }
+                });
             highest(&scores.collect::<Vec<f32>>(), blocks)
         });
-        grid.seen(seen.collect())
+        grid.mask(visible.collect())
     });
     Ok(found.collect())
 }
 
-/// For each block of queries the fewest blocks of keys that have a share of the weights of sums
-/// along antidiagonals.
+/// Masks of the fewest blocks of keys that have the share `threshold` of each block of queries'
+/// weights, as estimated from sums along antidiagonals; the first block of keys and the queries'
+/// own are always in.
 fn antidiagonal(
     input: &AttentionInput,
     places: &Places,
     stride: usize,
     threshold: f64,
-) -> Result<Vec<Seen>> {
+) -> Result<Vec<SparsityMask>> {
     let grid = Grid::new(places, ANTIDIAGONAL_BLOCK);
     let [batch, heads, _, head_dim] = input.queries.dims();
     let kv_heads = input.keys.dims()[1];
     let groups = ANTIDIAGONAL_BLOCK / stride;
     let (rows, columns) = (grid.rows * groups, grid.columns * groups);
-    // The last query of a group meets its first key, and so on: what is summed stands on an
-    // antidiagonal.
+    // The last query of a group meets its first key, and so on along an antidiagonal.
     let queries = grid
         .queries(input, places, |offset| offset / stride * stride + (stride - 1 - offset % stride));
     let queries = queries.reshape([batch, heads, rows, stride * head_dim]);
     let keys = grid.keys(input, places).reshape([batch, kv_heads, columns, stride * head_dim]);
-    let held = |positions: &[i64], from: usize, count: usize| {
-        let mut held = vec![false; count];
+    let occupied = |positions: &[i64], from: usize, count: usize| {
+        let mut occupied = vec![false; count];
         for &position in positions.iter().filter(|&&position| position >= 0) {
-            held[position as usize / stride - from * groups] = true;
+            occupied[position as usize / stride - from * groups] = true;
         }
-        held
+        occupied
     };
     let of_keys: Vec<Vec<bool>> =
-        places.entries.iter().map(|positions| held(positions, 0, columns)).collect();
+        places.entries.iter().map(|positions| occupied(positions, 0, columns)).collect();
     let of_queries: Vec<Vec<bool>> =
-        places.queries.iter().map(|positions| held(positions, grid.from, rows)).collect();
+        places.queries.iter().map(|positions| occupied(positions, grid.from, rows)).collect();
     let device = queries.device();
     let on = |numbers: Vec<f32>, dims: [usize; 4]| {
         Tensor::<4>::from_data(TensorData::new(numbers, dims), (&device, DType::F32))
@@ -231,8 +235,8 @@ fn antidiagonal(
     let bias = |visible: bool| if visible { 0.0 } else { INVISIBLE as f32 };
     let of_head = |list: usize| list / heads * kv_heads + list % heads / group;
     let of_keys = (0..batch * heads).flat_map(|list| of_keys[of_head(list)].iter());
-    let of_keys = on(of_keys.map(|&held| bias(held)).collect(), [batch, heads, 1, columns]);
-    let counted = of_queries.iter().flatten().map(|&held| f32::from(u8::from(held)));
+    let of_keys = on(of_keys.map(|&occupied| bias(occupied)).collect(), [batch, heads, 1, columns]);
+    let counted = of_queries.iter().flatten().map(|&occupied| f32::from(u8::from(occupied)));
     let counted = on(counted.collect(), [batch, 1, rows, 1]);
     let last_block = (0..groups * groups).map(|place| bias(place % groups <= place / groups));
     let last_block = on(last_block.collect(), [1, 1, groups, groups]);
@@ -257,7 +261,7 @@ fn antidiagonal(
     let sums = Tensor::cat(all, 2).try_into_vec_as::<f32>().map_err(failed)?;
     let found = sums.chunks(grid.rows * grid.columns).map(|sums| {
         let of_blocks = sums.chunks(grid.columns).enumerate();
-        grid.seen(
+        grid.mask(
             of_blocks
                 .flat_map(|(block, sums)| covering(sums, &[0, grid.from + block], threshold))
                 .collect(),
@@ -266,14 +270,15 @@ fn antidiagonal(
     Ok(found.collect())
 }
 
-/// Blocks of so many tokens, by position.
+/// Division of positions into blocks.
 struct Grid {
+    /// Tokens of a block.
     size: usize,
-    /// The first block of queries.
+    /// Number of the first block of queries.
     from: usize,
-    /// Blocks of queries.
+    /// Number of blocks of queries.
     rows: usize,
-    /// Blocks of keys.
+    /// Number of blocks of keys.
     columns: usize,
 }
 
@@ -284,12 +289,12 @@ impl Grid {
         Self { size, from, rows: columns - from, columns }
     }
 
-    fn seen(&self, seen: Vec<bool>) -> Seen {
-        Seen::Blocks { size: self.size, from: self.from, width: self.columns, seen }
+    fn mask(&self, visible: Vec<bool>) -> SparsityMask {
+        SparsityMask::Blocks { size: self.size, from: self.from, width: self.columns, visible }
     }
 
-    /// How many of these positions are in each of so many blocks.
-    fn held(&self, positions: &[i64], from: usize, blocks: usize) -> Vec<usize> {
+    /// Number of `positions` in each of `blocks` blocks, of which the first is number `from`.
+    fn counts(&self, positions: &[i64], from: usize, blocks: usize) -> Vec<usize> {
         let mut counts = vec![0; blocks];
         for &position in positions.iter().filter(|&&position| position >= 0) {
             counts[position as usize / self.size - from] += 1;
@@ -297,8 +302,8 @@ impl Grid {
         counts
     }
 
-    /// The queries of all blocks, each at its offset from the first, or at what that is turned
-    /// into; zeros where there is none.
+    /// Queries of all blocks, each at the slot that `turned` makes of its offset from the first
+    /// block; zeros in slots without a query.
     fn queries(
         &self,
         input: &AttentionInput,
@@ -312,15 +317,15 @@ impl Grid {
         by_slot(&input.queries, lists, slots, |position| turned(position - start))
     }
 
-    /// The keys of all blocks, each at its position; zeros where there is none.
+    /// Keys of all blocks, each at the slot of its position; zeros in slots without a key.
     fn keys(&self, input: &AttentionInput, places: &Places) -> Tensor<4> {
         by_slot(&input.keys, places.entries.iter(), self.columns * self.size, |position| position)
     }
 }
 
-/// The rows of `x`, `[batch, heads, rows, channels]`, at the slots of their positions, f32,
-/// `[batch, heads, slots, channels]`; zeros in the others. `positions` has one list a batch row and
-/// head.
+/// Rows of `x`, `[batch, heads, rows, channels]`, at the slots of their positions, f32,
+/// `[batch, heads, slots, channels]`; zeros in the other slots. `positions` has one list per batch
+/// row and head.
 fn by_slot<'a>(
     x: &Tensor<4>,
     positions: impl Iterator<Item = &'a Vec<i64>>,
@@ -344,8 +349,8 @@ fn by_slot<'a>(
     Tensor::cat(vec![x, zero], 0).select(0, indices).reshape([batch, heads, slots, channels])
 }
 
-/// Scaled products of the rows of query heads with those of their kv head, read to the host,
-/// `[batch · query_heads][queries · keys]`, one after another.
+/// Scaled products of the rows of each query head with those of its kv head, read to the host: for
+/// each of `batch · query_heads` one after another, `queries · keys` numbers.
 fn products(queries: Tensor<4>, keys: Tensor<4>, scale: f64) -> Result<Vec<f32>> {
     let [batch, heads, rows, channels] = queries.dims();
     let kv_heads = keys.dims()[1];

@@ -1,4 +1,4 @@
-//! Attention: of a prompt, of decoded tokens over every layout of keys and values, and of a window
+//! Attention of a prompt, of decoded tokens over every layout of keys and values, and of a window
 //! of queries.
 
 mod closest;
@@ -8,8 +8,8 @@ mod ops;
 mod pattern;
 mod prefill;
 mod rotary;
-mod seen;
 mod sparse;
+mod sparsity_mask;
 mod tiles;
 mod visibility;
 mod weights;

@@ -11,10 +11,10 @@ use super::{
 };
 use crate::error::Result;
 
-/// Attention and what it is scored by.
+/// Attention, and the attention weights that entries are scored by.
 pub trait AttentionOps: Debug + Send + Sync {
-    /// Causal attention of new queries over the entries of a layer, with the column sums a scorer
-    /// may want. See [`AttentionInput`] for shapes.
+    /// Computes causal attention of new queries over the entries of a layer, with the column sums
+    /// that a scorer may need. See [`AttentionInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
@@ -22,8 +22,8 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(prefill::attention(input))
     }
 
-    /// The same with a part of the weights, by a pattern for each head. See
-    /// [`HeadPattern`](crate::HeadPattern).
+    /// Computes attention as [`attention`](Self::attention) does, from the part of the weights that
+    /// the pattern of each query head picks. See [`HeadPattern`](crate::HeadPattern).
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes, types or the numbers of a pattern do not fit.
@@ -31,9 +31,9 @@ pub trait AttentionOps: Debug + Send + Sync {
         sparse::sparse_attention(input)
     }
 
-    /// Attention of one query a head, or a few, over keys and values read as they lie; `None` where
-    /// there is no kernel for it, and the entries are to be padded to a rectangle first. See
-    /// [`KvLayout`](crate::KvLayout) for shapes.
+    /// Computes attention of one query per head, or a few, over keys and values read in their
+    /// layout; `None` where there is no kernel for it, and the entries must be padded to a
+    /// rectangle first. See [`KvLayout`](crate::KvLayout) for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
@@ -42,7 +42,7 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Rows turned to their positions, `[batch, heads, tokens, head_dim]`. See [`RotaryTables`].
+    /// Rotates rows by their positions, `[batch, heads, tokens, head_dim]`. See [`RotaryTables`].
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -50,7 +50,7 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(rotary::rotate(x, rotary))
     }
 
-    /// The attention weights of a few queries over the entries of a layer:
+    /// Computes the attention weights of a few queries over the entries of a layer,
     /// `[batch, query_heads, queries, entries]`, f32, zero where the query is padding.
     ///
     /// # Errors
@@ -59,8 +59,8 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(window::window_weights(input))
     }
 
-    /// For each entry sums over a few queries of what their attention weights are, so that the
-    /// weights need not be kept. See [`MomentsInput`] for shapes.
+    /// Computes sums over the attention weights that a few queries give to each entry, without
+    /// keeping the weights. See [`MomentsInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

@@ -5,8 +5,8 @@ use burn::tensor::{DType, Tensor};
 use super::{visibility::Visibility, weights::block_weights};
 use crate::product::{Precision, product};
 
-/// Attention of new queries over the entries of a layer. The queries belong to the last `new` of
-/// the entries.
+/// New queries, and the entries of a layer that they attend to. The queries belong to the last
+/// `new` of the entries.
 #[derive(Clone, Debug)]
 pub struct AttentionInput {
     /// Queries, positions encoded, `[batch, query_heads, new, head_dim]`.
@@ -15,36 +15,38 @@ pub struct AttentionInput {
     pub keys: Tensor<4>,
     /// Values, `[batch, kv_heads, entries, head_dim]`.
     pub values: Tensor<4>,
-    /// Which entry each query may see.
+    /// Visibility of entries to queries.
     pub visibility: Visibility,
     /// Factor of query-key products before the softmax.
     pub scale: f64,
-    /// Whether [`AttentionOutput::column_sums`] is wanted.
+    /// Whether to return [`AttentionOutput::column_sums`].
     pub column_sums: bool,
-    /// Whether [`AttentionOutput::column_squares`] is wanted.
+    /// Whether to return [`AttentionOutput::column_squares`].
     pub column_squares: bool,
 }
 
-/// Attention, and what each entry received of it.
+/// Output of attention, and the weights that each entry received.
 #[derive(Clone, Debug)]
 pub struct AttentionOutput {
-    /// `[batch, query_heads, new, head_dim]`, of the type of the queries; zero where the query is
-    /// padding.
+    /// Attention output, `[batch, query_heads, new, head_dim]`, of the type of the queries; zero
+    /// where the query is padding.
     pub output: Tensor<4>,
-    /// For each entry the sum of its weights over the queries, `[batch, query_heads, entries]`,
-    /// f32.
+    /// Sum over the queries of the weights of each entry, `[batch, query_heads, entries]`, f32.
     pub column_sums: Option<Tensor<3>>,
-    /// For each entry the sum of the squares of its weights, `[batch, query_heads, entries]`, f32.
+    /// Sum over the queries of the squared weights of each entry, `[batch, query_heads, entries]`,
+    /// f32.
     pub column_squares: Option<Tensor<3>>,
 }
 
-/// Numbers of one block of weights: 4 Mi, so 16 MiB, however long the prompt.
+/// Elements of one block of weights: 4 Mi, so 16 MiB, however long the prompt.
 const BLOCK_NUMBERS: usize = 1 << 22;
 
-/// Causal attention in blocks of queries: no more than [`BLOCK_NUMBERS`] weights exist at a time.
+/// Computes causal attention in blocks of queries: about [`BLOCK_NUMBERS`] weights exist at a time,
+/// but those of 16 queries at least.
 ///
-/// Grouped queries are folded into the rows of one product a kv head, so keys are never expanded.
-/// Everything is computed in f32. A block reads only the columns its last query can see.
+/// Grouped queries are folded into the rows of one product per kv head, so keys are never expanded.
+/// Everything is computed in f32. Without positions, a block reads only the columns that its last
+/// query sees.
 pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
     let visibility = input.visibility.clone();
     let old = behind(&input);
@@ -53,9 +55,10 @@ pub(super) fn attention(input: AttentionInput) -> AttentionOutput {
     })
 }
 
-/// The same with `weights` of each block of queries: of scaled queries,
+/// Computes attention with the weights that `weights` returns for each block of queries,
+/// `[batch, query_heads, rows, columns]`, from scaled queries,
 /// `[batch, query_heads, rows, head_dim]`, and transposed keys,
-/// `[batch, kv_heads, head_dim, columns]`, `[batch, query_heads, rows, columns]`.
+/// `[batch, kv_heads, head_dim, columns]`.
 pub(super) fn attention_by(
     input: AttentionInput,
     mut weights: impl FnMut(Tensor<4>, Tensor<4>, Range<usize>, Precision) -> Tensor<4>,
@@ -108,13 +111,13 @@ pub(super) fn attention_by(
     AttentionOutput { output: output.cast(dtype), column_sums: sums, column_squares: squares }
 }
 
-/// The entries that stand before the queries' own. Where padding has made way there may be fewer
-/// entries than queries; positions then tell who sees what.
+/// Number of entries before those of the queries. Where padding has been dropped, there may be
+/// fewer entries than queries; positions then say which entries a query sees.
 fn behind(input: &AttentionInput) -> usize {
     input.keys.dims()[2].saturating_sub(input.queries.dims()[2])
 }
 
-/// Zeros behind the columns of `sum`.
+/// Appends zeros to the columns of `sum`, up to `entries` columns.
 fn widen(sum: Tensor<3>, entries: usize) -> Tensor<3> {
     let [batch, heads, columns] = sum.dims();
     if columns == entries {

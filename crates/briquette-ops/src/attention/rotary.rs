@@ -1,21 +1,21 @@
 use burn::tensor::{DType, Int, Tensor};
 
-/// A rotary position encoding (RoPE): channel `i` is paired with channel `i + head_dim / 2`, and
-/// the pair turned by the angle whose cosine and sine stand in row `position` and column `i` of the
-/// tables. Tables are f32, but for keys of 16 bits that a kernel encodes as it reads them.
+/// Tables of a rotary position encoding (RoPE): channel `i` is paired with channel
+/// `i + head_dim / 2`, and the pair is rotated by the angle whose cosine and sine are in row
+/// `position` and column `i` of the tables. Tables are f32, except for keys of 16 bits that a
+/// kernel encodes as it reads them.
 #[derive(Clone, Debug)]
 pub struct RotaryTables {
     /// The cosine of each position and pair, `[positions, head_dim / 2]`.
     pub cosines: Tensor<2>,
     /// The sine of each position and pair, `[positions, head_dim / 2]`.
     pub sines: Tensor<2>,
-    /// At which position each column is encoded, `[batch, heads or 1, columns]`; any number at
-    /// padding.
+    /// Position of each column, `[batch, heads or 1, columns]`; any number at padding.
     pub positions: Tensor<3, Int>,
 }
 
-/// Rows, `[batch, heads, tokens, head_dim]`, turned to their positions by tensor operations, in f32
-/// and rounded once: the reference of [`AttentionOps::rotate`](crate::AttentionOps::rotate).
+/// Rotates rows, `[batch, heads, tokens, head_dim]`, by their positions, in f32 and rounded once:
+/// the reference of [`AttentionOps::rotate`](crate::AttentionOps::rotate).
 pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Tensor<4> {
     let RotaryTables { cosines, sines, positions } = rotary;
     let [batch, heads, tokens] = positions.dims();

@@ -3,10 +3,10 @@ use std::ops::Range;
 use burn::tensor::{DType, Tensor, TensorData, activation::softmax};
 
 use super::{
-    estimate::{Places, picked},
+    estimate::{self, Places},
     pattern::HeadPattern,
     prefill::{AttentionInput, AttentionOutput, attention_by},
-    seen::Seen,
+    sparsity_mask::SparsityMask,
     tiles::SparseTiles,
     weights::INVISIBLE,
 };
@@ -15,28 +15,30 @@ use crate::{
     product::product,
 };
 
-/// Attention over a prompt of which heads compute a part of the weights each.
+/// Attention over a prompt in which each query head computes a part of its weights.
 #[derive(Clone, Debug)]
 pub struct SparseAttentionInput {
-    /// The attention.
+    /// Queries, keys and values.
     pub attention: AttentionInput,
     /// The pattern of each query head, `[query_heads]`.
     pub patterns: Vec<HeadPattern>,
 }
 
 impl SparseAttentionInput {
-    /// The weights that are to be computed, from an estimate of all of them, in the form in which a
-    /// kernel reads them.
+    /// Returns the weights to compute, picked from an estimate of all of them, in the form that a
+    /// kernel reads.
     ///
     /// # Errors
-    /// [`OpError`] if there are not as many patterns as heads, or one of them cannot be.
+    /// [`OpError::Shape`] if there are not as many patterns as query heads, [`OpError::Value`] if
+    /// the numbers of a pattern break its conditions ([`HeadPattern::breaks`]),
+    /// [`OpError::Execution`] if the device failed.
     pub fn tiles(&self) -> Result<SparseTiles> {
-        let (places, seen) = self.seen()?;
-        Ok(SparseTiles::new(&places, &seen))
+        let (places, masks) = self.masks()?;
+        Ok(SparseTiles::new(&places, &masks))
     }
 
-    /// The positions of queries and entries, and the part of the weights that each head computes.
-    fn seen(&self) -> Result<(Places, Vec<Seen>)> {
+    /// The positions of queries and entries, and the mask of each head.
+    fn masks(&self) -> Result<(Places, Vec<SparsityMask>)> {
         let Self { attention, patterns } = self;
         let heads = attention.queries.dims()[1];
         if patterns.len() != heads {
@@ -58,18 +60,17 @@ impl SparseAttentionInput {
             }
         }
         let places = Places::of(attention)?;
-        let seen = picked(attention, patterns, &places)?;
-        Ok((places, seen))
+        let masks = estimate::masks(attention, patterns, &places)?;
+        Ok((places, masks))
     }
 }
 
-/// Attention under the masks of the heads' patterns. It masks and saves nothing: all products are
-/// computed.
+/// Attention under the masks of the heads' patterns. It saves no work: all products are computed.
 pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionOutput> {
-    let (places, seen) = input.seen()?;
+    let (places, masks) = input.masks()?;
     let input = input.attention;
     let heads = input.queries.dims()[1];
-    let mut masks = Masks { places: &places, seen: &seen, heads };
+    let mut masks = Masks { places: &places, of_heads: &masks, heads };
     Ok(attention_by(input, |queries, keys, rows, precision| {
         let [batch, heads, count, head_dim] = queries.dims();
         let [_, kv_heads, _, columns] = keys.dims();
@@ -82,16 +83,16 @@ pub(super) fn sparse_attention(input: SparseAttentionInput) -> Result<AttentionO
     }))
 }
 
-/// The masks that are added to scores, made on the host.
+/// Masks of all heads, turned on the host into numbers that are added to scores.
 struct Masks<'a> {
     places: &'a Places,
-    seen: &'a [Seen],
+    of_heads: &'a [SparsityMask],
     heads: usize,
 }
 
 impl Masks<'_> {
-    /// `[batch, query_heads, rows, columns]`, and 0 where a query is padding,
-    /// `[batch, 1, rows, 1]`.
+    /// Numbers to add to the scores of queries `rows`, `[batch, query_heads, rows, columns]`, and a
+    /// factor that is 0 where a query is padding and 1 elsewhere, `[batch, 1, rows, 1]`.
     fn of(&mut self, rows: Range<usize>, columns: usize, batch: usize) -> (TensorData, TensorData) {
         let kv_heads = self.places.entries.len() / batch;
         let group = self.heads / kv_heads;
@@ -102,11 +103,11 @@ impl Masks<'_> {
             let queries = &self.places.queries[row][rows.clone()];
             counted.extend(queries.iter().map(|&query| if query < 0 { 0.0_f32 } else { 1.0 }));
             for head in 0..self.heads {
-                let seen = &self.seen[row * self.heads + head];
+                let mask = &self.of_heads[row * self.heads + head];
                 let entries = &self.places.entries[row * kv_heads + head / group][..columns];
                 for &query in queries {
                     bias.extend(entries.iter().enumerate().map(|(column, &entry)| {
-                        if seen.sees(query, column, entry) { 0.0 } else { INVISIBLE as f32 }
+                        if mask.sees(query, column, entry) { 0.0 } else { INVISIBLE as f32 }
                     }));
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{estimate::Places, seen::Seen};
+use super::{estimate::Places, sparsity_mask::SparsityMask};
 
 /// Queries of a tile.
 const QUERIES: usize = 128;
@@ -13,8 +13,8 @@ const BLOCK: usize = 64;
 /// Bits of a word.
 const BITS: usize = 32;
 
-/// The weights that attention under the patterns of heads computes: which tiles of keys each tile
-/// of queries meets, and bits that tell for a weight of such a tile whether it is one of them.
+/// The weights that attention under the patterns of heads computes: the tiles of keys that each
+/// tile of queries meets, and bits that tell whether a weight of such a tile is one of them.
 ///
 /// A query at position p sees the entry of column c, at position e, if 0 ≤ e ≤ p, and the bit of
 /// column c, or of distance p − e, or of the blocks of p and e is set.
@@ -24,9 +24,10 @@ pub struct SparseTiles {
     pub queries: Vec<i64>,
     /// The position of each entry, `[batch, kv_heads, entries]`; −1 is padding.
     pub entries: Vec<i64>,
-    /// Tiles of [`SparseTiles::KEYS`] keys for each tile of [`SparseTiles::QUERIES`] queries,
-    /// `[batch, query_heads, query tiles, list]`: how many, then twice the number of each, and 1
-    /// more where all bits of the tile are set.
+    /// Tiles of [`SparseTiles::KEYS`] keys that each tile of [`SparseTiles::QUERIES`] queries
+    /// meets, `[batch, query_heads, query tiles, list]`: their count, then twice the index of each,
+    /// plus 1 where every query of the tile sees every key at its own position or before; zeros
+    /// fill the list.
     pub lists: Vec<i64>,
     /// The shape of `lists`.
     pub list_dims: [usize; 4],
@@ -34,21 +35,22 @@ pub struct SparseTiles {
     pub bits: Vec<i32>,
     /// The shape of `bits`.
     pub bit_dims: [usize; 3],
-    /// Where words are, and blocks.
+    /// Places of distances and blocks in the words of a head.
     pub map: SparseMap,
 }
 
 /// The places of bits in the words of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SparseMap {
-    /// The first word of distances.
+    /// Index of the first word of distances.
     pub distances: usize,
-    /// The first word of blocks. Bit `(p / 64 − first_block) · blocks + e / 64` is that of two
-    /// positions.
+    /// Index of the first word of blocks. From there on, bit
+    /// `(p / 64 − first_block) · blocks + e / 64` is that of a query at position p and an entry at
+    /// position e.
     pub pairs: usize,
-    /// The block of the first query.
+    /// Block of the query at the lowest position.
     pub first_block: usize,
-    /// Blocks of entries.
+    /// Number of blocks of entries.
     pub blocks: usize,
 }
 
@@ -60,11 +62,11 @@ impl SparseTiles {
     /// Tokens of a block.
     pub const BLOCK: usize = BLOCK;
 
-    /// `seen` of each head, `[batch · query_heads]`.
-    pub(super) fn new(places: &Places, seen: &[Seen]) -> Self {
+    /// The tiles and bits of `masks`, one per batch row and query head, `[batch · query_heads]`.
+    pub(super) fn new(places: &Places, masks: &[SparsityMask]) -> Self {
         let batch = places.queries.len();
-        let heads = seen.len() / batch;
-        let group = seen.len() / places.entries.len();
+        let heads = masks.len() / batch;
+        let group = masks.len() / places.entries.len();
         let entries = places.entries[0].len();
         let end = places.end();
         let first_block = places.start() / BLOCK;
@@ -72,20 +74,20 @@ impl SparseTiles {
         let distances = entries.div_ceil(BITS);
         let pairs = distances + end.div_ceil(BITS);
         let words = pairs + ((blocks - first_block.min(blocks)) * blocks).div_ceil(BITS);
-        let mut bits = vec![0; seen.len() * words];
-        for (head, (seen, bits)) in seen.iter().zip(bits.chunks_mut(words)).enumerate() {
+        let mut bits = vec![0; masks.len() * words];
+        for (head, (mask, bits)) in masks.iter().zip(bits.chunks_mut(words)).enumerate() {
             let mut set = |place: usize| bits[place / BITS] |= 1_i32 << (place % BITS);
-            for place in seen.columns(&places.entries[head / group]) {
+            for place in mask.columns(&places.entries[head / group]) {
                 set(place);
             }
-            for place in seen.distances(end) {
+            for place in mask.distances(end) {
                 set(distances * BITS + place);
             }
-            if let Seen::Blocks { size, from, width, seen } = seen {
+            if let SparsityMask::Blocks { size, from, width, visible } = mask {
                 for query in first_block..blocks {
                     for entry in 0..=query {
                         let of_head = |block: usize| block * BLOCK / size;
-                        if seen[(of_head(query) - from) * width + of_head(entry)] {
+                        if visible[(of_head(query) - from) * width + of_head(entry)] {
                             set(pairs * BITS + (query - first_block) * blocks + entry);
                         }
                     }
@@ -97,8 +99,8 @@ impl SparseTiles {
         let of_queries: Vec<Vec<Option<Span>>> =
             places.queries.iter().map(|positions| spans(positions, QUERIES)).collect();
         let mut lists = Vec::new();
-        for (head, seen) in seen.iter().enumerate() {
-            let sums = Sums::of(seen, &places.entries[head / group], end);
+        for (head, mask) in masks.iter().enumerate() {
+            let sums = Sums::of(mask, &places.entries[head / group], end);
             let of_entries = &of_entries[head / group];
             lists.extend(of_queries[head / heads].iter().map(|queries| {
                 let queries = queries.as_ref()?;
@@ -129,20 +131,20 @@ impl SparseTiles {
         }
     }
 
-    /// The tiles that are computed, of all heads.
+    /// Number of tiles that are computed, over all heads.
     pub fn computed(&self) -> usize {
         self.lists.chunks(self.list_dims[3]).map(|list| list[0] as usize).sum()
     }
 }
 
-/// The columns of a tile, and the least and the highest of their positions.
+/// The columns of a tile, and the lowest and highest of their positions, padding excepted.
 struct Span {
     columns: Range<usize>,
     least: usize,
     most: usize,
 }
 
-/// The span of each tile; none where there is padding alone.
+/// The span of each tile of `size` columns; `None` where all of them are padding.
 fn spans(positions: &[i64], size: usize) -> Vec<Option<Span>> {
     let of_tile = |(tile, positions): (usize, &[i64])| {
         let there = || positions.iter().filter(|&&position| position >= 0);
@@ -153,15 +155,16 @@ fn spans(positions: &[i64], size: usize) -> Vec<Option<Span>> {
     positions.chunks(size).enumerate().map(of_tile).collect()
 }
 
-/// Sums of what a head sees, of which the count of any range is a difference.
+/// Running sums of a head's columns and distances: their number in any range is a difference of
+/// two.
 struct Sums<'a> {
-    seen: &'a Seen,
+    mask: &'a SparsityMask,
     columns: Vec<usize>,
     distances: Vec<usize>,
 }
 
 impl<'a> Sums<'a> {
-    fn of(seen: &'a Seen, entries: &[i64], end: usize) -> Self {
+    fn of(mask: &'a SparsityMask, entries: &[i64], end: usize) -> Self {
         let sums = |places: &mut dyn Iterator<Item = usize>, length: usize| {
             let mut sums = vec![0; length + 1];
             places.for_each(|place| sums[place + 1] = 1);
@@ -169,14 +172,14 @@ impl<'a> Sums<'a> {
             sums
         };
         Self {
-            seen,
-            columns: sums(&mut seen.columns(entries), entries.len()),
-            distances: sums(&mut seen.distances(end), end),
+            mask,
+            columns: sums(&mut mask.columns(entries), entries.len()),
+            distances: sums(&mut mask.distances(end), end),
         }
     }
 
-    /// Whether a query of these sees a key of these, as far as spans tell; and whether each sees
-    /// all that are not behind it.
+    /// Whether a query of `queries` may see a key of `keys`, and whether every query surely sees
+    /// every key at its own position or before.
     fn of_tile(&self, queries: &Span, keys: &Span) -> (bool, bool) {
         if keys.least > queries.most {
             return (false, false);
@@ -187,17 +190,17 @@ impl<'a> Sums<'a> {
         let of_distances = count(&self.distances, &distances);
         let mut any = of_columns > 0 || of_distances > 0;
         let mut all = of_columns == keys.columns.len() || of_distances == distances.len();
-        if let Seen::Blocks { size, from, width, seen } = self.seen {
+        if let SparsityMask::Blocks { size, from, width, visible } = self.mask {
             let rows = queries.least / size..=queries.most / size;
             let pairs = || {
                 rows.clone().flat_map(|row| {
                     // Blocks behind the query are never seen, picked or not.
                     let columns = keys.least / size..=(keys.most / size).min(row);
-                    columns.map(move |column| seen[(row - from) * width + column])
+                    columns.map(move |column| visible[(row - from) * width + column])
                 })
             };
-            any |= pairs().any(|seen| seen);
-            all |= pairs().all(|seen| seen);
+            any |= pairs().any(|visible| visible);
+            all |= pairs().all(|visible| visible);
         }
         (any, all)
     }
@@ -207,7 +210,8 @@ impl<'a> Sums<'a> {
 mod tests {
     use super::*;
 
-    /// Expands the lists and the bits as a kernel does.
+    /// Whether a kernel that reads the lists and the bits lets the query see the entry of the
+    /// column.
     fn sees(tiles: &SparseTiles, head: usize, query: usize, column: usize) -> bool {
         let (p, e) = (tiles.queries[query], tiles.entries[column]);
         let [_, _, query_tiles, width] = tiles.list_dims;
@@ -240,19 +244,27 @@ mod tests {
         let places = Places { queries: vec![queries.clone()], entries: vec![positions.clone()] };
         let from = queries[0] as usize;
         let picked = |count: usize, step: usize| (0..count).map(|x| x % step == 0).collect();
-        let seen = [
-            Seen::All,
-            Seen::Ends { first: 9, recent: 33 },
-            Seen::Lines { columns: picked(positions.len(), 90), distances: picked(500, 120) },
-            Seen::Blocks { size: 64, from: from / 64, width: 8, seen: picked(8 * 8, 3) },
-            Seen::Blocks { size: 128, from: from / 128, width: 4, seen: picked(4 * 4, 2) },
+        let masks = [
+            SparsityMask::All,
+            SparsityMask::Ends { first: 9, recent: 33 },
+            SparsityMask::Lines {
+                columns: picked(positions.len(), 90),
+                distances: picked(500, 120),
+            },
+            SparsityMask::Blocks { size: 64, from: from / 64, width: 8, visible: picked(8 * 8, 3) },
+            SparsityMask::Blocks {
+                size: 128,
+                from: from / 128,
+                width: 4,
+                visible: picked(4 * 4, 2),
+            },
         ];
-        let tiles = SparseTiles::new(&places, &seen);
-        for (head, seen) in seen.iter().enumerate() {
+        let tiles = SparseTiles::new(&places, &masks);
+        for (head, mask) in masks.iter().enumerate() {
             for (query, &p) in queries.iter().enumerate() {
                 for (column, &e) in positions.iter().enumerate() {
                     let found = sees(&tiles, head, query, column);
-                    assert_eq!(found, seen.sees(p, column, e), "{seen:?}, {query}, {column}");
+                    assert_eq!(found, mask.sees(p, column, e), "{mask:?}, {query}, {column}");
                 }
             }
         }

@@ -1,24 +1,25 @@
 use burn::tensor::{Int, Tensor};
 
-/// Which entries a query sees: those written at its own position or before, padding excepted.
+/// Visibility of entries to queries: a query sees the entries at its own position or before, except
+/// padding.
 // A tensor is large on the stack, but these are few.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Visibility {
-    /// Nothing is padding, and the queries belong to the last entries in order: query `i` of `new`
+    /// By order: nothing is padding, and the queries belong to the last entries: query `i` of `new`
     /// sees the first `entries − new + i + 1`. No position is read.
     Causal,
     /// By position.
     Positions {
-        /// The position of each query, `[batch, 1, queries]`; −1 is padding.
+        /// Position of each query, `[batch, 1, queries]`; −1 is padding.
         queries: Tensor<3, Int>,
-        /// The position of each entry, `[batch, kv_heads, entries]`; −1 is padding.
+        /// Position of each entry, `[batch, kv_heads, entries]`; −1 is padding.
         entries: Tensor<3, Int>,
     },
 }
 
 impl Visibility {
-    /// The same for the last so many of the queries.
+    /// Narrows the visibility to the last `count` queries.
     pub fn of_last(self, count: usize) -> Self {
         match self {
             Self::Causal => Self::Causal,

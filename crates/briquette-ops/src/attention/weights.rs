@@ -9,11 +9,11 @@ use crate::{
 /// Bias of the score of an invisible entry: its weight underflows to an exact zero.
 pub(super) const INVISIBLE: f64 = -1e30;
 
-/// The weights of one block of queries, `[batch, query_heads, rows, columns]`.
+/// Computes the attention weights of one block of queries, `[batch, query_heads, rows, columns]`.
 ///
-/// `queries` are scaled, `[batch, query_heads, rows, head_dim]`; `keys` transposed,
-/// `[batch, kv_heads, head_dim, columns]`. `range` says which of the queries of `visibility` they
-/// are, `old` how many entries stand before the first of them.
+/// `queries` are scaled, `[batch, query_heads, rows, head_dim]`; `keys` are transposed,
+/// `[batch, kv_heads, head_dim, columns]`. `range` is the range of the block among the queries of
+/// `visibility`, and `old` the number of entries before those of the queries.
 pub(super) fn block_weights(
     queries: Tensor<4>,
     keys: Tensor<4>,
@@ -52,7 +52,7 @@ pub(super) fn block_weights(
     softmax(scores + bias, 3) * counted
 }
 
-/// `[1, 1, rows, columns]`: zero where column ≤ row + `offset`, [`INVISIBLE`] elsewhere.
+/// Returns zero where column ≤ row + `offset` and [`INVISIBLE`] elsewhere, `[1, 1, rows, columns]`.
 fn causal_bias(rows: usize, columns: usize, offset: usize, device: &Device) -> Tensor<4> {
     let row = counting(offset..offset + rows, device);
     let column = counting(0..columns, device);

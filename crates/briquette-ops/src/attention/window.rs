@@ -4,45 +4,45 @@ use super::{visibility::Visibility, weights::block_weights};
 use crate::constant::constant_floats;
 use crate::product::Precision;
 
-/// A window of queries over the entries of a layer.
+/// A window of queries, and the keys of the entries of a layer.
 #[derive(Clone, Debug)]
 pub struct WindowInput {
     /// Queries, positions encoded, `[batch, query_heads, queries, head_dim]`.
     pub queries: Tensor<4>,
     /// Keys, positions encoded, `[batch, kv_heads, entries, head_dim]`.
     pub keys: Tensor<4>,
-    /// Which entry each query may see.
+    /// Visibility of entries to queries.
     pub visibility: Visibility,
     /// Factor of query-key products before the softmax.
     pub scale: f64,
 }
 
-/// A window of queries whose weights are added up.
+/// A window of queries whose attention weights are summed.
 #[derive(Clone, Debug)]
 pub struct MomentsInput {
     /// Queries and keys.
     pub window: WindowInput,
-    /// How many of the queries are a row's own, the last, one number a batch row; the others are
-    /// not counted.
+    /// Number of queries of each batch row that count: its last ones. The others are left out of
+    /// all sums.
     pub own: Vec<usize>,
-    /// Whether [`MomentsOutput::deviations`] are wanted.
+    /// Whether to return [`MomentsOutput::deviations`].
     pub deviations: bool,
-    /// Whether [`MomentsOutput::entropies`] are wanted.
+    /// Whether to return [`MomentsOutput::entropies`].
     pub entropies: bool,
 }
 
-/// Sums over the queries of a window, `[batch, query_heads, entries]`, f32.
+/// Sums over the queries of a window that count, per entry, `[batch, query_heads, entries]`, f32.
 #[derive(Clone, Debug)]
 pub struct MomentsOutput {
-    /// Of the weights.
+    /// Sums of the weights w.
     pub sums: Tensor<3>,
-    /// Of the squares of what the weights of a row's own queries deviate from their mean.
+    /// Sums of the squared deviations of the weights from their mean over the queries.
     pub deviations: Option<Tensor<3>>,
-    /// Of −w · ln(w + 10⁻¹⁰).
+    /// Sums of −w · ln(w + 10⁻¹⁰).
     pub entropies: Option<Tensor<3>>,
 }
 
-/// A window is one block of queries.
+/// Computes the weights of the window as one block of queries.
 pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
     let WindowInput { queries, keys, visibility, scale } = input;
     let rows = queries.dims()[2];
@@ -58,8 +58,8 @@ pub(super) fn window_weights(input: WindowInput) -> Tensor<4> {
     )
 }
 
-/// Sums over the queries of `weights`, `[batch, query_heads, queries, entries]`, of which the last
-/// `own` count.
+/// Sums `weights`, `[batch, query_heads, queries, entries]`, over the last `own` queries of each
+/// batch row.
 pub(super) fn moments(
     weights: Tensor<4>,
     own: &[usize],
@@ -81,8 +81,8 @@ pub(super) fn moments(
     MomentsOutput { sums, deviations, entropies }
 }
 
-/// Numbers of queries, `[batch, heads, queries, entries]`, zero but for the last `own` queries of
-/// each row.
+/// Sets `numbers`, `[batch, heads, queries, entries]`, to zero except for the last `own` queries of
+/// each batch row.
 fn of_own_queries(numbers: Tensor<4>, own: &[usize]) -> Tensor<4> {
     let [batch, _, queries, _] = numbers.dims();
     if own.iter().all(|&own| own == queries) {

@@ -1,4 +1,4 @@
-//! Numbers of columns, and columns of heads that begin at places of their own.
+//! Column indices, and slices of columns that start at another place in each head.
 
 use burn::tensor::{Device, Int, Tensor, kind::Basic};
 

@@ -7,10 +7,10 @@ use super::{
 };
 use crate::constant::constant_ints;
 
-/// The selected rows of `x`: `[batch, kv_heads, entries, channels]` becomes
+/// Gathers the selected rows of `x`: `[batch, kv_heads, entries, channels]` becomes
 /// `[batch, kv_heads, kept, channels]`.
 ///
-/// Whole rows are picked from one long list of them. A `gather` would want an index for every
+/// Whole rows are picked from one long list of them. Burn's `gather` needs an index for every
 /// number: on a CPU making those took most of a decoded token's time.
 pub fn gather_rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
     let [batch, heads, entries, channels] = x.dims();
@@ -25,10 +25,10 @@ pub fn gather_rows(x: Tensor<4>, selection: &Selection) -> Tensor<4> {
         .reshape([batch, heads, kept, channels])
 }
 
-/// The selected numbers of `x`, `[n · batch, heads, entries]`, where `heads` is a multiple of the
-/// kv heads: query heads follow the kv head they share, and each `batch` rows are selected alike,
-/// as in [`AttentionStatistics`](super::AttentionStatistics). Returns `[n · batch, heads, kept]`,
-/// zero at padding.
+/// Gathers the selected numbers of `x`, `[n · batch, heads, entries]`, to
+/// `[n · batch, heads, kept]`, zero at padding. `heads` is a multiple of the kv heads: query heads
+/// that share a kv head stand together, and each `batch` rows are selected alike, as in
+/// [`AttentionStatistics`](super::AttentionStatistics).
 pub fn gather_scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
     let [batch, kv_heads, kept] = selection.indices.dims();
     let [rows, heads, _] = x.dims();
@@ -49,8 +49,8 @@ pub fn gather_scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
     }
 }
 
-/// The positions of the selected entries, −1 where a row keeps fewer than the widest:
-/// `[batch, kv_heads, entries]` becomes `[batch, kv_heads, kept]`.
+/// Gathers the positions of the selected entries, −1 at padding: `[batch, kv_heads, entries]`
+/// becomes `[batch, kv_heads, kept]`.
 pub fn gather_positions(positions: Tensor<3, Int>, selection: &Selection) -> Tensor<3, Int> {
     let kept = positions.gather(2, selection.indices.clone());
     match selection.fillers() {
@@ -59,9 +59,8 @@ pub fn gather_positions(positions: Tensor<3, Int>, selection: &Selection) -> Ten
     }
 }
 
-/// `width` rows of each head from one on that is its own, rows of the batch first: of
-/// `[batch, kv_heads, rows, channels]`. What is read before or behind those there are does not
-/// matter.
+/// Slices `width` rows of each head of `x`, `[batch, kv_heads, rows, channels]`, from a start per
+/// batch row and kv head, batch rows first. Values read outside of the rows do not matter.
 pub fn slice_rows_per_head(x: Tensor<4>, from: &[i64], width: usize) -> Tensor<4> {
     let [batch, heads, rows, _] = x.dims();
     match same(from, width, rows) {
@@ -74,8 +73,8 @@ pub fn slice_rows_per_head(x: Tensor<4>, from: &[i64], width: usize) -> Tensor<4
     }
 }
 
-/// The selected entries with all that is known of them: entries of which each token has a row. The
-/// reference of [`SelectOps::compact`](crate::SelectOps::compact).
+/// Gathers the selected entries: keys, values, positions and statistics. Each entry of the result
+/// has a row of its own. The reference of [`SelectOps::compact`](crate::SelectOps::compact).
 pub fn gather_entries(entries: Entries, selection: &Selection) -> Entries {
     Entries {
         keys: gather_rows(entries.keys, selection),

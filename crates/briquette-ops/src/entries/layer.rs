@@ -2,33 +2,34 @@ use burn::tensor::{Int, Tensor};
 
 use super::{clustering::Clustering, statistics::AttentionStatistics};
 
-/// The entries of a layer: a column a token, and a row of keys and values an entry, which is the
-/// same unless tokens [share](Self::clustering).
+/// Entries of a layer: one column per token, and one row of keys and values per token, or per
+/// cluster where tokens [share](Self::clustering) rows.
 ///
-/// Heads that hold fewer than the widest begin with as many fillers, at position −1.
+/// Heads with fewer entries than the longest begin with padding, at position −1.
 #[derive(Clone, Debug)]
 pub struct Entries {
-    /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized,
-    /// and where tokens that share keys were [expanded](crate::expand_clusters).
+    /// Keys, `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were
+    /// quantized, and where tokens that share keys were [expanded](crate::expand_clusters).
     pub keys: Tensor<4>,
-    /// `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were quantized.
+    /// Values, `[batch, kv_heads, rows, head_dim]`, in the cache's type; f32 where numbers were
+    /// quantized.
     pub values: Tensor<4>,
-    /// The position each token was written at, ascending in a row, `[batch, kv_heads, columns]`; −1
-    /// is padding.
+    /// Position that each token was written at, ascending within a head,
+    /// `[batch, kv_heads, columns]`; −1 is padding.
     pub positions: Tensor<3, Int>,
-    /// Attention statistics of each token; none for those that are new.
+    /// Attention statistics of each token; new tokens have none.
     pub tracks: AttentionStatistics,
-    /// Which tokens share a row of keys and values.
+    /// Clusters of tokens that share a row of keys and values; `None` if each has its own.
     pub clustering: Option<Clustering>,
 }
 
 impl Entries {
-    /// Columns.
+    /// Number of columns.
     pub fn columns(&self) -> usize {
         self.positions.dims()[2]
     }
 
-    /// These entries and behind them those of `new`, of which nothing has been counted yet.
+    /// Appends the entries of `new`, whose statistics begin at zero.
     pub fn followed_by(self, new: Self) -> Self {
         let columns = new.columns();
         let keys = new.keys.cast(self.keys.dtype());
@@ -42,14 +43,14 @@ impl Entries {
         }
     }
 
-    /// With as many tokens behind those that share as each head holds: those of a store count
-    /// padding, too.
-    pub fn holding(mut self, held: &[usize]) -> Self {
+    /// Sets the number of unclustered tokens from `lengths`, the number of tokens of each batch row
+    /// and kv head: in the entries of a store it includes padding.
+    pub fn with_lengths(mut self, lengths: &[usize]) -> Self {
         if let Some(clustering) = &mut self.clustering {
-            clustering.unclustered = held
+            clustering.unclustered = lengths
                 .iter()
                 .zip(&clustering.clustered_tokens)
-                .map(|(all, known)| all - known)
+                .map(|(length, clustered)| length - clustered)
                 .collect();
         }
         self

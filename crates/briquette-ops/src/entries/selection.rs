@@ -3,17 +3,18 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use super::columns::iota;
 use crate::constant::constant_ints;
 
-/// The entries of a layer to keep, in the order of their positions.
+/// Selected entries of a layer, in the order of their positions.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// `[batch, kv_heads, kept]`. A head that keeps fewer than the widest begins with as many
-    /// fillers, which point at the first entry and become padding.
+    /// Columns of the selected entries, `[batch, kv_heads, kept]`. A head that keeps fewer than the
+    /// one with the most begins with padding: indices of its first column, which become padding of
+    /// the result.
     pub indices: Tensor<3, Int>,
-    /// Entries kept, one number a batch row and kv head, rows first.
+    /// Number of selected entries per batch row and kv head, rows first.
     pub counts: Vec<usize>,
 }
 
-/// The entries of a layer in two.
+/// Entries of a layer split into those to keep and the others.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// The entries to keep.
@@ -23,7 +24,7 @@ pub struct Split {
 }
 
 impl Selection {
-    /// One ascending list a batch row and head, rows first.
+    /// Selects the entries of one ascending list per batch row and head, rows first.
     pub fn of_heads(lists: &[impl AsRef<[usize]>], heads: usize, device: &Device) -> Self {
         let width = lists.iter().map(|list| list.as_ref().len()).max().unwrap_or(0);
         let lists = || lists.iter().map(AsRef::as_ref);

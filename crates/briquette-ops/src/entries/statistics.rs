@@ -4,50 +4,51 @@ use burn::tensor::{DType, Device, Tensor};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Statistic {
-    /// The sum of the weights it has received.
+    /// Sum of the weights that the entry has received.
     Sums,
-    /// The sum of their squares.
+    /// Sum of the squares of these weights.
     Squares,
-    /// The sum of the weights from the queries of the window before this one.
+    /// Sum of the weights from the queries of the previous window.
     LocalPast,
-    /// The sum of the weights from the queries of this window so far.
+    /// Sum of the weights from the queries of the current window so far.
     LocalCurrent,
-    /// The sum of the weights from the queries of its own chunk of tokens, without a mask.
+    /// Sum of the weights from the queries of the entry's own chunk of tokens, without a mask.
     Chunk,
-    /// The scores at the end of a prompt, while layers of it are still to come.
+    /// Score of the entry at the end of a prompt, while other layers of it are still to come.
     Scores,
 }
 
-/// The tracks of some entries, each `[batch, heads, entries]`, f32, in one tensor: what becomes of
-/// entries becomes of all of their tracks at once.
+/// Attention statistics of entries, each `[batch, heads, entries]`, f32, in one tensor, so that one
+/// operation moves all of them with their entries.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionStatistics {
     kinds: Vec<Statistic>,
-    /// One kind after the other, `[kinds · batch, heads, entries]`; `None` if there are no kinds.
+    /// Statistics one after another, `[kinds · batch, heads, entries]`; `None` if there are none.
     stacked: Option<Tensor<3>>,
 }
 
 impl AttentionStatistics {
-    /// These, each `[batch, heads, entries]`, all of one shape; each kind once.
+    /// Stacks statistics, each `[batch, heads, entries]`, all of one shape; each kind once.
     pub fn new(tracks: impl IntoIterator<Item = (Statistic, Tensor<3>)>) -> Self {
         let (kinds, numbers): (Vec<_>, Vec<_>) = tracks.into_iter().unzip();
         let stacked = stacked(numbers);
         Self { kinds, stacked }
     }
 
-    /// Zeros of these kinds, `[batch, heads, entries]` each.
+    /// Returns statistics of these kinds that are zero, `[batch, heads, entries]` each.
     pub fn zeros(kinds: &[Statistic], dims: [usize; 3], device: &Device) -> Self {
         let [batch, heads, entries] = dims;
         let zeros = || Tensor::zeros([kinds.len() * batch, heads, entries], (device, DType::F32));
         Self { kinds: kinds.to_vec(), stacked: (!kinds.is_empty()).then(zeros) }
     }
 
-    /// All of them where they lie, `[kinds · batch, heads, entries]`; `None` if there are no kinds.
+    /// Returns the tensor of all statistics, one after another, to be changed in place,
+    /// `[kinds · batch, heads, entries]`; `None` if there are none.
     pub fn stacked_mut(&mut self) -> Option<&mut Tensor<3>> {
         self.stacked.as_mut()
     }
 
-    /// One of them, `[batch, heads, entries]`.
+    /// Returns one statistic, `[batch, heads, entries]`, if it is there.
     pub fn get(&self, track: Statistic) -> Option<Tensor<3>> {
         let place = self.kinds.iter().position(|kind| *kind == track)?;
         self.at(place)
@@ -62,15 +63,15 @@ impl AttentionStatistics {
         Some(stacked.narrow(0, place * batch, batch))
     }
 
-    /// Each of them and its kind.
+    /// Iterates over the statistics and their kinds.
     pub fn iter(&self) -> impl Iterator<Item = (Statistic, Tensor<3>)> {
         let one = |(place, &kind)| Some((kind, self.at(place)?));
         self.kinds.iter().enumerate().filter_map(one)
     }
 
-    /// These and one more, `[batch, heads, entries]`. Of fewer heads than these have, each stands
-    /// for as many of theirs, one behind the other, as query heads lie behind the kv head they
-    /// share.
+    /// Adds one statistic, `[batch, heads, entries]`. If it has fewer heads than the others, each
+    /// of its heads is repeated for as many adjacent heads of theirs, as query heads share a kv
+    /// head.
     pub fn with(self, track: Statistic, numbers: Tensor<3>) -> Self {
         let numbers = match &self.stacked {
             None => numbers,
@@ -79,7 +80,7 @@ impl AttentionStatistics {
         Self::new(self.iter().chain([(track, numbers)]))
     }
 
-    /// These without one of them, and that one.
+    /// Takes one statistic out: returns the others, and that one if it is there.
     pub fn without(self, track: Statistic) -> (Self, Option<Tensor<3>>) {
         let taken = self.get(track);
         if taken.is_none() {
@@ -88,57 +89,60 @@ impl AttentionStatistics {
         (Self::new(self.iter().filter(|(kind, _)| *kind != track)), taken)
     }
 
-    /// Whether there are none.
+    /// Whether there are no statistics.
     pub fn is_empty(&self) -> bool {
         self.kinds.is_empty()
     }
 
-    /// How many there are.
+    /// Number of statistics.
     pub fn len(&self) -> usize {
         self.kinds.len()
     }
 
-    /// All of them, one kind after the other, `[kinds · batch, heads, entries]`; `None` if there
-    /// are none.
+    /// Returns the tensor of all statistics, one after another, `[kinds · batch, heads, entries]`;
+    /// `None` if there are none.
     pub fn stacked(&self) -> Option<&Tensor<3>> {
         self.stacked.as_ref()
     }
 
-    /// Adds to some of them what is given, each `[batch, heads, entries]`.
-    pub fn add(&mut self, given: &[(Statistic, Tensor<3>)]) {
-        let of = |kind: Statistic| given.iter().find(|(to, _)| *to == kind).map(|(_, x)| x.clone());
+    /// Adds `numbers` to the statistics of their kinds, each `[batch, heads, entries]`; kinds that
+    /// are not there are ignored.
+    pub fn add(&mut self, numbers: &[(Statistic, Tensor<3>)]) {
+        let of =
+            |kind: Statistic| numbers.iter().find(|(to, _)| *to == kind).map(|(_, x)| x.clone());
         let all: Option<Vec<Tensor<3>>> = self.kinds.iter().map(|&kind| of(kind)).collect();
         if let Some(all) = all {
             if let (Some(stacked), Some(all)) = (&mut self.stacked, stacked(all)) {
                 stacked.inplace(|stacked| stacked + all);
             }
         } else if self.kinds.iter().any(|&kind| of(kind).is_some()) {
-            *self = Self::new(self.iter().map(|(kind, held)| match of(kind) {
-                Some(new) => (kind, held + new),
-                None => (kind, held),
+            *self = Self::new(self.iter().map(|(kind, current)| match of(kind) {
+                Some(new) => (kind, current + new),
+                None => (kind, current),
             }));
         }
     }
 
-    /// Puts what is given, each `[batch, heads, entries]`, in the place of those of its kind.
-    pub fn set(&mut self, given: &[(Statistic, Tensor<3>)]) {
-        let new = |kind| given.iter().find(|(to, _)| *to == kind).map(|(_, x)| x.clone());
-        *self = Self::new(self.iter().map(|(kind, held)| (kind, new(kind).unwrap_or(held))));
+    /// Replaces the statistics of the kinds of `numbers`, each `[batch, heads, entries]`; kinds
+    /// that are not there are ignored.
+    pub fn set(&mut self, numbers: &[(Statistic, Tensor<3>)]) {
+        let new = |kind| numbers.iter().find(|(to, _)| *to == kind).map(|(_, x)| x.clone());
+        *self = Self::new(self.iter().map(|(kind, current)| (kind, new(kind).unwrap_or(current))));
     }
 
-    /// All of them changed by `f`, which is given and returns `[kinds · batch, heads, entries]`;
-    /// only the number of heads and entries may change.
+    /// Applies `f` to the tensor of all statistics: it takes and returns
+    /// `[kinds · batch, heads, entries]`, and may change only the number of heads and entries.
     pub fn map(self, f: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Self {
         Self { kinds: self.kinds, stacked: self.stacked.map(f) }
     }
 
-    /// All of them with their counterparts, of the same kinds.
+    /// Combines the tensors of two sets of statistics of the same kinds with `f`.
     pub fn zip(self, other: Self, f: impl FnOnce(Tensor<3>, Tensor<3>) -> Tensor<3>) -> Self {
         let stacked = self.stacked.zip(other.stacked).map(|(a, b)| f(a, b));
         Self { kinds: self.kinds, stacked }
     }
 
-    /// Zeros behind them for `entries` more.
+    /// Appends zeros for `entries` more entries.
     pub fn widened(self, entries: usize) -> Self {
         self.map(|tracks| {
             let [rows, heads, _] = tracks.dims();
@@ -147,8 +151,8 @@ impl AttentionStatistics {
         })
     }
 
-    /// All of them head by head, `[batch, kv_heads, numbers, entries]`: the numbers of a kv head
-    /// are those of its heads, one kind after the other.
+    /// Groups the statistics by kv head, `[batch, kv_heads, numbers, entries]`: the numbers of a kv
+    /// head are those of its heads, one kind after another; `None` if there are none.
     pub fn by_head(&self, kv_heads: usize) -> Option<Tensor<4>> {
         let stacked = self.stacked.clone()?;
         let [rows, heads, entries] = stacked.dims();
@@ -162,7 +166,8 @@ impl AttentionStatistics {
         ]))
     }
 
-    /// The same kinds, of what [`by_head`](Self::by_head) gives.
+    /// Returns statistics of the same kinds from `numbers` in the order of
+    /// [`by_head`](Self::by_head).
     pub fn of_by_head(&self, numbers: Tensor<4>) -> Self {
         let [batch, kv_heads, all, entries] = numbers.dims();
         let kinds = self.kinds.len();
@@ -175,7 +180,7 @@ impl AttentionStatistics {
     }
 }
 
-/// One behind the other; `None` if there are none.
+/// Concatenates statistics; `None` if there are none.
 fn stacked(mut numbers: Vec<Tensor<3>>) -> Option<Tensor<3>> {
     match numbers.len() {
         0 | 1 => numbers.pop(),
@@ -183,7 +188,7 @@ fn stacked(mut numbers: Vec<Tensor<3>>) -> Option<Tensor<3>> {
     }
 }
 
-/// Each head as often as it takes to be `heads`.
+/// Repeats each head so that there are `heads` heads.
 fn repeated(numbers: Tensor<3>, heads: usize) -> Tensor<3> {
     let [batch, own, entries] = numbers.dims();
     if own == heads {

@@ -5,27 +5,28 @@ use crate::{
     product::{Precision, product},
 };
 
-/// Rows, each to be added to the slots it is sent to.
+/// Weighted rows, and the slots that each of them is added to.
 #[derive(Clone, Debug)]
 pub struct AccumulateInput {
-    /// `[batch, kv_heads, rows, channels]`
+    /// Rows, `[batch, kv_heads, rows, channels]`.
     pub x: Tensor<4>,
     /// Weight of each row, `[batch, kv_heads, rows]`, f32; zero drops it.
     pub weights: Tensor<3>,
-    /// The first slot each row is added to, `[batch, kv_heads, rows]`.
+    /// First slot that each row is added to, `[batch, kv_heads, rows]`.
     pub slot: Tensor<3, Int>,
-    /// How many slots from there on it is added to.
+    /// Number of slots that each row is added to, from its first on.
     pub span: usize,
-    /// Slots of the result, `[batch, kv_heads, slots, channels]`, f32; what falls behind them is
-    /// dropped.
+    /// Number of slots of the result, `[batch, kv_heads, slots, channels]`, f32; rows are not added
+    /// to slots behind them.
     pub slots: usize,
 }
 
-/// Numbers of one block of the matrix that sends rows to slots.
+/// Elements of one block of the matrix that sends rows to slots.
 const BLOCK_NUMBERS: usize = 1 << 22;
 
-/// A product with a matrix that has a row's weight where the row is sent, in blocks of rows. Sums
-/// come in the same order every time, which a scatter with atomics would not promise.
+/// Multiplies the rows, in blocks of rows, with a matrix that has the weight of a row at each slot
+/// the row is added to. Sums are in the same order every time, which a scatter with atomics would
+/// not promise.
 pub(super) fn accumulate(input: AccumulateInput) -> Tensor<4> {
     let AccumulateInput { x, weights, slot, span, slots } = input;
     let [batch, heads, rows, channels] = x.dims();

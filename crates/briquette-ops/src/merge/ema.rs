@@ -3,31 +3,33 @@ use burn::tensor::{DType, Tensor};
 use crate::constant::constant_floats;
 use crate::entries::fillers;
 
-/// Similarities of evicted entries, which a moving average of them is held against (D2O, Eq. 9
-/// to 12).
+/// Similarities of evicted entries to kept ones, to be compared with their moving average (D2O, Eq.
+/// 9 to 12).
 #[derive(Clone, Debug)]
 pub struct EmaInput<'a> {
-    /// How like each evicted entry is to the kept one that it is most like, f32,
+    /// Similarity of each evicted entry to the kept entry that is most similar to it, f32,
     /// `[batch, kv_heads, evicted]`.
     pub similarity: Tensor<3>,
-    /// How many are evicted of each batch row and kv head, the last, rows first.
+    /// Number of evicted entries of each batch row and kv head, its last columns; rows first.
     pub counts: &'a [usize],
-    /// The threshold each batch row had, `[batch, 1]`, f32, if there was one.
+    /// Threshold of each batch row before this step, `[batch, 1]`, f32; `None` if there is none
+    /// yet.
     pub before: Option<Tensor<2>>,
-    /// The weight of the newest mean.
+    /// Weight of the new mean in the moving average.
     pub beta: f64,
 }
 
-/// The weights of evicted entries in those that they are merged into.
+/// Weights of evicted entries in the entries that they are merged into.
 #[derive(Clone, Debug)]
 pub struct EmaOutput {
-    /// Zero drops an entry, f32, `[batch, kv_heads, evicted]`.
+    /// Weight of each evicted entry, e to the power of its similarity, f32,
+    /// `[batch, kv_heads, evicted]`; zero, which drops it, below the threshold.
     pub weights: Tensor<3>,
-    /// The threshold each batch row has now, f32, `[batch, 1]`.
+    /// Threshold of each batch row after this step, f32, `[batch, 1]`.
     pub threshold: Tensor<2>,
 }
 
-/// The threshold of a row that has evicted nothing so far: no cosine is as low.
+/// Threshold of a batch row that has evicted nothing so far: no cosine is as low.
 const NONE_YET: f64 = -4.0;
 
 pub(super) fn ema_weights(input: EmaInput<'_>) -> EmaOutput {

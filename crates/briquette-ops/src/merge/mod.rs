@@ -1,4 +1,4 @@
-//! Merging: who is most like whom, and sums of rows.
+//! Merging: the most similar rows, and weighted sums of rows.
 
 mod accumulate;
 mod ema;

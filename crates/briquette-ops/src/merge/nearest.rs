@@ -7,31 +7,32 @@ use crate::{
     unit::unit,
 };
 
-/// Rows, and others of which each is to have its nearest.
+/// Rows, and other rows among which each has its most similar one.
 #[derive(Clone, Debug)]
 pub struct NearestInput {
     /// Pairs of `[batch, kv_heads, from, head_dim]` and `[batch, kv_heads, to, head_dim]`. The
     /// similarity of two rows is the product of the cosines of all pairs; that of a zero vector
     /// is 0.
     pub pairs: Vec<(Tensor<4>, Tensor<4>)>,
-    /// The first rows of `to` that are fillers, which are nobody's nearest, one number a batch row
-    /// and kv head.
+    /// Number of first rows of `to` that are padding, per batch row and kv head; they are nobody's
+    /// most similar row.
     pub fillers: Vec<usize>,
 }
 
-/// For each row the most similar of others.
+/// The most similar other row of each row.
 #[derive(Clone, Debug)]
 pub struct NearestOutput {
-    /// The similarity to the most similar, `[batch, kv_heads, from]`, f32, at most 1.
+    /// Similarity of each row to its most similar one, `[batch, kv_heads, from]`, f32, at most 1.
     pub similarity: Tensor<3>,
-    /// Which one it is, the first of equals, `[batch, kv_heads, from]`.
+    /// Index of the most similar row, the first of equals, `[batch, kv_heads, from]`.
     pub index: Tensor<3, Int>,
 }
 
-/// Numbers of one block of similarities: 4 Mi, so 16 MiB, however many rows.
+/// Elements of one block of similarities: 4 Mi, so 16 MiB, however many rows.
 const BLOCK_NUMBERS: usize = 1 << 22;
 
-/// Blocks of rows against all others: no more than [`BLOCK_NUMBERS`] similarities exist at a time.
+/// Compares blocks of rows with all others: about [`BLOCK_NUMBERS`] similarities exist at a time,
+/// but those of 16 rows at least.
 pub(super) fn nearest(input: NearestInput) -> NearestOutput {
     let NearestInput { pairs, fillers } = input;
     let [batch, heads, from, _] = pairs[0].0.dims();

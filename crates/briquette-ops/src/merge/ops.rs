@@ -10,9 +10,9 @@ use super::{
 };
 use crate::error::Result;
 
-/// Similarity and weighted sums of rows.
+/// Similarities and weighted sums of rows.
 pub trait MergeOps: Debug + Send + Sync {
-    /// For each of some rows the most similar of others. See [`NearestInput`] for shapes.
+    /// Finds the most similar other row of each row. See [`NearestInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -20,8 +20,8 @@ pub trait MergeOps: Debug + Send + Sync {
         Ok(nearest::nearest(input))
     }
 
-    /// Weighted sums of rows, each added to the slots it is sent to,
-    /// `[batch, kv_heads, slots, channels]`, f32. See [`AccumulateInput`] for shapes.
+    /// Adds weighted rows up in slots, `[batch, kv_heads, slots, channels]`, f32. See
+    /// [`AccumulateInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -29,8 +29,8 @@ pub trait MergeOps: Debug + Send + Sync {
         Ok(accumulate::accumulate(input))
     }
 
-    /// Keys and values of some rows, each the weighted mean of itself and of others that go to it.
-    /// See [`MergeInput`] for shapes.
+    /// Merges rows into others: returns keys and values, each the weighted mean of a row and of the
+    /// other rows that go to it. See [`MergeInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -38,8 +38,8 @@ pub trait MergeOps: Debug + Send + Sync {
         weighted::merge(input, |input| self.accumulate(input))
     }
 
-    /// The weights of evicted entries in those that they are merged into: D2O, Eq. 9 to 12. See
-    /// [`EmaInput`] for shapes.
+    /// Computes the weights of evicted entries in the entries that they are merged into (D2O, Eq. 9
+    /// to 12). See [`EmaInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

@@ -3,31 +3,31 @@ use burn::tensor::{DType, Int, Tensor};
 use super::accumulate::AccumulateInput;
 use crate::{error::Result, unit::unit};
 
-/// Rows, and others that are merged into them.
+/// Rows, and other rows that are merged into them.
 #[derive(Clone, Debug)]
 pub struct MergeInput {
-    /// Keys of the rows that are merged into, `[batch, kv_heads, rows, head_dim]`.
+    /// Keys of the rows, `[batch, kv_heads, rows, head_dim]`.
     pub keys: Tensor<4>,
     /// Their values, `[batch, kv_heads, rows, head_dim]`.
     pub values: Tensor<4>,
     /// Their own weights, `[batch, kv_heads, rows]`, f32, not below zero.
     pub own: Tensor<3>,
-    /// Keys of those that are merged, `[batch, kv_heads, others, head_dim]`, of the type of the
-    /// keys above.
+    /// Keys of the other rows, `[batch, kv_heads, others, head_dim]`, of the type of `keys`.
     pub other_keys: Tensor<4>,
-    /// Their values, `[batch, kv_heads, others, head_dim]`, of the type of the values above.
+    /// Their values, `[batch, kv_heads, others, head_dim]`, of the type of `values`.
     pub other_values: Tensor<4>,
-    /// Their weights, `[batch, kv_heads, others]`, f32, not below zero; zero drops a row.
+    /// Weights of the other rows, `[batch, kv_heads, others]`, f32, not below zero; zero drops a
+    /// row.
     pub weights: Tensor<3>,
-    /// The row each goes to, `[batch, kv_heads, others]`.
+    /// Index of the row that each other row is merged into, `[batch, kv_heads, others]`.
     pub slot: Tensor<3, Int>,
-    /// Whether keys are merged as directions: each made unit length before, and so is what comes
-    /// out.
+    /// Whether keys are merged as directions: each key is scaled to unit length before, and each
+    /// merged key after.
     pub directions: bool,
 }
 
-/// The reference of [`MergeOps::merge`](crate::MergeOps::merge) over any sums into slots: each
-/// row's own share is added.
+/// Merges rows by weighted sums into slots, which `accumulate` computes, to which the weighted rows
+/// themselves are added: the reference of [`MergeOps::merge`](crate::MergeOps::merge).
 ///
 /// # Errors
 /// As `accumulate`.

@@ -3,7 +3,7 @@ use burn::tensor::{
     activation::{gelu, gelu_approximate, silu},
 };
 
-/// The function inside a feed-forward network.
+/// Activation function of a feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x · sigmoid(x)`.
@@ -16,7 +16,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The function of each number.
+    /// Applies the function to each number.
     pub fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Silu => silu(x),
@@ -27,7 +27,7 @@ impl Activation {
 }
 
 /// The two sides of a gated feed-forward network: SwiGLU or GeGLU (Shazeer, 2020,
-/// [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)). Of one type.
+/// [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)). Both are of one type.
 #[derive(Clone, Debug)]
 pub struct GatedInput {
     /// Input of the activation, `[rows, channels]`.
@@ -38,7 +38,8 @@ pub struct GatedInput {
     pub activation: Activation,
 }
 
-/// The product by tensor operations: the reference of [`ModelOps::gated`](crate::ModelOps::gated).
+/// Multiplies `up` with the activation of `gate`: the reference of
+/// [`ModelOps::gated`](crate::ModelOps::gated).
 pub fn gated(input: GatedInput) -> Tensor<2> {
     input.activation.apply(input.gate) * input.up
 }

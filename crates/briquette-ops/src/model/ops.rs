@@ -11,7 +11,8 @@ use crate::error::Result;
 
 /// Operations of the model around a cache: products with weights, norms and gates.
 pub trait ModelOps: Debug + Send + Sync {
-    /// The product of rows with a matrix of weights, `[rows, outputs]`.
+    /// Multiplies rows with a matrix of weights, and adds the bias: `[rows, outputs]`. See
+    /// [`LinearInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
@@ -19,7 +20,8 @@ pub trait ModelOps: Debug + Send + Sync {
         Ok(linear::linear(input))
     }
 
-    /// A residual added, and the sum normalised.
+    /// Adds a residual to rows, and normalises the sum by its root mean square. See
+    /// [`RmsNormInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
@@ -27,8 +29,8 @@ pub trait ModelOps: Debug + Send + Sync {
         Ok(rms_norm::rms_norm(input))
     }
 
-    /// One side of a gated feed-forward network, times the activation of the other,
-    /// `[rows, channels]`.
+    /// Multiplies one side of a gated feed-forward network with the activation of the other,
+    /// `[rows, channels]`. See [`GatedInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.

@@ -1,38 +1,38 @@
 use burn::tensor::{DType, Tensor};
 
 /// Rows to be normalised by their root mean square (Zhang and Sennrich, 2019,
-/// [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)), and what is added to them before. All of
-/// one type.
+/// [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)), and a residual that is added before. All
+/// tensors are of one type.
 #[derive(Clone, Debug)]
 pub struct RmsNormInput {
-    /// One row a token, `[rows, channels]`.
+    /// One row per token, `[rows, channels]`.
     pub x: Tensor<2>,
-    /// Added to the rows before they are normalised, `[rows, channels]`.
+    /// Residual that is added to the rows before they are normalised, `[rows, channels]`.
     pub residual: Option<Tensor<2>>,
     /// Weight of each channel, `[channels]`.
     pub weight: Tensor<1>,
-    /// Added to the mean square.
+    /// Number that is added to the mean square.
     pub epsilon: f64,
-    /// Whether `weight` is stored less one, as Gemma does. It is then multiplied in f32, elsewhere
-    /// in the type of `x`.
+    /// Whether `weight` is stored less one, as in Gemma. Rows are then multiplied with it in f32,
+    /// otherwise in the type of `x`.
     pub weight_less_one: bool,
 }
 
 /// Normalised rows.
 #[derive(Clone, Debug)]
 pub struct RmsNormOutput {
-    /// `x` and the residual, `[rows, channels]`.
+    /// Sum of `x` and the residual, `[rows, channels]`.
     pub sum: Tensor<2>,
-    /// The sum, normalised: `weight · sum / sqrt(mean(sum²) + epsilon)`, `[rows, channels]`.
+    /// The normalised sum, `weight · sum / sqrt(mean(sum²) + epsilon)`, `[rows, channels]`.
     pub normal: Tensor<2>,
 }
 
-/// The sum and its normalisation by tensor operations: the reference of
+/// Adds the residual and normalises the sum: the reference of
 /// [`ModelOps::rms_norm`](crate::ModelOps::rms_norm).
 ///
-/// Everything but the product with the weight is computed in f32, as `transformers` does, in Gemma
-/// that too; Burn's own `RmsNorm` rounds the root to the type of the model first, which shifts f16
-/// and bf16 results.
+/// Everything but the product with the weight is computed in f32, as in `transformers`, and with
+/// `weight_less_one` that product too; Burn's own `RmsNorm` rounds the root to the type of the
+/// model first, which shifts f16 and bf16 results.
 pub fn rms_norm(input: RmsNormInput) -> RmsNormOutput {
     let RmsNormInput { x, residual, weight, epsilon, weight_less_one } = input;
     let sum = match residual {

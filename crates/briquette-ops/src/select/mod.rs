@@ -1,4 +1,4 @@
-//! Which entries stay, and their move into less room.
+//! Selection of the entries to keep, and their compaction, ragged or padded.
 
 mod best;
 mod ops;

@@ -11,19 +11,21 @@ use crate::{
     error::Result,
 };
 
-/// Selection, compaction, and the way to and from ragged entries.
+/// Selection and compaction of entries, and conversion between ragged and padded entries.
 pub trait SelectOps: Debug + Send + Sync {
-    /// The entries to keep: the protected ones, then the highest scores; of equal ones the older.
+    /// Selects the entries to keep: the protected ones, then those with the highest scores; of
+    /// equal scores the older. See [`SelectInput`] for shapes.
     ///
     /// # Errors
-    /// [`OpError::NotANumber`](crate::OpError::NotANumber) if a score is NaN and
-    /// [`SelectInput::check`] asks for it, [`OpError::Execution`](crate::OpError::Execution) if the
-    /// device failed.
+    /// [`OpError::NotANumber`](crate::OpError::NotANumber) if the score of an entry is NaN and
+    /// [`SelectInput::check`] is set or selection runs on the host,
+    /// [`OpError::Execution`](crate::OpError::Execution) if the device failed, and other
+    /// [`OpError`](crate::OpError)s if shapes do not fit.
     fn select(&self, input: SelectInput<'_>) -> Result<Selection> {
         best::select(input)
     }
 
-    /// [`select`](Self::select), and what is left of the entries held.
+    /// Selects the entries to keep as [`select`](Self::select) does, and returns the others too.
     ///
     /// # Errors
     /// As [`select`](Self::select).
@@ -31,7 +33,8 @@ pub trait SelectOps: Debug + Send + Sync {
         best::split(input)
     }
 
-    /// The selected entries with all that is known of them: entries of which each has a row.
+    /// Gathers the selected entries: keys, values, positions and statistics. Each entry of the
+    /// result has a row of its own.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -39,9 +42,9 @@ pub trait SelectOps: Debug + Send + Sync {
         Ok(gather_entries(entries, selection))
     }
 
-    /// Keys and values of ragged entries padded to a rectangle, and those of a tail behind them,
-    /// `[batch, kv_heads, width + tail, head_dim]` each; any of their rows at padding. See
-    /// [`PadInput`] for shapes.
+    /// Pads keys and values of ragged entries to a rectangle and appends those of a tail,
+    /// `[batch, kv_heads, width + tail, head_dim]` each; rows at padding are copies of any of the
+    /// rows. See [`PadInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.
@@ -49,8 +52,8 @@ pub trait SelectOps: Debug + Send + Sync {
         Ok(ragged::pad(input))
     }
 
-    /// Keys and values of heads that hold different numbers of entries without padding,
-    /// `[total, head_dim]` each. See [`PackInput`] for shapes.
+    /// Packs keys and values of heads with different numbers of entries one after another, without
+    /// padding, `[total, head_dim]` each. See [`PackInput`] for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes do not fit.

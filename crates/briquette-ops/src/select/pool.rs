@@ -5,21 +5,22 @@ use burn::tensor::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Smooths scores along the entries, so that the neighbours of an important token are kept with it.
+/// Pooling of scores along the entries, so that the neighbours of an important token are kept with
+/// it (SnapKV).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
     /// Mean or maximum.
     pub kind: PoolKind,
-    /// Entries a score is pooled over, centred on its own: odd.
+    /// Number of entries that a score is pooled over, centred on its own: odd.
     pub kernel: usize,
 }
 
-/// Statistic of a neighbourhood that pooling takes.
+/// Statistic that pooling takes of a neighbourhood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PoolKind {
-    /// The mean, zeros counted beyond the ends.
+    /// The mean, with zeros beyond the ends.
     Avg,
     /// The maximum.
     Max,
@@ -36,7 +37,7 @@ impl Pool {
         Self { kind: PoolKind::Max, kernel }
     }
 
-    /// A few words for tables.
+    /// Returns a few words for tables.
     pub fn summary(pool: Option<Self>) -> String {
         pool.map_or(String::new(), |pool| {
             format!(", {} pool {}", format!("{:?}", pool.kind).to_lowercase(), pool.kernel)

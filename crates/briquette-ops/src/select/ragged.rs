@@ -3,38 +3,38 @@ use burn::tensor::{Int, Tensor};
 use crate::constant::constant_ints;
 use crate::{attention::Tail, entries::iota};
 
-/// Ragged entries, and dense ones behind them, to be padded to a rectangle.
+/// Ragged entries to be padded to a rectangle, and a tail of dense entries behind them.
 #[derive(Clone, Debug)]
 pub struct PadInput {
-    /// The keys of all heads one after another, `[total, head_dim]`; one at least.
+    /// Keys of all heads one after another, `[total, head_dim]`, where `total` is at least 1.
     pub keys: Tensor<2>,
-    /// The values, `[total, head_dim]`.
+    /// Values, `[total, head_dim]`.
     pub values: Tensor<2>,
-    /// Offset of the first of each batch row and kv head, and behind the last their number,
-    /// `[batch · kv_heads + 1]`; `None` if each has `width`.
+    /// Offset of the first entry of each batch row and kv head, and `total` at the end,
+    /// `[batch · kv_heads + 1]`; `None` if each head has `width` entries.
     pub offsets: Option<Tensor<1, Int>>,
-    /// Columns they are laid out in, at least as many as the longest head has. Heads of fewer begin
-    /// with fillers.
+    /// Number of columns of the rectangle, at least the entries of the longest head. Heads with
+    /// fewer entries begin with padding.
     pub width: usize,
-    /// Entries behind them.
+    /// Entries behind the ragged ones.
     pub tail: Tail,
 }
 
-/// Entries of heads in a rectangle, to be put one after another without padding.
+/// Padded entries to be packed one after another without padding.
 #[derive(Clone, Debug)]
 pub struct PackInput<'a> {
-    /// `[batch, kv_heads, columns, head_dim]`
+    /// Keys, `[batch, kv_heads, columns, head_dim]`.
     pub keys: Tensor<4>,
-    /// `[batch, kv_heads, columns, head_dim]`
+    /// Values, `[batch, kv_heads, columns, head_dim]`.
     pub values: Tensor<4>,
-    /// How many columns of each batch row and kv head are in its list: the last. Rows first.
+    /// Number of entries of each batch row and kv head, its last columns; rows first.
     pub counts: &'a [usize],
-    /// Offset of the first of each among all, and behind the last their number,
-    /// `[batch · kv_heads + 1]`.
+    /// Offset of the first entry of each batch row and kv head in the result, and the total at the
+    /// end, `[batch · kv_heads + 1]`.
     pub offsets: Tensor<1, Int>,
 }
 
-/// By a row of the list for each place, and a copy.
+/// Pads by the index of a ragged row for each column, and copies.
 pub(super) fn pad(input: PadInput) -> [Tensor<4>; 2] {
     let PadInput { keys, values, offsets, width, tail } = input;
     let [batch, heads, _, channels] = tail.keys.dims();
@@ -60,7 +60,7 @@ pub(super) fn pad(input: PadInput) -> [Tensor<4>; 2] {
     })
 }
 
-/// By the place of each row of the list.
+/// Packs by the index of the padded row of each entry.
 pub(super) fn pack(input: PackInput<'_>) -> [Tensor<2>; 2] {
     let PackInput { keys, values, counts, .. } = input;
     let [batch, heads, columns, channels] = keys.dims();

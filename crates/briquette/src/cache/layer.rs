@@ -110,7 +110,7 @@ impl LayerCache {
     pub(super) fn entries(&self) -> Result<Option<Entries>> {
         match self.store.as_ref().filter(|store| store.columns() > 0) {
             None => Ok(None),
-            Some(store) => Ok(Some(store.entries()?.holding(&self.held))),
+            Some(store) => Ok(Some(store.entries()?.with_lengths(&self.held))),
         }
     }
 

@@ -283,7 +283,7 @@ impl Step<'_> {
         let scores = self.scores.clone().gather(2, table.centers.clone());
         let Split { kept, rest } = ops.split(SelectInput {
             scores: &scores,
-            held: &table.entries,
+            lengths: &table.entries,
             keep: &counts.entries,
             sinks: view.protect.sinks,
             recent: &counts.recent,
@@ -323,7 +323,7 @@ impl Step<'_> {
         }
         let best = view.ops.select(SelectInput {
             scores: &scores.clone().gather(2, rest.indices.clone()),
-            held: &rest.counts,
+            lengths: &rest.counts,
             keep: &counts.merging,
             sinks: 0,
             recent: &vec![0; counts.merging.len()],
@@ -484,7 +484,7 @@ impl Step<'_> {
         }
         let left = view.ops.select(SelectInput {
             scores: ranks,
-            held: view.held,
+            lengths: view.held,
             keep: &counts.tokens,
             sinks: 0,
             recent: &vec![0; counts.tokens.len()],

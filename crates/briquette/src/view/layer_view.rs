@@ -319,7 +319,7 @@ impl<'a> LayerView<'a> {
             keep.iter().map(|&keep| self.protect.recent_tokens(keep)).collect();
         let selected = run(SelectInput {
             scores: self.scores("selection")?,
-            held: self.held,
+            lengths: self.held,
             keep,
             sinks: self.protect.sinks,
             recent: &recent,

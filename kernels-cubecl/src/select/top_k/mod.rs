@@ -59,9 +59,10 @@ pub struct SelectOutput {
 pub fn select(input: &SelectInput<'_>, splits: bool) -> Result<SelectOutput> {
     let SelectProblem { rows, parts } = check(input)?;
     let counts: Vec<usize> =
-        input.held.iter().zip(input.keep).map(|(&held, &keep)| held.min(keep)).collect();
+        input.lengths.iter().zip(input.keep).map(|(&length, &keep)| length.min(keep)).collect();
     let width = counts.iter().copied().max().unwrap_or(0);
-    let left: Vec<usize> = input.held.iter().zip(&counts).map(|(held, kept)| held - kept).collect();
+    let left: Vec<usize> =
+        input.lengths.iter().zip(&counts).map(|(length, kept)| length - kept).collect();
     let others = left.iter().copied().max().filter(|_| splits).unwrap_or(0);
     let device = input.scores.device();
     let rows = constant_ints("select", rows, [counts.len(), ROW], &device);
@@ -100,7 +101,7 @@ fn check(input: &SelectInput<'_>) -> Result<SelectProblem> {
     let [batch, heads, entries] = input.scores.dims();
     let rows = batch * heads;
     for (what, list) in [
-        ("the length of held", input.held),
+        ("the number of lengths", input.lengths),
         ("the length of keep", input.keep),
         ("the length of recent", input.recent),
     ] {
@@ -112,11 +113,11 @@ fn check(input: &SelectInput<'_>) -> Result<SelectProblem> {
     check.supports(units(check.client(), entries).is_some())?;
     let mut numbers = Vec::with_capacity(rows * ROW);
     let mut width = 0;
-    for ((&held, &keep), &recent) in input.held.iter().zip(input.keep).zip(input.recent) {
-        check.value("held", held, held <= entries, format!("at most {entries}"))?;
-        width = width.max(held.min(keep));
-        let first = entries - held;
-        let (low, high, wanted) = if held <= keep {
+    for ((&length, &keep), &recent) in input.lengths.iter().zip(input.keep).zip(input.recent) {
+        check.value("length", length, length <= entries, format!("at most {entries}"))?;
+        width = width.max(length.min(keep));
+        let first = entries - length;
+        let (low, high, wanted) = if length <= keep {
             (entries, entries, 0)
         } else {
             let sinks = input.sinks.min(keep);

@@ -72,7 +72,7 @@ impl Case {
     fn input<'a>(&'a self, scores: &'a Tensor<3>, check: bool) -> SelectInput<'a> {
         SelectInput {
             scores,
-            held: &self.held,
+            lengths: &self.held,
             keep: &self.keep,
             sinks: self.sinks,
             recent: &self.recent,
@@ -368,20 +368,20 @@ fn select_refuses_what_does_not_fit() {
     for Backend { device, .. } in kernel_backends() {
         let scores = Tensor::<3>::zeros([2, 2, 8], (&device, DType::F32));
         let value = |what, found, expected| wrong_value("select", what, found, expected);
-        let call = |held, keep, recent| {
+        let call = |lengths, keep, recent| {
             let scores = &scores;
-            let input = SelectInput { scores, held, keep, sinks: 0, recent, check: false };
+            let input = SelectInput { scores, lengths, keep, sinks: 0, recent, check: false };
             select(&input, false).unwrap_err()
         };
-        assert_eq!(call(&four[..3], &four, &four), value("the length of held", 3, "4"));
+        assert_eq!(call(&four[..3], &four, &four), value("the number of lengths", 3, "4"));
         assert_eq!(call(&four, &four[..2], &four), value("the length of keep", 2, "4"));
         assert_eq!(call(&four, &four, &[]), value("the length of recent", 0, "4"));
-        assert_eq!(call(&[1, 9, 1, 1], &four, &four), value("held", 9, "at most 8"));
+        assert_eq!(call(&[1, 9, 1, 1], &four, &four), value("length", 9, "at most 8"));
         assert_eq!(call(&four, &[0; 4], &four), value("the most entries kept", 0, "at least 1"));
         assert_eq!(call(&[0; 4], &four, &four), value("the most entries kept", 0, "at least 1"));
     }
     let scores = Tensor::<3>::zeros([2, 2, 8], (&host(), DType::F32));
-    let (scores, held, keep, recent) = (&scores, &four, &four, &four);
-    let input = SelectInput { scores, held, keep, sinks: 0, recent, check: false };
+    let (scores, lengths, keep, recent) = (&scores, &four, &four, &four);
+    let input = SelectInput { scores, lengths, keep, sinks: 0, recent, check: false };
     assert_eq!(select(&input, true).unwrap_err(), OpError::Device { operation: "select" });
 }

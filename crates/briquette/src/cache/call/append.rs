@@ -30,7 +30,7 @@ pub(in crate::cache) fn append(
         let tracks = statistics::zeros(observes, shape, batch, columns, device);
         Some(Entries { tracks, ..arriving })
     } else if !store.moves_padding() && padding_inside(shape.kv_heads, held, span, columns) {
-        let before = store.entries()?.holding(held);
+        let before = store.entries()?.with_lengths(held);
         Some(padding_first(context, input, held, before, arriving)?)
     } else {
         let needed = store.columns() + columns;
@@ -101,7 +101,7 @@ fn padding_first(
         tracks: all.tracks.map(|track| gather_scalars(track, &tokens)),
         clustering: all.clustering,
     };
-    let entries = entries.holding(held);
+    let entries = entries.with_lengths(held);
     let table = ClusterTable::of(&entries, ops)?;
     let clustering =
         table.map(|table| table.clustering(&entries.positions, held, ops)).transpose()?;

@@ -149,6 +149,6 @@ fn best(
     sinks: usize,
     recent: &[usize],
 ) -> Result<Selection> {
-    let input = SelectInput { scores, held, keep, sinks, recent, check: view.check };
+    let input = SelectInput { scores, lengths: held, keep, sinks, recent, check: view.check };
     view.ops.select(input).map_err(|error| Error::of_layer(error, view.layer))
 }

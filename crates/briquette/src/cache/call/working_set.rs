@@ -35,7 +35,7 @@ impl WorkingSet {
     ) -> Result<&Entries> {
         let entries = match self.entries.take() {
             Some(entries) => entries,
-            None => store.entries_at(self.positions.clone())?.holding(held),
+            None => store.entries_at(self.positions.clone())?.with_lengths(held),
         };
         Ok(self.entries.insert(entries))
     }

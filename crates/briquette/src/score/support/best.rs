@@ -22,7 +22,7 @@ pub(crate) fn best(
     }
     let selection = view.ops.select(SelectInput {
         scores,
-        held: view.held,
+        lengths: view.held,
         keep,
         sinks,
         recent,

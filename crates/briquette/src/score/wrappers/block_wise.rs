@@ -102,7 +102,7 @@ impl BlockWise {
         let none = vec![0; held.len()];
         let chosen = view.ops.select(SelectInput {
             scores: &scores,
-            held: &held,
+            lengths: &held,
             keep,
             sinks: view.protect.sinks,
             recent: &none,

@@ -1,19 +1,19 @@
-/// The weights that one query head of a batch row computes.
+/// Mask of the weights that one query head of a batch row computes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Seen {
-    /// All.
+pub(super) enum SparsityMask {
+    /// All weights.
     All,
-    /// Tokens below a position, and distances below another.
+    /// Entries at positions below `first`, and at distances below `recent`.
     Ends { first: usize, recent: usize },
-    /// Some columns and some distances.
+    /// Columns that every query sees, and distances at which every query sees.
     Lines { columns: Vec<bool>, distances: Vec<bool> },
-    /// Some blocks of so many tokens, `[blocks of queries · blocks of keys]`; those of queries are
-    /// counted from `from` on.
-    Blocks { size: usize, from: usize, width: usize, seen: Vec<bool> },
+    /// Blocks of `size` by `size` tokens, `[blocks of queries · width]`: the first block of queries
+    /// is number `from`, and `width` is the number of blocks of keys.
+    Blocks { size: usize, from: usize, width: usize, visible: Vec<bool> },
 }
 
-impl Seen {
-    /// The columns that every query sees, of entries at these positions.
+impl SparsityMask {
+    /// Columns that every query sees, of entries at the positions `entries`.
     pub(super) fn columns<'a>(
         &'a self,
         entries: &'a [i64],
@@ -30,7 +30,7 @@ impl Seen {
         }
     }
 
-    /// The distances, of so many, at which every query sees.
+    /// Distances below `end` at which every query sees.
     pub(super) fn distances(&self, end: usize) -> Box<dyn Iterator<Item = usize> + '_> {
         match self {
             Self::Ends { recent, .. } => Box::new(0..end.min(*recent)),
@@ -39,7 +39,7 @@ impl Seen {
         }
     }
 
-    /// Whether the query at one position sees the entry in `column`, which stands at another.
+    /// Whether the query at position `query` sees the entry of `column`, at position `entry`.
     pub(super) fn sees(&self, query: i64, column: usize, entry: i64) -> bool {
         if entry < 0 || entry > query {
             return false;
@@ -49,19 +49,19 @@ impl Seen {
             Self::All => true,
             Self::Ends { first, recent } => entry < *first || query - entry < *recent,
             Self::Lines { columns, distances } => columns[column] || distances[query - entry],
-            Self::Blocks { size, from, width, seen } => {
-                seen[(query / size - from) * width + entry / size]
+            Self::Blocks { size, from, width, visible } => {
+                visible[(query / size - from) * width + entry / size]
             }
         }
     }
 }
 
-/// The places that were picked.
+/// Indices of the elements that are true.
 fn places(picked: &[bool]) -> impl Iterator<Item = usize> + '_ {
     picked.iter().enumerate().filter_map(|(place, &picked)| picked.then_some(place))
 }
 
-/// The first of the highest scores are picked: as many as `count`, those of -∞ never.
+/// Marks the `count` highest scores, of equal ones the first; scores of −∞ are never marked.
 pub(super) fn highest(scores: &[f32], count: usize) -> Vec<bool> {
     let mut order: Vec<usize> =
         (0..scores.len()).filter(|&place| scores[place] > f32::NEG_INFINITY).collect();
@@ -71,9 +71,10 @@ pub(super) fn highest(scores: &[f32], count: usize) -> Vec<bool> {
     picked
 }
 
-/// The fewest places that have a share of the sum of all: those that must be, then the highest.
+/// Marks the places `must`, then the highest scores until those marked have `share` of the sum of
+/// all. Of the others, scores that are not above zero are never marked.
 pub(super) fn covering(scores: &[f32], must: &[usize], share: f64) -> Vec<bool> {
-    let wanted = share * scores.iter().map(|&score| f64::from(score)).sum::<f64>();
+    let target = share * scores.iter().map(|&score| f64::from(score)).sum::<f64>();
     let mut picked = vec![false; scores.len()];
     must.iter().for_each(|&place| picked[place] = true);
     let mut order: Vec<usize> = (0..scores.len()).filter(|&place| !picked[place]).collect();
@@ -81,7 +82,7 @@ pub(super) fn covering(scores: &[f32], must: &[usize], share: f64) -> Vec<bool> 
     let of_picked = picked.iter().zip(scores).filter(|(picked, _)| **picked);
     let mut sum: f64 = of_picked.map(|(_, &score)| f64::from(score)).sum();
     for place in order {
-        if sum >= wanted || scores[place] <= 0.0 {
+        if sum >= target || scores[place] <= 0.0 {
             break;
         }
         picked[place] = true;
