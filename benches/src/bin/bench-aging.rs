@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use briquette::{Budget, Policy, methods};
-use briquette_benches::model::{Dimensions, random_llama};
+use briquette_benches::{
+    measure::median,
+    model::{Dimensions, random_llama},
+};
 use briquette_models::{GenerateOptions, Timing, generate};
 use burn::tensor::DType;
 use clap::Parser;
@@ -86,7 +89,7 @@ fn main() -> Result<()> {
         println!(
             "round {}: {mean:.2} ms per token, median {:.2}, {:.0} s; {usage:?}",
             rounds.len(),
-            median(&round),
+            median(round.clone()),
             begun.elapsed().as_secs_f64()
         );
         rounds.push(round);
@@ -98,7 +101,7 @@ fn main() -> Result<()> {
         println!("| {} | {} |", policy.name(), times.join(" | "));
     }
     ensure!(rounds.len() >= 3, "the time was up after {} rounds", rounds.len());
-    let growth = median(&rounds[rounds.len() - 1]) / median(&rounds[1]);
+    let growth = median(rounds[rounds.len() - 1].clone()) / median(rounds[1].clone());
     println!("the last round takes {growth:.2} times the second's time per token");
     if growth > GROWTH {
         bail!(
@@ -129,10 +132,4 @@ fn policies(args: &Args) -> Result<Vec<Policy>> {
 /// Milliseconds of a decoded token.
 fn per_token(timing: Timing) -> f64 {
     1e3 / timing.decode_rate()
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut times = times.to_vec();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }

@@ -10,8 +10,7 @@ use super::{
 use crate::{
     Result,
     device::buffer_bytes,
-    ops::{AttentionOutput, ClusteredKv, KvLayout, Tail},
-    ops::{AttentionStatistics, Clustering, Entries},
+    ops::{AttentionOutput, AttentionStatistics, ClusteredKv, Clustering, Entries, KvLayout, Tail},
     prefix::Parts,
     stage::statistics,
     state::{StateTensor, StateVisitor, visit_clustering, visit_tracks},

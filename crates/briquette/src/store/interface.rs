@@ -12,8 +12,7 @@ use crate::{
     },
     position::Encode,
     prefix::Parts,
-    stage::AttentionRequest,
-    stage::statistics,
+    stage::{AttentionRequest, statistics},
 };
 
 /// Makes the store of a layer.
