@@ -461,11 +461,11 @@ fn merging_equal_tokens_changes_nothing() {
             }
             let entries = cache.entries(1).unwrap().unwrap();
             let columns = entries.columns();
-            let filler = entries.positions.clone().lower_scalar(0).unsqueeze_dim::<4>(3);
+            let padding = entries.positions.clone().lower_scalar(0).unsqueeze_dim::<4>(3);
             for (found, one) in [(entries.keys, &key), (entries.values, &value)] {
                 let one = one.clone().expand([1, 2, columns, 16]);
                 let found =
-                    found.mask_where(filler.clone().expand([1, 2, columns, 16]), one.clone());
+                    found.mask_where(padding.clone().expand([1, 2, columns, 16]), one.clone());
                 assert_close(&numbers(vec![found]), &numbers(vec![one]), 1e-5, &name);
             }
         }

@@ -56,7 +56,7 @@ fn an_infinite_gamma_evicts_nothing_before_merging() {
         assert_eq!(cache.entries_by_head(0).unwrap(), [[64]]);
         cache.tokens_kept(0).unwrap()
     };
-    // Of 64 centers one has a redundancy above zero with every token of this noise.
+    // Of 64 representatives one has a redundancy above zero with every token of this noise.
     assert_eq!(remembered(f64::INFINITY), [TOKENS]);
     assert_eq!(remembered(2.0), [128]);
     assert_eq!(remembered(1.0), [64]);

@@ -199,8 +199,8 @@ proptest! {
         let compressed = session.play(&traces, &device);
         session.settings.method = Method::full();
         let full = session.play(&traces, &device);
-        // A store of rows of their own lengths lays them out with more fillers than the full cache
-        // has, and sums over more columns come in another order.
+        // A store of rows of their own lengths lays them out with more padding columns than the
+        // full cache has, and sums over more columns come in another order.
         let even = session.turns.iter().all(|turn| match turn {
             Turn::Prompt { lengths, .. } => lengths.iter().all(|length| *length == lengths[0]),
             Turn::Decode(_) => true,

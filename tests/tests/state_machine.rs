@@ -215,7 +215,7 @@ fn check(cache: &KvCache, plain: &Plain) {
         }
         let compresses = cache.policy().budget().is_some() && plain.prompt.is_none();
         let decodes = cache.policy().schedule().decode_every == Some(1);
-        if compresses && decodes && !cache.policy().reducer().makes_shared_entries() {
+        if compresses && decodes && !cache.policy().reducer().makes_clusters() {
             // Shares are whole numbers: a head may have one more, which another has not.
             let all = BUDGET * SHAPE.layers * SHAPE.kv_heads;
             assert!(held <= all, "{name}, row {row}: {held} held, {all} budgeted");

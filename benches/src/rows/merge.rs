@@ -13,7 +13,7 @@ const HEADS: usize = 8;
 const HEAD_DIM: usize = 128;
 
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
-    // EMS at 256 entries, γ = 4: 768 tokens go to 224 centers, by keys and by values.
+    // EMS at 256 entries, γ = 4: 768 tokens go to 224 representatives, by keys and by values.
     let [from, to] = [bench.size(768, 48), bench.size(224, 16)];
     nearest(bench, "nearest/ems", from, to, 2);
     // D2O at an eighth of 32 768 tokens.
@@ -90,7 +90,7 @@ fn nearest(bench: &mut Bench, row: &'static str, from: usize, to: usize, pairs: 
         operations: 2.0 * (pairs * HEADS * from * HEAD_DIM) as f64 * to as f64,
     };
     let find = |ops: &dyn Ops| {
-        let input = NearestInput { pairs: tensors.clone(), fillers: vec![0; HEADS] };
+        let input = NearestInput { pairs: tensors.clone(), padding: vec![0; HEADS] };
         anyhow::Ok(ops.nearest(input)?)
     };
     let ops = bench.ops.clone();

@@ -10,27 +10,27 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct ClusterTable {
     /// Number of rows that are entries per batch row and kv head: the last.
-    pub entries: Vec<usize>,
+    pub row_counts: Vec<usize>,
     /// The row of each token, any at padding, `[batch, kv_heads, columns]`.
     pub rows: Tensor<3, Int>,
     /// Factor of the row, f32, `[batch, kv_heads, columns]`.
     pub norms: Tensor<3>,
-    /// The column of the center of each row, any at padding, `[batch, kv_heads, rows]`.
-    pub centers: Tensor<3, Int>,
+    /// The column of the representative of each row, any at padding, `[batch, kv_heads, rows]`.
+    pub representatives: Tensor<3, Int>,
 }
 
 impl ClusterTable {
-    /// Returns the table of tokens that are each in a row of their own, the last `held` columns of
-    /// each head.
-    pub fn of_own(entries: &Entries, held: &[usize]) -> Self {
+    /// Returns the table of tokens that are each in a row of their own, the last `lengths` columns
+    /// of each head.
+    pub fn of_unclustered(entries: &Entries, lengths: &[usize]) -> Self {
         let dims = entries.positions.dims();
         let device = entries.positions.device();
         let place = iota(dims, &device);
         Self {
-            entries: held.to_vec(),
+            row_counts: lengths.to_vec(),
             rows: place.clone(),
             norms: Tensor::ones(dims, (&device, DType::F32)),
-            centers: place,
+            representatives: place,
         }
     }
 
@@ -40,21 +40,22 @@ impl ClusterTable {
     /// As [`ClusterOps::extend`].
     pub fn of(entries: &Entries, ops: &(impl ClusterOps + ?Sized)) -> Result<Option<Self>> {
         let Some(clustering) = entries.clustering.as_ref() else { return Ok(None) };
-        let Clustering { clustered_tokens, entries: shared, unclustered, cluster_of_token, .. } =
+        let Clustering { clustered_tokens, cluster_counts, unclustered, cluster_of_token, .. } =
             clustering;
-        let Clustering { norms, centers, .. } = clustering;
-        let heads = clustered_tokens.iter().zip(shared).zip(unclustered);
-        let counts: Vec<[usize; 3]> =
-            heads.map(|((&tokens, &shared), &own)| [tokens, shared, own]).collect();
-        let ExtendOutput { rows, norms, centers } = ops.extend(ExtendInput {
+        let Clustering { norms, representatives, .. } = clustering;
+        let heads = clustered_tokens.iter().zip(cluster_counts).zip(unclustered);
+        let counts: Vec<[usize; 3]> = heads
+            .map(|((&tokens, &clusters), &unclustered)| [tokens, clusters, unclustered])
+            .collect();
+        let ExtendOutput { rows, norms, representatives } = ops.extend(ExtendInput {
             cluster_of_token: cluster_of_token.clone(),
             norms: norms.clone(),
-            centers: centers.clone(),
+            representatives: representatives.clone(),
             counts: &counts,
             columns: entries.positions.dims()[2],
             rows: entries.keys.dims()[2],
         })?;
-        Ok(Some(Self { entries: clustering.all_entries(), rows, norms, centers }))
+        Ok(Some(Self { row_counts: clustering.row_counts(), rows, norms, representatives }))
     }
 
     /// Returns the clustering that a store takes in, of the last `counts` columns of each head.
@@ -62,18 +63,18 @@ impl ClusterTable {
     ///
     /// # Errors
     /// As [`ClusterOps::sort_by_cluster`].
-    pub fn clustering(
+    pub fn into_clustering(
         self,
         positions: &Tensor<3, Int>,
         counts: &[usize],
         ops: &(impl ClusterOps + ?Sized),
     ) -> Result<Clustering> {
-        let (columns, rows) = (self.rows.dims()[2], self.centers.dims()[2]);
+        let (columns, rows) = (self.rows.dims()[2], self.representatives.dims()[2]);
         let back = |counts: &[usize], width: usize| -> Vec<i64> {
             counts.iter().map(|&count| count as i64 - width as i64).collect()
         };
         let nothing = positions.clone().lower_scalar(0);
-        let cluster_of_token = offset_per_head(self.rows, &back(&self.entries, rows));
+        let cluster_of_token = offset_per_head(self.rows, &back(&self.row_counts, rows));
         let clusters = cluster_of_token.clone().mask_fill(nothing, -1);
         let ClusterOrder { tokens_by_cluster, padding_columns, .. } =
             ops.sort_by_cluster(clusters, rows)?;
@@ -82,8 +83,9 @@ impl ClusterTable {
             unclustered: vec![0; counts.len()],
             cluster_of_token: cluster_of_token.clamp_min(0),
             norms: self.norms,
-            centers: offset_per_head(self.centers, &back(counts, columns)).clamp_min(0),
-            entries: self.entries,
+            representatives: offset_per_head(self.representatives, &back(counts, columns))
+                .clamp_min(0),
+            cluster_counts: self.row_counts,
             tokens_by_cluster,
             padding_columns,
         })

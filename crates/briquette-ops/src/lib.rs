@@ -43,8 +43,8 @@ pub use cluster_table::ClusterTable;
 pub use constant::{constant_floats, constant_ints, counting};
 pub use entries::{
     AttentionStatistics, Clustering, Entries, Selection, Split, Statistic, bucketed_width,
-    bucketed_widths, fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
-    group_mean, iota, offset_per_head, outside_window, slice_per_head, slice_rows_per_head,
+    bucketed_widths, gather_entries, gather_positions, gather_rows, gather_scalars, group_mean,
+    iota, offset_per_head, outside_window, padding_mask, slice_per_head, slice_rows_per_head,
 };
 pub use error::{OpError, Result};
 pub use expand_clusters::{expand_clusters, select_entries};

@@ -66,7 +66,7 @@ pub fn redundancy(entries: &Entries, tau: f64) -> Result<Vec<Vec<f64>>> {
     let held = held(entries)?;
     let (keys, values) = (unit(entries.keys.clone()), unit(entries.values.clone()));
     let place = Tensor::<1, Int>::arange(0..columns as i64, &device);
-    let filler = entries.positions.clone().lower_scalar(0).unsqueeze_dim::<4>(2);
+    let padding = entries.positions.clone().lower_scalar(0).unsqueeze_dim::<4>(2);
     let mut nearest = Vec::new();
     for start in (0..columns).step_by(BLOCK) {
         let rows = BLOCK.min(columns - start);
@@ -75,7 +75,7 @@ pub fn redundancy(entries: &Entries, tau: f64) -> Result<Vec<Vec<f64>>> {
             |x: &Tensor<4>| x.clone().narrow(2, start, rows).matmul(x.clone().swap_dims(2, 3));
         let own = place.clone().narrow(0, start, rows).reshape([1, 1, rows, 1]).expand(shape);
         let not_before = place.clone().reshape([1, 1, 1, columns]).expand(shape).greater_equal(own);
-        let hidden = not_before.bool_or(filler.clone().expand(shape));
+        let hidden = not_before.bool_or(padding.clone().expand(shape));
         // Below any product of cosines: the first token has none before it.
         let similarity = (cosines(&keys) * cosines(&values)).mask_fill(hidden, -2.0);
         nearest.push(similarity.max_dim(3).reshape([batch, heads, rows]));
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(sparsity(&entries, 0.95).unwrap(), None);
         let track =
             |numbers: [f32; 5]| Tensor::<1>::from_data(numbers, &Device::flex()).reshape([1, 1, 5]);
-        // A filler; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against
+        // Padding; sums of 8 and of 2, so the factor is a quarter: 1, 0.5, 0.25 and 0.25 against
         // 0.25, 0.25, 1.25, 0.25.
         entries.tracks = AttentionStatistics::default()
             .with(Statistic::Sums, track([0.0, 4.0, 2.0, 1.0, 1.0]))
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn tokens_with_a_like_one_before_them() {
-        // A filler, two equal tokens, one at right angles to them, and one whose key is theirs and
+        // Padding, two equal tokens, one at right angles to them, and one whose key is theirs and
         // whose value is halfway.
         let entries = entries(
             [[9.0, 9.0], [1.0, 0.0], [2.0, 0.0], [0.0, 3.0], [4.0, 0.0]],

@@ -100,18 +100,18 @@ pub(crate) fn visit_tracks(tracks: &mut AttentionStatistics, visitor: &mut dyn S
 pub(crate) fn visit_clustering(clustering: &mut Clustering, visitor: &mut dyn StateVisitor) {
     let Clustering {
         clustered_tokens,
-        entries,
+        cluster_counts,
         unclustered,
         cluster_of_token,
         norms,
-        centers,
+        representatives,
         tokens_by_cluster,
         padding_columns,
     } = clustering;
-    for list in [clustered_tokens, entries, unclustered] {
+    for list in [clustered_tokens, cluster_counts, unclustered] {
         visitor.numbers(list);
     }
-    for x in [cluster_of_token, centers, tokens_by_cluster] {
+    for x in [cluster_of_token, representatives, tokens_by_cluster] {
         visitor.tensor(StateTensor::Int3(x));
     }
     visitor.tensor(StateTensor::Float3(norms));

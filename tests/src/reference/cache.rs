@@ -69,8 +69,9 @@ pub struct Entry {
     pub value: Vec<f64>,
     /// Every weight it ever received, `[query head of the group][query that saw it]`.
     pub received: Vec<Vec<f64>>,
-    /// EMS: the position of the center whose key direction and value it shares; mostly its own.
-    pub center: usize,
+    /// EMS: the position of the representative whose key direction and value it shares; mostly its
+    /// own.
+    pub representative: usize,
     /// EMS: the weights of the last finished window of queries.
     pub past: f64,
     /// EMS: the weights of the queries since.
@@ -285,7 +286,7 @@ impl ModelCache {
                     key: if held_encoded { encoding.encode(key, position) } else { key.clone() },
                     value: v[head][token].clone(),
                     received: vec![Vec::new(); group],
-                    center: position,
+                    representative: position,
                     past: 0.0,
                     current: 0.0,
                     chunk: 0.0,

@@ -458,7 +458,7 @@ impl Method {
             (Positions::Written, _) => None,
             (Positions::InCache, _) => Some(rank),
             (Positions::Deferred, Reduce::EvictThenMerge { rotate: Rotate::Center, .. }) => {
-                Some(entry.center)
+                Some(entry.representative)
             }
             (Positions::Deferred, _) => Some(entry.position),
         }

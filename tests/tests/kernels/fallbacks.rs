@@ -20,7 +20,7 @@ fn mistakes_are_errors_through_the_traits() {
         let kernels = Kernels::default();
 
         let pairs = vec![(zeros([1, 2, 3, 4]), zeros([1, 2, 5, 6]))];
-        let error = kernels.nearest(NearestInput { pairs, fillers: vec![0; 2] }).unwrap_err();
+        let error = kernels.nearest(NearestInput { pairs, padding: vec![0; 2] }).unwrap_err();
         assert_eq!(error, wrong_shape("nearest", "to", &[1, 2, 5, 6], &[1, 2, 5, 4]));
 
         let sums = AccumulateInput {

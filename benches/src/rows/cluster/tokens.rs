@@ -19,18 +19,18 @@ const GAMMA: usize = 4;
 /// The table of as many heads, all alike, on the device.
 struct Table {
     heads: usize,
-    entries: usize,
+    clusters: usize,
     cluster_of_token: Tensor<3, Int>,
-    centers: Tensor<3, Int>,
+    representatives: Tensor<3, Int>,
     norms: Tensor<3>,
     positions: Tensor<3, Int>,
     scores: Tensor<3>,
 }
 
 impl Table {
-    /// Token `j` belongs to entry `j % entries`, whose center is its first.
-    fn new(bench: &Bench, heads: usize, entries: usize) -> Self {
-        let tokens = GAMMA * entries;
+    /// Token `j` belongs to cluster `j % clusters`, whose representative is its first.
+    fn new(bench: &Bench, heads: usize, clusters: usize) -> Self {
+        let tokens = GAMMA * clusters;
         let count = |width: usize| {
             let list = Tensor::<1, Int>::arange(0..width as i64, &bench.device);
             list.reshape([1, 1, width]).repeat(&[1, heads, 1])
@@ -38,9 +38,9 @@ impl Table {
         let noise = || bench.noise([1, heads, tokens, 1], DType::F32).abs().squeeze_dim(3);
         Self {
             heads,
-            entries,
-            cluster_of_token: count(entries).repeat(&[1, 1, GAMMA]),
-            centers: count(entries),
+            clusters,
+            cluster_of_token: count(clusters).repeat(&[1, 1, GAMMA]),
+            representatives: count(clusters),
             norms: noise(),
             positions: count(tokens),
             scores: noise(),
@@ -48,14 +48,14 @@ impl Table {
     }
 
     fn tokens(&self) -> usize {
-        GAMMA * self.entries
+        GAMMA * self.clusters
     }
 
     fn case(&self, row: &'static str, numbers: usize) -> Case {
-        let Self { heads, entries, .. } = self;
+        let Self { heads, clusters, .. } = self;
         Case {
             row,
-            shape: format!("{} tokens of {entries} entries, {heads} heads", self.tokens()),
+            shape: format!("{} tokens of {clusters} clusters, {heads} heads", self.tokens()),
             bytes: (4 * heads * numbers) as f64,
             operations: 0.0,
         }
@@ -69,36 +69,36 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
         return Ok(());
     }
     let table = Table::new(bench, bench.size(128, 3), bench.size(256, 16));
-    let (tokens, entries) = (table.tokens(), table.entries);
+    let (tokens, clusters) = (table.tokens(), table.clusters);
 
-    let counts = vec![[tokens, entries, 1]; table.heads];
+    let counts = vec![[tokens, clusters, 1]; table.heads];
     let extend = |ops: &dyn Ops| {
         ops.extend(ExtendInput {
             cluster_of_token: table.cluster_of_token.clone(),
             norms: table.norms.clone(),
-            centers: table.centers.clone(),
+            representatives: table.representatives.clone(),
             counts: &counts,
             columns: tokens + 1,
-            rows: entries + 1,
+            rows: clusters + 1,
         })
     };
-    let case = table.case("extend/step", 4 * tokens + 2 * entries);
+    let case = table.case("extend/step", 4 * tokens + 2 * clusters);
     one(bench, case, &|ops| Ok(vec![extend(ops)?.norms]))?;
 
-    let of_entries = vec![entries; table.heads];
+    let of_clusters = vec![clusters; table.heads];
     // One row is merged, the second.
     let of_rows = |count: usize| vec![count; table.heads];
-    let (one_row, none, fewer) = (of_rows(1), of_rows(0), of_rows(entries - 1));
-    let merged = table.centers.clone().narrow(2, 1, 1);
-    let kept: Vec<i64> = (0..entries as i64).filter(|&row| row != 1).collect();
-    let stay = TensorData::new(kept, [1, 1, entries - 1]);
+    let (one_row, none, fewer) = (of_rows(1), of_rows(0), of_rows(clusters - 1));
+    let merged = table.representatives.clone().narrow(2, 1, 1);
+    let kept: Vec<i64> = (0..clusters as i64).filter(|&row| row != 1).collect();
+    let stay = TensorData::new(kept, [1, 1, clusters - 1]);
     let stay = Tensor::<3, Int>::from_data(stay, &bench.device).repeat(&[1, table.heads, 1]);
     let assign_clusters = |ops: &dyn Ops| {
         ops.assign_clusters(AssignClustersInput {
             rows: table.cluster_of_token.clone(),
-            height: entries,
+            height: clusters,
             kept_rows: stay.clone(),
-            entries: &fewer,
+            cluster_counts: &fewer,
             merged: Some(MergedRows {
                 rows: merged.clone(),
                 counts: &one_row,
@@ -107,24 +107,24 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
                 similarity: table.scores.clone().narrow(2, 0, 1),
                 threshold: 0.5,
             }),
-            centers: stay.clone(),
+            representatives: stay.clone(),
             positions: table.positions.clone(),
             scores: table.scores.clone(),
         })
     };
-    let case = table.case("classify/step", 6 * tokens + entries);
+    let case = table.case("classify/step", 6 * tokens + clusters);
     one(bench, case, &|ops| Ok(vec![assign_clusters(ops)?.ranks]))?;
 
     let of_tokens = vec![tokens; table.heads];
-    let lengths = table.scores.clone().narrow(2, 0, entries);
+    let lengths = table.scores.clone().narrow(2, 0, clusters);
     let reorder_tokens = |ops: &dyn Ops| {
         ops.reorder_tokens(ReorderTokensInput {
             columns: table.positions.clone(),
             clusters: table.cluster_of_token.clone(),
             order: table.positions.clone(),
             counts: &of_tokens,
-            centers: table.centers.clone(),
-            entries: &of_entries,
+            representatives: table.representatives.clone(),
+            cluster_counts: &of_clusters,
             rows: table.cluster_of_token.clone(),
             norms: table.norms.clone(),
             lengths: lengths.clone(),
@@ -132,20 +132,20 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             tracks: Default::default(),
         })
     };
-    let case = table.case("regroup/step", 11 * tokens + entries);
+    let case = table.case("regroup/step", 11 * tokens + clusters);
     one(bench, case, &|ops| Ok(vec![reorder_tokens(ops)?.norms]))?;
     scores(bench, &table)
 }
 
 /// Weights of clusters and ranks of tokens.
 fn scores(bench: &mut Bench, table: &Table) -> Result<()> {
-    let (tokens, entries) = (table.tokens(), table.entries);
-    one(bench, table.case("row-weights/step", 3 * tokens + entries), &|ops| {
+    let (tokens, clusters) = (table.tokens(), table.clusters);
+    one(bench, table.case("row-weights/step", 3 * tokens + clusters), &|ops| {
         Ok(vec![ops.row_weights(RowWeightsInput {
             rows: table.cluster_of_token.clone(),
             positions: table.positions.clone(),
             scores: table.scores.clone(),
-            height: entries,
+            height: clusters,
             bounds: (1e-12, 1e30),
         })?])
     })?;

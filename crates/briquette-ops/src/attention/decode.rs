@@ -126,7 +126,7 @@ pub struct QuantizedKv {
     pub tail: Tail,
     /// Number of first entries of the tail that are padding per batch row and kv head,
     /// `[batch · kv_heads]`.
-    pub tail_fillers: Tensor<1, Int>,
+    pub tail_padding: Tensor<1, Int>,
     /// Number of tokens of the longest head, and of columns of the weights; the columns of the
     /// other heads begin with padding.
     pub columns: usize,

@@ -10,9 +10,9 @@ pub struct ExtendInput<'a> {
     pub cluster_of_token: Tensor<3, Int>,
     /// Factor of the row of each token's cluster, f32, `[batch, kv_heads, width]`.
     pub norms: Tensor<3>,
-    /// Index of the center of each cluster among the tokens of its head,
+    /// Index of the representative of each cluster among the tokens of its head,
     /// `[batch, kv_heads, clusters]`.
-    pub centers: Tensor<3, Int>,
+    pub representatives: Tensor<3, Int>,
     /// Tokens in clusters, clusters, and tokens behind them, per batch row and kv head, rows first.
     pub counts: &'a [[usize; 3]],
     /// Number of columns of all tokens.
@@ -28,28 +28,30 @@ pub struct ExtendOutput {
     pub rows: Tensor<3, Int>,
     /// Factor of the row, f32, 1 for a token in no cluster, `[batch, kv_heads, columns]`.
     pub norms: Tensor<3>,
-    /// The token at the center of each row, `[batch, kv_heads, rows]`.
-    pub centers: Tensor<3, Int>,
+    /// The token that represents each row, `[batch, kv_heads, rows]`.
+    pub representatives: Tensor<3, Int>,
 }
 
 /// Aligns the clustered tokens with the columns and rows, and appends the tokens behind them.
 pub(super) fn extend(input: ExtendInput<'_>) -> ExtendOutput {
-    let ExtendInput { cluster_of_token, norms, centers, counts, columns, rows } = input;
+    let ExtendInput { cluster_of_token, norms, representatives, counts, columns, rows } = input;
     let [batch, heads, width] = cluster_of_token.dims();
-    let height = centers.dims()[2];
+    let height = representatives.dims()[2];
     let device = cluster_of_token.device();
-    let most = counts.iter().map(|[_, _, own]| *own).max().unwrap_or(0);
+    let most = counts.iter().map(|[_, _, unclustered]| *unclustered).max().unwrap_or(0);
     let of_heads = |f: &dyn Fn([i64; 3]) -> i64| {
         counts.iter().map(|count| f(count.map(|n| n as i64))).collect()
     };
     let signed = |x: usize| x as i64;
     // Padding of a head without tokens stays within the columns, too.
-    let by_entries: Vec<i64> = of_heads(&|[_, entries, own]| signed(rows) - (entries + own).max(1));
-    let by_tokens: Vec<i64> = of_heads(&|[tokens, _, own]| signed(columns) - (tokens + own).max(1));
+    let by_clusters: Vec<i64> =
+        of_heads(&|[_, clusters, unclustered]| signed(rows) - (clusters + unclustered).max(1));
+    let by_tokens: Vec<i64> =
+        of_heads(&|[tokens, _, unclustered]| signed(columns) - (tokens + unclustered).max(1));
     let extended = |x: Tensor<3, Int>, all: usize| match most {
         0 => x,
         _ => {
-            let first: Vec<i64> = of_heads(&|[_, _, own]| signed(all) - own);
+            let first: Vec<i64> = of_heads(&|[_, _, unclustered]| signed(all) - unclustered);
             let behind = offset_per_head(iota([batch, heads, most], &device), &first);
             Tensor::cat(vec![x, behind], 2)
         }
@@ -62,13 +64,13 @@ pub(super) fn extend(input: ExtendInput<'_>) -> ExtendOutput {
         }
     };
     let in_line = |width: usize, all: usize| -> Vec<i64> {
-        of_heads(&|[_, _, own]| signed(width) + own - signed(all))
+        of_heads(&|[_, _, unclustered]| signed(width) + unclustered - signed(all))
     };
-    let of_columns = extended(offset_per_head(cluster_of_token, &by_entries), rows);
-    let of_rows = extended(offset_per_head(centers, &by_tokens), columns);
+    let of_columns = extended(offset_per_head(cluster_of_token, &by_clusters), rows);
+    let of_rows = extended(offset_per_head(representatives, &by_tokens), columns);
     ExtendOutput {
         rows: slice_per_head(of_columns, &in_line(width, columns), columns),
         norms: slice_per_head(norms, &in_line(width, columns), columns),
-        centers: slice_per_head(of_rows, &in_line(height, rows), rows),
+        representatives: slice_per_head(of_rows, &in_line(height, rows), rows),
     }
 }

@@ -14,11 +14,11 @@ pub struct ReorderTokensInput<'a> {
     pub order: Tensor<3, Int>,
     /// Number of tokens that stay per batch row and kv head, rows first.
     pub counts: &'a [usize],
-    /// Old column of the center of each cluster, any at padding, `[batch, kv_heads, clusters]`. A
-    /// center stays, in its cluster.
-    pub centers: Tensor<3, Int>,
+    /// Old column of the representative of each cluster, any at padding,
+    /// `[batch, kv_heads, clusters]`. A representative stays, in its cluster.
+    pub representatives: Tensor<3, Int>,
     /// Number of clusters per batch row and kv head, rows first.
-    pub entries: &'a [usize],
+    pub cluster_counts: &'a [usize],
     /// The old row of each token, `[batch, kv_heads, columns]`.
     pub rows: Tensor<3, Int>,
     /// The old factor of that row, f32, `[batch, kv_heads, columns]`.
@@ -38,9 +38,9 @@ pub struct ReorderTokensOutput {
     pub positions: Tensor<3, Int>,
     /// Cluster index of each token, 0 where it is in none, `[batch, kv_heads, width]`.
     pub cluster_of_token: Tensor<3, Int>,
-    /// Index of the center of each cluster among the tokens of its head; 0 at padding.
+    /// Index of the representative of each cluster among the tokens of its head; 0 at padding.
     /// `[batch, kv_heads, clusters]`
-    pub centers: Tensor<3, Int>,
+    pub representatives: Tensor<3, Int>,
     /// Factor of each token's cluster, whose row has unit length, f32, `[batch, kv_heads, width]`;
     /// 0 in no cluster.
     pub norms: Tensor<3>,
@@ -50,7 +50,15 @@ pub struct ReorderTokensOutput {
 
 /// Reorders by one gather after another.
 pub(super) fn reorder_tokens(input: ReorderTokensInput<'_>) -> ReorderTokensOutput {
-    let ReorderTokensInput { columns, clusters, order, counts, centers, entries, .. } = input;
+    let ReorderTokensInput {
+        columns,
+        clusters,
+        order,
+        counts,
+        representatives,
+        cluster_counts,
+        ..
+    } = input;
     let ReorderTokensInput { rows, norms, lengths, positions, tracks, .. } = input;
     let [batch, heads, width] = columns.dims();
     let device = columns.device();
@@ -70,22 +78,22 @@ pub(super) fn reorder_tokens(input: ReorderTokensInput<'_>) -> ReorderTokensOutp
         tracks.gather(2, like(columns.clone())).mask_fill(nothing, 0.0)
     });
 
-    // Where the columns of centers have gone.
+    // Where the columns of representatives have gone.
     let place = iota([batch, heads, width], &device).mask_fill(nothing.clone(), 0);
     let gone = Tensor::<3, Int>::zeros(rows.dims(), &device);
     let gone = gone.scatter(2, columns.clone(), place, IndexingUpdateOp::Add);
-    let fillers = nothing_at(entries, &centers);
+    let padding = nothing_at(cluster_counts, &representatives);
     let back: Vec<i64> = counts.iter().map(|&count| count as i64 - width as i64).collect();
-    let centers = gone.gather(2, centers.clamp(0, rows.dims()[2] as i64 - 1));
-    let centers = offset_per_head(centers, &back).clamp_min(0);
-    let centers = match fillers {
-        None => centers,
-        Some(fillers) => centers.mask_fill(fillers, 0),
+    let representatives = gone.gather(2, representatives.clamp(0, rows.dims()[2] as i64 - 1));
+    let representatives = offset_per_head(representatives, &back).clamp_min(0);
+    let representatives = match padding {
+        None => representatives,
+        Some(padding) => representatives.mask_fill(padding, 0),
     };
     ReorderTokensOutput {
         positions: positions.gather(2, columns).mask_fill(nothing, -1),
         cluster_of_token: cluster_of_token.clamp_min(0),
-        centers,
+        representatives,
         norms: norms.cast(DType::F32),
         tracks,
     }

@@ -11,16 +11,16 @@ pub struct Clustering {
     /// Number of tokens in clusters per batch row and kv head, columns without a token included.
     pub clustered_tokens: Vec<usize>,
     /// Number of clusters per batch row and kv head.
-    pub entries: Vec<usize>,
+    pub cluster_counts: Vec<usize>,
     /// Number of tokens behind them that are in no cluster, per batch row and kv head.
     pub unclustered: Vec<usize>,
     /// Cluster index of each token within its head, `[batch, kv_heads, columns]`.
     pub cluster_of_token: Tensor<3, Int>,
     /// Factor of the row of each token's cluster, f32, `[batch, kv_heads, columns]`.
     pub norms: Tensor<3>,
-    /// Index of the center of each cluster among the tokens of its head,
+    /// Index of the representative of each cluster among the tokens of its head,
     /// `[batch, kv_heads, clusters]`.
-    pub centers: Tensor<3, Int>,
+    pub representatives: Tensor<3, Int>,
     /// Columns sorted by cluster, those without a token first, `[batch, kv_heads, columns]`.
     pub tokens_by_cluster: Tensor<3, Int>,
     /// Number of columns without a token, `[batch, kv_heads]`.
@@ -29,8 +29,12 @@ pub struct Clustering {
 
 impl Clustering {
     /// Returns the number of rows per batch row and kv head: clusters, and tokens behind them.
-    pub fn all_entries(&self) -> Vec<usize> {
-        self.entries.iter().zip(&self.unclustered).map(|(clusters, own)| clusters + own).collect()
+    pub fn row_counts(&self) -> Vec<usize> {
+        self.cluster_counts
+            .iter()
+            .zip(&self.unclustered)
+            .map(|(clusters, own)| clusters + own)
+            .collect()
     }
 
     /// Adds `tokens` tokens that are in no cluster behind each head.

@@ -39,12 +39,12 @@ pub fn gather_scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
     };
     let indices = of_heads(selection.indices.clone());
     let picked = x.gather(2, indices);
-    match selection.fillers() {
+    match selection.padding_mask() {
         None => picked,
-        // Scorers pool over neighbours: a filler counts nothing.
-        Some(fillers) => {
-            let fillers = of_heads(fillers.int()).bool();
-            picked.mask_fill(fillers, 0.0)
+        // Scorers pool over neighbours: padding counts nothing.
+        Some(padding) => {
+            let padding = of_heads(padding.int()).bool();
+            picked.mask_fill(padding, 0.0)
         }
     }
 }
@@ -53,9 +53,9 @@ pub fn gather_scalars(x: Tensor<3>, selection: &Selection) -> Tensor<3> {
 /// becomes `[batch, kv_heads, kept]`.
 pub fn gather_positions(positions: Tensor<3, Int>, selection: &Selection) -> Tensor<3, Int> {
     let kept = positions.gather(2, selection.indices.clone());
-    match selection.fillers() {
+    match selection.padding_mask() {
         None => kept,
-        Some(fillers) => kept.mask_fill(fillers, -1),
+        Some(padding) => kept.mask_fill(padding, -1),
     }
 }
 

@@ -15,5 +15,5 @@ pub use gather::{
 };
 pub use heads::{group_mean, outside_window};
 pub use layer::Entries;
-pub use selection::{Selection, Split, bucketed_width, bucketed_widths, fillers};
+pub use selection::{Selection, Split, bucketed_width, bucketed_widths, padding_mask};
 pub use statistics::{AttentionStatistics, Statistic};

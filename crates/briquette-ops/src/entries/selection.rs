@@ -58,8 +58,8 @@ impl Selection {
         if missing == 0 {
             return self;
         }
-        let fillers = Tensor::zeros([batch, heads, missing], &self.indices.device());
-        Self { indices: Tensor::cat(vec![fillers, self.indices], 2), counts: self.counts }
+        let padding = Tensor::zeros([batch, heads, missing], &self.indices.device());
+        Self { indices: Tensor::cat(vec![padding, self.indices], 2), counts: self.counts }
     }
 
     /// Whether all heads keep the same number.
@@ -75,13 +75,13 @@ impl Selection {
 
     /// Mask of the padding columns of the result, `[batch, kv_heads, kept]`; `None` if there are
     /// none.
-    pub fn fillers(&self) -> Option<Tensor<3, Bool>> {
+    pub fn padding_mask(&self) -> Option<Tensor<3, Bool>> {
         if self.is_full() {
             return None;
         }
         let width = self.width();
         let missing = self.counts.iter().map(|count| width - count);
-        Some(fillers(missing, self.indices.dims(), &self.indices.device()))
+        Some(padding_mask(missing, self.indices.dims(), &self.indices.device()))
     }
 }
 
@@ -105,7 +105,7 @@ pub fn bucketed_width(columns: usize) -> usize {
 
 /// Returns the mask of the padding columns of `[batch, kv_heads, columns]`: the first `missing` of
 /// each head.
-pub fn fillers(
+pub fn padding_mask(
     missing: impl Iterator<Item = usize>,
     dims: [usize; 3],
     device: &Device,
@@ -113,6 +113,6 @@ pub fn fillers(
     let [batch, heads, _] = dims;
     let missing: Vec<i64> = missing.map(|missing| missing as i64).collect();
     // One number a head goes to the device, not one a column.
-    let missing = constant_ints("fillers", missing, [batch, heads, 1], device);
+    let missing = constant_ints("padding", missing, [batch, heads, 1], device);
     iota(dims, device).lower(missing.expand(dims))
 }

@@ -1,7 +1,7 @@
 use burn::tensor::{DType, Tensor};
 
 use crate::constant::constant_floats;
-use crate::entries::fillers;
+use crate::entries::padding_mask;
 
 /// Similarities of evicted entries to kept ones, to be compared with their moving average (D2O, Eq.
 /// 9 to 12).
@@ -38,7 +38,7 @@ pub(super) fn ema_weights(input: EmaInput<'_>) -> EmaOutput {
     let [batch, heads, most] = similarity.dims();
     let own = Tensor::<3>::ones(similarity.dims(), (&device, DType::F32));
     let missing = counts.iter().map(|&count| most - count);
-    let own = own.mask_fill(fillers(missing, similarity.dims(), &device), 0.0);
+    let own = own.mask_fill(padding_mask(missing, similarity.dims(), &device), 0.0);
 
     // The mean of the highest similarities of a row, over all its heads.
     let numbers: Vec<f32> =

@@ -16,7 +16,7 @@ pub struct NearestInput {
     pub pairs: Vec<(Tensor<4>, Tensor<4>)>,
     /// Number of first rows of `to` that are padding, per batch row and kv head; they are nobody's
     /// most similar row.
-    pub fillers: Vec<usize>,
+    pub padding: Vec<usize>,
 }
 
 /// The most similar other row of each row.
@@ -34,7 +34,7 @@ const BLOCK_NUMBERS: usize = 1 << 22;
 /// Compares blocks of rows with all others: about [`BLOCK_NUMBERS`] similarities exist at a time,
 /// but those of 16 rows at least.
 pub(super) fn nearest(input: NearestInput) -> NearestOutput {
-    let NearestInput { pairs, fillers } = input;
+    let NearestInput { pairs, padding } = input;
     let [batch, heads, from, _] = pairs[0].0.dims();
     let to = pairs[0].1.dims()[2];
     let device = pairs[0].0.device();
@@ -44,8 +44,9 @@ pub(super) fn nearest(input: NearestInput) -> NearestOutput {
         pairs.into_iter().map(|(a, b)| (unit(a), unit(b).swap_dims(2, 3))).collect();
 
     let columns = counting(0..to, &device).reshape([1, 1, 1, to]);
-    let filler = fillers.iter().any(|&fillers| fillers > 0).then(|| {
-        entries::fillers(fillers.iter().copied(), [batch, heads, to], &device).unsqueeze_dim::<4>(2)
+    let mask = padding.iter().any(|&padding| padding > 0).then(|| {
+        entries::padding_mask(padding.iter().copied(), [batch, heads, to], &device)
+            .unsqueeze_dim::<4>(2)
     });
     let block = (BLOCK_NUMBERS / (batch * heads * to)).clamp(16, 4096).min(from);
     let mut similarities = Vec::new();
@@ -60,8 +61,8 @@ pub(super) fn nearest(input: NearestInput) -> NearestOutput {
         let Some(mut similarity) = similarity else { continue };
         // Rounding must not make two equal vectors more than equal.
         similarity = similarity.clamp_max(1.0);
-        if let Some(filler) = &filler {
-            similarity = similarity.mask_fill(filler.clone().expand(shape), -2.0);
+        if let Some(mask) = &mask {
+            similarity = similarity.mask_fill(mask.clone().expand(shape), -2.0);
         }
         let best = similarity.clone().max_dim(3);
         // The first of equals, on every backend.

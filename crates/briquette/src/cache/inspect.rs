@@ -31,7 +31,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`], or [`Error::Execution`] if the device failed.
     pub fn kept_by_head(&self, layer: usize) -> Result<Vec<Vec<usize>>> {
-        if self.policy.reducer().makes_shared_entries() {
+        if self.policy.reducer().makes_clusters() {
             let positions = self.kept_positions(layer)?;
             return Ok(positions.iter().map(|row| row.iter().map(Vec::len).collect()).collect());
         }

@@ -91,7 +91,7 @@ impl Policy {
 
     fn fit_store(mut self) -> Self {
         let dense = matches!(StoreSpec::of(self.store()), Some(StoreSpec::Dense(_)));
-        if dense && self.reducer().makes_shared_entries() {
+        if dense && self.reducer().makes_clusters() {
             self.store = Arc::new(Clustered {});
         } else if dense && (self.makes_ragged_heads() || self.allocator().measures()) {
             self.store = Arc::new(Ragged {});

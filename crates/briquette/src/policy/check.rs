@@ -95,7 +95,7 @@ impl Policy {
         if self.reducer().makes_ragged_heads() && !store.holds_ragged_heads() {
             return fail(self.reducer().name(), "heads of different lengths");
         }
-        if self.reducer().makes_shared_entries() && !store.holds_shared_entries() {
+        if self.reducer().makes_clusters() && !store.holds_clusters() {
             return fail(self.reducer().name(), "entries that tokens share");
         }
         if store.needs_encoded_keys() && self.positions != PositionMode::Written {

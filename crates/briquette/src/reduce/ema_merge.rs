@@ -114,7 +114,7 @@ impl Reducer for EmaMerge {
             merge: self,
             view,
             evicted: &evicted,
-            fillers: counts.iter().map(|&count| width - count).collect(),
+            padding: counts.iter().map(|&count| width - count).collect(),
         };
 
         let (keys, values) = (left.keys.clone(), left.values.clone());
@@ -139,8 +139,8 @@ struct Step<'a> {
     merge: &'a EmaMerge,
     view: &'a LayerView<'a>,
     evicted: &'a Selection,
-    /// Number of fillers before the kept entries of each head.
-    fillers: Vec<usize>,
+    /// Number of padding columns before the kept entries of each head.
+    padding: Vec<usize>,
 }
 
 impl Step<'_> {
@@ -153,11 +153,11 @@ impl Step<'_> {
         (gone, left): (&Entries, &Entries),
         number: usize,
     ) -> Result<((Tensor<4>, Tensor<4>), Tensor<2>)> {
-        let Self { merge, view, evicted, fillers } = self;
+        let Self { merge, view, evicted, padding } = self;
         let ops = view.ops;
         let NearestOutput { similarity, index } = ops.nearest(NearestInput {
             pairs: vec![(from.clone(), to.clone())],
-            fillers: fillers.clone(),
+            padding: padding.clone(),
         })?;
         let EmaOutput { weights, threshold } = ops.ema_weights(EmaInput {
             similarity: similarity.clone(),
@@ -169,7 +169,7 @@ impl Step<'_> {
             Threshold::Ema => weights,
             Threshold::None => {
                 let weights = similarity.exp();
-                match evicted.fillers() {
+                match evicted.padding_mask() {
                     None => weights,
                     Some(nothing) => weights.mask_fill(nothing, 0.0),
                 }

@@ -19,15 +19,16 @@ use crate::{
 /// Evicts what matters least and merges what matters a little into what matters most: EMS (Li et
 /// al., 2024, section 4.2, Eq. 5).
 ///
-/// Of `B` entries the last tokens keep one each; the others are centers, those with the highest
-/// scores. The next (`gamma` − 1) · B are merged into the center they are most redundant with, R =
-/// cos(keys) · cos(values), and the rest is evicted. Where R is at most `tau` the token goes to the
-/// zero class, which is eviction too. Keys are merged as unit vectors, weighted by score, and each
-/// token keeps the norm of its own key and its own position; values are merged as they are.
+/// Of `B` entries the last tokens keep one each; the others are representatives, those with the
+/// highest scores. The next (`gamma` − 1) · B are merged into the representative they are most
+/// redundant with, R = cos(keys) · cos(values), and the rest is evicted. Where R is at most `tau`
+/// the token goes to the zero class, which is eviction too. Keys are merged as unit vectors,
+/// weighted by score, and each token keeps the norm of its own key and its own position; values are
+/// merged as they are.
 ///
-/// In decoding the tokens that leave the window become centers, and the centers that matter least
-/// are merged with all their tokens. No more than (`gamma` − 1) · B tokens besides the centers are
-/// remembered: those that matter least are forgotten first.
+/// In decoding the tokens that leave the window become representatives, and the representatives
+/// that matter least are merged with all their tokens. No more than (`gamma` − 1) · B tokens
+/// besides the representatives are remembered: those that matter least are forgotten first.
 ///
 /// All of it is decided on the device. The host knows how many entries a head keeps, but of tokens
 /// only how many there may be: there are columns for as many, and those that hold none come first.
@@ -95,12 +96,12 @@ pub enum Rotate {
     /// Its own.
     #[default]
     Own,
-    /// That of its center.
+    /// That of its representative.
     Center,
 }
 
 impl EvictThenMerge {
-    /// Tokens besides the centers that are remembered beside `entries` entries.
+    /// Tokens besides the representatives that are remembered beside `entries` clusters.
     fn others(&self, entries: usize) -> usize {
         // Infinity becomes the largest whole number.
         ((self.gamma - 1.0) * entries as f64) as usize
@@ -139,7 +140,7 @@ impl Reducer for EvictThenMerge {
         }
     }
 
-    fn makes_shared_entries(&self) -> bool {
+    fn makes_clusters(&self) -> bool {
         true
     }
 
@@ -147,7 +148,7 @@ impl Reducer for EvictThenMerge {
         entries.saturating_add(self.others(entries))
     }
 
-    fn encodes_at_center(&self) -> bool {
+    fn encodes_at_representative(&self) -> bool {
         self.rotate == Rotate::Center
     }
 
@@ -161,8 +162,8 @@ impl Reducer for EvictThenMerge {
             check_scores(view, scores)?;
         }
         let table = ClusterTable::of(view.entries, view.ops)?;
-        let table = table.unwrap_or_else(|| ClusterTable::of_own(view.entries, view.held));
-        let counts = Counts::new(self, view, keep, &table.entries);
+        let table = table.unwrap_or_else(|| ClusterTable::of_unclustered(view.entries, view.held));
+        let counts = Counts::new(self, view, keep, &table.row_counts);
         let step = Step { reducer: self, view, scores, table: &table, counts: &counts };
         let clusters = step.clusters()?;
         let tokens = step.tokens(&clusters)?;
@@ -191,11 +192,11 @@ struct Counts {
     /// Clusters of the window, which stay as they are: the last.
     recent: Vec<usize>,
     /// Clusters before the window that stay and may be merged into.
-    centers: Vec<usize>,
+    representatives: Vec<usize>,
     /// Other clusters that may be merged into those.
     merging: Vec<usize>,
     /// Clusters that are kept.
-    entries: Vec<usize>,
+    clusters: Vec<usize>,
     /// Tokens that are kept, at most.
     tokens: Vec<usize>,
 }
@@ -205,24 +206,25 @@ impl Counts {
         reducer: &EvictThenMerge,
         view: &LayerView<'_>,
         keep: &[usize],
-        entries: &[usize],
+        row_counts: &[usize],
     ) -> Self {
-        let of_heads = |f: &dyn Fn(usize) -> usize| (0..entries.len()).map(f).collect::<Vec<_>>();
+        let of_heads =
+            |f: &dyn Fn(usize) -> usize| (0..row_counts.len()).map(f).collect::<Vec<_>>();
         let recent = of_heads(&|head| {
             let recent = view.protect.recent_tokens(keep[head]);
-            recent.min(keep[head]).min(entries[head])
+            recent.min(keep[head]).min(row_counts[head])
         });
-        let older = of_heads(&|head| entries[head] - recent[head]);
-        let centers = of_heads(&|head| older[head].min(keep[head] - recent[head]));
-        let merging = of_heads(&|head| match centers[head] {
+        let older = of_heads(&|head| row_counts[head] - recent[head]);
+        let representatives = of_heads(&|head| older[head].min(keep[head] - recent[head]));
+        let merging = of_heads(&|head| match representatives[head] {
             0 => 0,
-            centers => (older[head] - centers).min(reducer.others(keep[head])),
+            representatives => (older[head] - representatives).min(reducer.others(keep[head])),
         });
-        let entries = of_heads(&|head| centers[head] + recent[head]);
+        let clusters = of_heads(&|head| representatives[head] + recent[head]);
         let tokens = of_heads(&|head| {
-            view.held[head].min(entries[head].saturating_add(reducer.others(keep[head])))
+            view.held[head].min(clusters[head].saturating_add(reducer.others(keep[head])))
         });
-        Self { recent, centers, merging, entries, tokens }
+        Self { recent, representatives, merging, clusters, tokens }
     }
 }
 
@@ -230,7 +232,7 @@ fn most(counts: &[usize]) -> usize {
     counts.iter().copied().max().unwrap_or(0)
 }
 
-/// The weights of tokens: one of no score must not make a class of weight zero, and sums must be
+/// The weights of tokens: one of no score must not make a cluster of weight zero, and sums must be
 /// finite.
 const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 
@@ -249,7 +251,8 @@ struct MergedClusters {
     keys: Tensor<4>,
     /// `[batch, kv_heads, clusters, head_dim]`
     values: Tensor<4>,
-    /// Old column of the center of each cluster, −1 at padding, `[batch, kv_heads, clusters]`.
+    /// Old column of the representative of each cluster, −1 at padding,
+    /// `[batch, kv_heads, clusters]`.
     columns: Tensor<3, Int>,
     /// Rows that become clusters, ascending per head, after its padding,
     /// `[batch, kv_heads, clusters]`.
@@ -279,23 +282,23 @@ impl Step<'_> {
     fn clusters(&self) -> Result<MergedClusters> {
         let Self { view, table, counts, .. } = self;
         let ops = view.ops;
-        // Centers and the window.
-        let scores = self.scores.clone().gather(2, table.centers.clone());
+        // Representatives and the window.
+        let scores = self.scores.clone().gather(2, table.representatives.clone());
         let Split { kept, rest } = ops.split(SelectInput {
             scores: &scores,
-            lengths: &table.entries,
-            keep: &counts.entries,
+            lengths: &table.row_counts,
+            keep: &counts.clusters,
             sinks: view.protect.sinks,
             recent: &counts.recent,
             check: false,
         })?;
         let merging = self.merging(&scores, rest)?;
 
-        // An entry is a key, a value, the column of its center, and the weight of its tokens.
+        // A row is a key, a value, the column of its representative, and the weight of its tokens.
         let all = Entries {
             keys: view.entries.keys.clone(),
             values: view.entries.values.clone(),
-            positions: table.centers.clone(),
+            positions: table.representatives.clone(),
             tracks: AttentionStatistics::new([(Statistic::Scores, self.weights()?)]),
             clustering: None,
         };
@@ -351,13 +354,13 @@ impl Step<'_> {
             rows: table.rows.clone(),
             positions,
             scores,
-            height: table.centers.dims()[2],
+            height: table.representatives.dims()[2],
             bounds: WEIGHTS,
         })?)
     }
 
-    /// Keys and values of what is `left` when what is like its centers has been merged into them:
-    /// all but the window.
+    /// Keys and values of what is `left` when what is like its representatives has been merged into
+    /// them: all but the window.
     fn merge(
         &self,
         left: Entries,
@@ -366,16 +369,17 @@ impl Step<'_> {
     ) -> Result<(Tensor<4>, Tensor<4>, Merged)> {
         let Self { view, counts, .. } = self;
         let ops = view.ops;
-        let (entries, centers) = (left.positions.dims()[2], most(&counts.centers));
-        // Centers end where the window of their head begins; as many columns before it as the most
-        // has are looked at.
+        let (width, representatives) = (left.positions.dims()[2], most(&counts.representatives));
+        // Representatives end where the window of their head begins; as many columns before it as
+        // the most has are looked at.
         let first: Vec<i64> = counts
             .recent
             .iter()
-            .map(|&recent| (entries - recent) as i64 - centers as i64)
+            .map(|&recent| (width - recent) as i64 - representatives as i64)
             .collect();
-        let missing: Vec<usize> = counts.centers.iter().map(|&count| centers - count).collect();
-        let to = |rows: &Tensor<4>| slice_rows_per_head(rows.clone(), &first, centers);
+        let missing: Vec<usize> =
+            counts.representatives.iter().map(|&count| representatives - count).collect();
+        let to = |rows: &Tensor<4>| slice_rows_per_head(rows.clone(), &first, representatives);
         let keys = || (from.keys.clone(), to(&left.keys));
         let values = || (from.values.clone(), to(&left.values));
         let nearest = ops.nearest(NearestInput {
@@ -384,13 +388,13 @@ impl Step<'_> {
                 Redundancy::Keys => vec![keys()],
                 Redundancy::Values => vec![values()],
             },
-            fillers: missing.clone(),
+            padding: missing.clone(),
         })?;
-        // What is no more like a center than that goes nowhere, nor does what is NaN.
+        // What is no more like a representative than that goes nowhere, nor does what is NaN.
         let goes = nearest.similarity.clone().greater_scalar(self.reducer.tau);
-        let stays = match rows.fillers() {
+        let stays = match rows.padding_mask() {
             None => goes.bool_not(),
-            Some(fillers) => goes.bool_not().bool_or(fillers),
+            Some(padding) => goes.bool_not().bool_or(padding),
         };
         let weight = |of: &Entries| {
             let weight = of.tracks.get(Statistic::Scores);
@@ -415,9 +419,9 @@ impl Step<'_> {
         let AssignClustersOutput { clusters: of_columns, ranks } =
             ops.assign_clusters(AssignClustersInput {
                 rows: table.rows.clone(),
-                height: table.centers.dims()[2],
+                height: table.representatives.dims()[2],
                 kept_rows: clusters.kept_rows.clone(),
-                entries: &counts.entries,
+                cluster_counts: &counts.clusters,
                 merged: clusters.merged.as_ref().map(|merged| MergedRows {
                     rows: merged.rows.indices.clone(),
                     counts: &merged.rows.counts,
@@ -426,7 +430,7 @@ impl Step<'_> {
                     similarity: merged.nearest.similarity.clone(),
                     threshold: self.reducer.tau,
                 }),
-                centers: clusters.columns.clone(),
+                representatives: clusters.columns.clone(),
                 positions: view.entries.positions.clone(),
                 scores: self.scores.clone(),
             })?;
@@ -434,19 +438,19 @@ impl Step<'_> {
         // The columns left, at most: those that hold nothing any more come first.
         let left = self.left(&ranks)?;
         let mut of_left = of_columns.gather(2, left.indices.clone());
-        if let Some(fillers) = left.fillers() {
-            of_left = of_left.mask_fill(fillers, -1);
+        if let Some(padding) = left.padding_mask() {
+            of_left = of_left.mask_fill(padding, -1);
         }
         let ClusterOrder { order, tokens_by_cluster, padding_columns } =
-            ops.sort_by_cluster(of_left.clone(), most(&counts.entries))?;
-        let ReorderTokensOutput { positions, cluster_of_token, centers, norms, tracks } = ops
-            .reorder_tokens(ReorderTokensInput {
+            ops.sort_by_cluster(of_left.clone(), most(&counts.clusters))?;
+        let ReorderTokensOutput { positions, cluster_of_token, representatives, norms, tracks } =
+            ops.reorder_tokens(ReorderTokensInput {
                 columns: left.indices,
                 clusters: of_left,
                 order,
                 counts: &counts.tokens,
-                centers: clusters.columns.clone(),
-                entries: &counts.entries,
+                representatives: clusters.columns.clone(),
+                cluster_counts: &counts.clusters,
                 rows: table.rows.clone(),
                 norms: table.norms.clone(),
                 lengths: norm(view.entries.keys.clone()).squeeze_dim(3),
@@ -458,11 +462,11 @@ impl Step<'_> {
             tracks,
             clustering: Clustering {
                 clustered_tokens: counts.tokens.clone(),
-                entries: counts.entries.clone(),
+                cluster_counts: counts.clusters.clone(),
                 unclustered: vec![0; counts.tokens.len()],
                 cluster_of_token,
                 norms,
-                centers,
+                representatives,
                 tokens_by_cluster,
                 padding_columns,
             },

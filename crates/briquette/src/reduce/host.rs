@@ -44,7 +44,7 @@ pub(super) fn columns(lists: &[Vec<usize>], view: &LayerView<'_>) -> Vec<Vec<usi
     lists.iter().zip(view.held).map(place).collect()
 }
 
-/// Tensor of one number per column of a selection, 0 at its fillers: `[batch, kv_heads, width]`.
+/// Tensor of one number per column of a selection, 0 at its padding: `[batch, kv_heads, width]`.
 pub(super) fn scalars(lists: &[Vec<f32>], heads: usize, device: &Device) -> Tensor<3> {
     let width = lists.iter().map(Vec::len).max().unwrap_or(0);
     let mut numbers = Vec::with_capacity(lists.len() * width);

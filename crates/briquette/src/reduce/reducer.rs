@@ -60,7 +60,7 @@ pub trait Reducer: Any + Debug + Send + Sync {
     }
 
     /// Whether tokens share keys and values in its result.
-    fn makes_shared_entries(&self) -> bool {
+    fn makes_clusters(&self) -> bool {
         false
     }
 
@@ -70,8 +70,9 @@ pub trait Reducer: Any + Debug + Send + Sync {
         entries
     }
 
-    /// Whether the keys of tokens that share an entry are encoded at the position of its center.
-    fn encodes_at_center(&self) -> bool {
+    /// Whether the keys of tokens that share an entry are encoded at the position of its
+    /// representative.
+    fn encodes_at_representative(&self) -> bool {
         false
     }
 
@@ -86,10 +87,10 @@ pub trait Reducer: Any + Debug + Send + Sync {
 /// Result of a reducer.
 #[derive(Debug)]
 pub struct Reduced {
-    /// Remaining entries; heads that hold fewer than the widest begin with fillers at position −1.
+    /// Remaining entries; heads that hold fewer than the widest begin with padding at position −1.
     pub entries: Entries,
     /// Number of entries per batch row and kv head, rows first; where tokens share entries an upper
-    /// bound, within which the first may be fillers.
+    /// bound, within which the first may be padding.
     pub counts: Vec<usize>,
     /// State of the reducer for its next run in this layer, `[batch, numbers]`.
     pub state: Option<Tensor<2>>,

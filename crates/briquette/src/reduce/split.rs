@@ -14,12 +14,12 @@ pub(super) fn split(view: &LayerView<'_>, keep: &[usize]) -> Result<Split> {
     Ok(split)
 }
 
-/// Mask of a selection: 1 at its columns, 0 at its fillers, `[batch, kv_heads, width]`, f32.
+/// Mask of a selection: 1 at its columns, 0 at its padding, `[batch, kv_heads, width]`, f32.
 pub(super) fn present(selection: &Selection) -> Tensor<3> {
     let options = (&selection.indices.device(), DType::F32);
     let ones = Tensor::ones(selection.indices.dims(), options);
-    match selection.fillers() {
+    match selection.padding_mask() {
         None => ones,
-        Some(fillers) => ones.mask_fill(fillers, 0.0),
+        Some(padding) => ones.mask_fill(padding, 0.0),
     }
 }

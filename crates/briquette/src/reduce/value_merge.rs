@@ -110,8 +110,8 @@ impl ValueMerge {
         // stand at the left: as many as there are columns more than entries held, and more where
         // another head has more of the one or other.
         let place = counting(0..most, &device).reshape([1, 1, most]);
-        let fillers = (width + most) as i64 - entries.columns() as i64;
-        let start = (evicted.indices.clone() - place + fillers).clamp(0, width as i64);
+        let padding = (width + most) as i64 - entries.columns() as i64;
+        let start = (evicted.indices.clone() - place + padding).clamp(0, width as i64);
         let number = start.clone().neg().add_scalar(width as i64).clamp_max(self.window as i64);
 
         let window = [batch, heads, most, self.window];

@@ -38,7 +38,7 @@ impl StoreBuilder for Clustered {
         true
     }
 
-    fn holds_shared_entries(&self) -> bool {
+    fn holds_clusters(&self) -> bool {
         true
     }
 
@@ -69,14 +69,19 @@ struct ClusteredBody {
 impl ClusteredBody {
     fn bytes_held(&self, options: &StoreOptions) -> usize {
         let Clustering {
-            cluster_of_token, norms, centers, tokens_by_cluster, padding_columns, ..
+            cluster_of_token,
+            norms,
+            representatives,
+            tokens_by_cluster,
+            padding_columns,
+            ..
         } = &self.clustering;
         let of = |x: &Tensor<3, Int>| buffer_bytes(x, options.rows);
         buffer_bytes(&self.keys, options.rows)
             + buffer_bytes(&self.values, options.rows)
             + self.tracks.stacked().map_or(0, |tracks| buffer_bytes(tracks, options.rows))
             + self.rows.bytes(options.rows)
-            + [cluster_of_token, centers, tokens_by_cluster, &self.positions]
+            + [cluster_of_token, representatives, tokens_by_cluster, &self.positions]
                 .map(of)
                 .iter()
                 .sum::<usize>()
@@ -86,7 +91,7 @@ impl ClusteredBody {
 }
 
 impl Body for ClusteredBody {
-    const SHARES: bool = true;
+    const CLUSTERED: bool = true;
 
     /// The clustering describes all entries: those of the reducer, and the padding that was moved
     /// in.
@@ -100,7 +105,7 @@ impl Body for ClusteredBody {
             return Ok(Packing::AsTheyAre(Box::new(entries)));
         };
         let StoreOptions { shape, batch, dtype, ref device, ref ops, .. } = *options;
-        let rows = Layout::new(batch, shape.kv_heads, &clustering.entries, before, device);
+        let rows = Layout::new(batch, shape.kv_heads, &clustering.cluster_counts, before, device);
         let both = [entries.keys.cast(dtype), entries.values.cast(dtype)];
         let [keys, values] = rows.pack(both, ops.as_ref())?;
         let body = Self {
@@ -183,23 +188,25 @@ impl Body for ClusteredBody {
     fn save(&self) -> Result<Parts> {
         let Clustering {
             clustered_tokens,
-            entries,
+            cluster_counts,
             unclustered,
             cluster_of_token,
             norms,
-            centers,
+            representatives,
             tokens_by_cluster,
             padding_columns,
         } = &self.clustering;
         let mut parts = Parts::default();
         parts.put_numbers("columns", [self.columns()]);
-        parts.put_numbers("centers", [centers.dims()[2]]);
+        parts.put_numbers("centers", [representatives.dims()[2]]);
         parts.put_numbers("tokens", &clustered_tokens[..]);
-        parts.put_numbers("entries", &entries[..]);
+        parts.put_numbers("entries", &cluster_counts[..]);
         parts.put_numbers("own", &unclustered[..]);
-        for (name, x) in
-            [("entry", cluster_of_token), ("centers", centers), ("members", tokens_by_cluster)]
-        {
+        for (name, x) in [
+            ("entry", cluster_of_token),
+            ("centers", representatives),
+            ("members", tokens_by_cluster),
+        ] {
             parts.put(name, x)?;
         }
         parts.put("norms", norms)?;
@@ -214,18 +221,19 @@ impl Body for ClusteredBody {
     fn restore(mut parts: Parts, options: &StoreOptions) -> Result<Self> {
         let StoreOptions { shape, batch, observes, ref device, .. } = *options;
         let heads = shape.kv_heads;
-        let [columns, centers] = [parts.take_number("columns")?, parts.take_number("centers")?];
+        let [columns, representatives] =
+            [parts.take_number("columns")?, parts.take_number("centers")?];
         let mut list = |name| parts.take_list(name, batch * heads);
-        let [clustered_tokens, entries, unclustered] =
+        let [clustered_tokens, cluster_counts, unclustered] =
             [list("tokens")?, list("entries")?, list("own")?];
-        let rows = Layout::new(batch, heads, &entries, None, device);
+        let rows = Layout::new(batch, heads, &cluster_counts, None, device);
         let mut of = |name, width| parts.take_int(name, [batch, heads, width], None, device);
         let clustering = Clustering {
             clustered_tokens,
-            entries,
+            cluster_counts,
             unclustered,
             cluster_of_token: of("entry", columns)?,
-            centers: of("centers", centers)?,
+            representatives: of("centers", representatives)?,
             tokens_by_cluster: of("members", columns)?,
             norms: parts.take_float("norms", [batch, heads, columns], device)?,
             padding_columns: parts.take_int("none", [batch, heads], None, device)?,
@@ -250,11 +258,11 @@ impl Body for ClusteredBody {
         let ints = |x: &Tensor<3, Int>| x.clone().repeat_dim(0, rows);
         let Clustering {
             clustered_tokens,
-            entries,
+            cluster_counts,
             unclustered,
             cluster_of_token,
             norms,
-            centers,
+            representatives,
             tokens_by_cluster,
             padding_columns,
         } = &self.clustering;
@@ -266,11 +274,11 @@ impl Body for ClusteredBody {
             tracks: statistics::repeated(self.tracks.clone(), rows),
             clustering: Clustering {
                 clustered_tokens: clustered_tokens.repeat(rows),
-                entries: entries.repeat(rows),
+                cluster_counts: cluster_counts.repeat(rows),
                 unclustered: unclustered.repeat(rows),
                 cluster_of_token: ints(cluster_of_token),
                 norms: norms.clone().repeat_dim(0, rows),
-                centers: ints(centers),
+                representatives: ints(representatives),
                 tokens_by_cluster: ints(tokens_by_cluster),
                 padding_columns: padding_columns.clone().repeat_dim(0, rows),
             },
@@ -288,7 +296,7 @@ impl Body for ClusteredBody {
             entries.saturating_mul(options.pair_bytes()),
             options.scalar_row_bytes(wide),
             options.most_padding(),
-            // Cluster and index of each token, the center of each cluster.
+            // Cluster and index of each token, the representative of each cluster.
             2 * ints(wide),
             ints(Layout::most_width(entries)),
             norms,

@@ -47,7 +47,7 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
         false
     }
 
-    /// Whether keys and values of heads that differ are packed, so that fillers before them cost
+    /// Whether keys and values of heads that differ are packed, so that padding before them cost
     /// next to nothing.
     fn packs_heads(&self) -> bool {
         false
@@ -69,7 +69,7 @@ pub trait StoreBuilder: Any + Debug + Send + Sync {
     }
 
     /// Whether it holds entries that tokens share once.
-    fn holds_shared_entries(&self) -> bool {
+    fn holds_clusters(&self) -> bool {
         false
     }
 
@@ -202,8 +202,8 @@ pub trait Store: Debug + Send + Sync {
         false
     }
 
-    /// Whether tokens share entries in it now: then only the device knows how many it holds.
-    fn shares_entries(&self) -> bool {
+    /// Whether several tokens share an entry now: then only the device knows how many it holds.
+    fn is_clustered(&self) -> bool {
         false
     }
 

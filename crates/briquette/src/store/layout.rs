@@ -113,7 +113,7 @@ impl Layout {
     }
 
     /// Lists of keys and values in rectangles, `[batch, heads, width, head_dim]`, with a tail
-    /// behind them; what stands at fillers does not matter.
+    /// behind them; what stands at padding does not matter.
     pub(super) fn pad(
         &self,
         [keys, values]: [Tensor<2>; 2],

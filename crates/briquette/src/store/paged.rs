@@ -11,7 +11,7 @@ use crate::{
     device::{Rows, buffer_bytes},
     ops::{
         AttentionOutput, AttentionStatistics, Entries, KvLayout, QuantizedKv, Selection, Tail,
-        fillers, gather_entries, gather_positions, gather_rows, gather_scalars,
+        gather_entries, gather_positions, gather_rows, gather_scalars, padding_mask,
     },
     prefix::{Parts, PrefixError},
     stage::statistics,
@@ -48,7 +48,7 @@ struct Places {
     /// `[batch · kv_heads + 1]`.
     offsets: Tensor<1, Int>,
     /// Fillers at the beginning of the tail, `[batch · kv_heads]`.
-    tail_fillers: Tensor<1, Int>,
+    tail_padding: Tensor<1, Int>,
 }
 
 /// Groups of tokens, packed.
@@ -226,7 +226,7 @@ impl<C: Codec> PagedStore<C> {
         self.table[head].len() * self.codec.group() + self.tail_counts[head]
     }
 
-    /// Whether pages and tail stand side by side without a filler between them.
+    /// Whether pages and tail stand side by side without padding between them.
     fn aligned(&self) -> bool {
         let pages = self.most_pages();
         pages == 0
@@ -234,7 +234,7 @@ impl<C: Codec> PagedStore<C> {
                 && self.tail_counts.iter().all(|&count| count == self.tail.columns()))
     }
 
-    /// Columns of pages side by side with a tail, as lists of those that are no fillers.
+    /// Columns of pages side by side with a tail, as lists of those that are not padding.
     fn columns_of_heads(&self) -> Vec<Vec<usize>> {
         let pages = self.most_pages() * self.codec.group();
         let columns = pages + self.tail.columns();
@@ -255,11 +255,11 @@ impl<C: Codec> PagedStore<C> {
                 offsets.push(pages.len() as i64);
             }
             let tail = self.tail.columns();
-            let fillers = self.tail_counts.iter().map(|&count| (tail - count) as i64).collect();
+            let padding = self.tail_counts.iter().map(|&count| (tail - count) as i64).collect();
             Places {
                 pages: upload(pages, device),
                 offsets: upload(offsets, device),
-                tail_fillers: upload(fillers, device),
+                tail_padding: upload(padding, device),
             }
         })
     }
@@ -279,7 +279,7 @@ impl<C: Codec> PagedStore<C> {
         let Some((bits, [packed_keys, packed_values])) = self.codec.groups(&pages.packed) else {
             return Ok(None);
         };
-        let Places { pages: list, offsets, tail_fillers } = self.places().clone();
+        let Places { pages: list, offsets, tail_padding } = self.places().clone();
         input.decode(KvLayout::Quantized(QuantizedKv {
             keys: packed_keys,
             values: packed_values,
@@ -289,7 +289,7 @@ impl<C: Codec> PagedStore<C> {
             offsets,
             most_pages,
             tail: Tail { keys, values, entries: self.tail.columns() },
-            tail_fillers,
+            tail_padding,
             columns: self.columns(),
         }))
     }
@@ -317,7 +317,7 @@ impl<C: Codec> PagedStore<C> {
         both.map(|x| x.reshape([batch, shape.kv_heads, most * group, shape.head_dim]))
     }
 
-    /// The positions of pages side by side, −1 at fillers, `[batch, kv_heads, most pages · group]`.
+    /// The positions of pages side by side, −1 at padding, `[batch, kv_heads, most pages · group]`.
     fn page_positions(&self, pages: &Pages) -> Tensor<3, Int> {
         let StoreOptions { batch, shape, ref device, .. } = self.options;
         let (group, most) = (self.codec.group(), self.most_pages());
@@ -327,8 +327,8 @@ impl<C: Codec> PagedStore<C> {
         if self.table.iter().all(|list| missing(list) == 0) {
             return positions;
         }
-        let filler = fillers(self.table.iter().map(missing), positions.dims(), device);
-        positions.mask_fill(filler, -1)
+        let padding = padding_mask(self.table.iter().map(missing), positions.dims(), device);
+        positions.mask_fill(padding, -1)
     }
 
     /// The statistics of pages side by side.

@@ -14,8 +14,8 @@ use crate::{
 /// Entries in a layout of their own, which change only when all of them are replaced: the part of a
 /// store that [`Segmented`] completes.
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
-    /// Whether tokens share entries in it.
-    const SHARES: bool = false;
+    /// Whether several tokens share an entry.
+    const CLUSTERED: bool = false;
 
     /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
     /// it gains nothing by packing. `before` is the last layout.
@@ -36,7 +36,7 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// left. Tokens that share an entry have one row.
     fn pad(&self, tail: Tail, options: &StoreOptions) -> Result<[Tensor<4>; 2]>;
 
-    /// The sharing of entries by tokens, if there is any.
+    /// The clusters of tokens that share entries, if there are any.
     fn clustering(&self) -> Option<Clustering> {
         None
     }
@@ -150,8 +150,8 @@ impl<B: Body> Store for Segmented<B> {
         B::bytes_of(&self.options, entries, columns)
     }
 
-    fn shares_entries(&self) -> bool {
-        B::SHARES && self.body.is_some()
+    fn is_clustered(&self) -> bool {
+        B::CLUSTERED && self.body.is_some()
     }
 
     fn least_bytes(&self, capacity: usize) -> usize {

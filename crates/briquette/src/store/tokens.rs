@@ -18,9 +18,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Tokens {
     pub(super) layout: Layout,
-    /// `[batch, kv_heads, width]`, −1 at fillers.
+    /// `[batch, kv_heads, width]`, −1 at padding.
     positions: Tensor<3, Int>,
-    /// Each `[batch, heads, width]`, 0 at fillers.
+    /// Each `[batch, heads, width]`, 0 at padding.
     tracks: AttentionStatistics,
 }
 
@@ -40,12 +40,12 @@ impl Tokens {
         let width = layout.width();
         if width > columns {
             let missing = width - columns;
-            let fillers = Tensor::full([batch, shape.kv_heads, missing], -1, device);
-            let positions = Tensor::cat(vec![fillers, positions], 2);
+            let padding = Tensor::full([batch, shape.kv_heads, missing], -1, device);
+            let positions = Tensor::cat(vec![padding, positions], 2);
             let tracks = tracks.map(|track| {
                 let [batch, heads, _] = track.dims();
-                let fillers = Tensor::zeros([batch, heads, missing], (device, track.dtype()));
-                Tensor::cat(vec![fillers, track], 2)
+                let padding = Tensor::zeros([batch, heads, missing], (device, track.dtype()));
+                Tensor::cat(vec![padding, track], 2)
             });
             return Self { layout, positions, tracks };
         }
@@ -88,12 +88,12 @@ impl Tokens {
         }
     }
 
-    /// `[batch, kv_heads, width]`, −1 at fillers.
+    /// `[batch, kv_heads, width]`, −1 at padding.
     pub(super) fn positions(&self) -> Tensor<3, Int> {
         self.positions.clone()
     }
 
-    /// Each `[batch, heads, width]`, 0 at fillers.
+    /// Each `[batch, heads, width]`, 0 at padding.
     pub(super) fn tracks(&self) -> AttentionStatistics {
         self.tracks.clone()
     }

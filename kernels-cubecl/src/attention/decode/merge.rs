@@ -114,19 +114,19 @@ pub(crate) fn decode_merge<Q: Float, I: Int>(
     if comptime!(wanted) {
         let place = batch * weights.stride(0) + head * weights.stride(1) + row * weights.stride(2);
         let columns = weights.shape(3);
-        let mut fillers = 0usize.runtime();
+        let mut padding = 0usize.runtime();
         if comptime!(listed) {
             let kv_head = batch * kv_heads + head / (query_heads / kv_heads);
             let first = usize::cast_from(offsets[kv_head * offsets.stride(0)]);
             let held = usize::cast_from(offsets[(kv_head + 1) * offsets.stride(0)]) - first;
-            fillers = (columns - entries) - held.min(columns - entries);
+            padding = (columns - entries) - held.min(columns - entries);
         }
         let mut column = block * WEIGHTS + unit;
         while column < columns.min((block + 1) * WEIGHTS) {
             let place = place + column * weights.stride(3);
             let weight = (weights[place] - highest).exp() * factor;
-            // Nothing was written at fillers.
-            weights[place] = select(column < fillers, 0.0, weight);
+            // Padding was not written.
+            weights[place] = select(column < padding, 0.0, weight);
             column += UNITS;
         }
     }

@@ -14,8 +14,8 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait AssignClustersBackend: Backend {
-    /// See [`super::assign_clusters`]: classes and ranks. A head lacks `fillers` entries, has
-    /// `merging` rows to be merged, and its entries are counted from `first` on; or what `held`
+    /// See [`super::assign_clusters`]: clusters and ranks. A head lacks `padding` clusters, has
+    /// `merging` rows to be merged, and its clusters are counted from `first` on; or what `held`
     /// says where heads `differ`.
     #[fusion(meta = outputs)]
     fn assign_clusters(
@@ -23,12 +23,12 @@ pub(super) trait AssignClustersBackend: Backend {
         kept_rows: IntTensor<Self>,
         merged: IntTensor<Self>,
         nearest: IntTensor<Self>,
-        centers: IntTensor<Self>,
+        representatives: IntTensor<Self>,
         held: IntTensor<Self>,
         positions: IntTensor<Self>,
         similarity: FloatTensor<Self>,
         scores: FloatTensor<Self>,
-        fillers: usize,
+        padding: usize,
         merging: usize,
         first: usize,
         threshold: f32,
@@ -49,7 +49,7 @@ fn outputs(
     _positions: &TensorSpec,
     _similarity: &TensorSpec,
     _scores: &TensorSpec,
-    _fillers: &usize,
+    _padding: &usize,
     _merging: &usize,
     _first: &usize,
     _threshold: &f32,
@@ -65,20 +65,20 @@ impl AssignClustersBackend for CubeBackend {
         kept_rows: IntTensor<Self>,
         merged: IntTensor<Self>,
         nearest: IntTensor<Self>,
-        centers: IntTensor<Self>,
+        representatives: IntTensor<Self>,
         held: IntTensor<Self>,
         positions: IntTensor<Self>,
         similarity: FloatTensor<Self>,
         scores: FloatTensor<Self>,
-        fillers: usize,
+        padding: usize,
         merging: usize,
         first: usize,
         threshold: f32,
         merges: bool,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>) {
-        let ints = [rows, kept_rows, merged, nearest, centers, held, positions];
+        let ints = [rows, kept_rows, merged, nearest, representatives, held, positions];
         let floats = [similarity, scores];
-        launch(ints, floats, [fillers, merging, first], threshold, [merges, differ])
+        launch(ints, floats, [padding, merging, first], threshold, [merges, differ])
     }
 }

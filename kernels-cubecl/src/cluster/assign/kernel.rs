@@ -9,7 +9,7 @@ pub(super) const UNITS: usize = 256;
 #[derive(CubeType, Clone, Copy)]
 struct Head {
     /// Clusters it lacks: so many columns of padding come first.
-    fillers: usize,
+    padding: usize,
     /// Rows that may be merged: the last.
     merging: usize,
     /// The number of its first cluster among those that are merged into.
@@ -25,14 +25,14 @@ pub(super) fn assign_clusters<I: Int>(
     kept_rows: &Tensor<I>,
     merged: &Tensor<I>,
     nearest: &Tensor<I>,
-    centers: &Tensor<I>,
+    representatives: &Tensor<I>,
     held: &Tensor<I>,
     positions: &Tensor<I>,
     similarity: &Tensor<f32>,
     scores: &Tensor<f32>,
     clusters: &mut Tensor<I>,
     ranks: &mut Tensor<f32>,
-    fillers: usize,
+    padding: usize,
     merging: usize,
     first: usize,
     threshold: f32,
@@ -44,12 +44,12 @@ pub(super) fn assign_clusters<I: Int>(
     let list = CUBE_POS_Y as usize;
     let heads = rows.shape(1);
     let (batch, head) = (list / heads, list % heads);
-    let mut own = Head { fillers, merging, first };
+    let mut counts = Head { padding, merging, first };
     if comptime!(differ) {
         let (at, step) = (list * held.stride(0), held.stride(1));
-        own.fillers = usize::cast_from(held[at]);
-        own.merging = usize::cast_from(held[at + step]);
-        own.first = usize::cast_from(held[at + 2 * step]);
+        counts.padding = usize::cast_from(held[at]);
+        counts.merging = usize::cast_from(held[at + step]);
+        counts.first = usize::cast_from(held[at + 2 * step]);
     }
     if column < rows.shape(2) {
         let of_position = at::<I>(positions, batch, head, column);
@@ -57,25 +57,27 @@ pub(super) fn assign_clusters<I: Int>(
         let mut rank = f32::new(f32::MIN);
         if positions[of_position] >= I::new(0) {
             let row = rows[at::<I>(rows, batch, head, column)];
-            let entries = kept_rows.shape(2);
-            let place = search::<I>(kept_rows, batch, head, own.fillers, entries, row);
-            if place < entries && kept_rows[at::<I>(kept_rows, batch, head, place)] == row {
-                cluster = I::cast_from(place - own.fillers);
+            let kept = kept_rows.shape(2);
+            let place = search::<I>(kept_rows, batch, head, counts.padding, kept, row);
+            if place < kept && kept_rows[at::<I>(kept_rows, batch, head, place)] == row {
+                cluster = I::cast_from(place - counts.padding);
             } else if comptime!(merges) {
                 let end = merged.shape(2);
-                let place = search::<I>(merged, batch, head, end - own.merging, end, row);
+                let place = search::<I>(merged, batch, head, end - counts.merging, end, row);
                 if place < end && merged[at::<I>(merged, batch, head, place)] == row {
                     let like = similarity[at::<f32>(similarity, batch, head, place)];
                     if like > threshold {
-                        let entry = usize::cast_from(nearest[at::<I>(nearest, batch, head, place)]);
-                        cluster = I::cast_from(entry - own.first);
+                        let number =
+                            usize::cast_from(nearest[at::<I>(nearest, batch, head, place)]);
+                        cluster = I::cast_from(number - counts.first);
                     }
                 }
             }
         }
         if cluster >= I::new(0) {
-            let of_center = at::<I>(centers, batch, head, own.fillers + usize::cast_from(cluster));
-            if usize::cast_from(centers[of_center]) == column {
+            let of_representative =
+                at::<I>(representatives, batch, head, counts.padding + usize::cast_from(cluster));
+            if usize::cast_from(representatives[of_representative]) == column {
                 rank = f32::new(f32::MAX);
             } else {
                 rank = scores[at::<f32>(scores, batch, head, column)];

@@ -7,12 +7,12 @@ use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::kernel;
 
-/// Launches over rows, kept rows, merged rows, their nearest clusters, centers, lengths of heads,
-/// positions; similarity and scores.
+/// Launches over rows, kept rows, merged rows, their nearest clusters, representatives, lengths of
+/// heads, positions; similarity and scores.
 pub(super) fn launch(
     ints: [CubeTensor; 7],
     [similarity, scores]: [CubeTensor; 2],
-    [fillers, merging, first]: [usize; 3],
+    [padding, merging, first]: [usize; 3],
     threshold: f32,
     [merges, differ]: [bool; 2],
 ) -> (CubeTensor, CubeTensor) {
@@ -20,7 +20,7 @@ pub(super) fn launch(
     let (shape, dtype) = (ints[0].shape(), ints[0].dtype);
     let empty = |dtype| empty_device_dtype(client.clone(), device.clone(), shape.clone(), dtype);
     let (clusters, ranks) = (empty(dtype), empty(DType::F32));
-    let [rows, kept_rows, merged, nearest, centers, held, positions] =
+    let [rows, kept_rows, merged, nearest, representatives, held, positions] =
         ints.map(CubeTensor::into_tensor_arg);
     kernel::assign_clusters::launch(
         &client,
@@ -30,14 +30,14 @@ pub(super) fn launch(
         kept_rows,
         merged,
         nearest,
-        centers,
+        representatives,
         held,
         positions,
         similarity.into_tensor_arg(),
         scores.into_tensor_arg(),
         clusters.clone().into_tensor_arg(),
         ranks.clone().into_tensor_arg(),
-        fillers,
+        padding,
         merging,
         first,
         threshold,

@@ -11,9 +11,9 @@ use burn::{
 use self::backend::AssignClustersBackend;
 use crate::common::{check::Check, padding::PaddingCounts};
 
-/// Assigns each token to a cluster, −1 for none, and ranks it: a center `f32::MAX`, others by their
-/// score, those in no cluster `f32::MIN`. Both `[batch, heads, columns]`. EMS selects the tokens
-/// that stay by these ranks.
+/// Assigns each token to a cluster, −1 for none, and ranks it: a representative `f32::MAX`, others
+/// by their score, those in no cluster `f32::MIN`. Both `[batch, heads, columns]`. EMS selects the
+/// tokens that stay by these ranks.
 ///
 /// A unit a column, one launch: it looks its row up among those that stay, then among those that
 /// are merged, by halves. It reads four numbers a column and what it looks at of the lists, which
@@ -27,9 +27,9 @@ pub fn assign_clusters(input: AssignClustersInput<'_>) -> Result<AssignClustersO
     let AssignClustersInput {
         rows,
         kept_rows,
-        entries: counts,
+        cluster_counts: counts,
         merged,
-        centers,
+        representatives,
         positions,
         scores,
         ..
@@ -39,10 +39,10 @@ pub fn assign_clusters(input: AssignClustersInput<'_>) -> Result<AssignClustersO
     some("batch", batch)?;
     some("heads", heads)?;
     some("columns", columns)?;
-    let entries = kept_rows.dims()[2];
-    some("entries", entries)?;
-    check.shape("kept_rows", kept_rows.dims(), [batch, heads, entries])?;
-    check.shape("centers", centers.dims(), [batch, heads, entries])?;
+    let clusters = kept_rows.dims()[2];
+    some("clusters", clusters)?;
+    check.shape("kept_rows", kept_rows.dims(), [batch, heads, clusters])?;
+    check.shape("representatives", representatives.dims(), [batch, heads, clusters])?;
     check.shape("positions", positions.dims(), dims)?;
     check.shape("scores", scores.dims(), dims)?;
     check.f32("scores", scores.dtype())?;
@@ -50,9 +50,9 @@ pub fn assign_clusters(input: AssignClustersInput<'_>) -> Result<AssignClustersO
     check.cubes([columns.div_ceil(kernel::UNITS), batch * heads, 1])?;
     check.tensors(11)?;
     let lists = batch * heads;
-    let missing = PaddingCounts::new(&check, counts, lists, entries)?;
+    let missing = PaddingCounts::new(&check, counts, lists, clusters)?;
     let merging = merged.as_ref().map(|merged| (merged.counts, merged.cluster_offset));
-    merged.as_ref().map_or(Ok(()), |merged| check_merged(&check, merged, dims, entries))?;
+    merged.as_ref().map_or(Ok(()), |merged| check_merged(&check, merged, dims, clusters))?;
     let of_head = |head: usize| -> [usize; 3] {
         let (merging, first) =
             merging.map_or((0, 0), |(counts, first)| (counts[head], first[head]));
@@ -75,12 +75,12 @@ pub fn assign_clusters(input: AssignClustersInput<'_>) -> Result<AssignClustersO
         None => (rows.clone(), rows.clone(), scores.clone(), 0.0),
     };
     let int = |x: Tensor<3, Int>| x.cast(ints).into_dispatch();
-    let (clusters, ranks) = Dispatch::assign_clusters(
+    let (of_tokens, ranks) = Dispatch::assign_clusters(
         rows.into_dispatch(),
         int(kept_rows),
         int(merged),
         int(nearest),
-        int(centers),
+        int(representatives),
         held,
         int(positions),
         similarity.into_dispatch(),
@@ -92,7 +92,7 @@ pub fn assign_clusters(input: AssignClustersInput<'_>) -> Result<AssignClustersO
         merges,
         differ,
     );
-    let (clusters, ranks) = (Tensor::from_dispatch(clusters), Tensor::from_dispatch(ranks));
+    let (clusters, ranks) = (Tensor::from_dispatch(of_tokens), Tensor::from_dispatch(ranks));
     Ok(AssignClustersOutput { clusters, ranks })
 }
 
@@ -100,7 +100,7 @@ fn check_merged(
     check: &Check,
     merged: &MergedRows<'_>,
     [batch, heads, _]: [usize; 3],
-    entries: usize,
+    clusters: usize,
 ) -> Result<()> {
     let MergedRows { rows, counts, nearest, cluster_offset, similarity, .. } = merged;
     let (lists, width) = (batch * heads, rows.dims()[2]);
@@ -115,7 +115,7 @@ fn check_merged(
     let fits = cluster_offset.len() == lists;
     check.value("the length of cluster_offset", cluster_offset.len(), fits, lists.to_string())?;
     for &offset in *cluster_offset {
-        check.value("cluster_offset", offset, offset <= entries, format!("at most {entries}"))?;
+        check.value("cluster_offset", offset, offset <= clusters, format!("at most {clusters}"))?;
     }
     Ok(())
 }

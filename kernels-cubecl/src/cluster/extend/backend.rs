@@ -17,19 +17,19 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ExtendBackend: Backend {
-    /// See [`super::extend`]: rows, norms and centers. A head holds `tokens`, `entries` and `own`,
-    /// or what `counts` says where heads `differ`.
+    /// See [`super::extend`]: rows, norms and representatives. A head holds `tokens`, `clusters`
+    /// and `unclustered`, or what `counts` says where heads `differ`.
     #[fusion(meta = outputs)]
     fn extend(
         cluster_of_token: IntTensor<Self>,
         norms: FloatTensor<Self>,
-        centers: IntTensor<Self>,
+        representatives: IntTensor<Self>,
         counts: IntTensor<Self>,
         columns: usize,
         rows: usize,
         tokens: usize,
-        entries: usize,
-        own: usize,
+        clusters: usize,
+        unclustered: usize,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>);
 }
@@ -61,20 +61,20 @@ impl ExtendBackend for CubeBackend {
     fn extend(
         cluster_of_token: IntTensor<Self>,
         norms: FloatTensor<Self>,
-        centers: IntTensor<Self>,
+        representatives: IntTensor<Self>,
         counts: IntTensor<Self>,
         columns: usize,
         rows: usize,
         tokens: usize,
-        entries: usize,
-        own: usize,
+        clusters: usize,
+        unclustered: usize,
         differ: bool,
     ) -> (IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>) {
         launch(
-            [cluster_of_token, centers, counts],
+            [cluster_of_token, representatives, counts],
             norms,
             [columns, rows],
-            [tokens, entries, own],
+            [tokens, clusters, unclustered],
             differ,
         )
     }

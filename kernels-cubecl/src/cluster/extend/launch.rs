@@ -7,12 +7,12 @@ use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::kernel;
 
-/// Launches over clusters of tokens, centers, counts.
+/// Launches over clusters of tokens, representatives, counts.
 pub(super) fn launch(
     ints: [CubeTensor; 3],
     norms: CubeTensor,
     [columns, rows]: [usize; 2],
-    [tokens, entries, own]: [usize; 3],
+    [tokens, clusters, unclustered]: [usize; 3],
     differ: bool,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
     let (client, device, dtype) = (norms.client.clone(), norms.device.clone(), ints[0].dtype);
@@ -22,8 +22,8 @@ pub(super) fn launch(
         empty_device_dtype(client.clone(), device.clone(), shape, dtype)
     };
     let (row_of, all_norms) = (empty(columns, dtype), empty(columns, DType::F32));
-    let all_centers = empty(rows, dtype);
-    let [cluster_of_token, centers, counts] = ints.map(CubeTensor::into_tensor_arg);
+    let all_representatives = empty(rows, dtype);
+    let [cluster_of_token, representatives, counts] = ints.map(CubeTensor::into_tensor_arg);
     kernel::extend::launch(
         &client,
         CubeCount::Static(
@@ -34,16 +34,16 @@ pub(super) fn launch(
         CubeDim::new_1d(kernel::UNITS as u32),
         cluster_of_token,
         norms.into_tensor_arg(),
-        centers,
+        representatives,
         counts,
         row_of.clone().into_tensor_arg(),
         all_norms.clone().into_tensor_arg(),
-        all_centers.clone().into_tensor_arg(),
+        all_representatives.clone().into_tensor_arg(),
         tokens,
-        entries,
-        own,
+        clusters,
+        unclustered,
         differ,
         dtype_to_storage_type(dtype),
     );
-    (row_of, all_norms, all_centers)
+    (row_of, all_norms, all_representatives)
 }

@@ -11,44 +11,44 @@ use crate::common::check::Check;
 /// Extends clusters of tokens (EMS) by the tokens that have come since, which are in rows of their
 /// own.
 ///
-/// A unit a column and a row, one launch. It reads two numbers a token and one an entry, and writes
-/// as many.
+/// A unit a column and a row, one launch. It reads two numbers a token and one a cluster, and
+/// writes as many.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, entry,
+/// [`OpError`](briquette_ops::OpError) if shapes or counts do not fit, there is no token, cluster,
 /// column or row, or the device has no kernels or cannot launch so much.
 pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
     let check = Check::new("extend", &input.cluster_of_token.device())?;
-    let ExtendInput { cluster_of_token, norms, centers, counts, columns, rows } = input;
+    let ExtendInput { cluster_of_token, norms, representatives, counts, columns, rows } = input;
     let dims @ [batch, heads, width] = cluster_of_token.dims();
-    let height = centers.dims()[2];
+    let height = representatives.dims()[2];
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
     some("heads", heads)?;
     some("width", width)?;
-    some("entries", height)?;
+    some("clusters", height)?;
     some("columns", columns)?;
     some("rows", rows)?;
     check.shape("norms", norms.dims(), dims)?;
-    check.shape("centers", centers.dims(), [batch, heads, height])?;
+    check.shape("representatives", representatives.dims(), [batch, heads, height])?;
     check.f32("norms", norms.dtype())?;
     let lists = batch * heads;
     check.value("the length of counts", counts.len(), counts.len() == lists, lists.to_string())?;
     let most = |what, found: usize, most: usize| {
         check.value(what, found, found <= most, format!("at most {most}"))
     };
-    for &[tokens, entries, own] in counts {
+    for &[tokens, clusters, unclustered] in counts {
         most("tokens", tokens, width)?;
-        most("entries", entries, height)?;
-        most("tokens with those behind", tokens + own, columns)?;
-        most("entries with those behind", entries + own, rows)?;
+        most("clusters", clusters, height)?;
+        most("tokens with those behind", tokens + unclustered, columns)?;
+        most("clusters with those behind", clusters + unclustered, rows)?;
     }
     check.countable("columns", &[batch, heads, columns])?;
     check.countable("rows", &[batch, heads, rows])?;
     check.cubes([columns.max(rows).div_ceil(kernel::UNITS), lists, 1])?;
     check.tensors(7)?;
-    let [tokens, entries, own] = counts.first().copied().unwrap_or_default();
-    let differ = counts.iter().any(|count| *count != [tokens, entries, own]);
+    let [tokens, clusters, unclustered] = counts.first().copied().unwrap_or_default();
+    let differ = counts.iter().any(|count| *count != [tokens, clusters, unclustered]);
     // Another tensor stands in for one that is not read.
     let list = if differ {
         let numbers: Vec<i64> = counts.iter().flatten().map(|&count| count as i64).collect();
@@ -58,21 +58,21 @@ pub fn extend(input: ExtendInput<'_>) -> Result<ExtendOutput> {
         cluster_of_token.clone().into_dispatch()
     };
     let ints = cluster_of_token.dtype();
-    let (row_of, norms, centers) = Dispatch::extend(
+    let (row_of, norms, representatives) = Dispatch::extend(
         cluster_of_token.into_dispatch(),
         norms.into_dispatch(),
-        centers.cast(ints).into_dispatch(),
+        representatives.cast(ints).into_dispatch(),
         list,
         columns,
         rows,
         tokens,
-        entries,
-        own,
+        clusters,
+        unclustered,
         differ,
     );
     Ok(ExtendOutput {
         rows: Tensor::from_dispatch(row_of),
         norms: Tensor::from_dispatch(norms),
-        centers: Tensor::from_dispatch(centers),
+        representatives: Tensor::from_dispatch(representatives),
     })
 }

@@ -14,23 +14,23 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait ReorderTokensBackend: Backend {
-    /// See [`super::reorder_tokens`]: positions, entries, centers, norms, and tracks, which are
-    /// only looked at if something was `counted`. Of each head `fillers` entries and `before`
-    /// columns are missing, or as many as `missing` says where they `differ`.
+    /// See [`super::reorder_tokens`]: positions, clusters, representatives, norms, and tracks,
+    /// which are only looked at if something was `counted`. Of each head `padding` clusters and
+    /// `before` columns are missing, or as many as `missing` says where they `differ`.
     #[fusion(meta = outputs)]
     fn reorder_tokens(
         columns: IntTensor<Self>,
         clusters: IntTensor<Self>,
         order: IntTensor<Self>,
         rows: IntTensor<Self>,
-        centers: IntTensor<Self>,
+        representatives: IntTensor<Self>,
         missing: IntTensor<Self>,
         positions: IntTensor<Self>,
         norms: FloatTensor<Self>,
         lengths: FloatTensor<Self>,
         tracks: FloatTensor<Self>,
         counted: bool,
-        fillers: usize,
+        padding: usize,
         before: usize,
         differ: bool,
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
@@ -43,14 +43,14 @@ fn outputs(
     _classes: &TensorSpec,
     _order: &TensorSpec,
     _rows: &TensorSpec,
-    centers: &TensorSpec,
+    representatives: &TensorSpec,
     _missing: &TensorSpec,
     _positions: &TensorSpec,
     _norms: &TensorSpec,
     _lengths: &TensorSpec,
     tracks: &TensorSpec,
     counted: &bool,
-    _fillers: &usize,
+    _padding: &usize,
     _before: &usize,
     _differ: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
@@ -61,7 +61,13 @@ fn outputs(
     } else {
         super::launch::no_tracks()
     };
-    (columns.clone(), columns.clone(), centers.clone(), f32(columns.shape.clone()), f32(of_tracks))
+    (
+        columns.clone(),
+        columns.clone(),
+        representatives.clone(),
+        f32(columns.shape.clone()),
+        f32(of_tracks),
+    )
 }
 
 impl ReorderTokensBackend for CubeBackend {
@@ -70,20 +76,20 @@ impl ReorderTokensBackend for CubeBackend {
         clusters: IntTensor<Self>,
         order: IntTensor<Self>,
         rows: IntTensor<Self>,
-        centers: IntTensor<Self>,
+        representatives: IntTensor<Self>,
         missing: IntTensor<Self>,
         positions: IntTensor<Self>,
         norms: FloatTensor<Self>,
         lengths: FloatTensor<Self>,
         tracks: FloatTensor<Self>,
         counted: bool,
-        fillers: usize,
+        padding: usize,
         before: usize,
         differ: bool,
     ) -> (IntTensor<Self>, IntTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>)
     {
         let tracks = counted.then_some(tracks);
-        let ints = [columns, clusters, order, rows, centers, missing, positions];
-        launch(ints, [norms, lengths], tracks, [fillers, before], differ)
+        let ints = [columns, clusters, order, rows, representatives, missing, positions];
+        launch(ints, [norms, lengths], tracks, [padding, before], differ)
     }
 }

@@ -19,13 +19,13 @@ pub(super) fn no_tracks() -> Shape {
     Shape::from([1, 1, 1])
 }
 
-/// Launches over columns, clusters, order, rows, centers, numbers of padding columns, positions;
-/// norms and lengths.
+/// Launches over columns, clusters, order, rows, representatives, numbers of padding columns,
+/// positions; norms and lengths.
 pub(super) fn launch(
     ints: [CubeTensor; 7],
     floats: [CubeTensor; 2],
     tracks: Option<CubeTensor>,
-    [fillers, before]: [usize; 2],
+    [padding, before]: [usize; 2],
     differ: bool,
 ) -> Outputs {
     let columns = &ints[0];
@@ -33,14 +33,14 @@ pub(super) fn launch(
     let shape = columns.shape();
     let empty = |shape, dtype| empty_device_dtype(client.clone(), device.clone(), shape, dtype);
     let [positions, cluster_of_token] = [(); 2].map(|()| empty(shape.clone(), dtype));
-    let centers = empty(ints[4].shape(), dtype);
+    let representatives = empty(ints[4].shape(), dtype);
     let norms = empty(shape.clone(), DType::F32);
     let like = |tracks: &CubeTensor| of_width(&tracks.shape(), shape[2]);
     let new_tracks = empty(tracks.as_ref().map_or_else(no_tracks, like), DType::F32);
-    let units = shape[2].max(centers.shape()[2]);
+    let units = shape[2].max(representatives.shape()[2]);
     let counted = tracks.is_some();
     let stand_in = floats[0].clone();
-    let [columns, clusters, order, rows, old_centers, missing, old_positions] =
+    let [columns, clusters, order, rows, old_representatives, missing, old_positions] =
         ints.map(CubeTensor::into_tensor_arg);
     let [old_norms, lengths] = floats.map(CubeTensor::into_tensor_arg);
     kernel::reorder_tokens::launch(
@@ -51,7 +51,7 @@ pub(super) fn launch(
         clusters,
         order,
         rows,
-        old_centers,
+        old_representatives,
         missing,
         old_positions,
         old_norms,
@@ -59,14 +59,14 @@ pub(super) fn launch(
         tracks.unwrap_or(stand_in).into_tensor_arg(),
         positions.clone().into_tensor_arg(),
         cluster_of_token.clone().into_tensor_arg(),
-        centers.clone().into_tensor_arg(),
+        representatives.clone().into_tensor_arg(),
         norms.clone().into_tensor_arg(),
         new_tracks.clone().into_tensor_arg(),
-        fillers,
+        padding,
         before,
         counted,
         differ,
         dtype_to_storage_type(dtype),
     );
-    (positions, cluster_of_token, centers, norms, new_tracks)
+    (positions, cluster_of_token, representatives, norms, new_tracks)
 }

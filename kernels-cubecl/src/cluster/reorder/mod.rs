@@ -15,25 +15,33 @@ use crate::common::{check::Check, padding::PaddingCounts, tracks};
 /// Of each column it reads seven numbers and those of its tracks, and writes three and those.
 ///
 /// # Errors
-/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or entry, or
+/// [`OpError`](briquette_ops::OpError) if shapes do not fit, there is no row, column or cluster, or
 /// the device has no kernels or cannot launch so much.
 pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutput> {
     let check = Check::new("reorder_tokens", &input.columns.device())?;
-    let ReorderTokensInput { columns, clusters, order, counts, centers, entries, .. } = input;
+    let ReorderTokensInput {
+        columns,
+        clusters,
+        order,
+        counts,
+        representatives,
+        cluster_counts,
+        ..
+    } = input;
     let ReorderTokensInput { rows, norms, lengths, positions, tracks, .. } = input;
     let dims @ [batch, heads, width] = columns.dims();
-    let (before, most) = (rows.dims()[2], centers.dims()[2]);
+    let (before, most) = (rows.dims()[2], representatives.dims()[2]);
     let some = |what, number| check.value(what, number, number > 0, "1 or more");
     some("batch", batch)?;
     some("heads", heads)?;
     some("width", width)?;
     some("columns", before)?;
     some("rows", lengths.dims()[2])?;
-    some("entries", most)?;
+    some("clusters", most)?;
     let all = [batch, heads, before];
     check.shape("clusters", clusters.dims(), dims)?;
     check.shape("order", order.dims(), dims)?;
-    check.shape("centers", centers.dims(), [batch, heads, most])?;
+    check.shape("representatives", representatives.dims(), [batch, heads, most])?;
     check.shape("rows", rows.dims(), all)?;
     check.shape("norms", norms.dims(), all)?;
     check.shape("lengths", lengths.dims(), [batch, heads, lengths.dims()[2]])?;
@@ -46,14 +54,14 @@ pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutp
     check.cubes([width.max(most).div_ceil(kernel::UNITS), batch * heads, 1])?;
     check.tensors(if tracks.is_empty() { 13 } else { 15 })?;
     let lists = batch * heads;
-    let of_entries = PaddingCounts::new(&check, entries, lists, most)?;
+    let of_clusters = PaddingCounts::new(&check, cluster_counts, lists, most)?;
     let of_columns = PaddingCounts::new(&check, counts, lists, width)?;
-    let (fillers, entries_differ) = of_entries.same();
+    let (padding, clusters_differ) = of_clusters.same();
     let (first, columns_differ) = of_columns.same();
-    let differ = entries_differ || columns_differ;
+    let differ = clusters_differ || columns_differ;
     // Another tensor stands in for one that is not read.
     let missing = match differ {
-        true => of_entries.beside(&of_columns, &columns).into_dispatch(),
+        true => of_clusters.beside(&of_columns, &columns).into_dispatch(),
         false => columns.clone().into_dispatch(),
     };
     let ints = columns.dtype();
@@ -62,26 +70,26 @@ pub fn reorder_tokens(input: ReorderTokensInput<'_>) -> Result<ReorderTokensOutp
     let counted = !tracks.is_empty();
     let of_tracks =
         tracks.stacked().map_or_else(|| norms.clone(), |tracks| tracks.clone().into_dispatch());
-    let (positions, cluster_of_token, centers, norms, of_tracks) = Dispatch::reorder_tokens(
+    let (positions, cluster_of_token, representatives, norms, of_tracks) = Dispatch::reorder_tokens(
         columns.into_dispatch(),
         clusters.cast(ints).into_dispatch(),
         order.cast(ints).into_dispatch(),
         rows.cast(ints).into_dispatch(),
-        centers.cast(ints).into_dispatch(),
+        representatives.cast(ints).into_dispatch(),
         missing,
         positions.cast(ints).into_dispatch(),
         norms,
         lengths.into_dispatch(),
         of_tracks,
         counted,
-        fillers,
+        padding,
         first,
         differ,
     );
     Ok(ReorderTokensOutput {
         positions: Tensor::from_dispatch(positions),
         cluster_of_token: Tensor::from_dispatch(cluster_of_token),
-        centers: Tensor::from_dispatch(centers),
+        representatives: Tensor::from_dispatch(representatives),
         norms: Tensor::from_dispatch(norms),
         tracks: tracks.map(|_| Tensor::from_dispatch(of_tracks)),
     })

@@ -24,7 +24,7 @@ pub(super) trait NearestBackend: Backend {
         to: FloatTensor<Self>,
         more_from: FloatTensor<Self>,
         more_to: FloatTensor<Self>,
-        fillers: IntTensor<Self>,
+        padding: IntTensor<Self>,
         pairs: usize,
     ) -> (FloatTensor<Self>, IntTensor<Self>);
 }
@@ -36,11 +36,11 @@ fn outputs(
     _to: &TensorSpec,
     _more_from: &TensorSpec,
     _more_to: &TensorSpec,
-    fillers: &TensorSpec,
+    padding: &TensorSpec,
     _pairs: &usize,
 ) -> (TensorSpec, TensorSpec) {
     let shape = || Shape::from([from.shape[0], from.shape[1], from.shape[2]]);
-    (TensorSpec::new(shape(), DType::F32), TensorSpec::new(shape(), fillers.dtype))
+    (TensorSpec::new(shape(), DType::F32), TensorSpec::new(shape(), padding.dtype))
 }
 
 impl NearestBackend for CubeBackend {
@@ -49,9 +49,9 @@ impl NearestBackend for CubeBackend {
         to: FloatTensor<Self>,
         more_from: FloatTensor<Self>,
         more_to: FloatTensor<Self>,
-        fillers: IntTensor<Self>,
+        padding: IntTensor<Self>,
         pairs: usize,
     ) -> (FloatTensor<Self>, IntTensor<Self>) {
-        launch([from, to, more_from, more_to], fillers, pairs)
+        launch([from, to, more_from, more_to], padding, pairs)
     }
 }

@@ -26,13 +26,13 @@ const LEAST_BLOCKS: usize = 8;
 /// Takes the tensors of both pairs.
 pub(super) fn launch(
     tensors: [CubeTensor; 4],
-    fillers: CubeTensor,
+    padding: CubeTensor,
     pairs: usize,
 ) -> (CubeTensor, CubeTensor) {
     if on_planes(&tensors, pairs) {
-        launch_planes(tensors, fillers, pairs)
+        launch_planes(tensors, padding, pairs)
     } else {
-        launch_portable(tensors, fillers, pairs)
+        launch_portable(tensors, padding, pairs)
     }
 }
 
@@ -60,7 +60,7 @@ fn sides(lists: usize, from: usize, pairs: usize) -> [usize; 2] {
 /// On tensor cores.
 fn launch_planes(
     tensors: [CubeTensor; 4],
-    fillers: CubeTensor,
+    padding: CubeTensor,
     pairs: usize,
 ) -> (CubeTensor, CubeTensor) {
     let shape = tensors[0].shape();
@@ -103,7 +103,7 @@ fn launch_planes(
     let splits = blocks.div_ceil(share);
     let whole = splits == 1;
     let similarity = empty(Shape::from([batch, heads, from]), DType::F32);
-    let index = empty(Shape::from([batch, heads, from]), fillers.dtype);
+    let index = empty(Shape::from([batch, heads, from]), padding.dtype);
     let parts = (!whole).then(|| {
         [DType::F32, DType::U32].map(|dtype| empty(Shape::from([splits, lists, from]), dtype))
     });
@@ -111,7 +111,7 @@ fn launch_planes(
         Some([similarities, indices]) => [similarities, indices],
         None => [&similarity, &index],
     };
-    let int = dtype_to_storage_type(fillers.dtype);
+    let int = dtype_to_storage_type(padding.dtype);
     let [rows, others, more_rows, more_others] = arguments();
     search_planes::launch(
         &client,
@@ -122,7 +122,7 @@ fn launch_planes(
         more_rows,
         more_others,
         inverse.into_tensor_arg(),
-        fillers.into_tensor_arg(),
+        padding.into_tensor_arg(),
         of_search.clone().into_tensor_arg(),
         places.clone().into_tensor_arg(),
         share,
@@ -147,7 +147,7 @@ fn launch_planes(
 /// On any device.
 fn launch_portable(
     tensors: [CubeTensor; 4],
-    fillers: CubeTensor,
+    padding: CubeTensor,
     pairs: usize,
 ) -> (CubeTensor, CubeTensor) {
     let shape = tensors[0].shape();
@@ -184,8 +184,8 @@ fn launch_portable(
     let Plan { tile, row_tiles, tiles_of_split, splits } = Plan::new(lists, from, to, pairs);
     let similarities = empty(Shape::from([splits, lists, from]), DType::F32);
     let indices = empty(Shape::from([splits, lists, from]), DType::U32);
-    let types = [tensors[0].dtype, tensors[2].dtype, fillers.dtype].map(dtype_to_storage_type);
-    let int = fillers.dtype;
+    let types = [tensors[0].dtype, tensors[2].dtype, padding.dtype].map(dtype_to_storage_type);
+    let int = padding.dtype;
     let [rows, others, more_rows, more_others] = tensors;
     portable::search::launch(
         &client,
@@ -200,7 +200,7 @@ fn launch_portable(
         more_others.into_tensor_arg(),
         of_more_from.into_tensor_arg(),
         of_more_to.into_tensor_arg(),
-        fillers.into_tensor_arg(),
+        padding.into_tensor_arg(),
         similarities.clone().into_tensor_arg(),
         indices.clone().into_tensor_arg(),
         heads,

@@ -205,7 +205,7 @@ pub(super) fn search_planes<K: Float, V: Float, I: Int, J: Int>(
     more_from: &Tensor<Chunk<V>>,
     more_to: &Tensor<Chunk<V>>,
     inverse: &Tensor<f32>,
-    fillers: &Tensor<I>,
+    padding: &Tensor<I>,
     similarity: &mut Tensor<f32>,
     index: &mut Tensor<J>,
     share: usize,
@@ -227,7 +227,7 @@ pub(super) fn search_planes<K: Float, V: Float, I: Int, J: Int>(
     let list = CUBE_POS_Y as usize;
     let split = CUBE_POS_Z as usize;
     let columns = to.shape(2);
-    let missing = usize::cast_from(fillers[list * fillers.stride(0)]);
+    let missing = usize::cast_from(padding[list * padding.stride(0)]);
     let inverse_start = list * inverse.stride(1);
     let to_inverse = inverse_start + inverse.stride(0);
     let more_to_inverse = to_inverse + 2 * inverse.stride(0);
@@ -258,7 +258,7 @@ pub(super) fn search_planes<K: Float, V: Float, I: Int, J: Int>(
         best_column[half] = 0;
     }
 
-    // Blocks of nothing but fillers are left out.
+    // Blocks of nothing but padding are left out.
     let start = (split * share).max(missing / BLOCK);
     let end = ((split + 1) * share).min(columns.div_ceil(BLOCK));
     let chunks = comptime!(channels / CHUNK);

@@ -37,19 +37,19 @@ use crate::common::{
 /// than two, a tensor is empty, or the device has no kernels or cannot launch so much.
 pub fn nearest(input: NearestInput) -> Result<NearestOutput> {
     check(&input)?;
-    let NearestInput { pairs, fillers } = input;
+    let NearestInput { pairs, padding } = input;
     let number = pairs.len();
     let (from, to) = pairs[0].clone();
     let (more_from, more_to) = pairs[number - 1].clone();
-    let lists = fillers.len();
-    let fillers = fillers.into_iter().map(|fillers| fillers as i64).collect::<Vec<_>>();
-    let fillers = constant_ints("nearest", fillers, [lists], &pairs[0].0.device());
+    let lists = padding.len();
+    let padding = padding.into_iter().map(|padding| padding as i64).collect::<Vec<_>>();
+    let padding = constant_ints("nearest", padding, [lists], &pairs[0].0.device());
     let (similarity, index) = Dispatch::nearest(
         from.into_dispatch(),
         to.into_dispatch(),
         more_from.into_dispatch(),
         more_to.into_dispatch(),
-        fillers.into_dispatch(),
+        padding.into_dispatch(),
         number,
     );
     Ok(NearestOutput {
@@ -90,7 +90,7 @@ fn check(input: &NearestInput) -> Result<()> {
         check.countable("from", &rows.dims())?;
         check.countable("to", &others.dims())?;
     }
-    check.shape("fillers", [input.fillers.len()], [batch * heads])?;
+    check.shape("padding", [input.padding.len()], [batch * heads])?;
     let lists = batch * heads;
     let Plan { tile, row_tiles, splits, .. } = Plan::new(lists, from, to, pairs);
     check.countable("the best of splits", &[splits, lists, from])?;

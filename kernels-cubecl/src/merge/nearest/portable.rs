@@ -104,7 +104,7 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
     more_to: &Tensor<Vector<V, N>>,
     more_from_inverse: &Tensor<f32>,
     more_to_inverse: &Tensor<f32>,
-    fillers: &Tensor<I>,
+    padding: &Tensor<I>,
     similarity: &mut Tensor<f32>,
     index: &mut Tensor<u32>,
     heads: usize,
@@ -121,7 +121,7 @@ pub(super) fn search<K: Float, V: Float, N: Size, I: Int>(
     let list = CUBE_POS_Y as usize;
     let split = CUBE_POS_Z as usize;
     let columns = to.shape(2);
-    let missing = usize::cast_from(fillers[list * fillers.stride(0)]);
+    let missing = usize::cast_from(padding[list * padding.stride(0)]);
 
     let mut left = Rows::new(m);
     let mut right = Rows::new(n);

@@ -14,7 +14,7 @@ use super::launch::launch;
 /// Compaction as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait CompactBackend: Backend {
-    /// See [`super::compact`]. Statistics are only looked at if something was `counted`, fillers if
+    /// See [`super::compact`]. Statistics are only looked at if something was `counted`, padding if
     /// places are `filled`.
     #[fusion(meta = outputs)]
     fn compact_entries(
@@ -23,7 +23,7 @@ pub(super) trait CompactBackend: Backend {
         positions: IntTensor<Self>,
         tracks: FloatTensor<Self>,
         indices: IntTensor<Self>,
-        fillers: IntTensor<Self>,
+        padding: IntTensor<Self>,
         counted: bool,
         filled: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>);
@@ -37,7 +37,7 @@ fn outputs(
     positions: &TensorSpec,
     tracks: &TensorSpec,
     indices: &TensorSpec,
-    _fillers: &TensorSpec,
+    _padding: &TensorSpec,
     counted: &bool,
     _filled: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
@@ -59,11 +59,11 @@ impl CompactBackend for CubeBackend {
         positions: IntTensor<Self>,
         tracks: FloatTensor<Self>,
         indices: IntTensor<Self>,
-        fillers: IntTensor<Self>,
+        padding: IntTensor<Self>,
         counted: bool,
         filled: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>) {
-        let (tracks, fillers) = (counted.then_some(tracks), filled.then_some(fillers));
-        launch([keys, values], positions, tracks, indices, fillers)
+        let (tracks, padding) = (counted.then_some(tracks), filled.then_some(padding));
+        launch([keys, values], positions, tracks, indices, padding)
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
     positions: &Tensor<I>,
     tracks: &Tensor<f32>,
     indices: &Tensor<I>,
-    fillers: &Tensor<I>,
+    padding: &Tensor<I>,
     kept_keys: &mut Tensor<Vector<K, N>>,
     kept_values: &mut Tensor<Vector<V, N>>,
     kept_positions: &mut Tensor<I>,
@@ -82,10 +82,10 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
         let column = (cube - row_cubes) % column_cubes * UNITS + unit;
         if column < columns {
             let entry = usize::cast_from(indices[of_indices + column * indices.stride(2)]);
-            let mut filler = false;
+            let mut is_padding = false;
             if comptime!(filled) {
-                let missing = usize::cast_from(fillers[CUBE_POS_X as usize * fillers.stride(0)]);
-                filler = column < missing;
+                let missing = usize::cast_from(padding[CUBE_POS_X as usize * padding.stride(0)]);
+                is_padding = column < missing;
             }
             if plane == 0 {
                 let from = batch * positions.stride(0)
@@ -95,7 +95,7 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
                     + head * kept_positions.stride(1)
                     + column * kept_positions.stride(2);
                 let mut position = positions[from];
-                if filler {
+                if is_padding {
                     position = I::cast_from(-1i32);
                 }
                 kept_positions[to] = position;
@@ -110,7 +110,7 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
                         + of_group * tracks.stride(1)
                         + entry * tracks.stride(2);
                     let mut number = tracks[from];
-                    if filler {
+                    if is_padding {
                         number = 0.0;
                     }
                     let to = row * kept_tracks.stride(0)

@@ -26,7 +26,7 @@ pub(super) fn launch(
     positions: CubeTensor,
     tracks: Option<CubeTensor>,
     indices: CubeTensor,
-    fillers: Option<CubeTensor>,
+    padding: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
     let (client, device) = (keys.client.clone(), keys.device.clone());
     let [rows, kept] = {
@@ -45,7 +45,7 @@ pub(super) fn launch(
     let numbers = |tracks: &CubeTensor| tracks.shape()[0] * tracks.shape()[1];
     let planes = 1 + tracks.as_ref().map_or(0, |tracks| numbers(tracks) / rows);
     let types = [keys.dtype, values.dtype, indices.dtype].map(dtype_to_storage_type);
-    let (counted, filled) = (tracks.is_some(), fillers.is_some());
+    let (counted, filled) = (tracks.is_some(), padding.is_some());
     kernel::compact::launch(
         &client,
         CubeCount::Static(rows as u32, (row_cubes + planes * column_cubes) as u32, 1),
@@ -56,7 +56,7 @@ pub(super) fn launch(
         positions.into_tensor_arg(),
         tracks.unwrap_or(keys).into_tensor_arg(),
         indices.clone().into_tensor_arg(),
-        fillers.unwrap_or(indices).into_tensor_arg(),
+        padding.unwrap_or(indices).into_tensor_arg(),
         kept_keys.clone().into_tensor_arg(),
         kept_values.clone().into_tensor_arg(),
         kept_positions.clone().into_tensor_arg(),

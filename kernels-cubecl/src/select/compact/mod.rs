@@ -13,8 +13,8 @@ use crate::common::{
 };
 
 /// The selected entries with all that is known of them, in one launch: the end of every eviction.
-/// Before those of a head that keeps fewer than the widest stand fillers, which get position −1 and
-/// zeros in the tracks, and the key and value they point at.
+/// Before those of a head that keeps fewer than the widest stand padding columns, which get
+/// position −1 and zeros in the tracks, and the key and value they point at.
 ///
 /// Keys and values are copied by the widest vectors that device, alignment and strides allow, 16
 /// bytes on a GPU, one per unit and tensor; the rows of a cube lie side by side where it writes.
@@ -37,10 +37,10 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
     let Selection { indices, counts } = selection.clone();
     let kept = indices.dims()[2];
     let filled = counts.iter().any(|&count| count != kept);
-    let fillers = if filled {
-        let fillers: Vec<i64> = counts.iter().map(|count| (kept - count) as i64).collect();
-        let fillers = constant_ints("compact", fillers, [counts.len()], &keys.device());
-        fillers.cast(indices.dtype()).into_dispatch()
+    let padding = if filled {
+        let padding: Vec<i64> = counts.iter().map(|count| (kept - count) as i64).collect();
+        let padding = constant_ints("compact", padding, [counts.len()], &keys.device());
+        padding.cast(indices.dtype()).into_dispatch()
     } else {
         indices.clone().into_dispatch()
     };
@@ -56,7 +56,7 @@ pub fn compact(entries: Entries, selection: &Selection) -> Result<Entries> {
         positions.into_dispatch(),
         of_tracks,
         indices,
-        fillers,
+        padding,
         counted,
         filled,
     );

@@ -10,7 +10,7 @@ use self::{backend::PadBackend, operands::Lists};
 use crate::common::{check::Check, copy_rows};
 
 /// Keys and values of lists in rectangles, `[batch, heads, width + tail, head_dim]`, a tail behind
-/// them; at fillers stands any of their rows.
+/// them; at padding stands any of their rows.
 ///
 /// Rows are copied by the widest vectors that device, alignment and strides allow, one a unit and
 /// tensor, in one launch. It reads and writes batch · heads · (width + tail) rows of keys and of

@@ -298,15 +298,15 @@ fn begin_output<I: Int>(
 ) -> usize {
     let stride = indices.stride(2);
     let start = index / heads * indices.stride(0) + index % heads * indices.stride(1);
-    let fillers = indices.shape(2) - count;
+    let padding = indices.shape(2) - count;
     if writes {
-        let mut filler = UNIT_POS as usize;
-        while filler < fillers {
-            indices[start + filler * stride] = I::cast_from(0u32);
-            filler += units;
+        let mut column = UNIT_POS as usize;
+        while column < padding {
+            indices[start + column * stride] = I::cast_from(0u32);
+            column += units;
         }
     }
-    start + fillers * stride
+    start + padding * stride
 }
 
 /// See [`super::select`]. One cube per row of `scores`, `units` of them, a power of two.

@@ -1,5 +1,5 @@
-//! EMS: the irrelevant are evicted, the redundant merged into centers; every member keeps its own
-//! length and position.
+//! EMS: the irrelevant are evicted, the redundant merged into representatives; every member keeps
+//! its own length and position.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::reference::margin::{Margin, absolute, border, largest, relative};
 pub enum Rotate {
     /// At their own positions.
     Own,
-    /// At their center's.
+    /// At their representative's.
     Center,
 }
 
@@ -44,7 +44,7 @@ pub struct EvictThenMerge {
 
 impl EvictThenMerge {
     /// Members that remain of a head with at most `keep` shared entries. A shared entry is a
-    /// direction and a value, named by its center's position.
+    /// direction and a value, named by its representative's position.
     pub fn apply(
         &self,
         members: &[Entry],
@@ -52,23 +52,23 @@ impl EvictThenMerge {
         keep: usize,
         margin: &mut Margin,
     ) -> Vec<Entry> {
-        // Which members each center has, itself included, in the order of positions.
+        // Which members each representative has, itself included, in the order of positions.
         let mut clusters: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (index, member) in members.iter().enumerate() {
-            clusters.entry(member.center).or_default().push(index);
+            clusters.entry(member.representative).or_default().push(index);
         }
         if clusters.len() <= keep {
             return members.to_vec();
         }
         let of_position = |position: usize| {
             let index = members.iter().position(|member| member.position == position);
-            index.expect("a center is a member of its own")
+            index.expect("a representative is a member of its own")
         };
 
-        // Centers by score; those in the window all stay.
+        // Representatives by score; those in the window all stay.
         let (inside, mut outside): (Vec<usize>, Vec<usize>) =
-            clusters.keys().partition(|center| **center >= self.first_recent);
-        let score = |center: &usize| scores[of_position(*center)];
+            clusters.keys().partition(|representative| **representative >= self.first_recent);
+        let score = |representative: &usize| scores[of_position(*representative)];
         outside.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.cmp(b)));
         let falling: Vec<f64> = outside.iter().map(score).collect();
         let stay = keep - inside.len();
@@ -76,15 +76,15 @@ impl EvictThenMerge {
         let both = stay.saturating_add(to_merge).min(outside.len());
         margin.score(border(&falling[..stay], &falling[stay..], relative));
         margin.score(border(&falling[..both], &falling[both..], relative));
-        let mut centers = outside[..stay].to_vec();
-        centers.sort();
+        let mut representatives = outside[..stay].to_vec();
+        representatives.sort();
 
-        // Each entry to be merged finds its center, or is dropped.
+        // Each entry to be merged finds its representative, or is dropped.
         let mut joining: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for demoted in &outside[stay..both] {
             let own = &members[of_position(*demoted)];
-            let redundancy = |center: &usize| {
-                let other = &members[of_position(*center)];
+            let redundancy = |representative: &usize| {
+                let other = &members[of_position(*representative)];
                 let (keys, values) =
                     (cosine(&own.key, &other.key), cosine(&own.value, &other.value));
                 let redundancy = match self.redundancy {
@@ -94,7 +94,7 @@ impl EvictThenMerge {
                 };
                 redundancy.min(1.0)
             };
-            let redundancies: Vec<f64> = centers.iter().map(redundancy).collect();
+            let redundancies: Vec<f64> = representatives.iter().map(redundancy).collect();
             if redundancies.is_empty() {
                 continue;
             }
@@ -104,40 +104,41 @@ impl EvictThenMerge {
             }
             if redundancies[best] > self.tau {
                 margin.cosine(gap);
-                joining.entry(centers[best]).or_default().push(*demoted);
+                joining.entry(representatives[best]).or_default().push(*demoted);
             }
         }
 
         let mut left: Vec<Entry> = Vec::new();
-        for center in inside {
-            left.extend(clusters[&center].iter().map(|index| members[*index].clone()));
+        for representative in inside {
+            left.extend(clusters[&representative].iter().map(|index| members[*index].clone()));
         }
-        for center in &centers {
-            let joining = joining.get(center).map_or(&[][..], Vec::as_slice);
-            left.extend(self.join(members, scores, &clusters, *center, joining));
+        for representative in &representatives {
+            let joining = joining.get(representative).map_or(&[][..], Vec::as_slice);
+            left.extend(self.join(members, scores, &clusters, *representative, joining));
         }
 
-        // No more members beside the centers than were to be merged at most.
-        let is_center = |member: &&Entry| member.position == member.center;
+        // No more members beside the representatives than were to be merged at most.
+        let is_representative = |member: &&Entry| member.position == member.representative;
         let score = |member: &Entry| scores[of_position(member.position)];
-        let mut others: Vec<Entry> = left.iter().filter(|m| !is_center(m)).cloned().collect();
+        let mut others: Vec<Entry> =
+            left.iter().filter(|m| !is_representative(m)).cloned().collect();
         others.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.position.cmp(&b.position)));
         let falling: Vec<f64> = others.iter().map(score).collect();
         let most = to_merge.min(others.len());
         margin.score(border(&falling[..most], &falling[most..], relative));
-        let mut left: Vec<Entry> = left.iter().filter(is_center).cloned().collect();
+        let mut left: Vec<Entry> = left.iter().filter(is_representative).cloned().collect();
         left.extend_from_slice(&others[..most]);
         left.sort_by_key(|member| member.position);
         left
     }
 
-    /// The members of a center that others join: all share its new direction and value.
+    /// The members of a representative that others join: all share its new direction and value.
     fn join(
         &self,
         members: &[Entry],
         scores: &[f64],
         clusters: &BTreeMap<usize, Vec<usize>>,
-        center: usize,
+        representative: usize,
         joining: &[usize],
     ) -> Vec<Entry> {
         let length = |vector: &[f64]| vector.iter().map(|x| x * x).sum::<f64>().sqrt();
@@ -156,7 +157,7 @@ impl EvictThenMerge {
         let head_dim = members[0].key.len();
         let (mut direction, mut value) = (vec![0.0; head_dim], vec![0.0; head_dim]);
         let mut total = 0.0;
-        for cluster in [center].iter().chain(joining) {
+        for cluster in [representative].iter().chain(joining) {
             let indices = &clusters[cluster];
             let weight: f64 = indices.iter().map(|index| weight(*index)).sum();
             total += weight;
@@ -178,7 +179,7 @@ impl EvictThenMerge {
             let norm = length(&member.key);
             member.key = direction.iter().map(|x| norm * x).collect();
             member.value = value.iter().map(|x| x / total).collect();
-            member.center = center;
+            member.representative = representative;
         }
         all
     }
@@ -222,12 +223,12 @@ mod tests {
 
     #[test]
     fn members_share_a_direction_and_keep_their_length() {
-        // Two centers beside the window: the third and the first. The fourth and second join them;
-        // the fifth is at 45° to both: cosines 0.7071, redundancy 0.5, not enough.
+        // Two representatives beside the window: the third and the first. The fourth and second
+        // join them; the fifth is at 45° to both: cosines 0.7071, redundancy 0.5, not enough.
         let mut margin = Margin::new();
         let left = MERGE.apply(&members(), &scores(), 3, &mut margin);
         assert_eq!(positions(&left), [0, 1, 2, 3, 5]);
-        assert_eq!(left.iter().map(|m| m.center).collect::<Vec<_>>(), [0, 0, 2, 2, 5]);
+        assert_eq!(left.iter().map(|m| m.representative).collect::<Vec<_>>(), [0, 0, 2, 2, 5]);
         let keys: Vec<&[f64]> = left.iter().map(|member| member.key.as_slice()).collect();
         assert_near(&keys.concat(), &[2.0, 0.0, 3.0, 0.0, 0.0, 1.0, 0.0, 4.0, 7.0, 7.0]);
         // (5·1 + 2·3) / 7 and (6·1 + 3·4) / 9.
@@ -244,7 +245,8 @@ mod tests {
     fn directions_are_weighted_by_score() {
         let turned = EvictThenMerge { tau: 0.4, ..MERGE };
         let left = turned.apply(&members(), &scores(), 2, &mut Margin::new());
-        // One center, along y; the first two stand at 90°: redundancy 0. The fourth and fifth join.
+        // One representative, along y; the first two stand at 90°: redundancy 0. The fourth and
+        // fifth join.
         assert_eq!(positions(&left), [2, 3, 4, 5]);
         let half = 0.5_f64.sqrt();
         let (x, y) = (half, 6.0 + 3.0 + half);
@@ -274,13 +276,15 @@ mod tests {
         let few = EvictThenMerge { gamma: 2.0, tau: -0.5, ..MERGE };
         let mut members = members();
         // The second belongs to the first.
-        members[1].center = 0;
-        // Four entries outside: keep 3, so 2 centers (third and fifth), and 3 members at most.
+        members[1].representative = 0;
+        // Four entries outside: keep 3, so 2 representatives (third and fifth), and 3 members at
+        // most.
         let scores = [5.0, 0.5, 6.0, 3.0, 5.5, 0.0];
         let left = few.apply(&members, &scores, 3, &mut Margin::new());
         // The first is at 45° to the fifth, so both it and the second join; the fourth is nearest
         // to the third.
-        let found: Vec<(usize, usize)> = left.iter().map(|m| (m.position, m.center)).collect();
+        let found: Vec<(usize, usize)> =
+            left.iter().map(|m| (m.position, m.representative)).collect();
         assert_eq!(found, [(0, 4), (1, 4), (2, 2), (3, 2), (4, 4), (5, 5)]);
         // Weights: the fifth 5.5 at 45°, the first and second together 5.5 at 0°.
         let (x, y) = (1.0 + 0.5_f64.sqrt(), 0.5_f64.sqrt());

@@ -53,7 +53,8 @@ pub enum Reduce {
         /// The member that a set becomes.
         pivot: Pivot,
     },
-    /// EMS: the irrelevant are evicted, the others merged into centers, if one is near enough.
+    /// EMS: the irrelevant are evicted, the others merged into representatives, if one is near
+    /// enough.
     EvictThenMerge {
         /// Members and entries, in budgets.
         gamma: f64,

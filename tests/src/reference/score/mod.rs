@@ -308,7 +308,7 @@ pub(crate) mod by_hand {
             key: key.to_vec(),
             value: value.to_vec(),
             received: vec![vec![accumulated]],
-            center: position,
+            representative: position,
             past: 0.0,
             current: 0.0,
             chunk: 0.0,

@@ -22,7 +22,7 @@ struct Case {
     lists: [usize; 2],
     columns: usize,
     rows: usize,
-    /// Columns that stay, and entries, of each head.
+    /// Columns that stay, and clusters, of each head.
     counts: Vec<(usize, usize)>,
     /// Heads each track has for each, as many of all.
     groups: Vec<usize>,
@@ -51,7 +51,7 @@ struct Drawn {
     merged: Vec<i64>,
     nearest: Vec<i64>,
     similarity: Vec<f32>,
-    centers: Vec<i64>,
+    representatives: Vec<i64>,
     positions: Vec<i64>,
     scores: Vec<f32>,
     clusters: Vec<i64>,
@@ -65,7 +65,7 @@ struct Drawn {
     tracks: Vec<Vec<f32>>,
     new_positions: Vec<i64>,
     new_clusters: Vec<i64>,
-    new_centers: Vec<i64>,
+    new_representatives: Vec<i64>,
     new_norms: Vec<f32>,
     new_tracks: Vec<Vec<f32>>,
 }
@@ -75,26 +75,26 @@ impl Case {
         self.counts.iter().map(|(count, _)| *count).max().unwrap()
     }
 
-    /// Rows of a head of so many entries that may be merged.
-    fn merging(&self, entries: usize) -> usize {
-        (self.rows - entries) * 2 / 3
+    /// Rows of a head of so many clusters that may be merged.
+    fn merging(&self, clusters: usize) -> usize {
+        (self.rows - clusters) * 2 / 3
     }
 
     fn merging_width(&self) -> usize {
-        self.counts.iter().map(|(_, entries)| self.merging(*entries)).max().unwrap()
+        self.counts.iter().map(|(_, clusters)| self.merging(*clusters)).max().unwrap()
     }
 
-    /// Rows that may be merged, and fillers among what they may be merged with.
+    /// Rows that may be merged, and padding among what they may be merged with.
     fn merging_counts(&self) -> [Vec<usize>; 2] {
-        let entries = self.counts.iter().map(|(_, entries)| *entries);
+        let clusters = self.counts.iter().map(|(_, clusters)| *clusters);
         [
-            entries.clone().map(|entries| self.merging(entries)).collect(),
-            entries.map(|entries| self.entries() - entries).collect(),
+            clusters.clone().map(|clusters| self.merging(clusters)).collect(),
+            clusters.map(|clusters| self.clusters() - clusters).collect(),
         ]
     }
 
-    fn entries(&self) -> usize {
-        self.counts.iter().map(|(_, entries)| *entries).max().unwrap()
+    fn clusters(&self) -> usize {
+        self.counts.iter().map(|(_, clusters)| *clusters).max().unwrap()
     }
 
     fn draw(&self) -> Drawn {
@@ -104,21 +104,21 @@ impl Case {
             new_tracks: vec![Vec::new(); self.groups.len()],
             ..Drawn::default()
         };
-        for &(count, entries) in &self.counts {
-            self.draw_head(&mut rng, count, entries, &mut drawn);
+        for &(count, clusters) in &self.counts {
+            self.draw_head(&mut rng, count, clusters, &mut drawn);
         }
         drawn
     }
 
-    fn draw_head(&self, rng: &mut ChaCha8Rng, count: usize, entries: usize, drawn: &mut Drawn) {
+    fn draw_head(&self, rng: &mut ChaCha8Rng, count: usize, clusters: usize, drawn: &mut Drawn) {
         let Self { columns, rows, .. } = *self;
-        let (width, most) = (self.width(), self.entries());
+        let (width, most) = (self.width(), self.clusters());
         // Of the rows some stay, some may be merged into those, and some are gone. What is merged
-        // counts entries from where fillers end.
+        // counts clusters from where padding ends.
         let mut all_rows: Vec<usize> = (0..rows).collect();
         all_rows.shuffle(rng);
-        let (stay, others) = all_rows.split_at_mut(entries);
-        let merged = &mut others[..self.merging(entries)];
+        let (stay, others) = all_rows.split_at_mut(clusters);
+        let merged = &mut others[..self.merging(clusters)];
         stay.sort_unstable();
         merged.sort_unstable();
         let mut cluster_of_row = vec![0_i64; rows];
@@ -126,55 +126,56 @@ impl Case {
             cluster_of_row[row] = number as i64 + 1;
         }
         let wider = self.merging_width() - merged.len();
-        drawn.stay.extend(std::iter::repeat_n(0, most - entries));
+        drawn.stay.extend(std::iter::repeat_n(0, most - clusters));
         drawn.stay.extend(stay.iter().map(|&row| row as i64));
         drawn.merged.extend(std::iter::repeat_n(rows as i64 - 1, wider));
         drawn.merged.extend(merged.iter().map(|&row| row as i64));
-        drawn.nearest.extend(std::iter::repeat_n((most - entries) as i64, wider));
+        drawn.nearest.extend(std::iter::repeat_n((most - clusters) as i64, wider));
         drawn.similarity.extend(std::iter::repeat_n(1.0, wider));
         for &mut row in merged {
-            let (nearest, like) = (rng.random_range(0..entries), rng.random_range(0..3));
-            drawn.nearest.push((most - entries + nearest) as i64);
+            let (nearest, like) = (rng.random_range(0..clusters), rng.random_range(0..3));
+            drawn.nearest.push((most - clusters + nearest) as i64);
             // The threshold itself is not enough, nor is NaN.
             drawn.similarity.push([THRESHOLD as f32, 0.75, f32::NAN][like]);
             cluster_of_row[row] = if like == 1 { nearest as i64 + 1 } else { 0 };
         }
         let mut places: Vec<usize> = (0..columns).collect();
         places.shuffle(rng);
-        let center_of: Vec<usize> = places[..entries].to_vec();
+        let representative_of: Vec<usize> = places[..clusters].to_vec();
         let mut row_of: Vec<i64> = (0..columns).map(|_| rng.random_range(0..rows as i64)).collect();
-        for (number, &column) in center_of.iter().enumerate() {
-            let of_entry = |row: &usize| cluster_of_row[*row] == number as i64 + 1;
-            row_of[column] = (0..rows).find(of_entry).unwrap() as i64;
+        for (number, &column) in representative_of.iter().enumerate() {
+            let of_cluster = |row: &usize| cluster_of_row[*row] == number as i64 + 1;
+            row_of[column] = (0..rows).find(of_cluster).unwrap() as i64;
         }
         let positions: Vec<i64> = (0..columns)
             .map(|column| {
-                let holds = center_of.contains(&column) || rng.random_range(0..4) > 0;
+                let holds = representative_of.contains(&column) || rng.random_range(0..4) > 0;
                 if holds { column as i64 * 3 } else { -1 }
             })
             .collect();
         let scores: Vec<f32> = (0..columns).map(|_| rng.random_range(0.0..9.0)).collect();
-        let class = |column: usize| match positions[column] {
+        let cluster = |column: usize| match positions[column] {
             -1 => -1,
             _ => cluster_of_row[row_of[column] as usize] - 1,
         };
-        let is_center = |column: usize| {
-            usize::try_from(class(column)).is_ok_and(|class| center_of[class] == column)
+        let is_representative = |column: usize| {
+            usize::try_from(cluster(column))
+                .is_ok_and(|cluster| representative_of[cluster] == column)
         };
-        let rank = |column: usize| match class(column) {
+        let rank = |column: usize| match cluster(column) {
             -1 => f32::MIN,
-            _ if is_center(column) => f32::MAX,
+            _ if is_representative(column) => f32::MAX,
             _ => scores[column],
         };
 
-        // Centers stay, and any others.
-        let mut left: Vec<usize> = center_of.clone();
-        left.extend(places[entries..].iter().take(count - entries));
+        // Representatives stay, and any others.
+        let mut left: Vec<usize> = representative_of.clone();
+        left.extend(places[clusters..].iter().take(count - clusters));
         left.sort_unstable();
-        let fillers = width - left.len();
+        let padding = width - left.len();
         let all: Vec<Option<usize>> =
-            std::iter::repeat_n(None, fillers).chain(left.into_iter().map(Some)).collect();
-        let of = |place: usize| all[place].map_or(-1, class);
+            std::iter::repeat_n(None, padding).chain(left.into_iter().map(Some)).collect();
+        let of = |place: usize| all[place].map_or(-1, cluster);
         let mut order: Vec<usize> = (0..width).collect();
         order.sort_by_key(|&place| (of(place) >= 0, place));
 
@@ -198,20 +199,20 @@ impl Case {
                 to.extend((0..width).map(|place| held(place).map_or(0.0, |column| track[column])));
             }
         }
-        // Places of centers are counted behind the fillers of their head.
-        drawn.new_centers.extend(std::iter::repeat_n(0, most - entries));
-        drawn.new_centers.extend(center_of.iter().map(|&center| {
-            let place = (0..width).find(|&place| held(place) == Some(center)).unwrap();
-            (place - fillers) as i64
+        // Places of representatives are counted behind the padding of their head.
+        drawn.new_representatives.extend(std::iter::repeat_n(0, most - clusters));
+        drawn.new_representatives.extend(representative_of.iter().map(|&representative| {
+            let place = (0..width).find(|&place| held(place) == Some(representative)).unwrap();
+            (place - padding) as i64
         }));
 
-        drawn.clusters.extend((0..columns).map(class));
+        drawn.clusters.extend((0..columns).map(cluster));
         drawn.ranks.extend((0..columns).map(rank));
         drawn.left.extend(all.iter().map(|column| column.unwrap_or(0) as i64));
         drawn.of_left.extend((0..width).map(of));
         drawn.order.extend(order.iter().map(|&place| place as i64));
-        drawn.centers.extend(std::iter::repeat_n(0, most - entries));
-        drawn.centers.extend(center_of.iter().map(|&column| column as i64));
+        drawn.representatives.extend(std::iter::repeat_n(0, most - clusters));
+        drawn.representatives.extend(representative_of.iter().map(|&column| column as i64));
         drawn.rows.extend(row_of);
         drawn.positions.extend(positions);
         drawn.scores.extend(scores);
@@ -223,7 +224,7 @@ impl Case {
     fn counts(&self) -> [Vec<usize>; 2] {
         [
             self.counts.iter().map(|(count, _)| *count).collect(),
-            self.counts.iter().map(|(_, entries)| *entries).collect(),
+            self.counts.iter().map(|(_, clusters)| *clusters).collect(),
         ]
     }
 
@@ -243,7 +244,7 @@ impl Case {
     fn assign_clusters<'a>(
         &self,
         drawn: &Drawn,
-        entries: &'a [usize],
+        cluster_counts: &'a [usize],
         [merging, first]: &'a [Vec<usize>; 2],
         device: &Device,
     ) -> AssignClustersInput<'a> {
@@ -251,7 +252,7 @@ impl Case {
             rows: self.ints(&drawn.rows, device),
             height: self.rows,
             kept_rows: self.ints(&drawn.stay, device),
-            entries,
+            cluster_counts,
             merged: (self.merging_width() > 0).then(|| MergedRows {
                 rows: self.ints(&drawn.merged, device),
                 counts: merging,
@@ -260,7 +261,7 @@ impl Case {
                 similarity: self.floats(&drawn.similarity, self.lists[1], device),
                 threshold: THRESHOLD,
             }),
-            centers: self.ints(&drawn.centers, device),
+            representatives: self.ints(&drawn.representatives, device),
             positions: self.ints(&drawn.positions, device),
             scores: self.floats(&drawn.scores, self.lists[1], device),
         }
@@ -269,7 +270,7 @@ impl Case {
     fn reorder_tokens<'a>(
         &self,
         drawn: &Drawn,
-        [counts, entries]: &'a [Vec<usize>; 2],
+        [counts, cluster_counts]: &'a [Vec<usize>; 2],
         device: &Device,
     ) -> ReorderTokensInput<'a> {
         let heads = self.lists[1];
@@ -285,8 +286,8 @@ impl Case {
             clusters: self.ints(&drawn.of_left, device),
             order: self.ints(&drawn.order, device),
             counts,
-            centers: self.ints(&drawn.centers, device),
-            entries,
+            representatives: self.ints(&drawn.representatives, device),
+            cluster_counts,
             rows: self.ints(&drawn.rows, device),
             norms: self.floats(&drawn.norms, heads, device),
             lengths: self.floats(&drawn.lengths, heads, device),
@@ -320,7 +321,7 @@ impl Drawn {
     fn check_regrouped(&self, found: ReorderTokensOutput) {
         assert_eq!(integers(found.positions), self.new_positions);
         assert_eq!(integers(found.cluster_of_token), self.new_clusters);
-        assert_eq!(integers(found.centers), self.new_centers);
+        assert_eq!(integers(found.representatives), self.new_representatives);
         assert_eq!(numbers(found.norms), self.new_norms);
         let tracks: Vec<Vec<f32>> = found.tracks.iter().map(|(_, track)| numbers(track)).collect();
         assert_eq!(tracks, self.new_tracks);
@@ -346,7 +347,7 @@ fn regroup_of_cases() {
                     similarity: turned(merged.similarity),
                     ..merged
                 }),
-                centers: turned(call.centers.clone()),
+                representatives: turned(call.representatives.clone()),
                 scores: turned(call.scores.clone()),
                 positions: turned(call.positions.clone()),
                 ..call.clone()
@@ -360,7 +361,7 @@ fn regroup_of_cases() {
             let elsewhere = ReorderTokensInput {
                 columns: turned(call.columns.clone()),
                 order: turned(call.order.clone()),
-                centers: turned(call.centers.clone()),
+                representatives: turned(call.representatives.clone()),
                 norms: turned(call.norms.clone()),
                 tracks: call.tracks.clone().map(turned),
                 ..call.clone()
@@ -408,7 +409,7 @@ fn regroup_refuses() {
         {
             continue;
         }
-        let few = AssignClustersInput { entries: &counts[1][1..], ..good.clone() };
+        let few = AssignClustersInput { cluster_counts: &counts[1][1..], ..good.clone() };
         let expected = wrong_value("assign_clusters", "the length of counts", 3, "4");
         assert_eq!(assign_clusters(few).unwrap_err(), expected);
         let mut beyond = merging.clone();
@@ -441,22 +442,22 @@ fn regroup_refuses() {
     }
 }
 
-/// A table of `[tokens, entries, own]` in heads of a row, and what it is with those behind. Numbers
-/// at fillers are large.
+/// A table of `[tokens, clusters, unclustered]` in heads of a row, and what it is with those
+/// behind. Numbers at padding are large.
 struct Table {
     heads: usize,
     counts: Vec<[usize; 3]>,
     cluster_of_token: Vec<i64>,
     norms: Vec<f32>,
-    centers: Vec<i64>,
-    /// `None` at fillers.
+    representatives: Vec<i64>,
+    /// `None` at padding.
     rows: Vec<Option<i64>>,
     all_norms: Vec<Option<f32>>,
-    all_centers: Vec<Option<i64>>,
+    all_representatives: Vec<Option<i64>>,
 }
 
 impl Table {
-    /// With so many fillers more than the longest head needs.
+    /// With so many padding columns more than the longest head needs.
     fn draw(heads: usize, counts: &[[usize; 3]], more: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(counts.len() as u64);
         let most = |of: fn(&[usize; 3]) -> usize| counts.iter().map(of).max().unwrap() + more;
@@ -469,35 +470,40 @@ impl Table {
             counts: counts.clone(),
             cluster_of_token: Vec::new(),
             norms: Vec::new(),
-            centers: Vec::new(),
+            representatives: Vec::new(),
             rows: Vec::new(),
             all_norms: Vec::new(),
-            all_centers: Vec::new(),
+            all_representatives: Vec::new(),
         };
-        for [tokens, entries, own] in counts {
+        for [tokens, clusters, unclustered] in counts {
             let cluster_of_row: Vec<i64> =
-                (0..tokens).map(|_| rng.random_range(0..entries.max(1) as i64)).collect();
+                (0..tokens).map(|_| rng.random_range(0..clusters.max(1) as i64)).collect();
             let norms: Vec<f32> = (0..tokens).map(|_| rng.random_range(0.5..2.0)).collect();
-            let centers: Vec<i64> =
-                (0..entries).map(|_| rng.random_range(0..tokens.max(1) as i64)).collect();
-            let (first_column, first_row) = (columns - tokens - own, rows - entries - own);
+            let representatives: Vec<i64> =
+                (0..clusters).map(|_| rng.random_range(0..tokens.max(1) as i64)).collect();
+            let (first_column, first_row) =
+                (columns - tokens - unclustered, rows - clusters - unclustered);
             drawn.rows.extend(vec![None; first_column]);
             drawn
                 .rows
                 .extend(cluster_of_row.iter().map(|cluster| Some(first_row as i64 + cluster)));
-            drawn.rows.extend((rows - own..rows).map(|row| Some(row as i64)));
+            drawn.rows.extend((rows - unclustered..rows).map(|row| Some(row as i64)));
             drawn.all_norms.extend(vec![None; first_column]);
             drawn.all_norms.extend(norms.iter().map(|norm| Some(*norm)));
-            drawn.all_norms.extend(vec![Some(1.0); own]);
-            drawn.all_centers.extend(vec![None; first_row]);
-            drawn.all_centers.extend(centers.iter().map(|token| Some(first_column as i64 + token)));
-            drawn.all_centers.extend((columns - own..columns).map(|column| Some(column as i64)));
+            drawn.all_norms.extend(vec![Some(1.0); unclustered]);
+            drawn.all_representatives.extend(vec![None; first_row]);
+            drawn
+                .all_representatives
+                .extend(representatives.iter().map(|token| Some(first_column as i64 + token)));
+            drawn
+                .all_representatives
+                .extend((columns - unclustered..columns).map(|column| Some(column as i64)));
             drawn.cluster_of_token.extend(vec![0; width - tokens]);
             drawn.cluster_of_token.extend(cluster_of_row);
             drawn.norms.extend(vec![f32::NAN; width - tokens]);
             drawn.norms.extend(norms);
-            drawn.centers.extend(vec![0; height - entries]);
-            drawn.centers.extend(centers);
+            drawn.representatives.extend(vec![0; height - clusters]);
+            drawn.representatives.extend(representatives);
         }
         drawn
     }
@@ -512,10 +518,10 @@ impl Table {
         ExtendInput {
             cluster_of_token: ints(&self.cluster_of_token),
             norms: Tensor::from_data(norms, (device, DType::F32)),
-            centers: ints(&self.centers),
+            representatives: ints(&self.representatives),
             counts: &self.counts,
             columns: self.rows.len() / lists,
-            rows: self.all_centers.len() / lists,
+            rows: self.all_representatives.len() / lists,
         }
     }
 }
@@ -541,7 +547,7 @@ fn extend_of_cases() {
         for (heads, counts, more) in cases {
             println!("{}, {counts:?}", backend.name);
             let table = Table::draw(heads, counts, more);
-            let (columns, rows) = (table.rows.len(), table.all_centers.len());
+            let (columns, rows) = (table.rows.len(), table.all_representatives.len());
             let within = |numbers: &[i64], most: usize| {
                 assert!(numbers.iter().all(|number| (0..most as i64).contains(number)));
             };
@@ -551,7 +557,7 @@ fn extend_of_cases() {
             let elsewhere = ExtendInput {
                 cluster_of_token: turned(call.cluster_of_token.clone()),
                 norms: turned(call.norms.clone()),
-                centers: turned(call.centers.clone()),
+                representatives: turned(call.representatives.clone()),
                 ..call.clone()
             };
             let extend = |call| answer(&backend, "extend", |kernels| kernels.extend(call));
@@ -561,9 +567,9 @@ fn extend_of_cases() {
                 within(&row_of, rows / lists);
                 same(&row_of, &table.rows);
                 same(&numbers(found.norms), &table.all_norms);
-                let center_of = integers(found.centers);
-                within(&center_of, columns / lists);
-                same(&center_of, &table.all_centers);
+                let representative_of = integers(found.representatives);
+                within(&representative_of, columns / lists);
+                same(&representative_of, &table.all_representatives);
             }
         }
     }

@@ -232,7 +232,7 @@ fn evicted(([batch, heads, columns], counts, before): Eviction) -> Evicted {
         for (head, &count) in of_row.iter().enumerate() {
             let first = (row * heads + head) * columns;
             let own = &mut similarity[first..first + columns];
-            // What stands at fillers counts nothing, whatever it is.
+            // What stands at padding counts nothing, whatever it is.
             own[..columns - count].fill(f32::NAN);
             total += own[columns - count..].iter().map(|&x| f64::from(x)).sum::<f64>();
             number += count;
@@ -287,7 +287,7 @@ fn ema_weights_by_tensor_operations() {
     for backend in all_backends() {
         for case in EVICTIONS {
             let (dims, mut drawn) = (case.0, evicted(case));
-            // Tensor operations multiply what is at fillers by zero.
+            // Tensor operations multiply what is at padding by zero.
             drawn.similarity.iter_mut().for_each(|x| *x = if x.is_nan() { 0.5 } else { *x });
             let before = |list: &Vec<f32>| floats(list, [dims[0], 1], &backend.device);
             let input = EmaInput {

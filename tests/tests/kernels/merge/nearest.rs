@@ -1,4 +1,4 @@
-//! Odd sizes, sizes that cross a tile and a split, fillers, equals, zero vectors.
+//! Odd sizes, sizes that cross a tile and a split, padding, equals, zero vectors.
 
 use briquette::ops::{MergeOps, NearestInput, OpError, Reference};
 use briquette_kernels::{nearest, supports};
@@ -20,13 +20,13 @@ struct Case {
     /// Channels of each pair.
     channels: Vec<usize>,
     /// Fillers of the lists, one after another.
-    fillers: Vec<usize>,
+    padding: Vec<usize>,
 }
 
 fn cases() -> Vec<Case> {
-    let case = |(batch, heads), from, to, channels: &[usize], fillers: &[usize]| {
-        let fillers = (0..batch * heads).map(|list| fillers[list % fillers.len()]).collect();
-        Case { batch, heads, from, to, channels: channels.to_vec(), fillers }
+    let case = |(batch, heads), from, to, channels: &[usize], padding: &[usize]| {
+        let padding = (0..batch * heads).map(|list| padding[list % padding.len()]).collect();
+        Case { batch, heads, from, to, channels: channels.to_vec(), padding }
     };
     vec![
         case((1, 1), 1, 1, &[64], &[0]),
@@ -41,7 +41,7 @@ fn cases() -> Vec<Case> {
         case((32, 8), 33, 130, &[4], &[0, 5]),
         case((32, 8), 33, 70, &[4, 4], &[0, 5]),
         // On tensor cores: two tiles a plane, one, two planes, splits, blocks of nothing but
-        // fillers.
+        // padding.
         case((2, 70), 130, 75, &[128], &[0, 33, 75]),
         case((2, 70), 70, 75, &[64, 128], &[0, 70]),
         case((2, 70), 70, 40, &[32], &[1, 0]),
@@ -105,7 +105,7 @@ impl Case {
                     lists.iter().map(of_pair).product()
                 };
                 let (mut highest, mut index, mut next) = (-2.0, 0, -2.0_f64);
-                for column in self.fillers[list]..to {
+                for column in self.padding[list]..to {
                     let found = similarity(column);
                     if found > highest {
                         (next, highest, index) = (highest, found, column);
@@ -133,7 +133,7 @@ impl Case {
         for pairs in [plain, strided] {
             // What a buffer that is used again may hold.
             drop(Tensor::<3>::full([batch, heads, from], f32::NAN, device) * 1.0);
-            let input = NearestInput { pairs, fillers: self.fillers.clone() };
+            let input = NearestInput { pairs, padding: self.padding.clone() };
             let found = answer(backend, "nearest", |kernels| kernels.nearest(input));
             assert_eq!(found.similarity.dims(), [batch, heads, from]);
             assert_eq!(found.index.dims(), [batch, heads, from]);
@@ -181,7 +181,7 @@ fn nearest_finds_the_most_similar() {
     }
 }
 
-/// Zero vectors are like nothing, NaN is nobody's nearest, and where all are fillers there is
+/// Zero vectors are like nothing, NaN is nobody's nearest, and where all are padding there is
 /// nothing.
 #[test]
 fn nearest_has_answers_for_odd_rows() {
@@ -193,9 +193,9 @@ fn nearest_has_answers_for_odd_rows() {
         };
         let from = rows(&[[0.0, 0.0], [1.0, 0.0], [f32::NAN, 1.0]]);
         let to = rows(&[[f32::NAN, 0.0], [-1.0, 0.0], [0.0, 0.0], [0.0, 3.0], [2.0, 2.0]]);
-        let find = |fillers| {
+        let find = |padding| {
             let input =
-                NearestInput { pairs: vec![(from.clone(), to.clone())], fillers: vec![fillers] };
+                NearestInput { pairs: vec![(from.clone(), to.clone())], padding: vec![padding] };
             let found = nearest(input).unwrap();
             let index = found.index.try_into_vec_as::<i32>().unwrap();
             (found.similarity.try_into_vec_as::<f32>().unwrap(), index)
@@ -206,7 +206,7 @@ fn nearest_has_answers_for_odd_rows() {
         assert!((similarity[1] - 0.5_f32.sqrt()).abs() < 1e-6);
         assert_eq!(find(5), (vec![-2.0; 3], vec![0; 3]));
         let zero = || Tensor::zeros([1, 1, 1, 2], (device, DType::F32));
-        let input = NearestInput { pairs: vec![(zero(), zero())], fillers: vec![0] };
+        let input = NearestInput { pairs: vec![(zero(), zero())], padding: vec![0] };
         assert_eq!(nearest(input).unwrap().similarity.try_into_vec_as::<f32>().unwrap(), [0.0]);
     }
 }
@@ -218,7 +218,7 @@ fn nearest_refuses_what_does_not_fit() {
         let rows = |rows| Tensor::zeros([1, 2, rows, 4], (device, DType::F32));
         (rows(from), rows(to))
     };
-    let input = |pairs, fillers: &[usize]| NearestInput { pairs, fillers: fillers.to_vec() };
+    let input = |pairs, padding: &[usize]| NearestInput { pairs, padding: padding.to_vec() };
     let error = nearest(input(vec![pair(1, 1, &host())], &[0, 0])).unwrap_err();
     assert_eq!(error, OpError::Device { operation });
     let error = nearest(input(vec![], &[0, 0])).unwrap_err();
@@ -231,7 +231,7 @@ fn nearest_refuses_what_does_not_fit() {
         let error = nearest(input(pairs, &[0, 0])).unwrap_err();
         assert_eq!(error, wrong_shape(operation, "to", &[1, 2, 4, 4], &[1, 2, 2, 4]));
         let error = nearest(input(vec![pair(3, 2, device)], &[0])).unwrap_err();
-        assert_eq!(error, wrong_shape(operation, "fillers", &[1], &[2]));
+        assert_eq!(error, wrong_shape(operation, "padding", &[1], &[2]));
     }
 }
 
@@ -242,7 +242,7 @@ fn nearest_is_the_reference() {
         let mut noise = Noise::new(7);
         let mut rows = |rows| noise.tensor([2, 2, rows, 16], &backend.device);
         let pairs = vec![(rows(20), rows(30)), (rows(20), rows(30))];
-        let input = NearestInput { pairs, fillers: vec![0, 3, 30, 29] };
+        let input = NearestInput { pairs, padding: vec![0, 3, 30, 29] };
         let found = answer(&backend, "nearest", |kernels| kernels.nearest(input.clone()));
         let expected = Reference.nearest(input).unwrap();
         let off = (found.similarity - expected.similarity).abs().max();

@@ -1,4 +1,4 @@
-//! Rows and numbers end where the selection says, whatever they lie in; fillers are marked.
+//! Rows and numbers end where the selection says, whatever they lie in; padding is marked.
 
 use briquette::ops::{
     AttentionStatistics, Entries, OpError, Reference, SelectOps, Selection, Statistic,
@@ -98,7 +98,7 @@ impl Case {
         let found = answer(backend, "compact", |kernels| kernels.compact(entries, &selection));
         assert_eq!([found.keys.dtype(), found.values.dtype()], dtypes);
 
-        // The entry that stands in each column, and whether it is a filler.
+        // The entry that stands in each column, and whether it is padding.
         let places: Vec<(usize, usize, bool)> = (self.lists.iter().enumerate())
             .flat_map(|(row, list)| {
                 let missing = width - list.len();
@@ -117,8 +117,8 @@ impl Case {
         }
         let given = self.positions();
         let positions = found.positions.try_into_vec_as::<i64>().unwrap();
-        for (found, (row, entry, filler)) in positions.iter().zip(&places) {
-            assert_eq!(*found, if *filler { -1 } else { given[row * columns + entry] });
+        for (found, (row, entry, is_padding)) in positions.iter().zip(&places) {
+            assert_eq!(*found, if *is_padding { -1 } else { given[row * columns + entry] });
         }
         assert_eq!(found.tracks.len(), self.tracks.len());
         for (((kind, found), given), (&heads, expected)) in
@@ -129,10 +129,13 @@ impl Case {
             let group = heads / kv_heads;
             let (found, given) = (found.try_into_vec_as::<f32>().unwrap(), numbers(given.clone()));
             for (head, found) in found.chunks(width).enumerate() {
-                for (number, (_, entry, filler)) in
+                for (number, (_, entry, is_padding)) in
                     found.iter().zip(&places[head / group * width..])
                 {
-                    assert_eq!(*number, if *filler { 0.0 } else { given[head * columns + entry] });
+                    assert_eq!(
+                        *number,
+                        if *is_padding { 0.0 } else { given[head * columns + entry] }
+                    );
                 }
             }
         }
@@ -164,7 +167,7 @@ fn compact_moves_all_there_is() {
             let dtypes = [dtype; 2];
             check(Case::new([1, 1, 1, 1], &[], &[1], dtypes));
             check(Case::new([2, 2, 9, 64], &[4, 4], &[9], dtypes));
-            // Rows of one cube, of two, and columns of two; fillers.
+            // Rows of one cube, of two, and columns of two; padding.
             check(Case::new([1, 3, 700, 64], &[6, 6, 6, 6], &[300, 257, 0], dtypes));
             check(Case::new([2, 2, 40, 128], &[8], &[8, 9, 16, 17], dtypes));
             // Rows that vectors do not fit, and that one cube does not.
@@ -228,8 +231,8 @@ fn compact_takes_expanded_positions() {
         let entries = Entries { positions, ..entries };
         let found = answer(&backend, "compact", |kernels| kernels.compact(entries, &selection));
         let expected = case.lists.iter().flat_map(|list| {
-            let fillers = std::iter::repeat_n(-1, 6 - list.len());
-            fillers.chain(list.iter().map(|&entry| entry as i64 + 5))
+            let padding = std::iter::repeat_n(-1, 6 - list.len());
+            padding.chain(list.iter().map(|&entry| entry as i64 + 5))
         });
         let expected: Vec<i64> = expected.collect();
         assert_eq!(found.positions.try_into_vec_as::<i64>().unwrap(), expected);

@@ -76,7 +76,7 @@ impl Case {
     }
 
     /// Compares a rectangle with the list and the tail that it is made of: the first number is at
-    /// fillers.
+    /// padding.
     fn check_rectangle(&self, call: &PadInput, [keys, values]: [Tensor<4>; 2]) {
         let Self { batch, heads, head_dim, width, capacity, tail, .. } = *self;
         assert_eq!(keys.dims(), [batch, heads, width + tail, head_dim]);
@@ -98,8 +98,8 @@ impl Case {
                     let expected = row(&behind, head * capacity + place);
                     assert_eq!(row(&found, first + width + place), expected, "{self:?}");
                 }
-                let fillers = (0..width - count).flat_map(|place| row(&found, first + place));
-                assert!(fillers.into_iter().all(f32::is_finite), "{self:?}");
+                let padding = (0..width - count).flat_map(|place| row(&found, first + place));
+                assert!(padding.into_iter().all(f32::is_finite), "{self:?}");
             }
         }
     }

@@ -90,8 +90,8 @@ impl Case {
         let columns = found.indices.try_into_vec_as::<i64>().unwrap();
         for (row, expected) in expected.iter().enumerate() {
             let columns = &columns[row * width..(row + 1) * width];
-            let (fillers, kept) = columns.split_at(width - expected.len());
-            assert!(fillers.iter().all(|&column| column == 0), "fillers {fillers:?}");
+            let (padding, kept) = columns.split_at(width - expected.len());
+            assert!(padding.iter().all(|&column| column == 0), "padding {padding:?}");
             assert!(
                 kept.iter().zip(expected).all(|(&found, &expected)| found == expected as i64),
                 "row {row} of {} entries keeps {kept:?}, expected {expected:?}",

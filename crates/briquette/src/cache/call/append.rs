@@ -49,7 +49,7 @@ pub(in crate::cache) fn append(
         }
     };
     // Where tokens share, the host does not know how many of them are left.
-    let padded = store.shares_entries() || input.held.iter().any(|&held| held != columns);
+    let padded = store.is_clustered() || input.held.iter().any(|&held| held != columns);
     let beside_store = loose.is_some();
     Ok(WorkingSet { beside_store, entries: loose, positions, tracks, columns, padded })
 }
@@ -90,7 +90,7 @@ fn padding_first(
     let rows = before
         .clustering
         .as_ref()
-        .map(|clustering| selection(&clustering.all_entries(), before.keys.dims()[2]));
+        .map(|clustering| selection(&clustering.row_counts(), before.keys.dims()[2]));
     let all = before.followed_by(arriving);
     let Some(rows) = rows else { return Ok(select_entries(all, &tokens, ops)?) };
     let tokens = tokens.rounded();
@@ -104,6 +104,6 @@ fn padding_first(
     let entries = entries.with_lengths(held);
     let table = ClusterTable::of(&entries, ops)?;
     let clustering =
-        table.map(|table| table.clustering(&entries.positions, held, ops)).transpose()?;
+        table.map(|table| table.into_clustering(&entries.positions, held, ops)).transpose()?;
     Ok(Entries { clustering, ..entries })
 }

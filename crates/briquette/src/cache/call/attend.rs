@@ -25,8 +25,8 @@ pub(in crate::cache) fn key_encoding<'a>(
         PositionMode::InCache => {
             CachePositions::new(context, input, all).of_entries(&all.positions)
         }
-        PositionMode::Deferred if policy.reducer().encodes_at_center() => {
-            center_positions(all.entries(store, &input.held)?, config.ops.as_ref())?
+        PositionMode::Deferred if policy.reducer().encodes_at_representative() => {
+            representative_positions(all.entries(store, &input.held)?, config.ops.as_ref())?
         }
         PositionMode::Deferred => all.positions.clone(),
     };
@@ -78,8 +78,8 @@ pub(in crate::cache) fn attend(
     }
 }
 
-/// The position of each token's center, `[batch, kv_heads, columns]`.
-fn center_positions(entries: &Entries, ops: &dyn Ops) -> Result<Tensor<3, Int>> {
+/// The position of each token's representative, `[batch, kv_heads, columns]`.
+fn representative_positions(entries: &Entries, ops: &dyn Ops) -> Result<Tensor<3, Int>> {
     let Some(table) = ClusterTable::of(entries, ops)? else { return Ok(entries.positions.clone()) };
-    Ok(entries.positions.clone().gather(2, table.centers.gather(2, table.rows)))
+    Ok(entries.positions.clone().gather(2, table.representatives.gather(2, table.rows)))
 }

@@ -168,9 +168,9 @@ fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
         // A store may have left columns out that are padding in every row.
         return scores.clone().narrow(2, width - columns, columns);
     }
-    let fillers =
+    let padding =
         Tensor::zeros([batch, heads, columns - width], (&scores.device(), scores.dtype()));
-    Tensor::cat(vec![fillers, scores.clone()], 2)
+    Tensor::cat(vec![padding, scores.clone()], 2)
 }
 
 /// The scores of the entries, `[batch, kv_heads, entries]`, f32.
@@ -241,7 +241,7 @@ pub(in crate::cache) fn exceeds(view: &LayerView<'_>, keep: &[usize]) -> bool {
 
 /// Entries per head: tokens that share one count once.
 pub(in crate::cache) fn distinct(entries: &Entries, held: &[usize]) -> Vec<usize> {
-    entries.clustering.as_ref().map_or_else(|| held.to_vec(), Clustering::all_entries)
+    entries.clustering.as_ref().map_or_else(|| held.to_vec(), Clustering::row_counts)
 }
 
 /// Kept entries of a layer that are not rewritten. The last `new` of each head have come since the

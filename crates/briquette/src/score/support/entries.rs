@@ -24,7 +24,7 @@ impl<'a> FromFirst<'a> {
         Self { held, dims, first }
     }
 
-    /// Number of each column's entry, from 0 on; below zero at fillers. `[batch, kv_heads,
+    /// Number of each column's entry, from 0 on; below zero at padding. `[batch, kv_heads,
     /// columns]`.
     pub(crate) fn numbers(&self) -> Tensor<3, Int> {
         iota(self.dims, &self.first.device()) - self.first.clone().expand(self.dims)
@@ -67,16 +67,16 @@ pub(crate) fn per_head(
     constant_ints("per head", numbers, [batch, heads, 1], &view.positions().device())
 }
 
-/// Rows of entries, f32, with zeros at fillers.
+/// Rows of entries, f32, with zeros at padding.
 pub(crate) fn at_entries(view: &LayerView<'_>, x: Tensor<4>) -> Tensor<4> {
     let x = x.cast(DType::F32);
     let columns = x.dims()[2];
     if view.held.iter().all(|&held| held == columns) {
         return x;
     }
-    let fillers = view.positions().clone().lower_scalar(0).unsqueeze_dim::<4>(3);
+    let padding = view.positions().clone().lower_scalar(0).unsqueeze_dim::<4>(3);
     let dims = x.dims();
-    x.mask_fill(fillers.expand(dims), 0.0)
+    x.mask_fill(padding.expand(dims), 0.0)
 }
 
 /// Whether a column holds an entry that is no sink, `[batch, kv_heads, columns]`.

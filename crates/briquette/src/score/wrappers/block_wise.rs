@@ -113,7 +113,7 @@ impl BlockWise {
         let indices = chosen.indices.try_into_vec_as::<i64>()?;
         for (head, left) in left.iter_mut().enumerate() {
             let own = &indices[head * width..][width - chosen.counts[head]..width];
-            // Heads with fewer entries begin with fillers.
+            // Heads with fewer entries begin with padding.
             let first = columns - left.len();
             *left = own
                 .iter()

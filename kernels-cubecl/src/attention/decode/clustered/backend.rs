@@ -25,10 +25,10 @@ use crate::attention::decode::split::{
 pub(super) trait ClusteredAttentionBackend: Backend {
     /// See [`super::clustered`].
     #[fusion(meta = outputs)]
-    fn shared_attention(
+    fn clustered_attention(
         queries: FloatTensor<Self>,
         #[extension_type] clusters: Clusters<Self>,
-        fillers: IntTensor<Self>,
+        padding: IntTensor<Self>,
         #[extension_type] rotary: Rotary<Self>,
         #[extension_type] tail: TailTensors<Self>,
         scale: f32,
@@ -41,7 +41,7 @@ pub(super) trait ClusteredAttentionBackend: Backend {
 fn outputs(
     queries: &TensorSpec,
     clusters: &ClustersMetadata,
-    _fillers: &TensorSpec,
+    _padding: &TensorSpec,
     _rotary: &RotaryMetadata,
     tail: &TailTensorsMetadata,
     _scale: &f32,
@@ -54,10 +54,10 @@ fn outputs(
 }
 
 impl ClusteredAttentionBackend for CubeBackend {
-    fn shared_attention(
+    fn clustered_attention(
         queries: FloatTensor<Self>,
         clusters: Clusters<Self>,
-        fillers: IntTensor<Self>,
+        padding: IntTensor<Self>,
         rotary: Rotary<Self>,
         tail: TailTensors<Self>,
         scale: f32,
@@ -67,7 +67,7 @@ impl ClusteredAttentionBackend for CubeBackend {
         let rows = RowLaunch {
             queries,
             clusters: None,
-            starts: fillers,
+            starts: padding,
             rotary,
             tail,
             columns,

@@ -45,7 +45,7 @@ struct Table {
     /// Start of the columns of the head, padding included.
     start: usize,
     /// Number of columns that are padding: the first.
-    fillers: usize,
+    padding: usize,
     /// Number of columns that are tokens.
     own: usize,
     /// Row of its first entry.
@@ -102,12 +102,12 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let part = CUBE_POS_X as usize;
 
     let kv = batch * kv_heads + kv_head;
-    // Columns of fillers before those of this head.
-    let fillers = usize::cast_from(starts[kv * starts.stride(0)]);
-    let own = columns - tail - fillers;
+    // Padding columns before those of this head.
+    let padding = usize::cast_from(starts[kv * starts.stride(0)]);
+    let own = columns - tail - padding;
     let table = Table {
         start: kv * (columns - tail),
-        fillers,
+        padding,
         own,
         first_entry: u32::cast_from(offsets[kv * offsets.stride(0)]),
     };
@@ -116,7 +116,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let end = ((part + 1) * share).min(tiles);
     let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
     if comptime!(wanted) && part == 0 {
-        fill_weights(weights, weight_start, heads_left, fillers, HEADS);
+        fill_weights(weights, weight_start, heads_left, padding, HEADS);
     }
     let mut position_start = 0usize.runtime();
     if comptime!(encoded) {
@@ -288,7 +288,7 @@ fn token_at<I: Int>(tokens_by_cluster: &Tensor<I>, table: &Table, tile: usize) -
     let member = tile * TILE + UNIT_POS_PLANE as usize % TILE;
     let mut place = 0usize.runtime();
     if tile * TILE < table.own {
-        let first = table.start + table.fillers;
+        let first = table.start + table.padding;
         place =
             table.start + usize::cast_from(tokens_by_cluster[first + member.min(table.own - 1)]);
     }
@@ -318,7 +318,7 @@ fn describe<I: Int>(
         norm = norms[place];
         column -= table.start;
     } else {
-        let first = table.fillers + table.own;
+        let first = table.padding + table.own;
         let row = (tile - own_tiles) * TILE + UNIT_POS_PLANE as usize % TILE;
         // Behind the last row, that one.
         column = (first + row).min(first + tail - 1);

@@ -79,7 +79,7 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
         values: kv.tail.values.cast(dtype).into_dispatch(),
         entries: kv.tail.entries,
     };
-    let (output, weights) = Dispatch::shared_attention(
+    let (output, weights) = Dispatch::clustered_attention(
         input.queries.clone().into_dispatch(),
         clusters,
         kv.padding_columns.into_dispatch(),
@@ -95,7 +95,7 @@ pub(crate) fn clustered(input: &DecodeInput, kv: &ClusteredKv) -> Result<DecodeO
 }
 
 fn check(input: &DecodeInput, kv: &ClusteredKv) -> Result<()> {
-    let check = Check::new("shared_attention", &input.queries.device())?;
+    let check = Check::new("clustered_attention", &input.queries.device())?;
     let [batch, query_heads, _, head_dim] = input.queries.dims();
     let [_, kv_heads, capacity, _] = kv.tail.keys.dims();
     let heads = Heads { batch, query_heads, kv_heads, head_dim };

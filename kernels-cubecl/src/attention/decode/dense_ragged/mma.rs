@@ -114,7 +114,8 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
         held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
     }
-    // Weights of a list come first, behind as many fillers as its head has less than the widest.
+    // Weights of a list come first, behind as many padding columns as its head has less than the
+    // widest.
     let mut list_columns = 0usize.runtime();
     if comptime!(listed && wanted) {
         list_columns = weights.shape(3) - entries;

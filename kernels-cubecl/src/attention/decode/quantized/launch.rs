@@ -102,7 +102,7 @@ pub(super) fn launch(problem: QuantizedProblem) -> (CubeTensor, CubeTensor) {
         return (output, weights);
     }
     let QuantizedProblem { queries, pages, tail, .. } = problem;
-    let Pages { keys, values, list, offsets, tail_fillers, most_pages, .. } = pages;
+    let Pages { keys, values, list, offsets, tail_padding, most_pages, .. } = pages;
     let entries = tail.entries;
     let blueprint = QuantizedBlueprint::new(heads, bits, group, value_groups, wanted);
     let cubes = heads.batch * heads.kv_heads * blueprint.blocks;
@@ -113,7 +113,7 @@ pub(super) fn launch(problem: QuantizedProblem) -> (CubeTensor, CubeTensor) {
         let rows = RowLaunch {
             queries: queries.clone(),
             clusters: None,
-            starts: tail_fillers.clone(),
+            starts: tail_padding.clone(),
             rotary: Rotary::Nothing,
             tail,
             columns,
@@ -138,7 +138,7 @@ pub(super) fn launch(problem: QuantizedProblem) -> (CubeTensor, CubeTensor) {
         values.min.into_tensor_arg(),
         list.into_tensor_arg(),
         offsets.into_tensor_arg(),
-        tail_fillers.into_tensor_arg(),
+        tail_padding.into_tensor_arg(),
         parts.clone().into_tensor_arg(),
         weights.clone().into_tensor_arg(),
         heads.query_heads,
@@ -182,7 +182,7 @@ fn launch_planes(
 ) -> Option<CubeTensor> {
     let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
     let TailTensors { keys: tail_keys, values: tail_values, entries: tail } = tail;
-    let Pages { keys, values, list, offsets, tail_fillers, bits, most_pages, columns, .. } = pages;
+    let Pages { keys, values, list, offsets, tail_padding, bits, most_pages, columns, .. } = pages;
     let Heads { batch, kv_heads, head_dim, .. } = heads;
     let client = queries.client.clone();
     let dtype = queries.dtype;
@@ -207,7 +207,7 @@ fn launch_planes(
         values.min.into_tensor_arg(),
         list.into_tensor_arg(),
         offsets.into_tensor_arg(),
-        tail_fillers.into_tensor_arg(),
+        tail_padding.into_tensor_arg(),
         tail_keys.into_tensor_arg(),
         tail_values.into_tensor_arg(),
         weights.clone().into_tensor_arg(),

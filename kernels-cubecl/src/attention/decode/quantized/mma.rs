@@ -91,7 +91,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     value_min: &Tensor<E>,
     list: &Tensor<I>,
     offsets: &Tensor<I>,
-    tail_fillers: &Tensor<I>,
+    tail_padding: &Tensor<I>,
     tail_keys: &Tensor<Chunk<E>>,
     tail_values: &Tensor<Chunk<E>>,
     weights: &mut Tensor<f32>,
@@ -134,13 +134,13 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     let kv = batch * kv_heads + kv_head;
     let first = usize::cast_from(offsets[kv * offsets.stride(0)]);
     let own = usize::cast_from(offsets[(kv + 1) * offsets.stride(0)]) - first;
-    let tail_first = usize::cast_from(tail_fillers[kv * tail_fillers.stride(0)]);
+    let tail_first = usize::cast_from(tail_padding[kv * tail_padding.stride(0)]);
     let own_tail = tail - tail_first;
     let end = ((part + 1) * share).min(own + own_tail.div_ceil(TILE));
-    let fillers = columns - own * GROUP - own_tail;
+    let padding = columns - own * GROUP - own_tail;
     let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
     if comptime!(wanted) && part == 0 {
-        fill_weights(weights, weight_start, heads_left, fillers, HEADS);
+        fill_weights(weights, weight_start, heads_left, padding, HEADS);
     }
     let key_start = batch * tail_keys.stride(0) + kv_head * tail_keys.stride(1);
     let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
@@ -235,7 +235,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                             weights,
                             weight_start,
                             scores[eight],
-                            fillers + token,
+                            padding + token,
                             columns,
                             heads_left,
                         );
@@ -302,7 +302,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                 let mut two = score[0] * Pair::<f32>::new(scale);
                 let row = base + eight * 8 + quad * 2;
                 if comptime!(wanted) {
-                    let column = fillers + own * GROUP + row;
+                    let column = padding + own * GROUP + row;
                     write_scores(weights, weight_start, two, column, columns, heads_left);
                 }
                 #[unroll]

@@ -67,7 +67,7 @@ pub(crate) fn quantized(input: &DecodeInput, kv: &QuantizedKv) -> Result<DecodeO
         },
         list: kv.pages.cast(ints).into_dispatch(),
         offsets: kv.offsets.into_dispatch(),
-        tail_fillers: kv.tail_fillers.cast(ints).into_dispatch(),
+        tail_padding: kv.tail_padding.cast(ints).into_dispatch(),
         bits: kv.bits,
         group: kv.group,
         most_pages: kv.most_pages,
@@ -124,7 +124,7 @@ fn check(input: &DecodeInput, kv: &QuantizedKv) -> Result<()> {
 
     let all = kv.pages.dims()[0];
     check.shape("offsets", kv.offsets.dims(), [batch * kv_heads + 1])?;
-    check.shape("tail_fillers", kv.tail_fillers.dims(), [batch * kv_heads])?;
+    check.shape("tail_padding", kv.tail_padding.dims(), [batch * kv_heads])?;
     let held = (1..=all).contains(&kv.most_pages);
     check.value("most_pages", kv.most_pages, held, format!("1 to {all}"))?;
     let tail = [batch, kv_heads, capacity, head_dim];

@@ -28,7 +28,7 @@ pub(super) struct Pages<B: Backend> {
     /// `[batch · kv_heads + 1]`.
     pub(super) offsets: IntTensor<B>,
     /// Number of padding rows at the beginning of the tail, `[batch · kv_heads]`.
-    pub(super) tail_fillers: IntTensor<B>,
+    pub(super) tail_padding: IntTensor<B>,
     pub(super) bits: usize,
     pub(super) group: usize,
     pub(super) most_pages: usize,

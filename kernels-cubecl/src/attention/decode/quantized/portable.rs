@@ -122,7 +122,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     value_min: &Tensor<K>,
     list: &Tensor<I>,
     offsets: &Tensor<I>,
-    fillers: &Tensor<I>,
+    padding: &Tensor<I>,
     parts: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     query_heads: usize,
@@ -196,7 +196,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
 
     let first = usize::cast_from(offsets[kv]);
     let own = usize::cast_from(offsets[kv + 1]) - first;
-    let total = own * group + tail - usize::cast_from(fillers[kv]);
+    let total = own * group + tail - usize::cast_from(padding[kv]);
     if blueprint.wanted && split == 0 {
         fill_weights(weights, weight_start, heads_left, columns - total, heads);
     }

@@ -493,14 +493,14 @@ pub(crate) fn fill_weights(
     weights: &mut Tensor<f32>,
     start: usize,
     heads_left: usize,
-    fillers: usize,
+    padding: usize,
     #[comptime] heads: usize,
 ) {
     #[unroll]
     for head in 0..heads {
         if head < heads_left {
             let mut column = UNIT_POS as usize;
-            while column < fillers {
+            while column < padding {
                 let place = start + head * weights.stride(1) + column * weights.stride(2);
                 weights[place] = f32::new(MASKED);
                 column += UNITS;
@@ -565,14 +565,14 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     let mut sums = new_sums::<N>(blueprint);
 
     let mut body = 0;
-    let mut fillers = 0;
+    let mut padding = 0;
     let mut first_row = 0;
     // Rows of the tail that are no entries of this head stand before those that are.
     let mut tail_first = 0;
     if blueprint.by_cluster {
-        fillers = usize::cast_from(starts[kv * starts.stride(0)]);
+        padding = usize::cast_from(starts[kv * starts.stride(0)]);
         first_row = usize::cast_from(offsets[kv * offsets.stride(0)]);
-        body = columns - tail - fillers;
+        body = columns - tail - padding;
     } else {
         tail_first = usize::cast_from(starts[kv * starts.stride(0)]);
     }
@@ -589,11 +589,11 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     }
     if blueprint.by_cluster {
         if blueprint.wanted && split == 0 {
-            fill_weights(weights, weight_start, heads_left, fillers, blueprint.heads);
+            fill_weights(weights, weight_start, heads_left, padding, blueprint.heads);
         }
         let of_tokens = batch * tokens_by_cluster.stride(0)
             + kv_head * tokens_by_cluster.stride(1)
-            + fillers * tokens_by_cluster.stride(2);
+            + padding * tokens_by_cluster.stride(2);
         let of_clusters = batch * cluster_of_token.stride(0) + kv_head * cluster_of_token.stride(1);
         let of_norms = batch * norms.stride(0) + kv_head * norms.stride(1);
         let end = to.min(body);

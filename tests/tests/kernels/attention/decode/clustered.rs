@@ -165,21 +165,21 @@ impl Case {
 
         let to = |x: &Tensor<4>| x.clone().to_device(device);
         let list = |x: &Tensor<4>| to(x).reshape([entries, head_dim]);
-        // A row of columns a head: fillers, where anything may stand, and then the tokens.
+        // A row of columns a head: padding, where anything may stand, and then the tokens.
         let rectangle = [batch, kv_heads, width];
         let (mut entry_of, mut members, mut norm_of) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut filler_counts, mut first_entries, mut first_entry) = (Vec::new(), vec![0], 0);
+        let (mut padding_counts, mut first_entries, mut first_entry) = (Vec::new(), vec![0], 0);
         for (&(count, of_head), first) in self.tokens.iter().zip(&offsets) {
-            let fillers = width - count;
+            let padding = width - count;
             let own = *first..first + count;
-            entry_of.extend(std::iter::repeat_n(0, fillers));
+            entry_of.extend(std::iter::repeat_n(0, padding));
             entry_of.extend(entry[own.clone()].iter().map(|entry| entry - first_entry));
-            norm_of.extend(std::iter::repeat_n(f32::NAN, fillers));
+            norm_of.extend(std::iter::repeat_n(f32::NAN, padding));
             norm_of.extend(norm[own].iter().map(|norm| norm[0] as f32));
-            let mut of_tokens: Vec<usize> = (fillers..width).collect();
-            of_tokens.sort_by_key(|&column| entry[first + column - fillers]);
-            members.extend((0..fillers).chain(of_tokens));
-            filler_counts.push(fillers);
+            let mut of_tokens: Vec<usize> = (padding..width).collect();
+            of_tokens.sort_by_key(|&column| entry[first + column - padding]);
+            members.extend((0..padding).chain(of_tokens));
+            padding_counts.push(padding);
             first_entry += of_head;
             first_entries.push(first_entry);
         }
@@ -201,7 +201,7 @@ impl Case {
             tokens_by_cluster: integers(&members, device).reshape(rectangle),
             cluster_of_token: integers(&entry_of, device).reshape(rectangle),
             norms: norm_of,
-            padding_columns: integers(&filler_counts, device),
+            padding_columns: integers(&padding_counts, device),
             offsets: integers(&first_entries, device),
             rotary,
             tail: Tail { keys: to(&tail_keys), values: to(&tail_values), entries: tail },
@@ -255,7 +255,7 @@ impl Drawn {
 /// `None` where there are no kernels, or the device binds too few tensors for this one: stores lay
 /// tokens out instead.
 fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
-    let found = answer(backend, "shared_attention", |kernels| kernels.decode(input));
+    let found = answer(backend, "clustered_attention", |kernels| kernels.decode(input));
     assert_eq!(
         found.is_some(),
         supports(&backend.device) && !backend.binds_few(),
@@ -321,7 +321,7 @@ fn shared_attention_elsewhere() {
 
 #[test]
 fn shared_attention_refuses() {
-    let operation = "shared_attention";
+    let operation = "clustered_attention";
     let on_host = cases()[1].draw(DType::F32, &host()).input();
     assert_eq!(decode(&on_host).unwrap_err(), OpError::Device { operation });
     for backend in kernel_backends() {

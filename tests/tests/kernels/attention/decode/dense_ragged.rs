@@ -137,8 +137,8 @@ impl Case {
             let weights = weights(query, &keys, SCALE);
             let (of_list, of_buffers) = weights.split_at(listed);
             let first = line * (self.width() + entries);
-            let fillers = self.width() - listed;
-            let of_list = (fillers..).zip(of_list);
+            let padding = self.width() - listed;
+            let of_list = (padding..).zip(of_list);
             let of_buffers = seen.clone().map(|entry| self.width() + entry).zip(of_buffers);
             for (column, weight) in of_list.chain(of_buffers) {
                 expected.weights[first + column] = *weight;

@@ -177,7 +177,7 @@ impl Case {
             output.extend(weighted_mean(&weights, &seen_values));
             all_weights.extend(weights);
         }
-        let fillers: Vec<usize> = self.heads.iter().map(|(_, own)| tail - own).collect();
+        let padding: Vec<usize> = self.heads.iter().map(|(_, own)| tail - own).collect();
         let kv = QuantizedKv {
             keys: keys.input,
             values: values.input,
@@ -191,7 +191,7 @@ impl Case {
                 values: tail_values.to_device(device),
                 entries: tail,
             },
-            tail_fillers: integers(&fillers, device),
+            tail_padding: integers(&padding, device),
             columns,
         };
         Drawn { queries: queries.to_device(device), kv, output, weights: all_weights }
@@ -336,7 +336,7 @@ fn quantized_attention_refuses() {
         assert_eq!(refused(&|kv| kv.most_pages = 4), value("most_pages", 4, "1 to 3"));
         assert_eq!(refused(&|kv| kv.columns = 163), value("columns", 163, "96 to 162"));
         assert_eq!(refused(&|kv| kv.tail.entries = 71), value("tail", 71, "at most 70"));
-        let error = refused(&|kv| kv.tail_fillers = integers(&[0, 0], &backend.device));
-        assert_eq!(error, shape("tail_fillers", &[2], &[1]));
+        let error = refused(&|kv| kv.tail_padding = integers(&[0, 0], &backend.device));
+        assert_eq!(error, shape("tail_padding", &[2], &[1]));
     }
 }
