@@ -14,5 +14,12 @@ mod recording;
 mod spare;
 mod step;
 
+use burn::tensor::Device;
+
 pub use error::Error;
 pub use step::StepGraph;
+
+/// Whether steps on this device may be recorded: whether it is one of CubeCL's.
+pub fn may_record(device: &Device) -> bool {
+    recording::Recorder::of(device).is_some()
+}

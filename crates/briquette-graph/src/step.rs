@@ -15,11 +15,18 @@ use crate::{
 /// Tokens for which tables of positions are made ready at a time.
 const AHEAD: usize = 4096;
 
-/// Tokens for which a cache that grows makes room at a time; a sixty-fourth where it holds many.
+/// Tokens for which a cache that grows makes room at a time, at least.
 const ROOM: usize = 64;
+
+/// Share of its tokens for which it makes room at a time: attention also runs over the room, and
+/// more of it means fewer recordings.
+const SHARE: usize = 16;
 
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
 const BEFORE: usize = 3;
+
+/// Launched steps between two clean-ups of the device.
+const LAUNCHES: usize = 32;
 
 /// Recordings that are dropped before no more are tried.
 const TRIES: usize = 3;
@@ -52,7 +59,8 @@ const TRIES: usize = 3;
 /// and has come to its budget, and those of one that does not compress in decoding, as long as
 /// there is room in its buffers, which is made for 64 tokens or more at a time. What it gives is,
 /// bit for bit, what the launched step gives. Others run as they are; so do all where the device
-/// has no graphs.
+/// has no graphs. Between steps that run as they are, and as long as none is recorded, the device's
+/// memory is cleaned up now and then: without, CubeCL 0.11 becomes slower with every launch.
 ///
 /// The model may depend on nothing but the tokens and the cache: a recording repeats what it did
 /// the first time, numbers on the host among it. Reading from the device in a step, or sending to
@@ -77,6 +85,7 @@ pub struct StepGraph<'a, R> {
     replayed: usize,
     dropped: usize,
     dropped_because: Option<String>,
+    launched: usize,
     /// Positions that tables are ready for.
     end: usize,
     /// Recordings run in the order of the thread they were made on.
@@ -91,9 +100,14 @@ impl<R> Drop for StepGraph<'_, R> {
 }
 
 impl<R> StepGraph<'_, R> {
-    /// Forgets all recordings, and one that is being made ready.
+    /// Forgets all recordings, and one that is being made ready. Steps that were recorded are alike
+    /// still.
     fn forget(&mut self) {
-        self.kinds.clear();
+        self.kinds.retain(|_, kind| kind.recording.take().is_some());
+        self.forget_prepared();
+    }
+
+    fn forget_prepared(&mut self) {
         if let (Some(_), Some(recorder)) = (self.prepared.take(), &self.recorder) {
             recorder.give_up();
         }
@@ -132,6 +146,7 @@ where
             replayed: 0,
             dropped: 0,
             dropped_because: None,
+            launched: 0,
             end: 0,
             one_thread: PhantomData,
         }
@@ -227,13 +242,23 @@ where
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
             let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            self.cache.begin_device_indexing(ROOM.max(kept / ROOM))?;
+            self.cache.begin_device_indexing(ROOM.max(kept / SHARE))?;
             self.forget();
         }
         Ok(())
     }
 
+    /// Counts a launched step, and cleans up at every 32nd: not while anything is recorded.
+    fn count_launched(&mut self) {
+        self.launched += 1;
+        let recorded = self.kinds.values().any(|kind| kind.recording.is_some());
+        if self.launched.is_multiple_of(LAUNCHES) && self.prepared.is_none() && !recorded {
+            self.tokens.device().memory_cleanup();
+        }
+    }
+
     fn launch(&mut self) -> Result<(), E> {
+        self.count_launched();
         let logits = (self.run)(self.tokens.clone(), self.cache)?;
         self.take(logits);
         Ok(())
@@ -247,6 +272,7 @@ where
 
     /// Launches a step, and looks at what it has moved.
     fn launch_and_compare(&mut self, kind: u64) -> Result<(), E> {
+        self.count_launched();
         let before = match State::of(self.cache) {
             Ok(before) => before,
             Err(error) => {
@@ -268,22 +294,30 @@ where
             self.give_up("its tensors lie on no device of CubeCL's, or are fused".to_owned());
             return Ok(());
         }
+        let is_alike = self.is_alike(kind, &before, &after);
+        if is_prepared && !is_alike {
+            self.forget_prepared();
+        }
+        Ok(())
+    }
+
+    /// Compares the cache before and after a step; true if the step left it as it found it.
+    fn is_alike(&mut self, kind: u64, before: &State, after: &State) -> bool {
         let seen = self.kinds.entry(kind).or_default();
         if before.numbers != after.numbers || before.places.len() != after.places.len() {
             // Not at its budget yet, or never there.
             seen.alike = 0;
             self.pins.clear();
-            return Ok(());
+            return false;
         }
-        let moved = moved(&before, &after);
-        match moved.is_empty() {
-            true => seen.alike += 1,
-            false => {
-                seen.alike = 0;
-                self.pins.add(moved);
-            }
+        let moved = moved(before, after);
+        if moved.is_empty() {
+            seen.alike += 1;
+            return true;
         }
-        Ok(())
+        seen.alike = 0;
+        self.pins.add(moved);
+        false
     }
 
     /// Makes ready for the recording of such a step.

@@ -284,3 +284,13 @@ impl From<burn::tensor::ExecutionError> for Error {
         Self::Execution(error.to_string())
     }
 }
+
+#[cfg(feature = "graph")]
+impl From<briquette_graph::Error> for Error {
+    fn from(error: briquette_graph::Error) -> Self {
+        match error {
+            briquette_graph::Error::Cache(error) => Self::Cache(error),
+            error => Self::Execution(error.to_string()),
+        }
+    }
+}

@@ -283,6 +283,12 @@ impl Model {
         Ok(())
     }
 
+    /// [`Error::Interrupted`] if the model was told to stop.
+    #[cfg(feature = "graph")]
+    pub(crate) fn check_not_interrupted(&self) -> Result<()> {
+        self.interrupt.check()
+    }
+
     fn check_not_empty(tokens: &Tensor<2, Int>) -> Result<()> {
         match tokens.dims() {
             [rows, columns] if rows == 0 || columns == 0 => {

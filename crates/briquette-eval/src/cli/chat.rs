@@ -1,7 +1,9 @@
+use std::ops::ControlFlow;
+
 use anyhow::{Context, Result};
 use briquette::{Budget, KvCache, Policy};
 use briquette_models::{
-    ChatTemplate, Conversation, Error as ModelError, Instruction, Interrupt, TokenStream,
+    ChatTemplate, Conversation, Error as ModelError, Instruction, Interrupt, Timing, generate_until,
 };
 
 use super::{
@@ -185,21 +187,33 @@ impl Chat<'_> {
             Instruction::new(tokenizer)?,
         );
         let spinner = progress::spinner(format!("reading {} tokens", turn.tokens.len()));
-        let mut stream = TokenStream::new(model, &turn.tokens, &mut self.cache, &options)?;
         let mut decoder = tokenizer.stream();
         let mut answer = String::new();
-        while !interrupt.is_set() {
-            let Some(token) = stream.next() else { break };
-            if matches!(token, Err(ModelError::Interrupted)) {
-                break;
-            }
+        let mut last = None;
+        let (mut shown, mut is_cut): (Result<()>, bool) = (Ok(()), false);
+        let out = &mut self.out;
+        let result = generate_until(model, &turn.tokens, &mut self.cache, &options, |token| {
             spinner.clear();
-            let piece = decoder.push(token?)?;
-            self.out.show(&piece)?;
-            answer += &piece;
-        }
+            last = Some(token);
+            shown = decoder.push(token).map_err(Into::into).and_then(|piece| {
+                answer += &piece;
+                out.show(&piece)
+            });
+            is_cut = shown.is_err() || interrupt.is_set();
+            if is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
         drop(spinner);
-        let (unseen, timing) = (stream.unseen(), stream.timing());
+        let (at_stop_token, timing) = match result {
+            // The answer ends where it is; a prompt that was not read to its end is an error.
+            Err(ModelError::Interrupted) if last.is_some() => (false, Timing::default()),
+            result => {
+                let (generation, timing) = result?;
+                (generation.stopped && !is_cut, timing)
+            }
+        };
+        shown?;
+        // The cache has seen the last token if a stop token came after it.
+        let unseen = last.filter(|_| !at_stop_token);
         let rest = decoder.finish()?;
         self.out.show(&rest)?;
         self.out.show("\n")?;

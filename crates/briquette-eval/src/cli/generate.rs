@@ -70,6 +70,9 @@ struct Report {
     stopped: bool,
     prefill: Speed,
     decode: Speed,
+    /// Decode steps of the model, and those of them that were replayed from a recording.
+    steps: usize,
+    steps_replayed: usize,
     cache: CacheReport,
 }
 
@@ -174,7 +177,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     show(&mut human, &mut shown, &rest)?;
     human.show("\n")?;
 
-    let Timing { prompt_tokens, prefill, decoded_tokens, decode } = timing;
+    let Timing { prompt_tokens, prefill, decoded_tokens, decode, steps, replayed } = timing;
     let held = CacheBytes::of(&cache);
     let layers = 0..model.config().num_hidden_layers;
     let report = Report {
@@ -195,6 +198,8 @@ pub(super) fn run(args: Args) -> Result<()> {
             seconds: decode.as_secs_f64(),
             tokens_per_second: timing.decode_rate(),
         },
+        steps,
+        steps_replayed: replayed,
         cache: CacheReport {
             tokens_seen: cache.tokens_seen().first().copied().unwrap_or(0),
             tokens_kept: layers
@@ -238,8 +243,12 @@ impl Report {
             held_of_full,
         } = &self.cache;
         let most = tokens_kept.iter().max().copied().unwrap_or(0);
+        let recorded = match self.steps_replayed {
+            0 => String::new(),
+            replayed => format!("recorded {replayed} of {} steps were replayed\n", self.steps),
+        };
         format!(
-            "--------\npolicy   {}, budget {}\n{}{}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n",
+            "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n",
             self.policy,
             self.budget,
             speed("prefill", &self.prefill),

@@ -25,6 +25,9 @@ pub(super) struct SamplingArgs {
     /// Seed of the drawing
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Launch every decode step, where it could be recorded once and replayed
+    #[arg(long)]
+    no_graph: bool,
 }
 
 impl SamplingArgs {
@@ -45,6 +48,7 @@ impl SamplingArgs {
             seed: self.seed,
             stop,
             instruction,
+            record: !self.no_graph,
         }
     }
 }

@@ -12,7 +12,7 @@ use briquette::{
 
 use crate::{
     Error, GenerateOptions, Model, Result,
-    generate::{reconstruct::reconstruct, sample::Sampler},
+    generate::{reconstruct::reconstruct, sample::Sampler, steps::Steps},
 };
 
 /// The continuation of one prompt.
@@ -36,6 +36,10 @@ pub struct Timing {
     pub decoded_tokens: usize,
     /// Time from the end of the prefill to the end.
     pub decode: Duration,
+    /// Decode steps of all rows, each a call of the model.
+    pub steps: usize,
+    /// Of these the steps that were replayed from a recording.
+    pub replayed: usize,
 }
 
 impl Timing {
@@ -132,6 +136,8 @@ fn rows<P: AsRef<[u32]>>(
 
     let mut rows = vec![Generation { tokens: Vec::new(), stopped: false }; prompts.len()];
     let mut decoded_tokens = 0;
+    let mut calls = 0;
+    let mut steps = Steps::new(model, cache, rows.len(), options);
     for step in 0..options.max_new_tokens {
         let host = logits.try_into_vec_as::<f32>()?;
         // A row at rest is fed a token too, whose output is not looked at.
@@ -154,7 +160,8 @@ fn rows<P: AsRef<[u32]>>(
             break;
         }
         let shape = [rows.len(), 1];
-        logits = model.last_logits(model.decode(columns(next, shape, model), cache)?)?;
+        logits = steps.next(columns(next, shape, model))?;
+        calls += 1;
     }
     device.sync()?;
     let timing = Timing {
@@ -162,6 +169,8 @@ fn rows<P: AsRef<[u32]>>(
         prefill: prefilled - start,
         decoded_tokens,
         decode: prefilled.elapsed(),
+        steps: calls,
+        replayed: steps.replayed(),
     };
     Ok((rows, timing))
 }

@@ -4,4 +4,5 @@ pub(crate) mod generation;
 pub(crate) mod options;
 pub(crate) mod reconstruct;
 pub(crate) mod sample;
+pub(crate) mod steps;
 pub(crate) mod stream;

@@ -25,12 +25,16 @@ pub struct GenerateOptions {
     /// Words that ask the model to repeat the prompt where the policy has it do so (KVzip). Without
     /// words the repeating tokens follow the prompt at once.
     pub instruction: Instruction,
+    /// Whether decode steps that are all alike are recorded once and replayed, where the crate is
+    /// built with feature `graph` and the device has graphs. What comes out is the same, but for
+    /// the order of sums under policies that do not compress in decoding.
+    pub record: bool,
     /// Tokens that end a row, usually `eos_token_ids` of the configuration.
     pub stop: Vec<u32>,
 }
 
 impl Default for GenerateOptions {
-    /// 256 tokens at most, prompt whole, greedy, no stop token.
+    /// 256 tokens at most, prompt whole, greedy, steps recorded, no stop token.
     fn default() -> Self {
         Self {
             max_new_tokens: 256,
@@ -42,6 +46,7 @@ impl Default for GenerateOptions {
             repetition_penalty: 1.0,
             seed: 0,
             instruction: Instruction::default(),
+            record: true,
             stop: Vec::new(),
         }
     }

@@ -13,7 +13,8 @@ use crate::{
 };
 
 /// The tokens that continue one prompt, an iterator that computes each when it is asked for: a
-/// caller who asks no more has ended the text.
+/// caller who asks no more has ended the text. It may move to another thread, so its steps are
+/// launched: [`generate_until`](crate::generate_until) records them.
 ///
 /// ```no_run
 /// # use briquette::{KvCache, Policy};
