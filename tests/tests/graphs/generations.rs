@@ -49,7 +49,7 @@ fn generations_are_replayed() {
     }
 }
 
-/// What follows on the same cache goes on where a replayed generation ended.
+/// A text that follows on the same cache goes on where a replayed generation ended.
 #[test]
 fn texts_go_on() {
     for backend in backends() {
