@@ -245,6 +245,10 @@ impl Runner {
             for _ in 0..steps {
                 next = self.step(next, &mut cache)?;
             }
+            // As a model of briquette-models does.
+            if report.decoded.is_multiple_of(32) {
+                self.device.memory_cleanup();
+            }
             on_host += begun.elapsed();
             self.device.sync()?;
             all += begun.elapsed();

@@ -27,7 +27,8 @@ pub struct MergeInput {
 }
 
 /// Merges rows by weighted sums into slots, which `accumulate` computes, to which the weighted rows
-/// themselves are added: the reference of [`MergeOps::merge`](crate::MergeOps::merge).
+/// themselves are added; a row that nothing goes to stays as it is: the reference of
+/// [`MergeOps::merge`](crate::MergeOps::merge).
 ///
 /// # Errors
 /// As `accumulate`.
@@ -37,7 +38,7 @@ pub fn merge(
 ) -> Result<(Tensor<4>, Tensor<4>)> {
     let MergeInput { keys, values, own, other_keys, other_values, weights, slot, directions } =
         input;
-    let (key_type, value_type) = (keys.dtype(), values.dtype());
+    let key_type = keys.dtype();
     let [batch, heads, slots, _] = keys.dims();
     let others = weights.dims()[2];
     let own = own.unsqueeze_dim::<4>(3);
@@ -46,15 +47,25 @@ pub fn merge(
         accumulate(AccumulateInput { x, weights, slot, span: 1, slots })
     };
     let ones = Tensor::ones([batch, heads, others, 1], (&keys.device(), DType::F32));
-    // A row that weighs nothing becomes zero.
-    let all = (sum(ones)? + own.clone()).clamp_min(f32::MIN_POSITIVE);
+    let comes = sum(ones)?;
+    let stays = comes.clone().lower_equal_scalar(0.0);
+    let all = (comes + own.clone()).clamp_min(f32::MIN_POSITIVE);
     let of = |own_rows: Tensor<4>, others: Tensor<4>| {
         Ok(sum(others)? + own_rows.cast(DType::F32) * own.clone())
     };
-    let values = of(values, other_values)? / all.clone();
-    let keys = match directions {
-        true => unit(of(unit(keys), unit(other_keys))?),
-        false => of(keys, other_keys)? / all,
+    let or_own = |merged: Tensor<4>, own_rows: Tensor<4>| {
+        let stays = stays.clone().expand(merged.dims());
+        merged.cast(own_rows.dtype()).mask_where(stays, own_rows)
     };
-    Ok((keys.cast(key_type), values.cast(value_type)))
+    let merged = of(values.clone(), other_values)? / all.clone();
+    let values = or_own(merged, values);
+    let keys = match directions {
+        true => {
+            let keys = unit(keys);
+            let merged = unit(of(keys.clone(), unit(other_keys))?);
+            or_own(merged.cast(key_type), keys.cast(key_type))
+        }
+        false => or_own(of(keys.clone(), other_keys)? / all, keys),
+    };
+    Ok((keys, values))
 }

@@ -109,7 +109,8 @@ impl Reducer for EmaMerge {
         let LayerView { entries, ops, .. } = *view;
         let gone = Entries { tracks: AttentionStatistics::default(), ..entries.clone() };
         let gone = select_entries(gone, &evicted, ops)?;
-        let mut left = select_entries(entries.clone(), &kept, ops)?;
+        let Entries { keys, values, positions, tracks, clustering } =
+            select_entries(entries.clone(), &kept, ops)?;
         let step = Step {
             merge: self,
             view,
@@ -117,20 +118,26 @@ impl Reducer for EmaMerge {
             padding: counts.iter().map(|&count| width - count).collect(),
         };
 
-        let (keys, values) = (left.keys.clone(), left.values.clone());
-        let by_keys = |number| step.run(&gone.keys, &keys, (&gone, &left), number);
-        let by_values = |number| step.run(&gone.values, &values, (&gone, &left), number);
-        let (merged, state) = match self.compare {
-            Compare::Keys => by_keys(0)?,
-            Compare::Values => by_values(0)?,
+        let by_keys = |left: [Tensor<4>; 2]| {
+            let nearest = step.nearest(&gone.keys, left[0].clone())?;
+            step.merge(nearest, &gone, left, 0)
+        };
+        let by_values = |left: [Tensor<4>; 2], number| {
+            let nearest = step.nearest(&gone.values, left[1].clone())?;
+            step.merge(nearest, &gone, left, number)
+        };
+        // The rows are moved: those that nobody else holds are merged in place.
+        let ((keys, values), state) = match self.compare {
+            Compare::Keys => by_keys([keys, values])?,
+            Compare::Values => by_values([keys, values], 0)?,
             Compare::Each => {
-                let ((keys, _), of_keys) = by_keys(0)?;
-                let ((_, values), of_values) = by_values(1)?;
-                ((keys, values), Tensor::cat(vec![of_keys, of_values], 1))
+                let ((merged, _), of_keys) = by_keys([keys.clone(), values.clone()])?;
+                let ((_, values), of_values) = by_values([keys, values], 1)?;
+                ((merged, values), Tensor::cat(vec![of_keys, of_values], 1))
             }
         };
-        (left.keys, left.values) = merged;
-        Ok(Reduced { entries: left, counts, state: Some(state) })
+        let entries = Entries { keys, values, positions, tracks, clustering };
+        Ok(Reduced { entries, counts, state: Some(state) })
     }
 }
 
@@ -144,21 +151,23 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Merges the entries of `gone` into those of `left` by the similarity of these rows. Returns
-    /// keys, values, and the threshold, `[batch, 1]`, which is the `number`-th of the state.
-    fn run(
+    /// For each evicted row the kept row that it is most similar to.
+    fn nearest(&self, from: &Tensor<4>, to: Tensor<4>) -> Result<NearestOutput> {
+        let (pairs, padding) = (vec![(from.clone(), to)], self.padding.clone());
+        Ok(self.view.ops.nearest(NearestInput { pairs, padding })?)
+    }
+
+    /// Merges the evicted entries into the kept keys and values. Returns these, and the threshold,
+    /// `[batch, 1]`, which is the `number`-th of the state.
+    fn merge(
         &self,
-        from: &Tensor<4>,
-        to: &Tensor<4>,
-        (gone, left): (&Entries, &Entries),
+        NearestOutput { similarity, index }: NearestOutput,
+        gone: &Entries,
+        [keys, values]: [Tensor<4>; 2],
         number: usize,
     ) -> Result<((Tensor<4>, Tensor<4>), Tensor<2>)> {
-        let Self { merge, view, evicted, padding } = self;
+        let Self { merge, view, evicted, .. } = self;
         let ops = view.ops;
-        let NearestOutput { similarity, index } = ops.nearest(NearestInput {
-            pairs: vec![(from.clone(), to.clone())],
-            padding: padding.clone(),
-        })?;
         let EmaOutput { weights, threshold } = ops.ema_weights(EmaInput {
             similarity: similarity.clone(),
             counts: &evicted.counts,
@@ -180,11 +189,12 @@ impl Step<'_> {
             // What is merged weighs more than nothing.
             EmaWeights::Average => (1.0, weights.greater_scalar(0.0).float().cast(DType::F32)),
         };
-        let device = left.keys.device();
+        let [batch, heads, rows, _] = keys.dims();
+        let own = Tensor::full([batch, heads, rows], own, (&keys.device(), DType::F32));
         let merged = ops.merge(MergeInput {
-            keys: left.keys.clone(),
-            values: left.values.clone(),
-            own: Tensor::full(left.positions.dims(), own, (&device, DType::F32)),
+            keys,
+            values,
+            own,
             other_keys: gone.keys.clone(),
             other_values: gone.values.clone(),
             weights,

@@ -1,8 +1,8 @@
 use cubecl::prelude::*;
 
-use crate::common::line::StridedSlice;
+use crate::common::{copy_rows::lanes, line::StridedSlice};
 
-/// Units of a cube. As many rows are looked at a time.
+/// Units of a cube that merges. As many rows are looked at a time.
 pub(super) const UNITS: usize = 64;
 /// Channels that a unit adds up, at most.
 pub(super) const MOST_OWN: usize = 16;
@@ -37,70 +37,83 @@ fn over_length(squares: f32) -> f32 {
     factor
 }
 
-/// See [`super::merge`]. A cube a row that is merged into: along x those of a head, along y heads.
+/// Scales rows to unit length in place; a zero row stays zero. `x` is contiguous, a row of it
+/// `vectors` long. Cubes along x share the rows of a head, along y heads.
+#[cube(launch)]
+pub(super) fn unit_rows<K: Float, N: Size>(
+    x: &mut Tensor<Vector<K, N>>,
+    rows: usize,
+    #[comptime] vectors: usize,
+    #[comptime] rows_of_cube: usize,
+    #[define(K)] _type: ElemType,
+) {
+    let unit = UNIT_POS as usize;
+    let side_by_side = comptime!(lanes(vectors));
+    let (place, lane) = (unit / side_by_side, unit % side_by_side);
+    let row = CUBE_POS_X as usize * rows_of_cube + place;
+    let works = place < rows_of_cube && row < rows;
+    let start = (CUBE_POS_Y as usize * rows + row) * vectors;
+    let width = x.vector_size();
+
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(crate::common::copy_rows::UNITS));
+    let mut squares = f32::new(0.0);
+    if works {
+        let mut vector = lane;
+        while vector < vectors {
+            let wide = Vector::<f32, N>::cast_from(x[start + vector]);
+            #[unroll]
+            for index in 0..width {
+                let number = wide.extract(index);
+                squares += number * number;
+            }
+            vector += side_by_side;
+        }
+    }
+    shared[unit] = squares;
+    sync_cube();
+    if works {
+        let mut all = f32::new(0.0);
+        for other in 0..side_by_side {
+            all += shared[place * side_by_side + other];
+        }
+        let factor = Vector::<f32, N>::new(over_length(all));
+        let mut vector = lane;
+        while vector < vectors {
+            let wide = Vector::<f32, N>::cast_from(x[start + vector]);
+            x[start + vector] = Vector::cast_from(wide * factor);
+            vector += side_by_side;
+        }
+    }
+}
+
+/// See [`super::merge`]. Keys and values are changed in place; with `directions` keys have unit
+/// length. A cube a row that is merged: along x those of a head, along y heads. The first of those
+/// that go to one slot merges them all.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn merge<K: Float, V: Float, I: Int>(
-    keys: &Tensor<K>,
-    values: &Tensor<V>,
+    keys: &mut Tensor<K>,
+    values: &mut Tensor<V>,
     own: &Tensor<f32>,
     other_keys: &Tensor<K>,
     other_values: &Tensor<V>,
     weights: &Tensor<f32>,
     slots: &Tensor<I>,
-    merged_keys: &mut Tensor<K>,
-    merged_values: &mut Tensor<V>,
     channels: usize,
     #[comptime] per_unit: usize,
     #[comptime] directions: bool,
     #[define(K, V, I)] _types: [ElemType; 3],
 ) {
     let unit = UNIT_POS as usize;
-    let slot = CUBE_POS_X as usize;
-    let heads = keys.shape(1);
+    let first = CUBE_POS_X as usize;
+    let (heads, rows) = (keys.shape(1), keys.shape(2));
     let batch = CUBE_POS_Y as usize / heads;
     let head = CUBE_POS_Y as usize % heads;
     let others = weights.shape(2);
     let mut shared = Shared::<[f32]>::new_slice(UNITS);
-    // Of the rows looked at: the slot each goes to, its weight, and the same for its key.
+    // Of the rows looked at: the slot each goes to, and its weight.
     let mut goes_to = Shared::<[u32]>::new_slice(UNITS);
     let mut weight_of = Shared::<[f32]>::new_slice(UNITS);
-    let mut key_weight_of = Shared::<[f32]>::new_slice(UNITS);
-
-    let key = StridedSlice {
-        start: batch * keys.stride(0) + head * keys.stride(1) + slot * keys.stride(2),
-        stride: keys.stride(3),
-    };
-    let value = StridedSlice {
-        start: batch * values.stride(0) + head * values.stride(1) + slot * values.stride(2),
-        stride: values.stride(3),
-    };
-    let mut total = own[batch * own.stride(0) + head * own.stride(1) + slot * own.stride(2)];
-    let mut key_sums = Array::<f32>::new(per_unit);
-    let mut value_sums = Array::<f32>::new(per_unit);
-    let mut squares = f32::new(0.0);
-    #[unroll]
-    for part in 0..per_unit {
-        let channel = comptime!(part * UNITS) + unit;
-        key_sums[part] = f32::new(0.0);
-        value_sums[part] = f32::new(0.0);
-        if channel < channels {
-            key_sums[part] = f32::cast_from(keys[key.at(channel)]);
-            value_sums[part] = f32::cast_from(values[value.at(channel)]) * total;
-        }
-        squares += key_sums[part] * key_sums[part];
-    }
-    let mut key_weight = total;
-    if comptime!(directions) {
-        key_weight *= over_length(cube_sum(&mut shared, squares));
-    }
-    #[unroll]
-    for part in 0..per_unit {
-        key_sums[part] *= key_weight;
-    }
-
-    let of_keys = batch * other_keys.stride(0) + head * other_keys.stride(1);
-    let of_values = batch * other_values.stride(0) + head * other_values.stride(1);
     let weight_line = StridedSlice {
         start: batch * weights.stride(0) + head * weights.stride(1),
         stride: weights.stride(2),
@@ -109,94 +122,119 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
         start: batch * slots.stride(0) + head * slots.stride(1),
         stride: slots.stride(2),
     };
-    let mut base = 0;
-    while base < others {
-        // No slot is as high.
-        let mut to = 0xffff_ffffu32;
-        let row = base + unit;
-        if row < others {
-            let weight = weights[weight_line.at(row)];
-            if weight != f32::new(0.0) {
-                to = u32::cast_from(slots[slot_line.at(row)]);
-            }
-            let mut key_weight = weight;
-            if comptime!(directions) && to == slot as u32 {
-                let line = StridedSlice {
-                    start: of_keys + row * other_keys.stride(2),
-                    stride: other_keys.stride(3),
-                };
-                let mut squares = f32::new(0.0);
-                for channel in 0..channels {
-                    let x = f32::cast_from(other_keys[line.at(channel)]);
-                    squares += x * x;
-                }
-                key_weight *= over_length(squares);
-            }
-            weight_of[unit] = weight;
-            key_weight_of[unit] = key_weight;
+
+    let slot = usize::cast_from(slots[slot_line.at(first)]);
+    // One that goes to the same slot before this one.
+    let mut earlier = f32::new(0.0);
+    let mut row = unit;
+    while row < first {
+        if usize::cast_from(slots[slot_line.at(row)]) == slot
+            && weights[weight_line.at(row)] != f32::new(0.0)
+        {
+            earlier = f32::new(1.0);
         }
-        goes_to[unit] = to;
-        sync_cube();
-        let count = (others - base).min(UNITS);
-        for row in 0..count {
-            if goes_to[row] == slot as u32 {
-                let weight = weight_of[row];
-                let key_weight = key_weight_of[row];
-                total += weight;
-                let key = StridedSlice {
-                    start: of_keys + (base + row) * other_keys.stride(2),
-                    stride: other_keys.stride(3),
-                };
-                let value = StridedSlice {
-                    start: of_values + (base + row) * other_values.stride(2),
-                    stride: other_values.stride(3),
-                };
-                #[unroll]
-                for part in 0..per_unit {
-                    let channel = comptime!(part * UNITS) + unit;
-                    if channel < channels {
-                        key_sums[part] += f32::cast_from(other_keys[key.at(channel)]) * key_weight;
-                        value_sums[part] +=
-                            f32::cast_from(other_values[value.at(channel)]) * weight;
+        row += UNITS;
+    }
+    let merges = cube_sum(&mut shared, earlier) == f32::new(0.0)
+        && weights[weight_line.at(first)] != f32::new(0.0)
+        && slot < rows;
+
+    if merges {
+        let key = StridedSlice {
+            start: batch * keys.stride(0) + head * keys.stride(1) + slot * keys.stride(2),
+            stride: keys.stride(3),
+        };
+        let value = StridedSlice {
+            start: batch * values.stride(0) + head * values.stride(1) + slot * values.stride(2),
+            stride: values.stride(3),
+        };
+        let mut total = own[batch * own.stride(0) + head * own.stride(1) + slot * own.stride(2)];
+        let mut key_sums = Array::<f32>::new(per_unit);
+        let mut value_sums = Array::<f32>::new(per_unit);
+        let mut other_key = Array::<f32>::new(per_unit);
+        #[unroll]
+        for part in 0..per_unit {
+            let channel = comptime!(part * UNITS) + unit;
+            key_sums[part] = f32::new(0.0);
+            value_sums[part] = f32::new(0.0);
+            if channel < channels {
+                key_sums[part] = f32::cast_from(keys[key.at(channel)]) * total;
+                value_sums[part] = f32::cast_from(values[value.at(channel)]) * total;
+            }
+        }
+
+        let of_keys = batch * other_keys.stride(0) + head * other_keys.stride(1);
+        let of_values = batch * other_values.stride(0) + head * other_values.stride(1);
+        let mut base = first;
+        while base < others {
+            // No slot is as high.
+            let mut to = 0xffff_ffffu32;
+            let row = base + unit;
+            if row < others {
+                let weight = weights[weight_line.at(row)];
+                if weight != f32::new(0.0) {
+                    to = u32::cast_from(slots[slot_line.at(row)]);
+                }
+                weight_of[unit] = weight;
+            }
+            goes_to[unit] = to;
+            sync_cube();
+            let count = (others - base).min(UNITS);
+            for row in 0..count {
+                if goes_to[row] == slot as u32 {
+                    let weight = weight_of[row];
+                    total += weight;
+                    let other = StridedSlice {
+                        start: of_keys + (base + row) * other_keys.stride(2),
+                        stride: other_keys.stride(3),
+                    };
+                    let of_value = StridedSlice {
+                        start: of_values + (base + row) * other_values.stride(2),
+                        stride: other_values.stride(3),
+                    };
+                    let mut squares = f32::new(0.0);
+                    #[unroll]
+                    for part in 0..per_unit {
+                        let channel = comptime!(part * UNITS) + unit;
+                        other_key[part] = f32::new(0.0);
+                        if channel < channels {
+                            other_key[part] = f32::cast_from(other_keys[other.at(channel)]);
+                            value_sums[part] +=
+                                f32::cast_from(other_values[of_value.at(channel)]) * weight;
+                        }
+                        squares += other_key[part] * other_key[part];
+                    }
+                    let mut key_weight = weight;
+                    if comptime!(directions) {
+                        key_weight *= over_length(cube_sum(&mut shared, squares));
+                    }
+                    #[unroll]
+                    for part in 0..per_unit {
+                        key_sums[part] += other_key[part] * key_weight;
                     }
                 }
             }
+            sync_cube();
+            base += UNITS;
         }
-        sync_cube();
-        base += UNITS;
-    }
 
-    let mut value_factor = f32::new(0.0);
-    if total > f32::new(0.0) {
-        value_factor = f32::new(1.0) / total;
-    }
-    let mut key_factor = value_factor;
-    if comptime!(directions) {
-        let mut squares = f32::new(0.0);
+        let value_factor = f32::new(1.0) / total;
+        let mut key_factor = value_factor;
+        if comptime!(directions) {
+            let mut squares = f32::new(0.0);
+            #[unroll]
+            for part in 0..per_unit {
+                squares += key_sums[part] * key_sums[part];
+            }
+            key_factor = over_length(cube_sum(&mut shared, squares));
+        }
         #[unroll]
         for part in 0..per_unit {
-            squares += key_sums[part] * key_sums[part];
-        }
-        key_factor = over_length(cube_sum(&mut shared, squares));
-    }
-    let key = StridedSlice {
-        start: batch * merged_keys.stride(0)
-            + head * merged_keys.stride(1)
-            + slot * merged_keys.stride(2),
-        stride: merged_keys.stride(3),
-    };
-    let value = StridedSlice {
-        start: batch * merged_values.stride(0)
-            + head * merged_values.stride(1)
-            + slot * merged_values.stride(2),
-        stride: merged_values.stride(3),
-    };
-    #[unroll]
-    for part in 0..per_unit {
-        let channel = comptime!(part * UNITS) + unit;
-        if channel < channels {
-            merged_keys[key.at(channel)] = K::cast_from(key_sums[part] * key_factor);
-            merged_values[value.at(channel)] = V::cast_from(value_sums[part] * value_factor);
+            let channel = comptime!(part * UNITS) + unit;
+            if channel < channels {
+                keys[key.at(channel)] = K::cast_from(key_sums[part] * key_factor);
+                values[value.at(channel)] = V::cast_from(value_sums[part] * value_factor);
+            }
         }
     }
 }

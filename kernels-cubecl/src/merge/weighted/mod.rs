@@ -8,18 +8,19 @@ use burn::{backend::Dispatch, tensor::Tensor};
 use self::backend::MergeBackend;
 use crate::common::check::Check;
 
-/// Weighted means of each row and those that go to it: keys and values,
-/// `[batch, heads, rows, channels]`, of the types they had. The merging of a few rows in D2O and
-/// EMS; for many there is [`accumulate`](crate::accumulate()).
+/// Merges rows into others: each row that any go to becomes the weighted mean of itself and of
+/// these; the others stay as they are. Keys and values, `[batch, heads, rows, channels]`, of the
+/// types they had. The merging of a few rows in D2O and EMS; for many there is
+/// [`accumulate`](crate::accumulate()).
 ///
-/// A cube of 64 units a row that is merged into: it looks through the slots of the others, 64 at a
-/// time in shared memory, and adds those that are its own, in their order, in f32. So sums come out
-/// the same every time.
+/// Keys and values that nobody else holds are changed in place, others copied before. A cube of 64
+/// units a row that is merged: if it is the first that goes to its slot, it adds all that go there,
+/// in their order, in f32. So sums come out the same every time. Directions are made unit length by
+/// a launch of their own before.
 ///
-/// A head reads rows · 2 · channels numbers and writes as many; others · 2 · channels numbers where
-/// they are merged, once more of their keys for their lengths; and rows · others · 8 bytes of slots
-/// and weights, mostly from the cache of the device. A row that weighs nothing and gets nothing
-/// becomes zero.
+/// A head reads and writes 2 · channels numbers of each row that others go to, and reads as many of
+/// these; others² · 4 bytes of slots, mostly from the cache of the device; and reads and writes
+/// rows · channels numbers of directions.
 ///
 /// # Errors
 /// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, there is no head, no row or
@@ -64,5 +65,5 @@ fn check(input: &MergeInput) -> Result<()> {
     check.same_type("other_values", input.other_values.dtype(), input.values.dtype())?;
     check.countable("keys", &all)?;
     check.countable("other_keys", &lists)?;
-    check.cubes([rows, batch * heads, 1])
+    check.cubes([rows.max(others), batch * heads, 1])
 }

@@ -77,7 +77,14 @@ impl Case {
             let mut key: Vec<f64> = direction(&own_keys[row]).iter().map(|x| x * total).collect();
             let mut value: Vec<f64> = own_values[row].iter().map(|x| x * total).collect();
             let to = row % count;
-            for other in (list * others..(list + 1) * others).filter(|&other| slot[other] == to) {
+            let goes = |other: &usize| slot[*other] == to && weight[*other] > 0.0;
+            let come: Vec<usize> = (list * others..(list + 1) * others).filter(goes).collect();
+            if come.is_empty() {
+                merged_keys.extend(direction(&own_keys[row]));
+                merged_values.extend_from_slice(&own_values[row]);
+                continue;
+            }
+            for other in come {
                 let weight = f64::from(weight[other]);
                 total += weight;
                 let from = direction(&from_keys[other]);
@@ -85,7 +92,7 @@ impl Case {
                 let from = &from_values[other];
                 value.iter_mut().zip(from).for_each(|(sum, x)| *sum += weight * x);
             }
-            let mean = |x: &f64| if total == 0.0 { 0.0 } else { x / total };
+            let mean = |x: &f64| x / total;
             merged_keys.extend(if directions {
                 unit(&key)
             } else {
@@ -131,7 +138,19 @@ fn merge_of_cases() {
                 let operation = if case.others > 1024 { "accumulate" } else { "merge" };
                 let merge =
                     |input| answer(&backend, operation, |kernels: &Kernels| kernels.merge(input));
+                let before = [&drawn.input.keys, &drawn.input.values];
+                let before = before.map(|x| numbers(x.clone()));
                 check(merge(drawn.input.clone()), &drawn, dtype);
+                let after = [&drawn.input.keys, &drawn.input.values];
+                assert_eq!(before, after.map(|x| numbers(x.clone())), "a shared row was changed");
+                // Buffers that nobody else has.
+                let owned = |x: &Tensor<4>| x.clone().add_scalar(0.0);
+                let in_place = MergeInput {
+                    keys: owned(&drawn.input.keys),
+                    values: owned(&drawn.input.values),
+                    ..drawn.input.clone()
+                };
+                check(merge(in_place), &drawn, dtype);
                 let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
                 let elsewhere = MergeInput {
                     keys: turned(drawn.input.keys.clone()),

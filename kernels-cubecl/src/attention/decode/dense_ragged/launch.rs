@@ -175,10 +175,11 @@ pub(super) fn launch(
     }
 }
 
-/// Steps per cube, so that all cubes together keep the device busy.
+/// Steps per cube, so that all cubes together keep the device busy and run at once, if there are
+/// not more heads.
 fn share(client: &Client, steps: usize, heads: usize) -> usize {
-    let wanted = (processors(client) * CUBES_A_PROCESSOR).div_ceil(heads).min(merge::MOST_PARTS);
-    steps.div_ceil(wanted)
+    let wanted = processors(client) * CUBES_A_PROCESSOR / heads;
+    steps.div_ceil(wanted.clamp(1, merge::MOST_PARTS))
 }
 
 /// Most numbers that can be loaded at once from all of the tensors.
