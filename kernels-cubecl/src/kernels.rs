@@ -19,7 +19,7 @@ use crate::{
     cluster::{
         assign_clusters, extend, global_local, reorder_tokens, row_weights, sort_by_cluster,
     },
-    merge::{accumulate, ema_weights, merge, nearest},
+    merge::{accumulate, check_merge, ema_weights, merge, nearest},
     model::{gated, is_worthwhile, linear, rms_norm},
     select::{SelectOutput, compact, pack, pad, select},
 };
@@ -134,7 +134,11 @@ impl MergeOps for Kernels {
         if !(1..=MOST_OTHERS).contains(&input.weights.dims()[2]) {
             return briquette_ops::merge(input, |input| self.accumulate(input));
         }
-        self.fallbacks.or(merge(input.clone()), || Reference.merge(input))
+        // Moved: keys and values that nobody else holds are merged in place.
+        match check_merge(&input) {
+            Ok(()) => merge(input),
+            Err(error) => self.fallbacks.or(Err(error), || Reference.merge(input)),
+        }
     }
 
     fn ema_weights(&self, input: EmaInput<'_>) -> Result<EmaOutput> {

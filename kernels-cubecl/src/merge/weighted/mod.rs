@@ -41,7 +41,8 @@ pub fn merge(input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
     Ok((Tensor::from_dispatch(keys), Tensor::from_dispatch(values)))
 }
 
-fn check(input: &MergeInput) -> Result<()> {
+/// Refuses what [`merge`] does.
+pub(crate) fn check(input: &MergeInput) -> Result<()> {
     let check = Check::new("merge", &input.keys.device())?;
     let [batch, heads, rows, channels] = input.keys.dims();
     let others = input.other_keys.dims()[2];
