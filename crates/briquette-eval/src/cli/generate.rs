@@ -73,6 +73,8 @@ struct Report {
     /// Decode steps of the model, and those of them that were replayed from a recording.
     steps: usize,
     steps_replayed: usize,
+    /// The reason why steps were launched that might have been replayed.
+    launched_because: Option<String>,
     cache: CacheReport,
 }
 
@@ -177,7 +179,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     show(&mut human, &mut shown, &rest)?;
     human.show("\n")?;
 
-    let Timing { prompt_tokens, prefill, decoded_tokens, decode, steps, replayed } = timing;
+    let Timing { prompt_tokens, prefill, decoded_tokens, decode, steps, replayed, .. } = timing;
     let held = CacheBytes::of(&cache);
     let layers = 0..model.config().num_hidden_layers;
     let report = Report {
@@ -200,6 +202,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         },
         steps,
         steps_replayed: replayed,
+        launched_because: timing.launched_because.clone(),
         cache: CacheReport {
             tokens_seen: cache.tokens_seen().first().copied().unwrap_or(0),
             tokens_kept: layers
@@ -243,9 +246,14 @@ impl Report {
             held_of_full,
         } = &self.cache;
         let most = tokens_kept.iter().max().copied().unwrap_or(0);
-        let recorded = match self.steps_replayed {
-            0 => String::new(),
-            replayed => format!("recorded {replayed} of {} steps were replayed\n", self.steps),
+        let why = self.launched_because.as_ref().map(|why| format!(": {why}"));
+        let recorded = match (self.steps_replayed, why) {
+            (0, None) => String::new(),
+            (replayed, why) => format!(
+                "recorded {replayed} of {} steps were replayed{}\n",
+                self.steps,
+                why.unwrap_or_default()
+            ),
         };
         format!(
             "--------\npolicy   {}, budget {}\n{}{}{recorded}cache    {} for {most} of {tokens_seen} tokens: {:.0} % of the {} of a full cache; {} of room for tokens to come\n",

@@ -26,7 +26,7 @@ pub struct Generation {
 
 /// Durations of prefill and decoding, with the device synchronised before each reading of the
 /// clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timing {
     /// Tokens of the prompts, padding not counted.
     pub prompt_tokens: usize,
@@ -40,6 +40,8 @@ pub struct Timing {
     pub steps: usize,
     /// Of these the steps that were replayed from a recording.
     pub replayed: usize,
+    /// The reason why steps were launched that might have been replayed; `None` if there is none.
+    pub launched_because: Option<String>,
 }
 
 impl Timing {
@@ -171,6 +173,7 @@ fn rows<P: AsRef<[u32]>>(
         decode: prefilled.elapsed(),
         steps: calls,
         replayed: steps.replayed(),
+        launched_because: steps.launched_because(),
     };
     Ok((rows, timing))
 }

@@ -64,6 +64,15 @@ impl<'a> Steps<'a> {
         }
     }
 
+    /// Why steps are launched that might be replayed; `None` if there is no reason.
+    pub(crate) fn launched_because(&self) -> Option<String> {
+        match self {
+            Self::Launched { .. } => None,
+            #[cfg(feature = "graph")]
+            Self::Recorded { steps, .. } => steps.launched_because().map(str::to_owned),
+        }
+    }
+
     /// How many steps were replayed.
     pub(crate) fn replayed(&self) -> usize {
         match self {

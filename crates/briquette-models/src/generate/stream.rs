@@ -89,7 +89,7 @@ impl<'a> TokenStream<'a> {
 
     /// Durations up to the last token.
     pub fn timing(&self) -> Timing {
-        self.timing
+        self.timing.clone()
     }
 
     /// The next token, or the stop token.
