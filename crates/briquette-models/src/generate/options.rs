@@ -27,7 +27,8 @@ pub struct GenerateOptions {
     pub instruction: Instruction,
     /// Whether decode steps that are all alike are recorded once and replayed, where the crate is
     /// built with feature `graph` and the device has graphs. What comes out is the same, but for
-    /// the order of sums under policies that do not compress in decoding.
+    /// the order of sums under policies that do not compress in decoding. While a step is recorded
+    /// the cache takes twice its memory.
     pub record: bool,
     /// Tokens that end a row, usually `eos_token_ids` of the configuration.
     pub stop: Vec<u32>,

@@ -6,6 +6,8 @@ use burn::tensor::{Int, Tensor};
 #[cfg(feature = "graph")]
 use briquette_graph::{StepGraph, may_record};
 
+#[cfg(feature = "graph")]
+use crate::Error;
 use crate::{GenerateOptions, Model, Result};
 
 /// Fewer new tokens are decoded before a recording pays: the first four steps are launched.
@@ -59,7 +61,7 @@ impl<'a> Steps<'a> {
                 model.check_not_interrupted()?;
                 steps.set_tokens(tokens)?;
                 steps.step()?;
-                Ok(steps.logits().expect("a step has logits"))
+                steps.logits().ok_or_else(|| Error::Execution("a step left no logits".to_owned()))
             }
         }
     }
