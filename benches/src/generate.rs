@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
     Budget, CacheConfig, CacheShape, HeadScores, InputCheck, KvCache, Policy, Profile, Prompt,
     QueryStatistics,
+    device::Upkeep,
     policy::{PrefillCompression, Schedule},
     position::RotaryEmbedding,
 };
@@ -238,16 +239,15 @@ impl Runner {
             next = self.step(next, &mut cache)?;
         }
         self.device.sync()?;
+        let upkeep = Upkeep::default();
         let (mut on_host, mut all) = (Duration::ZERO, Duration::ZERO);
         while report.decoded < new && (started.elapsed() < self.limit || report.decoded == 0) {
             let steps = 16.min(new - report.decoded);
             let begun = Instant::now();
             for _ in 0..steps {
+                // As a model of briquette-models does.
+                upkeep.call(&self.device);
                 next = self.step(next, &mut cache)?;
-            }
-            // As a model of briquette-models does.
-            if report.decoded.is_multiple_of(32) {
-                self.device.memory_cleanup();
             }
             on_host += begun.elapsed();
             self.device.sync()?;

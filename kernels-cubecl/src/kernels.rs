@@ -19,7 +19,7 @@ use crate::{
     cluster::{
         assign_clusters, extend, global_local, reorder_tokens, row_weights, sort_by_cluster,
     },
-    merge::{accumulate, check_merge, ema_weights, merge, nearest},
+    merge::{accumulate, check_merge, ema_weights, merge_checked, nearest},
     model::{gated, is_worthwhile, linear, rms_norm},
     select::{SelectOutput, compact, pack, pad, select},
 };
@@ -127,7 +127,7 @@ impl MergeOps for Kernels {
         self.fallbacks.or(accumulate(input.clone()), || Reference.accumulate(input))
     }
 
-    /// Merges few rows by a kernel in which each row looks through all others, and many by
+    /// Merges few rows by a kernel in which each looks through those that go beside it, and many by
     /// [`accumulate`](MergeOps::accumulate), which sorts them first.
     fn merge(&self, input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
         const MOST_OTHERS: usize = 1024;
@@ -136,7 +136,7 @@ impl MergeOps for Kernels {
         }
         // Moved: keys and values that nobody else holds are merged in place.
         match check_merge(&input) {
-            Ok(()) => merge(input),
+            Ok(()) => Ok(merge_checked(input)),
             Err(error) => self.fallbacks.or(Err(error), || Reference.merge(input)),
         }
     }

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, marker::PhantomData};
 
 use burn::tensor::{Int, Tensor};
 
-use briquette::{KvCache, state::Replay};
+use briquette::{KvCache, device::Upkeep, state::Replay};
 
 use crate::{
     Error,
@@ -24,9 +24,6 @@ const SHARE: usize = 16;
 
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
 const BEFORE: usize = 3;
-
-/// Launched steps between two clean-ups of the device.
-const LAUNCHES: usize = 32;
 
 /// Recordings that are dropped before no more are tried.
 const TRIES: usize = 3;
@@ -85,7 +82,7 @@ pub struct StepGraph<'a, R> {
     replayed: usize,
     dropped: usize,
     dropped_because: Option<String>,
-    launched: usize,
+    upkeep: Upkeep,
     /// Positions that tables are ready for.
     end: usize,
     /// Recordings run in the order of the thread they were made on.
@@ -146,7 +143,7 @@ where
             replayed: 0,
             dropped: 0,
             dropped_because: None,
-            launched: 0,
+            upkeep: Upkeep::default(),
             end: 0,
             one_thread: PhantomData,
         }
@@ -248,17 +245,16 @@ where
         Ok(())
     }
 
-    /// Counts a launched step, and cleans up at every 32nd: not while anything is recorded.
-    fn count_launched(&mut self) {
-        self.launched += 1;
+    /// Cleans up now and then between launched steps: not while anything is recorded.
+    fn keep_up(&self) {
         let recorded = self.kinds.values().any(|kind| kind.recording.is_some());
-        if self.launched.is_multiple_of(LAUNCHES) && self.prepared.is_none() && !recorded {
-            self.tokens.device().memory_cleanup();
+        if self.prepared.is_none() && !recorded {
+            self.upkeep.call(&self.tokens.device());
         }
     }
 
     fn launch(&mut self) -> Result<(), E> {
-        self.count_launched();
+        self.keep_up();
         let logits = (self.run)(self.tokens.clone(), self.cache)?;
         self.take(logits);
         Ok(())
@@ -272,7 +268,6 @@ where
 
     /// Launches a step, and looks at what it has moved.
     fn launch_and_compare(&mut self, kind: u64) -> Result<(), E> {
-        self.count_launched();
         let before = match State::of(self.cache) {
             Ok(before) => before,
             Err(error) => {
@@ -280,6 +275,7 @@ where
                 return self.launch();
             }
         };
+        self.keep_up();
         let Self { cache, run, tokens, pins, recorder, prepared, .. } = self;
         let is_prepared = prepared.as_ref().is_some_and(|(prepared, _)| *prepared == kind);
         let logits = match recorder.as_ref().filter(|_| is_prepared) {

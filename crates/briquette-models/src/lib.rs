@@ -41,7 +41,6 @@ mod model;
 mod nn;
 mod setting;
 mod text;
-mod upkeep;
 
 pub use architecture::Architecture;
 pub use checkpoint::source::is_gguf;

@@ -7,6 +7,7 @@ use burn::{
 
 use briquette::{
     Budget, CacheConfig, CacheShape, InputCheck, KvCache, Policy,
+    device::Upkeep,
     ops::{Fallback, Ops, best},
     policy::PositionMode,
     position::PositionEncoding,
@@ -15,7 +16,6 @@ use briquette::{
 use crate::{
     Attend, Error, Interrupt, Linear, ModelConfig, Result,
     nn::{build::Build, decoder::Decoder, positions::Positions},
-    upkeep::Upkeep,
 };
 
 /// A causal language model: token embedding, decoder layers of its
@@ -229,9 +229,9 @@ impl Model {
 
     /// As [`forward_last`](Self::forward_last), of tokens that are known to be in the vocabulary,
     /// as those are that an `argmax` over its logits chose: nothing is read back from the device.
-    /// What another token gives depends on the backend. Such a step can be recorded, so it does not
-    /// clean the device up, which all other calls do now and then: a loop of launched steps calls
-    /// `Device::memory_cleanup` itself.
+    /// The result for another token depends on the backend. Such a step can be recorded, so it does
+    /// not clean the device up, which all other calls do now and then: a loop of launched steps
+    /// calls [`Upkeep`] itself.
     ///
     /// # Errors
     /// As [`forward`](Self::forward), but for [`Error::TokenOutOfRange`].

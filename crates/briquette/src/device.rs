@@ -2,6 +2,7 @@
 
 use burn::tensor::{Device, Tensor, kind::Basic};
 
+pub use crate::upkeep::Upkeep;
 use crate::{Error, Result};
 
 /// Every backend by the name of its device and feature, and whether this build has it.

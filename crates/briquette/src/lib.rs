@@ -65,6 +65,7 @@ mod shape;
 mod stage;
 pub mod state;
 pub mod store;
+mod upkeep;
 mod view;
 
 pub use budget::Budget;

@@ -15,6 +15,17 @@ impl StridedSlice {
     }
 }
 
+/// The channels of a row of a head, of a tensor `[batch, heads, rows, channels]`.
+#[cube]
+pub(crate) fn row_of<T: CubePrimitive>(
+    x: &Tensor<T>,
+    batch: usize,
+    head: usize,
+    row: usize,
+) -> StridedSlice {
+    StridedSlice { start: at::<T>(x, batch, head, row), stride: x.stride(3) }
+}
+
 /// Index in a tensor of the number at `place` of a head.
 #[cube]
 pub(crate) fn at<T: CubePrimitive>(
@@ -35,6 +46,6 @@ pub(crate) fn write<T: CubePrimitive>(
     place: usize,
     number: T,
 ) {
-    let to = batch * x.stride(0) + head * x.stride(1) + place * x.stride(2);
+    let to = at::<T>(&*x, batch, head, place);
     x[to] = number;
 }

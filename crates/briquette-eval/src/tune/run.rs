@@ -315,7 +315,7 @@ impl Tuning<'_> {
     /// The candidates with the largest budgets that hold the target in every window, and those that
     /// have none.
     ///
-    /// What is kept depends on the text only where entries are merged, and on the length of a
+    /// The bytes kept depend on the text only where entries are merged, and on the length of a
     /// context: a candidate that keeps the same in two windows is not looked at in further ones.
     fn fit(
         &self,

@@ -41,7 +41,7 @@ impl<'a> Steps<'a> {
             let forward: Forward<'a> =
                 Box::new(|tokens, cache| model.forward_last_of_known(tokens, cache));
             // Each step is told its tokens.
-            let tokens = Tensor::zeros([rows, 1], &cache.device().clone());
+            let tokens = Tensor::zeros([rows, 1], cache.device());
             let steps = Box::new(StepGraph::new(cache, tokens, forward));
             return Self::Recorded { model, steps };
         }

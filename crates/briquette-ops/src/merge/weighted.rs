@@ -63,7 +63,7 @@ pub fn merge(
         true => {
             let keys = unit(keys);
             let merged = unit(of(keys.clone(), unit(other_keys))?);
-            or_own(merged.cast(key_type), keys.cast(key_type))
+            or_own(merged, keys.cast(key_type))
         }
         false => or_own(of(keys.clone(), other_keys)? / all, keys),
     };

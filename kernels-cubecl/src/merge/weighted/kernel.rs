@@ -1,6 +1,9 @@
 use cubecl::prelude::*;
 
-use crate::common::{copy_rows::lanes, line::StridedSlice};
+use crate::common::{
+    copy_rows::{self, lanes},
+    line::{at, row_of},
+};
 
 /// Units of a cube that merges. As many rows are looked at a time.
 pub(super) const UNITS: usize = 64;
@@ -55,7 +58,7 @@ pub(super) fn unit_rows<K: Float, N: Size>(
     let start = (CUBE_POS_Y as usize * rows + row) * vectors;
     let width = x.vector_size();
 
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(crate::common::copy_rows::UNITS));
+    let mut shared = Shared::<[f32]>::new_slice(copy_rows::UNITS);
     let mut squares = f32::new(0.0);
     if works {
         let mut vector = lane;
@@ -114,41 +117,27 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
     // Of the rows looked at: the slot each goes to, and its weight.
     let mut goes_to = Shared::<[u32]>::new_slice(UNITS);
     let mut weight_of = Shared::<[f32]>::new_slice(UNITS);
-    let weight_line = StridedSlice {
-        start: batch * weights.stride(0) + head * weights.stride(1),
-        stride: weights.stride(2),
-    };
-    let slot_line = StridedSlice {
-        start: batch * slots.stride(0) + head * slots.stride(1),
-        stride: slots.stride(2),
-    };
 
-    let slot = usize::cast_from(slots[slot_line.at(first)]);
+    let slot = usize::cast_from(slots[at::<I>(slots, batch, head, first)]);
     // One that goes to the same slot before this one.
     let mut earlier = f32::new(0.0);
     let mut row = unit;
     while row < first {
-        if usize::cast_from(slots[slot_line.at(row)]) == slot
-            && weights[weight_line.at(row)] != f32::new(0.0)
+        if usize::cast_from(slots[at::<I>(slots, batch, head, row)]) == slot
+            && weights[at::<f32>(weights, batch, head, row)] != f32::new(0.0)
         {
             earlier = f32::new(1.0);
         }
         row += UNITS;
     }
     let merges = cube_sum(&mut shared, earlier) == f32::new(0.0)
-        && weights[weight_line.at(first)] != f32::new(0.0)
+        && weights[at::<f32>(weights, batch, head, first)] != f32::new(0.0)
         && slot < rows;
 
     if merges {
-        let key = StridedSlice {
-            start: batch * keys.stride(0) + head * keys.stride(1) + slot * keys.stride(2),
-            stride: keys.stride(3),
-        };
-        let value = StridedSlice {
-            start: batch * values.stride(0) + head * values.stride(1) + slot * values.stride(2),
-            stride: values.stride(3),
-        };
-        let mut total = own[batch * own.stride(0) + head * own.stride(1) + slot * own.stride(2)];
+        let key = row_of::<K>(&*keys, batch, head, slot);
+        let value = row_of::<V>(&*values, batch, head, slot);
+        let mut total = own[at::<f32>(own, batch, head, slot)];
         let mut key_sums = Array::<f32>::new(per_unit);
         let mut value_sums = Array::<f32>::new(per_unit);
         let mut other_key = Array::<f32>::new(per_unit);
@@ -163,17 +152,15 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
             }
         }
 
-        let of_keys = batch * other_keys.stride(0) + head * other_keys.stride(1);
-        let of_values = batch * other_values.stride(0) + head * other_values.stride(1);
         let mut base = first;
         while base < others {
             // No slot is as high.
             let mut to = 0xffff_ffffu32;
             let row = base + unit;
             if row < others {
-                let weight = weights[weight_line.at(row)];
+                let weight = weights[at::<f32>(weights, batch, head, row)];
                 if weight != f32::new(0.0) {
-                    to = u32::cast_from(slots[slot_line.at(row)]);
+                    to = u32::cast_from(slots[at::<I>(slots, batch, head, row)]);
                 }
                 weight_of[unit] = weight;
             }
@@ -184,14 +171,8 @@ pub(super) fn merge<K: Float, V: Float, I: Int>(
                 if goes_to[row] == slot as u32 {
                     let weight = weight_of[row];
                     total += weight;
-                    let other = StridedSlice {
-                        start: of_keys + (base + row) * other_keys.stride(2),
-                        stride: other_keys.stride(3),
-                    };
-                    let of_value = StridedSlice {
-                        start: of_values + (base + row) * other_values.stride(2),
-                        stride: other_values.stride(3),
-                    };
+                    let other = row_of::<K>(other_keys, batch, head, base + row);
+                    let of_value = row_of::<V>(other_values, batch, head, base + row);
                     let mut squares = f32::new(0.0);
                     #[unroll]
                     for part in 0..per_unit {

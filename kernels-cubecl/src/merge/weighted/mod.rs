@@ -28,6 +28,11 @@ use crate::common::check::Check;
 /// launch so much.
 pub fn merge(input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
     check(&input)?;
+    Ok(merge_checked(input))
+}
+
+/// As [`merge`], of an input that [`check`] has let through.
+pub(crate) fn merge_checked(input: MergeInput) -> (Tensor<4>, Tensor<4>) {
     let (keys, values) = Dispatch::merge(
         input.keys.into_dispatch(),
         input.values.into_dispatch(),
@@ -38,7 +43,7 @@ pub fn merge(input: MergeInput) -> Result<(Tensor<4>, Tensor<4>)> {
         input.slot.into_dispatch(),
         input.directions,
     );
-    Ok((Tensor::from_dispatch(keys), Tensor::from_dispatch(values)))
+    (Tensor::from_dispatch(keys), Tensor::from_dispatch(values))
 }
 
 /// Refuses what [`merge`] does.

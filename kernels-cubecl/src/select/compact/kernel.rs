@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use crate::common::{
     copy_rows::{UNITS, copy_rows, lanes, rows_of_cube},
-    line::StridedSlice,
+    line::{at, row_of, write},
 };
 
 /// See [`super::compact`]. Cubes along x are batch rows and heads. Of those along y, the first
@@ -43,28 +43,10 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
         let column = cube * rows + unit / side_by_side;
         if unit < comptime!(rows * side_by_side) && column < columns {
             let entry = usize::cast_from(indices[of_indices + column * indices.stride(2)]);
-            let key = StridedSlice {
-                start: batch * keys.stride(0) + head * keys.stride(1) + entry * keys.stride(2),
-                stride: keys.stride(3),
-            };
-            let value = StridedSlice {
-                start: batch * values.stride(0)
-                    + head * values.stride(1)
-                    + entry * values.stride(2),
-                stride: values.stride(3),
-            };
-            let kept_key = StridedSlice {
-                start: batch * kept_keys.stride(0)
-                    + head * kept_keys.stride(1)
-                    + column * kept_keys.stride(2),
-                stride: kept_keys.stride(3),
-            };
-            let kept_value = StridedSlice {
-                start: batch * kept_values.stride(0)
-                    + head * kept_values.stride(1)
-                    + column * kept_values.stride(2),
-                stride: kept_values.stride(3),
-            };
+            let key = row_of::<Vector<K, N>>(keys, batch, head, entry);
+            let value = row_of::<Vector<V, N>>(values, batch, head, entry);
+            let kept_key = row_of::<Vector<K, N>>(&*kept_keys, batch, head, column);
+            let kept_value = row_of::<Vector<V, N>>(&*kept_values, batch, head, column);
             copy_rows::<K, V, N>(
                 keys,
                 values,
@@ -88,17 +70,11 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
                 is_padding = column < missing;
             }
             if plane == 0 {
-                let from = batch * positions.stride(0)
-                    + head * positions.stride(1)
-                    + entry * positions.stride(2);
-                let to = batch * kept_positions.stride(0)
-                    + head * kept_positions.stride(1)
-                    + column * kept_positions.stride(2);
-                let mut position = positions[from];
+                let mut position = positions[at::<I>(positions, batch, head, entry)];
                 if is_padding {
                     position = I::cast_from(-1i32);
                 }
-                kept_positions[to] = position;
+                write::<I>(kept_positions, batch, head, column, position);
             }
             if comptime!(counted) {
                 if plane > 0 {
@@ -106,17 +82,11 @@ pub(super) fn compact<K: Float, V: Float, I: Int, N: Size>(
                     let kind = (plane - 1) / group;
                     let row = kind * indices.shape(0) + batch;
                     let of_group = head * group + (plane - 1) % group;
-                    let from = row * tracks.stride(0)
-                        + of_group * tracks.stride(1)
-                        + entry * tracks.stride(2);
-                    let mut number = tracks[from];
+                    let mut number = tracks[at::<f32>(tracks, row, of_group, entry)];
                     if is_padding {
                         number = 0.0;
                     }
-                    let to = row * kept_tracks.stride(0)
-                        + of_group * kept_tracks.stride(1)
-                        + column * kept_tracks.stride(2);
-                    kept_tracks[to] = number;
+                    write::<f32>(kept_tracks, row, of_group, column, number);
                 }
             }
         }

@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use crate::common::{
     copy_rows::{copy_rows, lanes, rows_of_cube},
-    line::StridedSlice,
+    line::{StridedSlice, row_of},
 };
 
 /// See [`super::pad`]. Cubes along x are batch rows and heads; those along y have so many columns
@@ -30,18 +30,8 @@ pub(super) fn pad<E: Float, I: Int, N: Size>(
     let side_by_side = comptime!(lanes(vectors));
     let column = CUBE_POS_Y as usize * rows + unit / side_by_side;
     if unit < comptime!(rows * side_by_side) && column < all_keys.shape(2) {
-        let to_key = StridedSlice {
-            start: batch * all_keys.stride(0)
-                + head * all_keys.stride(1)
-                + column * all_keys.stride(2),
-            stride: all_keys.stride(3),
-        };
-        let to_value = StridedSlice {
-            start: batch * all_values.stride(0)
-                + head * all_values.stride(1)
-                + column * all_values.stride(2),
-            stride: all_values.stride(3),
-        };
+        let to_key = row_of::<Vector<E, N>>(&*all_keys, batch, head, column);
+        let to_value = row_of::<Vector<E, N>>(&*all_values, batch, head, column);
         if column < width {
             // The list of a head ends where the next begins; a column before its own has any row
             // there is.
@@ -57,18 +47,8 @@ pub(super) fn pad<E: Float, I: Int, N: Size>(
             );
         } else {
             let row = column - width;
-            let key = StridedSlice {
-                start: batch * tail_keys.stride(0)
-                    + head * tail_keys.stride(1)
-                    + row * tail_keys.stride(2),
-                stride: tail_keys.stride(3),
-            };
-            let value = StridedSlice {
-                start: batch * tail_values.stride(0)
-                    + head * tail_values.stride(1)
-                    + row * tail_values.stride(2),
-                stride: tail_values.stride(3),
-            };
+            let key = row_of::<Vector<E, N>>(tail_keys, batch, head, row);
+            let value = row_of::<Vector<E, N>>(tail_values, batch, head, row);
             copy_rows::<E, E, N>(
                 tail_keys,
                 tail_values,

@@ -2,7 +2,7 @@ use cubecl::prelude::*;
 
 use crate::common::{
     copy_rows::{copy_rows, lanes, rows_of_cube},
-    line::StridedSlice,
+    line::{StridedSlice, row_of},
 };
 
 /// See [`super::pack`]. Cubes along x are batch rows and heads; those along y have so many columns
@@ -32,14 +32,8 @@ pub(super) fn pack<E: Float, I: Int, N: Size>(
     let holds = column < columns && place >= start + columns;
     if unit < comptime!(rows * side_by_side) && holds {
         let row = place - columns;
-        let key = StridedSlice {
-            start: batch * keys.stride(0) + head * keys.stride(1) + column * keys.stride(2),
-            stride: keys.stride(3),
-        };
-        let value = StridedSlice {
-            start: batch * values.stride(0) + head * values.stride(1) + column * values.stride(2),
-            stride: values.stride(3),
-        };
+        let key = row_of::<Vector<E, N>>(keys, batch, head, column);
+        let value = row_of::<Vector<E, N>>(values, batch, head, column);
         let to_key = StridedSlice { start: row * list_keys.stride(0), stride: list_keys.stride(1) };
         let to_value =
             StridedSlice { start: row * list_values.stride(0), stride: list_values.stride(1) };

@@ -34,7 +34,7 @@ const LETTERS: usize = 5;
 pub enum VariableForm {
     /// The last variable of a chain and the way back from it:
     /// `Question: What is the value of VAR b? Answer: VAR b`, to be followed by `= VAR a = 12345`.
-    /// What the embedded model was trained on, with words as variables. Scored by
+    /// The embedded model was trained on this form, with words as variables. Scored by
     /// [`Metric::ExactMatch`].
     #[default]
     Steps,

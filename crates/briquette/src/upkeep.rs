@@ -14,13 +14,16 @@ const CALLS: usize = 32;
 /// CubeCL 0.11 keeps the shapes and numbers of the last 4 096 different launches of a stream in
 /// buffers on the device, and goes through all buffers of a page at each small allocation. Prompts
 /// of many lengths and caches that grow fill it, and a launch takes several times as long. A
-/// clean-up empties it.
+/// clean-up empties it. Clones count together.
+///
+/// A loop of one's own calls it once per call of the model, but not from where a step is made
+/// ready to be recorded to where its recording is dropped.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Upkeep(Arc<AtomicUsize>);
+pub struct Upkeep(Arc<AtomicUsize>);
 
 impl Upkeep {
     /// Counts a call of the model, and cleans up at every 32nd.
-    pub(crate) fn call(&self, device: &Device) {
+    pub fn call(&self, device: &Device) {
         if self.0.fetch_add(1, Ordering::Relaxed) % CALLS == CALLS - 1 {
             device.memory_cleanup();
         }
