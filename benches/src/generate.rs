@@ -12,6 +12,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, HeadScores, InputCheck, KvCache, Policy, Profile, Prompt,
     QueryStatistics,
     device::Upkeep,
+    ops::most_likely,
     policy::{PrefillCompression, Schedule},
     position::RotaryEmbedding,
 };
@@ -556,14 +557,14 @@ impl Runner {
             logits = Some(self.model.forward_last_of_known(part, &mut cache)?);
         }
         let logits = logits.ok_or_else(|| anyhow!("the prompt is empty"))?;
-        let next = logits.argmax(1);
+        let next = most_likely(logits);
         self.device.sync()?;
         Ok((cache, next))
     }
 
     /// The next token of each row, `[batch, 1]`. Nothing of it is read back.
     fn step(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<2, Int>> {
-        Ok(self.model.forward_last_of_known(tokens, cache)?.argmax(1))
+        Ok(most_likely(self.model.forward_last_of_known(tokens, cache)?))
     }
 }
 

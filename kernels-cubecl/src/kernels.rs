@@ -3,11 +3,12 @@ use std::sync::Arc;
 use briquette_ops::{
     AccumulateInput, AssignClustersInput, AssignClustersOutput, AttentionInput, AttentionOps,
     AttentionOutput, ClusterOps, ClusterOrder, DecodeInput, DecodeOutput, DenseKv, EmaInput,
-    EmaOutput, Entries, ExtendInput, ExtendOutput, Fallback, Fallbacks, GatedInput,
-    GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps, MomentsInput,
-    MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput, Reference,
-    ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RotaryTables,
-    RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split, WindowInput,
+    EmaOutput, Entries, EvictInput, EvictMergeInput, ExtendInput, ExtendOutput, Fallback,
+    Fallbacks, GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps,
+    MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput,
+    Reference, ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput,
+    RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split,
+    WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -19,7 +20,10 @@ use crate::{
     cluster::{
         assign_clusters, extend, global_local, reorder_tokens, row_weights, sort_by_cluster,
     },
-    merge::{accumulate, check_merge, ema_weights, merge_checked, nearest},
+    merge::{
+        accumulate, check_evict, check_merge, ema_weights, evict_checked, evict_merging_checked,
+        merge_checked, nearest,
+    },
     model::{gated, is_worthwhile, linear, rms_norm},
     select::{SelectOutput, compact, pack, pad, select},
 };
@@ -143,6 +147,23 @@ impl MergeOps for Kernels {
 
     fn ema_weights(&self, input: EmaInput<'_>) -> Result<EmaOutput> {
         self.fallbacks.or(ema_weights(input.clone()), || Reference.ema_weights(input))
+    }
+
+    fn evict(&self, input: EvictInput<'_>) -> Result<()> {
+        match check_evict(&input, None) {
+            Ok(()) => {
+                evict_checked(input);
+                Ok(())
+            }
+            Err(error) => self.fallbacks.or(Err(error), || Reference.evict(input)),
+        }
+    }
+
+    fn evict_merging(&self, input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
+        match check_evict(&input, Some(&merge)) {
+            Ok(()) => Ok(evict_merging_checked(input, merge)),
+            Err(error) => self.fallbacks.or(Err(error), || Reference.evict_merging(input, merge)),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub use cluster::{
 };
 pub use common::memory::{RowLayout, bytes_in_use};
 pub use kernels::Kernels;
-pub use merge::{accumulate, ema_weights, merge, nearest};
+pub use merge::{accumulate, ema_weights, evict, evict_merging, merge, nearest};
 pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};
 pub use select::{SelectOutput, compact, pack, pad, select};
 

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, marker::PhantomData};
 
 use burn::tensor::{Int, Tensor};
 
-use briquette::{KvCache, device::Upkeep, state::Replay};
+use briquette::{KvCache, device::Upkeep, ops::most_likely, state::Replay};
 
 use crate::{
     Error,
@@ -412,7 +412,7 @@ fn pinned<E: From<Error>>(
 
 /// Writes the most likely token of each row over the tokens.
 fn choose(logits: &Tensor<2>, tokens: &mut Tensor<2, Int>) {
-    write(logits.clone().argmax(1), tokens);
+    write(most_likely(logits.clone()), tokens);
 }
 
 fn write(new: Tensor<2, Int>, tokens: &mut Tensor<2, Int>) {

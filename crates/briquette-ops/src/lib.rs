@@ -50,10 +50,12 @@ pub use error::{OpError, Result};
 pub use expand_clusters::{expand_clusters, select_entries};
 pub use fallbacks::{Fallback, Fallbacks};
 pub use merge::{
-    AccumulateInput, EmaInput, EmaOutput, MergeInput, MergeOps, NearestInput, NearestOutput, merge,
+    AccumulateInput, EmaInput, EmaOutput, EvictInput, EvictMergeInput, MergeInput, MergeOps,
+    NearestInput, NearestOutput, SlotRows, merge,
 };
 pub use model::{
-    Activation, GatedInput, LinearInput, ModelOps, RmsNormInput, RmsNormOutput, gated, rms_norm,
+    Activation, GatedInput, LinearInput, ModelOps, RmsNormInput, RmsNormOutput, gated, most_likely,
+    rms_norm,
 };
 pub use ops::{Ops, Reference};
 pub use product::precise_product;

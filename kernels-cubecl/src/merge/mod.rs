@@ -2,8 +2,18 @@
 
 mod accumulate;
 mod ema;
+mod evict;
 mod nearest;
 mod weighted;
 
-pub(crate) use self::weighted::{check as check_merge, merge_checked};
-pub use self::{accumulate::accumulate, ema::ema_weights, nearest::nearest, weighted::merge};
+pub use self::{
+    accumulate::accumulate,
+    ema::ema_weights,
+    evict::{evict, evict_merging},
+    nearest::nearest,
+    weighted::merge,
+};
+pub(crate) use self::{
+    evict::{check_evict, evict_checked, evict_merging_checked},
+    weighted::{check as check_merge, merge_checked},
+};

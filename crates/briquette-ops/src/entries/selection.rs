@@ -24,6 +24,15 @@ pub struct Split {
 }
 
 impl Selection {
+    /// Selects all columns, by position, `[batch, kv_heads, columns]`: padding first. Positions are
+    /// read from a device that does not sort.
+    pub fn by_position(positions: Tensor<3, Int>) -> Self {
+        let [batch, heads, columns] = positions.dims();
+        let dtype = positions.dtype();
+        let indices = positions.argsort(2).cast(dtype);
+        Self { indices, counts: vec![columns; batch * heads] }
+    }
+
     /// Selects the entries of one ascending list per batch row and head, rows first.
     pub fn of_heads(lists: &[impl AsRef<[usize]>], heads: usize, device: &Device) -> Self {
         let width = lists.iter().map(|list| list.as_ref().len()).max().unwrap_or(0);

@@ -2,12 +2,14 @@
 
 mod accumulate;
 mod ema;
+mod evict;
 mod nearest;
 mod ops;
 mod weighted;
 
 pub use accumulate::AccumulateInput;
 pub use ema::{EmaInput, EmaOutput};
+pub use evict::{EvictInput, EvictMergeInput, SlotRows};
 pub use nearest::{NearestInput, NearestOutput};
 pub use ops::MergeOps;
 pub use weighted::{MergeInput, merge};

@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use super::{
     accumulate::{self, AccumulateInput},
     ema::{self, EmaInput, EmaOutput},
+    evict::{self, EvictInput, EvictMergeInput},
     nearest::{self, NearestInput, NearestOutput},
     weighted::{self, MergeInput},
 };
@@ -45,5 +46,29 @@ pub trait MergeOps: Debug + Send + Sync {
     /// [`OpError`](crate::OpError) if shapes do not fit.
     fn ema_weights(&self, input: EmaInput<'_>) -> Result<EmaOutput> {
         Ok(ema::ema_weights(input))
+    }
+
+    /// Evicts the weakest entry of each head and puts a new token in its place, in tensors that
+    /// nobody else holds without copying any. The entry is the one that
+    /// [`select`](crate::SelectOps::select) would not keep, in whatever order entries lie: the
+    /// lowest score, and of equal scores the newest; NaN is the lowest. See [`EvictInput`] for
+    /// shapes.
+    ///
+    /// # Errors
+    /// [`OpError::Execution`](crate::OpError::Execution) if the device failed, and other
+    /// [`OpError`](crate::OpError)s if shapes or types do not fit. Nothing is changed then.
+    fn evict(&self, input: EvictInput<'_>) -> Result<()> {
+        evict::evict(input)
+    }
+
+    /// Evicts as [`evict`](Self::evict) does, after each evicted entry has been merged into the one
+    /// with the most similar key, the oldest of equals, if it is similar enough (D2O, Eq. 9 to 12):
+    /// weights are those of [`ema_weights`](Self::ema_weights), that of the other entry is e.
+    /// Returns the threshold of each batch row, `[batch, 1]`, f32.
+    ///
+    /// # Errors
+    /// As [`evict`](Self::evict).
+    fn evict_merging(&self, input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
+        evict::evict_merging(input, merge)
     }
 }

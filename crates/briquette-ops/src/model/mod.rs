@@ -2,10 +2,12 @@
 
 mod gated;
 mod linear;
+mod most_likely;
 mod ops;
 mod rms_norm;
 
 pub use gated::{Activation, GatedInput, gated};
 pub use linear::LinearInput;
+pub use most_likely::most_likely;
 pub use ops::ModelOps;
 pub use rms_norm::{RmsNormInput, RmsNormOutput, rms_norm};

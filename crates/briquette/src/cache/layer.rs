@@ -9,10 +9,12 @@ use super::{
         attend::{attend, key_encoding},
         capacity::CapacityPlan,
         compress::{CompressionDue, Findings, Snapshot, compress},
+        in_place::{append_in_place, eviction, kept_in_place, may_evict_in_place},
         input::LayerInput,
         statistics::{count, count_chunks, encoded, window},
         store_guard::StoreGuard,
         update::{LayerUpdate, StoreChange},
+        working_set::WorkingSet,
     },
     context::Context,
     progress::{Phase, Progress},
@@ -153,7 +155,18 @@ impl LayerCache {
         guard: &mut StoreGuard,
     ) -> Result<(Tensor<4>, LayerUpdate)> {
         let plan = CapacityPlan::new(context, input, guard.store.as_ref(), self.window.size())?;
-        let mut all = append(context, input, arriving, &self.held, &plan, guard)?;
+        let mut in_place = None;
+        let mut all;
+        if may_evict_in_place(context, input, &self.held, guard.store.as_mut()) {
+            all = append_in_place(context, input, arriving, &plan, guard)?;
+            in_place = kept_in_place(context, input, &self.held, &plan, &all)?;
+            if in_place.is_none() {
+                all = WorkingSet::by_position(guard.store.as_ref(), &input.held)?;
+            }
+        } else {
+            guard.order()?;
+            all = append(context, input, arriving, &self.held, &plan, guard)?;
+        }
         let store = guard.store.as_ref();
         let encode = key_encoding(context, input, &mut all, store)?;
         let attended = attend(context, input, &all, encode.clone(), store)?;
@@ -179,6 +192,7 @@ impl LayerCache {
 
         let mut findings = Findings::default();
         let mut measured_entries = None;
+        let mut evicted = None;
         if let Some(budget) = budget {
             let plain = input.plain.as_ref();
             let queries = plain.map(|new| self.log.with(new, &input.span.positions));
@@ -195,14 +209,24 @@ impl LayerCache {
                 state: self.state(),
                 ..context.view(&entries, &input.held, seen, budget, phase.is_prompt())
             };
-            findings = compress(context.policy, view, &input.arrived, due)?;
+            match &in_place {
+                Some(kept) => evicted = eviction(context.policy, &view, kept)?,
+                None => findings = compress(context.policy, view, &input.arrived, due)?,
+            }
             measured_entries = Some(entries);
         }
         let Findings { reduced, measure, snapshot } = findings;
         let snapshot = snapshot.zip(measured_entries);
+        let held = in_place.unwrap_or_else(|| input.held.clone());
+        let change = match evicted {
+            Some(eviction) => {
+                StoreChange::Evicted { eviction: Box::new(eviction), tracks: Box::new(all.tracks) }
+            }
+            None => all.change(store, &input.held, &plan)?,
+        };
         let mut update = LayerUpdate {
-            change: all.change(store, &input.held, &plan)?,
-            held: input.held.clone(),
+            change,
+            held,
             local_queries,
             state: None,
             measure,
@@ -220,7 +244,7 @@ impl LayerCache {
         &mut self,
         context: Context<'_>,
         input: LayerInput,
-        update: LayerUpdate,
+        mut update: LayerUpdate,
         mut guard: StoreGuard,
     ) -> Result<()> {
         let Context { policy, observes, .. } = context;
@@ -235,6 +259,16 @@ impl LayerCache {
             StoreChange::Appended { tracks } => {
                 if !tracks.is_empty() {
                     guard.store.set_tracks(*tracks);
+                }
+            }
+            StoreChange::Evicted { eviction, tracks } => {
+                let slots = guard.store.in_place();
+                match slots.map(|slots| slots.evict(&eviction, *tracks)).transpose() {
+                    Ok(threshold) => update.state = threshold.flatten().map(Box::new),
+                    Err(error) => {
+                        self.abort(guard);
+                        return Err(error);
+                    }
                 }
             }
         }

@@ -16,7 +16,7 @@ use super::PrefixError;
 
 /// The version of the format: of the names in the metadata, of the header, and of the tensors of
 /// each store.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Names in the metadata of the file.
 const FORMAT: &str = "briquette-prefix";

@@ -1,12 +1,12 @@
 use burn::tensor::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{Reduced, Reducer, split::split};
+use super::{InPlace, Reduced, Reducer, split::split};
 use crate::{
     LayerView, Result, check,
     ops::{
-        AttentionStatistics, EmaInput, EmaOutput, Entries, MergeInput, NearestInput, NearestOutput,
-        Selection, Split, select_entries,
+        AttentionStatistics, EmaInput, EmaOutput, Entries, EvictMergeInput, MergeInput,
+        NearestInput, NearestOutput, Selection, Split, select_entries,
     },
     stage::is_default,
 };
@@ -96,6 +96,15 @@ impl Reducer for EmaMerge {
 
     fn check(&self) -> Result<()> {
         check::share("reduce.beta", self.beta)
+    }
+
+    fn in_place(&self, state: Option<&Tensor<2>>) -> Option<InPlace> {
+        let Self { beta, threshold, compare, weights } = *self;
+        let is_default = threshold == Threshold::Ema
+            && compare == Compare::Keys
+            && weights == EmaWeights::Cosine;
+        let before = state.cloned();
+        is_default.then_some(InPlace::Merge(EvictMergeInput { before, beta }))
     }
 
     fn is_capturable(&self) -> bool {

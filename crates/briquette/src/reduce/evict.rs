@@ -1,6 +1,7 @@
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{Reduced, Reducer};
+use super::{InPlace, Reduced, Reducer};
 use crate::{LayerView, Result};
 
 /// Drops the entries that are not kept.
@@ -15,6 +16,10 @@ impl Reducer for Evict {
 
     fn drops_only(&self) -> bool {
         true
+    }
+
+    fn in_place(&self, _: Option<&Tensor<2>>) -> Option<InPlace> {
+        Some(InPlace::Evict)
     }
 
     fn is_capturable(&self) -> bool {

@@ -14,6 +14,6 @@ pub use ema_merge::{Compare, EmaMerge, EmaWeights, Threshold};
 pub use evict::Evict;
 pub use evict_then_merge::{EvictThenMerge, MergeWeights, Redundancy, Rotate};
 pub use gaussian_merge::{GaussianMerge, Pivot, Sigma};
-pub use reducer::{Reduced, Reducer};
+pub use reducer::{InPlace, Reduced, Reducer};
 pub(crate) use spec::ReducerSpec;
 pub use value_merge::ValueMerge;

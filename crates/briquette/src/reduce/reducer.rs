@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use crate::{
     LayerView, Result,
     budget::{Budget, Protect},
-    ops::Entries,
+    ops::{Entries, EvictMergeInput},
     stage::AttentionRequest,
 };
 
@@ -48,6 +48,14 @@ pub trait Reducer: Any + Debug + Send + Sync {
         false
     }
 
+    /// How it reduces every head by one entry, the one with the lowest score, where a store [leaves
+    /// the others where they are](crate::store::SlotStore); `None` if it needs all of them. `state`
+    /// is that of its last run in the layer.
+    fn in_place(&self, state: Option<&Tensor<2>>) -> Option<InPlace> {
+        let _ = state;
+        None
+    }
+
     /// Whether every decode step launches the same kernels without reading from the device, so that
     /// it can be captured and replayed.
     fn is_capturable(&self) -> bool {
@@ -82,6 +90,17 @@ pub trait Reducer: Any + Debug + Send + Sync {
     /// # Errors
     /// Any error of the reducer; the cache stays as it was.
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced>;
+}
+
+/// Reduction by one entry, whose place a decoded token takes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum InPlace {
+    /// The entry is dropped.
+    Evict,
+    /// The entry is merged into the one with the most similar key, if it is similar enough; the
+    /// thresholds are the reducer's next state.
+    Merge(EvictMergeInput),
 }
 
 /// Result of a reducer.

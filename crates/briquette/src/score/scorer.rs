@@ -50,6 +50,18 @@ pub trait Scorer: Any + Debug + Send + Sync {
         false
     }
 
+    /// Whether [`score`](Self::score) takes entries that lie in no order in a decode step, each
+    /// with its own position. A policy whose scorer does can [decode in
+    /// place](crate::store::SlotStore).
+    fn ignores_order(&self) -> bool {
+        false
+    }
+
+    /// Whether it reads keys or values, and not only positions and statistics.
+    fn reads_rows(&self) -> bool {
+        true
+    }
+
     /// Returns the scorer with another window of queries, for
     /// [`Policy::with_window`](crate::Policy::with_window); `None` if it has no window.
     fn with_window(&self, _window: usize) -> Option<Arc<dyn Scorer>> {

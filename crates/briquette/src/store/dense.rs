@@ -5,12 +5,14 @@ use burn::tensor::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Store, StoreBuilder, StoreOptions, StoreQuery, interface::attend_entries, replay::ReplayStore,
+    Eviction, SlotStore, Store, StoreBuilder, StoreOptions, StoreQuery, interface::attend_entries,
+    replay::ReplayStore,
 };
 use crate::{
     Result,
     ops::{
-        AttentionOutput, AttentionStatistics, DenseKv, Entries, KvLayout, Visibility, constant_ints,
+        AttentionOutput, AttentionStatistics, DenseKv, Entries, KvLayout, Selection, SlotRows,
+        Visibility, constant_ints, gather_entries, gather_positions, gather_scalars,
     },
     prefix::{Parts, PrefixError},
     stage::statistics,
@@ -45,6 +47,8 @@ pub struct DenseStore {
     columns: usize,
     /// The index of the next column, where the device counts it.
     next: Option<DeviceIndex>,
+    /// Whether columns are not in the order of their positions, since entries are evicted in place.
+    unordered: bool,
 }
 
 /// Index of the next column, counted by the device.
@@ -58,7 +62,7 @@ struct DeviceIndex {
 
 impl DenseStore {
     pub(super) fn new(options: StoreOptions) -> Self {
-        Self { options, buffers: None, columns: 0, next: None }
+        Self { options, buffers: None, columns: 0, next: None, unordered: false }
     }
 
     fn empty(&self, columns: usize) -> Entries {
@@ -94,6 +98,7 @@ impl DenseStore {
             };
             store.write(entries, 0);
         }
+        store.unordered = parts.take_number("unordered")? == 1;
         parts.finish()?;
         Ok(store)
     }
@@ -103,8 +108,9 @@ impl DenseStore {
         let mut parts = Parts::default();
         parts.put_numbers("columns", [self.columns]);
         parts.put_numbers("capacity", [self.capacity()]);
+        parts.put_numbers("unordered", [usize::from(self.unordered)]);
         if self.columns > 0 {
-            let Entries { keys, values, positions, tracks, .. } = self.held();
+            let Entries { keys, values, positions, tracks, .. } = self.as_they_lie();
             parts.put("keys", &keys)?;
             parts.put("values", &values)?;
             parts.put("positions", &positions)?;
@@ -127,19 +133,47 @@ impl DenseStore {
             clustering: None,
         });
         let options = StoreOptions { batch: rows, ..self.options.clone() };
-        Self { options, buffers, columns: self.columns, next: None }
+        let Self { columns, unordered, .. } = *self;
+        Self { options, buffers, columns, next: None, unordered }
     }
 
-    /// The entries held.
+    /// The entries held, by position.
     pub(super) fn held(&self) -> Entries {
-        match &self.buffers {
-            Some(buffers) => first(buffers, self.columns),
-            None => self.empty(0),
+        let lie = self.as_they_lie();
+        match self.by_position() {
+            Some(order) => gather_entries(lie, &order),
+            None => lie,
         }
+    }
+
+    /// The entries held, as they lie.
+    pub(super) fn as_they_lie(&self) -> Entries {
+        match &self.buffers {
+            Some(buffers) if self.columns > 0 => first(buffers, self.columns),
+            _ => self.empty(0),
+        }
+    }
+
+    /// Positions and statistics of the entries held, as they lie.
+    pub(super) fn scalars_as_they_lie(&self) -> (Tensor<3, Int>, AttentionStatistics) {
+        let Some(buffers) = self.buffers.as_ref().filter(|_| self.columns > 0) else {
+            let Entries { positions, tracks, .. } = self.empty(0);
+            return (positions, tracks);
+        };
+        let positions = buffers.positions.clone().narrow(2, 0, self.columns);
+        let tracks = buffers.tracks.clone();
+        (positions, tracks.map(|tracks| tracks.narrow(2, 0, self.columns)))
+    }
+
+    /// The columns of the entries held, by position; `None` if they are in that order.
+    fn by_position(&self) -> Option<Selection> {
+        let buffers = self.buffers.as_ref().filter(|_| self.unordered)?;
+        Some(Selection::by_position(buffers.positions.clone().narrow(2, 0, self.columns)))
     }
 
     /// Replaces all entries, with room for at most `capacity` columns.
     pub(super) fn hold(&mut self, entries: Entries, capacity: usize) {
+        self.unordered = false;
         let columns = entries.columns();
         // Buffers that are large enough and not too large are kept.
         let capacity = capacity.max(columns);
@@ -305,7 +339,7 @@ impl Store for DenseStore {
         if capacity <= self.capacity() {
             return;
         }
-        let held = (self.columns > 0).then(|| self.held());
+        let held = (self.columns > 0).then(|| self.as_they_lie());
         self.buffers = Some(self.empty(capacity));
         if let Some(held) = held {
             self.write(held, 0);
@@ -325,6 +359,7 @@ impl Store for DenseStore {
 
     fn truncate(&mut self, columns: usize) {
         self.columns = self.columns.min(columns);
+        self.unordered &= self.columns > 0;
         // The device would count on from where it has come to.
         self.next = None;
     }
@@ -334,16 +369,21 @@ impl Store for DenseStore {
     }
 
     fn positions(&self) -> Tensor<3, Int> {
-        match &self.buffers {
-            Some(buffers) => buffers.positions.clone().narrow(2, 0, self.columns),
-            None => self.empty(0).positions,
-        }
+        self.scalars().0
     }
 
     fn tracks(&self) -> AttentionStatistics {
-        match &self.buffers {
-            Some(buffers) => buffers.tracks.clone().map(|track| track.narrow(2, 0, self.columns)),
-            None => self.empty(0).tracks,
+        self.scalars().1
+    }
+
+    fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
+        let (positions, tracks) = self.scalars_as_they_lie();
+        match self.by_position() {
+            Some(order) => {
+                let tracks = tracks.map(|tracks| gather_scalars(tracks, &order));
+                (gather_positions(positions, &order), tracks)
+            }
+            None => (positions, tracks),
         }
     }
 
@@ -355,7 +395,8 @@ impl Store for DenseStore {
         }
         match self.attend_in_place(&input)? {
             Some(output) => Ok(output),
-            None => attend_entries(self.held(), input),
+            // The queries' own columns are the last, and see all the others in whatever order.
+            None => attend_entries(self.as_they_lie(), input),
         }
     }
 
@@ -374,6 +415,10 @@ impl Store for DenseStore {
         Some(self)
     }
 
+    fn in_place(&mut self) -> Option<&mut dyn SlotStore> {
+        Some(self)
+    }
+
     fn save(&self) -> Result<Option<Parts>> {
         self.parts().map(Some)
     }
@@ -384,6 +429,49 @@ impl Store for DenseStore {
 
     fn boxed_clone(&self) -> Box<dyn Store> {
         Box::new(self.clone())
+    }
+}
+
+impl SlotStore for DenseStore {
+    fn can_evict(&self, held: &[usize]) -> bool {
+        let is_full = held.iter().all(|&held| held == self.columns);
+        is_full && self.columns > 0 && self.next.is_none()
+    }
+
+    fn slots(&self, with_rows: bool) -> Result<Entries> {
+        let (Some(buffers), false) = (&self.buffers, with_rows) else {
+            return Ok(self.as_they_lie());
+        };
+        let (positions, tracks) = self.scalars_as_they_lie();
+        Ok(Entries { positions, tracks, ..buffers.clone() })
+    }
+
+    fn evict(
+        &mut self,
+        eviction: &Eviction,
+        counted: AttentionStatistics,
+    ) -> Result<Option<Tensor<2>>> {
+        let Some(buffers) = &mut self.buffers else { return Ok(None) };
+        let Entries { keys, values, positions, tracks, .. } = buffers;
+        let rows = SlotRows::Dense { keys, values };
+        let input = eviction.input(rows, positions, tracks, counted);
+        let threshold = eviction.run(input, self.options.ops.as_ref())?;
+        self.columns -= 1;
+        self.unordered = true;
+        Ok(threshold)
+    }
+
+    fn is_unordered(&self) -> bool {
+        self.unordered
+    }
+
+    fn order(&mut self) -> Result<()> {
+        if self.unordered {
+            let held = self.held();
+            self.unordered = false;
+            self.write(held, 0);
+        }
+        Ok(())
     }
 }
 
@@ -398,6 +486,7 @@ impl ReplayStore for DenseStore {
             None => visitor.number(self.columns),
         }
         visitor.number(self.capacity());
+        visitor.number(usize::from(self.unordered));
         if let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers {
             visitor.tensor(StateTensor::Float4(keys));
             visitor.tensor(StateTensor::Float4(values));
@@ -407,7 +496,8 @@ impl ReplayStore for DenseStore {
     }
 
     fn begin_device_indexing(&mut self, more: usize) -> bool {
-        if self.buffers.as_ref().is_none_or(|buffers| !buffers.tracks.is_empty()) {
+        let counts = |buffers: &Entries| !buffers.tracks.is_empty();
+        if self.unordered || self.buffers.as_ref().is_none_or(counts) {
             return false;
         }
         self.reserve(self.columns + more);

@@ -2,7 +2,7 @@ use std::{any::Any, fmt::Debug, sync::Arc};
 
 use burn::tensor::{DType, Device, Int, Tensor};
 
-use super::replay::ReplayStore;
+use super::{replay::ReplayStore, slots::SlotStore};
 use crate::{
     CacheShape, Result,
     device::Rows,
@@ -158,7 +158,8 @@ impl StoreOptions {
 ///   [`observe_queries`](Self::observe_queries);
 /// - files and forks of several rows: [`save`](Self::save) with [`StoreBuilder::restore`],
 ///   [`repeated`](Self::repeated);
-/// - captured steps: [`replay`](Self::replay).
+/// - captured steps: [`replay`](Self::replay);
+/// - tokens written where others were evicted: [`in_place`](Self::in_place).
 pub trait Store: Debug + Send + Sync {
     /// Columns held, those of the longest head.
     fn columns(&self) -> usize;
@@ -277,6 +278,11 @@ pub trait Store: Debug + Send + Sync {
 
     /// The store as [`ReplayStore`]; `None` if its steps cannot be captured.
     fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
+        None
+    }
+
+    /// The store as [`SlotStore`]; `None` if it does not decode in place.
+    fn in_place(&mut self) -> Option<&mut dyn SlotStore> {
         None
     }
 

@@ -15,6 +15,7 @@ mod ragged;
 mod replay;
 mod rotation;
 mod segmented;
+mod slots;
 mod spec;
 mod tokens;
 mod turbo_quant;
@@ -29,6 +30,7 @@ pub use key_channels::KeyChannels;
 pub use quantized::Quantized;
 pub use ragged::Ragged;
 pub use replay::ReplayStore;
+pub use slots::{Eviction, SlotStore};
 pub(crate) use spec::StoreSpec;
 pub use turbo_quant::TurboQuant;
 

@@ -2,15 +2,14 @@ use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Store, StoreBuilder, StoreOptions, StoreQuery,
+    Eviction, Store, StoreBuilder, StoreOptions, StoreQuery,
     layout::Layout,
     segmented::{Body, Packing, Segmented},
     tokens::Tokens,
 };
 use crate::{
     Result,
-    ops::{AttentionOutput, KvLayout, RaggedKv, Tail},
-    ops::{AttentionStatistics, Entries},
+    ops::{AttentionOutput, AttentionStatistics, Entries, KvLayout, RaggedKv, SlotRows, Tail},
     prefix::Parts,
     state::{StateTensor, StateVisitor},
 };
@@ -66,6 +65,30 @@ impl RaggedBody {
 }
 
 impl Body for RaggedBody {
+    const EVICTS: bool = true;
+
+    fn evict(
+        &mut self,
+        token: Entries,
+        eviction: &Eviction,
+        counted: AttentionStatistics,
+        options: &StoreOptions,
+    ) -> Result<Option<Tensor<2>>> {
+        let Self { tokens, keys, values, .. } = self;
+        let (layout, positions, tracks) = tokens.parts_mut();
+        let rows = SlotRows::Ragged {
+            keys,
+            values,
+            offsets: layout.offsets(),
+            counts: layout.counts(),
+            new_keys: token.keys,
+            new_values: token.values,
+            new_positions: token.positions,
+        };
+        let input = eviction.input(rows, positions, tracks, counted);
+        eviction.run(input, options.ops.as_ref())
+    }
+
     fn pack(
         entries: Entries,
         counts: &[usize],

@@ -1,12 +1,15 @@
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    DenseStore, Store, StoreOptions, StoreQuery, interface::attend_entries, layout::Layout,
-    replay::ReplayStore,
+    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, interface::attend_entries,
+    layout::Layout, replay::ReplayStore,
 };
 use crate::{
     Result,
-    ops::{AttentionOutput, AttentionStatistics, Clustering, Entries, Tail},
+    ops::{
+        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail, gather_entries,
+        gather_positions, gather_scalars,
+    },
     prefix::Parts,
     state::StateVisitor,
 };
@@ -16,6 +19,25 @@ use crate::{
 pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether several tokens share an entry.
     const CLUSTERED: bool = false;
+
+    /// Whether a token can take the place of an entry.
+    const EVICTS: bool = false;
+
+    /// Evicts the weakest entry of each head, the `token` behind them among these, which takes its
+    /// place, as [`SlotStore::evict`] does.
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation); nothing is changed then.
+    fn evict(
+        &mut self,
+        token: Entries,
+        eviction: &Eviction,
+        counted: AttentionStatistics,
+        options: &StoreOptions,
+    ) -> Result<Option<Tensor<2>>> {
+        let _ = (token, eviction, counted, options);
+        Ok(None)
+    }
 
     /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
     /// it gains nothing by packing. `before` is the last layout.
@@ -95,22 +117,26 @@ pub(super) struct Segmented<B> {
     tail: DenseStore,
     /// Whether a column of the tail is padding in some row.
     padded: bool,
+    /// Whether the columns of the body are not in the order of their positions.
+    unordered: bool,
 }
 
 impl<B: Body> Segmented<B> {
     pub(super) fn new(options: StoreOptions) -> Self {
-        Self { tail: DenseStore::new(options.clone()), options, body: None, padded: false }
+        let tail = DenseStore::new(options.clone());
+        Self { tail, options, body: None, padded: false, unordered: false }
     }
 
     /// The store that [`save`](Store::save) wrote.
     pub(super) fn restore(options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let padded = parts.take_number("padded")? == 1;
         let packed = parts.take_number("packed")? == 1;
+        let unordered = parts.take_number("unordered")? == 1;
         let tail = DenseStore::restore(options.clone(), parts.take_parts("tail"))?;
         let body = || B::restore(parts.take_parts("body"), &options);
         let body = packed.then(body).transpose()?;
         parts.finish()?;
-        Ok(Self { options, body, tail, padded })
+        Ok(Self { options, body, tail, padded, unordered })
     }
 
     fn tail(&self) -> Tail {
@@ -122,6 +148,29 @@ impl<B: Body> Segmented<B> {
             (nothing.clone(), nothing)
         });
         Tail { keys, values, entries: columns }
+    }
+
+    /// The entries as they lie; keys and values of the last token alone if these are not wanted.
+    fn as_they_lie(&self, with_rows: bool) -> Result<Entries> {
+        let Some(body) = &self.body else { return Ok(self.tail.as_they_lie()) };
+        let (positions, tracks) = self.scalars_as_they_lie();
+        let tail = self.tail();
+        let clustering = body.clustering().map(|clustering| clustering.followed_by(tail.entries));
+        let [keys, values] = match with_rows {
+            true => body.pad(tail, &self.options)?,
+            false => [tail.keys, tail.values].map(|rows| rows.narrow(2, 0, 1)),
+        };
+        Ok(Entries { keys, values, positions, tracks, clustering })
+    }
+
+    fn scalars_as_they_lie(&self) -> (Tensor<3, Int>, AttentionStatistics) {
+        let Some(body) = &self.body else { return self.tail.scalars_as_they_lie() };
+        if self.tail.columns() == 0 {
+            return (body.positions(), body.tracks());
+        }
+        let (positions, tracks) = self.tail.scalars_as_they_lie();
+        let tracks = body.tracks().zip(tracks, |track, more| Tensor::cat(vec![track, more], 2));
+        (Tensor::cat(vec![body.positions(), positions], 2), tracks)
     }
 
     fn body_columns(&self) -> usize {
@@ -178,19 +227,30 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn entries(&self) -> Result<Entries> {
-        let (positions, tracks) = self.scalars();
-        Ok(Entries { tracks, ..self.entries_at(positions)? })
+        if self.body.is_none() {
+            return Ok(self.tail.held());
+        }
+        let entries = self.as_they_lie(true)?;
+        if !self.unordered {
+            return Ok(entries);
+        }
+        let order = Selection::by_position(entries.positions.clone());
+        Ok(gather_entries(entries, &order))
     }
 
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {
         let tracks = AttentionStatistics::default();
-        let Some(body) = &self.body else {
-            return Ok(Entries { positions, tracks, ..self.tail.held() });
+        let entries = match (&self.body, self.unordered) {
+            (Some(body), false) => {
+                let tail = self.tail();
+                let clustering = body.clustering();
+                let clustering = clustering.map(|clustering| clustering.followed_by(tail.entries));
+                let [keys, values] = body.pad(tail, &self.options)?;
+                return Ok(Entries { keys, values, positions, tracks, clustering });
+            }
+            _ => self.entries()?,
         };
-        let tail = self.tail();
-        let clustering = body.clustering().map(|clustering| clustering.followed_by(tail.entries));
-        let [keys, values] = body.pad(tail, &self.options)?;
-        Ok(Entries { keys, values, positions, tracks, clustering })
+        Ok(Entries { positions, tracks, ..entries })
     }
 
     fn positions(&self) -> Tensor<3, Int> {
@@ -202,13 +262,16 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        let Some(body) = &self.body else { return self.tail.scalars() };
-        if self.tail.columns() == 0 {
-            return (body.positions(), body.tracks());
+        if self.body.is_none() {
+            return self.tail.scalars();
         }
-        let (positions, tracks) = self.tail.scalars();
-        let tracks = body.tracks().zip(tracks, |track, more| Tensor::cat(vec![track, more], 2));
-        (Tensor::cat(vec![body.positions(), positions], 2), tracks)
+        let (positions, tracks) = self.scalars_as_they_lie();
+        if !self.unordered {
+            return (positions, tracks);
+        }
+        let order = Selection::by_position(positions.clone());
+        let tracks = tracks.map(|tracks| gather_scalars(tracks, &order));
+        (gather_positions(positions, &order), tracks)
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
@@ -219,7 +282,7 @@ impl<B: Body> Store for Segmented<B> {
                 return Ok(output);
             }
         }
-        attend_entries(self.entries()?, input)
+        attend_entries(self.as_they_lie(true)?, input)
     }
 
     fn set_tracks(&mut self, tracks: AttentionStatistics) {
@@ -237,7 +300,7 @@ impl<B: Body> Store for Segmented<B> {
         let columns = entries.columns();
         let before = self.body.as_ref().map(|body| body.layout().clone());
         let packed = B::pack(entries, counts, before, &self.options)?;
-        self.padded = false;
+        (self.padded, self.unordered) = (false, false);
         match packed {
             Packing::Packed(body) => self.body = Some(body),
             Packing::AsTheyAre(entries) => {
@@ -259,10 +322,16 @@ impl<B: Body> Store for Segmented<B> {
         Some(self)
     }
 
+    fn in_place(&mut self) -> Option<&mut dyn SlotStore> {
+        let evicts = self.body.is_none() || B::EVICTS;
+        evicts.then_some(self)
+    }
+
     fn save(&self) -> Result<Option<Parts>> {
         let mut parts = Parts::default();
         parts.put_numbers("padded", [usize::from(self.padded)]);
         parts.put_numbers("packed", [usize::from(self.body.is_some())]);
+        parts.put_numbers("unordered", [usize::from(self.unordered)]);
         parts.put_parts("tail", self.tail.parts()?);
         if let Some(body) = &self.body {
             parts.put_parts("body", body.save()?);
@@ -276,6 +345,7 @@ impl<B: Body> Store for Segmented<B> {
             body: self.body.as_ref().map(|body| body.repeated(&options)),
             tail: self.tail.of_rows(rows),
             padded: self.padded,
+            unordered: self.unordered,
             options,
         }))
     }
@@ -285,9 +355,61 @@ impl<B: Body> Store for Segmented<B> {
     }
 }
 
+impl<B: Body> SlotStore for Segmented<B> {
+    fn can_evict(&self, held: &[usize]) -> bool {
+        match &self.body {
+            _ if self.padded => false,
+            None => self.tail.can_evict(held),
+            Some(body) => self.tail.columns() == 0 && held == body.layout().counts(),
+        }
+    }
+
+    fn slots(&self, with_rows: bool) -> Result<Entries> {
+        self.as_they_lie(with_rows)
+    }
+
+    fn evict(
+        &mut self,
+        eviction: &Eviction,
+        counted: AttentionStatistics,
+    ) -> Result<Option<Tensor<2>>> {
+        let Some(body) = &mut self.body else { return self.tail.evict(eviction, counted) };
+        let token = self.tail.as_they_lie();
+        let threshold = body.evict(token, eviction, counted, &self.options)?;
+        self.tail.truncate(0);
+        self.unordered = true;
+        Ok(threshold)
+    }
+
+    fn is_unordered(&self) -> bool {
+        if self.body.is_some() { self.unordered } else { self.tail.is_unordered() }
+    }
+
+    fn order(&mut self) -> Result<()> {
+        let Some(body) = &self.body else { return self.tail.order() };
+        if !self.unordered {
+            return Ok(());
+        }
+        let order = Selection::by_position(body.positions());
+        let counts = body.layout().counts().to_vec();
+        let nothing = Tail { entries: 0, ..self.tail() };
+        let [keys, values] = body.pad(nothing, &self.options)?;
+        let (positions, tracks) = (body.positions(), body.tracks());
+        let entries = Entries { keys, values, positions, tracks, clustering: None };
+        let before = Some(body.layout().clone());
+        let packed = B::pack(gather_entries(entries, &order), &counts, before, &self.options)?;
+        if let Packing::Packed(body) = packed {
+            self.body = Some(body);
+        }
+        self.unordered = false;
+        Ok(())
+    }
+}
+
 impl<B: Body> ReplayStore for Segmented<B> {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
-        visitor.numbers(&[usize::from(self.padded), usize::from(self.body.is_some())]);
+        let flags = [self.padded, self.body.is_some(), self.unordered];
+        visitor.numbers(&flags.map(usize::from));
         if let Some(body) = &mut self.body {
             body.visit_state(visitor);
         }

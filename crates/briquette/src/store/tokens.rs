@@ -104,6 +104,11 @@ impl Tokens {
         visit_tracks(&mut self.tracks, visitor);
     }
 
+    /// The layout, and positions and statistics to be changed in place.
+    pub(super) fn parts_mut(&mut self) -> (&Layout, &mut Tensor<3, Int>, &mut AttentionStatistics) {
+        (&self.layout, &mut self.positions, &mut self.tracks)
+    }
+
     pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
         write_tracks(&mut self.tracks, tracks, 0);
     }

@@ -3,7 +3,10 @@ use burn_cubecl::{kernel::into_contiguous, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::kernel;
-use crate::common::copy_rows::{UNITS, rows_of_cube, vector_size};
+use crate::common::{
+    copy_rows::{UNITS, rows_of_cube, vector_size},
+    writable::writable,
+};
 
 /// Tensors: keys, values, own, other keys, other values, weights. Keys and values that nobody else
 /// has are changed in place.
@@ -13,7 +16,7 @@ pub(super) fn launch(
     directions: bool,
 ) -> (CubeTensor, CubeTensor) {
     let [keys, values, own, other_keys, other_values, weights] = tensors;
-    let (keys, values) = (writable(keys), writable(values));
+    let [keys, values] = [keys, values].map(|rows| writable(into_contiguous(rows)));
     let (client, shape) = (keys.client.clone(), keys.shape());
     let (lists, rows, channels) = (shape[0] * shape[1], shape[2], shape[3]);
     if directions {
@@ -51,10 +54,4 @@ pub(super) fn launch(
         types,
     );
     (keys, values)
-}
-
-/// The tensor, contiguous, in a buffer that nobody else reads.
-fn writable(tensor: CubeTensor) -> CubeTensor {
-    let tensor = into_contiguous(tensor);
-    if tensor.can_mut() { tensor } else { tensor.copy() }
 }

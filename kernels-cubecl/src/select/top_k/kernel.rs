@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::common::scan::inclusive_sum;
+use crate::common::{order::order, scan::inclusive_sum};
 
 /// Bins of a histogram: digits of 11 bits, and of 10 the last.
 pub(super) const BINS: usize = 2048;
@@ -10,24 +10,6 @@ pub(super) const PASSES: usize = 3;
 const LOADS: usize = 8;
 /// Columns of a word, one bit each.
 const WORD: usize = 32;
-
-/// The order of a score's bits: the higher the score, the lower the number; NaN comes last.
-///
-/// It tells −0 from +0 as `f32::total_cmp` does. It goes by bits, since comparisons of numbers may
-/// flush small ones.
-#[cube]
-fn order(bits: u32) -> u32 {
-    let negative = bits >> 31;
-    let magnitude = bits & 0x7fff_ffff;
-    let mut order = 0x7fff_ffff - magnitude;
-    if negative == 1 {
-        order = bits;
-    }
-    if magnitude > 0x7f80_0000 {
-        order = 0xffff_ffff;
-    }
-    order
-}
 
 /// Row of scores, and the columns that are chosen from.
 #[derive(CubeType, Clone, Copy)]

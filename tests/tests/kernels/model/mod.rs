@@ -1,4 +1,5 @@
 //! The model around a cache: products with weights, norms and gates.
 
 mod linear;
+mod most_likely;
 mod rms_norm_gated;

@@ -1,6 +1,7 @@
 //! The store of a layer, taken out for one call.
 
 use crate::{
+    Result,
     cache::context::Context,
     store::{Store, StoreOptions},
 };
@@ -10,6 +11,8 @@ pub(in crate::cache) struct StoreGuard {
     pub(in crate::cache) store: Box<dyn Store>,
     /// The store before it grew.
     pub(super) outgrown: Option<Box<dyn Store>>,
+    /// The store before its entries were laid out by position.
+    unordered: Option<Box<dyn Store>>,
     /// Columns it held before.
     columns: usize,
     /// Whether it was made for this call.
@@ -38,14 +41,25 @@ impl StoreGuard {
         };
         let new = store.is_none();
         let store = store.unwrap_or_else(build);
-        Self { columns: store.columns(), store, outgrown: None, new }
+        Self { columns: store.columns(), store, outgrown: None, unordered: None, new }
+    }
+
+    /// Lays the entries out by position, where they lie in no order.
+    pub(in crate::cache) fn order(&mut self) -> Result<()> {
+        if self.store.in_place().is_some_and(|slots| slots.is_unordered()) {
+            self.unordered = Some(self.store.clone());
+        }
+        match self.store.in_place() {
+            Some(slots) => slots.order(),
+            None => Ok(()),
+        }
     }
 
     /// The store as it was before the call, if there was one.
     pub(in crate::cache) fn undone(self) -> Option<Box<dyn Store>> {
-        let Self { mut store, outgrown, columns, new } = self;
+        let Self { mut store, outgrown, unordered, columns, new } = self;
         store.truncate(columns);
-        (!new).then(|| outgrown.unwrap_or(store))
+        (!new).then(|| unordered.or(outgrown).unwrap_or(store))
     }
 
     /// A copy of the store as it was before the call, if there was one. Of a store that has grown
@@ -53,6 +67,9 @@ impl StoreGuard {
     pub(in crate::cache) fn before(&self, outgrown: bool) -> Option<Box<dyn Store>> {
         if self.new {
             return None;
+        }
+        if let Some(store) = &self.unordered {
+            return Some(store.clone());
         }
         match &self.outgrown {
             Some(store) if outgrown => Some(store.clone()),

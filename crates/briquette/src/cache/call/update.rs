@@ -6,6 +6,7 @@ use super::compress::Snapshot;
 use crate::{
     cache::{AttentionStatistics, Entries},
     reduce::Reduced,
+    store::Eviction,
 };
 
 /// Changes that a call makes to its layer.
@@ -27,6 +28,8 @@ pub(in crate::cache) struct LayerUpdate {
 pub(in crate::cache) enum StoreChange {
     /// The columns were appended before; only their statistics are new.
     Appended { tracks: Box<AttentionStatistics> },
+    /// The weakest entry of each head frees its slot; statistics are replaced.
+    Evicted { eviction: Box<Eviction>, tracks: Box<AttentionStatistics> },
     /// All entries are replaced by these, with room for `capacity` columns.
     Replaced { entries: Box<Entries>, capacity: usize },
 }

@@ -40,6 +40,20 @@ impl WorkingSet {
         Ok(self.entries.insert(entries))
     }
 
+    /// The entries that lie in a store in no order, by position, beside it.
+    pub(in crate::cache) fn by_position(store: &dyn Store, held: &[usize]) -> Result<Self> {
+        let entries = store.entries()?.with_lengths(held);
+        let columns = entries.columns();
+        Ok(Self {
+            beside_store: true,
+            positions: entries.positions.clone(),
+            tracks: entries.tracks.clone(),
+            columns,
+            padded: held.iter().any(|&held| held != columns),
+            entries: Some(entries),
+        })
+    }
+
     /// The entries, if they are beside the store.
     pub(in crate::cache) fn loose(&self) -> Option<&Entries> {
         self.entries.as_ref().filter(|_| self.beside_store)

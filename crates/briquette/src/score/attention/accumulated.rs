@@ -51,6 +51,14 @@ impl Scorer for AccumulatedAttention {
         true
     }
 
+    fn ignores_order(&self) -> bool {
+        true
+    }
+
+    fn reads_rows(&self) -> bool {
+        false
+    }
+
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let sums = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
         Ok(match self.normalize {

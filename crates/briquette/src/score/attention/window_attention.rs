@@ -88,6 +88,12 @@ impl Scorer for WindowAttention {
         true
     }
 
+    /// Of pooling neighbours there are none; what heads agree on, they evict alike, so that they
+    /// hold the same tokens in the same slots.
+    fn ignores_order(&self) -> bool {
+        self.pool.is_none() && !matches!(self.heads, HeadMean::Retrieval(_))
+    }
+
     fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
         Some(Arc::new(Self { window, ..*self }))
     }

@@ -29,6 +29,14 @@ impl Scorer for Recency {
         true
     }
 
+    fn ignores_order(&self) -> bool {
+        true
+    }
+
+    fn reads_rows(&self) -> bool {
+        false
+    }
+
     fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         Ok(view.positions().clone().float().cast(DType::F32))
     }

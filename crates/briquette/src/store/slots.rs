@@ -1,0 +1,94 @@
+use burn::tensor::{Int, Tensor};
+
+use crate::{
+    Result,
+    ops::{AttentionStatistics, Entries, EvictInput, Ops, SlotRows},
+    reduce::InPlace,
+};
+
+/// A store that decodes in place: the token that was appended last takes the place of the entry
+/// that is evicted, and nothing else moves.
+///
+/// From the first [`evict`](Self::evict) on entries lie in no order.
+/// [`Store::entries`](super::Store::entries), positions and statistics are by position all the
+/// same: they are laid out for each call, with positions that are read from the device.
+pub trait SlotStore {
+    /// Whether a token that is appended next, to heads that hold so many, can take another's place.
+    fn can_evict(&self, held: &[usize]) -> bool;
+
+    /// The entries in the order that they lie in, the new token last. If keys and values are not
+    /// wanted, those of the result have any rows, so that none are copied.
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input.
+    fn slots(&self, with_rows: bool) -> Result<Entries>;
+
+    /// Evicts the weakest entry of each head. `counted` are the statistics of all entries, as
+    /// [`slots`](Self::slots) has them, with those of this step. Returns the thresholds by which
+    /// evicted entries were merged, `[batch, 1]`, if they were.
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; the store
+    /// is then unchanged.
+    fn evict(
+        &mut self,
+        eviction: &Eviction,
+        counted: AttentionStatistics,
+    ) -> Result<Option<Tensor<2>>>;
+
+    /// Whether the entries lie in no order.
+    fn is_unordered(&self) -> bool;
+
+    /// Lays the entries out by position.
+    ///
+    /// # Errors
+    /// The errors of [`evict`](Self::evict).
+    fn order(&mut self) -> Result<()>;
+}
+
+/// Scores of entries in the order that they lie in, of which the weakest goes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Eviction {
+    /// Score of each entry, the new token's last, `[batch, kv_heads, entries]`, f32.
+    pub scores: Tensor<3>,
+    /// Number of first tokens that stay whatever their scores.
+    pub sinks: usize,
+    /// Number of last tokens that stay whatever their scores, per batch row and kv head.
+    pub recent: Vec<usize>,
+    /// Whether the evicted entry is dropped or merged.
+    pub reduction: InPlace,
+}
+
+impl Eviction {
+    /// The input of the operation.
+    pub(super) fn input<'a>(
+        &'a self,
+        rows: SlotRows<'a>,
+        positions: &'a mut Tensor<3, Int>,
+        tracks: &'a mut AttentionStatistics,
+        counted: AttentionStatistics,
+    ) -> EvictInput<'a> {
+        let Self { scores, sinks, recent, .. } = self;
+        EvictInput {
+            rows,
+            positions,
+            tracks,
+            counted,
+            scores: scores.clone(),
+            sinks: *sinks,
+            recent,
+        }
+    }
+
+    /// Drops the weakest entries, or merges them.
+    pub(super) fn run(&self, input: EvictInput<'_>, ops: &dyn Ops) -> Result<Option<Tensor<2>>> {
+        Ok(match &self.reduction {
+            InPlace::Evict => {
+                ops.evict(input)?;
+                None
+            }
+            InPlace::Merge(merge) => Some(ops.evict_merging(input, merge.clone())?),
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! A head whose entries lie in no order, and its rows of keys and values.
+
+use cubecl::prelude::*;
+
+use crate::common::line::at;
+
+/// A head of a layer.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) batch: usize,
+    pub(super) head: usize,
+    /// Its first column that is an entry.
+    pub(super) first: usize,
+    /// The column of the new token, behind all others.
+    pub(super) newest: usize,
+    /// The end of its rows in a list.
+    pub(super) end: usize,
+}
+
+/// The head of a list, and its place among columns and rows.
+#[cube]
+pub(super) fn head_of<I: Int>(
+    scores: &Tensor<f32>,
+    offsets: &Tensor<I>,
+    list: usize,
+    #[comptime] is_ragged: bool,
+) -> Head {
+    let (heads, newest) = (scores.shape(1), scores.shape(2) - 1);
+    let mut first = 0usize.runtime();
+    let mut end = 0usize.runtime();
+    if comptime!(is_ragged) {
+        let start = usize::cast_from(offsets[list * offsets.stride(0)]);
+        end = usize::cast_from(offsets[(list + 1) * offsets.stride(0)]);
+        first = newest + start - end;
+    }
+    Head { batch: list / heads, head: list % heads, first, newest, end }
+}
+
+/// The position of the token in a column.
+#[cube]
+pub(super) fn position<I: Int>(
+    positions: &Tensor<I>,
+    new_positions: &Tensor<I>,
+    head: &Head,
+    column: usize,
+    #[comptime] is_ragged: bool,
+) -> usize {
+    let (batch, head_number) = (head.batch, head.head);
+    if comptime!(is_ragged) {
+        let mut found = new_positions[at::<I>(new_positions, batch, head_number, 0)];
+        if column < head.newest {
+            found = positions[at::<I>(positions, batch, head_number, column)];
+        }
+        usize::cast_from(found)
+    } else {
+        usize::cast_from(positions[at::<I>(positions, batch, head_number, column)])
+    }
+}
+
+/// Index of a channel of a column's row, which lies among those of the entries.
+#[cube]
+pub(super) fn index<E: CubePrimitive>(
+    rows: &Tensor<E>,
+    head: &Head,
+    column: usize,
+    channel: usize,
+    #[comptime] is_ragged: bool,
+) -> usize {
+    if comptime!(is_ragged) {
+        let row = head.end + column - head.newest;
+        row * rows.stride(0) + channel * rows.stride(1)
+    } else {
+        at::<E>(rows, head.batch, head.head, column) + channel * rows.stride(3)
+    }
+}
+
+/// A number of a column's row; the new token's may lie elsewhere.
+#[cube]
+pub(super) fn number<E: Float>(
+    rows: &Tensor<E>,
+    new_rows: &Tensor<E>,
+    head: &Head,
+    column: usize,
+    channel: usize,
+    #[comptime] is_ragged: bool,
+) -> E {
+    if comptime!(is_ragged) {
+        let row = at::<E>(new_rows, head.batch, head.head, 0);
+        let mut found = new_rows[row + channel * new_rows.stride(3)];
+        if column < head.newest {
+            found = rows[index::<E>(rows, head, column, channel, is_ragged)];
+        }
+        found
+    } else {
+        rows[index::<E>(rows, head, column, channel, is_ragged)]
+    }
+}

@@ -1,0 +1,390 @@
+use cubecl::prelude::*;
+
+use super::{
+    head::{Head, head_of, index, number, position},
+    weakest::{UNITS, weakest},
+};
+use crate::common::line::{at, write};
+
+/// Units that compare a row together.
+const LANES: usize = 16;
+/// Rows that are compared at once.
+const ROWS: usize = UNITS / LANES * AHEAD;
+/// Rows that a unit loads before it looks at the first of them.
+const AHEAD: usize = 4;
+
+/// The numbers of first and of last tokens that stay, the same of all heads or each its own.
+#[cube]
+fn limits_of<I: Int>(
+    limits: &Tensor<I>,
+    list: usize,
+    sinks: usize,
+    recent: usize,
+    #[comptime] differ: bool,
+) -> (usize, usize) {
+    let mut both = (sinks, recent);
+    if comptime!(differ) {
+        let row = list * limits.stride(0);
+        both = (usize::cast_from(limits[row]), usize::cast_from(limits[row + limits.stride(1)]));
+    }
+    both
+}
+
+/// Puts position and statistics of the new token where those of `gone` are, and writes the new
+/// statistics of all.
+#[cube]
+fn move_scalars<I: Int>(
+    positions: &mut Tensor<I>,
+    tracks: &mut Tensor<f32>,
+    counted: &Tensor<f32>,
+    new_positions: &Tensor<I>,
+    head: &Head,
+    gone: usize,
+    #[comptime] is_ragged: bool,
+    #[comptime] is_tracked: bool,
+) {
+    let unit = UNIT_POS as usize;
+    if unit == 0 && gone < head.newest {
+        let newest = position::<I>(&*positions, new_positions, head, head.newest, is_ragged);
+        write::<I>(positions, head.batch, head.head, gone, I::cast_from(newest));
+    }
+    if comptime!(is_tracked) {
+        let (batches, heads) = (positions.shape(0), positions.shape(1));
+        let group = counted.shape(1) / heads;
+        let numbers = counted.shape(0) / batches * group;
+        let width = head.newest;
+        let mut place = unit;
+        while place < numbers * width {
+            let (of, column) = (place / width, place % width);
+            let (row, of_head) =
+                (of / group * batches + head.batch, head.head * group + of % group);
+            let from = select(column == gone, head.newest, column);
+            let number = counted[at::<f32>(counted, row, of_head, from)];
+            write::<f32>(tracks, row, of_head, column, number);
+            place += UNITS;
+        }
+    }
+}
+
+/// See [`super::evict`]. A cube a head.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn evict<E: Float, I: Int>(
+    keys: &mut Tensor<E>,
+    values: &mut Tensor<E>,
+    positions: &mut Tensor<I>,
+    tracks: &mut Tensor<f32>,
+    counted: &Tensor<f32>,
+    scores: &Tensor<f32>,
+    offsets: &Tensor<I>,
+    new_keys: &Tensor<E>,
+    new_values: &Tensor<E>,
+    new_positions: &Tensor<I>,
+    limits: &Tensor<I>,
+    channels: usize,
+    sinks: usize,
+    recent: usize,
+    #[comptime] is_ragged: bool,
+    #[comptime] is_tracked: bool,
+    #[comptime] differ: bool,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let list = CUBE_POS as usize;
+    if list >= scores.shape(0) * scores.shape(1) {
+        terminate!();
+    }
+    let head = head_of::<I>(scores, offsets, list, is_ragged);
+    let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
+    let gone = weakest::<I>(&*positions, new_positions, scores, &head, sinks, recent, is_ragged);
+    if gone < head.newest {
+        let mut channel = UNIT_POS as usize;
+        while channel < channels {
+            let key = number::<E>(&*keys, new_keys, &head, head.newest, channel, is_ragged);
+            let value = number::<E>(&*values, new_values, &head, head.newest, channel, is_ragged);
+            let to_key = index::<E>(&*keys, &head, gone, channel, is_ragged);
+            let to_value = index::<E>(&*values, &head, gone, channel, is_ragged);
+            keys[to_key] = key;
+            values[to_value] = value;
+            channel += UNITS;
+        }
+    }
+    move_scalars::<I>(
+        positions,
+        tracks,
+        counted,
+        new_positions,
+        &head,
+        gone,
+        is_ragged,
+        is_tracked,
+    );
+}
+
+/// Finds the entry of each head that goes and the one with the most similar key: their columns,
+/// `[batch, heads, 2]`, and the similarity, `[batch, heads, 1]`. A cube a head.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn find<E: Float, I: Int, N: Size>(
+    keys: &Tensor<Vector<E, N>>,
+    positions: &Tensor<I>,
+    scores: &Tensor<f32>,
+    offsets: &Tensor<I>,
+    new_keys: &Tensor<Vector<E, N>>,
+    new_positions: &Tensor<I>,
+    limits: &Tensor<I>,
+    places: &mut Tensor<I>,
+    similarity: &mut Tensor<f32>,
+    sinks: usize,
+    recent: usize,
+    #[comptime] vectors: usize,
+    #[comptime] width: usize,
+    #[comptime] is_ragged: bool,
+    #[comptime] differ: bool,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let unit = UNIT_POS as usize;
+    let list = CUBE_POS as usize;
+    if list >= scores.shape(0) * scores.shape(1) {
+        terminate!();
+    }
+    let head = head_of::<I>(scores, offsets, list, is_ragged);
+    let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
+    let gone = weakest::<I>(positions, new_positions, scores, &head, sinks, recent, is_ragged);
+
+    let (lane, place) = (unit % LANES, unit / LANES);
+    let mut products = Shared::<[f32]>::new_slice(comptime!(ROWS * LANES));
+    let mut squares = Shared::<[f32]>::new_slice(comptime!(ROWS * LANES));
+    // The row that goes stays in registers, a share of it in each lane.
+    let steps = comptime!(vectors.div_ceil(LANES));
+    let mut own = Array::<Vector<f32, N>>::new(steps);
+    let mut square = f32::new(0.0);
+    #[unroll]
+    for step in 0..steps {
+        let vector = (lane + step * LANES).min(vectors - 1);
+        own[step] = vector_of::<E, N>(keys, new_keys, &head, gone, vector, width, is_ragged);
+        if lane + step * LANES < vectors {
+            square += dot::<N>(own[step], own[step], width);
+        }
+    }
+    squares[unit] = square;
+    sync_cube();
+    let mut own_square = f32::new(0.0);
+    for lane in 0..LANES {
+        own_square += squares[lane];
+    }
+    sync_cube();
+    let mut best = f32::new(-2.0);
+    let mut oldest = 0usize.runtime();
+    let mut target = 0usize.runtime();
+    let mut tile = head.first;
+    while tile <= head.newest {
+        #[unroll]
+        for ahead in 0..AHEAD {
+            let row = place + comptime!(ahead * (UNITS / LANES));
+            let column = (tile + row).min(head.newest);
+            let mut product = f32::new(0.0);
+            let mut square = f32::new(0.0);
+            #[unroll]
+            for step in 0..steps {
+                let vector = lane + step * LANES;
+                if vector < vectors {
+                    let other =
+                        vector_of::<E, N>(keys, new_keys, &head, column, vector, width, is_ragged);
+                    product += dot::<N>(own[step], other, width);
+                    square += dot::<N>(other, other, width);
+                }
+            }
+            products[row * LANES + lane] = product;
+            squares[row * LANES + lane] = square;
+        }
+        sync_cube();
+        let column = tile + unit;
+        if unit < ROWS && column <= head.newest && column != gone {
+            let mut product = f32::new(0.0);
+            let mut square = f32::new(0.0);
+            #[unroll]
+            for lane in 0..LANES {
+                product += products[unit * LANES + lane];
+                square += squares[unit * LANES + lane];
+            }
+            let mut like = f32::new(0.0);
+            if square > f32::new(0.0) && own_square > f32::new(0.0) {
+                like = (product / (square.sqrt() * own_square.sqrt())).min(f32::new(1.0));
+            }
+            let own = position::<I>(positions, new_positions, &head, column, is_ragged);
+            if like > best || (like == best && own < oldest) {
+                best = like;
+                oldest = own;
+                target = column;
+            }
+        }
+        sync_cube();
+        tile += ROWS;
+    }
+    // The first units have looked at rows, a few more than there may be rows.
+    let mut bests = Shared::<[f32]>::new_slice(ROWS);
+    let mut ages = Shared::<[u32]>::new_slice(ROWS);
+    let mut columns = Shared::<[u32]>::new_slice(ROWS);
+    if unit < ROWS {
+        bests[unit] = best;
+        ages[unit] = u32::cast_from(oldest);
+        columns[unit] = u32::cast_from(target);
+    }
+    sync_cube();
+    if unit == 0 {
+        for other in 1..ROWS {
+            let like = bests[other];
+            let age = ages[other] as usize;
+            if like > best || (like == best && age < oldest) {
+                best = like;
+                oldest = age;
+                target = columns[other] as usize;
+            }
+        }
+        write::<f32>(similarity, head.batch, head.head, 0, best);
+        write::<I>(places, head.batch, head.head, 0, I::cast_from(gone));
+        write::<I>(places, head.batch, head.head, 1, I::cast_from(target));
+    }
+}
+
+/// A vector of a column's key.
+#[cube]
+fn vector_of<E: Float, N: Size>(
+    keys: &Tensor<Vector<E, N>>,
+    new_keys: &Tensor<Vector<E, N>>,
+    head: &Head,
+    column: usize,
+    vector: usize,
+    #[comptime] width: usize,
+    #[comptime] is_ragged: bool,
+) -> Vector<f32, N> {
+    let channel = vector * width;
+    let found = if comptime!(is_ragged) {
+        let row = at::<Vector<E, N>>(new_keys, head.batch, head.head, 0);
+        let mut found = new_keys[(row + channel * new_keys.stride(3)) / width];
+        if column < head.newest {
+            found = keys[index::<Vector<E, N>>(keys, head, column, channel, is_ragged) / width];
+        }
+        found
+    } else {
+        keys[index::<Vector<E, N>>(keys, head, column, channel, is_ragged) / width]
+    };
+    Vector::cast_from(found)
+}
+
+#[cube]
+fn dot<N: Size>(a: Vector<f32, N>, b: Vector<f32, N>, #[comptime] width: usize) -> f32 {
+    let products = a * b;
+    let mut sum = f32::new(0.0);
+    #[unroll]
+    for index in 0..width {
+        sum += products.extract(index);
+    }
+    sum
+}
+
+/// The threshold of a row that has evicted nothing so far: no cosine is as low.
+const NONE_YET: f32 = -4.0;
+
+/// Merges the entries that go where they are similar enough, and puts the new tokens in their
+/// place. A cube a head.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn merge<E: Float, I: Int>(
+    keys: &mut Tensor<E>,
+    values: &mut Tensor<E>,
+    positions: &mut Tensor<I>,
+    tracks: &mut Tensor<f32>,
+    counted: &Tensor<f32>,
+    places: &Tensor<I>,
+    similarity: &Tensor<f32>,
+    before: &Tensor<f32>,
+    threshold: &mut Tensor<f32>,
+    offsets: &Tensor<I>,
+    new_keys: &Tensor<E>,
+    new_values: &Tensor<E>,
+    new_positions: &Tensor<I>,
+    scores: &Tensor<f32>,
+    channels: usize,
+    beta: f32,
+    #[comptime] follows: bool,
+    #[comptime] is_ragged: bool,
+    #[comptime] is_tracked: bool,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let list = CUBE_POS as usize;
+    let heads = scores.shape(1);
+    if list >= scores.shape(0) * heads {
+        terminate!();
+    }
+    let head = head_of::<I>(scores, offsets, list, is_ragged);
+    let mut sum = f32::new(0.0);
+    for other in 0..heads {
+        sum += similarity[at::<f32>(similarity, head.batch, other, 0)];
+    }
+    let mean = sum / f32::cast_from(heads);
+    let mut limit = mean;
+    if comptime!(follows) {
+        let held = before[head.batch * before.stride(0)];
+        limit = select(held < comptime!(NONE_YET / 2.0), mean, mean * beta + held * (1.0 - beta));
+    }
+    if UNIT_POS == 0 && head.head == 0 {
+        let place = head.batch * threshold.stride(0);
+        threshold[place] = limit;
+    }
+    let gone = usize::cast_from(places[at::<I>(places, head.batch, head.head, 0)]);
+    let target = usize::cast_from(places[at::<I>(places, head.batch, head.head, 1)]);
+    let like = similarity[at::<f32>(similarity, head.batch, head.head, 0)];
+    let merges = like >= limit;
+    let weight = like.exp();
+    let mut channel = UNIT_POS as usize;
+    while channel < channels {
+        merge_channel::<E>(keys, new_keys, &head, gone, target, channel, weight, merges, is_ragged);
+        merge_channel::<E>(
+            values, new_values, &head, gone, target, channel, weight, merges, is_ragged,
+        );
+        channel += UNITS;
+    }
+    move_scalars::<I>(
+        positions,
+        tracks,
+        counted,
+        new_positions,
+        &head,
+        gone,
+        is_ragged,
+        is_tracked,
+    );
+}
+
+/// [`merge`] of a channel of the rows.
+#[cube]
+fn merge_channel<E: Float>(
+    rows: &mut Tensor<E>,
+    new_rows: &Tensor<E>,
+    head: &Head,
+    gone: usize,
+    target: usize,
+    channel: usize,
+    weight: f32,
+    merges: bool,
+    #[comptime] is_ragged: bool,
+) {
+    let own = f32::new(std::f32::consts::E);
+    let mut newest = number::<E>(&*rows, new_rows, head, head.newest, channel, is_ragged);
+    if merges {
+        let from = f32::cast_from(number::<E>(&*rows, new_rows, head, gone, channel, is_ragged));
+        let to = f32::cast_from(number::<E>(&*rows, new_rows, head, target, channel, is_ragged));
+        let merged = E::cast_from((to * own + from * weight) / (own + weight));
+        if target == head.newest {
+            newest = merged;
+        } else {
+            let place = index::<E>(&*rows, head, target, channel, is_ragged);
+            rows[place] = merged;
+        }
+    }
+    if gone < head.newest {
+        let place = index::<E>(&*rows, head, gone, channel, is_ragged);
+        rows[place] = newest;
+    }
+}

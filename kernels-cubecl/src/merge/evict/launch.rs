@@ -1,0 +1,225 @@
+use burn::{
+    backend::{TensorMetadata, cubecl::dtype_to_storage_type},
+    tensor::{DType, Shape},
+};
+use burn_cubecl::{CubeBackend, ops::numeric::empty_device_dtype, tensor::CubeTensor};
+use cubecl::{
+    ir::ElemType,
+    prelude::{Client, CubeCount, CubeDim},
+};
+
+use super::{
+    kernel,
+    operands::{Before, Limits, NewRows},
+    weakest::UNITS,
+};
+use crate::common::{copy_rows::vector_size, rows::cube_count, writable::writable};
+
+/// Tensors that are changed, in buffers that nobody else reads.
+pub(super) struct Changed {
+    keys: CubeTensor,
+    values: CubeTensor,
+    positions: CubeTensor,
+    tracks: CubeTensor,
+    /// Whether there are statistics, and not a tensor that stands in for them.
+    is_tracked: bool,
+}
+
+impl Changed {
+    pub(super) fn new(
+        keys: CubeTensor,
+        values: CubeTensor,
+        positions: CubeTensor,
+        tracks: CubeTensor,
+        is_tracked: bool,
+    ) -> Self {
+        let tracks = if is_tracked { writable(tracks) } else { tracks };
+        let [keys, values, positions] = [keys, values, positions].map(writable);
+        Self { keys, values, positions, tracks, is_tracked }
+    }
+}
+
+impl From<Changed> for (CubeTensor, CubeTensor, CubeTensor, CubeTensor) {
+    fn from(changed: Changed) -> Self {
+        (changed.keys, changed.values, changed.positions, changed.tracks)
+    }
+}
+
+/// Parameters of a launch beside its tensors.
+struct Call {
+    client: Client,
+    cubes: CubeCount,
+    units: CubeDim,
+    channels: usize,
+    types: [ElemType; 2],
+}
+
+impl Call {
+    fn new(changed: &Changed, scores: &CubeTensor) -> Self {
+        let shape = scores.shape();
+        let Changed { keys, positions, .. } = changed;
+        Self {
+            client: keys.client.clone(),
+            cubes: cube_count(shape[0] * shape[1]),
+            units: CubeDim::new_1d(UNITS as u32),
+            channels: keys.shape()[keys.meta.num_dims() - 1],
+            types: [keys.dtype, positions.dtype].map(dtype_to_storage_type),
+        }
+    }
+}
+
+/// The new token's tensors; where its rows lie behind the others, any tensors that stand in.
+struct New {
+    is_ragged: bool,
+    offsets: CubeTensor,
+    keys: CubeTensor,
+    values: CubeTensor,
+    positions: CubeTensor,
+}
+
+impl New {
+    fn of(new: NewRows<CubeBackend>, stand_in: &CubeTensor) -> Self {
+        match new {
+            NewRows::Behind => Self {
+                is_ragged: false,
+                offsets: stand_in.clone(),
+                keys: stand_in.clone(),
+                values: stand_in.clone(),
+                positions: stand_in.clone(),
+            },
+            NewRows::Beside { offsets, keys, values, positions } => {
+                Self { is_ragged: true, offsets, keys, values, positions }
+            }
+        }
+    }
+}
+
+/// Numbers of tokens that stay: of all heads, or a tensor of each.
+fn limits_of(
+    limits: Limits<CubeBackend>,
+    stand_in: &CubeTensor,
+) -> (usize, usize, CubeTensor, bool) {
+    match limits {
+        Limits::Alike { sinks, recent } => (sinks, recent, stand_in.clone(), false),
+        Limits::Differ { of_heads } => (0, 0, of_heads, true),
+    }
+}
+
+pub(super) fn launch(
+    changed: Changed,
+    counted: CubeTensor,
+    scores: CubeTensor,
+    new: NewRows<CubeBackend>,
+    limits: Limits<CubeBackend>,
+) -> Changed {
+    let call = Call::new(&changed, &scores);
+    let new = New::of(new, &scores);
+    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
+    kernel::evict::launch(
+        &call.client,
+        call.cubes,
+        call.units,
+        changed.keys.clone().into_tensor_arg(),
+        changed.values.clone().into_tensor_arg(),
+        changed.positions.clone().into_tensor_arg(),
+        changed.tracks.clone().into_tensor_arg(),
+        counted.into_tensor_arg(),
+        scores.into_tensor_arg(),
+        new.offsets.into_tensor_arg(),
+        new.keys.into_tensor_arg(),
+        new.values.into_tensor_arg(),
+        new.positions.into_tensor_arg(),
+        limits.into_tensor_arg(),
+        call.channels,
+        sinks,
+        recent,
+        new.is_ragged,
+        changed.is_tracked,
+        differ,
+        call.types,
+    );
+    changed
+}
+
+pub(super) fn launch_merging(
+    changed: Changed,
+    counted: CubeTensor,
+    scores: CubeTensor,
+    new: NewRows<CubeBackend>,
+    limits: Limits<CubeBackend>,
+    before: Before<CubeBackend>,
+    beta: f32,
+) -> (Changed, CubeTensor) {
+    let call = Call::new(&changed, &scores);
+    let shape = scores.shape();
+    let (batch, heads) = (shape[0], shape[1]);
+    let empty = |shape: [usize; 3], dtype| {
+        let (client, device) = (call.client.clone(), scores.device.clone());
+        empty_device_dtype(client, device, Shape::from(shape), dtype)
+    };
+    let new = New::of(new, &scores);
+    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
+    let places = empty([batch, heads, 2], changed.positions.dtype);
+    let similarity = empty([batch, heads, 1], DType::F32);
+    // Vectors are not read from a tensor that may be smaller than one.
+    let new_keys = if new.is_ragged { new.keys.clone() } else { changed.keys.clone() };
+    let vector = vector_size([&changed.keys, &new_keys]);
+    kernel::find::launch(
+        &call.client,
+        call.cubes.clone(),
+        call.units,
+        vector,
+        changed.keys.clone().into_tensor_arg(),
+        changed.positions.clone().into_tensor_arg(),
+        scores.clone().into_tensor_arg(),
+        new.offsets.clone().into_tensor_arg(),
+        new_keys.into_tensor_arg(),
+        new.positions.clone().into_tensor_arg(),
+        limits.into_tensor_arg(),
+        places.clone().into_tensor_arg(),
+        similarity.clone().into_tensor_arg(),
+        sinks,
+        recent,
+        call.channels / vector,
+        vector,
+        new.is_ragged,
+        differ,
+        call.types,
+    );
+    let threshold = empty_device_dtype(
+        call.client.clone(),
+        scores.device.clone(),
+        Shape::from([batch, 1]),
+        DType::F32,
+    );
+    let (before, follows) = match before {
+        Before::Nothing => (scores.clone(), false),
+        Before::Threshold { of_rows } => (of_rows, true),
+    };
+    kernel::merge::launch(
+        &call.client,
+        call.cubes,
+        call.units,
+        changed.keys.clone().into_tensor_arg(),
+        changed.values.clone().into_tensor_arg(),
+        changed.positions.clone().into_tensor_arg(),
+        changed.tracks.clone().into_tensor_arg(),
+        counted.into_tensor_arg(),
+        places.into_tensor_arg(),
+        similarity.into_tensor_arg(),
+        before.into_tensor_arg(),
+        threshold.clone().into_tensor_arg(),
+        new.offsets.into_tensor_arg(),
+        new.keys.into_tensor_arg(),
+        new.values.into_tensor_arg(),
+        new.positions.into_tensor_arg(),
+        scores.into_tensor_arg(),
+        call.channels,
+        beta,
+        follows,
+        new.is_ragged,
+        changed.is_tracked,
+        call.types,
+    );
+    (changed, threshold)
+}

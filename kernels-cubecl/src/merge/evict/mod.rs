@@ -1,0 +1,260 @@
+mod backend;
+mod head;
+mod kernel;
+mod launch;
+mod operands;
+mod weakest;
+
+use briquette_ops::{
+    AttentionStatistics, EvictInput, EvictMergeInput, Result, SlotRows, constant_floats,
+    constant_ints,
+};
+use burn::{
+    backend::{Dispatch, tensor::FloatTensor},
+    tensor::Tensor,
+};
+
+use self::{
+    backend::EvictBackend,
+    operands::{Before, Limits, NewRows},
+};
+use crate::common::{check::Check, rows::cubes_of_rows};
+
+/// Evicts the weakest entry of each head and puts a new token in its place: its key, its value, its
+/// position, and the statistics of all. Nothing else moves, so a decode step at a budget needs no
+/// copy of keys and values. The entry is the one that [`select`](crate::select) would not keep,
+/// whichever order entries lie in: scores are ordered as by `f32::total_cmp`, except that NaN is
+/// the lowest; of equal scores the newest goes.
+///
+/// Tensors that nobody else holds are changed in place, others copied before. A cube of 256 units a
+/// head, in one launch: it reads columns · 8 bytes of positions and scores and finds the lowest of
+/// those that may go, reads and writes one row of keys and values, and reads and writes the
+/// statistics. Where the first or last tokens have gaps between their positions it counts the rank
+/// of each token, columns² / 256 comparisons a unit.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, or the device has no kernels
+/// or cannot launch so much. Nothing is changed then.
+pub fn evict(input: EvictInput<'_>) -> Result<()> {
+    check_evict(&input, None)?;
+    evict_checked(input);
+    Ok(())
+}
+
+/// Evicts as [`evict`] does, after the evicted entry has been merged into the one with the most
+/// similar key, if it is similar enough: D2O (Wan et al., 2024, Eq. 9 to 12). Returns the
+/// thresholds, `[batch, 1]`, f32.
+///
+/// Two launches: a cube a head finds the entry that goes and reads all keys once, four rows a unit
+/// at a time, for the most similar; then a cube a head takes the mean of the similarities of its
+/// batch row, always in one order, and merges and moves three rows at most.
+///
+/// # Errors
+/// As [`evict`].
+pub fn evict_merging(input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
+    check_evict(&input, Some(&merge))?;
+    Ok(evict_merging_checked(input, merge))
+}
+
+/// As [`evict`], of an input that [`check_evict`] has let through.
+pub(crate) fn evict_checked(input: EvictInput<'_>) {
+    let is_tracked = !input.tracks.is_empty();
+    let limits = limits(&input);
+    run(input, |changed, counted, scores, new| {
+        let [keys, values, positions, tracks] = changed;
+        let (keys, values, positions, tracks) = Dispatch::evict(
+            keys, values, positions, tracks, counted, scores, new, limits, is_tracked,
+        );
+        ([keys, values, positions, tracks], ())
+    });
+}
+
+/// As [`evict_merging`], of an input that [`check_evict`] has let through.
+pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInput) -> Tensor<2> {
+    let is_tracked = !input.tracks.is_empty();
+    let limits = limits(&input);
+    let before = match merge.before {
+        None => Before::Nothing,
+        Some(before) => Before::Threshold { of_rows: before.into_dispatch() },
+    };
+    let beta = merge.beta as f32;
+    let threshold = run(input, |changed, counted, scores, new| {
+        let [keys, values, positions, tracks] = changed;
+        let (keys, values, positions, tracks, of_rows) = Dispatch::evict_merging(
+            keys, values, positions, tracks, counted, scores, new, limits, before, beta, is_tracked,
+        );
+        ([keys, values, positions, tracks], of_rows)
+    });
+    Tensor::from_dispatch(threshold)
+}
+
+/// A tensor of any kind in any backend.
+type AnyTensor = FloatTensor<Dispatch>;
+
+/// Keys, values, positions and statistics.
+type Changed = [AnyTensor; 4];
+
+/// Moves what is changed into a call, so that it is changed in place where nobody else holds it,
+/// and back.
+fn run<T>(
+    input: EvictInput<'_>,
+    call: impl FnOnce(Changed, AnyTensor, AnyTensor, NewRows<Dispatch>) -> (Changed, T),
+) -> T {
+    let EvictInput { rows, positions, tracks, counted, scores, .. } = input;
+    // What is not looked at: another tensor stands in.
+    let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &scores.device());
+    let of_tracks = match tracks.stacked_mut() {
+        Some(tracks) => tracks,
+        None => &mut none,
+    };
+    let counted = counted.stacked().unwrap_or(&scores).clone().into_dispatch();
+    let (new, mut keys, mut values) = match rows {
+        SlotRows::Dense { keys, values } => {
+            (NewRows::Behind, Rows::Dense(keys), Rows::Dense(values))
+        }
+        SlotRows::Ragged { keys, values, offsets, new_keys, new_values, new_positions, .. } => {
+            let new = NewRows::Beside {
+                offsets: offsets.cast(positions.dtype()).into_dispatch(),
+                keys: new_keys.into_dispatch(),
+                values: new_values.into_dispatch(),
+                positions: new_positions.into_dispatch(),
+            };
+            (new, Rows::Ragged(keys), Rows::Ragged(values))
+        }
+    };
+    let moved = [
+        keys.take(),
+        values.take(),
+        positions.extract().into_dispatch(),
+        of_tracks.extract().into_dispatch(),
+    ];
+    let (changed, found) = call(moved, counted, scores.into_dispatch(), new);
+    let [of_keys, of_values, of_positions, tracks] = changed;
+    keys.put(of_keys);
+    values.put(of_values);
+    *positions = Tensor::from_dispatch(of_positions);
+    *of_tracks = Tensor::from_dispatch(tracks);
+    found
+}
+
+/// Rows in a rectangle or in a list.
+enum Rows<'a> {
+    Dense(&'a mut Tensor<4>),
+    Ragged(&'a mut Tensor<2>),
+}
+
+impl Rows<'_> {
+    fn take(&mut self) -> AnyTensor {
+        match self {
+            Self::Dense(rows) => rows.extract().into_dispatch(),
+            Self::Ragged(rows) => rows.extract().into_dispatch(),
+        }
+    }
+
+    fn put(&mut self, tensor: AnyTensor) {
+        match self {
+            Self::Dense(rows) => **rows = Tensor::from_dispatch(tensor),
+            Self::Ragged(rows) => **rows = Tensor::from_dispatch(tensor),
+        }
+    }
+}
+
+/// Numbers of first and last that stay.
+fn limits(input: &EvictInput<'_>) -> Limits<Dispatch> {
+    let [batch, heads, columns] = input.scores.dims();
+    let lists = batch * heads;
+    let tokens = |head: usize| match &input.rows {
+        SlotRows::Dense { .. } => columns,
+        SlotRows::Ragged { counts, .. } => counts[head] + 1,
+    };
+    let of_head = |head| input.protected(head, tokens(head));
+    let (sinks, recent) = of_head(0);
+    if (1..lists).all(|head| of_head(head) == (sinks, recent)) {
+        return Limits::Alike { sinks, recent };
+    }
+    let both = (0..lists).map(of_head);
+    let list = both.flat_map(|(sinks, recent)| [sinks as i64, recent as i64]).collect();
+    let of_heads = constant_ints("evict", list, [lists, 2], &input.scores.device());
+    Limits::Differ { of_heads: of_heads.cast(input.positions.dtype()).into_dispatch() }
+}
+
+/// Refuses what [`evict`] and [`evict_merging`] do.
+pub(crate) fn check_evict(input: &EvictInput<'_>, merge: Option<&EvictMergeInput>) -> Result<()> {
+    let operation = if merge.is_some() { "evict_merging" } else { "evict" };
+    let check = Check::new(operation, &input.scores.device())?;
+    let EvictInput { rows, positions, tracks, counted, scores, recent, .. } = input;
+    let [batch, heads, columns] = scores.dims();
+    let lists = batch * heads;
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    check.value("columns", columns, columns > 1, "2 or more")?;
+    check.f32("scores", scores.dtype())?;
+    check.value("the length of recent", recent.len(), recent.len() == lists, lists.to_string())?;
+    let width = match rows {
+        SlotRows::Dense { keys, values } => {
+            let [_, _, slots, channels] = keys.dims();
+            some("channels", channels)?;
+            check.shape("keys", keys.dims(), [batch, heads, slots, channels])?;
+            check.value("slots", slots, slots >= columns, format!("at least {columns}"))?;
+            check.shape("values", values.dims(), keys.dims())?;
+            check.same_type("values", values.dtype(), keys.dtype())?;
+            check.countable("keys", &keys.dims())?;
+            slots
+        }
+        SlotRows::Ragged { keys, values, offsets, counts, new_keys, new_values, new_positions } => {
+            let [total, channels] = keys.dims();
+            some("channels", channels)?;
+            let fits = counts.len() == lists;
+            check.value("the length of counts", counts.len(), fits, lists.to_string())?;
+            for &count in *counts {
+                check.value("counts", count, count < columns, format!("below {columns}"))?;
+            }
+            let sum: usize = counts.iter().sum();
+            check.value("the rows of keys", total, total == sum, sum.to_string())?;
+            check.shape("values", values.dims(), keys.dims())?;
+            check.shape("offsets", offsets.dims(), [lists + 1])?;
+            let new = [batch, heads, 1, channels];
+            check.shape("new_keys", new_keys.dims(), new)?;
+            check.shape("new_values", new_values.dims(), new)?;
+            check.shape("new_positions", new_positions.dims(), [batch, heads, 1])?;
+            check.same_type("values", values.dtype(), keys.dtype())?;
+            check.same_type("new_keys", new_keys.dtype(), keys.dtype())?;
+            check.same_type("new_values", new_values.dtype(), keys.dtype())?;
+            check.same_type("new_positions", new_positions.dtype(), positions.dtype())?;
+            check.countable("keys", &keys.dims())?;
+            columns - 1
+        }
+    };
+    check.shape("positions", positions.dims(), [batch, heads, width])?;
+    check_tracks(&check, tracks, counted, [batch, heads, width, columns])?;
+    if let Some(EvictMergeInput { before: Some(before), .. }) = merge {
+        check.shape("before", before.dims(), [batch, 1])?;
+        check.f32("before", before.dtype())?;
+    }
+    check.countable("scores", &[batch, heads, columns])?;
+    check.at_most("the number of columns", columns, i32::MAX as usize)?;
+    check.tensors(if merge.is_some() { 14 } else { 11 })?;
+    check.cubes(cubes_of_rows(lists))
+}
+
+fn check_tracks(
+    check: &Check,
+    tracks: &AttentionStatistics,
+    counted: &AttentionStatistics,
+    [batch, heads, width, columns]: [usize; 4],
+) -> Result<()> {
+    let kinds = tracks.len();
+    let alike = counted.len() == kinds;
+    check.value("the kinds of counted", counted.len(), alike, kinds.to_string())?;
+    let (Some(tracks), Some(counted)) = (tracks.stacked(), counted.stacked()) else {
+        return Ok(());
+    };
+    let [rows, all, _] = tracks.dims();
+    check.value("the heads of tracks", all, all > 0 && all % heads == 0, "those of the layer")?;
+    check.shape("tracks", tracks.dims(), [kinds * batch, all, width])?;
+    check.shape("counted", counted.dims(), [rows, all, columns])?;
+    check.f32("tracks", tracks.dtype())?;
+    check.f32("counted", counted.dtype())?;
+    check.countable("counted", &counted.dims())
+}

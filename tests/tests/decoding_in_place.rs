@@ -1,0 +1,305 @@
+//! Tokens that are written where others were evicted, beside a cache that lays entries out anew at
+//! every token: the same tokens are kept, and attention is the same.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use briquette::{
+    Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Result, Scorer,
+    ops::Statistic,
+    policy::Recent,
+    position::RotaryEmbedding,
+    score::AttentionRequest,
+    state::{Replay, StateTensor, StateVisitor},
+    store::Ragged,
+};
+use briquette_tests::{
+    backends::{Backend, backends},
+    inputs::Noise,
+    session::tolerance,
+};
+use burn::tensor::{DType, Device, Tensor};
+
+const SHAPE: CacheShape = CacheShape { layers: 2, query_heads: 4, kv_heads: 2, head_dim: 32 };
+const ROWS: usize = 2;
+const BUDGET: usize = 24;
+
+/// A scorer that does not say it takes entries in any order.
+#[derive(Debug)]
+struct InOrder(Policy);
+
+impl Scorer for InOrder {
+    fn name(&self) -> &str {
+        self.0.scorer().name()
+    }
+
+    fn observes(&self) -> AttentionRequest {
+        self.0.scorer().observes()
+    }
+
+    fn is_capturable(&self) -> bool {
+        true
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        assert!(is_ascending(view)?, "columns are in the order of their positions");
+        self.0.scorer().score(view)
+    }
+}
+
+fn is_ascending(view: &LayerView<'_>) -> Result<bool> {
+    let [.., columns] = view.positions().dims();
+    let positions = view.positions().clone().try_into_vec_as::<i64>()?;
+    Ok(positions.chunks(columns).all(|head| head.is_sorted()))
+}
+
+fn policies() -> Vec<Policy> {
+    let budget = Budget::Tokens(BUDGET);
+    vec![
+        Policy::h2o(budget),
+        Policy::h2o(budget).with_sinks(3).with_recent(Recent::Tokens(5)).with_name("h2o-sinks"),
+        Policy::h2o(budget).with_recent(Recent::Tokens(0)).with_name("h2o-all"),
+        Policy::tova(budget),
+        Policy::local_window(budget),
+        Policy::h2o(budget).with_store(Ragged {}).with_name("h2o-ragged"),
+        // Rows of their own lengths, and merged entries.
+        Policy::d2o(budget),
+    ]
+}
+
+/// The numbers of a cache's state.
+#[derive(Default)]
+struct Numbers(Vec<usize>);
+
+impl StateVisitor for Numbers {
+    fn tensor(&mut self, _: StateTensor<'_>) {}
+
+    fn number(&mut self, number: usize) {
+        self.0.push(number);
+    }
+}
+
+fn numbers(cache: &mut KvCache) -> Vec<usize> {
+    let mut numbers = Numbers::default();
+    cache.visit_state(&mut numbers).unwrap();
+    numbers.0
+}
+
+/// A cache that decodes in place, and one that does not.
+struct Pair {
+    in_place: KvCache,
+    in_order: KvCache,
+    encoding: RotaryEmbedding,
+    noise: Noise,
+    device: Device,
+    dtype: DType,
+}
+
+impl Pair {
+    fn new(policy: &Policy, backend: &Backend, dtype: DType) -> Self {
+        let device = backend.device.clone();
+        let laid_out = policy.clone().with_score(InOrder(policy.clone()));
+        let cache = |policy| {
+            let config = CacheConfig::default().with_dtype(dtype);
+            KvCache::with_config(SHAPE, policy, config, &device).unwrap()
+        };
+        Self {
+            in_place: cache(policy.clone()),
+            in_order: cache(laid_out),
+            encoding: RotaryEmbedding::new(SHAPE.head_dim, 512, 10_000.0, &device).unwrap(),
+            noise: Noise::new(7),
+            device,
+            dtype,
+        }
+    }
+
+    /// Gives both the same tokens in every layer.
+    fn attend(&mut self, columns: usize) {
+        for layer in 0..SHAPE.layers {
+            let qkv = self.qkv(columns);
+            let output = |cache: &mut KvCache| {
+                let [q, k, v] = qkv.clone();
+                let output = cache.attend(layer, q, k, v, &self.encoding).unwrap();
+                output.cast(DType::F32).try_into_vec_as::<f32>().unwrap()
+            };
+            let (found, expected) = (output(&mut self.in_place), output(&mut self.in_order));
+            for (found, expected) in found.iter().zip(&expected) {
+                let off = (found - expected).abs();
+                assert!(f64::from(off) <= tolerance(self.dtype), "{found}, expected {expected}");
+            }
+        }
+        for layer in 0..SHAPE.layers {
+            let kept = |cache: &KvCache| cache.kept_positions(layer).unwrap();
+            assert_eq!(kept(&self.in_place), kept(&self.in_order));
+        }
+        assert_eq!(self.in_place.bytes_held(), self.in_order.bytes_held());
+    }
+
+    /// That the state of one says of each layer that entries lie in no order, and that of the other
+    /// does not.
+    fn check_order(&mut self) {
+        let (found, other) = (numbers(&mut self.in_place), numbers(&mut self.in_order));
+        let differ: Vec<(usize, usize)> =
+            found.into_iter().zip(other).filter(|(found, other)| found != other).collect();
+        assert_eq!(differ, [(1, 0); SHAPE.layers]);
+    }
+
+    fn qkv(&mut self, columns: usize) -> [Tensor<4>; 3] {
+        let CacheShape { query_heads, kv_heads, head_dim, .. } = SHAPE;
+        [query_heads, kv_heads, kv_heads].map(|heads| {
+            let x = self.noise.tensor([ROWS, heads, columns, head_dim], &self.device);
+            x.mul_scalar(2.0).cast(self.dtype)
+        })
+    }
+}
+
+/// Entries with their statistics, as numbers.
+fn entries(cache: &KvCache) -> Vec<Vec<f32>> {
+    let floats = |x: Tensor<4>| x.cast(DType::F32).try_into_vec_as::<f32>().unwrap();
+    let of_layer = |layer| {
+        let entries = cache.entries(layer).unwrap().unwrap();
+        let tracks = entries.tracks.stacked().cloned();
+        let tracks = tracks.map_or_else(Vec::new, |tracks| tracks.try_into_vec_as().unwrap());
+        [floats(entries.keys), floats(entries.values), tracks].concat()
+    };
+    (0..SHAPE.layers).map(of_layer).collect()
+}
+
+#[test]
+fn the_same_tokens_are_kept() {
+    for backend in backends() {
+        for dtype in backend.dtypes() {
+            for policy in policies() {
+                let mut pair = Pair::new(&policy, &backend, dtype);
+                pair.attend(40);
+                (0..30).for_each(|_| pair.attend(1));
+                pair.check_order();
+                // Laid out again for a prompt, and then in slots again.
+                pair.attend(9);
+                (0..8).for_each(|_| pair.attend(1));
+                pair.check_order();
+            }
+        }
+    }
+}
+
+#[test]
+fn budgets_that_are_reached_in_decoding_are_held() {
+    for backend in backends() {
+        let mut pair = Pair::new(&Policy::h2o(Budget::Tokens(BUDGET)), &backend, DType::F32);
+        pair.attend(10);
+        (0..BUDGET).for_each(|_| pair.attend(1));
+        pair.check_order();
+    }
+}
+
+#[test]
+fn forks_and_files_go_on_as_the_cache_does() {
+    let backends = backends();
+    let all = |backend| policies().into_iter().map(move |policy| (backend, policy));
+    for (backend, policy) in backends.iter().flat_map(all) {
+        let mut pair = Pair::new(&policy, backend, DType::F32);
+        pair.attend(40);
+        (0..11).for_each(|_| pair.attend(1));
+
+        // Two that go on with other tokens leave each other alone.
+        let before = entries(&pair.in_place);
+        let fork = pair.in_place.fork();
+        let in_order = pair.in_order.fork();
+        (0..5).for_each(|_| pair.attend(1));
+        assert_eq!(entries(&fork), before);
+        let went_on = entries(&pair.in_place);
+        let of_first = std::mem::replace(&mut pair.in_place, fork);
+        pair.in_order = in_order;
+        (0..5).for_each(|_| pair.attend(1));
+        assert_eq!(entries(&of_first), went_on);
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("prefix");
+        pair.in_place.save(&path).unwrap();
+        let (policy, config) = (pair.in_place.policy().clone(), pair.in_place.config().clone());
+        pair.in_place = KvCache::load(&path, SHAPE, policy, config, &pair.device).unwrap();
+        (0..7).for_each(|_| pair.attend(1));
+        pair.check_order();
+    }
+}
+
+#[test]
+fn a_step_that_fails_changes_nothing() {
+    let backends = backends();
+    let all = |backend| policies().into_iter().map(move |policy| (backend, policy));
+    for (backend, policy) in backends.iter().flat_map(all) {
+        let mut pair = Pair::new(&policy, backend, DType::F32);
+        pair.attend(40);
+        for decoded in [0, 1, 6] {
+            (0..decoded).for_each(|_| pair.attend(1));
+            let before = entries(&pair.in_place);
+            let [q, k, v] = pair.qkv(1);
+            let Pair { in_place, encoding, .. } = &mut pair;
+            let failed = in_place.step(|cache| -> Result<()> {
+                for _ in 0..3 {
+                    cache.attend(0, q.clone(), k.clone(), v.clone(), encoding)?;
+                }
+                cache.attend(1, q.clone(), k.clone(), v.clone(), encoding)?;
+                cache.attend(9, q.clone(), k.clone(), v.clone(), encoding).map(drop)
+            });
+            assert!(matches!(failed, Err(Error::LayerOutOfRange { .. })), "{failed:?}");
+            assert_eq!(entries(&pair.in_place), before);
+        }
+        (0..4).for_each(|_| pair.attend(1));
+    }
+}
+
+/// A scorer that fails once a token has been inserted.
+#[derive(Debug)]
+struct FailsAt(Arc<AtomicBool>);
+
+impl Scorer for FailsAt {
+    fn name(&self) -> &str {
+        "fails"
+    }
+
+    fn observes(&self) -> AttentionRequest {
+        AttentionRequest::column_sums()
+    }
+
+    fn is_capturable(&self) -> bool {
+        true
+    }
+
+    fn ignores_order(&self) -> bool {
+        true
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
+        if self.0.load(Ordering::Relaxed) {
+            let (name, reason) = ("fails".to_owned(), "as it was told to".to_owned());
+            return Err(Error::Stage { stage: "scorer", name, reason });
+        }
+        view.statistic(Statistic::Sums, "fails")
+    }
+}
+
+#[test]
+fn a_scorer_that_fails_leaves_the_token_out() {
+    for backend in backends() {
+        let fails = Arc::new(AtomicBool::new(false));
+        let policy = Policy::h2o(Budget::Tokens(BUDGET)).with_score(FailsAt(fails.clone()));
+        let mut pair = Pair::new(&Policy::h2o(Budget::Tokens(BUDGET)), &backend, DType::F32);
+        pair.in_place = KvCache::new(SHAPE, policy, &pair.device).unwrap();
+        pair.attend(40);
+        for decoded in [0, 1, 6] {
+            (0..decoded).for_each(|_| pair.attend(1));
+            let before = entries(&pair.in_place);
+            let [q, k, v] = pair.qkv(1);
+            fails.store(true, Ordering::Relaxed);
+            let failed = pair.in_place.attend(1, q, k, v, &pair.encoding);
+            fails.store(false, Ordering::Relaxed);
+            assert!(matches!(failed, Err(Error::Stage { .. })), "{failed:?}");
+            assert_eq!(entries(&pair.in_place), before);
+        }
+        (0..4).for_each(|_| pair.attend(1));
+    }
+}

@@ -1,0 +1,489 @@
+//! Entries in any order, of which the weakest makes way for a new token: in rectangles and in
+//! lists, with statistics of kv heads and of query heads, dropped and merged.
+
+use std::{cmp::Ordering, f64::consts::E};
+
+use briquette::ops::{
+    AttentionStatistics, EvictInput, EvictMergeInput, MergeOps, OpError, SlotRows, Statistic,
+};
+use briquette_kernels::{evict, evict_merging};
+use briquette_tests::{backends::Backend, inputs::round};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+
+use crate::common::{
+    all_backends, answer, close, kernel_backends, numbers, wrong_shape, wrong_value,
+};
+
+/// One head on the host; the new token is the last of each list.
+#[derive(Clone, Debug)]
+struct Head {
+    positions: Vec<i64>,
+    scores: Vec<f32>,
+    keys: Vec<Vec<f64>>,
+    values: Vec<Vec<f64>>,
+    /// Numbers of each kind and head of statistics.
+    counted: Vec<Vec<f32>>,
+    recent: usize,
+}
+
+/// A layer on the host.
+#[derive(Clone, Debug)]
+struct Layer {
+    batch: usize,
+    heads: usize,
+    channels: usize,
+    kinds: usize,
+    group: usize,
+    sinks: usize,
+    is_ragged: bool,
+    lists: Vec<Head>,
+}
+
+const KINDS: [Statistic; 2] = [Statistic::Sums, Statistic::Squares];
+
+impl Layer {
+    /// Heads hold the tokens of `counts` and a new one. Positions have gaps with `gaps`.
+    fn new(
+        [batch, heads, channels]: [usize; 3],
+        [kinds, group]: [usize; 2],
+        counts: &[usize],
+        (sinks, recent): (usize, usize),
+        gaps: bool,
+        is_ragged: bool,
+        dtype: DType,
+    ) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64((channels + counts.iter().sum::<usize>()) as u64);
+        let list = |list: usize| {
+            let count = counts[list % counts.len()];
+            let mut next = if gaps { 2 } else { 0 };
+            let mut step = || {
+                let position = next;
+                next += if gaps { rng.random_range(1..4) } else { 1 };
+                position
+            };
+            let mut positions: Vec<i64> = (0..count).map(|_| step()).collect();
+            let newest = step();
+            positions.shuffle(&mut rng);
+            positions.push(newest);
+            let mut row = || -> Vec<f64> {
+                (0..channels).map(|_| round(rng.random_range(-2.0..2.0), dtype)).collect()
+            };
+            let keys = (0..=count).map(|_| row()).collect();
+            let values = (0..=count).map(|_| row()).collect();
+            let counted = (0..kinds * group)
+                .map(|_| (0..=count).map(|_| rng.random_range(0.0..9.0)).collect())
+                .collect();
+            // Many are equal.
+            let scores = (0..=count).map(|_| rng.random_range(-3..4) as f32).collect();
+            Head { positions, scores, keys, values, counted, recent: recent + list % 2 }
+        };
+        let lists = (0..batch * heads).map(list).collect();
+        Self { batch, heads, channels, kinds, group, sinks, is_ragged, lists }
+    }
+
+    /// Columns with the new token's.
+    fn columns(&self) -> usize {
+        // One more than the longest needs, where a head may begin with padding.
+        self.lists.iter().map(|list| list.positions.len()).max().unwrap()
+            + usize::from(self.is_ragged)
+    }
+
+    /// Numbers of each head side by side, its last columns, `other` before them.
+    fn rectangle<T: Copy>(
+        &self,
+        columns: usize,
+        other: T,
+        of_head: impl Fn(&Head) -> Vec<T>,
+    ) -> Vec<T> {
+        let row = |head: &Head| {
+            let numbers = of_head(head);
+            let mut row = vec![other; columns - numbers.len()];
+            row.extend(numbers);
+            row
+        };
+        self.lists.iter().flat_map(row).collect()
+    }
+
+    /// Statistics of all kinds, one after another, of the first or of all columns.
+    fn statistics(
+        &self,
+        columns: usize,
+        without_new: bool,
+        device: &Device,
+    ) -> AttentionStatistics {
+        let dims = [self.batch, self.heads * self.group, columns];
+        let of_kind = |kind: usize| {
+            let mut all = Vec::new();
+            for list in &self.lists {
+                for of in &list.counted[kind * self.group..][..self.group] {
+                    let own = &of[..of.len() - usize::from(without_new)];
+                    all.extend(std::iter::repeat_n(0.0, columns - own.len()));
+                    all.extend(own);
+                }
+            }
+            let data = TensorData::new(all, dims);
+            (KINDS[kind], Tensor::<3>::from_data(data, (device, DType::F32)))
+        };
+        AttentionStatistics::new((0..self.kinds).map(of_kind))
+    }
+
+    /// The index of the entry of a head that goes, by sorting it by position and then by score.
+    fn gone(&self, head: &Head) -> usize {
+        let tokens = head.positions.len();
+        let sinks = self.sinks.min(tokens - 1);
+        let recent = head.recent.min(tokens - 1 - sinks);
+        let mut order: Vec<usize> = (0..tokens).collect();
+        order.sort_by_key(|&index| head.positions[index]);
+        let mut goes = order[sinks..tokens - recent].to_vec();
+        goes.reverse();
+        let scores = &head.scores;
+        goes.sort_by(|&a, &b| match (scores[a].is_nan(), scores[b].is_nan()) {
+            (true, true) => Ordering::Equal,
+            (true, false) => Ordering::Less,
+            (false, true) => Ordering::Greater,
+            (false, false) => scores[a].total_cmp(&scores[b]),
+        });
+        goes[0]
+    }
+
+    /// The layer afterwards, the new token in the place of the entry that goes; and thresholds, if
+    /// entries are merged by these.
+    fn expected(&self, merge: Option<(Option<&[f64]>, f64)>) -> (Vec<Head>, Vec<f64>) {
+        let mut after = self.lists.clone();
+        let mut thresholds = Vec::new();
+        for (row, lists) in after.chunks_mut(self.heads).enumerate() {
+            let gone: Vec<usize> = lists.iter().map(|head| self.gone(head)).collect();
+            if let Some((before, beta)) = merge {
+                let nearest: Vec<(f64, usize)> =
+                    lists.iter().zip(&gone).map(|(head, &gone)| nearest(head, gone)).collect();
+                let mean = nearest.iter().map(|(like, _)| like).sum::<f64>() / lists.len() as f64;
+                let threshold = match before {
+                    Some(before) => beta * mean + (1.0 - beta) * before[row],
+                    None => mean,
+                };
+                thresholds.push(threshold);
+                for ((head, &gone), (like, target)) in lists.iter_mut().zip(&gone).zip(nearest) {
+                    if like < threshold {
+                        continue;
+                    }
+                    for rows in [&mut head.keys, &mut head.values] {
+                        let from = rows[gone].clone();
+                        for (to, from) in rows[target].iter_mut().zip(from) {
+                            *to = (E * *to + like.exp() * from) / (E + like.exp());
+                        }
+                    }
+                }
+            }
+            for (head, gone) in lists.iter_mut().zip(gone) {
+                head.positions.swap_remove(gone);
+                head.keys.swap_remove(gone);
+                head.values.swap_remove(gone);
+                for of in &mut head.counted {
+                    of.swap_remove(gone);
+                }
+            }
+        }
+        (after, thresholds)
+    }
+
+    fn rows(&self, of_head: impl Fn(&Head) -> Vec<Vec<f64>>) -> Vec<f64> {
+        self.lists.iter().flat_map(|head| of_head(head).concat()).collect()
+    }
+
+    fn check(&self, merge: Option<(Option<&[f64]>, f64)>, dtype: DType, backend: &Backend) {
+        let (after, thresholds) = self.expected(merge);
+        let mut state = State::of(self, dtype, &backend.device);
+        // What somebody else holds stays as it was.
+        let held = state.keys.clone();
+        let before = held.numbers();
+        let counts: Vec<usize> = self.lists.iter().map(|head| head.positions.len() - 1).collect();
+        let recent: Vec<usize> = self.lists.iter().map(|head| head.recent).collect();
+        let input = state.input(self, &counts, &recent);
+        let found = match merge {
+            None => {
+                answer(backend, "evict", |kernels| kernels.evict(input));
+                Vec::new()
+            }
+            Some((before, beta)) => {
+                let before = before.map(|before| {
+                    let data = TensorData::new(before.to_vec(), [self.batch, 1]);
+                    Tensor::from_data(data, (&backend.device, DType::F32))
+                });
+                let merge = EvictMergeInput { before, beta };
+                numbers(answer(backend, "evict_merging", |kernels| {
+                    kernels.evict_merging(input, merge)
+                }))
+            }
+        };
+        close(&found, &thresholds, DType::F32, 1e-4);
+        assert_eq!(held.numbers(), before, "a copy is a copy");
+
+        let width = self.columns() - 1;
+        let after = Self { lists: after, ..self.clone() };
+        let positions = after.rectangle(width, -1, |head| head.positions.clone());
+        let found = state.positions.narrow(2, 0, width).try_into_vec_as::<i64>().unwrap();
+        assert_eq!(found, positions, "{} {dtype:?}", backend.name);
+        let tolerance = if dtype == DType::F32 { 1e-5 } else { 1e-2 };
+        let rows = |rows: &Rows| match rows {
+            Rows::List(rows) => numbers(rows.clone()),
+            Rows::Rectangle(rows) => numbers(rows.clone().narrow(2, 0, width)),
+        };
+        close(&rows(&state.keys), &after.rows(|head| head.keys.clone()), dtype, tolerance);
+        close(&rows(&state.values), &after.rows(|head| head.values.clone()), dtype, tolerance);
+        for (kind, of) in KINDS.iter().enumerate().take(self.kinds) {
+            let found = numbers(state.tracks.get(*of).unwrap().narrow(2, 0, width));
+            let expected = after.statistics(width, false, &backend.device).get(KINDS[kind]);
+            assert_eq!(found, numbers(expected.unwrap()));
+        }
+    }
+}
+
+/// The similarity of an entry to the most similar other, and the index of that one, the oldest of
+/// equals.
+fn nearest(head: &Head, gone: usize) -> (f64, usize) {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let from = &head.keys[gone];
+    let like = |to: &[f64]| match dot(from, from) * dot(to, to) {
+        0.0 => 0.0,
+        squares => (dot(from, to) / squares.sqrt()).min(1.0),
+    };
+    let others = (0..head.keys.len()).filter(|&other| other != gone);
+    let all = others.map(|other| (like(&head.keys[other]), other));
+    all.max_by(|a, b| a.0.total_cmp(&b.0).then(head.positions[b.1].cmp(&head.positions[a.1])))
+        .unwrap()
+}
+
+/// Keys or values.
+#[derive(Clone, Debug)]
+enum Rows {
+    List(Tensor<2>),
+    Rectangle(Tensor<4>),
+}
+
+impl Rows {
+    fn numbers(&self) -> Vec<f32> {
+        match self {
+            Self::List(rows) => numbers(rows.clone()),
+            Self::Rectangle(rows) => numbers(rows.clone()),
+        }
+    }
+}
+
+/// A layer on a device.
+struct State {
+    keys: Rows,
+    values: Rows,
+    new: [Tensor<4>; 2],
+    new_positions: Tensor<3, Int>,
+    positions: Tensor<3, Int>,
+    tracks: AttentionStatistics,
+    counted: AttentionStatistics,
+    scores: Tensor<3>,
+}
+
+impl State {
+    fn of(layer: &Layer, dtype: DType, device: &Device) -> Self {
+        let Layer { batch, heads, channels, is_ragged, .. } = *layer;
+        let columns = layer.columns();
+        let width = columns - usize::from(is_ragged);
+        let floats = |all: Vec<f64>| all.into_iter().map(|x| x as f32).collect::<Vec<f32>>();
+        let rows = |of: fn(&Head) -> &Vec<Vec<f64>>| {
+            let tensor = |numbers: Vec<f32>, dims: [usize; 4]| {
+                Tensor::<4>::from_data(TensorData::new(numbers, dims), (device, DType::F32))
+                    .cast(dtype)
+            };
+            let newest = layer.rows(|head| of(head)[of(head).len() - 1..].to_vec());
+            let newest = tensor(floats(newest), [batch, heads, 1, channels]);
+            if !is_ragged {
+                let all = floats(layer.rows(|head| of(head).clone()));
+                return (Rows::Rectangle(tensor(all, [batch, heads, columns, channels])), newest);
+            }
+            let all = floats(layer.rows(|head| of(head)[..of(head).len() - 1].to_vec()));
+            let total = all.len() / channels;
+            let list = tensor(all, [1, 1, total, channels]).reshape([total, channels]);
+            (Rows::List(list), newest)
+        };
+        let (keys, new_keys) = rows(|head| &head.keys);
+        let (values, new_values) = rows(|head| &head.values);
+        let ints = |list: Vec<i64>, columns: usize| -> Tensor<3, Int> {
+            Tensor::from_data(TensorData::new(list, [batch, heads, columns]), device)
+        };
+        let own = |head: &Head| {
+            let tokens = head.positions.len() - usize::from(is_ragged);
+            head.positions[..tokens].to_vec()
+        };
+        let last = |head: &Head| head.positions[head.positions.len() - 1..].to_vec();
+        let scores = layer.rectangle(columns, f32::NAN, |head| head.scores.clone());
+        let scores = TensorData::new(scores, [batch, heads, columns]);
+        Self {
+            keys,
+            values,
+            new: [new_keys, new_values],
+            new_positions: ints(layer.rectangle(1, 0, last), 1),
+            positions: ints(layer.rectangle(width, -1, own), width),
+            tracks: layer.statistics(width, is_ragged, device),
+            counted: layer.statistics(columns, false, device),
+            scores: Tensor::from_data(scores, (device, DType::F32)),
+        }
+    }
+
+    fn input<'a>(
+        &'a mut self,
+        layer: &Layer,
+        counts: &'a [usize],
+        recent: &'a [usize],
+    ) -> EvictInput<'a> {
+        let rows = match (&mut self.keys, &mut self.values) {
+            (Rows::Rectangle(keys), Rows::Rectangle(values)) => SlotRows::Dense { keys, values },
+            (Rows::List(keys), Rows::List(values)) => {
+                let mut offsets = vec![0];
+                offsets.extend(counts.iter().scan(0, |end, &count| {
+                    *end += count as i64;
+                    Some(*end)
+                }));
+                let length = offsets.len();
+                let device = self.scores.device();
+                let [new_keys, new_values] = self.new.clone();
+                SlotRows::Ragged {
+                    keys,
+                    values,
+                    offsets: Tensor::from_data(TensorData::new(offsets, [length]), &device),
+                    counts,
+                    new_keys,
+                    new_values,
+                    new_positions: self.new_positions.clone(),
+                }
+            }
+            _ => unreachable!("both are of one kind"),
+        };
+        EvictInput {
+            rows,
+            positions: &mut self.positions,
+            tracks: &mut self.tracks,
+            counted: self.counted.clone(),
+            scores: self.scores.clone(),
+            sinks: layer.sinks,
+            recent,
+        }
+    }
+}
+
+/// Layers of every kind of rows and statistics.
+fn layers(dtype: DType) -> Vec<Layer> {
+    let limits = [(0, 0), (4, 0), (0, 128), (1, 1), (3, 64), (9999, 9999)];
+    let mut all = Vec::new();
+    for (number, count) in [1, 2, 16, 255, 256, 257, 700].into_iter().enumerate() {
+        let dims = [[1, 1, 8], [2, 3, 64], [1, 2, 128]][number % 3];
+        let tracks = [[1, 1], [2, 3], [0, 1]][number % 3];
+        let limit = limits[number % limits.len()];
+        let other = limits[(number + 2) % limits.len()];
+        all.push(Layer::new(dims, tracks, &[count], limit, false, false, dtype));
+        all.push(Layer::new(dims, tracks, &[count], other, true, false, dtype));
+        let counts = [count, count.div_ceil(2), count, 1, count.div_ceil(3)];
+        all.push(Layer::new([2, 2, dims[2]], tracks, &counts, limit, false, true, dtype));
+        all.push(Layer::new([2, 2, dims[2]], tracks, &counts, other, true, true, dtype));
+    }
+    all
+}
+
+#[test]
+fn the_weakest_makes_way() {
+    for backend in all_backends() {
+        for dtype in backend.dtypes() {
+            for layer in backend.some(layers(dtype), dtype) {
+                layer.check(None, dtype, &backend);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_similar_are_merged() {
+    for backend in all_backends() {
+        for dtype in backend.dtypes() {
+            for layer in backend.some(layers(dtype), dtype) {
+                let before = [-0.2, 0.4];
+                layer.check(Some((None, 0.7)), dtype, &backend);
+                layer.check(Some((Some(&before[..layer.batch]), 0.7)), dtype, &backend);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_equal_keys_the_oldest_takes_it_and_zero_is_like_nothing() {
+    for backend in all_backends() {
+        let mut layer = Layer::new([1, 1, 8], [1, 1], &[70], (0, 0), false, false, DType::F32);
+        let Head { keys, scores, positions, .. } = &mut layer.lists[0];
+        scores.fill(1.0);
+        scores[33] = -1.0;
+        for equal in [5, 20, 69] {
+            keys[equal] = keys[33].clone();
+        }
+        assert!(positions[5] != positions[20]);
+        layer.check(Some((Some(&[0.5]), 0.5)), DType::F32, &backend);
+        let Head { keys, .. } = &mut layer.lists[0];
+        keys[33].fill(0.0);
+        layer.check(Some((Some(&[-1.0]), 0.5)), DType::F32, &backend);
+    }
+}
+
+#[test]
+fn zeros_infinities_and_nan_have_their_order() {
+    let odd = [0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE];
+    for backend in all_backends() {
+        for first in odd {
+            for second in odd {
+                let mut layer =
+                    Layer::new([1, 1, 4], [1, 1], &[4], (0, 0), false, false, DType::F32);
+                layer.lists[0].scores = vec![1.0, first, 2.0, second, f32::INFINITY];
+                layer.check(None, DType::F32, &backend);
+            }
+        }
+    }
+}
+
+#[test]
+fn misfits_are_refused() {
+    for backend in kernel_backends() {
+        let layer = Layer::new([2, 2, 8], [1, 1], &[5, 3], (0, 0), false, true, DType::F32);
+        let counts: Vec<usize> = layer.lists.iter().map(|head| head.positions.len() - 1).collect();
+        let recent = vec![0; 4];
+        let mut state = State::of(&layer, DType::F32, &backend.device);
+        let before = state.keys.numbers();
+        let refused = |state: &mut State, change: fn(&mut EvictInput<'_>)| {
+            let mut input = state.input(&layer, &counts, &recent);
+            change(&mut input);
+            evict(input).unwrap_err()
+        };
+        let found = refused(&mut state, |input| input.recent = &[1]);
+        assert_eq!(found, wrong_value("evict", "the length of recent", 1, "4"));
+        let found = refused(&mut state, |input| {
+            input.scores = input.scores.clone().narrow(2, 0, 6);
+        });
+        assert_eq!(found, wrong_shape("evict", "positions", &[2, 2, 6], &[2, 2, 5]));
+        let found = refused(&mut state, |input| {
+            input.counted = AttentionStatistics::default();
+        });
+        assert_eq!(found, wrong_value("evict", "the kinds of counted", 0, "1"));
+        if backend.device.supports_dtype(DType::F16) {
+            let found = refused(&mut state, |input| {
+                if let SlotRows::Ragged { new_keys, .. } = &mut input.rows {
+                    *new_keys = new_keys.clone().cast(DType::F16);
+                }
+            });
+            let (found_type, expected) = (DType::F16, DType::F32);
+            let tensor = "new_keys";
+            let error =
+                OpError::DataType { operation: "evict", tensor, found: found_type, expected };
+            assert_eq!(found, error);
+        }
+        let before_thresholds = Tensor::<2>::zeros([3, 1], (&backend.device, DType::F32));
+        let merge = EvictMergeInput { before: Some(before_thresholds), beta: 0.7 };
+        let found = evict_merging(state.input(&layer, &counts, &recent), merge).unwrap_err();
+        assert_eq!(found, wrong_shape("evict_merging", "before", &[3, 1], &[2, 1]));
+        assert_eq!(state.keys.numbers(), before, "nothing is changed");
+    }
+}
