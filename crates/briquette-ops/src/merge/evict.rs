@@ -36,6 +36,8 @@ pub struct EvictInput<'a> {
 }
 
 /// Keys and values of entries, and of a new token.
+// A call has one.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum SlotRows<'a> {
     /// All heads hold as many entries. The new token lies behind them, at column `columns`, and

@@ -104,7 +104,7 @@ impl Reducer for EmaMerge {
             && compare == Compare::Keys
             && weights == EmaWeights::Cosine;
         let before = state.cloned();
-        is_default.then_some(InPlace::Merge(EvictMergeInput { before, beta }))
+        is_default.then(|| InPlace::Merge(Box::new(EvictMergeInput { before, beta })))
     }
 
     fn is_capturable(&self) -> bool {

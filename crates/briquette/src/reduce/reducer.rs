@@ -100,7 +100,7 @@ pub enum InPlace {
     Evict,
     /// The entry is merged into the one with the most similar key, if it is similar enough; the
     /// thresholds are the reducer's next state.
-    Merge(EvictMergeInput),
+    Merge(Box<EvictMergeInput>),
 }
 
 /// Result of a reducer.

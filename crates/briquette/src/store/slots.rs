@@ -88,7 +88,7 @@ impl Eviction {
                 ops.evict(input)?;
                 None
             }
-            InPlace::Merge(merge) => Some(ops.evict_merging(input, merge.clone())?),
+            InPlace::Merge(merge) => Some(ops.evict_merging(input, merge.as_ref().clone())?),
         })
     }
 }

@@ -1,5 +1,5 @@
 // An operation of a backend takes its tensors one by one.
-#![allow(clippy::too_many_arguments)]
+#![allow(clippy::too_many_arguments, clippy::type_complexity)]
 
 use burn::backend::{
     Backend, backend_extension,

@@ -89,7 +89,7 @@ pub(super) fn evict<E: Float, I: Int>(
     #[comptime] differ: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let list = CUBE_POS as usize;
+    let list = CUBE_POS;
     if list >= scores.shape(0) * scores.shape(1) {
         terminate!();
     }
@@ -143,7 +143,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let unit = UNIT_POS as usize;
-    let list = CUBE_POS as usize;
+    let list = CUBE_POS;
     if list >= scores.shape(0) * scores.shape(1) {
         terminate!();
     }
@@ -312,7 +312,7 @@ pub(super) fn merge<E: Float, I: Int>(
     #[comptime] is_tracked: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let list = CUBE_POS as usize;
+    let list = CUBE_POS;
     let heads = scores.shape(1);
     if list >= scores.shape(0) * heads {
         terminate!();
