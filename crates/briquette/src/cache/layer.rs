@@ -161,7 +161,12 @@ impl LayerCache {
             all = append_in_place(context, input, arriving, &plan, guard)?;
             in_place = kept_in_place(context, input, &self.held, &plan, &all)?;
             if in_place.is_none() {
-                all = WorkingSet::by_position(guard.store.as_ref(), &input.held)?;
+                let lies_unordered =
+                    guard.store.in_place().is_some_and(|slots| slots.is_unordered());
+                all = match lies_unordered {
+                    true => WorkingSet::by_position(guard.store.as_ref(), &input.held)?,
+                    false => all.in_store(),
+                };
             }
         } else {
             guard.order()?;

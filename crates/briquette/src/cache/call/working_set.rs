@@ -40,6 +40,11 @@ impl WorkingSet {
         Ok(self.entries.insert(entries))
     }
 
+    /// The same entries, of which none have been read from the store.
+    pub(in crate::cache) fn in_store(self) -> Self {
+        Self { entries: None, ..self }
+    }
+
     /// The entries that lie in a store in no order, by position, beside it.
     pub(in crate::cache) fn by_position(store: &dyn Store, held: &[usize]) -> Result<Self> {
         let entries = store.entries()?.with_lengths(held);
