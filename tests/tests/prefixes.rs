@@ -394,11 +394,11 @@ fn damaged_files_are_refused() {
     let error = read(b"not at all what is expected").unwrap_err();
     assert!(matches!(error, Error::Prefix(PrefixError::Container { .. })), "{error}");
     let text = String::from_utf8_lossy(&whole[8..header])
-        .replace("\"briquette-prefix\":\"1\"", "\"briquette-prefix\":\"2\"");
+        .replace("\"briquette-prefix\":\"2\"", "\"briquette-prefix\":\"3\"");
     let newer = [&whole[..8], text.as_bytes(), &whole[header..]].concat();
     let error = read(&newer).unwrap_err();
     assert!(
-        matches!(&error, Error::Prefix(PrefixError::Version { found, .. }) if found == "2"),
+        matches!(&error, Error::Prefix(PrefixError::Version { found, .. }) if found == "3"),
         "{error}"
     );
 
