@@ -69,9 +69,17 @@ pub enum SlotRows<'a> {
 }
 
 impl EvictInput<'_> {
-    /// Numbers of first and of last tokens of a head that stay, if it has so many with the new one.
-    pub fn protected(&self, head: usize, tokens: usize) -> (usize, usize) {
-        let keep = tokens.saturating_sub(1);
+    /// Number of tokens of a head, the new one with them.
+    pub fn tokens(&self, head: usize) -> usize {
+        match &self.rows {
+            SlotRows::Dense { .. } => self.scores.dims()[2],
+            SlotRows::Ragged { counts, .. } => counts[head] + 1,
+        }
+    }
+
+    /// Numbers of first and of last tokens of a head that stay.
+    pub fn protected(&self, head: usize) -> (usize, usize) {
+        let keep = self.tokens(head).saturating_sub(1);
         let sinks = self.sinks.min(keep);
         (sinks, self.recent[head].min(keep - sinks))
     }
@@ -134,12 +142,8 @@ impl Place {
         let scores: Vec<f32> = input.scores.clone().try_into_vec_as().map_err(failed)?;
         let tokens: Vec<i64> = positions.clone().try_into_vec_as().map_err(failed)?;
         let of_head = |(head, (scores, tokens)): (usize, (&[f32], &[i64]))| {
-            let count = match &input.rows {
-                SlotRows::Dense { .. } => all,
-                SlotRows::Ragged { counts, .. } => counts[head] + 1,
-            };
-            let (sinks, recent) = input.protected(head, count);
-            weakest(scores, tokens, count, sinks, recent) as i64
+            let (sinks, recent) = input.protected(head);
+            weakest(scores, tokens, input.tokens(head), sinks, recent) as i64
         };
         let of_heads = scores.chunks(all).zip(tokens.chunks(all)).enumerate();
         let gone: Vec<i64> = of_heads.map(of_head).collect();

@@ -154,21 +154,29 @@ impl DenseStore {
         }
     }
 
-    /// Positions and statistics of the entries held, as they lie.
-    pub(super) fn scalars_as_they_lie(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        let Some(buffers) = self.buffers.as_ref().filter(|_| self.columns > 0) else {
-            let Entries { positions, tracks, .. } = self.empty(0);
-            return (positions, tracks);
-        };
-        let positions = buffers.positions.clone().narrow(2, 0, self.columns);
-        let tracks = buffers.tracks.clone();
-        (positions, tracks.map(|tracks| tracks.narrow(2, 0, self.columns)))
+    /// The positions of the entries held, as they lie.
+    pub(super) fn positions_as_they_lie(&self) -> Tensor<3, Int> {
+        match &self.buffers {
+            Some(buffers) if self.columns > 0 => {
+                buffers.positions.clone().narrow(2, 0, self.columns)
+            }
+            _ => self.empty(0).positions,
+        }
+    }
+
+    /// The statistics of the entries held, as they lie.
+    pub(super) fn tracks_as_they_lie(&self) -> AttentionStatistics {
+        match &self.buffers {
+            Some(buffers) if self.columns > 0 => {
+                buffers.tracks.clone().map(|tracks| tracks.narrow(2, 0, self.columns))
+            }
+            _ => self.empty(0).tracks,
+        }
     }
 
     /// The columns of the entries held, by position; `None` if they are in that order.
     fn by_position(&self) -> Option<Selection> {
-        let buffers = self.buffers.as_ref().filter(|_| self.unordered)?;
-        Some(Selection::by_position(buffers.positions.clone().narrow(2, 0, self.columns)))
+        self.unordered.then(|| Selection::by_position(self.positions_as_they_lie()))
     }
 
     /// Replaces all entries, with room for at most `capacity` columns.
@@ -369,21 +377,18 @@ impl Store for DenseStore {
     }
 
     fn positions(&self) -> Tensor<3, Int> {
-        self.scalars().0
+        let positions = self.positions_as_they_lie();
+        match self.by_position() {
+            Some(order) => gather_positions(positions, &order),
+            None => positions,
+        }
     }
 
     fn tracks(&self) -> AttentionStatistics {
-        self.scalars().1
-    }
-
-    fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        let (positions, tracks) = self.scalars_as_they_lie();
+        let tracks = self.tracks_as_they_lie();
         match self.by_position() {
-            Some(order) => {
-                let tracks = tracks.map(|tracks| gather_scalars(tracks, &order));
-                (gather_positions(positions, &order), tracks)
-            }
-            None => (positions, tracks),
+            Some(order) => tracks.map(|tracks| gather_scalars(tracks, &order)),
+            None => tracks,
         }
     }
 
@@ -442,7 +447,7 @@ impl SlotStore for DenseStore {
         let (Some(buffers), false) = (&self.buffers, with_rows) else {
             return Ok(self.as_they_lie());
         };
-        let (positions, tracks) = self.scalars_as_they_lie();
+        let (positions, tracks) = (self.positions_as_they_lie(), self.tracks_as_they_lie());
         Ok(Entries { positions, tracks, ..buffers.clone() })
     }
 

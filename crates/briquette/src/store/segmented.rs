@@ -164,11 +164,12 @@ impl<B: Body> Segmented<B> {
     }
 
     fn scalars_as_they_lie(&self) -> (Tensor<3, Int>, AttentionStatistics) {
-        let Some(body) = &self.body else { return self.tail.scalars_as_they_lie() };
+        let of_tail = || (self.tail.positions_as_they_lie(), self.tail.tracks_as_they_lie());
+        let Some(body) = &self.body else { return of_tail() };
         if self.tail.columns() == 0 {
             return (body.positions(), body.tracks());
         }
-        let (positions, tracks) = self.tail.scalars_as_they_lie();
+        let (positions, tracks) = of_tail();
         let tracks = body.tracks().zip(tracks, |track, more| Tensor::cat(vec![track, more], 2));
         (Tensor::cat(vec![body.positions(), positions], 2), tracks)
     }

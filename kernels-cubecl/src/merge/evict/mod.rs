@@ -161,13 +161,9 @@ impl Rows<'_> {
 
 /// Numbers of first and last that stay.
 fn limits(input: &EvictInput<'_>) -> Limits<Dispatch> {
-    let [batch, heads, columns] = input.scores.dims();
+    let [batch, heads, _] = input.scores.dims();
     let lists = batch * heads;
-    let tokens = |head: usize| match &input.rows {
-        SlotRows::Dense { .. } => columns,
-        SlotRows::Ragged { counts, .. } => counts[head] + 1,
-    };
-    let of_head = |head| input.protected(head, tokens(head));
+    let of_head = |head| input.protected(head);
     let (sinks, recent) = of_head(0);
     if (1..lists).all(|head| of_head(head) == (sinks, recent)) {
         return Limits::Alike { sinks, recent };
