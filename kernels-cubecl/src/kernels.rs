@@ -3,12 +3,12 @@ use std::sync::Arc;
 use briquette_ops::{
     AccumulateInput, AssignClustersInput, AssignClustersOutput, AttentionInput, AttentionOps,
     AttentionOutput, ClusterOps, ClusterOrder, DecodeInput, DecodeOutput, DenseKv, EmaInput,
-    EmaOutput, Entries, EvictInput, EvictMergeInput, ExtendInput, ExtendOutput, Fallback,
-    Fallbacks, GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps,
-    MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput,
-    Reference, ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput,
-    RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split,
-    WindowInput,
+    EmaOutput, Entries, EvictClusterInput, EvictInput, EvictMergeInput, ExtendInput, ExtendOutput,
+    Fallback, Fallbacks, GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps,
+    ModelOps, MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput,
+    PadInput, Reference, ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput,
+    RmsNormOutput, RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection,
+    SparseAttentionInput, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -18,7 +18,8 @@ use crate::{
         window_weights,
     },
     cluster::{
-        assign_clusters, extend, global_local, reorder_tokens, row_weights, sort_by_cluster,
+        assign_clusters, check_evict_cluster, evict_cluster_checked, extend, global_local,
+        reorder_tokens, row_weights, sort_by_cluster,
     },
     merge::{
         accumulate, check_evict, check_merge, ema_weights, evict_checked, evict_merging_checked,
@@ -208,6 +209,16 @@ impl ClusterOps for Kernels {
         let found = row_weights(input.clone());
         self.fallbacks
             .or(found, || briquette_ops::row_weights(input, |input| self.accumulate(input)))
+    }
+
+    fn evict_cluster(&self, input: EvictClusterInput<'_>) -> Result<()> {
+        match check_evict_cluster(&input) {
+            Ok(()) => {
+                evict_cluster_checked(input);
+                Ok(())
+            }
+            Err(error) => self.fallbacks.or(Err(error), || Reference.evict_cluster(input)),
+        }
     }
 
     fn global_local(&self, input: GlobalLocalInput) -> Result<Tensor<3>> {

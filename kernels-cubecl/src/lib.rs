@@ -31,7 +31,8 @@ pub use attention::{
     sparse_attention, window_moments, window_weights,
 };
 pub use cluster::{
-    assign_clusters, extend, global_local, reorder_tokens, row_weights, sort_by_cluster,
+    assign_clusters, evict_cluster, extend, global_local, reorder_tokens, row_weights,
+    sort_by_cluster,
 };
 pub use common::memory::{RowLayout, bytes_in_use};
 pub use kernels::Kernels;

@@ -35,9 +35,9 @@ pub use attention::{
     closest_patterns, rotate,
 };
 pub use cluster::{
-    AssignClustersInput, AssignClustersOutput, ClusterOps, ClusterOrder, ExtendInput, ExtendOutput,
-    GlobalLocalInput, MergedRows, ReorderTokensInput, ReorderTokensOutput, RowWeightsInput,
-    row_weights,
+    AssignClustersInput, AssignClustersOutput, ClusterOps, ClusterOrder, EvictClusterInput,
+    ExtendInput, ExtendOutput, GlobalLocalInput, MergedRows, ReorderTokensInput,
+    ReorderTokensOutput, RowWeightsInput, row_weights,
 };
 pub use cluster_table::ClusterTable;
 pub use constant::{constant_floats, constant_ints, counting};

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod copy_rows;
+pub(crate) mod eviction;
 pub(crate) mod line;
 pub(crate) mod masked;
 pub(crate) mod memory;

@@ -1,6 +1,7 @@
 //! Clusters: rows of keys and values that several tokens share (EMS).
 
 mod assign;
+mod evict;
 mod extend;
 mod global_local;
 mod ops;
@@ -9,6 +10,7 @@ mod row_weights;
 mod sort;
 
 pub use assign::{AssignClustersInput, AssignClustersOutput, MergedRows};
+pub use evict::EvictClusterInput;
 pub use extend::{ExtendInput, ExtendOutput};
 pub use global_local::GlobalLocalInput;
 pub use ops::ClusterOps;

@@ -4,6 +4,7 @@ use burn::tensor::{Int, Tensor};
 
 use super::{
     assign::{self, AssignClustersInput, AssignClustersOutput},
+    evict::{self, EvictClusterInput},
     extend::{self, ExtendInput, ExtendOutput},
     global_local::{self, GlobalLocalInput},
     reorder::{self, ReorderTokensInput, ReorderTokensOutput},
@@ -65,5 +66,23 @@ pub trait ClusterOps: MergeOps + Debug + Send + Sync {
     /// [`OpError`](crate::OpError) if shapes do not fit.
     fn global_local(&self, input: GlobalLocalInput) -> Result<Tensor<3>> {
         Ok(global_local::global_local(input))
+    }
+
+    /// Evicts the weakest cluster of each head, or merges it into the one that it is most redundant
+    /// with, the oldest of equals, and gives its row to a new token: EMS (Li et al., 2024, section
+    /// 4.2), for one decoded token at a budget. Rows do not move, and tensors that nobody else
+    /// holds are not copied.
+    ///
+    /// Of clusters the one goes whose representative has the lowest score, of equal scores the
+    /// newest; NaN is the lowest. Directions are weighted by the sums of the scores of tokens and
+    /// made unit length, values by the same. Where a head has more tokens than it may, the one with
+    /// the lowest score that represents no cluster is forgotten. See [`EvictClusterInput`] for
+    /// shapes.
+    ///
+    /// # Errors
+    /// [`OpError::Execution`](crate::OpError::Execution) if the device failed, and other
+    /// [`OpError`](crate::OpError)s if shapes or types do not fit. Nothing is changed then.
+    fn evict_cluster(&self, input: EvictClusterInput<'_>) -> Result<()> {
+        evict::evict_cluster(input)
     }
 }

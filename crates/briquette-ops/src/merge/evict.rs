@@ -162,7 +162,13 @@ impl Place {
 
 /// The column with the lowest score, NaN below all, and of equal scores the newest token, among the
 /// last `count`. The first `sinks` and the last `recent` tokens stay.
-fn weakest(scores: &[f32], tokens: &[i64], count: usize, sinks: usize, recent: usize) -> usize {
+pub(crate) fn weakest(
+    scores: &[f32],
+    tokens: &[i64],
+    count: usize,
+    sinks: usize,
+    recent: usize,
+) -> usize {
     let mut columns: Vec<usize> = (tokens.len() - count..tokens.len()).collect();
     columns.sort_unstable_by_key(|&column| tokens[column]);
     let goes = &columns[sinks..columns.len() - recent];

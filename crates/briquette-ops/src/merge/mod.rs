@@ -9,6 +9,7 @@ mod weighted;
 
 pub use accumulate::AccumulateInput;
 pub use ema::{EmaInput, EmaOutput};
+pub(crate) use evict::weakest;
 pub use evict::{EvictInput, EvictMergeInput, SlotRows};
 pub use nearest::{NearestInput, NearestOutput};
 pub use ops::MergeOps;

@@ -159,11 +159,17 @@ impl LayerCache {
         let mut all;
         if may_evict_in_place(context, input, &self.held, guard.store.as_mut()) {
             all = append_in_place(context, input, arriving, &plan, guard)?;
-            in_place = kept_in_place(context, input, &self.held, &plan, &all)?;
+            let store = guard.store.as_mut();
+            in_place = kept_in_place(context, input, &self.held, &plan, &all, store)?;
             if in_place.is_none() {
                 let lies_unordered =
                     guard.store.in_place().is_some_and(|slots| slots.is_unordered());
                 all = match lies_unordered {
+                    // Their tokens are in order, and so is the new one behind them.
+                    true if guard.store.is_clustered() => {
+                        guard.order()?;
+                        all.in_store()
+                    }
                     true => WorkingSet::by_position(guard.store.as_ref(), &input.held)?,
                     false => all.in_store(),
                 };
@@ -215,14 +221,14 @@ impl LayerCache {
                 ..context.view(&entries, &input.held, seen, budget, phase.is_prompt())
             };
             match &in_place {
-                Some(kept) => evicted = eviction(context.policy, &view, kept)?,
+                Some(counts) => evicted = eviction(context.policy, &view, counts)?,
                 None => findings = compress(context.policy, view, &input.arrived, due)?,
             }
             measured_entries = Some(entries);
         }
         let Findings { reduced, measure, snapshot } = findings;
         let snapshot = snapshot.zip(measured_entries);
-        let held = in_place.unwrap_or_else(|| input.held.clone());
+        let held = in_place.map_or_else(|| input.held.clone(), |counts| counts.held);
         let change = match evicted {
             Some(eviction) => {
                 StoreChange::Evicted { eviction: Box::new(eviction), tracks: Box::new(all.tracks) }

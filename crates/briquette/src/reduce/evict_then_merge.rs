@@ -1,16 +1,16 @@
 use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{Reduced, Reducer};
+use super::{InPlace, Reduced, Reducer};
 use crate::{
     Error, LayerView, Result,
     budget::{Budget, Protect},
     check,
     ops::{
-        AssignClustersInput, AssignClustersOutput, ClusterOrder, ClusterTable, MergeInput,
-        MergedRows, NearestInput, NearestOutput, ReorderTokensInput, ReorderTokensOutput,
-        RowWeightsInput, SelectInput, Selection, Split, bucketed_width, iota, norm,
-        offset_per_head, select_entries, slice_per_head, slice_rows_per_head, unit,
+        AssignClustersInput, AssignClustersOutput, ClusterOrder, ClusterTable, EvictClusterInput,
+        MergeInput, MergedRows, NearestInput, NearestOutput, ReorderTokensInput,
+        ReorderTokensOutput, RowWeightsInput, SelectInput, Selection, Split, bucketed_width, iota,
+        norm, offset_per_head, select_entries, slice_per_head, slice_rows_per_head, unit,
     },
     ops::{AttentionStatistics, Clustering, Entries, Statistic},
     stage::{AttentionRequest, is_default},
@@ -148,6 +148,12 @@ impl Reducer for EvictThenMerge {
         entries.saturating_add(self.others(entries))
     }
 
+    fn in_place(&self, _: Option<&Tensor<2>>) -> Option<InPlace> {
+        let is_default =
+            self.redundancy == Redundancy::default() && self.weights == MergeWeights::default();
+        is_default.then_some(InPlace::Cluster { threshold: self.tau })
+    }
+
     fn encodes_at_representative(&self) -> bool {
         self.rotate == Rotate::Center
     }
@@ -221,8 +227,11 @@ impl Counts {
             representatives => (older[head] - representatives).min(reducer.others(keep[head])),
         });
         let clusters = of_heads(&|head| representatives[head] + recent[head]);
+        let heads = view.shape.kv_heads;
         let tokens = of_heads(&|head| {
-            view.held[head].min(clusters[head].saturating_add(reducer.others(keep[head])))
+            // Columns that may hold tokens may be more than tokens that were seen.
+            let held = view.held[head].min(view.seen[head / heads]);
+            held.min(clusters[head].saturating_add(reducer.others(keep[head])))
         });
         Self { recent, representatives, merging, clusters, tokens }
     }
@@ -231,10 +240,6 @@ impl Counts {
 fn most(counts: &[usize]) -> usize {
     counts.iter().copied().max().unwrap_or(0)
 }
-
-/// The weights of tokens: one of no score must not make a cluster of weight zero, and sums must be
-/// finite.
-const WEIGHTS: (f32, f32) = (1e-12, 1e30);
 
 /// One call, on the device.
 struct Step<'a> {
@@ -340,6 +345,7 @@ impl Step<'_> {
     fn weights(&self) -> Result<Tensor<3>> {
         let Self { view, table, reducer, .. } = self;
         let positions = view.entries.positions.clone();
+        let bounds = EvictClusterInput::WEIGHTS;
         let scores = match reducer.weights {
             MergeWeights::Score => self.scores.clone(),
             MergeWeights::Attention => {
@@ -347,7 +353,7 @@ impl Step<'_> {
             }
         };
         if view.entries.clustering.is_none() {
-            let scores = scores.clamp(WEIGHTS.0, WEIGHTS.1);
+            let scores = scores.clamp(bounds.0, bounds.1);
             return Ok(scores.mask_fill(positions.lower_scalar(0), 0.0));
         }
         Ok(view.ops.row_weights(RowWeightsInput {
@@ -355,7 +361,7 @@ impl Step<'_> {
             positions,
             scores,
             height: table.representatives.dims()[2],
-            bounds: WEIGHTS,
+            bounds,
         })?)
     }
 

@@ -101,6 +101,12 @@ pub enum InPlace {
     /// The entry is merged into the one with the most similar key, if it is similar enough; the
     /// thresholds are the reducer's next state.
     Merge(Box<EvictMergeInput>),
+    /// The cluster of the entry is merged into the one that it is most redundant with, if it is
+    /// more redundant than that, and else dropped with all its tokens.
+    Cluster {
+        /// The redundancy above which it is merged.
+        threshold: f64,
+    },
 }
 
 /// Result of a reducer.

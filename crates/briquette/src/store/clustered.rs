@@ -1,17 +1,23 @@
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Store, StoreBuilder, StoreOptions, StoreQuery,
+    Eviction, Store, StoreBuilder, StoreOptions, StoreQuery,
     dense::write_tracks,
     layout::Layout,
-    segmented::{Body, Packing, Segmented},
+    segmented::{Body, Packing, Segmented, no_tail},
+    slots::misfit,
 };
 use crate::{
     Result,
     device::buffer_bytes,
-    ops::{AttentionOutput, AttentionStatistics, ClusteredKv, Clustering, Entries, KvLayout, Tail},
+    ops::{
+        AttentionOutput, AttentionStatistics, ClusterOrder, ClusteredKv, Clustering, Entries,
+        EvictClusterInput, KvLayout, Selection, Tail, gather_rows, iota, offset_per_head,
+        padding_mask,
+    },
     prefix::Parts,
+    reduce::InPlace,
     stage::statistics,
     state::{StateTensor, StateVisitor, visit_clustering, visit_tracks},
 };
@@ -92,6 +98,92 @@ impl ClusteredBody {
 
 impl Body for ClusteredBody {
     const CLUSTERED: bool = true;
+
+    const EVICTS: bool = true;
+
+    fn can_evict(&self, held: &[usize]) -> bool {
+        held == self.clustering.clustered_tokens
+    }
+
+    fn token_columns(&self) -> Option<usize> {
+        Some(self.columns())
+    }
+
+    fn evict(
+        &mut self,
+        token: Entries,
+        eviction: &Eviction,
+        counted: AttentionStatistics,
+        options: &StoreOptions,
+    ) -> Result<Option<Tensor<2>>> {
+        let InPlace::Cluster { threshold } = eviction.reduction else {
+            return Err(misfit("reduces tokens one by one, and these are in clusters"));
+        };
+        let Self { rows, keys, values, positions, tracks, clustering, .. } = self;
+        options.ops.evict_cluster(EvictClusterInput {
+            keys,
+            values,
+            offsets: rows.offsets(),
+            clustering,
+            positions,
+            tracks,
+            counted,
+            scores: eviction.scores.clone(),
+            new_keys: token.keys,
+            new_values: token.values,
+            new_positions: token.positions,
+            sinks: eviction.sinks,
+            recent: &eviction.recent,
+            most_tokens: &eviction.most_tokens,
+            threshold,
+        })?;
+        Ok(None)
+    }
+
+    /// Clusters by the positions of their representatives.
+    fn ordered(&self, options: &StoreOptions) -> Result<Self> {
+        let clustering = &self.clustering;
+        let [batch, heads, height] = clustering.representatives.dims();
+        let counts = &clustering.cluster_counts;
+        let missing = |width: usize| counts.iter().map(move |count| width - count);
+        let padding = padding_mask(
+            missing(height),
+            [batch, heads, height],
+            &clustering.representatives.device(),
+        );
+        let representatives = clustering.representatives.clone().mask_fill(padding, -1);
+        let Selection { indices, counts: columns } = Selection::by_position(representatives);
+
+        let [keys, values] = self.pad(no_tail(options), options)?;
+        let width = keys.dims()[2];
+        let rows =
+            Selection { indices: indices.clone() + (width - height) as i64, counts: columns };
+        let rows = rows.widened(width);
+        let both = [gather_rows(keys, &rows), gather_rows(values, &rows)];
+        let [keys, values] = self.rows.pack(both, options.ops.as_ref())?;
+
+        let place = iota([batch, heads, height], &indices.device());
+        let number = Tensor::<3, Int>::zeros([batch, heads, height], &indices.device());
+        let number = number.scatter(2, indices.clone(), place, IndexingUpdateOp::Add);
+        let forth: Vec<i64> = missing(height).map(|missing| missing as i64).collect();
+        let back: Vec<i64> = forth.iter().map(|missing| -missing).collect();
+        let cluster = offset_per_head(clustering.cluster_of_token.clone(), &forth);
+        let cluster = offset_per_head(number.gather(2, cluster), &back);
+        let nothing = self.positions.clone().lower_scalar(0);
+        let labels = cluster.clone().mask_fill(nothing.clone(), -1);
+        let ClusterOrder { tokens_by_cluster, .. } = options.ops.sort_by_cluster(labels, height)?;
+        Ok(Self {
+            keys,
+            values,
+            clustering: Clustering {
+                cluster_of_token: cluster.mask_fill(nothing, 0),
+                representatives: clustering.representatives.clone().gather(2, indices),
+                tokens_by_cluster,
+                ..clustering.clone()
+            },
+            ..self.clone()
+        })
+    }
 
     /// The clustering describes all entries: those of the reducer, and the padding that was moved
     /// in.

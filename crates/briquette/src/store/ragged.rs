@@ -4,12 +4,15 @@ use serde::{Deserialize, Serialize};
 use super::{
     Eviction, Store, StoreBuilder, StoreOptions, StoreQuery,
     layout::Layout,
-    segmented::{Body, Packing, Segmented},
+    segmented::{Body, Packing, Segmented, no_tail},
     tokens::Tokens,
 };
 use crate::{
     Result,
-    ops::{AttentionOutput, AttentionStatistics, Entries, KvLayout, RaggedKv, SlotRows, Tail},
+    ops::{
+        AttentionOutput, AttentionStatistics, Entries, KvLayout, RaggedKv, Selection, SlotRows,
+        Tail, gather_entries,
+    },
     prefix::Parts,
     state::{StateTensor, StateVisitor},
 };
@@ -87,6 +90,19 @@ impl Body for RaggedBody {
         };
         let input = eviction.input(rows, positions, tracks, counted);
         eviction.run(input, options.ops.as_ref())
+    }
+
+    fn ordered(&self, options: &StoreOptions) -> Result<Self> {
+        let order = Selection::by_position(self.positions());
+        let counts = self.layout().counts();
+        let [keys, values] = self.pad(no_tail(options), options)?;
+        let (positions, tracks) = (self.positions(), self.tracks());
+        let entries = Entries { keys, values, positions, tracks, clustering: None };
+        let before = Some(self.layout().clone());
+        match Self::pack(gather_entries(entries, &order), counts, before, options)? {
+            Packing::Packed(body) => Ok(body),
+            Packing::AsTheyAre(_) => Ok(self.clone()),
+        }
     }
 
     fn pack(

@@ -23,6 +23,16 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Whether a token can take the place of an entry.
     const EVICTS: bool = false;
 
+    /// Whether a token that is appended to heads that hold so many can take an entry's place.
+    fn can_evict(&self, held: &[usize]) -> bool {
+        held == self.layout().counts()
+    }
+
+    /// Columns that there are for the tokens of a head, where tokens share entries.
+    fn token_columns(&self) -> Option<usize> {
+        None
+    }
+
     /// Evicts the weakest entry of each head, the `token` behind them among these, which takes its
     /// place, as [`SlotStore::evict`] does.
     ///
@@ -37,6 +47,15 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     ) -> Result<Option<Tensor<2>>> {
         let _ = (token, eviction, counted, options);
         Ok(None)
+    }
+
+    /// The same entries, laid out by position.
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation).
+    fn ordered(&self, options: &StoreOptions) -> Result<Self> {
+        let _ = options;
+        Ok(self.clone())
     }
 
     /// Packs entries, of which each batch row and head holds the last `counts`; gives them back if
@@ -109,6 +128,14 @@ pub(super) enum Packing<B> {
     AsTheyAre(Box<Entries>),
 }
 
+/// A tail of no entries.
+pub(super) fn no_tail(options: &StoreOptions) -> Tail {
+    let StoreOptions { shape, batch, dtype, ref device, .. } = *options;
+    let row = [batch, shape.kv_heads, 1, shape.head_dim];
+    let nothing = Tensor::empty(row, (device, dtype));
+    Tail { keys: nothing.clone(), values: nothing, entries: 0 }
+}
+
 /// A body, and behind it a tail of newer entries in buffers that are written in place.
 #[derive(Clone, Debug)]
 pub(super) struct Segmented<B> {
@@ -141,13 +168,10 @@ impl<B: Body> Segmented<B> {
 
     fn tail(&self) -> Tail {
         let columns = self.tail.columns();
-        let (keys, values) = self.tail.buffers().unwrap_or_else(|| {
-            let StoreOptions { shape, batch, dtype, ref device, .. } = self.options;
-            let row = [batch, shape.kv_heads, 1, shape.head_dim];
-            let nothing = Tensor::empty(row, (device, dtype));
-            (nothing.clone(), nothing)
-        });
-        Tail { keys, values, entries: columns }
+        match self.tail.buffers() {
+            Some((keys, values)) => Tail { keys, values, entries: columns },
+            None => no_tail(&self.options),
+        }
     }
 
     /// The entries as they lie; keys and values of the last token alone if these are not wanted.
@@ -231,6 +255,11 @@ impl<B: Body> Store for Segmented<B> {
         if self.body.is_none() {
             return Ok(self.tail.held());
         }
+        if B::CLUSTERED && self.unordered {
+            let mut ordered = self.clone();
+            ordered.order()?;
+            return ordered.as_they_lie(true);
+        }
         let entries = self.as_they_lie(true)?;
         if !self.unordered {
             return Ok(entries);
@@ -267,7 +296,8 @@ impl<B: Body> Store for Segmented<B> {
             return self.tail.scalars();
         }
         let (positions, tracks) = self.scalars_as_they_lie();
-        if !self.unordered {
+        // Of clusters only rows lie in no order.
+        if B::CLUSTERED || !self.unordered {
             return (positions, tracks);
         }
         let order = Selection::by_position(positions.clone());
@@ -324,7 +354,7 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn in_place(&mut self) -> Option<&mut dyn SlotStore> {
-        let evicts = self.body.is_none() || B::EVICTS;
+        let evicts = if self.body.is_some() { B::EVICTS } else { !B::CLUSTERED };
         evicts.then_some(self)
     }
 
@@ -361,8 +391,19 @@ impl<B: Body> SlotStore for Segmented<B> {
         match &self.body {
             _ if self.padded => false,
             None => self.tail.can_evict(held),
-            Some(body) => self.tail.columns() == 0 && held == body.layout().counts(),
+            Some(body) => self.tail.columns() == 0 && body.can_evict(held),
         }
+    }
+
+    fn entry_counts(&self, held: &[usize]) -> Vec<usize> {
+        match &self.body {
+            Some(body) => body.layout().counts().to_vec(),
+            None => held.to_vec(),
+        }
+    }
+
+    fn token_columns(&self) -> Option<usize> {
+        self.body.as_ref().and_then(B::token_columns)
     }
 
     fn slots(&self, with_rows: bool) -> Result<Entries> {
@@ -391,17 +432,7 @@ impl<B: Body> SlotStore for Segmented<B> {
         if !self.unordered {
             return Ok(());
         }
-        let order = Selection::by_position(body.positions());
-        let counts = body.layout().counts().to_vec();
-        let nothing = Tail { entries: 0, ..self.tail() };
-        let [keys, values] = body.pad(nothing, &self.options)?;
-        let (positions, tracks) = (body.positions(), body.tracks());
-        let entries = Entries { keys, values, positions, tracks, clustering: None };
-        let before = Some(body.layout().clone());
-        let packed = B::pack(gather_entries(entries, &order), &counts, before, &self.options)?;
-        if let Packing::Packed(body) = packed {
-            self.body = Some(body);
-        }
+        self.body = Some(body.ordered(&self.options)?);
         self.unordered = false;
         Ok(())
     }

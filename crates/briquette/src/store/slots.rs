@@ -1,7 +1,7 @@
 use burn::tensor::{Int, Tensor};
 
 use crate::{
-    Result,
+    Error, Result,
     ops::{AttentionStatistics, Entries, EvictInput, Ops, SlotRows},
     reduce::InPlace,
 };
@@ -12,9 +12,22 @@ use crate::{
 /// From the first [`evict`](Self::evict) on entries lie in no order.
 /// [`Store::entries`](super::Store::entries), positions and statistics are by position all the
 /// same: they are laid out for each call, with positions that are read from the device.
+///
+/// Where tokens share entries (EMS) the rows of these lie in no order; tokens are by position.
 pub trait SlotStore {
     /// Whether a token that is appended next, to heads that hold so many, can take another's place.
     fn can_evict(&self, held: &[usize]) -> bool;
+
+    /// Number of entries of each head that holds so many tokens, per batch row and kv head: fewer
+    /// where tokens share entries.
+    fn entry_counts(&self, held: &[usize]) -> Vec<usize> {
+        held.to_vec()
+    }
+
+    /// Columns that there are for the tokens of a head, where tokens share entries.
+    fn token_columns(&self) -> Option<usize> {
+        None
+    }
 
     /// The entries in the order that they lie in, the new token last. If keys and values are not
     /// wanted, those of the result have any rows, so that none are copied.
@@ -58,10 +71,12 @@ pub struct Eviction {
     pub recent: Vec<usize>,
     /// Whether the evicted entry is dropped or merged.
     pub reduction: InPlace,
+    /// The most tokens that each head holds afterwards, per batch row and kv head.
+    pub most_tokens: Vec<usize>,
 }
 
 impl Eviction {
-    /// The input of the operation.
+    /// The input of the operation on entries of one token each.
     pub(super) fn input<'a>(
         &'a self,
         rows: SlotRows<'a>,
@@ -89,6 +104,12 @@ impl Eviction {
                 None
             }
             InPlace::Merge(merge) => Some(ops.evict_merging(input, merge.as_ref().clone())?),
+            InPlace::Cluster { .. } => return Err(misfit("merges clusters, and there are none")),
         })
     }
+}
+
+/// The error of a reduction that the entries of a store do not take.
+pub(super) fn misfit(reason: &str) -> Error {
+    Error::Stage { stage: "reducer", name: "in place".to_owned(), reason: reason.to_owned() }
 }

@@ -1,10 +1,12 @@
 use cubecl::prelude::*;
 
-use super::{
-    head::{Head, head_of, index, number, position},
-    weakest::{UNITS, weakest},
+use crate::common::{
+    eviction::{
+        head::{Head, head_of, index, number, position},
+        weakest::{UNITS, protected, weakest},
+    },
+    line::{at, write},
 };
-use crate::common::line::{at, write};
 
 /// Units that compare a row together.
 const LANES: usize = 16;
@@ -28,6 +30,23 @@ fn limits_of<I: Int>(
         both = (usize::cast_from(limits[row]), usize::cast_from(limits[row + limits.stride(1)]));
     }
     both
+}
+
+/// The column of the entry that goes. The first `sinks` and the last `recent` tokens stay.
+#[cube]
+fn goes<I: Int>(
+    positions: &Tensor<I>,
+    new_positions: &Tensor<I>,
+    scores: &Tensor<f32>,
+    head: &Head,
+    sinks: usize,
+    recent: usize,
+    #[comptime] is_ragged: bool,
+) -> usize {
+    let mut shared = Shared::<[u32]>::new_slice(UNITS);
+    let protected =
+        protected::<I>(positions, new_positions, head, sinks, recent, &mut shared, is_ragged);
+    weakest::<I>(positions, new_positions, scores, head, &protected, &mut shared, is_ragged)
 }
 
 /// Puts position and statistics of the new token where those of `gone` are, and writes the new
@@ -95,7 +114,7 @@ pub(super) fn evict<E: Float, I: Int>(
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
     let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
-    let gone = weakest::<I>(&*positions, new_positions, scores, &head, sinks, recent, is_ragged);
+    let gone = goes::<I>(&*positions, new_positions, scores, &head, sinks, recent, is_ragged);
     if gone < head.newest {
         let mut channel = UNIT_POS as usize;
         while channel < channels {
@@ -149,7 +168,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
     let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
-    let gone = weakest::<I>(positions, new_positions, scores, &head, sinks, recent, is_ragged);
+    let gone = goes::<I>(positions, new_positions, scores, &head, sinks, recent, is_ragged);
 
     let (lane, place) = (unit % LANES, unit / LANES);
     let mut products = Shared::<[f32]>::new_slice(comptime!(ROWS * LANES));

@@ -11,9 +11,10 @@ use cubecl::{
 use super::{
     kernel,
     operands::{Before, Limits, NewRows},
-    weakest::UNITS,
 };
-use crate::common::{copy_rows::vector_size, rows::cube_count, writable::writable};
+use crate::common::{
+    copy_rows::vector_size, eviction::weakest::UNITS, rows::cube_count, writable::writable,
+};
 
 /// Tensors that are changed, in buffers that nobody else reads.
 pub(super) struct Changed {

@@ -1,9 +1,7 @@
 mod backend;
-mod head;
 mod kernel;
 mod launch;
 mod operands;
-mod weakest;
 
 use briquette_ops::{
     AttentionStatistics, EvictInput, EvictMergeInput, Result, SlotRows, constant_floats,

@@ -1,5 +1,6 @@
 //! Clusters: entries that several tokens share (EMS).
 
+mod evict;
 mod reorder;
 mod scores;
 mod sort;

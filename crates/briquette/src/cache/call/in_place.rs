@@ -35,37 +35,78 @@ pub(in crate::cache) fn may_evict_in_place(
         && store.in_place().is_some_and(|slots| slots.can_evict(held_before))
 }
 
-/// Tokens that each head keeps of a decoded token and those it held before, if each evicts one.
+/// An eviction of one entry a head, per batch row and kv head.
+pub(in crate::cache) struct InPlaceCounts {
+    /// Entries that stay, as many as there were.
+    kept: Vec<usize>,
+    /// Tokens held afterwards; where tokens share entries as many as there may be.
+    pub(in crate::cache) held: Vec<usize>,
+}
+
+/// The numbers of an eviction by which a decoded token takes another's place, if every head keeps
+/// as many entries as it held before.
 pub(in crate::cache) fn kept_in_place(
     context: Context<'_>,
     input: &LayerInput,
     held_before: &[usize],
     plan: &CapacityPlan,
     all: &WorkingSet,
-) -> Result<Option<Vec<usize>>> {
+    store: &mut dyn Store,
+) -> Result<Option<InPlaceCounts>> {
     let (Some(budget), Some(entries)) = (&plan.budget, &all.entries) else { return Ok(None) };
+    let Some(slots) = store.in_place() else { return Ok(None) };
     let Context { policy, .. } = context;
     let view = context.view(entries, &input.held, input.span.seen(), budget, false);
     let allocation = policy.allocator().allocate(&view)?;
     let kept = kept_per_head(policy, &view, allocation, &input.arrived)?;
-    Ok((kept == held_before).then_some(kept))
+    if kept != slots.entry_counts(held_before) {
+        return Ok(None);
+    }
+    let Some(columns) = slots.token_columns() else {
+        return Ok(Some(InPlaceCounts { held: kept.clone(), kept }));
+    };
+    let seen = input.span.seen();
+    let heads = context.shape.kv_heads;
+    let fits = |(head, &kept): (usize, &usize)| {
+        // The new token has a cluster of its own. A token that was seen may still be there.
+        let most = seen[head / heads].min(policy.reducer().columns(kept));
+        view.protect.recent_tokens(kept) > 0 && most <= columns
+    };
+    if !kept.iter().enumerate().all(fits) {
+        return Ok(None);
+    }
+    // As many as there is room for: the same at every token, until there is room for no more.
+    let held = kept.iter().map(|&kept| columns.min(policy.reducer().columns(kept))).collect();
+    Ok(Some(InPlaceCounts { kept, held }))
 }
 
-/// Whether every decoded token evicts one, by a score that looks at no order of entries.
+/// Whether every decoded token evicts one, by a score that does not depend on the order that
+/// entries lie in.
 fn evicts_in_place(policy: &Policy) -> bool {
     let observes = policy.observes();
     let schedule = policy.schedule();
-    schedule.decode_every == Some(1)
+    let lies_in_any_order = match policy.reducer().makes_clusters() {
+        // Tokens are in order; only the rows that they share are not.
+        true => {
+            policy.positions() != PositionMode::InCache
+                && !policy.scorer().reads_rows()
+                && observes.window == 0
+        }
+        false => {
+            policy.positions() == PositionMode::Written
+                && policy.scorer().ignores_order()
+                && observes.window <= 1
+                && observes.local == 0
+        }
+    };
+    lies_in_any_order
+        && schedule.decode_every == Some(1)
         && schedule.append_only.is_none()
-        && policy.positions() == PositionMode::Written
         && policy.is_capturable()
-        && policy.scorer().ignores_order()
         && policy.reducer().in_place(None).is_some()
         && !policy.allocator().reads_scores()
         // A share of the tokens seen grows: some tokens evict none.
         && !matches!(policy.budget(), Some(Budget::Ratio(_)))
-        && observes.window <= 1
-        && observes.local == 0
         && !observes.holds_queries()
 }
 
@@ -83,7 +124,10 @@ pub(in crate::cache) fn append_in_place(
         guard.store.reserve(plan.grown(needed));
     }
     guard.store.append(token, &input.arrived_by_head);
-    let reads_rows = context.policy.scorer().reads_rows() || context.observes.window > 0;
+    let Context { policy, observes, .. } = context;
+    let reads_rows = policy.scorer().reads_rows()
+        || observes.window > 0
+        || policy.reducer().encodes_at_representative();
     let entries = match guard.store.in_place() {
         Some(slots) => slots.slots(reads_rows)?,
         None => guard.store.entries()?,
@@ -93,19 +137,21 @@ pub(in crate::cache) fn append_in_place(
         positions: entries.positions.clone(),
         tracks: entries.tracks.clone(),
         columns: entries.columns(),
-        padded: input.held.iter().any(|&held| held != entries.columns()),
+        // Where tokens share, the host does not know how many of them are left.
+        padded: guard.store.is_clustered()
+            || input.held.iter().any(|&held| held != entries.columns()),
         entries: Some(entries),
     })
 }
 
-/// Scores every entry, of which each head keeps so many, one fewer.
+/// Scores every entry, of which each head evicts one.
 ///
 /// # Errors
 /// The scorer's, and [`OpError::NotANumber`] where inputs are checked.
 pub(in crate::cache) fn eviction(
     policy: &Policy,
     view: &LayerView<'_>,
-    kept: &[usize],
+    counts: &InPlaceCounts,
 ) -> Result<Option<Eviction>> {
     let Some(reduction) = policy.reducer().in_place(view.state) else { return Ok(None) };
     let scores = score(policy, view)?;
@@ -113,8 +159,8 @@ pub(in crate::cache) fn eviction(
         check_numbers(&scores, view)?;
     }
     let Protect { sinks, .. } = view.protect;
-    let recent = kept.iter().map(|&kept| view.protect.recent_tokens(kept)).collect();
-    Ok(Some(Eviction { scores, sinks, recent, reduction }))
+    let recent = counts.kept.iter().map(|&kept| view.protect.recent_tokens(kept)).collect();
+    Ok(Some(Eviction { scores, sinks, recent, reduction, most_tokens: counts.held.clone() }))
 }
 
 /// Refuses scores that are NaN. Those of padding do not matter.

@@ -47,7 +47,9 @@ impl StoreGuard {
     /// Lays the entries out by position, where they lie in no order.
     pub(in crate::cache) fn order(&mut self) -> Result<()> {
         if self.store.in_place().is_some_and(|slots| slots.is_unordered()) {
-            self.unordered = Some(self.store.clone());
+            let mut before = self.store.clone();
+            before.truncate(self.columns);
+            self.unordered = Some(before);
         }
         match self.store.in_place() {
             Some(slots) => slots.order(),

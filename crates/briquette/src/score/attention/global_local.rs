@@ -98,6 +98,10 @@ impl Scorer for GlobalLocal {
         true
     }
 
+    fn reads_rows(&self) -> bool {
+        false
+    }
+
     fn with_window(&self, window: usize) -> Option<Arc<dyn Scorer>> {
         Some(Arc::new(Self { window, ..*self }))
     }

@@ -6,20 +6,20 @@ use crate::common::line::at;
 
 /// A head of a layer.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Head {
-    pub(super) batch: usize,
-    pub(super) head: usize,
+pub(crate) struct Head {
+    pub(crate) batch: usize,
+    pub(crate) head: usize,
     /// Its first column that is an entry.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// The column of the new token, behind all others.
-    pub(super) newest: usize,
+    pub(crate) newest: usize,
     /// The end of its rows in a list.
-    pub(super) end: usize,
+    pub(crate) end: usize,
 }
 
 /// The head of a list, and its place among columns and rows.
 #[cube]
-pub(super) fn head_of<I: Int>(
+pub(crate) fn head_of<I: Int>(
     scores: &Tensor<f32>,
     offsets: &Tensor<I>,
     list: usize,
@@ -38,7 +38,7 @@ pub(super) fn head_of<I: Int>(
 
 /// The position of the token in a column.
 #[cube]
-pub(super) fn position<I: Int>(
+pub(crate) fn position<I: Int>(
     positions: &Tensor<I>,
     new_positions: &Tensor<I>,
     head: &Head,
@@ -59,7 +59,7 @@ pub(super) fn position<I: Int>(
 
 /// Index of a channel of a column's row, which lies among those of the entries.
 #[cube]
-pub(super) fn index<E: CubePrimitive>(
+pub(crate) fn index<E: CubePrimitive>(
     rows: &Tensor<E>,
     head: &Head,
     column: usize,
@@ -76,7 +76,7 @@ pub(super) fn index<E: CubePrimitive>(
 
 /// A number of a column's row; the new token's may lie elsewhere.
 #[cube]
-pub(super) fn number<E: Float>(
+pub(crate) fn number<E: Float>(
     rows: &Tensor<E>,
     new_rows: &Tensor<E>,
     head: &Head,

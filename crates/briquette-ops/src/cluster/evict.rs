@@ -1,0 +1,396 @@
+use burn::tensor::{DType, Int, Tensor, TensorData};
+
+use crate::{
+    entries::{AttentionStatistics, Clustering},
+    error::{OpError, Result},
+    merge::weakest,
+};
+
+/// Clusters of a layer in no order, and one new token a head, of which the weakest cluster is to
+/// go: it is merged into the one that it is most redundant with, or evicted with all its tokens,
+/// and the new token has its row. No other row moves.
+///
+/// Tokens are in the order of their positions, those that a head lacks first. `tokens` are their
+/// columns, without the new token's.
+#[derive(Debug)]
+pub struct EvictClusterInput<'a> {
+    /// Key directions of the clusters of all heads, one head after another, `[total, head_dim]`.
+    pub keys: &'a mut Tensor<2>,
+    /// Their values, `[total, head_dim]`, of the type of `keys`.
+    pub values: &'a mut Tensor<2>,
+    /// Offset of the first cluster of each batch row and kv head, and `total` at the end,
+    /// `[batch · kv_heads + 1]`.
+    pub offsets: Tensor<1, Int>,
+    /// The clusters of the tokens, none of which is in no cluster.
+    pub clustering: &'a mut Clustering,
+    /// Position of each token, −1 at columns without one, `[batch, kv_heads, tokens]`.
+    pub positions: &'a mut Tensor<3, Int>,
+    /// Attention statistics of each token, which are replaced, as wide as `positions`.
+    pub tracks: &'a mut AttentionStatistics,
+    /// Their new numbers, the new token's last, of the same kinds and heads, `tokens + 1` wide.
+    pub counted: AttentionStatistics,
+    /// Score of each token, the new one's last, `[batch, kv_heads, tokens + 1]`, f32.
+    pub scores: Tensor<3>,
+    /// Keys of the new token, not yet of unit length, `[batch, kv_heads, 1, head_dim]`, of the
+    /// type of `keys`.
+    pub new_keys: Tensor<4>,
+    /// Its values, `[batch, kv_heads, 1, head_dim]`, of the type of `keys`.
+    pub new_values: Tensor<4>,
+    /// Its positions, the highest of each head, `[batch, kv_heads, 1]`.
+    pub new_positions: Tensor<3, Int>,
+    /// Number of first clusters of each head, by the positions of their representatives, that stay
+    /// whatever their scores; others may be merged into them.
+    pub sinks: usize,
+    /// Number of last clusters, the new token's with them, that stay as they are, per batch row and
+    /// kv head, rows first, at least 1.
+    pub recent: &'a [usize],
+    /// The most tokens that a head remembers afterwards, at most as many as it has columns, per
+    /// batch row and kv head. Where these are as many as its clusters none is merged.
+    pub most_tokens: &'a [usize],
+    /// The redundancy above which a cluster is merged: cos(keys) · cos(values) (EMS, Eq. 5).
+    pub threshold: f64,
+}
+
+impl EvictClusterInput<'_> {
+    /// Bounds of the score of a token in the weight of its cluster: one without a score must not
+    /// make a cluster of weight zero, and sums must be finite.
+    pub const WEIGHTS: (f32, f32) = (1e-12, 1e30);
+
+    /// Numbers of first and of last clusters of a head that stay.
+    pub fn protected(&self, head: usize) -> (usize, usize) {
+        let keep = self.clustering.cluster_counts[head];
+        let recent = self.recent[head].min(keep);
+        (self.sinks.min(keep - recent), recent)
+    }
+
+    /// Whether the weakest cluster of a head may be merged into another.
+    pub fn may_merge(&self, head: usize) -> bool {
+        let clusters = self.clustering.cluster_counts[head];
+        self.most_tokens[head] > clusters && self.protected(head).1 < clusters
+    }
+
+    /// Refuses numbers per head that do not fit.
+    ///
+    /// # Errors
+    /// [`OpError::Value`].
+    pub fn check_heads(&self) -> Result<()> {
+        let [batch, heads, tokens] = self.positions.dims();
+        let value = |what, found: usize, fits: bool, expected: String| match fits {
+            true => Ok(()),
+            false => Err(OpError::Value { operation: "evict_cluster", what, found, expected }),
+        };
+        let lists = batch * heads;
+        let Clustering { cluster_counts, clustered_tokens, unclustered, .. } = &*self.clustering;
+        for (what, list) in [
+            ("the length of cluster_counts", &cluster_counts[..]),
+            ("the length of clustered_tokens", clustered_tokens),
+            ("the length of unclustered", unclustered),
+            ("the length of recent", self.recent),
+            ("the length of most_tokens", self.most_tokens),
+        ] {
+            value(what, list.len(), list.len() == lists, lists.to_string())?;
+        }
+        for head in 0..lists {
+            let [clusters, most, own] =
+                [cluster_counts[head], self.most_tokens[head], unclustered[head]];
+            let before = clustered_tokens[head];
+            value("clusters", clusters, clusters > 0, "1 or more".into())?;
+            value("recent", self.recent[head], self.recent[head] > 0, "1 or more".into())?;
+            value("unclustered", own, own == 0, "none".into())?;
+            let range = clusters..=tokens;
+            value("clustered_tokens", before, range.contains(&before), format!("{range:?}"))?;
+            value("most_tokens", most, range.contains(&most), format!("{range:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads all of it back, and goes through it head by head.
+pub(super) fn evict_cluster(input: EvictClusterInput<'_>) -> Result<()> {
+    input.check_heads()?;
+    let mut layer = Layer::read(&input)?;
+    for head in 0..input.recent.len() {
+        layer.evict(head, &input);
+    }
+    layer.write(input);
+    Ok(())
+}
+
+/// A layer on the host.
+struct Layer {
+    /// Rows of all heads, and those of the new tokens.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    new_keys: Vec<f32>,
+    new_values: Vec<f32>,
+    new_positions: Vec<i64>,
+    positions: Vec<i64>,
+    scores: Vec<f32>,
+    cluster_of_token: Vec<i64>,
+    norms: Vec<f32>,
+    representatives: Vec<i64>,
+    tokens_by_cluster: Vec<i64>,
+    padding_columns: Vec<i64>,
+    /// The new statistics: of all columns, and of those that stay.
+    counted: Vec<f32>,
+    tracks: Vec<f32>,
+    /// Kinds of statistics, and heads of each for a kv head.
+    statistics: [usize; 2],
+}
+
+/// A token of a head.
+#[derive(Clone, Copy)]
+struct Token {
+    /// Its column before.
+    column: usize,
+    position: i64,
+    cluster: usize,
+    norm: f32,
+    score: f32,
+    /// Whether it represents its cluster.
+    represents: bool,
+}
+
+impl Layer {
+    fn read(input: &EvictClusterInput<'_>) -> Result<Self> {
+        let failed = |error| OpError::failed("evict_cluster", error);
+        let ints = |x: &Tensor<3, Int>| x.clone().try_into_vec_as().map_err(failed);
+        let rows = |x: &Tensor<2>| x.clone().try_into_vec_as().map_err(failed);
+        let new = |x: &Tensor<4>| x.clone().try_into_vec_as().map_err(failed);
+        let floats = |x: &Tensor<3>| x.clone().try_into_vec_as().map_err(failed);
+        let clustering = &*input.clustering;
+        let [batch, heads, tokens] = input.positions.dims();
+        let counted = input.counted.stacked().map_or_else(|| Ok(Vec::new()), floats)?;
+        let tracks = vec![0.0; counted.len() / (tokens + 1) * tokens];
+        let statistics = match input.counted.stacked() {
+            None => [0, 1],
+            Some(counted) => [counted.dims()[0] / batch, counted.dims()[1] / heads],
+        };
+        Ok(Self {
+            keys: rows(input.keys)?,
+            values: rows(input.values)?,
+            new_keys: new(&input.new_keys)?,
+            new_values: new(&input.new_values)?,
+            new_positions: ints(&input.new_positions)?,
+            positions: ints(input.positions)?,
+            scores: floats(&input.scores)?,
+            cluster_of_token: ints(&clustering.cluster_of_token)?,
+            norms: floats(&clustering.norms)?,
+            representatives: ints(&clustering.representatives)?,
+            tokens_by_cluster: ints(&clustering.tokens_by_cluster)?,
+            padding_columns: vec![0; batch * heads],
+            counted,
+            tracks,
+            statistics,
+        })
+    }
+
+    fn write(self, input: EvictClusterInput<'_>) {
+        let EvictClusterInput { keys, values, clustering, positions, tracks, .. } = input;
+        let device = positions.device();
+        let rows = |x: Vec<f32>, like: &Tensor<2>| {
+            Tensor::from_data(TensorData::new(x, like.dims()), (&device, like.dtype()))
+        };
+        let ints = |x: Vec<i64>, like: &Tensor<3, Int>| {
+            Tensor::from_data(TensorData::new(x, like.dims()), (&device, like.dtype()))
+        };
+        *keys = rows(self.keys, keys);
+        *values = rows(self.values, values);
+        *positions = ints(self.positions, positions);
+        let norms = TensorData::new(self.norms, clustering.norms.dims());
+        let padding = &clustering.padding_columns;
+        let padding_columns = TensorData::new(self.padding_columns, padding.dims());
+        *clustering = Clustering {
+            clustered_tokens: input.most_tokens.to_vec(),
+            cluster_of_token: ints(self.cluster_of_token, &clustering.cluster_of_token),
+            representatives: ints(self.representatives, &clustering.representatives),
+            tokens_by_cluster: ints(self.tokens_by_cluster, &clustering.tokens_by_cluster),
+            norms: Tensor::from_data(norms, (&device, DType::F32)),
+            padding_columns: Tensor::from_data(padding_columns, (&device, padding.dtype())),
+            cluster_counts: std::mem::take(&mut clustering.cluster_counts),
+            unclustered: std::mem::take(&mut clustering.unclustered),
+        };
+        *tracks = std::mem::take(tracks).map(|tracks| {
+            let data = TensorData::new(self.tracks, tracks.dims());
+            Tensor::from_data(data, (&device, DType::F32))
+        });
+    }
+
+    /// The tokens of a head, the new one in a cluster of its own behind the others.
+    fn tokens(&self, head: usize, width: usize, clusters: usize, first: i64) -> Vec<Token> {
+        let height = self.representatives.len() / self.padding_columns.len();
+        let represent = &self.representatives[(head + 1) * height - clusters..(head + 1) * height];
+        let places = head * width..(head + 1) * width;
+        let score = |column| self.scores[head * (width + 1) + column];
+        let held = places.clone().filter(|&place| self.positions[place] >= 0).map(|place| {
+            let column = place - places.start;
+            let cluster = self.cluster_of_token[place] as usize;
+            Token {
+                column,
+                position: self.positions[place],
+                cluster,
+                norm: self.norms[place],
+                score: score(column),
+                represents: represent[cluster] + first == column as i64,
+            }
+        });
+        let new = Token {
+            column: width,
+            position: self.new_positions[head],
+            cluster: clusters,
+            norm: 1.0,
+            score: score(width),
+            represents: true,
+        };
+        held.chain([new]).collect()
+    }
+
+    fn evict(&mut self, head: usize, input: &EvictClusterInput<'_>) {
+        let [_, heads, width] = input.positions.dims();
+        let channels = input.keys.dims()[1];
+        let Clustering { cluster_counts, clustered_tokens, .. } = &*input.clustering;
+        let clusters = cluster_counts[head];
+        let (sinks, recent) = input.protected(head);
+        let most = input.most_tokens[head];
+        let first = (width - clustered_tokens[head]) as i64;
+        let mut tokens = self.tokens(head, width, clusters, first);
+
+        // The cluster that goes, by the scores and positions of representatives.
+        let mut represents = vec![(f32::NAN, -1); clusters + 1];
+        for token in tokens.iter().filter(|token| token.represents) {
+            represents[token.cluster] = (token.score, token.position);
+        }
+        let (scores, positions): (Vec<f32>, Vec<i64>) = represents.into_iter().unzip();
+        let goes = weakest(&scores, &positions, clusters + 1, sinks, recent);
+
+        // The cluster that it goes to.
+        let offset: usize = cluster_counts[..head].iter().sum();
+        let row = |cluster: usize| (offset + cluster) * channels..(offset + cluster + 1) * channels;
+        let mut ages: Vec<usize> = (0..=clusters).collect();
+        ages.sort_unstable_by_key(|&cluster| positions[cluster]);
+        let mut best = (input.threshold, None);
+        for &cluster in &ages[..clusters + 1 - recent] {
+            let alike = |rows: &[f32]| cosine(&rows[row(goes)], &rows[row(cluster)]);
+            let redundancy = (alike(&self.keys) * alike(&self.values)).min(1.0);
+            if cluster != goes && input.may_merge(head) && redundancy > best.0 {
+                best = (redundancy, Some(cluster));
+            }
+        }
+        if let (_, Some(target)) = best {
+            let weight = |of: usize| -> f64 {
+                let (least, most) = EvictClusterInput::WEIGHTS;
+                let of_cluster = tokens.iter().filter(|token| token.cluster == of);
+                of_cluster.map(|token| f64::from(token.score.max(least).min(most))).sum()
+            };
+            let weights = [weight(target), weight(goes)];
+            let keys = [target, goes].map(|cluster| unit(&self.keys[row(cluster)]));
+            let values = [target, goes].map(|cluster| double(&self.values[row(cluster)]));
+            let direction = unit_of(&weighted(&keys, weights));
+            self.keys[row(target)].copy_from_slice(&single(&direction));
+            let sum = weights[0] + weights[1];
+            let value: Vec<f64> = weighted(&values, weights).iter().map(|x| x / sum).collect();
+            self.values[row(target)].copy_from_slice(&single(&value));
+            for token in tokens.iter_mut().filter(|token| token.cluster == goes) {
+                (token.cluster, token.represents) = (target, false);
+            }
+        }
+        tokens.retain(|token| token.cluster != goes);
+
+        // The new token has the row of the one that is gone.
+        let new = head * channels..(head + 1) * channels;
+        let key = double(&self.new_keys[new.clone()]);
+        self.keys[row(goes)].copy_from_slice(&single(&unit_of(&key)));
+        self.values[row(goes)].copy_from_slice(&self.new_values[new]);
+        if let Some(token) = tokens.last_mut() {
+            (token.cluster, token.norm) = (goes, length(&key) as f32);
+        }
+        if tokens.len() > most {
+            let others: Vec<usize> =
+                (0..tokens.len()).filter(|&place| !tokens[place].represents).collect();
+            let scores: Vec<f32> = others.iter().map(|&place| tokens[place].score).collect();
+            let ages: Vec<i64> = others.iter().map(|&place| tokens[place].position).collect();
+            let forgotten = weakest(&scores, &ages, others.len(), 0, 0);
+            tokens.remove(others[forgotten]);
+        }
+        self.lay_out(head, heads, width, clusters, most, &tokens);
+    }
+
+    /// Writes the tokens of a head into its last columns.
+    fn lay_out(
+        &mut self,
+        head: usize,
+        heads: usize,
+        width: usize,
+        clusters: usize,
+        most: usize,
+        tokens: &[Token],
+    ) {
+        let lists = self.padding_columns.len();
+        let height = self.representatives.len() / lists;
+        let (start, padding) = (head * width, width - tokens.len());
+        self.padding_columns[head] = padding as i64;
+        for (column, place) in (start..start + padding).enumerate() {
+            self.positions[place] = -1;
+            self.cluster_of_token[place] = 0;
+            self.norms[place] = 0.0;
+            self.tokens_by_cluster[place] = column as i64;
+        }
+        let by_cluster = &mut self.tokens_by_cluster[start + padding..start + width];
+        for (place, column) in by_cluster.iter_mut().zip(padding as i64..) {
+            *place = column;
+        }
+        by_cluster.sort_by_key(|&column| tokens[column as usize - padding].cluster);
+        for (place, token) in (start + padding..).zip(tokens) {
+            self.positions[place] = token.position;
+            self.cluster_of_token[place] = token.cluster as i64;
+            self.norms[place] = token.norm;
+            if token.represents {
+                let column = place - start + most - width;
+                self.representatives[(head + 1) * height - clusters + token.cluster] =
+                    column as i64;
+            }
+        }
+        let [kinds, group] = self.statistics;
+        let (row, of_row) = (head / heads, head % heads);
+        for number in 0..kinds * group {
+            let of_kind = number / group * (lists / heads) + row;
+            let list = (of_kind * heads + of_row) * group + number % group;
+            let to = &mut self.tracks[list * width..(list + 1) * width];
+            let from = &self.counted[list * (width + 1)..(list + 1) * (width + 1)];
+            to[..padding].fill(0.0);
+            for (number, token) in to[padding..].iter_mut().zip(tokens) {
+                *number = from[token.column];
+            }
+        }
+    }
+}
+
+fn double(row: &[f32]) -> Vec<f64> {
+    row.iter().map(|&x| f64::from(x)).collect()
+}
+
+fn single(row: &[f64]) -> Vec<f32> {
+    row.iter().map(|&x| x as f32).collect()
+}
+
+fn length(row: &[f64]) -> f64 {
+    row.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// The row at unit length; zero stays zero.
+fn unit_of(row: &[f64]) -> Vec<f64> {
+    let length = length(row).max(f64::from(f32::MIN_POSITIVE));
+    row.iter().map(|x| x / length).collect()
+}
+
+fn unit(row: &[f32]) -> Vec<f64> {
+    unit_of(&double(row))
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    unit(a).iter().zip(unit(b)).map(|(a, b)| a * b).sum()
+}
+
+fn weighted(rows: &[Vec<f64>; 2], weights: [f64; 2]) -> Vec<f64> {
+    rows[0].iter().zip(&rows[1]).map(|(a, b)| a * weights[0] + b * weights[1]).collect()
+}

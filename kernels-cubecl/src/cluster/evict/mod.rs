@@ -1,0 +1,199 @@
+mod backend;
+mod find;
+mod head;
+mod launch;
+mod operands;
+mod table;
+
+use briquette_ops::{Clustering, EvictClusterInput, Result, constant_floats, constant_ints};
+use burn::{
+    backend::{Dispatch, tensor::FloatTensor},
+    tensor::Tensor,
+};
+
+use self::{
+    backend::EvictClusterBackend,
+    operands::{Limits, Numbers},
+};
+use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows};
+
+/// Evicts the weakest cluster of each head, or merges it into the one that it is most redundant
+/// with, and gives its row to a new token: EMS (Li et al., 2024, section 4.2), for one decoded
+/// token at a budget. Rows stay where they are; tokens move in their columns, which stay in the
+/// order of positions.
+///
+/// Tensors that nobody else holds are changed in place, others copied before. Two launches, a cube
+/// of 256 units a head each. The first finds the cluster that goes by the scores of representatives
+/// and reads all directions and values once, two rows a unit at a time, for the most redundant one.
+/// The second reads the table of tokens into registers and writes it back in its new columns: of
+/// `T` tokens 16 bytes each besides statistics, and three rows of keys and values. Tokens by
+/// cluster are kept sorted by what they were: nothing is sorted anew.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, heads have more than 8 192
+/// columns, or the device has no kernels or cannot launch so much. Nothing is changed then.
+pub fn evict_cluster(input: EvictClusterInput<'_>) -> Result<()> {
+    check_evict_cluster(&input)?;
+    evict_cluster_checked(input);
+    Ok(())
+}
+
+/// A tensor of any kind in any backend.
+type AnyTensor = FloatTensor<Dispatch>;
+
+/// As [`evict_cluster`], of an input that [`check_evict_cluster`] has let through.
+pub(crate) fn evict_cluster_checked(input: EvictClusterInput<'_>) {
+    let is_tracked = !input.tracks.is_empty();
+    let limits = limits(&input);
+    let EvictClusterInput { keys, values, clustering, positions, tracks, scores, .. } = input;
+    // What is not looked at: another tensor stands in.
+    let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &scores.device());
+    let of_tracks = match tracks.stacked_mut() {
+        Some(tracks) => tracks,
+        None => &mut none,
+    };
+    let counted = input.counted.stacked().unwrap_or(&scores).clone().into_dispatch();
+    let Clustering {
+        clustered_tokens,
+        cluster_of_token,
+        norms,
+        representatives,
+        tokens_by_cluster,
+        padding_columns,
+        ..
+    } = clustering;
+    let ints = positions.dtype();
+    let changed: Changed = Dispatch::evict_cluster(
+        keys.extract().into_dispatch(),
+        values.extract().into_dispatch(),
+        positions.extract().into_dispatch(),
+        cluster_of_token.extract().into_dispatch(),
+        norms.extract().into_dispatch(),
+        representatives.extract().into_dispatch(),
+        tokens_by_cluster.extract().into_dispatch(),
+        padding_columns.extract().into_dispatch(),
+        of_tracks.extract().into_dispatch(),
+        counted,
+        scores.into_dispatch(),
+        input.offsets.cast(ints).into_dispatch(),
+        input.new_keys.into_dispatch(),
+        input.new_values.into_dispatch(),
+        input.new_positions.into_dispatch(),
+        limits,
+        input.threshold as f32,
+        is_tracked,
+    );
+    *keys = Tensor::from_dispatch(changed.0);
+    *values = Tensor::from_dispatch(changed.1);
+    *positions = Tensor::from_dispatch(changed.2);
+    *cluster_of_token = Tensor::from_dispatch(changed.3);
+    *norms = Tensor::from_dispatch(changed.4);
+    *representatives = Tensor::from_dispatch(changed.5);
+    *tokens_by_cluster = Tensor::from_dispatch(changed.6);
+    *padding_columns = Tensor::from_dispatch(changed.7);
+    *of_tracks = Tensor::from_dispatch(changed.8);
+    *clustered_tokens = input.most_tokens.to_vec();
+}
+
+type Changed = (
+    AnyTensor,
+    AnyTensor,
+    AnyTensor,
+    AnyTensor,
+    AnyTensor,
+    AnyTensor,
+    AnyTensor,
+    AnyTensor,
+    AnyTensor,
+);
+
+fn limits(input: &EvictClusterInput<'_>) -> Limits<Dispatch> {
+    let of_head = |head: usize| -> Numbers {
+        let (sinks, recent) = input.protected(head);
+        let most = input.most_tokens[head];
+        [sinks, recent, input.clustering.clustered_tokens[head], most]
+    };
+    let lists = input.recent.len();
+    let numbers = of_head(0);
+    if (1..lists).all(|head| of_head(head) == numbers) {
+        return Limits::Alike { numbers };
+    }
+    let list = (0..lists).flat_map(of_head).map(|number| number as i64).collect();
+    let of_heads = constant_ints("evict_cluster", list, [lists, 4], &input.scores.device());
+    Limits::Differ { of_heads: of_heads.cast(input.positions.dtype()).into_dispatch() }
+}
+
+/// Refuses what [`evict_cluster`] does.
+pub(crate) fn check_evict_cluster(input: &EvictClusterInput<'_>) -> Result<()> {
+    let check = Check::new("evict_cluster", &input.scores.device())?;
+    let [batch, heads, columns] = input.positions.dims();
+    let [total, channels] = input.keys.dims();
+    let lists = batch * heads;
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("columns", columns)?;
+    some("channels", channels)?;
+    input.check_heads()?;
+    let clustering = &*input.clustering;
+    let sum: usize = clustering.cluster_counts.iter().sum();
+    check.value("the rows of keys", total, total == sum, sum.to_string())?;
+    let of_tokens = [batch, heads, columns];
+    check.shape("values", input.values.dims(), [total, channels])?;
+    check.shape("offsets", input.offsets.dims(), [lists + 1])?;
+    check.shape("cluster_of_token", clustering.cluster_of_token.dims(), of_tokens)?;
+    check.shape("norms", clustering.norms.dims(), of_tokens)?;
+    check.shape("tokens_by_cluster", clustering.tokens_by_cluster.dims(), of_tokens)?;
+    check.shape("padding_columns", clustering.padding_columns.dims(), [batch, heads])?;
+    let height = clustering.representatives.dims()[2];
+    check.shape("representatives", clustering.representatives.dims(), [batch, heads, height])?;
+    for &count in &clustering.cluster_counts {
+        check.value("cluster_counts", count, count <= height, format!("at most {height}"))?;
+    }
+    check.shape("scores", input.scores.dims(), [batch, heads, columns + 1])?;
+    let new = [batch, heads, 1, channels];
+    check.shape("new_keys", input.new_keys.dims(), new)?;
+    check.shape("new_values", input.new_values.dims(), new)?;
+    check.shape("new_positions", input.new_positions.dims(), [batch, heads, 1])?;
+    let (floats, ints) = (input.keys.dtype(), input.positions.dtype());
+    check.same_type("values", input.values.dtype(), floats)?;
+    check.same_type("new_keys", input.new_keys.dtype(), floats)?;
+    check.same_type("new_values", input.new_values.dtype(), floats)?;
+    for (name, tensor) in [
+        ("new_positions", &input.new_positions),
+        ("cluster_of_token", &clustering.cluster_of_token),
+        ("representatives", &clustering.representatives),
+        ("tokens_by_cluster", &clustering.tokens_by_cluster),
+    ] {
+        check.same_type(name, tensor.dtype(), ints)?;
+    }
+    check.same_type("padding_columns", clustering.padding_columns.dtype(), ints)?;
+    check.f32("norms", clustering.norms.dtype())?;
+    check.f32("scores", input.scores.dtype())?;
+    check_tracks(&check, input)?;
+    check.countable("keys", &input.keys.dims())?;
+    check.countable("scores", &input.scores.dims())?;
+    check.at_most("the number of columns", columns, table::MOST_COLUMNS)?;
+    // Words of the units, and of the columns.
+    check.shared_bytes((4 * UNITS + table::share(columns) * UNITS) * 4)?;
+    check.tensors(18)?;
+    check.cubes(cubes_of_rows(lists))
+}
+
+fn check_tracks(check: &Check, input: &EvictClusterInput<'_>) -> Result<()> {
+    let EvictClusterInput { tracks, counted, positions, .. } = input;
+    let [batch, heads, columns] = positions.dims();
+    let kinds = tracks.len();
+    let alike = counted.len() == kinds;
+    check.value("the kinds of counted", counted.len(), alike, kinds.to_string())?;
+    let (Some(tracks), Some(counted)) = (tracks.stacked(), counted.stacked()) else {
+        return Ok(());
+    };
+    let [_, all, _] = tracks.dims();
+    check.value("the heads of tracks", all, all > 0 && all % heads == 0, "those of the layer")?;
+    check.shape("tracks", tracks.dims(), [kinds * batch, all, columns])?;
+    check.shape("counted", counted.dims(), [kinds * batch, all, columns + 1])?;
+    check.f32("tracks", tracks.dtype())?;
+    check.f32("counted", counted.dtype())?;
+    check.countable("counted", &counted.dims())
+}

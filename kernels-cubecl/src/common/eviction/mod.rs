@@ -1,0 +1,4 @@
+//! The entry of a head that goes, among entries in no order.
+
+pub(crate) mod head;
+pub(crate) mod weakest;
