@@ -387,8 +387,17 @@ fn unit(row: &[f32]) -> Vec<f64> {
     unit_of(&double(row))
 }
 
+/// The cosine of two rows, of a zero row zero.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    unit(a).iter().zip(unit(b)).map(|(a, b)| a * b).sum()
+    let [mut product, mut of_a, mut of_b] = [0.0; 3];
+    for (&a, &b) in a.iter().zip(b) {
+        let (a, b) = (f64::from(a), f64::from(b));
+        product += a * b;
+        of_a += a * a;
+        of_b += b * b;
+    }
+    let lengths = f64::sqrt(of_a * of_b);
+    if lengths > 0.0 { product / lengths } else { 0.0 }
 }
 
 fn weighted(rows: &[Vec<f64>; 2], weights: [f64; 2]) -> Vec<f64> {
