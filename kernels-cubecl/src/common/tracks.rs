@@ -22,3 +22,26 @@ pub(crate) fn check(
     check.countable("tracks", &stacked.dims())?;
     Ok(tracks.len() * heads / kv_heads)
 }
+
+/// Checks statistics of `[batch, kv_heads, width]` entries, and the new numbers that replace them,
+/// `columns` wide.
+pub(crate) fn check_counted(
+    check: &Check,
+    tracks: &AttentionStatistics,
+    counted: &AttentionStatistics,
+    [batch, heads, width, columns]: [usize; 4],
+) -> Result<()> {
+    let kinds = tracks.len();
+    let alike = counted.len() == kinds;
+    check.value("the kinds of counted", counted.len(), alike, kinds.to_string())?;
+    let (Some(tracks), Some(counted)) = (tracks.stacked(), counted.stacked()) else {
+        return Ok(());
+    };
+    let [rows, all, _] = tracks.dims();
+    check.value("the heads of tracks", all, all > 0 && all % heads == 0, "those of the layer")?;
+    check.shape("tracks", tracks.dims(), [kinds * batch, all, width])?;
+    check.shape("counted", counted.dims(), [rows, all, columns])?;
+    check.f32("tracks", tracks.dtype())?;
+    check.f32("counted", counted.dtype())?;
+    check.countable("counted", &counted.dims())
+}

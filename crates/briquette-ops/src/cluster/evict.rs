@@ -153,11 +153,6 @@ struct Token {
 
 impl Layer {
     fn read(input: &EvictClusterInput<'_>) -> Result<Self> {
-        let failed = |error| OpError::failed("evict_cluster", error);
-        let ints = |x: &Tensor<3, Int>| x.clone().try_into_vec_as().map_err(failed);
-        let rows = |x: &Tensor<2>| x.clone().try_into_vec_as().map_err(failed);
-        let new = |x: &Tensor<4>| x.clone().try_into_vec_as().map_err(failed);
-        let floats = |x: &Tensor<3>| x.clone().try_into_vec_as().map_err(failed);
         let clustering = &*input.clustering;
         let [batch, heads, tokens] = input.positions.dims();
         let counted = input.counted.stacked().map_or_else(|| Ok(Vec::new()), floats)?;
@@ -167,17 +162,17 @@ impl Layer {
             Some(counted) => [counted.dims()[0] / batch, counted.dims()[1] / heads],
         };
         Ok(Self {
-            keys: rows(input.keys)?,
-            values: rows(input.values)?,
-            new_keys: new(&input.new_keys)?,
-            new_values: new(&input.new_values)?,
+            keys: floats(input.keys)?,
+            values: floats(input.values)?,
+            new_keys: floats(&input.new_keys)?,
+            new_values: floats(&input.new_values)?,
             new_positions: ints(&input.new_positions)?,
             positions: ints(input.positions)?,
             scores: floats(&input.scores)?,
             cluster_of_token: ints(&clustering.cluster_of_token)?,
             norms: floats(&clustering.norms)?,
             representatives: ints(&clustering.representatives)?,
-            tokens_by_cluster: ints(&clustering.tokens_by_cluster)?,
+            tokens_by_cluster: vec![0; batch * heads * tokens],
             padding_columns: vec![0; batch * heads],
             counted,
             tracks,
@@ -363,6 +358,14 @@ impl Layer {
             }
         }
     }
+}
+
+fn floats<const D: usize>(x: &Tensor<D>) -> Result<Vec<f32>> {
+    x.clone().try_into_vec_as().map_err(|error| OpError::failed("evict_cluster", error))
+}
+
+fn ints(x: &Tensor<3, Int>) -> Result<Vec<i64>> {
+    x.clone().try_into_vec_as().map_err(|error| OpError::failed("evict_cluster", error))
 }
 
 fn double(row: &[f32]) -> Vec<f64> {

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     ops::{
-        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail, gather_entries,
+        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail,
         gather_positions, gather_scalars,
     },
     prefix::Parts,
@@ -255,17 +255,12 @@ impl<B: Body> Store for Segmented<B> {
         if self.body.is_none() {
             return Ok(self.tail.held());
         }
-        if B::CLUSTERED && self.unordered {
-            let mut ordered = self.clone();
-            ordered.order()?;
-            return ordered.as_they_lie(true);
-        }
-        let entries = self.as_they_lie(true)?;
         if !self.unordered {
-            return Ok(entries);
+            return self.as_they_lie(true);
         }
-        let order = Selection::by_position(entries.positions.clone());
-        Ok(gather_entries(entries, &order))
+        let mut ordered = self.clone();
+        ordered.order()?;
+        ordered.as_they_lie(true)
     }
 
     fn entries_at(&self, positions: Tensor<3, Int>) -> Result<Entries> {

@@ -12,7 +12,7 @@ use burn_cubecl::CubeBackend;
 #[cfg(feature = "fusion")]
 use super::operands::LimitsMetadata;
 use super::{
-    launch::{Changed, Read, launch},
+    launch::{Changed, Outputs, Read, launch},
     operands::Limits,
 };
 
@@ -118,17 +118,7 @@ impl EvictClusterBackend for CubeBackend {
         limits: Limits<Self>,
         threshold: f32,
         is_tracked: bool,
-    ) -> (
-        FloatTensor<Self>,
-        FloatTensor<Self>,
-        IntTensor<Self>,
-        IntTensor<Self>,
-        FloatTensor<Self>,
-        IntTensor<Self>,
-        IntTensor<Self>,
-        IntTensor<Self>,
-        FloatTensor<Self>,
-    ) {
+    ) -> Outputs {
         let rows = [directions, values];
         let ints = [positions, clusters, representatives, tokens_by_cluster, padding_columns];
         let changed = Changed::new(rows, ints, norms, tracks, is_tracked);

@@ -8,6 +8,7 @@ use crate::common::{
     },
     line::{at, write},
     order::order,
+    vector::dot,
 };
 
 /// Units that compare a row together.
@@ -217,15 +218,4 @@ fn vector_of<E: Float, N: Size>(
 ) -> Vector<f32, N> {
     let channel = vector * width;
     Vector::cast_from(rows[(row * rows.stride(0) + channel * rows.stride(1)) / width])
-}
-
-#[cube]
-fn dot<N: Size>(a: Vector<f32, N>, b: Vector<f32, N>, #[comptime] width: usize) -> f32 {
-    let products = a * b;
-    let mut sum = f32::new(0.0);
-    #[unroll]
-    for index in 0..width {
-        sum += products.extract(index);
-    }
-    sum
 }

@@ -54,7 +54,7 @@ impl Changed {
 
 /// Rows, positions, clusters, norms, representatives, tokens by cluster, numbers of padding
 /// columns, statistics.
-type Outputs = (
+pub(super) type Outputs = (
     CubeTensor,
     CubeTensor,
     CubeTensor,

@@ -15,7 +15,7 @@ use self::{
     backend::EvictClusterBackend,
     operands::{Limits, Numbers},
 };
-use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows};
+use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows, tracks};
 
 /// Evicts the weakest cluster of each head, or merges it into the one that it is most redundant
 /// with, and gives its row to a new token: EMS (Li et al., 2024, section 4.2), for one decoded
@@ -170,7 +170,8 @@ pub(crate) fn check_evict_cluster(input: &EvictClusterInput<'_>) -> Result<()> {
     check.same_type("padding_columns", clustering.padding_columns.dtype(), ints)?;
     check.f32("norms", clustering.norms.dtype())?;
     check.f32("scores", input.scores.dtype())?;
-    check_tracks(&check, input)?;
+    let dims = [batch, heads, columns, columns + 1];
+    tracks::check_counted(&check, input.tracks, &input.counted, dims)?;
     check.countable("keys", &input.keys.dims())?;
     check.countable("scores", &input.scores.dims())?;
     check.at_most("the number of columns", columns, table::MOST_COLUMNS)?;
@@ -178,22 +179,4 @@ pub(crate) fn check_evict_cluster(input: &EvictClusterInput<'_>) -> Result<()> {
     check.shared_bytes((4 * UNITS + table::share(columns) * UNITS) * 4)?;
     check.tensors(18)?;
     check.cubes(cubes_of_rows(lists))
-}
-
-fn check_tracks(check: &Check, input: &EvictClusterInput<'_>) -> Result<()> {
-    let EvictClusterInput { tracks, counted, positions, .. } = input;
-    let [batch, heads, columns] = positions.dims();
-    let kinds = tracks.len();
-    let alike = counted.len() == kinds;
-    check.value("the kinds of counted", counted.len(), alike, kinds.to_string())?;
-    let (Some(tracks), Some(counted)) = (tracks.stacked(), counted.stacked()) else {
-        return Ok(());
-    };
-    let [_, all, _] = tracks.dims();
-    check.value("the heads of tracks", all, all > 0 && all % heads == 0, "those of the layer")?;
-    check.shape("tracks", tracks.dims(), [kinds * batch, all, columns])?;
-    check.shape("counted", counted.dims(), [kinds * batch, all, columns + 1])?;
-    check.f32("tracks", tracks.dtype())?;
-    check.f32("counted", counted.dtype())?;
-    check.countable("counted", &counted.dims())
 }

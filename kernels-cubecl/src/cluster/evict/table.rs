@@ -138,9 +138,7 @@ pub(super) fn replace<E: Float, I: Int>(
             }
         }
     }
-    inclusive_sum(&mut scan, stay, UNITS);
-    let all = scan[last_sum];
-    sync_cube();
+    let all = of_cube(&mut shared, stay, true);
     let lowest = of_cube(&mut shared, worst, false);
     let candidate = select(worst == lowest, latest, 0u32);
     let forgotten = of_cube(&mut shared, candidate, false);

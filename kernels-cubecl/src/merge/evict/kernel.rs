@@ -6,6 +6,7 @@ use crate::common::{
         weakest::{UNITS, protected, weakest},
     },
     line::{at, write},
+    vector::dot,
 };
 
 /// Units that compare a row together.
@@ -289,17 +290,6 @@ fn vector_of<E: Float, N: Size>(
         keys[index::<Vector<E, N>>(keys, head, column, channel, is_ragged) / width]
     };
     Vector::cast_from(found)
-}
-
-#[cube]
-fn dot<N: Size>(a: Vector<f32, N>, b: Vector<f32, N>, #[comptime] width: usize) -> f32 {
-    let products = a * b;
-    let mut sum = f32::new(0.0);
-    #[unroll]
-    for index in 0..width {
-        sum += products.extract(index);
-    }
-    sum
 }
 
 /// The threshold of a row that has evicted nothing so far: no cosine is as low.

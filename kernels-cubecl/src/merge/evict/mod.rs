@@ -4,8 +4,7 @@ mod launch;
 mod operands;
 
 use briquette_ops::{
-    AttentionStatistics, EvictInput, EvictMergeInput, Result, SlotRows, constant_floats,
-    constant_ints,
+    EvictInput, EvictMergeInput, Result, SlotRows, constant_floats, constant_ints,
 };
 use burn::{
     backend::{Dispatch, tensor::FloatTensor},
@@ -16,7 +15,7 @@ use self::{
     backend::EvictBackend,
     operands::{Before, Limits, NewRows},
 };
-use crate::common::{check::Check, rows::cubes_of_rows};
+use crate::common::{check::Check, rows::cubes_of_rows, tracks};
 
 /// Evicts the weakest entry of each head and puts a new token in its place: its key, its value, its
 /// position, and the statistics of all. Nothing else moves, so a decode step at a budget needs no
@@ -221,7 +220,7 @@ pub(crate) fn check_evict(input: &EvictInput<'_>, merge: Option<&EvictMergeInput
         }
     };
     check.shape("positions", positions.dims(), [batch, heads, width])?;
-    check_tracks(&check, tracks, counted, [batch, heads, width, columns])?;
+    tracks::check_counted(&check, tracks, counted, [batch, heads, width, columns])?;
     if let Some(EvictMergeInput { before: Some(before), .. }) = merge {
         check.shape("before", before.dims(), [batch, 1])?;
         check.f32("before", before.dtype())?;
@@ -230,25 +229,4 @@ pub(crate) fn check_evict(input: &EvictInput<'_>, merge: Option<&EvictMergeInput
     check.at_most("the number of columns", columns, i32::MAX as usize)?;
     check.tensors(if merge.is_some() { 14 } else { 11 })?;
     check.cubes(cubes_of_rows(lists))
-}
-
-fn check_tracks(
-    check: &Check,
-    tracks: &AttentionStatistics,
-    counted: &AttentionStatistics,
-    [batch, heads, width, columns]: [usize; 4],
-) -> Result<()> {
-    let kinds = tracks.len();
-    let alike = counted.len() == kinds;
-    check.value("the kinds of counted", counted.len(), alike, kinds.to_string())?;
-    let (Some(tracks), Some(counted)) = (tracks.stacked(), counted.stacked()) else {
-        return Ok(());
-    };
-    let [rows, all, _] = tracks.dims();
-    check.value("the heads of tracks", all, all > 0 && all % heads == 0, "those of the layer")?;
-    check.shape("tracks", tracks.dims(), [kinds * batch, all, width])?;
-    check.shape("counted", counted.dims(), [rows, all, columns])?;
-    check.f32("tracks", tracks.dtype())?;
-    check.f32("counted", counted.dtype())?;
-    check.countable("counted", &counted.dims())
 }
