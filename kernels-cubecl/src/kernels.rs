@@ -1,26 +1,27 @@
 use std::sync::Arc;
 
 use briquette_ops::{
-    AccumulateInput, AssignClustersInput, AssignClustersOutput, AttentionInput, AttentionOps,
-    AttentionOutput, ClusterOps, ClusterOrder, DecodeInput, DecodeOutput, DenseKv, EmaInput,
-    EmaOutput, Entries, EvictClusterInput, EvictInput, EvictMergeInput, ExtendInput, ExtendOutput,
-    Fallback, Fallbacks, GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps,
-    ModelOps, MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput,
-    PadInput, Reference, ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput,
-    RmsNormOutput, RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection,
-    SparseAttentionInput, Split, WindowInput,
+    AccumulateInput, AppendInput, AssignClustersInput, AssignClustersOutput, AttentionInput,
+    AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, ClusterOrder, CountInput,
+    DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, EntryOps, EvictClusterInput,
+    EvictInput, EvictMergeInput, ExtendInput, ExtendOutput, Fallback, Fallbacks, GatedInput,
+    GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps, MomentsInput,
+    MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput, Reference,
+    ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RotaryTables,
+    RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
 use crate::{
     attention::{
-        FEW_QUERIES, attention, column_scores, decode, rotate, sparse_attention, window_moments,
-        window_weights,
+        FEW_QUERIES, attention, column_scores, decode, rotate, rotate_both, sparse_attention,
+        window_moments, window_weights,
     },
     cluster::{
         assign_clusters, check_evict_cluster, evict_cluster_checked, extend, global_local,
         reorder_tokens, row_weights, sort_by_cluster,
     },
+    entries::{append_checked, check_append, count},
     merge::{
         accumulate, check_evict, check_merge, ema_weights, evict_checked, evict_merging_checked,
         merge_checked, nearest,
@@ -74,12 +75,38 @@ impl AttentionOps for Kernels {
         self.fallbacks.or(rotate(x.clone(), rotary.clone()), || Reference.rotate(x, rotary))
     }
 
+    fn rotate_both(
+        &self,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        rotary: RotaryTables,
+    ) -> Result<(Tensor<4>, Tensor<4>)> {
+        let found = rotate_both(queries.clone(), keys.clone(), rotary.clone());
+        self.fallbacks.or(found, || Reference.rotate_both(queries, keys, rotary))
+    }
+
     fn window_weights(&self, input: WindowInput) -> Result<Tensor<4>> {
         self.fallbacks.or(window_weights(input.clone()), || Reference.window_weights(input))
     }
 
     fn window_moments(&self, input: MomentsInput) -> Result<MomentsOutput> {
         self.fallbacks.or(window_moments(input.clone()), || Reference.window_moments(input))
+    }
+}
+
+impl EntryOps for Kernels {
+    fn append(&self, input: AppendInput<'_>) -> Result<()> {
+        match check_append(&input) {
+            Ok(()) => {
+                append_checked(input);
+                Ok(())
+            }
+            Err(error) => self.fallbacks.or(Err(error), || Reference.append(input)),
+        }
+    }
+
+    fn count(&self, input: CountInput<'_>) -> Result<AttentionStatistics> {
+        self.fallbacks.or(count(input.clone()), || Reference.count(input))
     }
 }
 

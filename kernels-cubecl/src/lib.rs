@@ -19,6 +19,7 @@
 mod attention;
 mod cluster;
 mod common;
+mod entries;
 mod kernels;
 mod merge;
 mod model;
@@ -28,13 +29,14 @@ use burn::{backend::DispatchDevice, tensor::Device};
 
 pub use attention::{
     ColumnScoresOutput, FEW_QUERIES, PromptAttention, attention, column_scores, decode, rotate,
-    sparse_attention, window_moments, window_weights,
+    rotate_both, sparse_attention, window_moments, window_weights,
 };
 pub use cluster::{
     assign_clusters, evict_cluster, extend, global_local, reorder_tokens, row_weights,
     sort_by_cluster,
 };
 pub use common::memory::{RowLayout, bytes_in_use};
+pub use entries::{append, count};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, evict, evict_merging, merge, nearest};
 pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};

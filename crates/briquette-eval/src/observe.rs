@@ -9,8 +9,8 @@ use std::sync::{
 use briquette::{
     CacheConfig, InputCheck, KvCache, Policy,
     ops::{
-        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, MergeOps, ModelOps, OpError,
-        Ops, SelectOps, WindowInput,
+        AttentionInput, AttentionOps, AttentionOutput, ClusterOps, EntryOps, MergeOps, ModelOps,
+        OpError, Ops, SelectOps, WindowInput,
     },
     position::NoPositionEncoding,
 };
@@ -68,6 +68,7 @@ impl Weights {
 /// A wrapper of attention; all else is done by tensor operations.
 macro_rules! wraps_attention {
     ($($wrapper:ty),*) => {$(
+        impl EntryOps for $wrapper {}
         impl SelectOps for $wrapper {}
         impl MergeOps for $wrapper {}
         impl ClusterOps for $wrapper {}

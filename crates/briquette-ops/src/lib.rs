@@ -6,6 +6,7 @@
 //!
 //! - [`AttentionOps`]: attention of a prompt, decode attention over every [`KvLayout`], the weights
 //!   of a window of queries, rotation;
+//! - [`EntryOps`]: a new token of a layer, and the attention its entries receive;
 //! - [`SelectOps`]: selection of the entries to keep, and their compaction, ragged or padded;
 //! - [`MergeOps`]: nearest rows, weighted sums of rows, merged rows;
 //! - [`ClusterOps`]: entries that several tokens share (EMS);
@@ -42,9 +43,10 @@ pub use cluster::{
 pub use cluster_table::ClusterTable;
 pub use constant::{constant_floats, constant_ints, counting};
 pub use entries::{
-    AttentionStatistics, Clustering, Entries, Selection, Split, Statistic, bucketed_width,
-    bucketed_widths, gather_entries, gather_positions, gather_rows, gather_scalars, group_mean,
-    iota, offset_per_head, outside_window, padding_mask, slice_per_head, slice_rows_per_head,
+    AppendColumn, AppendInput, AttentionStatistics, Clustering, CountInput, Entries, EntryOps,
+    Selection, Split, Statistic, bucketed_width, bucketed_widths, gather_entries, gather_positions,
+    gather_rows, gather_scalars, group_mean, iota, offset_per_head, outside_window, padding_mask,
+    slice_per_head, slice_rows_per_head,
 };
 pub use error::{OpError, Result};
 pub use expand_clusters::{expand_clusters, select_entries};

@@ -1,10 +1,10 @@
 use crate::{
-    attention::AttentionOps, cluster::ClusterOps, fallbacks::Fallback, merge::MergeOps,
-    model::ModelOps, select::SelectOps,
+    attention::AttentionOps, cluster::ClusterOps, entries::EntryOps, fallbacks::Fallback,
+    merge::MergeOps, model::ModelOps, select::SelectOps,
 };
 
 /// All operations of a cache and of the model around it.
-pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + ModelOps {
+pub trait Ops: AttentionOps + EntryOps + SelectOps + MergeOps + ClusterOps + ModelOps {
     /// Returns how often tensor operations took over from a kernel, per operation; empty where
     /// there are no kernels.
     fn fallbacks(&self) -> Vec<Fallback> {
@@ -17,6 +17,7 @@ pub trait Ops: AttentionOps + SelectOps + MergeOps + ClusterOps + ModelOps {
 pub struct Reference;
 
 impl AttentionOps for Reference {}
+impl EntryOps for Reference {}
 impl SelectOps for Reference {}
 impl MergeOps for Reference {}
 impl ClusterOps for Reference {}

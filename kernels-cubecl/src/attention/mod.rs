@@ -12,7 +12,7 @@ pub use self::{
     column_sums::{ColumnScoresOutput, column_scores},
     decode::{FEW_QUERIES, decode},
     prefill::{PromptAttention, attention},
-    rotary::rotate,
+    rotary::{rotate, rotate_both},
     sparse::sparse_attention,
     window::{window_moments, window_weights},
 };

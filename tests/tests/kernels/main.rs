@@ -4,6 +4,7 @@
 mod attention;
 mod cluster;
 mod common;
+mod entries;
 mod fallbacks;
 mod merge;
 mod model;

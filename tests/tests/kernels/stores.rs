@@ -9,8 +9,8 @@ use std::sync::{
 use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy,
     ops::{
-        AttentionOps, ClusterOps, DecodeInput, DecodeOutput, Fallback, MergeOps, ModelOps, Ops,
-        Result, SelectOps,
+        AttentionOps, ClusterOps, DecodeInput, DecodeOutput, EntryOps, Fallback, MergeOps,
+        ModelOps, Ops, Result, SelectOps,
     },
     position::RotaryEmbedding,
 };
@@ -38,6 +38,7 @@ impl AttentionOps for Counting {
 }
 
 impl SelectOps for Counting {}
+impl EntryOps for Counting {}
 impl MergeOps for Counting {}
 impl ClusterOps for Counting {}
 impl ModelOps for Counting {}

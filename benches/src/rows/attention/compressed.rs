@@ -7,8 +7,8 @@ use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     ops::{
         AttentionInput, AttentionOps, AttentionOutput, ClusterOps, ClusteredKv, DecodeInput,
-        DecodeOutput, KvLayout, MergeOps, ModelOps, Ops, PackedGroups, QuantizedKv, Reference,
-        RotaryTables, SelectOps, Tail, Visibility,
+        DecodeOutput, EntryOps, KvLayout, MergeOps, ModelOps, Ops, PackedGroups, QuantizedKv,
+        Reference, RotaryTables, SelectOps, Tail, Visibility,
     },
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
 };
@@ -59,6 +59,7 @@ impl AttentionOps for Notes {
 }
 
 impl SelectOps for Notes {}
+impl EntryOps for Notes {}
 impl MergeOps for Notes {}
 impl ClusterOps for Notes {}
 impl ModelOps for Notes {}

@@ -118,11 +118,13 @@ impl MergedFeedForward {
 
     /// `[batch, tokens, hidden_size]` -> the same
     pub(crate) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>> {
-        let both = self.gate_up_proj.forward(x)?;
-        let inner = both.dims()[2] / 2;
-        let gate = both.clone().narrow(2, 0, inner);
-        let up = both.narrow(2, inner, inner);
-        self.down_proj.forward(times_active(gate, up, self.activation, self.ops.as_ref())?)
+        let [batch, tokens, hidden] = x.dims();
+        let both = self.gate_up_proj.forward(x.reshape([batch * tokens, hidden]))?;
+        let inner = both.dims()[1] / 2;
+        let gate = both.clone().narrow(1, 0, inner);
+        let up = both.narrow(1, inner, inner);
+        let active = times_active(gate, up, self.activation, self.ops.as_ref())?;
+        Ok(self.down_proj.forward(active)?.reshape([batch, tokens, hidden]))
     }
 }
 

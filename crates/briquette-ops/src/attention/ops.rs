@@ -50,6 +50,21 @@ pub trait AttentionOps: Debug + Send + Sync {
         Ok(rotary::rotate(x, rotary))
     }
 
+    /// Rotates queries, `[batch, query_heads, tokens, head_dim]`, and keys,
+    /// `[batch, kv_heads, tokens, head_dim]`, as [`rotate`](Self::rotate) does. Positions are
+    /// `[batch, 1, tokens]`.
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) if shapes do not fit.
+    fn rotate_both(
+        &self,
+        queries: Tensor<4>,
+        keys: Tensor<4>,
+        rotary: RotaryTables,
+    ) -> Result<(Tensor<4>, Tensor<4>)> {
+        Ok((self.rotate(queries, rotary.clone())?, self.rotate(keys, rotary)?))
+    }
+
     /// Computes the attention weights of a few queries over the entries of a layer,
     /// `[batch, query_heads, queries, entries]`, f32, zero where the query is padding.
     ///

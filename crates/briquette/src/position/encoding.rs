@@ -71,6 +71,26 @@ pub(crate) fn encode(
     }
 }
 
+/// Encodes queries and keys as [`encode`] does; positions are `[batch, 1, tokens]`.
+pub(crate) fn encode_both(
+    encoding: &dyn PositionEncoding,
+    (queries, keys): (Tensor<4>, Tensor<4>),
+    positions: Tensor<3, Int>,
+    end: usize,
+    ops: &dyn Ops,
+) -> Result<(Tensor<4>, Tensor<4>)> {
+    match encoding.rotary() {
+        Some(rotary) => {
+            let (cosines, sines) = rotary.tables(end);
+            Ok(ops.rotate_both(queries, keys, RotaryTables { cosines, sines, positions })?)
+        }
+        None => Ok((
+            encoding.encode_below(queries, positions.clone(), end),
+            encoding.encode_below(keys, positions, end),
+        )),
+    }
+}
+
 /// Mean of the matrices that encode a row, multiplied from the right, at the positions
 /// `first..first + count`: `[rows, 1, head_dim, head_dim]`, f32, one matrix per element of `first`.
 /// Positions that cannot be encoded are left out; if none of them can, the last encodable position

@@ -14,6 +14,6 @@ mod rotary;
 mod rotated;
 
 pub use encoding::{Encode, NoPositionEncoding, PositionEncoding};
-pub(crate) use encoding::{encode, mean_rotation};
+pub(crate) use encoding::{encode, encode_both, mean_rotation};
 pub use rotary::RotaryEmbedding;
 pub use rotated::Rotated;

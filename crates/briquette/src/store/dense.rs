@@ -1,7 +1,4 @@
-use burn::tensor::{
-    IndexingUpdateOp, Int, Tensor,
-    kind::{Basic, Numeric},
-};
+use burn::tensor::{Int, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -11,8 +8,9 @@ use super::{
 use crate::{
     Result,
     ops::{
-        AttentionOutput, AttentionStatistics, DenseKv, Entries, KvLayout, Selection, SlotRows,
-        Visibility, constant_ints, gather_entries, gather_positions, gather_scalars,
+        AppendColumn, AppendInput, AttentionOutput, AttentionStatistics, DenseKv, Entries,
+        KvLayout, Selection, SlotRows, Visibility, constant_ints, gather_entries, gather_positions,
+        gather_scalars,
     },
     prefix::{Parts, PrefixError},
     stage::statistics,
@@ -54,7 +52,7 @@ pub struct DenseStore {
 /// Index of the next column, counted by the device.
 #[derive(Clone, Debug)]
 struct DeviceIndex {
-    /// The index, `[1]`.
+    /// The index, for each head, `[batch · kv_heads]`.
     next: Tensor<1, Int>,
     /// Columns that are attended to: those held, and those there is room for.
     end: usize,
@@ -242,15 +240,28 @@ impl DenseStore {
         }
     }
 
-    /// Writes an entry where the device says, and lets it count on.
-    fn write_next(&mut self, entries: Entries, DeviceIndex { next, end }: DeviceIndex) {
-        let Some(buffers) = &mut self.buffers else { return };
-        let dtype = self.options.dtype;
-        write_at(&mut buffers.keys, entries.keys.cast(dtype), &next);
-        write_at(&mut buffers.values, entries.values.cast(dtype), &next);
-        write_at(&mut buffers.positions, entries.positions, &next);
-        self.next = Some(DeviceIndex { next: next.add_scalar(1), end });
+    /// Writes an entry behind the others, where the device says if it counts them; there must be
+    /// room.
+    fn append_token(&mut self, token: Entries) -> Result<()> {
+        let StoreOptions { dtype, ref ops, .. } = self.options;
+        let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers else {
+            return Ok(());
+        };
+        ops.append(AppendInput {
+            keys,
+            values,
+            positions,
+            tracks,
+            new_keys: token.keys.cast(dtype),
+            new_values: token.values.cast(dtype),
+            new_positions: token.positions,
+            column: match &mut self.next {
+                Some(DeviceIndex { next, .. }) => AppendColumn::Counted(next),
+                None => AppendColumn::At(self.columns),
+            },
+        })?;
         self.columns += 1;
+        Ok(())
     }
 
     /// Writes `entries` at `start`; there must be room.
@@ -292,16 +303,6 @@ fn write<const D: usize, K: Basic>(buffer: &mut Tensor<D, K>, values: Tensor<D, 
     let mut ranges = buffer.dims().map(|size| 0..size);
     ranges[2] = start..start + values.dims()[2];
     buffer.inplace(|buffer| buffer.slice_assign(ranges, values));
-}
-
-/// Writes a column where `place` says.
-fn write_at<const D: usize, K: Basic + Numeric>(
-    buffer: &mut Tensor<D, K>,
-    values: Tensor<D, K>,
-    place: &Tensor<1, Int>,
-) {
-    buffer
-        .inplace(|buffer| buffer.select_assign(2, place.clone(), values, IndexingUpdateOp::Assign));
 }
 
 /// The first `columns` of `buffers`.
@@ -354,15 +355,15 @@ impl Store for DenseStore {
         }
     }
 
-    fn append(&mut self, entries: Entries, _counts: &[usize]) {
-        if let Some(index) = self.next.take()
-            && entries.columns() == 1
-            && self.columns < index.end
-        {
-            return self.write_next(entries, index);
-        }
+    fn append(&mut self, entries: Entries, _counts: &[usize]) -> Result<()> {
+        let fits = |index: &DeviceIndex| entries.columns() == 1 && self.columns < index.end;
+        self.next = self.next.take().filter(fits);
         self.reserve(self.columns + entries.columns());
+        if entries.columns() == 1 && entries.tracks.is_empty() {
+            return self.append_token(entries);
+        }
         self.write(entries, self.columns);
+        Ok(())
     }
 
     fn truncate(&mut self, columns: usize) {
@@ -515,7 +516,9 @@ impl ReplayStore for DenseStore {
             let nothing = Tensor::full([batch, shape.kv_heads, rest], -1, device);
             write(&mut buffers.positions, nothing, self.columns);
         }
-        let next = constant_ints("next", vec![self.columns as i64], [1], device).add_scalar(0);
+        let heads = batch * shape.kv_heads;
+        let next = constant_ints("next", vec![self.columns as i64; heads], [heads], device);
+        let next = next.cast(buffers.positions.dtype()).add_scalar(0);
         self.next = Some(DeviceIndex { next, end });
         true
     }

@@ -195,7 +195,11 @@ pub trait Store: Debug + Send + Sync {
 
     /// Writes new columns behind those held, into room made before where there is any. `counts` are
     /// the entries among them per batch row and kv head; before them stands padding.
-    fn append(&mut self, entries: Entries, counts: &[usize]);
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if an operation refused its input; nothing is
+    /// appended then.
+    fn append(&mut self, entries: Entries, counts: &[usize]) -> Result<()>;
 
     /// Whether [`append`](Self::append) itself moves padding in front of the entries a row holds.
     /// Otherwise the cache replaces all entries when padding arrives behind some.

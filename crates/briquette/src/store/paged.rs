@@ -245,6 +245,15 @@ impl<C: Codec> PagedStore<C> {
         self.table.iter().zip(&self.tail_counts).map(of_head).collect()
     }
 
+    /// Appends entries that have been counted to the tail.
+    fn append_to_tail(&mut self, entries: Entries, counts: &[usize]) -> Result<()> {
+        let appended = self.tail.append(entries, counts);
+        if appended.is_err() {
+            self.tail_counts.clone_from(&self.before_append);
+        }
+        appended
+    }
+
     fn places(&self) -> &Places {
         self.places.get_or_init(|| {
             let device = &self.options.device;
@@ -509,7 +518,7 @@ impl<C: Codec> Store for PagedStore<C> {
         self.tail.reserve(capacity.saturating_sub(pages).min(most));
     }
 
-    fn append(&mut self, entries: Entries, counts: &[usize]) {
+    fn append(&mut self, entries: Entries, counts: &[usize]) -> Result<()> {
         self.before_append.clone_from(&self.tail_counts);
         for (held, new) in self.tail_counts.iter_mut().zip(counts) {
             *held += new;
@@ -520,8 +529,7 @@ impl<C: Codec> Store for PagedStore<C> {
             self.places = OnceLock::new();
         }
         if held == 0 || all {
-            self.tail.append(entries, counts);
-            return;
+            return self.append_to_tail(entries, counts);
         }
         // What is quantized stays where it is: only the tail has to make way for padding.
         let before = self.before_append.iter().zip(counts);
@@ -532,8 +540,7 @@ impl<C: Codec> Store for PagedStore<C> {
             .collect();
         if lists.iter().all(Vec::is_empty) {
             // Padding behind padding.
-            self.tail.append(entries, counts);
-            return;
+            return self.append_to_tail(entries, counts);
         }
         // No fewer entries than queries, if all of these are padding too.
         let selection =
@@ -541,6 +548,7 @@ impl<C: Codec> Store for PagedStore<C> {
         let entries = gather_entries(self.tail.held().followed_by(entries), &selection);
         let capacity = self.tail.capacity().max(entries.columns());
         self.tail.hold(entries, capacity);
+        Ok(())
     }
 
     fn moves_padding(&self) -> bool {

@@ -241,10 +241,11 @@ impl<B: Body> Store for Segmented<B> {
         self.tail.reserve(capacity.saturating_sub(self.body_columns()));
     }
 
-    fn append(&mut self, entries: Entries, counts: &[usize]) {
+    fn append(&mut self, entries: Entries, counts: &[usize]) -> Result<()> {
         let columns = entries.columns();
+        self.tail.append(entries, counts)?;
         self.padded |= counts.iter().any(|&count| count != columns);
-        self.tail.append(entries, counts);
+        Ok(())
     }
 
     fn truncate(&mut self, columns: usize) {

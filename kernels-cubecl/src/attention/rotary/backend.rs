@@ -6,7 +6,7 @@ use burn::backend::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::launch::launch;
+use super::launch::{launch, launch_both};
 
 /// Rotation as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -19,6 +19,16 @@ pub(super) trait RotateBackend: Backend {
         sines: FloatTensor<Self>,
         positions: IntTensor<Self>,
     ) -> FloatTensor<Self>;
+
+    /// See [`super::rotate_both`].
+    #[fusion(meta = outputs)]
+    fn rotate_both(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        cosines: FloatTensor<Self>,
+        sines: FloatTensor<Self>,
+        positions: IntTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
 /// Shape of the rotated rows, for a fusion that has not run the operation yet.
@@ -32,6 +42,18 @@ fn output(
     x.clone()
 }
 
+/// Shapes of turned queries and keys.
+#[cfg(feature = "fusion")]
+fn outputs(
+    queries: &TensorSpec,
+    keys: &TensorSpec,
+    _cosines: &TensorSpec,
+    _sines: &TensorSpec,
+    _positions: &TensorSpec,
+) -> (TensorSpec, TensorSpec) {
+    (queries.clone(), keys.clone())
+}
+
 impl RotateBackend for CubeBackend {
     fn rotate(
         x: FloatTensor<Self>,
@@ -40,5 +62,15 @@ impl RotateBackend for CubeBackend {
         positions: IntTensor<Self>,
     ) -> FloatTensor<Self> {
         launch(x, [cosines, sines], positions)
+    }
+
+    fn rotate_both(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        cosines: FloatTensor<Self>,
+        sines: FloatTensor<Self>,
+        positions: IntTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        launch_both([queries, keys], [cosines, sines], positions)
     }
 }

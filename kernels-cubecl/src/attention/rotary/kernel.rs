@@ -15,11 +15,49 @@ pub(super) fn rotate<E: Float, T: Float, I: Int, N: Size>(
     vectors: usize,
     #[define(E, T, I)] _types: [ElemType; 3],
 ) {
+    turn::<E, T, I, N>(x, cosines, sines, positions, turned, CUBE_POS_Y as usize, vectors);
+}
+
+/// See [`super::rotate_both`]. The cubes of keys are behind those of queries along y.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn rotate_both<E: Float, T: Float, I: Int, N: Size>(
+    queries: &Tensor<Vector<E, N>>,
+    keys: &Tensor<Vector<E, N>>,
+    cosines: &Tensor<Vector<T, N>>,
+    sines: &Tensor<Vector<T, N>>,
+    positions: &Tensor<I>,
+    turned_queries: &mut Tensor<Vector<E, N>>,
+    turned_keys: &mut Tensor<Vector<E, N>>,
+    vectors: usize,
+    #[define(E, T, I)] _types: [ElemType; 3],
+) {
+    let head = CUBE_POS_Y as usize;
+    let query_heads = queries.shape(1);
+    if head < query_heads {
+        turn::<E, T, I, N>(queries, cosines, sines, positions, turned_queries, head, vectors);
+    } else {
+        let head = head - query_heads;
+        turn::<E, T, I, N>(keys, cosines, sines, positions, turned_keys, head, vectors);
+    }
+}
+
+/// Turns the pairs of a head that are this unit's.
+#[cube]
+fn turn<E: Float, T: Float, I: Int, N: Size>(
+    x: &Tensor<Vector<E, N>>,
+    cosines: &Tensor<Vector<T, N>>,
+    sines: &Tensor<Vector<T, N>>,
+    positions: &Tensor<I>,
+    turned: &mut Tensor<Vector<E, N>>,
+    head: usize,
+    vectors: usize,
+) {
     let place = CUBE_POS_X as usize * UNITS + UNIT_POS as usize;
     let token = place / vectors;
     if token < x.shape(2) {
         let width = x.vector_size();
-        let (batch, head) = (CUBE_POS_Z as usize, CUBE_POS_Y as usize);
+        let batch = CUBE_POS_Z as usize;
         let mut of_position = batch * positions.stride(0) + token * positions.stride(2);
         if positions.shape(1) > 1 {
             of_position += head * positions.stride(1);

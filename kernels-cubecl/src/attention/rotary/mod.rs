@@ -43,19 +43,8 @@ pub(crate) fn check_tables(
 /// kernels or cannot launch so much.
 pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
     let check = Check::new("rotate", &x.device())?;
-    let [batch, heads, tokens, head_dim] = x.dims();
-    let some = |what, number| check.value(what, number, number > 0, "1 or more");
-    some("batch", batch)?;
-    some("heads", heads)?;
-    some("tokens", tokens)?;
-    some("head_dim", head_dim)?;
-    let of_heads = Heads { batch, query_heads: heads, kv_heads: heads, head_dim };
-    check_tables(&rotary, &check, of_heads, tokens)?;
-    check.countable("x", &[batch, heads, tokens, head_dim])?;
-    let cubes = (tokens * (head_dim / 2)).div_ceil(kernel::UNITS);
-    check.cubes([cubes, heads, batch])?;
-    let hardware = &check.client().properties().hardware;
-    check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)?;
+    let [_, heads, ..] = x.dims();
+    check_rows(&check, x.dims(), heads, &rotary)?;
     let RotaryTables { cosines, sines, positions } = rotary;
     let sines = sines.cast(cosines.dtype());
     Ok(Tensor::from_dispatch(Dispatch::rotate(
@@ -64,4 +53,57 @@ pub fn rotate(x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {
         sines.into_dispatch(),
         positions.into_dispatch(),
     )))
+}
+
+/// Turns queries, `[batch, query_heads, tokens, head_dim]`, and keys,
+/// `[batch, kv_heads, tokens, head_dim]`, as [`rotate`] does, in one launch. Positions are
+/// `[batch, 1, tokens]`.
+///
+/// # Errors
+/// As [`rotate`].
+pub fn rotate_both(
+    queries: Tensor<4>,
+    keys: Tensor<4>,
+    rotary: RotaryTables,
+) -> Result<(Tensor<4>, Tensor<4>)> {
+    let check = Check::new("rotate", &queries.device())?;
+    let [batch, query_heads, tokens, head_dim] = queries.dims();
+    let [_, kv_heads, ..] = keys.dims();
+    check.shape("keys", keys.dims(), [batch, kv_heads, tokens, head_dim])?;
+    check.same_type("keys", keys.dtype(), queries.dtype())?;
+    check.shape("positions", rotary.positions.dims(), [batch, 1, tokens])?;
+    check_rows(&check, keys.dims(), kv_heads, &rotary)?;
+    check_rows(&check, queries.dims(), query_heads + kv_heads, &rotary)?;
+    let RotaryTables { cosines, sines, positions } = rotary;
+    let sines = sines.cast(cosines.dtype());
+    let (queries, keys) = Dispatch::rotate_both(
+        queries.into_dispatch(),
+        keys.into_dispatch(),
+        cosines.into_dispatch(),
+        sines.into_dispatch(),
+        positions.into_dispatch(),
+    );
+    Ok((Tensor::from_dispatch(queries), Tensor::from_dispatch(keys)))
+}
+
+/// Checks rows, and a launch of cubes of so many heads for them.
+fn check_rows(
+    check: &Check,
+    rows: [usize; 4],
+    heads_of_cubes: usize,
+    rotary: &RotaryTables,
+) -> Result<()> {
+    let [batch, heads, tokens, head_dim] = rows;
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("tokens", tokens)?;
+    some("head_dim", head_dim)?;
+    let of_heads = Heads { batch, query_heads: heads, kv_heads: heads, head_dim };
+    check_tables(rotary, check, of_heads, tokens)?;
+    check.countable("x", &rows)?;
+    let cubes = (tokens * (head_dim / 2)).div_ceil(kernel::UNITS);
+    check.cubes([cubes, heads_of_cubes, batch])?;
+    let hardware = &check.client().properties().hardware;
+    check.at_most("units of a cube", kernel::UNITS, hardware.max_units_per_cube as usize)
 }

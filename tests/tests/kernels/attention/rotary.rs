@@ -2,7 +2,7 @@
 //! padding.
 
 use briquette::ops::{AttentionOps, OpError, Reference, RotaryTables};
-use briquette_kernels::rotate;
+use briquette_kernels::{rotate, rotate_both};
 use briquette_tests::{backends::host, inputs::Noise, session::tolerance};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
@@ -116,6 +116,32 @@ fn rotate_of_cases() {
 }
 
 #[test]
+fn queries_and_keys_are_turned_together() {
+    for backend in all_backends() {
+        for dtype in backend.dtypes() {
+            for case in CASES.into_iter().filter(|case| !case.own) {
+                println!("{}, {dtype:?}, {case:?}", backend.name);
+                let Case { batch, heads, tokens, head_dim, .. } = case;
+                let drawn = case.draw(dtype, DType::F32, &backend.device);
+                // Keys are the last heads, as a model hands them over.
+                let kv_heads = heads.div_ceil(2);
+                let keys = drawn.x.clone().narrow(1, heads - kv_heads, kv_heads);
+                poison(
+                    &backend.device,
+                    &[drawn.turned.len(), batch * kv_heads * tokens * head_dim],
+                );
+                let (turned, turned_keys) = answer(&backend, "rotate", |kernels| {
+                    kernels.rotate_both(drawn.x.clone(), keys, drawn.rotary.clone())
+                });
+                let of_keys = numbers(turned.clone().narrow(1, heads - kv_heads, kv_heads));
+                assert_eq!(numbers(turned_keys), of_keys);
+                check(turned, &drawn, dtype);
+            }
+        }
+    }
+}
+
+#[test]
 fn rotate_refuses() {
     let operation = "rotate";
     let call = |device: &Device| {
@@ -130,7 +156,9 @@ fn rotate_refuses() {
         let error = rotate(x.clone(), short).unwrap_err();
         assert_eq!(error, wrong_shape(operation, "sines", &[POSITIONS, 2], &[POSITIONS, 3]));
         let nothing = Tensor::zeros([2, 0, 5, 6], &backend.device);
-        let error = rotate(nothing, tables).unwrap_err();
+        let error = rotate(nothing, tables.clone()).unwrap_err();
         assert_eq!(error, wrong_value(operation, "heads", 0, "1 or more"));
+        let error = rotate_both(x.clone(), x, tables).unwrap_err();
+        assert_eq!(error, wrong_shape(operation, "positions", &[2, 3, 5], &[2, 1, 5]));
     }
 }

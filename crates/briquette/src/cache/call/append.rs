@@ -1,5 +1,7 @@
 //! New entries go behind those held.
 
+use std::cell::OnceCell;
+
 use super::{
     capacity::CapacityPlan, input::LayerInput, store_guard::StoreGuard, working_set::WorkingSet,
 };
@@ -38,18 +40,20 @@ pub(in crate::cache) fn append(
             guard.outgrown = Some(store.clone());
             store.reserve(plan.grown(needed));
         }
-        store.append(arriving, &input.arrived_by_head);
+        store.append(arriving, &input.arrived_by_head)?;
         None
     };
-    let (positions, tracks, columns) = match &loose {
-        Some(loose) => (loose.positions.clone(), loose.tracks.clone(), loose.columns()),
-        None => {
-            let (positions, tracks) = store.scalars();
-            (positions, tracks, store.columns())
-        }
-    };
+    let columns = loose.as_ref().map_or(store.columns(), Entries::columns);
     // Where tokens share, the host does not know how many of them are left.
     let padded = store.is_clustered() || input.held.iter().any(|&held| held != columns);
+    let (positions, tracks) = match &loose {
+        Some(loose) => (loose.positions.clone().into(), loose.tracks.clone()),
+        None if padded => {
+            let (positions, tracks) = store.scalars();
+            (positions.into(), tracks)
+        }
+        None => (OnceCell::new(), store.tracks()),
+    };
     let beside_store = loose.is_some();
     Ok(WorkingSet { beside_store, entries: loose, positions, tracks, columns, padded })
 }

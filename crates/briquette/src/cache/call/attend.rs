@@ -23,12 +23,12 @@ pub(in crate::cache) fn key_encoding<'a>(
     let positions = match policy.positions() {
         PositionMode::Written => return Ok(None),
         PositionMode::InCache => {
-            CachePositions::new(context, input, all).of_entries(&all.positions)
+            CachePositions::new(context, input, all).of_entries(&all.positions(store))
         }
         PositionMode::Deferred if policy.reducer().encodes_at_representative() => {
             representative_positions(all.entries(store, &input.held)?, config.ops.as_ref())?
         }
-        PositionMode::Deferred => all.positions.clone(),
+        PositionMode::Deferred => all.positions(store),
     };
     Ok(Some(Encode { encoding, positions, end: input.end }))
 }
@@ -59,7 +59,7 @@ pub(in crate::cache) fn attend(
             false => Visibility::Causal,
             true => Visibility::Positions {
                 queries: queries.positions.clone(),
-                entries: all.positions.clone(),
+                entries: all.positions(store),
             },
         },
         encode,

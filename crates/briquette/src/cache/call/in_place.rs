@@ -123,7 +123,7 @@ pub(in crate::cache) fn append_in_place(
         guard.outgrown = Some(guard.store.clone());
         guard.store.reserve(plan.grown(needed));
     }
-    guard.store.append(token, &input.arrived_by_head);
+    guard.store.append(token, &input.arrived_by_head)?;
     let Context { policy, observes, .. } = context;
     let reads_rows = policy.scorer().reads_rows()
         || observes.window > 0
@@ -134,7 +134,7 @@ pub(in crate::cache) fn append_in_place(
     };
     Ok(WorkingSet {
         beside_store: false,
-        positions: entries.positions.clone(),
+        positions: entries.positions.clone().into(),
         tracks: entries.tracks.clone(),
         columns: entries.columns(),
         // Where tokens share, the host does not know how many of them are left.

@@ -12,7 +12,7 @@ use crate::{
         queries::window::Queries,
     },
     policy::PositionMode,
-    position::{PositionEncoding, encode},
+    position::{PositionEncoding, encode, encode_both},
 };
 
 /// Queries, keys and values of one call: checked, padding zeroed, positions not yet encoded.
@@ -82,13 +82,13 @@ pub(in crate::cache) fn place(
         .observes
         .holds_queries()
         .then(|| Queries { queries: new.queries.clone(), positions: positions.clone() });
-    let queries = match mode {
-        PositionMode::InCache => new.queries,
-        PositionMode::Written | PositionMode::Deferred => encoded(new.queries)?,
-    };
-    let keys = match mode {
-        PositionMode::Written => encoded(new.keys)?,
-        PositionMode::InCache | PositionMode::Deferred => new.keys,
+    let (queries, keys) = match mode {
+        PositionMode::InCache => (new.queries, new.keys),
+        PositionMode::Deferred => (encoded(new.queries)?, new.keys),
+        PositionMode::Written => {
+            let (new, ops) = ((new.queries, new.keys), config.ops.as_ref());
+            encode_both(encoding, new, positions.clone(), end, ops)?
+        }
     };
     let entries = Entries {
         keys: keys.cast(config.dtype),

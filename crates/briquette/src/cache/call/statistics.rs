@@ -11,7 +11,7 @@ use crate::{
         progress::{InputSpan, Phase},
         queries::{chunk_sums::chunk_sums, window::QueryWindow},
     },
-    ops::{Visibility, group_mean},
+    ops::{CountInput, Visibility, group_mean},
     policy::PositionMode,
     position::{Encode, encode},
     stage::ObservedHeads,
@@ -47,7 +47,7 @@ pub(in crate::cache) fn window<'a>(
         visibility: match all.padded || size > 1 {
             false => Visibility::Causal,
             true => {
-                Visibility::Positions { queries: last.positions, entries: all.positions.clone() }
+                Visibility::Positions { queries: last.positions, entries: all.positions(store) }
             }
         },
         scale: context.scale(),
@@ -106,27 +106,27 @@ pub(in crate::cache) fn count(
     window: Option<&Window<'_>>,
     local_queries: usize,
 ) -> Result<usize> {
-    let Context { shape, observes, .. } = context;
-    let of_heads = |x: Tensor<3>| match observes.heads {
-        ObservedHeads::Kv => group_mean(x, shape.kv_heads),
-        ObservedHeads::Query => x,
-    };
-    let sums = sums.map(of_heads);
+    let Context { shape, observes, config, .. } = context;
     let decoded = observes.local > 0 && !matches!(span.phase, Phase::Prompt { .. });
     let counted_now = decoded && window.is_none();
-    let new = [
-        (Statistic::Sums, sums.clone()),
-        (Statistic::Squares, squares),
-        (Statistic::LocalCurrent, sums.filter(|_| counted_now)),
-    ];
-    let new = new.into_iter().filter_map(|(track, new)| Some((track, new?)));
-    tracks.add(&new.collect::<Vec<_>>());
+    if let Some(weights) = sums {
+        let kinds = [Statistic::Sums, Statistic::LocalCurrent];
+        let kinds = &kinds[..1 + usize::from(counted_now)];
+        *tracks =
+            config.ops.count(CountInput { tracks: std::mem::take(tracks), weights, kinds })?;
+    }
+    if let Some(squares) = squares {
+        tracks.add(&[(Statistic::Squares, squares)]);
+    }
     if observes.local == 0 {
         return Ok(0);
     }
     if let Some(window) = window {
         let last = window.moments(observes.local, &span.of_prompt, Wanted::default())?;
-        let past = of_heads(last.sums.sums);
+        let past = match observes.heads {
+            ObservedHeads::Kv => group_mean(last.sums.sums, shape.kv_heads),
+            ObservedHeads::Query => last.sums.sums,
+        };
         tracks.set(&[(Statistic::LocalCurrent, past.zeros_like()), (Statistic::LocalPast, past)]);
         return Ok(0);
     }

@@ -1,5 +1,7 @@
 //! Entries that one call works on.
 
+use std::cell::OnceCell;
+
 use burn::tensor::{Int, Tensor};
 
 use super::{capacity::CapacityPlan, update::StoreChange};
@@ -16,8 +18,9 @@ pub(in crate::cache) struct WorkingSet {
     pub(in crate::cache) beside_store: bool,
     /// The entries, if they are beside the store or have been read from it.
     pub(super) entries: Option<Entries>,
-    /// The position of each, `[batch, kv_heads, columns]`.
-    pub(in crate::cache) positions: Tensor<3, Int>,
+    /// The position of each, `[batch, kv_heads, columns]`, read from the store by the first who
+    /// needs them.
+    pub(super) positions: OnceCell<Tensor<3, Int>>,
     /// Their statistics.
     pub(in crate::cache) tracks: AttentionStatistics,
     /// The number of columns.
@@ -35,9 +38,14 @@ impl WorkingSet {
     ) -> Result<&Entries> {
         let entries = match self.entries.take() {
             Some(entries) => entries,
-            None => store.entries_at(self.positions.clone())?.with_lengths(held),
+            None => store.entries_at(self.positions(store))?.with_lengths(held),
         };
         Ok(self.entries.insert(entries))
+    }
+
+    /// The position of each entry, `[batch, kv_heads, columns]`, −1 at padding.
+    pub(in crate::cache) fn positions(&self, store: &dyn Store) -> Tensor<3, Int> {
+        self.positions.get_or_init(|| store.positions()).clone()
     }
 
     /// The same entries, of which none have been read from the store.
@@ -51,7 +59,7 @@ impl WorkingSet {
         let columns = entries.columns();
         Ok(Self {
             beside_store: true,
-            positions: entries.positions.clone(),
+            positions: entries.positions.clone().into(),
             tracks: entries.tracks.clone(),
             columns,
             padded: held.iter().any(|&held| held != columns),

@@ -86,7 +86,7 @@ fn launch_planes(
     let encoded = matches!(rotary, Rotary::Tables { .. });
     let planes = if encoded { ENCODED_PLANES } else { PLANES };
     let plan = SplitPlan::of_tiles(tiles, planes, heads, &client);
-    let whole = plan.splits == 1 && !wanted;
+    let whole = plan.splits == 1;
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     // Another tensor stands in for those that are not looked at.

@@ -5,7 +5,7 @@ use crate::{
         fill_weights,
         mma::{
             HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
-            plane_weights, write_planes,
+            plane_weights, weigh_scores, write_planes,
         },
     },
     common::{
@@ -23,9 +23,10 @@ pub(crate) struct ClusteredBlueprint {
     pub(crate) head_dim: usize,
     /// Whether keys are encoded as they are read.
     pub(crate) encoded: bool,
-    /// Whether one cube has all tokens of its heads and writes their output.
+    /// Whether one cube has all tokens of its heads: it writes their output, and weights in place
+    /// of scores.
     pub(crate) whole: bool,
-    /// Whether scores are written for weights.
+    /// Whether weights are wanted.
     pub(crate) wanted: bool,
 }
 
@@ -276,6 +277,9 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
         position = later.position;
         norm = later.norm;
         tile += planes;
+    }
+    if comptime!(whole && wanted) {
+        weigh_scores(weights, weight_start, &sums, heads_left, columns, planes);
     }
     write_planes::<E>(
         parts, output, &sums, batch, first_head, heads_left, part, head_dim, CHUNK, planes, whole,

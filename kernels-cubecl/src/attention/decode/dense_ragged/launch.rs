@@ -79,8 +79,10 @@ pub(super) fn launch(
     let share = share(&client, steps, batch * kv_heads * blocks);
     let count = steps.div_ceil(share);
     let lines = batch * query_heads * new;
-    let parts = f32(Shape::from([lines, count, head_dim + 2]));
     let output = empty(shape, queries.dtype);
+    // What pads the weights of a list is written where splits are merged.
+    let whole = on_planes && count == 1 && !(wanted && list.is_some());
+    let parts = f32(Shape::from(if whole { [1, 1, 1] } else { [lines, count, head_dim + 2] }));
 
     let by_position = positions.is_some();
     let listed = list.is_some();
@@ -118,11 +120,19 @@ pub(super) fn launch(
             or_queries(of_positions(0)),
             or_queries(of_positions(1)),
             parts.clone().into_tensor_arg(),
+            output.clone().into_tensor_arg(),
             or_parts(&weights, parts_place),
             entries,
             share * mma::PLANES,
             scale,
-            DecodeMmaBlueprint { head_dim, tall: rows > 8, listed, by_position, weights: wanted },
+            DecodeMmaBlueprint {
+                head_dim,
+                tall: rows > 8,
+                listed,
+                by_position,
+                weights: wanted,
+                whole,
+            },
             [key, int],
         );
     } else {
@@ -150,25 +160,27 @@ pub(super) fn launch(
             [query, key, int],
         );
     }
-    let columns = if wanted { width + entries } else { 1 };
-    decode_merge::launch(
-        &client,
-        CubeCount::Static(lines as u32, columns.div_ceil(merge::WEIGHTS) as u32, 1),
-        CubeDim::new_1d(merge::UNITS as u32),
-        parts.clone().into_tensor_arg(),
-        match of_list(2) {
-            Some(offsets) => offsets.clone().into_tensor_arg(),
-            None => parts.as_tensor_alias(0),
-        },
-        output.clone().into_tensor_arg(),
-        or_parts(&weights, 0),
-        kv_heads,
-        entries,
-        head_dim,
-        listed,
-        wanted,
-        [query, int],
-    );
+    if !whole {
+        let columns = if wanted { width + entries } else { 1 };
+        decode_merge::launch(
+            &client,
+            CubeCount::Static(lines as u32, columns.div_ceil(merge::WEIGHTS) as u32, 1),
+            CubeDim::new_1d(merge::UNITS as u32),
+            parts.clone().into_tensor_arg(),
+            match of_list(2) {
+                Some(offsets) => offsets.clone().into_tensor_arg(),
+                None => parts.as_tensor_alias(0),
+            },
+            output.clone().into_tensor_arg(),
+            or_parts(&weights, 0),
+            kv_heads,
+            entries,
+            head_dim,
+            listed,
+            wanted,
+            [query, int],
+        );
+    }
     match weights {
         Some(weights) => DecodeTensors::Weights { output, weights },
         None => DecodeTensors::Plain { output },

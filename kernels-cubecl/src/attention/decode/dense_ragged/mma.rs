@@ -25,6 +25,9 @@ pub(crate) struct DecodeMmaBlueprint {
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
     pub(crate) weights: bool,
+    /// Whether a cube has all entries of its heads: it writes their output, and weights in place
+    /// of scores.
+    pub(crate) whole: bool,
 }
 
 /// Loads the keys of a tile in the order in which the instruction takes them.
@@ -79,6 +82,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
     parts: &mut Tensor<f32>,
+    output: &mut Tensor<E>,
     weights: &mut Tensor<f32>,
     entries: usize,
     share: usize,
@@ -86,7 +90,8 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     #[comptime] blueprint: DecodeMmaBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let DecodeMmaBlueprint { head_dim, tall, listed, by_position, weights: wanted } = blueprint;
+    let DecodeMmaBlueprint { head_dim, tall, listed, by_position, weights: wanted, whole } =
+        blueprint;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
     let halves = comptime!(if tall { 2usize } else { 1usize });
@@ -365,32 +370,85 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         }
     }
     sync_cube();
-    let mut index = unit;
-    while index < comptime!(rows * (head_dim + 2)) {
-        let row = index / comptime!(head_dim + 2);
-        let channel = index % comptime!(head_dim + 2);
-        let own = first_row + row;
-        if own < group * new {
-            let mut most = f32::new(MASKED);
-            #[unroll]
-            for plane in 0..PLANES {
-                most = most.max(extremes[(plane * rows + row) * 2]);
-            }
-            let mut sum = f32::new(0.0);
-            #[unroll]
-            for plane in 0..PLANES {
-                let from = plane * rows + row;
-                let share = (extremes[from * 2] - most).exp();
-                if channel < head_dim {
-                    sum += share * stage[from * head_dim + channel];
-                } else {
-                    sum += share * extremes[from * 2 + 1];
+    if comptime!(whole && wanted) {
+        // Each lane turns the scores that it has written into weights.
+        #[unroll]
+        for half in 0..halves {
+            let row = half * 8 + line;
+            let own = first_row + row;
+            if own < group * new {
+                let (most, sum) = together(&extremes, row, rows);
+                let factor = select(sum == 0.0, 0.0, 1.0 / sum);
+                let start = batch * weights.stride(0)
+                    + (kv_head * group + own / new) * weights.stride(1)
+                    + own % new * weights.stride(2);
+                let mut tile = part * share + plane;
+                while tile < end {
+                    #[unroll]
+                    for place in 0..4usize {
+                        let entry = tile * TILE + place / 2 * 8 + quad * 2 + place % 2;
+                        if entry < entries {
+                            let at = start + entry * weights.stride(3);
+                            weights[at] = (weights[at] - most).exp() * factor;
+                        }
+                    }
+                    tile += PLANES;
                 }
             }
-            let line = (batch * query_heads + kv_head * group + own / new) * new + own % new;
-            let place = line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
-            parts[place] = select(channel > head_dim, most, sum);
+        }
+    }
+    // Behind the channels of a part are its sum of weights and its maximum.
+    let channels = comptime!(if whole { head_dim } else { head_dim + 2 });
+    let mut index = unit;
+    while index < comptime!(rows * channels) {
+        let row = index / channels;
+        let channel = index % channels;
+        let own = first_row + row;
+        if own < group * new {
+            let (most, total) = together(&extremes, row, rows);
+            let mut sum = f32::new(0.0);
+            if channel < head_dim {
+                #[unroll]
+                for plane in 0..PLANES {
+                    let from = plane * rows + row;
+                    let share = (extremes[from * 2] - most).exp();
+                    sum += share * stage[from * head_dim + channel];
+                }
+            }
+            let head = kv_head * group + own / new;
+            if comptime!(whole) {
+                // A query that sees nothing has the sum zero.
+                let factor = select(total == 0.0, 0.0, 1.0 / total);
+                let place = batch * output.stride(0)
+                    + head * output.stride(1)
+                    + own % new * output.stride(2)
+                    + channel * output.stride(3);
+                output[place] = E::cast_from(sum * factor);
+            } else {
+                let line = (batch * query_heads + head) * new + own % new;
+                let place =
+                    line * parts.stride(0) + part * parts.stride(1) + channel * parts.stride(2);
+                let number = select(channel == head_dim, total, sum);
+                parts[place] = select(channel > head_dim, most, number);
+            }
         }
         index += comptime!(PLANES * 32);
     }
+}
+
+/// Highest score of a row over all planes, and the sum of its weights relative to it.
+#[cube]
+fn together(extremes: &Shared<[f32]>, row: usize, #[comptime] rows: usize) -> (f32, f32) {
+    let mut most = f32::new(MASKED);
+    #[unroll]
+    for plane in 0..PLANES {
+        most = most.max(extremes[(plane * rows + row) * 2]);
+    }
+    let mut sum = f32::new(0.0);
+    #[unroll]
+    for plane in 0..PLANES {
+        let from = (plane * rows + row) * 2;
+        sum += (extremes[from] - most).exp() * extremes[from + 1];
+    }
+    (most, sum)
 }

@@ -28,7 +28,7 @@ const OPERATION: &str = "decode_attention";
 ///
 /// Where the device multiplies tiles of 16-bit numbers and head_dim is 64 or 128, each plane takes
 /// 16 entries at a time and up to 16 query rows; keys and values go from memory to the registers of
-/// the instruction. Elsewhere, and for f32, a cube of 256 units has up to 8 query rows. As many
+/// the instruction, and a cube that has all entries of its heads writes their output itself. Elsewhere, and for f32, a cube of 256 units has up to 8 query rows. As many
 /// units as a row has loads of 16 bytes multiply a key; parts of products meet in shared memory and
 /// are added in order. 128 entries are scored, then their values added up.
 ///
@@ -152,7 +152,7 @@ fn check_cubes(check: &Check, queries: &Tensor<4>, keys: &Tensor<4>, columns: us
     let [batch, query_heads, new, _] = queries.dims();
     let kv_heads = keys.dims()[1];
     check.countable("weights", &[batch, query_heads, new, columns])?;
-    check.tensors(11)?;
+    check.tensors(12)?;
     // The most cubes of all ways to launch.
     let rows = query_heads / kv_heads * new;
     check.cubes([merge::MOST_PARTS, kv_heads * rows, batch])?;

@@ -258,3 +258,53 @@ pub(crate) fn write_planes<E: Float>(
         index += comptime!(planes * 32);
     }
 }
+
+/// Turns the scores of the heads of a cube, which its planes have written, into weights, where the
+/// cube has all of them. `start` is the first score of its first head, of `weights`
+/// `[batch, query_heads, columns]`.
+#[cube]
+pub(crate) fn weigh_scores(
+    weights: &mut Tensor<f32>,
+    start: usize,
+    sums: &PlaneSums,
+    heads_left: usize,
+    columns: usize,
+    #[comptime] planes: usize,
+) {
+    let unit = UNIT_POS as usize;
+    let lane = UNIT_POS_PLANE as usize;
+    let mut extremes = Shared::<[f32]>::new_slice(comptime!(planes * HEADS * 2));
+    let mut sum = sums.extremes[1];
+    sum += plane_shuffle_xor(sum, 1);
+    sum += plane_shuffle_xor(sum, 2);
+    if lane % 4 == 0 {
+        let row = unit / 32 * HEADS + lane / 4;
+        extremes[row * 2] = sums.extremes[0];
+        extremes[row * 2 + 1] = sum;
+    }
+    // All units see the scores that others have written.
+    sync_storage();
+    sync_cube();
+    for head in 0..heads_left.min(HEADS) {
+        let mut most = f32::new(MASKED);
+        #[unroll]
+        for plane in 0..planes {
+            most = most.max(extremes[(plane * HEADS + head) * 2]);
+        }
+        let mut total = f32::new(0.0);
+        #[unroll]
+        for plane in 0..planes {
+            let from = (plane * HEADS + head) * 2;
+            total += (extremes[from] - most).exp() * extremes[from + 1];
+        }
+        // A head that sees nothing has the sum zero.
+        let factor = select(total == 0.0, 0.0, 1.0 / total);
+        let start = start + head * weights.stride(1);
+        let mut column = unit;
+        while column < columns {
+            let place = start + column * weights.stride(2);
+            weights[place] = (weights[place] - most).exp() * factor;
+            column += comptime!(planes * 32);
+        }
+    }
+}

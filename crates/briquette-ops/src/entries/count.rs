@@ -1,0 +1,26 @@
+use burn::tensor::Tensor;
+
+use super::{AttentionStatistics, Statistic, group_mean};
+
+/// Attention that entries have received, and the statistics it is added to.
+#[derive(Clone, Debug)]
+pub struct CountInput<'a> {
+    /// Statistics of each entry, `[batch, heads, columns]` per kind, f32.
+    pub tracks: AttentionStatistics,
+    /// Numbers of each query head, `[batch, query_heads, columns]`, f32: `query_heads` is a
+    /// multiple of `heads`, and the mean of the query heads that share a head is added to its
+    /// statistics.
+    pub weights: Tensor<3>,
+    /// Kinds of statistics that they are added to; those that are not there are ignored.
+    pub kinds: &'a [Statistic],
+}
+
+/// Adds weights to statistics: the reference of [`EntryOps::count`](super::EntryOps::count).
+pub(super) fn count(input: CountInput<'_>) -> AttentionStatistics {
+    let CountInput { mut tracks, weights, kinds } = input;
+    let Some(heads) = tracks.stacked().map(|tracks| tracks.dims()[1]) else { return tracks };
+    let means = group_mean(weights, heads);
+    let added: Vec<_> = kinds.iter().map(|&kind| (kind, means.clone())).collect();
+    tracks.add(&added);
+    tracks
+}

@@ -1,0 +1,59 @@
+use burn::backend::{TensorMetadata, cubecl::dtype_to_storage_type};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::CubeDim;
+
+use super::kernel;
+use crate::common::{copy_rows::vector_size, rows::cube_count, writable::writable};
+
+/// What a token is written into.
+pub(super) struct Buffers {
+    pub(super) keys: CubeTensor,
+    pub(super) values: CubeTensor,
+    pub(super) positions: CubeTensor,
+    pub(super) tracks: CubeTensor,
+    pub(super) counted: CubeTensor,
+}
+
+/// The new token.
+pub(super) struct New {
+    pub(super) keys: CubeTensor,
+    pub(super) values: CubeTensor,
+    pub(super) positions: CubeTensor,
+}
+
+/// Writes to `column`, or where the device has counted to.
+pub(super) fn launch(
+    buffers: Buffers,
+    new: New,
+    column: Option<usize>,
+    is_tracked: bool,
+) -> Buffers {
+    let Buffers { keys, values, positions, tracks, counted } = buffers;
+    let [keys, values, positions] = [keys, values, positions].map(writable);
+    let tracks = if is_tracked { writable(tracks) } else { tracks };
+    let counted = if column.is_none() { writable(counted) } else { counted };
+    let client = keys.client.clone();
+    let shape = keys.shape();
+    let width = vector_size([&keys, &values, &new.keys, &new.values]);
+    let types = [keys.dtype, positions.dtype].map(dtype_to_storage_type);
+    kernel::append::launch(
+        &client,
+        cube_count(shape[0] * shape[1]),
+        CubeDim::new_1d(kernel::UNITS as u32),
+        width,
+        keys.clone().into_tensor_arg(),
+        values.clone().into_tensor_arg(),
+        positions.clone().into_tensor_arg(),
+        tracks.clone().into_tensor_arg(),
+        counted.clone().into_tensor_arg(),
+        new.keys.into_tensor_arg(),
+        new.values.into_tensor_arg(),
+        new.positions.into_tensor_arg(),
+        column.unwrap_or(0),
+        shape[3] / width,
+        column.is_none(),
+        is_tracked,
+        types,
+    );
+    Buffers { keys, values, positions, tracks, counted }
+}

@@ -1,0 +1,95 @@
+mod backend;
+mod kernel;
+mod launch;
+
+use briquette_ops::{AppendColumn, AppendInput, Result, constant_floats, constant_ints};
+use burn::{backend::Dispatch, tensor::Tensor};
+
+use self::backend::AppendBackend;
+use crate::common::{check::Check, rows::cubes_of_rows, tracks};
+
+/// Writes a new token per head behind the entries of a layer: its key, its value, its position, and
+/// zeros for its statistics. Where the device counts columns, it counts on.
+///
+/// Tensors that nobody else holds are changed in place, others copied before. A cube of 64 units a
+/// head, in one launch; it reads and writes 2 · head_dim numbers.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, or the device has no kernels
+/// or cannot launch so much. Nothing is changed then.
+pub fn append(input: AppendInput<'_>) -> Result<()> {
+    check_append(&input)?;
+    append_checked(input);
+    Ok(())
+}
+
+/// As [`append`], of an input that [`check_append`] has let through.
+pub(crate) fn append_checked(input: AppendInput<'_>) {
+    let AppendInput { keys, values, positions, tracks, new_keys, new_values, .. } = input;
+    let is_tracked = !tracks.is_empty();
+    let device = new_keys.device();
+    // What is not looked at: another tensor stands in.
+    let mut none = constant_floats("no statistics", vec![0.0], [1, 1, 1], &device);
+    let of_tracks = match tracks.stacked_mut() {
+        Some(tracks) => tracks,
+        None => &mut none,
+    };
+    let mut nowhere = constant_ints("no column", vec![0], [1], &device);
+    let (counted, column) = match input.column {
+        AppendColumn::At(column) => (&mut nowhere, Some(column)),
+        AppendColumn::Counted(counted) => (counted, None),
+    };
+    let new_positions = input.new_positions.cast(positions.dtype());
+    let (of_keys, of_values, of_positions, of_statistics, of_counted) = Dispatch::append(
+        keys.extract().into_dispatch(),
+        values.extract().into_dispatch(),
+        positions.extract().into_dispatch(),
+        of_tracks.extract().into_dispatch(),
+        counted.extract().into_dispatch(),
+        new_keys.into_dispatch(),
+        new_values.into_dispatch(),
+        new_positions.into_dispatch(),
+        column,
+        is_tracked,
+    );
+    *keys = Tensor::from_dispatch(of_keys);
+    *values = Tensor::from_dispatch(of_values);
+    *positions = Tensor::from_dispatch(of_positions);
+    *of_tracks = Tensor::from_dispatch(of_statistics);
+    *counted = Tensor::from_dispatch(of_counted);
+}
+
+/// Refuses what [`append`] does.
+pub(crate) fn check_append(input: &AppendInput<'_>) -> Result<()> {
+    let check = Check::new("append", &input.new_keys.device())?;
+    let AppendInput { keys, values, positions, tracks, new_keys, new_values, .. } = input;
+    let [batch, heads, capacity, channels] = keys.dims();
+    let lists = batch * heads;
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("channels", channels)?;
+    check.shape("values", values.dims(), keys.dims())?;
+    check.same_type("values", values.dtype(), keys.dtype())?;
+    check.shape("positions", positions.dims(), [batch, heads, capacity])?;
+    tracks::check(&check, tracks, [batch, heads, capacity])?;
+    let new = [batch, heads, 1, channels];
+    check.shape("new_keys", new_keys.dims(), new)?;
+    check.shape("new_values", new_values.dims(), new)?;
+    check.shape("new_positions", input.new_positions.dims(), [batch, heads, 1])?;
+    check.same_type("new_keys", new_keys.dtype(), keys.dtype())?;
+    check.same_type("new_values", new_values.dtype(), keys.dtype())?;
+    match &input.column {
+        AppendColumn::At(column) => {
+            let fits = *column < capacity;
+            check.value("column", *column, fits, format!("below {capacity}, the capacity"))?;
+        }
+        AppendColumn::Counted(counted) => {
+            check.shape("counted", counted.dims(), [lists])?;
+            check.same_type("counted", counted.dtype(), positions.dtype())?;
+        }
+    }
+    check.countable("keys", &keys.dims())?;
+    check.tensors(8)?;
+    check.cubes(cubes_of_rows(lists))
+}

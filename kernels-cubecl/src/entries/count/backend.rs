@@ -1,0 +1,34 @@
+#[cfg(feature = "fusion")]
+use burn::backend::fusion::custom::TensorSpec;
+use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
+use burn_cubecl::CubeBackend;
+
+use super::launch::launch;
+
+/// The kernel as an operation of a backend.
+#[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
+pub(super) trait CountBackend: Backend {
+    /// See [`super::count`]. `added` has a bit per kind of statistics, the first the lowest.
+    #[fusion(meta = output)]
+    fn count(
+        tracks: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        added: u32,
+    ) -> FloatTensor<Self>;
+}
+
+/// Shape of the statistics, for a fusion that has not run the operation yet.
+#[cfg(feature = "fusion")]
+fn output(tracks: &TensorSpec, _weights: &TensorSpec, _added: &u32) -> TensorSpec {
+    tracks.clone()
+}
+
+impl CountBackend for CubeBackend {
+    fn count(
+        tracks: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
+        added: u32,
+    ) -> FloatTensor<Self> {
+        launch(tracks, weights, added)
+    }
+}

@@ -1,0 +1,46 @@
+mod backend;
+mod kernel;
+mod launch;
+
+use briquette_ops::{AttentionStatistics, CountInput, Result};
+use burn::{backend::Dispatch, tensor::Tensor};
+
+use self::backend::CountBackend;
+use crate::common::{check::Check, rows::cubes_of_rows, tracks};
+
+/// Adds the attention that entries have received to their statistics: the mean over the query heads
+/// that share a head.
+///
+/// One launch: a unit has an entry of a head, reads its number of each of these query heads and of
+/// each kind of statistics, and writes those.
+///
+/// # Errors
+/// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, or the device has no kernels
+/// or cannot launch so much.
+pub fn count(input: CountInput<'_>) -> Result<AttentionStatistics> {
+    let CountInput { tracks, weights, kinds } = input;
+    let check = Check::new("count", &weights.device())?;
+    let [batch, query_heads, columns] = weights.dims();
+    let Some(stacked) = tracks.stacked() else { return Ok(tracks) };
+    let heads = stacked.dims()[1];
+    let some = |what, number| check.value(what, number, number > 0, "1 or more");
+    some("batch", batch)?;
+    some("heads", heads)?;
+    some("columns", columns)?;
+    let grouped = query_heads > 0 && query_heads.is_multiple_of(heads);
+    check.value("query_heads", query_heads, grouped, format!("a multiple of {heads}"))?;
+    tracks::check(&check, &tracks, [batch, heads, columns])?;
+    check.f32("weights", weights.dtype())?;
+    check.countable("weights", &weights.dims())?;
+    check.tensors(3)?;
+    check.cubes(cubes_of_rows((batch * heads * columns).div_ceil(kernel::UNITS)))?;
+    let bit = |(place, (kind, _))| u32::from(kinds.contains(&kind)) << place;
+    let added: u32 = tracks.iter().enumerate().map(bit).sum();
+    if added == 0 {
+        return Ok(tracks);
+    }
+    Ok(tracks.map(|stacked| {
+        let (stacked, weights) = (stacked.into_dispatch(), weights.into_dispatch());
+        Tensor::from_dispatch(Dispatch::count(stacked, weights, added))
+    }))
+}

@@ -1,0 +1,5 @@
+mod append;
+mod count;
+
+pub(crate) use self::append::{append_checked, check_append};
+pub use self::{append::append, count::count};
