@@ -178,7 +178,7 @@ fn pack_fp8(
 }
 
 /// Rows as columns.
-fn turned(page: &Vec<Vec<f64>>) -> Vec<Vec<f64>> {
+fn turned(page: &[Vec<f64>]) -> Vec<Vec<f64>> {
     (0..page[0].len()).map(|at| page.iter().map(|row| row[at]).collect()).collect()
 }
 
@@ -203,7 +203,7 @@ impl Case {
                 let values = [pages, group, head_dim, groups];
                 let (values, numbers) = pack(&mut rng, values, bits, dtype, device);
                 let packed = PackedNumbers::Levels { keys, values, bits };
-                (packed, channels.iter().map(turned).collect(), numbers)
+                (packed, channels.iter().map(|page| turned(page)).collect(), numbers)
             }
             Fp8 => {
                 let mut pack = || pack_fp8(&mut rng, [pages, group, head_dim], dtype, device);
