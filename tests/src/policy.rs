@@ -9,7 +9,7 @@ use briquette::{
         AboveThreshold, Composite, ErrorAware, HeadAdaptive, HeadProfile, LayerRatios, LazyLayers,
         OneThreshold, Preference, Pyramid, Share, StreamingHeads, Uniform, VarianceShare,
     },
-    cache::store::{Quantized, Ragged},
+    cache::store::{Fp8, Quantized, Ragged},
     policy::{PositionMode, Recent},
     reduce::{
         Compare, EmaMerge, EmaWeights, Evict, EvictThenMerge, GaussianMerge, MergeWeights, Pivot,
@@ -249,6 +249,7 @@ fn with_store(policy: Policy, store: Store) -> Policy {
         Store::Quantized { bits, group, residual } => {
             policy.with_store(Quantized { bits: bits as u8, group, residual })
         }
+        Store::Fp8 => policy.with_store(Fp8 {}),
     }
 }
 

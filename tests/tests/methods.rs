@@ -126,7 +126,7 @@ fn check_in(dtypes: &[DType], method: Method, usual: Option<usize>) {
                         continue;
                     }
                     let mut settings = settings(heads, 16, method, script);
-                    if matches!(method.store, Store::Quantized { .. }) && dtype != DType::F32 {
+                    if method.store != Store::Plain && dtype != DType::F32 {
                         // Turned keys are rounded to the type of the cache, some of them to the
                         // other side of the border between two steps.
                         settings.encoding = Encoding::None;
@@ -478,6 +478,11 @@ fn kivi() {
     }
 }
 
+#[test]
+fn fp8() {
+    check(Method::fp8(), None);
+}
+
 /// Groups of more numbers than a head has channels.
 #[test]
 fn kivi_wide_groups() {
@@ -812,6 +817,7 @@ fn papers() -> Vec<(Method, Prefill, Option<usize>)> {
         (Method::ems(), Prefill::AtEnd, Some(1)),
         (Method::ems_pyramidkv(), Prefill::AtEnd, Some(1)),
         (Method::kivi(2), Prefill::Never, None),
+        (Method::fp8(), Prefill::Never, None),
         (Method::random(), Prefill::AtEnd, None),
         (Method::knorm(), Prefill::AtEnd, None),
         (Method::keydiff(), Prefill::AtEnd, Some(128)),
@@ -865,6 +871,7 @@ fn default_parameters() {
                 Store::Plain => vec![prompt(&[120, 80]), Turn::Decode(3)],
                 // Decoding fills a group up.
                 Store::Quantized { .. } => vec![prompt(&[196, 150]), Turn::Decode(30)],
+                Store::Fp8 => vec![prompt(&[40, 18]), Turn::Decode(30)],
             };
             let script = Script { turns, budget: Budget::Tokens(48), prefill, decode_every };
             let session = Session {

@@ -72,7 +72,6 @@ fn policies(backend: &Backend) -> Vec<Policy> {
     }
     let mut all: Vec<Policy> = in_one_pass(BUDGET).map(|it| policy(it.name())).collect();
     let of = |name: &str, method: &str| policy(method).with_name(name);
-    all.push(of("fp8", "full").with_store(Fp8 {}));
     all.push(of("fp8 and h2o", "h2o").with_store(Fp8 {}));
     let bits = TurboQuant { whole_layers: 1, residual: 8, ..TurboQuant::new(3, 2) };
     all.push(of("turbo-quant", "full").with_store(bits));
@@ -143,9 +142,12 @@ fn every_method_goes_on_bit_for_bit() {
                     let (found, expected) = (seen(&loaded), seen(&kept));
                     assert_eq!(found.1, expected.1, "{what}");
                     assert_eq!(found.2, expected.2, "{what}");
-                    // What a kernel was last told of pages is not saved.
+                    // What a kernel was last told of pages is not saved: an integer for each of
+                    // 32 tokens, and two for each head.
+                    let of_layer = 2 * SHAPE.kv_heads * ((180 + decoded) / 32 + 2) + 1;
+                    let told = SHAPE.layers * of_layer * size_of::<i64>();
                     assert!(
-                        found.0 <= expected.0 && found.0 + 256 > expected.0,
+                        found.0 <= expected.0 && found.0 + told >= expected.0,
                         "{what}: {} of {} bytes",
                         found.0,
                         expected.0

@@ -145,6 +145,7 @@ pub(super) const LINES: &[Line] = &[
     },
     Line { peer: Some("decode/32768"), ..line("quantized-decode/2", &["sdpa"], &[]) },
     Line { peer: Some("decode/32768"), ..line("quantized-decode/4", &["sdpa"], &[]) },
+    Line { peer: Some("decode/32768"), ..line("quantized-decode/fp8", &["sdpa"], &[]) },
     line("nearest/ems", &["matmul + max"], &[]),
     line("nearest/d2o", &["matmul + max"], &[]),
     line("accumulate/d2o", &["index_add"], &[]),

@@ -31,9 +31,9 @@ mod unit;
 
 pub use attention::{
     AttentionInput, AttentionOps, AttentionOutput, ClusteredKv, DecodeInput, DecodeOutput, DenseKv,
-    HeadPattern, KvLayout, MomentsInput, MomentsOutput, PackedGroups, QuantizedKv, RaggedKv,
-    RotaryTables, SparseAttentionInput, SparseMap, SparseTiles, Tail, Visibility, WindowInput,
-    closest_patterns, rotate,
+    HeadPattern, KvLayout, MomentsInput, MomentsOutput, PackedGroups, PackedNumbers, PackedVectors,
+    QuantizedKv, RaggedKv, RotaryTables, SparseAttentionInput, SparseMap, SparseTiles, Tail,
+    Visibility, WindowInput, closest_patterns, rotate,
 };
 pub use cluster::{
     AssignClustersInput, AssignClustersOutput, ClusterOps, ClusterOrder, EvictClusterInput,

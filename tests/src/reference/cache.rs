@@ -339,11 +339,19 @@ impl ModelCache {
     }
 
     fn quantize(&mut self, layer: usize) {
-        let Store::Quantized { bits, group, residual } = self.settings.method.store else { return };
+        let precision = self.precision;
         let LayerCache { heads, quantized, .. } = &mut self.layers[layer];
         for (entries, quantized) in heads.iter_mut().zip(quantized) {
-            let pack = super::quantize::Pack { bits, group, residual, precision: self.precision };
-            pack.apply(entries, quantized, &mut self.margin);
+            match self.settings.method.store {
+                Store::Plain => {}
+                Store::Quantized { bits, group, residual } => {
+                    let pack = super::quantize::Pack { bits, group, residual, precision };
+                    pack.apply(entries, quantized, &mut self.margin);
+                }
+                Store::Fp8 => {
+                    super::quantize::to_fp8(entries, quantized, precision, &mut self.margin);
+                }
+            }
         }
     }
 }

@@ -279,6 +279,11 @@ impl Method {
         }
     }
 
+    /// Keeps everything, in 8-bit floating point.
+    pub fn fp8() -> Self {
+        Self { name: "fp8", store: Store::Fp8, ..Self::full() }
+    }
+
     /// Keeps short keys.
     pub fn knorm() -> Self {
         Self { name: "knorm", score: Score::KeyNorm, ..Self::local_window() }

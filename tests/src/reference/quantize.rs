@@ -1,4 +1,4 @@
-//! KIVI: all but the last tokens in a few bits.
+//! KIVI and FP8: all but the last tokens in a few bits.
 
 use super::cache::Entry;
 use super::margin::Margin;
@@ -18,6 +18,8 @@ pub enum Store {
         /// Last tokens that are never quantized.
         residual: usize,
     },
+    /// E4M3, a page of 32 tokens at a time, each key and each value with a scale of its own.
+    Fp8,
 }
 
 /// The type keys and values are held in.
@@ -104,6 +106,40 @@ impl Pack {
     }
 }
 
+/// Tokens that become FP8 together.
+const PAGE: usize = 32;
+
+/// Rounds whole pages of the oldest tokens to E4M3. The first `quantized` entries have been through
+/// it before.
+pub fn to_fp8(
+    entries: &mut [Entry],
+    quantized: &mut usize,
+    precision: Precision,
+    margin: &mut Margin,
+) {
+    while entries.len() - *quantized >= PAGE {
+        for token in &mut entries[*quantized..*quantized + PAGE] {
+            vector_to_fp8(&mut token.key, precision, margin);
+            vector_to_fp8(&mut token.value, precision, margin);
+        }
+        *quantized += PAGE;
+    }
+}
+
+/// A vector over the scale that makes its largest number 448, the largest of the type.
+fn vector_to_fp8(vector: &mut [f64], precision: Precision, margin: &mut Margin) {
+    let most = vector.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
+    let scale = precision.round(most / 448.0);
+    for number in vector.iter_mut().filter(|_| scale > 0.0) {
+        let exact = *number / scale;
+        let exponent = exact.abs().max(f64::MIN_POSITIVE).log2().floor().clamp(-6.0, 8.0);
+        let steps = exact / (exponent - 3.0).exp2();
+        let step = (exponent - 3.0).exp2() * scale;
+        *number = (steps.round_ties_even() * step).clamp(-448.0 * scale, 448.0 * scale);
+        margin.step((steps - steps.floor() - 0.5).abs() * step);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +155,35 @@ mod tests {
         // 257 lies between 256 and 258; 259 between 258 and 260.
         assert_eq!(Precision::Bf16.round(257.0), 256.0);
         assert_eq!(Precision::Bf16.round(259.0), 260.0);
+    }
+
+    #[test]
+    fn fp8_is_the_nearest_number_of_the_type() {
+        let mut margin = Margin::new();
+        let mut found = |vector: [f64; 4]| {
+            let mut vector = vector;
+            vector_to_fp8(&mut vector, Precision::F32, &mut margin);
+            vector
+        };
+        // From 256 on numbers are 32 apart, from 16 on 2, below 2⁻⁶ they are 2⁻⁹ apart.
+        assert_eq!(found([448.0, -300.0, 17.0, 0.005]), [448.0, -288.0, 16.0, 3.0 / 512.0]);
+        assert_eq!(found([224.0, 0.0, 0.015625, 1e-9]), [224.0, 0.0, 0.015625, 0.0]);
+        assert_eq!(found([0.0; 4]), [0.0; 4]);
+        // 17 lies in the middle.
+        assert_eq!(margin.steps, 0.0);
+
+        let numbers = [448.0, 300.0];
+        let mut entries: Vec<Entry> =
+            (0..40).map(|position| entry(position, &numbers, &numbers, 0.0)).collect();
+        let mut quantized = 0;
+        to_fp8(&mut entries[..31], &mut quantized, Precision::F16, &mut margin);
+        assert_eq!(quantized, 0, "31 tokens are no page");
+        to_fp8(&mut entries, &mut quantized, Precision::F16, &mut margin);
+        assert_eq!(quantized, 32);
+        assert_eq!(
+            (&entries[31].key[..], &entries[32].key[..]),
+            (&[448.0, 288.0][..], &numbers[..])
+        );
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn decode(method: &str, config: CacheConfig, device: &Device) -> Vec<f32> {
 #[test]
 fn every_decode_step_is_one_of_a_kernel() {
     for backend in kernel_backends() {
-        for method in ["ems", "kivi"] {
+        for method in ["ems", "kivi", "fp8"] {
             let place = format!("{}, {method}", backend.name);
             let ops = Counting::default();
             let config = CacheConfig::default().with_ops(Arc::new(ops.clone()));

@@ -1,4 +1,4 @@
-//! One query over a cache whose entries are shared (EMS) or quantized (KIVI).
+//! One query over a cache whose entries are shared (EMS) or quantized (KIVI, FP8).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,8 +7,8 @@ use briquette::{
     CacheConfig, CacheShape, InputCheck, KvCache, Policy,
     ops::{
         AttentionInput, AttentionOps, AttentionOutput, ClusterOps, ClusteredKv, DecodeInput,
-        DecodeOutput, EntryOps, KvLayout, MergeOps, ModelOps, Ops, PackedGroups, QuantizedKv,
-        Reference, RotaryTables, SelectOps, Tail, Visibility,
+        DecodeOutput, EntryOps, KvLayout, MergeOps, ModelOps, Ops, PackedGroups, PackedNumbers,
+        PackedVectors, QuantizedKv, Reference, RotaryTables, SelectOps, Tail, Visibility,
     },
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding},
 };
@@ -32,9 +32,13 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
             shared(bench, row, encoded)?;
         }
     }
-    for (row, bits) in [("quantized-decode/2", 2), ("quantized-decode/4", 4)] {
+    for (row, policy, numbers) in [
+        ("quantized-decode/2", Policy::kivi(2), "2 bits"),
+        ("quantized-decode/4", Policy::kivi(4), "4 bits"),
+        ("quantized-decode/fp8", Policy::fp8(), "FP8"),
+    ] {
         if bench.wants(row) {
-            quantized(bench, row, bits)?;
+            quantized(bench, row, policy, numbers)?;
         }
     }
     Ok(())
@@ -65,8 +69,43 @@ impl ClusterOps for Notes {}
 impl ModelOps for Notes {}
 impl Ops for Notes {}
 
-/// A cache quantized as KIVI does: beside `decode/32768`, the dense decode over as many tokens.
-fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
+/// Tensors of the same numbers elsewhere, and their bytes.
+fn copied(numbers: &PackedNumbers) -> (PackedNumbers, usize) {
+    let mut bytes = 0;
+    let mut words = |x: &Tensor<2, Int>| {
+        bytes += x.shape().num_elements() * x.dtype().size();
+        x.clone().add_scalar(0)
+    };
+    let copy = match numbers {
+        PackedNumbers::Levels { keys, values, bits } => {
+            let [keys, values] = [keys, values].map(|x| PackedGroups {
+                words: words(&x.words),
+                scale: x.scale.clone().mul_scalar(1.0),
+                min: x.min.clone().mul_scalar(1.0),
+            });
+            PackedNumbers::Levels { keys, values, bits: *bits }
+        }
+        PackedNumbers::Fp8 { keys, values } => {
+            let [keys, values] = [keys, values].map(|x| PackedVectors {
+                words: words(&x.words),
+                scale: x.scale.clone().mul_scalar(1.0),
+            });
+            PackedNumbers::Fp8 { keys, values }
+        }
+    };
+    let floats = |x: &Tensor<2>| x.shape().num_elements() * x.dtype().size();
+    bytes += match numbers {
+        PackedNumbers::Levels { keys, values, .. } => {
+            [&keys.scale, &keys.min, &values.scale, &values.min].map(floats).iter().sum::<usize>()
+        }
+        PackedNumbers::Fp8 { keys, values } => floats(&keys.scale) + floats(&values.scale),
+    };
+    (copy, bytes)
+}
+
+/// A cache quantized as KIVI does, or in FP8: beside `decode/32768`, the dense decode over as many
+/// tokens.
+fn quantized(bench: &mut Bench, row: &'static str, policy: Policy, numbers: &str) -> Result<()> {
     let shape = CacheShape {
         layers: 1,
         query_heads: bench.size(32, 4),
@@ -82,7 +121,7 @@ fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
         .with_dtype(bench.dtype)
         .with_input_check(InputCheck::Never)
         .with_ops(notes.clone());
-    let mut cache = KvCache::with_config(shape, Policy::kivi(bits), config, &bench.device)?;
+    let mut cache = KvCache::with_config(shape, policy, config, &bench.device)?;
     let mut attend = |count| {
         let [queries, keys, values] = [query_heads, kv_heads, kv_heads].map(|h| noise(h, count));
         cache.attend(0, queries, keys, values, &NoPositionEncoding)
@@ -96,36 +135,22 @@ fn quantized(bench: &mut Bench, row: &'static str, bits: u8) -> Result<()> {
     };
     drop(cache);
 
-    let size =
-        |dims: [usize; 2], dtype: DType| (dims.iter().product::<usize>() * dtype.size()) as f64;
-    let packed = |x: &PackedGroups| {
-        size(x.words.dims(), x.words.dtype())
-            + size(x.scale.dims(), x.scale.dtype())
-            + size(x.min.dims(), x.min.dtype())
-    };
+    let (_, packed) = copied(&input.numbers);
     let tail = (2 * kv_heads * input.tail.entries * HEAD_DIM) as f64 * bench.number();
     let case = Case {
         row,
         shape: format!(
-            "batch 1, {query_heads}/{kv_heads} heads × {HEAD_DIM}, {tokens} tokens, {bits} bits"
+            "batch 1, {query_heads}/{kv_heads} heads × {HEAD_DIM}, {tokens} tokens, {numbers}"
         ),
-        bytes: packed(&input.keys)
-            + packed(&input.values)
-            + tail
-            + (2 * query_heads * HEAD_DIM) as f64 * bench.number(),
+        bytes: packed as f64 + tail + (2 * query_heads * HEAD_DIM) as f64 * bench.number(),
         operations: 4.0 * (query_heads * tokens * HEAD_DIM) as f64,
     };
     // Other buffers of the same numbers.
-    let copy = |x: &PackedGroups| PackedGroups {
-        words: x.words.clone().add_scalar(0),
-        scale: x.scale.clone().mul_scalar(1.0),
-        min: x.min.clone().mul_scalar(1.0),
-    };
     let sets = bench.sets(case.bytes);
     let inputs: Vec<DecodeInput> = (0..sets)
         .map(|_| {
-            let (keys, values) = (copy(&input.keys), copy(&input.values));
-            let kv = KvLayout::Quantized(QuantizedKv { keys, values, ..input.clone() });
+            let (numbers, _) = copied(&input.numbers);
+            let kv = KvLayout::Quantized(QuantizedKv { numbers, ..input.clone() });
             DecodeInput { kv, ..step.clone() }
         })
         .collect();

@@ -28,7 +28,7 @@ pub enum KvLayout {
     Ragged(RaggedKv),
     /// Tokens share keys and values: a cluster has one key direction and one value (EMS).
     Clustered(ClusteredKv),
-    /// Keys and values are pages of numbers of a few bits (KIVI).
+    /// Keys and values are pages of numbers of a few bits (KIVI, FP8).
     Quantized(QuantizedKv),
 }
 
@@ -106,13 +106,8 @@ pub struct ClusteredKv {
 /// oldest first, then those of its tail.
 #[derive(Clone, Debug)]
 pub struct QuantizedKv {
-    /// Keys, positions encoded: the rows of a page are channels, and the numbers of a row are the
-    /// tokens of the page, which are one group.
-    pub keys: PackedGroups,
-    /// Values: the rows of a page are tokens, and the numbers of a row are channels.
-    pub values: PackedGroups,
-    /// Bits per number: 1, 2, 4 or 8.
-    pub bits: usize,
+    /// Keys, positions encoded, and values of all pages.
+    pub numbers: PackedNumbers,
     /// Number of tokens of a page.
     pub group: usize,
     /// Indices of the pages of all heads one after another, oldest first, `[all pages]`.
@@ -132,6 +127,30 @@ pub struct QuantizedKv {
     pub columns: usize,
 }
 
+/// Keys and values of pages, and the format of their numbers.
+// As of layouts, there are few.
+#[allow(clippy::large_enum_variant)]
+#[derive(Clone, Debug)]
+pub enum PackedNumbers {
+    /// Levels between the minimum and the maximum of a group (KIVI).
+    Levels {
+        /// Keys: the rows of a page are channels, and the numbers of a row are the tokens of the
+        /// page, which are one group.
+        keys: PackedGroups,
+        /// Values: the rows of a page are tokens, and the numbers of a row are channels.
+        values: PackedGroups,
+        /// Bits per number: 1, 2, 4 or 8.
+        bits: usize,
+    },
+    /// 8-bit floating point, E4M3 (Micikevicius et al., 2022).
+    Fp8 {
+        /// Keys.
+        keys: PackedVectors,
+        /// Values.
+        values: PackedVectors,
+    },
+}
+
 /// Numbers of a few bits in 32-bit words, from the lowest bit on, and the scale and minimum of each
 /// group of them: a number is its level times `scale`, plus `min`.
 #[derive(Clone, Debug)]
@@ -142,6 +161,17 @@ pub struct PackedGroups {
     pub scale: Tensor<2>,
     /// Minimum of each group, `[pages, rows · groups]`.
     pub min: Tensor<2>,
+}
+
+/// Vectors of E4M3 bytes in 32-bit words, from the lowest byte on, and the scale of each vector: a
+/// channel is its number times `scale`. No byte is NaN.
+#[derive(Clone, Debug)]
+pub struct PackedVectors {
+    /// Bytes of the tokens of a page, one token after another, each in whole words,
+    /// `[pages, tokens · words]`.
+    pub words: Tensor<2, Int>,
+    /// Scale of each token, `[pages, tokens]`.
+    pub scale: Tensor<2>,
 }
 
 /// Output of a decode step.

@@ -17,8 +17,8 @@ mod window;
 
 pub use closest::closest_patterns;
 pub use decode::{
-    ClusteredKv, DecodeInput, DecodeOutput, DenseKv, KvLayout, PackedGroups, QuantizedKv, RaggedKv,
-    Tail,
+    ClusteredKv, DecodeInput, DecodeOutput, DenseKv, KvLayout, PackedGroups, PackedNumbers,
+    PackedVectors, QuantizedKv, RaggedKv, Tail,
 };
 pub use ops::AttentionOps;
 pub use pattern::HeadPattern;

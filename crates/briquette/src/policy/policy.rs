@@ -157,7 +157,7 @@ impl Policy {
     }
 
     /// Whether it has a budget and compresses down to it: SimLayerKV keeps whole layers beyond its
-    /// budget, and KIVI has none.
+    /// budget, and KIVI and FP8 have none.
     pub fn holds_budget(&self) -> bool {
         self.budget.is_some() && self.allocator().holds_budget()
     }

@@ -1,7 +1,7 @@
 use burn::tensor::{DType, Int, Tensor};
 
 use super::packed::{Packed, Widths};
-use crate::ops::PackedGroups;
+use crate::ops::PackedNumbers;
 
 /// Packing of the keys and values of a page.
 pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
@@ -35,8 +35,8 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The keys and values again, f32, `[pages, group, head_dim]`.
     fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2];
 
-    /// The bits of a number, keys and values as a kernel reads them; `None` if none does.
-    fn groups(&self, pages: &[Packed]) -> Option<(usize, [PackedGroups; 2])> {
+    /// Keys and values as a kernel reads them; `None` if none does.
+    fn numbers(&self, pages: &[Packed]) -> Option<PackedNumbers> {
         let _ = pages;
         None
     }

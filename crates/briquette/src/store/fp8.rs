@@ -8,7 +8,11 @@ use super::{
     paged::PagedStore,
     words,
 };
-use crate::{Result, prefix::Parts};
+use crate::{
+    Result,
+    ops::{PackedNumbers, PackedVectors},
+    prefix::Parts,
+};
 
 /// Tokens of a page.
 const PAGE: usize = 32;
@@ -82,6 +86,17 @@ impl Codec for Fp8 {
     fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2] {
         [0, 1].map(|which| decode(&pages[which], head_dim))
     }
+
+    fn numbers(&self, pages: &[Packed]) -> Option<PackedNumbers> {
+        let [keys, values] = pages else { return None };
+        Some(PackedNumbers::Fp8 { keys: vectors(keys)?, values: vectors(values)? })
+    }
+}
+
+/// The words as a kernel reads them.
+fn vectors(Packed { words, measures }: &Packed) -> Option<PackedVectors> {
+    let [scale] = &measures[..] else { return None };
+    Some(PackedVectors { words: words.clone(), scale: scale.clone() })
 }
 
 /// Vectors, `[pages, rows, channels]`, as bytes in words and a scale each.

@@ -285,14 +285,10 @@ impl<C: Codec> PagedStore<C> {
         let (Some(pages), Some((keys, values))) = (&self.pages, self.tail.buffers()) else {
             return Ok(None);
         };
-        let Some((bits, [packed_keys, packed_values])) = self.codec.groups(&pages.packed) else {
-            return Ok(None);
-        };
+        let Some(numbers) = self.codec.numbers(&pages.packed) else { return Ok(None) };
         let Places { pages: list, offsets, tail_padding } = self.places().clone();
         input.decode(KvLayout::Quantized(QuantizedKv {
-            keys: packed_keys,
-            values: packed_values,
-            bits,
+            numbers,
             group: self.codec.group(),
             pages: list,
             offsets,

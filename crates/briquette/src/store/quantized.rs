@@ -8,7 +8,11 @@ use super::{
     paged::PagedStore,
     words,
 };
-use crate::{CacheShape, Result, check, ops::PackedGroups, prefix::Parts};
+use crate::{
+    CacheShape, Result, check,
+    ops::{PackedGroups, PackedNumbers},
+    prefix::Parts,
+};
 
 /// Entries quantized to 1, 2, 4 or 8 bits and packed, the last ones in full precision (KIVI; Liu et
 /// al., 2024).
@@ -145,9 +149,10 @@ impl Codec for Quantized {
         [keys, dequantize(&pages[1], self.group, head_dim, self.bits)]
     }
 
-    fn groups(&self, pages: &[Packed]) -> Option<(usize, [PackedGroups; 2])> {
+    fn numbers(&self, pages: &[Packed]) -> Option<PackedNumbers> {
         let [keys, values] = pages else { return None };
-        Some((usize::from(self.bits), [groups(keys)?, groups(values)?]))
+        let (keys, values) = (groups(keys)?, groups(values)?);
+        Some(PackedNumbers::Levels { keys, values, bits: usize::from(self.bits) })
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     budget::Budget,
     policy::{Policy, PositionMode, PrefillCompression, Schedule},
     score::{Random, Recency},
-    store::Quantized,
+    store::{Fp8, Quantized},
 };
 
 impl Policy {
@@ -44,6 +44,12 @@ impl Policy {
     /// in full precision.
     pub fn kivi(bits: u8) -> Self {
         Self::full().with_name("kivi").with_kivi(bits)
+    }
+
+    /// FP8 (Micikevicius et al., 2022): everything, in 8-bit floating point of the form E4M3 with a
+    /// scale a vector; fewer than the last 32 tokens in full precision.
+    pub fn fp8() -> Self {
+        Self::full().with_name("fp8").with_store(Fp8 {})
     }
 
     /// Quantizes the kept entries as KIVI does.

@@ -35,6 +35,7 @@ const METHODS: &[Method] = &[
     method(Policy::ems, "EMS", "Li et al., 2024"),
     method(Policy::compresskv, "CompressKV", "Lin et al., 2025"),
     method(|_| Policy::kivi(2), "KIVI", "Liu et al., 2024"),
+    method(|_| Policy::fp8(), "FP8", "Micikevicius et al., 2022"),
     method(Policy::compresskv_adakv, "CompressKV + AdaKV", "Lin et al., 2025"),
     method(Policy::compresskv_headkv, "CompressKV + HeadKV", "Lin et al., 2025"),
     method(Policy::compresskv_kivi, "CompressKV + KIVI", "Lin et al., 2025"),

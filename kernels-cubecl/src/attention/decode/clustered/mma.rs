@@ -130,7 +130,7 @@ pub(crate) fn shared_planes<E: Float, T: Float, I: Int>(
     let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
 
     let query_start = batch * queries.stride(0) + first_head * queries.stride(1);
-    let query = plane_queries::<E>(queries, query_start, heads_left, head_dim);
+    let query = plane_queries::<E>(queries, query_start, heads_left, head_dim, CHUNK);
     let mut sums = new_plane_sums(head_dim);
 
     // Where a token's entry lies is known only after two loads: they are under way while the tiles

@@ -6,8 +6,10 @@ use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use cubecl::prelude::{CubeCount, CubeDim};
 
 use super::{
+    fp8::{self, Fp8Blueprint},
+    fp8_mma::{self, Fp8MmaBlueprint},
     mma::{self, QuantizedMmaBlueprint},
-    operands::{PackedTensors, Pages},
+    operands::{Numbers, PackedTensors, Pages, VectorTensors},
     portable::{self, QuantizedBlueprint},
 };
 use crate::{
@@ -26,9 +28,6 @@ pub(super) const MOST_SCORES: usize = 512;
 
 /// Planes of a cube on tensor cores, of which a multiprocessor has registers for two.
 const PLANES: usize = 4;
-
-/// Index of the weights among the tensors of the kernel on tensor cores.
-const WEIGHTS: usize = 12;
 
 /// Sums of products that one unit keeps in registers.
 const SUMS_A_UNIT: usize = 64;
@@ -72,44 +71,66 @@ pub(super) struct QuantizedProblem {
     pub(super) wanted: bool,
 }
 
-/// The tensors with the numbers of a row beside each other.
-fn with_dense_rows(packed: PackedTensors<CubeBackend>) -> PackedTensors<CubeBackend> {
-    let PackedTensors { words, scale, min } = packed;
-    let [words, scale, min] = [words, scale, min].map(split::with_dense_rows);
-    PackedTensors { words, scale, min }
+impl Numbers<CubeBackend> {
+    /// These with the numbers of a row beside each other.
+    fn with_dense_rows(self) -> Self {
+        let dense = split::with_dense_rows;
+        match self {
+            Self::Levels { keys, values, bits } => {
+                let [keys, values] = [keys, values].map(|packed| PackedTensors {
+                    words: dense(packed.words),
+                    scale: dense(packed.scale),
+                    min: dense(packed.min),
+                });
+                Self::Levels { keys, values, bits }
+            }
+            Self::Fp8 { keys, values } => {
+                let [keys, values] = [keys, values].map(|vectors| VectorTensors {
+                    words: dense(vectors.words),
+                    scale: dense(vectors.scale),
+                });
+                Self::Fp8 { keys, values }
+            }
+        }
+    }
 }
 
 /// Returns output and weights.
 pub(super) fn launch(problem: QuantizedProblem) -> (CubeTensor, CubeTensor) {
     let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
-    let (keys, values) = (with_dense_rows(pages.keys), with_dense_rows(pages.values));
-    let pages = Pages { keys, values, ..pages };
-    let Pages { bits, group, columns, .. } = pages;
     let heads = Heads::of(&queries.shape(), &tail.keys.shape());
-    let client = queries.client.clone();
-    let dtype = queries.dtype;
-    let weights = split::weight_shape(heads, columns, wanted);
+    let weights = split::weight_shape(heads, pages.columns, wanted);
     let weights = split::empty(&queries, weights, DType::F32);
     let Heads { batch, query_heads, head_dim, .. } = heads;
-    let output = split::empty(&queries, [batch, query_heads, 1, head_dim], dtype);
-    let value_groups = pages.values.scale.shape()[1] / group;
+    let output = split::empty(&queries, [batch, query_heads, 1, head_dim], queries.dtype);
+    let pages = Pages { numbers: pages.numbers.with_dense_rows(), ..pages };
     let problem = QuantizedProblem { queries, pages, tail, scale, wanted };
-    if on_planes(&problem, head_dim / value_groups, heads) {
-        let parts = launch_planes(problem, heads, &output, &weights);
-        if let Some(parts) = parts {
-            split::merge(parts, &output, &weights, heads, wanted);
-        }
-        return (output, weights);
-    }
-    let QuantizedProblem { queries, pages, tail, .. } = problem;
-    let Pages { keys, values, list, offsets, tail_padding, most_pages, .. } = pages;
-    let entries = tail.entries;
-    let blueprint = QuantizedBlueprint::new(heads, bits, group, value_groups, wanted);
-    let cubes = heads.batch * heads.kv_heads * blueprint.blocks;
-    let plan = SplitPlan::of_rows(most_pages, blueprint.pages, cubes, &client);
-    let parts = if entries == 0 {
-        split::parts(&queries, heads, plan.splits)
+    let parts = if on_planes(&problem, heads) {
+        launch_planes(problem, heads, &output, &weights)
     } else {
+        Some(launch_portable(problem, heads, &weights))
+    };
+    if let Some(parts) = parts {
+        split::merge(parts, &output, &weights, heads, wanted);
+    }
+    (output, weights)
+}
+
+/// Returns parts of the output.
+fn launch_portable(problem: QuantizedProblem, heads: Heads, weights: &CubeTensor) -> CubeTensor {
+    let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
+    let Pages { numbers, list, offsets, tail_padding, group, most_pages, columns } = pages;
+    let client = queries.client.clone();
+    let entries = tail.entries;
+    // Splits of pages that are read so many at a time, cubes of them, and parts of all splits, in
+    // which those of the tail are.
+    let split = |pages, blocks| {
+        let cubes = heads.batch * heads.kv_heads * blocks;
+        let plan = SplitPlan::of_rows(most_pages, pages, cubes, &client);
+        let count = CubeCount::Static((cubes * plan.splits) as u32, 1, 1);
+        if entries == 0 {
+            return (plan, count, split::parts(&queries, heads, plan.splits));
+        }
         let rows = RowLaunch {
             queries: queries.clone(),
             clusters: None,
@@ -120,57 +141,114 @@ pub(super) fn launch(problem: QuantizedProblem) -> (CubeTensor, CubeTensor) {
             scale,
             wanted,
         };
-        rows.launch(heads, entries, &weights, |splits| {
+        let parts = rows.launch(heads, entries, weights, |splits| {
             (split::parts(&queries, heads, plan.splits + splits), plan.splits)
-        })
+        });
+        (plan, count, parts)
     };
-    let types = [dtype, keys.scale.dtype, list.dtype, keys.words.dtype];
-    portable::pages::launch(
-        &client,
-        CubeCount::Static((cubes * plan.splits) as u32, 1, 1),
-        CubeDim::new_1d(UNITS as u32),
-        queries.into_tensor_arg(),
-        keys.words.into_tensor_arg(),
-        keys.scale.into_tensor_arg(),
-        keys.min.into_tensor_arg(),
-        values.words.into_tensor_arg(),
-        values.scale.into_tensor_arg(),
-        values.min.into_tensor_arg(),
-        list.into_tensor_arg(),
-        offsets.into_tensor_arg(),
-        tail_padding.into_tensor_arg(),
-        parts.clone().into_tensor_arg(),
-        weights.clone().into_tensor_arg(),
-        heads.query_heads,
-        heads.kv_heads,
-        columns,
-        entries,
-        plan.share,
-        plan.splits,
-        scale,
-        blueprint,
-        types.map(dtype_to_storage_type),
-    );
-    split::merge(parts, &output, &weights, heads, wanted);
-    (output, weights)
+    let cube = CubeDim::new_1d(UNITS as u32);
+    match numbers {
+        Numbers::Levels { keys, values, bits } => {
+            let value_groups = values.scale.shape()[1] / group;
+            let blueprint = QuantizedBlueprint::new(heads, bits, group, value_groups, wanted);
+            let (plan, cubes, parts) = split(blueprint.pages, blueprint.blocks);
+            let types = [queries.dtype, keys.scale.dtype, list.dtype, keys.words.dtype];
+            portable::pages::launch(
+                &client,
+                cubes,
+                cube,
+                queries.into_tensor_arg(),
+                keys.words.into_tensor_arg(),
+                keys.scale.into_tensor_arg(),
+                keys.min.into_tensor_arg(),
+                values.words.into_tensor_arg(),
+                values.scale.into_tensor_arg(),
+                values.min.into_tensor_arg(),
+                list.into_tensor_arg(),
+                offsets.into_tensor_arg(),
+                tail_padding.into_tensor_arg(),
+                parts.clone().into_tensor_arg(),
+                weights.clone().into_tensor_arg(),
+                heads.query_heads,
+                heads.kv_heads,
+                columns,
+                entries,
+                plan.share,
+                plan.splits,
+                scale,
+                blueprint,
+                types.map(dtype_to_storage_type),
+            );
+            parts
+        }
+        Numbers::Fp8 { keys, values } => {
+            let row = heads.head_dim.div_ceil(fp8::WORD);
+            let words = [&keys.words, &values.words];
+            let widest = split::vector_width(&words, keys.words.dtype.size(), row);
+            let blueprint = Fp8Blueprint::new(heads, group, widest, wanted);
+            let (plan, cubes, parts) = split(blueprint.pages(), blueprint.blocks);
+            let types = [queries.dtype, keys.scale.dtype, list.dtype, keys.words.dtype];
+            fp8::fp8_pages::launch(
+                &client,
+                cubes,
+                cube,
+                blueprint.width,
+                queries.into_tensor_arg(),
+                keys.words.into_tensor_arg(),
+                keys.scale.into_tensor_arg(),
+                values.words.into_tensor_arg(),
+                values.scale.into_tensor_arg(),
+                list.into_tensor_arg(),
+                offsets.into_tensor_arg(),
+                tail_padding.into_tensor_arg(),
+                parts.clone().into_tensor_arg(),
+                weights.clone().into_tensor_arg(),
+                heads.query_heads,
+                heads.kv_heads,
+                columns,
+                entries,
+                plan.share,
+                plan.splits,
+                scale,
+                blueprint,
+                types.map(dtype_to_storage_type),
+            );
+            parts
+        }
+    }
 }
 
 /// Whether tensor cores take these pages.
-fn on_planes(problem: &QuantizedProblem, of_values: usize, heads: Heads) -> bool {
+fn on_planes(problem: &QuantizedProblem, heads: Heads) -> bool {
     let QuantizedProblem { queries, pages, tail, .. } = problem;
-    let Pages { keys, values, bits, group, .. } = pages;
+    let Pages { numbers, group, .. } = pages;
     let dtype = queries.dtype;
-    // Pages are rows of words of 32 bits that are read four at a time.
-    let words = keys.words.dtype.size() == 4 && values.words.dtype == keys.words.dtype;
-    let whole = keys.words.meta.strides()[0].is_multiple_of(4) || keys.words.shape()[0] == 1;
-    words
-        && whole
-        && matches!(bits, 2 | 4)
-        && (*group, of_values) == (mma::GROUP, mma::GROUP)
+    // Pages are rows of words of 32 bits, of which some are read four at a time.
+    let wide =
+        |words: &CubeTensor| words.meta.strides()[0].is_multiple_of(4) || words.shape()[0] == 1;
+    let (words, scale, fits) = match numbers {
+        Numbers::Levels { keys, values, bits } => {
+            let of_values = heads.head_dim * group / values.scale.shape()[1];
+            let fits = matches!(bits, 2 | 4)
+                && of_values == mma::GROUP
+                && wide(&keys.words)
+                && is_chunked(&keys.scale)
+                && is_chunked(&keys.min);
+            ([&keys.words, &values.words], &keys.scale, fits)
+        }
+        Numbers::Fp8 { keys, values } => {
+            let fits = wide(&keys.words) && wide(&values.words);
+            ([&keys.words, &values.words], &keys.scale, fits)
+        }
+    };
+    fits && words[0].dtype.size() == 4
+        && words[1].dtype == words[0].dtype
+        && *group == mma::GROUP
         && heads.head_dim.is_multiple_of(64)
         && multiplies(&queries.client, dtype, heads.head_dim)
-        && (keys.scale.dtype, tail.keys.dtype) == (dtype, dtype)
-        && [&keys.scale, &keys.min, &tail.keys, &tail.values].into_iter().all(is_chunked)
+        && (scale.dtype, tail.keys.dtype) == (dtype, dtype)
+        && is_chunked(&tail.keys)
+        && is_chunked(&tail.values)
 }
 
 /// Writes the output, or returns parts of it.
@@ -182,7 +260,7 @@ fn launch_planes(
 ) -> Option<CubeTensor> {
     let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
     let TailTensors { keys: tail_keys, values: tail_values, entries: tail } = tail;
-    let Pages { keys, values, list, offsets, tail_padding, bits, most_pages, columns, .. } = pages;
+    let Pages { numbers, list, offsets, tail_padding, most_pages, columns, .. } = pages;
     let Heads { batch, kv_heads, head_dim, .. } = heads;
     let client = queries.client.clone();
     let dtype = queries.dtype;
@@ -193,36 +271,73 @@ fn launch_planes(
     let parts = (!whole).then(|| split::parts(&queries, heads, plan.splits));
     let blocks = heads.group().div_ceil(HEADS);
     let brain = dtype == DType::BF16;
-    let types = [dtype, list.dtype, keys.words.dtype].map(dtype_to_storage_type);
-    mma::quantized_planes::launch(
-        &client,
-        CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32),
-        CubeDim::new_1d(32 * PLANES as u32),
-        queries.into_tensor_arg(),
-        keys.words.into_tensor_arg(),
-        keys.scale.into_tensor_arg(),
-        keys.min.into_tensor_arg(),
-        values.words.into_tensor_arg(),
-        values.scale.into_tensor_arg(),
-        values.min.into_tensor_arg(),
-        list.into_tensor_arg(),
-        offsets.into_tensor_arg(),
-        tail_padding.into_tensor_arg(),
-        tail_keys.into_tensor_arg(),
-        tail_values.into_tensor_arg(),
-        weights.clone().into_tensor_arg(),
-        match &parts {
-            Some(parts) => parts.clone().into_tensor_arg(),
-            None => weights.as_tensor_alias(WEIGHTS),
-        },
-        output.clone().into_tensor_arg(),
-        columns,
-        tail,
-        plan.share,
-        scale,
-        QuantizedMmaBlueprint { planes: PLANES, head_dim, bits, brain, whole, wanted },
-        types,
-    );
+    let cubes = CubeCount::Static(plan.splits as u32, (kv_heads * blocks) as u32, batch as u32);
+    let cube = CubeDim::new_1d(32 * PLANES as u32);
+    // Without parts the weights, at this place among the tensors, stand in.
+    let parts_or = |weights_place| match &parts {
+        Some(parts) => parts.clone().into_tensor_arg(),
+        None => weights.as_tensor_alias(weights_place),
+    };
+    match numbers {
+        Numbers::Levels { keys, values, bits } => {
+            let types = [dtype, list.dtype, keys.words.dtype].map(dtype_to_storage_type);
+            mma::quantized_planes::launch(
+                &client,
+                cubes,
+                cube,
+                queries.into_tensor_arg(),
+                keys.words.into_tensor_arg(),
+                keys.scale.into_tensor_arg(),
+                keys.min.into_tensor_arg(),
+                values.words.into_tensor_arg(),
+                values.scale.into_tensor_arg(),
+                values.min.into_tensor_arg(),
+                list.into_tensor_arg(),
+                offsets.into_tensor_arg(),
+                tail_padding.into_tensor_arg(),
+                tail_keys.into_tensor_arg(),
+                tail_values.into_tensor_arg(),
+                weights.clone().into_tensor_arg(),
+                parts_or(12),
+                output.clone().into_tensor_arg(),
+                columns,
+                tail,
+                plan.share,
+                scale,
+                QuantizedMmaBlueprint { planes: PLANES, head_dim, bits, brain, whole, wanted },
+                types,
+            );
+        }
+        Numbers::Fp8 { keys, values } => {
+            let types = [dtype, list.dtype, keys.words.dtype].map(dtype_to_storage_type);
+            let blueprint = Fp8MmaBlueprint { planes: PLANES, head_dim, brain, whole, wanted };
+            fp8_mma::fp8_planes::launch(
+                &client,
+                cubes,
+                cube,
+                blueprint.width(),
+                queries.into_tensor_arg(),
+                keys.words.into_tensor_arg(),
+                keys.scale.into_tensor_arg(),
+                values.words.into_tensor_arg(),
+                values.scale.into_tensor_arg(),
+                list.into_tensor_arg(),
+                offsets.into_tensor_arg(),
+                tail_padding.into_tensor_arg(),
+                tail_keys.into_tensor_arg(),
+                tail_values.into_tensor_arg(),
+                weights.clone().into_tensor_arg(),
+                parts_or(10),
+                output.clone().into_tensor_arg(),
+                columns,
+                tail,
+                plan.share,
+                scale,
+                blueprint,
+                types,
+            );
+        }
+    }
     parts
 }
 

@@ -4,8 +4,8 @@ use crate::{
     attention::decode::split::{
         fill_weights,
         mma::{
-            HEADS, TILE, add_plane_values, new_plane_sums, pair, plane_queries, plane_scores,
-            plane_weights, write_planes,
+            HEADS, PlaneSums, TILE, add_plane_values, new_plane_sums, pair, plane_queries,
+            plane_scores, plane_weights, write_planes,
         },
     },
     common::{
@@ -49,7 +49,7 @@ impl QuantizedMmaBlueprint {
 
 /// Word of the lower halves of two words, or of their upper ones.
 #[cube]
-fn halves(left: u32, right: u32, #[comptime] upper: bool) -> u32 {
+pub(super) fn halves(left: u32, right: u32, #[comptime] upper: bool) -> u32 {
     if comptime!(upper) {
         ((left >> 16) & 0xffff_u32) | (right & 0xffff_0000_u32)
     } else {
@@ -106,7 +106,6 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
 ) {
     let QuantizedMmaBlueprint { planes, head_dim, bits, whole, wanted, .. } = blueprint;
     let spans = comptime!(head_dim / 32);
-    let groups = comptime!(head_dim / 64);
     let value_groups = comptime!(head_dim / GROUP);
     // Words of the tokens of a channel, and of a value.
     let key_row = comptime!(GROUP * bits / 32);
@@ -121,37 +120,26 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
     let lane = UNIT_POS_PLANE as usize;
     let line = lane / 4;
     let quad = lane % 4;
-    let kv_heads = tail_keys.shape(1);
-    let group = queries.shape(1) / kv_heads;
-    let blocks = group.div_ceil(HEADS);
-    let kv_head = CUBE_POS_Y as usize / blocks;
-    let block = CUBE_POS_Y as usize % blocks * HEADS;
-    let heads_left = group - block;
-    let first_head = kv_head * group + block;
-    let batch = CUBE_POS_Z as usize;
-    let part = CUBE_POS_X as usize;
-
-    let kv = batch * kv_heads + kv_head;
-    let first = usize::cast_from(offsets[kv * offsets.stride(0)]);
-    let own = usize::cast_from(offsets[(kv + 1) * offsets.stride(0)]) - first;
-    let tail_first = usize::cast_from(tail_padding[kv * tail_padding.stride(0)]);
-    let own_tail = tail - tail_first;
-    let end = ((part + 1) * share).min(own + own_tail.div_ceil(TILE));
-    let padding = columns - own * GROUP - own_tail;
-    let weight_start = batch * weights.stride(0) + first_head * weights.stride(1);
-    if comptime!(wanted) && part == 0 {
-        fill_weights(weights, weight_start, heads_left, padding, HEADS);
+    let split = plane_split::<E, I>(
+        queries,
+        offsets,
+        tail_padding,
+        &*weights,
+        tail_keys.shape(1),
+        columns,
+        tail,
+        share,
+    );
+    if comptime!(wanted) && split.part == 0 {
+        fill_weights(weights, split.weight_start, split.heads_left, split.padding, HEADS);
     }
-    let key_start = batch * tail_keys.stride(0) + kv_head * tail_keys.stride(1);
-    let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
-    let query_start = batch * queries.stride(0) + first_head * queries.stride(1);
-    let query = plane_queries::<E>(queries, query_start, heads_left, head_dim);
+    let query = plane_queries::<E>(queries, split.query_start, split.heads_left, head_dim, CHUNK);
     let mut sums = new_plane_sums(head_dim);
 
-    let mut tile = part * share + plane;
-    let mut page = page_at::<I>(list, first, own, tile);
-    while tile < end {
-        if tile < own {
+    let mut tile = split.part * share + plane;
+    let mut page = page_at::<I>(list, &split, tile);
+    while tile < split.end {
+        if tile < split.own {
             // What values are made of is under way while keys are worked on.
             let mut words = Array::<u32>::new(comptime!(8 * run_words));
             let mut steps = Array::<E>::new(8usize);
@@ -168,7 +156,7 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                 steps[one] = value_scale[page * value_scale.stride(0) + at];
                 leasts[one] = value_min[page * value_min.stride(0) + at];
             }
-            let next = page_at::<I>(list, first, own, tile + planes);
+            let next = page_at::<I>(list, &split, tile + planes);
 
             let mut products = Sequence::<Array<Pair<f32>>>::new();
             #[unroll]
@@ -231,14 +219,8 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
                     scores[eight] = products[half * 2 + eight][0] * Pair::<f32>::new(scale);
                     if comptime!(wanted) {
                         let token = tile * GROUP + comptime!(half * 16 + eight * 8) + quad * 2;
-                        write_scores(
-                            weights,
-                            weight_start,
-                            scores[eight],
-                            padding + token,
-                            columns,
-                            heads_left,
-                        );
+                        let column = split.padding + token;
+                        write_scores(weights, &split, scores[eight], column, columns);
                     }
                 }
                 let weight = plane_weights::<E>(&scores, &mut sums, head_dim);
@@ -269,85 +251,201 @@ pub(super) fn quantized_planes<E: Float, I: Int, W: Int>(
             }
             page = next;
         } else {
-            let base = (tile - own) * TILE;
-            let mut keys = Array::<Pair<E>>::new(comptime!(head_dim / 4));
-            #[unroll]
-            for load in 0..comptime!(2 * spans) {
-                let row = tail_first + (base + load / spans * 8 + line).min(own_tail - 1);
-                let place = (key_start + row * tail_keys.stride(2)) / CHUNK;
-                let chunk = tail_keys[place + load % spans * 4 + quad];
-                #[unroll]
-                for register in 0..4usize {
-                    let channel = comptime!(register * 2);
-                    keys[load * 4 + register] =
-                        pair::<E>(chunk.extract(channel), chunk.extract(channel + 1));
-                }
-            }
-            let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
-            #[unroll]
-            for one in 0..4usize {
-                let own = quad * 2 + one / 2 * 8 + one % 2;
-                let row = tail_first + (base + own).min(own_tail - 1);
-                let place = (value_start + row * tail_values.stride(2)) / CHUNK;
-                #[unroll]
-                for span in 0..groups {
-                    value[span * 4 + one] = tail_values[place + line * groups + span];
-                }
-            }
-            let mut scores = Array::<Pair<f32>>::new(2usize);
-            #[unroll]
-            for eight in 0..2usize {
-                let first = comptime!(eight * head_dim / 8);
-                let score = plane_scores::<E>(&query, &keys, first, head_dim);
-                let mut two = score[0] * Pair::<f32>::new(scale);
-                let row = base + eight * 8 + quad * 2;
-                if comptime!(wanted) {
-                    let column = padding + own * GROUP + row;
-                    write_scores(weights, weight_start, two, column, columns, heads_left);
-                }
-                #[unroll]
-                for side in 0..2usize {
-                    let one = two.extract(side);
-                    two.insert(side, select(row + side >= own_tail, MASKED, one));
-                }
-                scores[eight] = two;
-            }
-            let weight = plane_weights::<E>(&scores, &mut sums, head_dim);
-            add_plane_values::<E>(&value, &weight, &mut sums, head_dim);
+            add_tail::<E>(
+                tail_keys,
+                tail_values,
+                weights,
+                &query,
+                &mut sums,
+                &split,
+                tile,
+                columns,
+                scale,
+                head_dim,
+                CHUNK,
+                wanted,
+            );
         }
         tile += planes;
     }
     write_planes::<E>(
-        parts, output, &sums, batch, first_head, heads_left, part, head_dim, run, planes, whole,
+        parts,
+        output,
+        &sums,
+        split.batch,
+        split.first_head,
+        split.heads_left,
+        split.part,
+        head_dim,
+        run,
+        planes,
+        whole,
     );
+}
+
+/// Part of the tokens of a kv head that one cube has, for up to [`HEADS`] of its query heads.
+#[derive(CubeType)]
+pub(super) struct PlaneSplit {
+    pub(super) batch: usize,
+    pub(super) kv_head: usize,
+    pub(super) first_head: usize,
+    pub(super) heads_left: usize,
+    pub(super) part: usize,
+    /// Start of the pages of the kv head in the list, and their number.
+    pub(super) first: usize,
+    pub(super) own: usize,
+    /// Rows of the tail that are padding, and those that are not.
+    pub(super) tail_first: usize,
+    pub(super) own_tail: usize,
+    /// Tile behind the last: pages, and behind them tiles of the tail.
+    pub(super) end: usize,
+    /// Columns of the weights that are padding.
+    pub(super) padding: usize,
+    pub(super) weight_start: usize,
+    pub(super) query_start: usize,
+}
+
+/// The split of this cube, `share` tiles long.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn plane_split<E: Float, I: Int>(
+    queries: &Tensor<E>,
+    offsets: &Tensor<I>,
+    tail_padding: &Tensor<I>,
+    weights: &Tensor<f32>,
+    kv_heads: usize,
+    columns: usize,
+    tail: usize,
+    share: usize,
+) -> PlaneSplit {
+    let group = queries.shape(1) / kv_heads;
+    let blocks = group.div_ceil(HEADS);
+    let kv_head = CUBE_POS_Y as usize / blocks;
+    let block = CUBE_POS_Y as usize % blocks * HEADS;
+    let first_head = kv_head * group + block;
+    let batch = CUBE_POS_Z as usize;
+    let part = CUBE_POS_X as usize;
+    let kv = batch * kv_heads + kv_head;
+    let first = usize::cast_from(offsets[kv * offsets.stride(0)]);
+    let own = usize::cast_from(offsets[(kv + 1) * offsets.stride(0)]) - first;
+    let tail_first = usize::cast_from(tail_padding[kv * tail_padding.stride(0)]);
+    let own_tail = tail - tail_first;
+    PlaneSplit {
+        batch,
+        kv_head,
+        first_head,
+        heads_left: group - block,
+        part,
+        first,
+        own,
+        tail_first,
+        own_tail,
+        end: ((part + 1) * share).min(own + own_tail.div_ceil(TILE)),
+        padding: columns - own * GROUP - own_tail,
+        weight_start: batch * weights.stride(0) + first_head * weights.stride(1),
+        query_start: batch * queries.stride(0) + first_head * queries.stride(1),
+    }
+}
+
+/// Adds a tile of the tail. Queries are in the order of loads of `run` channels of a key.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn add_tail<E: Float>(
+    keys: &Tensor<Chunk<E>>,
+    values: &Tensor<Chunk<E>>,
+    weights: &mut Tensor<f32>,
+    query: &Array<Pair<E>>,
+    sums: &mut PlaneSums,
+    split: &PlaneSplit,
+    tile: usize,
+    columns: usize,
+    scale: f32,
+    #[comptime] head_dim: usize,
+    #[comptime] run: usize,
+    #[comptime] wanted: bool,
+) {
+    let chunks = comptime!(run / CHUNK);
+    let spans = comptime!(head_dim / 32);
+    let groups = comptime!(head_dim / 64);
+    let line = UNIT_POS_PLANE as usize / 4;
+    let quad = UNIT_POS_PLANE as usize % 4;
+    let own_tail = split.own_tail;
+    let key_start = split.batch * keys.stride(0) + split.kv_head * keys.stride(1);
+    let value_start = split.batch * values.stride(0) + split.kv_head * values.stride(1);
+    let base = (tile - split.own) * TILE;
+    let mut key = Array::<Pair<E>>::new(comptime!(head_dim / 4));
+    #[unroll]
+    for load in 0..comptime!(2 * spans) {
+        let row = split.tail_first + (base + load / spans * 8 + line).min(own_tail - 1);
+        let place = (key_start + row * keys.stride(2)) / CHUNK;
+        let first = comptime!(load % spans / chunks * 4);
+        let chunk = keys[place + (first + quad) * chunks + comptime!(load % chunks)];
+        #[unroll]
+        for register in 0..4usize {
+            let channel = comptime!(register * 2);
+            key[load * 4 + register] =
+                pair::<E>(chunk.extract(channel), chunk.extract(channel + 1));
+        }
+    }
+    let mut value = Array::<Chunk<E>>::new(comptime!(4 * groups));
+    #[unroll]
+    for one in 0..4usize {
+        let own = quad * 2 + one / 2 * 8 + one % 2;
+        let row = split.tail_first + (base + own).min(own_tail - 1);
+        let place = (value_start + row * values.stride(2)) / CHUNK;
+        #[unroll]
+        for span in 0..groups {
+            value[span * 4 + one] = values[place + line * groups + span];
+        }
+    }
+    let mut scores = Array::<Pair<f32>>::new(2usize);
+    #[unroll]
+    for eight in 0..2usize {
+        let first = comptime!(eight * head_dim / 8);
+        let score = plane_scores::<E>(query, &key, first, head_dim);
+        let mut two = score[0] * Pair::<f32>::new(scale);
+        let row = base + eight * 8 + quad * 2;
+        if comptime!(wanted) {
+            let column = split.padding + split.own * GROUP + row;
+            write_scores(weights, split, two, column, columns);
+        }
+        #[unroll]
+        for side in 0..2usize {
+            let one = two.extract(side);
+            two.insert(side, select(row + side >= own_tail, MASKED, one));
+        }
+        scores[eight] = two;
+    }
+    let weight = plane_weights::<E>(&scores, sums, head_dim);
+    add_plane_values::<E>(&value, &weight, sums, head_dim);
 }
 
 /// Page of a tile; 0 for a tile of the tail.
 #[cube]
-fn page_at<I: Int>(list: &Tensor<I>, first: usize, own: usize, tile: usize) -> usize {
+pub(super) fn page_at<I: Int>(list: &Tensor<I>, split: &PlaneSplit, tile: usize) -> usize {
     let mut page = 0usize.runtime();
-    if tile < own {
-        page = usize::cast_from(list[(first + tile) * list.stride(0)]);
+    if tile < split.own {
+        page = usize::cast_from(list[(split.first + tile) * list.stride(0)]);
     }
     page
 }
 
 /// Writes the scores of the lane's head with two tokens, in a column and the next.
 #[cube]
-fn write_scores(
+pub(super) fn write_scores(
     weights: &mut Tensor<f32>,
-    start: usize,
+    split: &PlaneSplit,
     scores: Pair<f32>,
     column: usize,
     columns: usize,
-    heads_left: usize,
 ) {
     let line = UNIT_POS_PLANE as usize / 4;
-    if line < heads_left {
+    if line < split.heads_left {
         #[unroll]
         for side in 0..2usize {
             if column + side < columns {
-                let place = start + line * weights.stride(1) + (column + side) * weights.stride(2);
+                let row = split.weight_start + line * weights.stride(1);
+                let place = row + (column + side) * weights.stride(2);
                 weights[place] = scores.extract(side);
             }
         }

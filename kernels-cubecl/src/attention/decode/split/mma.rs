@@ -44,14 +44,15 @@ pub(crate) fn pair<E: Float>(left: E, right: E) -> Pair<E> {
 }
 
 /// Loads the queries of `heads_left` heads from the first on, two registers for 16 channels, in the
-/// order in which the chunks of a key come: lane `quad` of four has chunks `quad`, `4 + quad` and
-/// so on.
+/// order in which the loads of a key come, of `run` channels each: lane `quad` of four has loads
+/// `quad`, `4 + quad` and so on.
 #[cube]
 pub(crate) fn plane_queries<E: Float>(
     queries: &Tensor<E>,
     start: usize,
     heads_left: usize,
     #[comptime] head_dim: usize,
+    #[comptime] run: usize,
 ) -> Array<Pair<E>> {
     let lane = UNIT_POS_PLANE as usize;
     let line = lane / 4;
@@ -62,7 +63,8 @@ pub(crate) fn plane_queries<E: Float>(
     for register in 0..comptime!(head_dim / 8) {
         let mut two = Pair::<E>::new(E::new(0.0));
         if line < heads_left {
-            let channel = (register / 4 * 4 + quad) * CHUNK + register % 4 * 2;
+            let load = comptime!(register / (run / 2) * 4);
+            let channel = (load + quad) * run + comptime!(register % (run / 2) * 2);
             let place = start + line * queries.stride(1) + channel * next;
             two = pair::<E>(queries[place], queries[place + next]);
         }

@@ -210,7 +210,7 @@ pub(crate) fn with_dense_rows(x: CubeTensor) -> CubeTensor {
 }
 
 /// Size of the largest vector that divides `numbers` and the rows of all these tensors.
-fn vector_width(tensors: &[&CubeTensor], size: usize, numbers: usize) -> usize {
+pub(crate) fn vector_width(tensors: &[&CubeTensor], size: usize, numbers: usize) -> usize {
     let Some(client) = tensors.first().map(|tensor| &tensor.client) else { return 1 };
     let widest = client.properties().hardware.max_vector_size;
     let fits = |width: usize| {

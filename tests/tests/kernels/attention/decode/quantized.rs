@@ -1,8 +1,9 @@
-//! Every number of bits, groups of few and of many tokens, heads with different numbers of pages
-//! and of tokens behind them, sizes that cross a tile and a split.
+//! Every number of bits and FP8, groups of few and of many tokens, heads with different numbers of
+//! pages and of tokens behind them, sizes that cross a tile and a split.
 
 use briquette::ops::{
-    AttentionOps, DecodeInput, DecodeOutput, KvLayout, OpError, PackedGroups, QuantizedKv, Tail,
+    AttentionOps, DecodeInput, DecodeOutput, KvLayout, OpError, PackedGroups, PackedNumbers,
+    PackedVectors, QuantizedKv, Tail,
 };
 use briquette_kernels::{decode, supports};
 use briquette_tests::{
@@ -11,7 +12,7 @@ use briquette_tests::{
     reference::attention::{weighted_mean, weights},
     session::tolerance,
 };
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
@@ -22,15 +23,23 @@ use crate::common::{
 
 const SCALE: f64 = 0.3;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// Bits, and groups of channels of a value.
+    Levels(usize, usize),
+    Fp8,
+}
+
+use Format::{Fp8, Levels};
+
 struct Case {
     batch: usize,
     query_heads: usize,
     kv_heads: usize,
     head_dim: usize,
-    bits: usize,
-    /// Tokens a page, and groups of channels of a value.
+    format: Format,
+    /// Tokens a page.
     group: usize,
-    value_groups: usize,
     /// Pages of each batch row and kv head, and its tokens in the tail.
     heads: Vec<(usize, usize)>,
     tail: usize,
@@ -39,45 +48,39 @@ struct Case {
 
 fn cases() -> Vec<Case> {
     let case = |(batch, query_heads, kv_heads), head_dim, layout, heads: &[_], tail, capacity| {
-        let ((bits, group, value_groups), heads) = (layout, heads.to_vec());
-        Case {
-            batch,
-            query_heads,
-            kv_heads,
-            head_dim,
-            bits,
-            group,
-            value_groups,
-            heads,
-            tail,
-            capacity,
-        }
+        let ((format, group), heads) = (layout, heads.to_vec());
+        Case { batch, query_heads, kv_heads, head_dim, format, group, heads, tail, capacity }
     };
     vec![
-        case((1, 8, 2), 128, (2, 32, 4), &[(5, 17), (9, 17)], 17, 40),
-        case((2, 4, 2), 16, (2, 16, 1), &[(4, 3), (5, 1), (0, 3), (1, 2)], 3, 3),
-        case((1, 6, 1), 64, (4, 32, 2), &[(3, 66)], 66, 70),
+        case((1, 8, 2), 128, (Levels(2, 4), 32), &[(5, 17), (9, 17)], 17, 40),
+        case((2, 4, 2), 16, (Levels(2, 1), 16), &[(4, 3), (5, 1), (0, 3), (1, 2)], 3, 3),
+        case((1, 6, 1), 64, (Levels(4, 2), 32), &[(3, 66)], 66, 70),
         // Words that end in channels that are none.
-        case((1, 2, 2), 100, (8, 32, 1), &[(2, 1), (1, 1)], 1, 1),
-        case((1, 1, 1), 12, (4, 24, 1), &[(7, 0)], 0, 1),
-        case((1, 3, 3), 16, (8, 4, 4), &[(33, 2), (0, 1), (1, 0)], 2, 5),
-        case((1, 1, 1), 1, (2, 128, 1), &[(1, 1)], 1, 2),
+        case((1, 2, 2), 100, (Levels(8, 1), 32), &[(2, 1), (1, 1)], 1, 1),
+        case((1, 1, 1), 12, (Levels(4, 1), 24), &[(7, 0)], 0, 1),
+        case((1, 3, 3), 16, (Levels(8, 4), 4), &[(33, 2), (0, 1), (1, 0)], 2, 5),
+        case((1, 1, 1), 1, (Levels(2, 1), 128), &[(1, 1)], 1, 2),
         // So many heads that a cube has several tiles of each.
-        case((16, 8, 8), 8, (8, 16, 2), &[(11, 70); 128], 70, 71),
-        case((1, 4, 2), 64, (1, 32, 2), &[(3, 5), (1, 2)], 5, 8),
-        case((1, 2, 2), 16, (1, 64, 1), &[(2, 1), (0, 3)], 3, 4),
+        case((16, 8, 8), 8, (Levels(8, 2), 16), &[(11, 70); 128], 70, 71),
+        case((1, 4, 2), 64, (Levels(1, 2), 32), &[(3, 5), (1, 2)], 5, 8),
+        case((1, 2, 2), 16, (Levels(1, 1), 64), &[(2, 1), (0, 3)], 3, 4),
         // Where there are tensor cores: more query heads than a cube has, and one page.
-        case((2, 12, 1), 128, (4, 32, 4), &[(9, 17), (0, 33)], 33, 40),
-        case((1, 2, 2), 64, (2, 32, 2), &[(1, 0), (3, 0)], 0, 1),
+        case((2, 12, 1), 128, (Levels(4, 4), 32), &[(9, 17), (0, 33)], 33, 40),
+        case((1, 2, 2), 64, (Levels(2, 2), 32), &[(1, 0), (3, 0)], 0, 1),
+        case((1, 8, 2), 128, (Fp8, 32), &[(5, 17), (9, 17)], 17, 40),
+        case((2, 12, 1), 64, (Fp8, 32), &[(3, 20), (0, 31)], 31, 32),
+        // Pages of few tokens and of many, channels that end a word or do not.
+        case((2, 4, 2), 16, (Fp8, 5), &[(4, 3), (5, 1), (0, 3), (1, 2)], 3, 3),
+        case((1, 3, 3), 100, (Fp8, 96), &[(2, 1), (0, 1), (1, 0)], 1, 1),
+        case((1, 5, 1), 30, (Fp8, 32), &[(7, 0)], 0, 1),
+        case((1, 1, 1), 1, (Fp8, 1), &[(3, 1)], 1, 2),
+        case((1, 2, 1), 256, (Fp8, 32), &[(2, 4)], 4, 4),
+        case((16, 8, 8), 8, (Fp8, 16), &[(11, 70); 128], 70, 71),
     ]
 }
 
-/// Levels in words, and the numbers they stand for.
-struct Packed {
-    input: PackedGroups,
-    /// `[pages][rows][numbers]`
-    numbers: Vec<Vec<Vec<f64>>>,
-}
+/// Numbers of pages, `[pages][rows][numbers]`.
+type Numbers = Vec<Vec<Vec<f64>>>;
 
 struct Drawn {
     queries: Tensor<4>,
@@ -92,7 +95,7 @@ fn pack(
     bits: usize,
     dtype: DType,
     device: &Device,
-) -> Packed {
+) -> (PackedGroups, Numbers) {
     let a_word = 32 / bits;
     let words = numbers.div_ceil(a_word);
     let mut packed = vec![0_u32; pages * rows * words];
@@ -128,12 +131,60 @@ fn pack(
         scale: float(&scale),
         min: float(&min),
     };
-    Packed { input, numbers: all }
+    (input, all)
+}
+
+/// The number of an E4M3 byte, as the paper defines it.
+fn e4m3(byte: u32) -> f64 {
+    let (exponent, fraction) = ((byte >> 3 & 15) as i32, f64::from(byte & 7) / 8.0);
+    let size = match exponent {
+        0 => fraction * 2f64.powi(-6),
+        _ => (1.0 + fraction) * 2f64.powi(exponent - 7),
+    };
+    if byte & 128 == 0 { size } else { -size }
+}
+
+/// Vectors of random bytes, some of numbers so small that most are subnormal.
+fn pack_fp8(
+    rng: &mut ChaCha8Rng,
+    [pages, tokens, head_dim]: [usize; 3],
+    dtype: DType,
+    device: &Device,
+) -> (PackedVectors, Numbers) {
+    let words = head_dim.div_ceil(4);
+    let mut packed = vec![0_u32; pages * tokens * words];
+    let mut scales = Vec::new();
+    let mut vector = |token: usize| {
+        let most: u32 = if rng.random() { 126 } else { 13 };
+        let scale = round(3.0 * rng.random::<f64>() / e4m3(most), dtype);
+        scales.push(scale as f32);
+        let number = |channel: usize| {
+            let byte = rng.random_range(0..=most) | rng.random_range(0..2) << 7;
+            packed[token * words + channel / 4] |= byte << (channel % 4 * 8);
+            e4m3(byte) * scale
+        };
+        (0..head_dim).map(number).collect()
+    };
+    let page = |page| (page * tokens..(page + 1) * tokens).map(&mut vector).collect();
+    let numbers = (0..pages).map(page).collect();
+    let packed: Vec<i32> = packed.into_iter().map(|word| word as i32).collect();
+    let packed = TensorData::new(packed, [pages, tokens * words]);
+    let scales = TensorData::new(scales, [pages, tokens]);
+    let vectors = PackedVectors {
+        words: Tensor::from_data(packed, (device, DType::I32)),
+        scale: Tensor::<2>::from_data(scales, (device, DType::F32)).cast(dtype),
+    };
+    (vectors, numbers)
+}
+
+/// Rows as columns.
+fn turned(page: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    (0..page[0].len()).map(|at| page.iter().map(|row| row[at]).collect()).collect()
 }
 
 impl Case {
     fn draw(&self, dtype: DType, device: &Device) -> Drawn {
-        let Self { batch, query_heads, kv_heads, head_dim, bits, group, tail, capacity, .. } =
+        let Self { batch, query_heads, kv_heads, head_dim, format, group, tail, capacity, .. } =
             *self;
         let host = host();
         let mut noise = Noise::new(head_dim as u64);
@@ -145,9 +196,22 @@ impl Case {
         let used: usize = self.heads.iter().map(|(pages, _)| pages).sum();
         // Pages of nobody lie between those of others, in no order.
         let pages = used + 2;
-        let keys = pack(&mut rng, [pages, head_dim, group, 1], bits, dtype, device);
-        let values = [pages, group, head_dim, self.value_groups];
-        let values = pack(&mut rng, values, bits, dtype, device);
+        let (packed, keys, values) = match format {
+            Levels(bits, groups) => {
+                let keys = [pages, head_dim, group, 1];
+                let (keys, channels) = pack(&mut rng, keys, bits, dtype, device);
+                let values = [pages, group, head_dim, groups];
+                let (values, numbers) = pack(&mut rng, values, bits, dtype, device);
+                let packed = PackedNumbers::Levels { keys, values, bits };
+                (packed, channels.iter().map(|page| turned(page)).collect(), numbers)
+            }
+            Fp8 => {
+                let mut pack = || pack_fp8(&mut rng, [pages, group, head_dim], dtype, device);
+                let ((keys, of_keys), (values, of_values)) = (pack(), pack());
+                (PackedNumbers::Fp8 { keys, values }, of_keys, of_values)
+            }
+        };
+        let (keys, values): (Numbers, Numbers) = (keys, values);
         let mut list: Vec<usize> = (0..pages).collect();
         list.shuffle(&mut rng);
         list.truncate(used);
@@ -164,10 +228,8 @@ impl Case {
             let kv = head * kv_heads / query_heads;
             let (mut seen_keys, mut seen_values) = (Vec::new(), Vec::new());
             for &page in &list[offsets[kv]..offsets[kv + 1]] {
-                for token in 0..group {
-                    seen_keys.push(keys.numbers[page].iter().map(|row| row[token]).collect());
-                    seen_values.push(values.numbers[page][token].clone());
-                }
+                seen_keys.extend_from_slice(&keys[page]);
+                seen_values.extend_from_slice(&values[page]);
             }
             let own = kv * capacity + tail - self.heads[kv].1..kv * capacity + tail;
             seen_keys.extend_from_slice(&tail_keys_held[own.clone()]);
@@ -179,9 +241,7 @@ impl Case {
         }
         let padding: Vec<usize> = self.heads.iter().map(|(_, own)| tail - own).collect();
         let kv = QuantizedKv {
-            keys: keys.input,
-            values: values.input,
-            bits,
+            numbers: packed,
             group,
             pages: integers(&list, device),
             offsets: integers(&offsets, device),
@@ -208,20 +268,30 @@ impl Drawn {
     fn elsewhere(&self) -> DecodeInput {
         let kv = self.kv.clone();
         let turned = |x: Tensor<4>| x.swap_dims(1, 3).add_scalar(0.0).swap_dims(1, 3);
-        let packed = |packed: PackedGroups| {
-            let words = packed.words.dims()[1];
-            PackedGroups {
-                words: Tensor::cat(vec![packed.words.clone(), packed.words], 1).narrow(1, 0, words),
-                scale: packed.scale.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1),
-                min: packed.min,
+        let across = |x: Tensor<2>| x.swap_dims(0, 1).add_scalar(0.0).swap_dims(0, 1);
+        let narrowed = |words: Tensor<2, Int>| {
+            let width = words.dims()[1];
+            Tensor::cat(vec![words.clone(), words], 1).narrow(1, 0, width)
+        };
+        let numbers = match kv.numbers {
+            PackedNumbers::Levels { keys, values, bits } => {
+                let [keys, values] = [keys, values].map(|packed| PackedGroups {
+                    words: narrowed(packed.words),
+                    scale: across(packed.scale),
+                    min: packed.min,
+                });
+                PackedNumbers::Levels { keys, values, bits }
+            }
+            PackedNumbers::Fp8 { keys, values } => {
+                let [keys, values] = [keys, values].map(|vectors| PackedVectors {
+                    words: narrowed(vectors.words),
+                    scale: across(vectors.scale),
+                });
+                PackedNumbers::Fp8 { keys, values }
             }
         };
-        let kv = QuantizedKv {
-            keys: packed(kv.keys),
-            values: packed(kv.values),
-            tail: Tail { keys: turned(kv.tail.keys), ..kv.tail },
-            ..kv
-        };
+        let kv =
+            QuantizedKv { numbers, tail: Tail { keys: turned(kv.tail.keys), ..kv.tail }, ..kv };
         let queries = turned(self.queries.clone());
         DecodeInput { queries, kv: KvLayout::Quantized(kv), ..self.input() }
     }
@@ -252,7 +322,7 @@ fn quantized_attention_of_cases() {
                 if dtype != DType::F32 && !of_planes && !index.is_multiple_of(3) {
                     continue;
                 }
-                println!("{}, {dtype:?}, {} bits, {:?}", backend.name, case.bits, case.heads);
+                println!("{}, {dtype:?}, {:?}, {:?}", backend.name, case.format, case.heads);
                 // A head that sees nothing is asked for by no caller.
                 let drawn = case.draw(dtype, &backend.device);
                 poison(&backend.device, &[drawn.output.len(), drawn.weights.len()]);
@@ -269,8 +339,8 @@ fn quantized_attention_of_cases() {
                     [case.batch, case.query_heads, 1, drawn.kv.columns],
                     "one a column"
                 );
-                // Tensor cores take a key in the type of the cache.
-                let rounded = dtype != DType::F32 && of_planes;
+                // Tensor cores take a key in the type of the cache, which holds FP8 as it is.
+                let rounded = dtype != DType::F32 && of_planes && case.format != Fp8;
                 let off = if rounded { tolerance(dtype) / 4.0 } else { 1e-4 };
                 close(&numbers(weights), &drawn.weights, DType::F32, off);
 
@@ -288,8 +358,8 @@ fn quantized_attention_of_cases() {
 #[test]
 fn quantized_attention_elsewhere() {
     for backend in kernel_backends() {
-        for case in &cases()[1..3] {
-            println!("{}, {} bits, {:?}", backend.name, case.bits, case.heads);
+        for case in cases().iter().skip(1).step_by(12).chain(&cases()[2..3]) {
+            println!("{}, {:?}, {:?}", backend.name, case.format, case.heads);
             let drawn = case.draw(DType::F32, &backend.device);
             let Some(found) = attend(&backend, &drawn.elsewhere()) else { continue };
             close(&numbers(found.output), &drawn.output, DType::F32, 1e-4);
@@ -314,22 +384,30 @@ fn quantized_attention_refuses() {
             change(&mut kv);
             decode(&DecodeInput { kv: KvLayout::Quantized(kv), ..good.input() }).unwrap_err()
         };
+        let of_levels = |change: &dyn Fn([&mut PackedGroups; 2], &mut usize)| {
+            refused(&|kv| {
+                let PackedNumbers::Levels { keys, values, bits } = &mut kv.numbers else {
+                    panic!("the case is of levels")
+                };
+                change([keys, values], bits);
+            })
+        };
         let shape = |tensor, found: &[usize], expected: &[usize]| {
             wrong_shape(operation, tensor, found, expected)
         };
         let value = |what, found, expected| wrong_value(operation, what, found, expected);
-        assert_eq!(refused(&|kv| kv.bits = 3), value("bits", 3, "1, 2, 4 or 8"));
-        let error = refused(&|kv| kv.bits = 8);
+        assert_eq!(of_levels(&|_, bits| *bits = 3), value("bits", 3, "1, 2, 4 or 8"));
+        let error = of_levels(&|_, bits| *bits = 8);
         assert_eq!(error, shape("keys.words", &[5, 256], &[5, 512]));
-        let error = refused(&|kv| kv.keys.min = kv.keys.min.clone().narrow(0, 0, 4));
+        let error = of_levels(&|[keys, _], _| keys.min = keys.min.clone().narrow(0, 0, 4));
         assert_eq!(error, shape("keys.min", &[4, 64], &[5, 64]));
         assert_eq!(refused(&|kv| kv.group = 12), value("group", 12, "a multiple of 8"));
         let error = refused(&|kv| kv.group = 520);
         let what = "group";
         assert_eq!(error, OpError::TooLarge { operation, what, found: 520, max: 512 });
-        let error = refused(&|kv| {
-            let scale = kv.values.scale.clone();
-            kv.values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(1, 0, 32)], 1);
+        let error = of_levels(&|[_, values], _| {
+            let scale = values.scale.clone();
+            values.scale = Tensor::cat(vec![scale.clone(), scale.narrow(1, 0, 32)], 1);
         });
         let expected = "1, or a divisor of 64 that leaves multiples of 8";
         assert_eq!(error, value("groups of a value", 3, expected));
@@ -338,5 +416,39 @@ fn quantized_attention_refuses() {
         assert_eq!(refused(&|kv| kv.tail.entries = 71), value("tail", 71, "at most 70"));
         let error = refused(&|kv| kv.tail_padding = integers(&[0, 0], &backend.device));
         assert_eq!(error, shape("tail_padding", &[2], &[1]));
+    }
+}
+
+#[test]
+fn fp8_attention_refuses() {
+    let operation = "quantized_attention";
+    for backend in kernel_backends() {
+        // 16 pages of 32 tokens of 128 channels.
+        let case = cases().into_iter().find(|case| case.format == Fp8).unwrap();
+        let good = case.draw(DType::F32, &backend.device);
+        if attend(&backend, &good.input()).is_none() {
+            continue;
+        }
+        let refused = |group: usize, change: &dyn Fn([&mut PackedVectors; 2])| {
+            let mut kv = QuantizedKv { group, ..good.kv.clone() };
+            let PackedNumbers::Fp8 { keys, values } = &mut kv.numbers else {
+                panic!("the case is of FP8")
+            };
+            change([keys, values]);
+            decode(&DecodeInput { kv: KvLayout::Quantized(kv), ..good.input() }).unwrap_err()
+        };
+        let shape = |tensor, found: &[usize], expected: &[usize]| {
+            wrong_shape(operation, tensor, found, expected)
+        };
+        let error = refused(0, &|_| ());
+        assert_eq!(error, wrong_value(operation, "group", 0, "at least 1"));
+        let error = refused(31, &|_| ());
+        assert_eq!(error, shape("keys.words", &[16, 1024], &[16, 992]));
+        let error = refused(32, &|[keys, _]| keys.scale = keys.scale.clone().narrow(1, 0, 31));
+        assert_eq!(error, shape("keys.scale", &[16, 31], &[16, 32]));
+        let error = refused(32, &|[_, values]| values.words = values.words.clone().narrow(0, 0, 9));
+        assert_eq!(error, shape("values.words", &[9, 1024], &[16, 1024]));
+        let error = refused(32, &|[_, values]| values.scale = values.scale.clone().narrow(0, 0, 9));
+        assert_eq!(error, shape("values.scale", &[9, 32], &[16, 32]));
     }
 }

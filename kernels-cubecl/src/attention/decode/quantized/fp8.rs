@@ -1,0 +1,377 @@
+use cubecl::prelude::*;
+
+use crate::attention::decode::split::{Heads, Running, UNITS, fill_weights, write_head};
+
+/// Numbers of a word.
+pub(super) const WORD: usize = 4;
+/// Most query heads of a cube: a unit keeps the channels of its words of all their queries, and as
+/// many sums.
+const MOST_HEADS: usize = 4;
+/// Most words of a load: 16 bytes.
+const MOST_WORDS: usize = 4;
+/// Parts of scores that are put together at a time: 8 KiB, half of what WebGPU grants a cube.
+const SCRATCH: usize = 2048;
+/// Vectors that a unit loads before it waits for the first.
+const AHEAD: usize = 4;
+
+/// Compile-time parameters of the portable kernel over pages of FP8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fp8Blueprint {
+    pub(super) head_dim: usize,
+    /// Query heads of a cube, which share its pages.
+    pub(super) heads: usize,
+    /// Cubes that the query heads of one kv head need.
+    pub(super) blocks: usize,
+    /// Tokens per page.
+    pub(super) group: usize,
+    /// Words of a load.
+    pub(super) width: usize,
+    /// Tokens that are scored before their values are added.
+    pub(super) tile: usize,
+    /// Whether weights are wanted.
+    pub(super) wanted: bool,
+}
+
+impl Fp8Blueprint {
+    /// `widest` is the most words of a token that can be loaded at once.
+    pub(super) fn new(heads: Heads, group: usize, widest: usize, wanted: bool) -> Self {
+        let (of_cube, blocks) = heads.blocks(MOST_HEADS);
+        let head_dim = heads.head_dim;
+        let width = widest.min(MOST_WORDS);
+        let lanes = head_dim.div_ceil(WORD) / width;
+        let tile = (SCRATCH / (lanes * of_cube)).min(UNITS);
+        Self { head_dim, heads: of_cube, blocks, group, width, tile, wanted }
+    }
+
+    /// Pages that a tile reaches over, at least one.
+    pub(super) fn pages(&self) -> usize {
+        self.tile.div_ceil(self.group)
+    }
+
+    /// Numbers of a load.
+    fn numbers(&self) -> usize {
+        self.width * WORD
+    }
+
+    /// Units that share a token, each with one load of it.
+    fn lanes(&self) -> usize {
+        self.head_dim.div_ceil(self.numbers())
+    }
+
+    /// Tokens that are read at once.
+    fn rows(&self) -> usize {
+        UNITS / self.lanes()
+    }
+
+    /// Numbers from one row of parts of scores to the next, spread over the banks.
+    fn pitch(&self) -> usize {
+        self.lanes() + 1
+    }
+
+    /// Size of the scratch that parts of scores and sums are put together in, in numbers.
+    fn scratch(&self) -> usize {
+        let scores = self.heads * self.tile * self.pitch();
+        scores.max(self.rows() * (self.head_dim + 1))
+    }
+
+    /// Size of the shared memory, in bytes.
+    #[cfg(test)]
+    fn shared_bytes(&self) -> usize {
+        4 * (self.scratch() + self.tile * (2 * self.heads + 1) + 8 * self.heads)
+    }
+}
+
+/// The E4M3 number at `place` of a word.
+///
+/// Its exponent and mantissa become those of an f32, as of a normal number. Of a subnormal one,
+/// below 2⁻⁶, that is (2⁻⁶ + number) / 2, which makes it the lesser of both. Everything is exact,
+/// and nothing subnormal as an f32, which devices may take for zero.
+#[cube]
+fn number(word: u32, #[comptime] place: usize) -> f32 {
+    let top = word << comptime!((24 - 8 * place) as u32);
+    let size = f32::reinterpret(((top & 0x7f00_0000_u32) >> 4) + 0x3c00_0000_u32);
+    let size = size.min(size + size - f32::new(0.015_625));
+    f32::reinterpret(u32::reinterpret(size) | (top & 0x8000_0000_u32))
+}
+
+/// Loads the unit's words of some tokens of the tile, `rows` apart. Behind the last of `count` they
+/// are that one's.
+#[cube]
+fn load<W: Int, N: Size>(
+    words: &Tensor<Vector<W, N>>,
+    page_of: &Shared<[u32]>,
+    base: usize,
+    first: usize,
+    count: usize,
+    #[comptime] blueprint: Fp8Blueprint,
+) -> Array<Vector<W, N>> {
+    let lanes = comptime!(blueprint.lanes());
+    let page_words = words.stride(0) / blueprint.width;
+    let mut held = Array::<Vector<W, N>>::new(AHEAD);
+    #[unroll]
+    for ahead in 0..AHEAD {
+        let row = (first + ahead * comptime!(blueprint.rows())).min(count - 1);
+        let token = (base + row) % blueprint.group;
+        let lane = UNIT_POS as usize % lanes;
+        held[ahead] = words[page_of[row] as usize * page_words + token * lanes + lane];
+    }
+    held
+}
+
+/// One split of the pages of one kv head, for up to `blueprint.heads` of its query heads. Words of
+/// a page are contiguous, and so are its scales.
+#[cube(launch)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
+    queries: &Tensor<Q>,
+    key_words: &Tensor<Vector<W, N>>,
+    key_scale: &Tensor<K>,
+    value_words: &Tensor<Vector<W, N>>,
+    value_scale: &Tensor<K>,
+    list: &Tensor<I>,
+    offsets: &Tensor<I>,
+    padding: &Tensor<I>,
+    parts: &mut Tensor<f32>,
+    weights: &mut Tensor<f32>,
+    query_heads: usize,
+    kv_heads: usize,
+    columns: usize,
+    tail: usize,
+    chunk: usize,
+    splits: usize,
+    scale: f32,
+    #[comptime] blueprint: Fp8Blueprint,
+    #[define(Q, K, I, W)] _types: [ElemType; 4],
+) {
+    let unit = UNIT_POS as usize;
+    let split = CUBE_POS % splits;
+    let block = CUBE_POS / splits % blueprint.blocks;
+    let kv = CUBE_POS / splits / blueprint.blocks;
+    let batch = kv / kv_heads;
+    let kv_head = kv % kv_heads;
+    let of_kv_head = query_heads / kv_heads;
+    let heads_left = of_kv_head - block * blueprint.heads;
+    let query_head = kv_head * of_kv_head + block * blueprint.heads;
+    let weight_start = batch * weights.stride(0) + query_head * weights.stride(1);
+
+    let Fp8Blueprint { head_dim, heads, group, tile, .. } = blueprint;
+    let lanes = comptime!(blueprint.lanes());
+    let rows = comptime!(blueprint.rows());
+    let numbers = comptime!(blueprint.numbers());
+    let pitch = comptime!(blueprint.pitch());
+    let line = comptime!(head_dim + 1);
+    let lane = unit % lanes;
+    let slot = unit / lanes;
+
+    // Page of each token.
+    let mut page_of = Shared::<[u32]>::new_slice(tile);
+    // `[heads, tile]`
+    let mut scores = Shared::<[f32]>::new_slice(comptime!(heads * tile));
+    // `[tile, heads]`
+    let mut shares = Shared::<[f32]>::new_slice(comptime!(heads * tile));
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(blueprint.scratch()));
+    let mut running = Running::new(heads);
+
+    // `[heads, numbers]`, the channels of the unit's words.
+    let mut query = Array::<f32>::new(comptime!(heads * numbers));
+    let mut sums = Array::<f32>::new(comptime!(heads * numbers));
+    let mut weight_sums = Array::<f32>::new(heads);
+    #[unroll]
+    for head in 0..heads {
+        // The last cube of a kv head may have fewer heads: it works on one twice.
+        let own = query_head + head.min(heads_left - 1);
+        let start = batch * queries.stride(0) + own * queries.stride(1);
+        #[unroll]
+        for place in 0..numbers {
+            let channel = lane * numbers + place;
+            let mut one = f32::new(0.0);
+            if channel < head_dim {
+                one = f32::cast_from(queries[start + channel * queries.stride(3)]) * scale;
+            }
+            query[comptime!(head * numbers + place)] = one;
+            sums[comptime!(head * numbers + place)] = f32::new(0.0);
+        }
+        weight_sums[head] = f32::new(0.0);
+    }
+
+    let first = usize::cast_from(offsets[kv]);
+    let own = usize::cast_from(offsets[kv + 1]) - first;
+    let total = own * group + tail - usize::cast_from(padding[kv]);
+    if blueprint.wanted && split == 0 {
+        fill_weights(weights, weight_start, heads_left, columns - total, heads);
+    }
+    let to = (split * chunk + chunk).min(own) * group;
+    let mut base = split * chunk * group;
+    while base < to {
+        let count = (to - base).min(tile);
+        if unit < count {
+            page_of[unit] = u32::cast_from(list[first + (base + unit) / group]);
+        }
+        sync_cube();
+
+        // Units behind the last whole row have nothing to do.
+        let begin = select(slot < rows, slot, count);
+        let mut row = begin;
+        while row < count {
+            let held = load::<W, N>(key_words, &page_of, base, row, count, blueprint);
+            #[unroll]
+            for ahead in 0..AHEAD {
+                let mut products = Array::<f32>::new(heads);
+                #[unroll]
+                for head in 0..heads {
+                    products[head] = f32::new(0.0);
+                }
+                #[unroll]
+                for place in 0..numbers {
+                    let word = u32::cast_from(held[ahead].extract(comptime!(place / WORD)));
+                    let channel = number(word, comptime!(place % WORD));
+                    #[unroll]
+                    for head in 0..heads {
+                        products[head] += query[comptime!(head * numbers + place)] * channel;
+                    }
+                }
+                let row = row + ahead * rows;
+                if row < count {
+                    #[unroll]
+                    for head in 0..heads {
+                        scratch[(head * tile + row) * pitch + lane] = products[head];
+                    }
+                }
+            }
+            row += comptime!(AHEAD * rows);
+        }
+        sync_cube();
+        let mut index = unit;
+        while index < comptime!(heads * tile) {
+            let row = index % tile;
+            let head = index / tile;
+            if row < count {
+                let mut score = f32::new(0.0);
+                for lane in 0..lanes {
+                    score += scratch[index * pitch + lane];
+                }
+                let place = page_of[row] as usize * key_scale.stride(0) + (base + row) % group;
+                score *= f32::cast_from(key_scale[place]);
+                scores[index] = score;
+                if blueprint.wanted && head < heads_left {
+                    let column = columns - total + base + row;
+                    let place =
+                        weight_start + head * weights.stride(1) + column * weights.stride(2);
+                    weights[place] = score;
+                }
+            }
+            index += UNITS;
+        }
+        sync_cube();
+
+        running.take(&scores, count, heads, tile);
+        let mut index = unit;
+        while index < comptime!(heads * tile) {
+            let row = index % tile;
+            let head = index / tile;
+            if row < count {
+                let highest = running.highest_of(head, heads);
+                shares[row * heads + head] = (scores[index] - highest).exp();
+            }
+            index += UNITS;
+        }
+        sync_cube();
+
+        #[unroll]
+        for head in 0..heads {
+            let kept = running.kept[head];
+            weight_sums[head] *= kept;
+            #[unroll]
+            for place in 0..numbers {
+                sums[comptime!(head * numbers + place)] *= kept;
+            }
+        }
+        let mut row = begin;
+        while row < count {
+            let held = load::<W, N>(value_words, &page_of, base, row, count, blueprint);
+            #[unroll]
+            for ahead in 0..AHEAD {
+                let row = row + ahead * rows;
+                if row < count {
+                    let place =
+                        page_of[row] as usize * value_scale.stride(0) + (base + row) % group;
+                    let step = f32::cast_from(value_scale[place]);
+                    let mut steps = Array::<f32>::new(heads);
+                    #[unroll]
+                    for head in 0..heads {
+                        let share = shares[row * heads + head];
+                        weight_sums[head] += share;
+                        steps[head] = share * step;
+                    }
+                    #[unroll]
+                    for place in 0..numbers {
+                        let word = u32::cast_from(held[ahead].extract(comptime!(place / WORD)));
+                        let channel = number(word, comptime!(place % WORD));
+                        #[unroll]
+                        for head in 0..heads {
+                            sums[comptime!(head * numbers + place)] += steps[head] * channel;
+                        }
+                    }
+                }
+            }
+            row += comptime!(AHEAD * rows);
+        }
+        sync_cube();
+        base += tile;
+    }
+
+    #[unroll]
+    for head in 0..heads {
+        // The scratch is still read from.
+        sync_cube();
+        if slot < rows {
+            #[unroll]
+            for place in 0..numbers {
+                let channel = lane * numbers + place;
+                if channel < head_dim {
+                    scratch[slot * line + channel] = sums[comptime!(head * numbers + place)];
+                }
+            }
+            if lane == 0 {
+                scratch[slot * line + head_dim] = weight_sums[head];
+            }
+        }
+        sync_cube();
+        if head < heads_left {
+            let highest = running.highest[head];
+            write_head(
+                parts,
+                &scratch,
+                highest,
+                split,
+                batch * query_heads + query_head + head,
+                head_dim,
+                rows,
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// WebGPU grants 16 KiB.
+    #[test]
+    fn tiles_fit_into_shared_memory() {
+        for head_dim in 1..=256_usize {
+            for query_heads in [1, 3, 4, 7, 8, 32] {
+                for widest in [1, 2, 4, 8] {
+                    if !head_dim.div_ceil(WORD).is_multiple_of(widest) {
+                        continue;
+                    }
+                    let heads = Heads { batch: 1, query_heads, kv_heads: 1, head_dim };
+                    let blueprint = Fp8Blueprint::new(heads, 32, widest, true);
+                    assert!(blueprint.shared_bytes() <= 16384, "{blueprint:?}");
+                    assert!(blueprint.tile > 0 && blueprint.lanes() <= UNITS, "{blueprint:?}");
+                    assert!(blueprint.heads * blueprint.blocks >= query_heads);
+                }
+            }
+        }
+    }
+}
