@@ -64,7 +64,8 @@ fn a_line_without_three_points_has_no_rate() {
 #[test]
 fn a_batch_beyond_the_card_has_no_ratio() {
     let (mut full, mut own) = (line("full", 2, [20.0; 3]), line("ems", 16, [10.0; 3]));
-    (full.finish(), own.finish());
+    full.finish();
+    own.finish();
     own.hold_against(&full);
     assert!((own.decode_ratio.unwrap() - 16.0).abs() < 1e-12);
     // 8 times the rows, in 2 seconds instead of 3.

@@ -96,35 +96,30 @@ fn main() -> Result<ExitCode> {
     let sink = Sink::new(args.out.as_ref())?;
     let mut papers = Papers { args, device, dtype, plan, sink, started };
     let (mut texts, mut fallbacks) = (Vec::new(), Vec::new());
-    let mut runner = None;
+    let mut last: Option<Runner> = None;
     for table in tables {
-        let runner = papers.runner(&mut runner, &table)?;
-        let lines = papers.table(runner, &table)?;
+        let same = last.take_if(|runner| runner.dimensions == table.dimensions);
+        let runner = match same {
+            Some(runner) => runner,
+            None => {
+                fallbacks.extend(last.take().iter().flat_map(Runner::fallbacks));
+                papers.device.memory_cleanup();
+                papers.runner(table.dimensions)?
+            }
+        };
+        let lines = papers.table(&runner, &table)?;
         texts.push(markdown(table.title, &lines));
-        fallbacks = runner.fallbacks();
+        last = Some(runner);
     }
+    fallbacks.extend(last.iter().flat_map(Runner::fallbacks));
     texts.iter().for_each(|text| println!("{text}"));
     fallbacks.iter().for_each(|fallback| eprintln!("{fallback}"));
     Ok(if fallbacks.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Papers {
-    /// A runner of the table's model: the one before, if it is of the same shape.
-    fn runner<'a>(&self, last: &'a mut Option<Runner>, table: &Table) -> Result<&'a mut Runner> {
-        if !last.as_ref().is_some_and(|runner| runner.dimensions == table.dimensions) {
-            if let Some(runner) = last.take() {
-                runner.fallbacks().iter().for_each(|fallback| eprintln!("{fallback}"));
-            }
-            self.device.memory_cleanup();
-            *last = Some(self.new_runner(table.dimensions)?);
-        }
-        match last {
-            Some(runner) => Ok(runner),
-            None => bail!("there is no model"),
-        }
-    }
-
-    fn new_runner(&self, dimensions: Dimensions) -> Result<Runner> {
+    /// A runner of a model with random weights.
+    fn runner(&self, dimensions: Dimensions) -> Result<Runner> {
         let started = Instant::now();
         let model = random_llama(dimensions, self.dtype, &self.device)?;
         self.device.sync()?;

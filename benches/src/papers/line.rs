@@ -139,9 +139,9 @@ impl Line {
 /// The lines as a table in Markdown, with the paper's numbers beside them.
 pub fn markdown(title: &str, lines: &[Line]) -> String {
     let mut table = format!(
-        "\n{title}\n\n| prompt + new | method | rows | prompt, s | step at start, middle, end, ms | \
-         latency, s | tokens/s | published | ratio | published | of decoding | reserved, GiB |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|\n"
+        "\n{title}\n\n| prompt + new | method | rows | prompt, s | step at start, middle, end, \
+         ms | latency, s | tokens/s | published | ratio | published | of decoding | reserved, GiB \
+         |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n"
     );
     for line in lines {
         table += &row(line);

@@ -79,6 +79,8 @@ impl Runner {
         run: &Run,
         row_prefill_s: Option<f64>,
     ) -> Option<Measured> {
+        // Where nobody counts bytes, none is too large.
+        self.device.memory_pool_usage()?;
         let begin = |batch| {
             let policy = self.policy_of(run.method, case.budget)?;
             let cache = self.filled(&policy, setting(case, batch), case.new)?;
@@ -193,16 +195,20 @@ impl Runner {
             let (mut point, tokens) = self.launched(&mut cache, next, steps)?;
             line.bytes_reserved = line.bytes_reserved.max(reserved());
             // While one is made there is a copy of the cache.
-            let with_copy = reserved().map(|bytes| bytes + cache.bytes_held() as u64);
-            next = match with_copy.is_some_and(|bytes| bytes > memory) {
-                true => {
-                    let why = "a recording takes a copy of the cache, which does not fit";
-                    point.launched_because = Some(why.to_owned());
-                    tokens
-                }
+            let in_use = briquette::device::bytes_in_use(&self.device);
+            let with_copy = in_use.map(|bytes| bytes + cache.bytes_held() as u64);
+            let goes_beyond = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > memory);
+            next = match goes_beyond(with_copy) {
+                true => tokens,
                 false => self.replayed(&mut cache, tokens, steps, &mut point)?,
             };
-            line.bytes_reserved = line.bytes_reserved.max(reserved());
+            if goes_beyond(with_copy) || goes_beyond(reserved()) {
+                (point.replayed_ms, point.recording_ms, point.room) = (None, None, None);
+                let why = "a recording takes a copy of the cache, which does not fit";
+                point.launched_because = Some(why.to_owned());
+            } else {
+                line.bytes_reserved = line.bytes_reserved.max(reserved());
+            }
             point.seen = prompt + target.max(decoded);
             line.points.push(point);
         }
@@ -235,7 +241,7 @@ impl Runner {
         plan: Plan,
         policy: &Policy,
         setting: Setting,
-    ) -> Result<(Option<(KvCache, Tensor<2, Int>)>, Prefill)> {
+    ) -> Result<(Option<Begun>, Prefill)> {
         let rows = plan.prefill_rows(setting.batch, setting.prompt);
         let of_rows = Setting { batch: rows, ..setting };
         let started = Instant::now();
@@ -354,7 +360,8 @@ impl Runner {
             let started = Instant::now();
             graph.step()?;
             self.device.sync()?;
-            if graph.replayed() > 0 || !briquette_graph::may_record(&self.device) {
+            let is_refused = graph.launched_because().is_some() && graph.dropped() == 0;
+            if graph.replayed() > 0 || is_refused {
                 break;
             }
             anew = [anew[1], milliseconds(started)];
@@ -386,6 +393,9 @@ impl Runner {
         Ok(graph.tokens())
     }
 }
+
+/// A cache behind its prompts, and the first new token of each row, `[rows, 1]`.
+type Begun = (KvCache, Tensor<2, Int>);
 
 /// The time of a prefill.
 struct Prefill {

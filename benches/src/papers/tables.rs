@@ -80,10 +80,11 @@ impl Table {
         Ok(table.with_context())
     }
 
-    /// The same table of a small model and of lengths for a CPU: one thirty-second of all, batches
-    /// of two rows at most, and two cases.
+    /// The same table of a small model, a small card, and lengths for a CPU: one thirty-second of
+    /// all, batches of two rows at most, and two cases.
     fn shrunk(mut self) -> Self {
         self.dimensions = Dimensions::TINY;
+        self.memory /= 256.0;
         self.cases.truncate(2);
         for case in &mut self.cases {
             case.prompt = (case.prompt / 32).clamp(32, 128);
