@@ -9,18 +9,17 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use briquette::{
-    Budget, CacheConfig, CacheShape, HeadScores, InputCheck, KvCache, Policy, Profile, Prompt,
-    QueryStatistics,
+    Budget, CacheShape, HeadScores, KvCache, Policy, Profile, Prompt, QueryStatistics,
     device::Upkeep,
-    ops::most_likely,
+    ops::{Fallback, most_likely},
     policy::{PrefillCompression, Schedule},
     position::RotaryEmbedding,
 };
 use briquette_graph::StepGraph;
-use briquette_models::Model;
+use briquette_models::{Linear, Model};
 use burn::{
     module::Module,
-    nn::{Linear, LinearConfig},
+    nn::LinearConfig,
     tensor::{DType, Device, Distribution, Int, Tensor},
 };
 use serde::Serialize;
@@ -178,6 +177,9 @@ pub struct Runner {
 /// Tokens that a cache which compresses them is filled with at once.
 const FILLED_AT_ONCE: usize = 512;
 
+/// Layers whose products with weights are timed in turn.
+const LAYERS_IN_TURN: usize = 4;
+
 impl Runner {
     /// A policy by name, with a profile drawn at random where it wants one.
     ///
@@ -190,6 +192,19 @@ impl Runner {
             policy = policy.with_schedule(Schedule { decode_every: Some(every), ..schedule });
         }
         Ok(policy.with_profile(Arc::new(random_profile(self.model.cache_shape()))))
+    }
+
+    /// Tensor operations that have answered for a kernel in the model or a cache, a sentence each;
+    /// none on a device that has no kernels.
+    pub fn fallbacks(&self) -> Vec<String> {
+        // What only CubeCL can tell.
+        if briquette::device::bytes_in_use(&self.device).is_none() {
+            return Vec::new();
+        }
+        let sentence = |Fallback { operation, calls, reason }| {
+            format!("{operation} was not answered by a kernel, {calls} times: {reason}")
+        };
+        self.model.fallbacks().into_iter().map(sentence).collect()
     }
 
     /// Prefill and decoding of one method at one setting.
@@ -322,14 +337,27 @@ impl Runner {
         setting: Setting,
         memory: u64,
     ) -> Option<usize> {
+        let begin = |batch| {
+            let policy = self.policy(method, budget)?;
+            self.begin(&policy, Setting { batch, ..setting })
+        };
+        self.largest(method, setting.batch, memory, &begin)
+    }
+
+    /// The largest batch, from `batch` on, for which `begin` makes a cache.
+    pub(crate) fn largest(
+        &self,
+        method: &str,
+        mut batch: usize,
+        memory: u64,
+        begin: &dyn Fn(usize) -> Result<(KvCache, Tensor<2, Int>)>,
+    ) -> Option<usize> {
         let in_use = || briquette::device::bytes_in_use(&self.device).unwrap_or(0);
         let tries = |batch: usize| {
-            let setting = Setting { batch, ..setting };
             self.device.memory_cleanup();
             let before = in_use();
             let used = guard(|| {
-                let policy = self.policy(method, budget)?;
-                let (mut cache, mut next) = self.begin(&policy, setting)?;
+                let (mut cache, mut next) = begin(batch)?;
                 for _ in 0..4 {
                     next = self.step(next, &mut cache)?;
                 }
@@ -345,7 +373,6 @@ impl Runner {
             used.ok().map(|used| (before, used))
         };
         let (mut fits, mut fails) = (0, usize::MAX);
-        let mut batch = setting.batch;
         while fits == 0 || batch > fits + fits / 8 {
             let next = match tries(batch) {
                 Some((before, used)) => {
@@ -439,36 +466,35 @@ impl Runner {
             layers, hidden, inner, query_heads, kv_heads, head_dim, vocabulary, ..
         } = self.dimensions;
         let (queries, keys) = (query_heads * head_dim, kv_heads * head_dim);
-        let linear = |input: usize, output: usize| -> Linear {
+        // As the model's layers have them, a layer at a time: weights of one would stay in the
+        // cache of the device.
+        let product = |input: usize, output: usize| -> (Linear, Tensor<3>) {
             let linear = LinearConfig::new(input, output).with_bias(false).init(&self.device);
-            linear.map(&mut Cast(self.dtype))
-        };
-        let noise = |channels: usize| {
             let normal = Distribution::Normal(0.0, 1.0);
-            Tensor::<3>::random([batch, 1, channels], normal, (&self.device, self.dtype))
+            let options = (&self.device, self.dtype);
+            let x = Tensor::<3>::random([batch, 1, input], normal, options);
+            (Linear::from(linear).map(&mut Cast(self.dtype)), x)
         };
-        let of_layer: Vec<(Linear, Tensor<3>)> = [
-            (hidden, queries),
-            (hidden, keys),
-            (hidden, keys),
-            (queries, hidden),
-            (hidden, inner),
-            (hidden, inner),
-            (inner, hidden),
-        ]
-        .map(|(input, output)| (linear(input, output), noise(input)))
-        .into();
-        let head = [(linear(hidden, vocabulary), noise(hidden))];
+        let of_layer = || {
+            [
+                product(hidden, queries + 2 * keys),
+                product(queries, hidden),
+                product(hidden, 2 * inner),
+                product(inner, hidden),
+            ]
+        };
+        let some = layers.min(LAYERS_IN_TURN);
+        let of_layers: Vec<_> = (0..some).flat_map(|_| of_layer()).collect();
+        let head = [product(hidden, vocabulary)];
         let all = |products: &[(Linear, Tensor<3>)]| {
             let effort = Effort { windows: 5, ..Effort::FULL };
             let timing = time(&self.device, effort, 1, &|_| {
-                let outputs: Vec<Tensor<3>> =
-                    products.iter().map(|(linear, x)| linear.forward(x.clone())).collect();
-                keep(outputs)
+                let outputs = products.iter().map(|(linear, x)| linear.forward(x.clone()));
+                keep(outputs.collect::<briquette_models::Result<Vec<Tensor<3>>>>()?)
             })?;
             anyhow::Ok(timing.device)
         };
-        Ok(all(&of_layer)? * layers as f64 + all(&head)?)
+        Ok(all(&of_layers)? * layers as f64 / some as f64 + all(&head)?)
     }
 
     /// Milliseconds of `work`, on the host's clock with the device done at both ends, the mean of
@@ -530,16 +556,17 @@ impl Runner {
     }
 
     /// As a model's own cache, with the room a full one needs made at once.
-    fn cache(&self, policy: &Policy, capacity: usize) -> Result<KvCache> {
-        let config = CacheConfig::default()
-            .with_dtype(self.dtype)
-            .with_input_check(InputCheck::Prompt)
-            .with_capacity(capacity);
+    pub(crate) fn cache(&self, policy: &Policy, capacity: usize) -> Result<KvCache> {
+        let config = self.model.cache_config(policy).with_capacity(capacity);
         let shape = self.model.cache_shape();
         Ok(KvCache::with_config(shape, policy.clone(), config, &self.device)?)
     }
 
-    fn prefill(&self, policy: &Policy, setting: Setting) -> Result<(KvCache, Tensor<2, Int>)> {
+    pub(crate) fn prefill(
+        &self,
+        policy: &Policy,
+        setting: Setting,
+    ) -> Result<(KvCache, Tensor<2, Int>)> {
         let Setting { batch, prompt, new } = setting;
         if prompt + new + 16 > self.dimensions.context {
             bail!("{prompt} + {new} tokens do not fit in {} of context", self.dimensions.context);
@@ -563,7 +590,11 @@ impl Runner {
     }
 
     /// The next token of each row, `[batch, 1]`. Nothing of it is read back.
-    fn step(&self, tokens: Tensor<2, Int>, cache: &mut KvCache) -> Result<Tensor<2, Int>> {
+    pub(crate) fn step(
+        &self,
+        tokens: Tensor<2, Int>,
+        cache: &mut KvCache,
+    ) -> Result<Tensor<2, Int>> {
         Ok(most_likely(self.model.forward_last_of_known(tokens, cache)?))
     }
 }
@@ -602,7 +633,7 @@ pub fn random_profile(shape: CacheShape) -> Profile {
 }
 
 /// Turns a panic, as of memory that ran out, into an error.
-fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guard<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod generate;
 pub mod measure;
 pub mod model;
+pub mod papers;
 pub mod record;
 pub mod rows;
 pub mod table;

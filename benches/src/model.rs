@@ -8,7 +8,7 @@ use burn::{
 };
 
 /// The dimensions of a Llama model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dimensions {
     /// Decoder layers.
     pub layers: usize,
@@ -41,6 +41,18 @@ impl Dimensions {
         context: 65_536,
     };
 
+    /// Llama 2 7B.
+    pub const LLAMA_2_7B: Self = Self {
+        layers: 32,
+        hidden: 4096,
+        inner: 11_008,
+        query_heads: 32,
+        kv_heads: 32,
+        head_dim: 128,
+        vocabulary: 32_000,
+        context: 16_384,
+    };
+
     /// Small enough for anything.
     pub const TINY: Self = Self {
         layers: 2,
@@ -58,6 +70,11 @@ impl Dimensions {
         let attention = 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim;
         let layer = attention + 3 * self.hidden * self.inner + 2 * self.hidden;
         self.layers * layer + 2 * self.vocabulary * self.hidden + self.hidden
+    }
+
+    /// Bytes of the keys and values of a token, in all layers.
+    pub fn token_bytes(&self, dtype: DType) -> usize {
+        2 * self.layers * self.kv_heads * self.head_dim * dtype.size()
     }
 
     fn config(&self) -> Result<ModelConfig> {

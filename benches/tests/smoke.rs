@@ -99,3 +99,20 @@ fn a_long_run_stays_flat_and_its_sums_are_right() {
     let off: f64 = off.split(' ').next().unwrap().parse().unwrap();
     assert!(off < 1e-5, "{table}");
 }
+
+#[test]
+fn the_papers_tables_run() {
+    let args = "--device flex --dtype f32 --tiny --steps 2 --tables ems,engines,decode-only";
+    let text =
+        run(env!("CARGO_BIN_EXE_bench-papers"), &args.split_whitespace().collect::<Vec<_>>());
+    let (lines, tables) = text.split_once("\n\n").unwrap();
+    for line in lines.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert!(line["error"].is_null(), "{line}");
+        assert!(line["tokens_per_s"].as_f64().unwrap() > 0.0, "{line}");
+        assert!(line["method"] == "full" || line["ratio"].is_number(), "{line}");
+    }
+    for method in ["full", "ems", "snapkv", "compresskv", "triattention"] {
+        assert!(tables.contains(&format!("| {method} |")), "{tables}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON per
 //! method and setting.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Result, bail};
 use briquette::Budget;
@@ -81,7 +81,7 @@ struct Args {
     out: Option<PathBuf>,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let device = briquette::device::open(&args.device)?;
     device.seed(2026);
@@ -150,7 +150,9 @@ fn main() -> Result<()> {
             }
         }
     }
-    Ok(())
+    let fallbacks = runner.fallbacks();
+    fallbacks.iter().for_each(|fallback| eprintln!("{fallback}"));
+    Ok(if fallbacks.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Tokens per second of the full cache: of decoding, and with the prefill counted.
