@@ -34,7 +34,7 @@ pub(super) fn launch(rows: RowLaunch, clusters: Clusters<CubeBackend>) -> (CubeT
     let (columns, wanted, dtype) = (rows.columns, rows.wanted, rows.queries.dtype);
     let like = rows.queries.clone();
     let weights = split::weight_shape(heads, columns, wanted);
-    let weights = split::empty(&like, weights, DType::F32);
+    let weights = split::empty_weights(&like, weights);
     let output = split::empty(&like, [heads.batch, heads.query_heads, 1, heads.head_dim], dtype);
     let parts = if on_planes(&rows, &clusters, heads) {
         launch_planes(rows, clusters, heads, &output, &weights)

@@ -11,7 +11,10 @@ use super::{
     portable::{self, DecodeBlueprint, decode_part},
 };
 use crate::{
-    attention::decode::merge::{self, decode_merge},
+    attention::decode::{
+        merge::{self, decode_merge},
+        split::empty_weights,
+    },
     common::{
         processors::processors,
         tile::support::{is_chunked, multiplies},
@@ -59,7 +62,7 @@ pub(super) fn launch(
         }
     };
     let f32 = |shape| empty(shape, DType::F32);
-    let weights = wanted.then(|| f32(weight_shape(&shape, width + entries)));
+    let weights = wanted.then(|| empty_weights(&queries, weight_shape(&shape, width + entries)));
 
     let of_head = query_heads / kv_heads * new;
     let on_planes = queries.dtype == keys.dtype

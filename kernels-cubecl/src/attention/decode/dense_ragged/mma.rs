@@ -1,8 +1,12 @@
 use cubecl::prelude::*;
 
-use crate::common::{
-    masked::MASKED,
-    tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
+use crate::{
+    attention::decode::split::mma::weigh_row,
+    common::{
+        line::StridedSlice,
+        masked::MASKED,
+        tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
+    },
 };
 
 /// Planes of a cube.
@@ -371,30 +375,18 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     }
     sync_cube();
     if comptime!(whole && wanted) {
-        // Each lane turns the scores that it has written into weights.
-        #[unroll]
-        for half in 0..halves {
-            let row = half * 8 + line;
+        // All units see the scores that others have written.
+        sync_storage();
+        sync_cube();
+        for row in 0..rows.min(group * new - first_row) {
             let own = first_row + row;
-            if own < group * new {
-                let (most, sum) = together(&extremes, row, rows);
-                let factor = select(sum == 0.0, 0.0, 1.0 / sum);
-                let start = batch * weights.stride(0)
-                    + (kv_head * group + own / new) * weights.stride(1)
-                    + own % new * weights.stride(2);
-                let mut tile = part * share + plane;
-                while tile < end {
-                    #[unroll]
-                    for place in 0..4usize {
-                        let entry = tile * TILE + place / 2 * 8 + quad * 2 + place % 2;
-                        if entry < entries {
-                            let at = start + entry * weights.stride(3);
-                            weights[at] = (weights[at] - most).exp() * factor;
-                        }
-                    }
-                    tile += PLANES;
-                }
-            }
+            let (most, sum) = together(&extremes, row, rows);
+            let factor = select(sum == 0.0, 0.0, 1.0 / sum);
+            let start = batch * weights.stride(0)
+                + (kv_head * group + own / new) * weights.stride(1)
+                + own % new * weights.stride(2);
+            let scores = StridedSlice { start, stride: weights.stride(3) };
+            weigh_row(weights, &scores, entries, most, factor, comptime!(PLANES * 32));
         }
     }
     // Behind the channels of a part are its sum of weights and its maximum.

@@ -100,7 +100,7 @@ pub(super) fn launch(problem: QuantizedProblem) -> (CubeTensor, CubeTensor) {
     let QuantizedProblem { queries, pages, tail, scale, wanted } = problem;
     let heads = Heads::of(&queries.shape(), &tail.keys.shape());
     let weights = split::weight_shape(heads, pages.columns, wanted);
-    let weights = split::empty(&queries, weights, DType::F32);
+    let weights = split::empty_weights(&queries, weights);
     let Heads { batch, query_heads, head_dim, .. } = heads;
     let output = split::empty(&queries, [batch, query_heads, 1, head_dim], queries.dtype);
     let pages = Pages { numbers: pages.numbers.with_dense_rows(), ..pages };

@@ -8,6 +8,7 @@
 use cubecl::prelude::*;
 
 use crate::common::{
+    line::StridedSlice,
     masked::MASKED,
     tile::mma::{CHUNK, Chunk, Pair, SLACK, accumulators, definition, zeros},
 };
@@ -301,12 +302,40 @@ pub(crate) fn weigh_scores(
         }
         // A head that sees nothing has the sum zero.
         let factor = select(total == 0.0, 0.0, 1.0 / total);
-        let start = start + head * weights.stride(1);
-        let mut column = unit;
-        while column < columns {
-            let place = start + column * weights.stride(2);
-            weights[place] = (weights[place] - most).exp() * factor;
-            column += comptime!(planes * 32);
+        let row =
+            StridedSlice { start: start + head * weights.stride(1), stride: weights.stride(2) };
+        weigh_row(weights, &row, columns, most, factor, comptime!(planes * 32));
+    }
+}
+
+/// Scores that a unit loads before it writes the first of them as a weight.
+const AHEAD: usize = 8;
+
+/// Turns the scores of a row into weights, with all units of a cube.
+#[cube]
+pub(crate) fn weigh_row(
+    weights: &mut Tensor<f32>,
+    row: &StridedSlice,
+    columns: usize,
+    most: f32,
+    factor: f32,
+    #[comptime] units: usize,
+) {
+    let mut first = UNIT_POS as usize;
+    while first < columns {
+        let mut own = Array::<f32>::new(AHEAD);
+        #[unroll]
+        for ahead in 0..AHEAD {
+            // Behind the last column, that one.
+            own[ahead] = weights[row.at((first + ahead * units).min(columns - 1))];
         }
+        #[unroll]
+        for ahead in 0..AHEAD {
+            let column = first + ahead * units;
+            if column < columns {
+                weights[row.at(column)] = (own[ahead] - most).exp() * factor;
+            }
+        }
+        first += comptime!(AHEAD * units);
     }
 }

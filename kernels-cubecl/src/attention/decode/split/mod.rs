@@ -14,7 +14,10 @@ use burn::{
     tensor::{DType, Shape},
 };
 use burn_cubecl::{
-    CubeBackend, kernel::into_contiguous, ops::numeric::empty_device_dtype, tensor::CubeTensor,
+    CubeBackend,
+    kernel::into_contiguous,
+    ops::numeric::{empty_device_contiguous_dtype, empty_device_dtype},
+    tensor::CubeTensor,
 };
 use cubecl::{
     prelude::{Client, CubeCount, CubeDim},
@@ -153,6 +156,17 @@ pub(crate) fn empty<const D: usize>(
     dtype: DType,
 ) -> CubeTensor {
     empty_device_dtype(like.client.clone(), like.device.clone(), shape.into(), dtype)
+}
+
+/// New tensor for weights, f32, without gaps between its rows: who adds them up looks at them in
+/// another shape.
+pub(crate) fn empty_weights(like: &CubeTensor, shape: impl Into<Shape>) -> CubeTensor {
+    empty_device_contiguous_dtype(
+        like.client.clone(),
+        like.device.clone(),
+        shape.into(),
+        DType::F32,
+    )
 }
 
 /// Shape of weights, `[batch, query_heads, columns]`, or of one number where they are not wanted.
