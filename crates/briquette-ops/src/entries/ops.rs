@@ -7,7 +7,7 @@ use super::{
 };
 use crate::error::Result;
 
-/// What every decoded token does to the entries of a layer.
+/// Changes that every decoded token makes to the entries of a layer.
 pub trait EntryOps: Debug + Send + Sync {
     /// Writes a new token per head behind the entries of a layer, in tensors that nobody else holds
     /// without copying any. See [`AppendInput`] for shapes.

@@ -5,7 +5,7 @@ use cubecl::prelude::CubeDim;
 use super::kernel;
 use crate::common::{copy_rows::vector_size, rows::cube_count, writable::writable};
 
-/// What a token is written into.
+/// Buffers that a token is written into.
 pub(super) struct Buffers {
     pub(super) keys: CubeTensor,
     pub(super) values: CubeTensor,

@@ -95,7 +95,7 @@ fn read(layer: &Layer) -> Numbers {
 }
 
 impl Layer {
-    /// What it holds with the token in `column`, computed on the host.
+    /// Numbers that it holds with the token in `column`, computed on the host.
     fn with_token(&self, column: usize) -> Numbers {
         let [_, heads, capacity, head_dim] = self.keys.dims();
         let (mut keys, mut values, mut positions, mut tracks) = read(self);

@@ -1,4 +1,4 @@
-//! What every decoded token does to the entries of a layer.
+//! Changes that every decoded token makes to the entries of a layer.
 
 mod append;
 mod count;

@@ -280,8 +280,9 @@ pub(crate) fn weigh_scores(
     let mut sum = sums.extremes[1];
     sum += plane_shuffle_xor(sum, 1);
     sum += plane_shuffle_xor(sum, 2);
-    if lane % 4 == 0 {
-        let row = unit / 32 * HEADS + lane / 4;
+    let (line, quad) = (lane / 4, lane % 4);
+    if quad == 0 {
+        let row = unit / 32 * HEADS + line;
         extremes[row * 2] = sums.extremes[0];
         extremes[row * 2 + 1] = sum;
     }
