@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use crate::{
     measure::{Effort, keep, time},
-    model::{Cast, Dimensions},
+    model::{Cast, Dimensions, random_llama},
 };
 
 /// So many prompts of one length, and the number of tokens generated after each: `8:4096+1024`.
@@ -181,6 +181,39 @@ const FILLED_AT_ONCE: usize = 512;
 const LAYERS_IN_TURN: usize = 4;
 
 impl Runner {
+    /// A runner of a model with random weights, on a device of that name, that prefills prompts of
+    /// 131 072 tokens at a time and has 50 seconds for a method. Says on stderr how long the model
+    /// took to make.
+    ///
+    /// # Errors
+    /// If the dimensions do not fit together.
+    pub fn of_random_model(
+        dimensions: Dimensions,
+        dtype: DType,
+        device: &Device,
+        name: &str,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let model = random_llama(dimensions, dtype, device)?;
+        device.sync()?;
+        device.memory_cleanup();
+        let billions = dimensions.parameters() as f64 / 1e9;
+        eprintln!("{billions:.2} G parameters in {:.1} s", started.elapsed().as_secs_f64());
+        Ok(Self {
+            model,
+            dimensions,
+            device: device.clone(),
+            name: name.to_owned(),
+            dtype,
+            chunk: 131_072,
+            limit: Duration::from_secs(50),
+            bandwidth: None,
+            fill: false,
+            decode_every: None,
+            graph: false,
+        })
+    }
+
     /// A policy by name, with a profile drawn at random where it wants one.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Models with random weights.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use briquette_models::{Model, ModelConfig};
 use burn::{
     module::{Module, ModuleMapper, Param},
@@ -92,6 +92,19 @@ impl Dimensions {
             "rope_theta": 500_000.0,
         });
         Ok(ModelConfig::from_json(&text.to_string())?)
+    }
+}
+
+/// The type of that name.
+///
+/// # Errors
+/// If it is none of bf16, f16 and f32.
+pub fn dtype_of(name: &str) -> Result<DType> {
+    match name {
+        "bf16" => Ok(DType::BF16),
+        "f16" => Ok(DType::F16),
+        "f32" => Ok(DType::F32),
+        other => bail!("`{other}` is none of bf16, f16 and f32"),
     }
 }
 

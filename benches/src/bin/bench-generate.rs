@@ -3,14 +3,13 @@
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use briquette::Budget;
 use briquette_benches::{
     generate::{Report, Runner, Setting},
-    model::{Dimensions, random_llama},
+    model::{Dimensions, dtype_of},
     record::Sink,
 };
-use burn::tensor::DType;
 use clap::Parser;
 
 /// Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON per
@@ -85,36 +84,21 @@ fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let device = briquette::device::open(&args.device)?;
     device.seed(2026);
-    let dtype = match args.dtype.as_str() {
-        "bf16" => DType::BF16,
-        "f16" => DType::F16,
-        "f32" => DType::F32,
-        other => bail!("`{other}` is none of bf16, f16 and f32"),
-    };
+    let dtype = dtype_of(&args.dtype)?;
     let of_quick = if args.quick { Dimensions::TINY } else { Dimensions::LLAMA_3_8B };
     let dimensions = Dimensions {
         layers: args.layers.unwrap_or(of_quick.layers),
         context: args.context.unwrap_or(of_quick.context),
         ..of_quick
     };
-    let started = std::time::Instant::now();
-    let model = random_llama(dimensions, dtype, &device)?;
-    device.sync()?;
-    device.memory_cleanup();
-    let billions = dimensions.parameters() as f64 / 1e9;
-    eprintln!("{billions:.2} G parameters in {:.1} s", started.elapsed().as_secs_f64());
     let runner = Runner {
-        model,
-        dimensions,
-        device,
-        name: args.device,
-        dtype,
         chunk: args.chunk,
         limit: Duration::from_secs(args.limit),
         bandwidth: args.bandwidth.map(|rate| rate * 1e12),
         fill: args.fill,
         decode_every: args.decode_every,
         graph: args.graph,
+        ..Runner::of_random_model(dimensions, dtype, &device, &args.device)?
     };
     let mut sink = Sink::new(args.out.as_ref())?;
     let mut settings = Vec::new();

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use briquette_benches::{
     bench::{Bench, Variant},
     measure::Effort,
+    model::dtype_of,
     record::Sink,
     rows,
 };
@@ -51,10 +52,7 @@ fn main() -> Result<()> {
     let device = briquette::device::open(&args.device)?;
     device.seed(2026);
     let dtype = match args.dtype.as_deref() {
-        Some("bf16") => DType::BF16,
-        Some("f16") => DType::F16,
-        Some("f32") => DType::F32,
-        Some(other) => bail!("`{other}` is none of bf16, f16 and f32"),
+        Some(name) => dtype_of(name)?,
         None if device.supports_dtype(DType::BF16) => DType::BF16,
         None => DType::F32,
     };

@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use briquette::{Budget, Policy};
 use briquette_benches::{
     generate::Runner,
-    model::{Dimensions, random_llama},
+    model::{Dimensions, dtype_of},
     papers::{Line, Measured, NAMES, Plan, Run, Table, markdown},
     record::Sink,
 };
@@ -76,12 +76,7 @@ fn main() -> Result<ExitCode> {
     let started = Instant::now();
     let device = briquette::device::open(&args.device)?;
     device.seed(2026);
-    let dtype = match args.dtype.as_str() {
-        "bf16" => DType::BF16,
-        "f16" => DType::F16,
-        "f32" => DType::F32,
-        other => bail!("`{other}` is none of bf16, f16 and f32"),
-    };
+    let dtype = dtype_of(&args.dtype)?;
     let plan = Plan {
         steps: args.steps,
         prompt_tokens: args.prompt_tokens,
@@ -120,25 +115,9 @@ fn main() -> Result<ExitCode> {
 impl Papers {
     /// A runner of a model with random weights.
     fn runner(&self, dimensions: Dimensions) -> Result<Runner> {
-        let started = Instant::now();
-        let model = random_llama(dimensions, self.dtype, &self.device)?;
-        self.device.sync()?;
-        self.device.memory_cleanup();
-        let billions = dimensions.parameters() as f64 / 1e9;
-        eprintln!("{billions:.2} G parameters in {:.1} s", started.elapsed().as_secs_f64());
-        Ok(Runner {
-            model,
-            dimensions,
-            device: self.device.clone(),
-            name: self.args.device.clone(),
-            dtype: self.dtype,
-            chunk: self.args.prompt_tokens.max(1),
-            limit: self.plan.limit,
-            bandwidth: None,
-            fill: false,
-            decode_every: None,
-            graph: true,
-        })
+        let Self { args, device, dtype, plan, .. } = self;
+        let runner = Runner::of_random_model(dimensions, *dtype, device, &args.device)?;
+        Ok(Runner { chunk: args.prompt_tokens.max(1), limit: plan.limit, graph: true, ..runner })
     }
 
     fn table(&mut self, runner: &Runner, table: &Table) -> Result<Vec<Line>> {

@@ -8,7 +8,7 @@ use briquette::{
     device::Upkeep,
     policy::{PrefillCompression, Schedule},
 };
-use briquette_graph::StepGraph;
+use briquette_graph::{StepGraph, room_of};
 use burn::tensor::{Distribution, Int, Tensor};
 
 use super::{Case, Line, Point, Run, Table};
@@ -386,8 +386,7 @@ impl Runner {
         point.replayed_ms = Some(step);
         if grows && replayed == steps {
             let kept = graph.cache().tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            // As StepGraph makes it.
-            point.room = Some(64.max(kept / 16));
+            point.room = Some(room_of(kept));
             point.recording_ms = Some((anew.iter().sum::<f64>() - 2.0 * step).max(0.0));
         }
         Ok(graph.tokens())

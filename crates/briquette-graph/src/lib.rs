@@ -17,7 +17,7 @@ mod step;
 use burn::tensor::Device;
 
 pub use error::Error;
-pub use step::StepGraph;
+pub use step::{StepGraph, room_of};
 
 /// Whether steps on this device may be recorded: whether it is one of CubeCL's.
 pub fn may_record(device: &Device) -> bool {

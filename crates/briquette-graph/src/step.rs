@@ -22,6 +22,12 @@ const ROOM: usize = 64;
 /// more of it means fewer recordings.
 const SHARE: usize = 16;
 
+/// Returns the number of tokens that a cache which grows, and holds so many, gets room for at a
+/// time: in as many steps it is recorded once.
+pub fn room_of(kept: usize) -> usize {
+    ROOM.max(kept / SHARE)
+}
+
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
 const BEFORE: usize = 3;
 
@@ -239,7 +245,7 @@ where
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
             let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            self.cache.begin_device_indexing(ROOM.max(kept / SHARE))?;
+            self.cache.begin_device_indexing(room_of(kept))?;
             self.forget();
         }
         Ok(())

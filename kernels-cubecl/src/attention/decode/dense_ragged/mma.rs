@@ -1,7 +1,7 @@
 use cubecl::prelude::*;
 
 use crate::{
-    attention::decode::split::mma::weigh_row,
+    attention::decode::split::mma::{together, weigh_row},
     common::{
         line::StridedSlice,
         masked::MASKED,
@@ -380,7 +380,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         sync_cube();
         for row in 0..rows.min(group * new - first_row) {
             let own = first_row + row;
-            let (most, sum) = together(&extremes, row, rows);
+            let (most, sum) = together(&extremes, row, rows, PLANES);
             let factor = select(sum == 0.0, 0.0, 1.0 / sum);
             let start = batch * weights.stride(0)
                 + (kv_head * group + own / new) * weights.stride(1)
@@ -397,7 +397,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         let channel = index % channels;
         let own = first_row + row;
         if own < group * new {
-            let (most, total) = together(&extremes, row, rows);
+            let (most, total) = together(&extremes, row, rows, PLANES);
             let mut sum = f32::new(0.0);
             if channel < head_dim {
                 #[unroll]
@@ -426,21 +426,4 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         }
         index += comptime!(PLANES * 32);
     }
-}
-
-/// Highest score of a row over all planes, and the sum of its weights relative to it.
-#[cube]
-fn together(extremes: &Shared<[f32]>, row: usize, #[comptime] rows: usize) -> (f32, f32) {
-    let mut most = f32::new(MASKED);
-    #[unroll]
-    for plane in 0..PLANES {
-        most = most.max(extremes[(plane * rows + row) * 2]);
-    }
-    let mut sum = f32::new(0.0);
-    #[unroll]
-    for plane in 0..PLANES {
-        let from = (plane * rows + row) * 2;
-        sum += (extremes[from] - most).exp() * extremes[from + 1];
-    }
-    (most, sum)
 }

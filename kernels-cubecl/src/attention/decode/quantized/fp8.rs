@@ -1,6 +1,8 @@
 use cubecl::prelude::*;
 
-use crate::attention::decode::split::{Heads, Running, UNITS, fill_weights, write_head};
+use crate::attention::decode::split::{
+    Heads, Running, UNITS, cube_split, fill_weights, write_head,
+};
 
 /// Numbers of a word.
 pub(super) const WORD: usize = 4;
@@ -144,15 +146,8 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
     #[define(Q, K, I, W)] _types: [ElemType; 4],
 ) {
     let unit = UNIT_POS as usize;
-    let split = CUBE_POS % splits;
-    let block = CUBE_POS / splits % blueprint.blocks;
-    let kv = CUBE_POS / splits / blueprint.blocks;
-    let batch = kv / kv_heads;
-    let kv_head = kv % kv_heads;
-    let of_kv_head = query_heads / kv_heads;
-    let heads_left = of_kv_head - block * blueprint.heads;
-    let query_head = kv_head * of_kv_head + block * blueprint.heads;
-    let weight_start = batch * weights.stride(0) + query_head * weights.stride(1);
+    let cube =
+        cube_split(&*weights, query_heads, kv_heads, splits, blueprint.heads, blueprint.blocks);
 
     let Fp8Blueprint { head_dim, heads, group, tile, .. } = blueprint;
     let lanes = comptime!(blueprint.lanes());
@@ -179,8 +174,8 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
     #[unroll]
     for head in 0..heads {
         // The last cube of a kv head may have fewer heads: it works on one twice.
-        let own = query_head + head.min(heads_left - 1);
-        let start = batch * queries.stride(0) + own * queries.stride(1);
+        let own = cube.query_head + head.min(cube.heads_left - 1);
+        let start = cube.batch * queries.stride(0) + own * queries.stride(1);
         #[unroll]
         for place in 0..numbers {
             let channel = lane * numbers + place;
@@ -194,14 +189,14 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
         weight_sums[head] = f32::new(0.0);
     }
 
-    let first = usize::cast_from(offsets[kv]);
-    let own = usize::cast_from(offsets[kv + 1]) - first;
-    let total = own * group + tail - usize::cast_from(padding[kv]);
-    if blueprint.wanted && split == 0 {
-        fill_weights(weights, weight_start, heads_left, columns - total, heads);
+    let first = usize::cast_from(offsets[cube.kv]);
+    let own = usize::cast_from(offsets[cube.kv + 1]) - first;
+    let total = own * group + tail - usize::cast_from(padding[cube.kv]);
+    if blueprint.wanted && cube.split == 0 {
+        fill_weights(weights, cube.weight_start, cube.heads_left, columns - total, heads);
     }
-    let to = (split * chunk + chunk).min(own) * group;
-    let mut base = split * chunk * group;
+    let to = (cube.split * chunk + chunk).min(own) * group;
+    let mut base = cube.split * chunk * group;
     while base < to {
         let count = (to - base).min(tile);
         if unit < count {
@@ -253,10 +248,10 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
                 let place = page_of[row] as usize * key_scale.stride(0) + (base + row) % group;
                 score *= f32::cast_from(key_scale[place]);
                 scores[index] = score;
-                if blueprint.wanted && head < heads_left {
+                if blueprint.wanted && head < cube.heads_left {
                     let column = columns - total + base + row;
                     let place =
-                        weight_start + head * weights.stride(1) + column * weights.stride(2);
+                        cube.weight_start + head * weights.stride(1) + column * weights.stride(2);
                     weights[place] = score;
                 }
             }
@@ -337,14 +332,14 @@ pub(super) fn fp8_pages<Q: Float, K: Float, I: Int, W: Int, N: Size>(
             }
         }
         sync_cube();
-        if head < heads_left {
+        if head < cube.heads_left {
             let highest = running.highest[head];
             write_head(
                 parts,
                 &scratch,
                 highest,
-                split,
-                batch * query_heads + query_head + head,
+                cube.split,
+                cube.batch * query_heads + cube.query_head + head,
                 head_dim,
                 rows,
             );

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::attention::decode::split::{Running, UNITS, fill_weights, write_head};
+use crate::attention::decode::split::{Running, UNITS, cube_split, fill_weights, write_head};
 
 /// Compile-time parameters of the portable kernel over pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,15 +136,8 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     #[define(Q, K, I, W)] _types: [ElemType; 4],
 ) {
     let unit = UNIT_POS as usize;
-    let split = CUBE_POS % splits;
-    let block = CUBE_POS / splits % blueprint.blocks;
-    let kv = CUBE_POS / splits / blueprint.blocks;
-    let batch = kv / kv_heads;
-    let kv_head = kv % kv_heads;
-    let of_kv_head = query_heads / kv_heads;
-    let heads_left = of_kv_head - block * blueprint.heads;
-    let query_head = kv_head * of_kv_head + block * blueprint.heads;
-    let weight_start = batch * weights.stride(0) + query_head * weights.stride(1);
+    let cube =
+        cube_split(&*weights, query_heads, kv_heads, splits, blueprint.heads, blueprint.blocks);
 
     let heads = blueprint.heads;
     let bits = blueprint.bits;
@@ -170,9 +163,9 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
     while index < comptime!(blueprint.head_dim * heads) {
         let channel = index / heads;
         // The last cube of a kv head may have fewer heads: it works on one twice.
-        let head = query_head + (index % heads).min(heads_left - 1);
+        let head = cube.query_head + (index % heads).min(cube.heads_left - 1);
         let place =
-            batch * queries.stride(0) + head * queries.stride(1) + channel * queries.stride(3);
+            cube.batch * queries.stride(0) + head * queries.stride(1) + channel * queries.stride(3);
         query[index] = f32::cast_from(queries[place]) * scale;
         index += UNITS;
     }
@@ -194,14 +187,14 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         weight_sums[head] = f32::new(0.0);
     }
 
-    let first = usize::cast_from(offsets[kv]);
-    let own = usize::cast_from(offsets[kv + 1]) - first;
-    let total = own * group + tail - usize::cast_from(padding[kv]);
-    if blueprint.wanted && split == 0 {
-        fill_weights(weights, weight_start, heads_left, columns - total, heads);
+    let first = usize::cast_from(offsets[cube.kv]);
+    let own = usize::cast_from(offsets[cube.kv + 1]) - first;
+    let total = own * group + tail - usize::cast_from(padding[cube.kv]);
+    if blueprint.wanted && cube.split == 0 {
+        fill_weights(weights, cube.weight_start, cube.heads_left, columns - total, heads);
     }
-    let to = (split * chunk + chunk).min(own);
-    let mut base = split * chunk;
+    let to = (cube.split * chunk + chunk).min(own);
+    let mut base = cube.split * chunk;
     while base < to {
         let held = (to - base).min(blueprint.pages);
         let count = held * group;
@@ -289,9 +282,9 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
                         }
                         let token = job * word + index % word;
                         scores[head * tile + token] = score;
-                        if blueprint.wanted && head < heads_left {
+                        if blueprint.wanted && head < cube.heads_left {
                             let column = columns - total + base * group + token;
-                            let place = weight_start
+                            let place = cube.weight_start
                                 + head * weights.stride(1)
                                 + column * weights.stride(2);
                             weights[place] = score;
@@ -425,14 +418,14 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
             }
         }
         sync_cube();
-        if head < heads_left {
+        if head < cube.heads_left {
             let highest = running.highest[head];
             write_head(
                 parts,
                 &scratch,
                 highest,
-                split,
-                batch * query_heads + query_head + head,
+                cube.split,
+                cube.batch * query_heads + cube.query_head + head,
                 blueprint.head_dim,
                 value_rows,
             );

@@ -290,23 +290,36 @@ pub(crate) fn weigh_scores(
     sync_storage();
     sync_cube();
     for head in 0..heads_left.min(HEADS) {
-        let mut most = f32::new(MASKED);
-        #[unroll]
-        for plane in 0..planes {
-            most = most.max(extremes[(plane * HEADS + head) * 2]);
-        }
-        let mut total = f32::new(0.0);
-        #[unroll]
-        for plane in 0..planes {
-            let from = (plane * HEADS + head) * 2;
-            total += (extremes[from] - most).exp() * extremes[from + 1];
-        }
+        let (most, total) = together(&extremes, head, HEADS, planes);
         // A head that sees nothing has the sum zero.
         let factor = select(total == 0.0, 0.0, 1.0 / total);
         let row =
             StridedSlice { start: start + head * weights.stride(1), stride: weights.stride(2) };
         weigh_row(weights, &row, columns, most, factor, comptime!(planes * 32));
     }
+}
+
+/// Highest score of a row over all planes, of `rows` each, and the sum of its weights relative to
+/// it. `extremes` has both of each plane and row.
+#[cube]
+pub(crate) fn together(
+    extremes: &Shared<[f32]>,
+    row: usize,
+    #[comptime] rows: usize,
+    #[comptime] planes: usize,
+) -> (f32, f32) {
+    let mut most = f32::new(MASKED);
+    #[unroll]
+    for plane in 0..planes {
+        most = most.max(extremes[(plane * rows + row) * 2]);
+    }
+    let mut sum = f32::new(0.0);
+    #[unroll]
+    for plane in 0..planes {
+        let from = (plane * rows + row) * 2;
+        sum += (extremes[from] - most).exp() * extremes[from + 1];
+    }
+    (most, sum)
 }
 
 /// Scores that a unit loads before it writes the first of them as a weight.

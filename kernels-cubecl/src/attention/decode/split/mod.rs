@@ -3,6 +3,7 @@
 //! of values; a second kernel puts them together, always in the same order, and turns scores into
 //! weights.
 
+mod geometry;
 pub(crate) mod mma;
 pub(crate) mod operands;
 mod portable;
@@ -24,14 +25,15 @@ use cubecl::{
     zspace::{metadata::Metadata, strides},
 };
 
+pub(crate) use self::{
+    geometry::cube_split,
+    portable::{fill_weights, write_head},
+    softmax::{Running, UNITS},
+};
 use self::{
     operands::{Clusters, Rotary, TailTensors},
     portable::RowBlueprint,
     softmax::MOST_HEADS,
-};
-pub(crate) use self::{
-    portable::{fill_weights, write_head},
-    softmax::{Running, UNITS},
 };
 use crate::{
     attention::decode::merge,

@@ -1,6 +1,9 @@
 use cubecl::prelude::*;
 
-use super::softmax::{Running, UNITS};
+use super::{
+    geometry::cube_split,
+    softmax::{Running, UNITS},
+};
 use crate::common::masked::MASKED;
 
 /// Values a unit loads before it waits for the first.
@@ -541,23 +544,16 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     #[define(Q, K, T, I)] _types: [ElemType; 4],
 ) {
     let unit = UNIT_POS as usize;
-    let split = CUBE_POS % splits;
-    let block = CUBE_POS / splits % blueprint.blocks;
-    let kv = CUBE_POS / splits / blueprint.blocks;
-    let batch = kv / kv_heads;
-    let kv_head = kv % kv_heads;
-    let group = query_heads / kv_heads;
-    let heads_left = group - block * blueprint.heads;
-    let query_head = kv_head * group + block * blueprint.heads;
-    let weight_start = batch * weights.stride(0) + query_head * weights.stride(1);
+    let cube =
+        cube_split(&*weights, query_heads, kv_heads, splits, blueprint.heads, blueprint.blocks);
     let width = blueprint.width;
 
-    let query_start = batch * queries.stride(0) + query_head * queries.stride(1);
+    let query_start = cube.batch * queries.stride(0) + cube.query_head * queries.stride(1);
     let own = own_queries::<Q, N>(
         queries,
         query_start / width,
         queries.stride(1) / width,
-        heads_left,
+        cube.heads_left,
         scale,
         blueprint,
     );
@@ -570,32 +566,33 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
     // Rows of the tail that are no entries of this head stand before those that are.
     let mut tail_first = 0;
     if blueprint.by_cluster {
-        padding = usize::cast_from(starts[kv * starts.stride(0)]);
-        first_row = usize::cast_from(offsets[kv * offsets.stride(0)]);
+        padding = usize::cast_from(starts[cube.kv * starts.stride(0)]);
+        first_row = usize::cast_from(offsets[cube.kv * offsets.stride(0)]);
         body = columns - tail - padding;
     } else {
-        tail_first = usize::cast_from(starts[kv * starts.stride(0)]);
+        tail_first = usize::cast_from(starts[cube.kv * starts.stride(0)]);
     }
     let total = body + tail - tail_first;
-    let from = split * chunk;
+    let from = cube.split * chunk;
     let to = (from + chunk).min(total);
 
     let mut position_start = 0;
     if blueprint.encoded {
-        position_start = batch * positions.stride(0);
+        position_start = cube.batch * positions.stride(0);
         if positions.shape(1) > 1 {
-            position_start += kv_head * positions.stride(1);
+            position_start += cube.kv_head * positions.stride(1);
         }
     }
     if blueprint.by_cluster {
-        if blueprint.wanted && split == 0 {
-            fill_weights(weights, weight_start, heads_left, padding, blueprint.heads);
+        if blueprint.wanted && cube.split == 0 {
+            fill_weights(weights, cube.weight_start, cube.heads_left, padding, blueprint.heads);
         }
-        let of_tokens = batch * tokens_by_cluster.stride(0)
-            + kv_head * tokens_by_cluster.stride(1)
+        let of_tokens = cube.batch * tokens_by_cluster.stride(0)
+            + cube.kv_head * tokens_by_cluster.stride(1)
             + padding * tokens_by_cluster.stride(2);
-        let of_clusters = batch * cluster_of_token.stride(0) + kv_head * cluster_of_token.stride(1);
-        let of_norms = batch * norms.stride(0) + kv_head * norms.stride(1);
+        let of_clusters =
+            cube.batch * cluster_of_token.stride(0) + cube.kv_head * cluster_of_token.stride(1);
+        let of_norms = cube.batch * norms.stride(0) + cube.kv_head * norms.stride(1);
         let end = to.min(body);
         let mut base = from;
         while base < end {
@@ -635,8 +632,8 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
                 count,
                 first_cluster * values.stride(0) / width,
                 values.stride(0) / width,
-                weight_start,
-                heads_left,
+                cube.weight_start,
+                cube.heads_left,
                 blueprint,
             );
             sync_cube();
@@ -644,8 +641,8 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         }
     }
 
-    let key_start = batch * tail_keys.stride(0) + kv_head * tail_keys.stride(1);
-    let value_start = batch * tail_values.stride(0) + kv_head * tail_values.stride(1);
+    let key_start = cube.batch * tail_keys.stride(0) + cube.kv_head * tail_keys.stride(1);
+    let value_start = cube.batch * tail_values.stride(0) + cube.kv_head * tail_values.stride(1);
     let mut base = from.max(body);
     while base < to {
         let count = (to - base).min(blueprint.tile);
@@ -675,8 +672,8 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
             count,
             (value_start + row * tail_values.stride(2)) / width,
             tail_values.stride(2) / width,
-            weight_start,
-            heads_left,
+            cube.weight_start,
+            cube.heads_left,
             blueprint,
         );
         sync_cube();
@@ -686,9 +683,9 @@ pub(super) fn rows<Q: Float, K: Float, T: Float, I: Int, N: Size>(
         parts,
         &mut tile,
         &sums,
-        first_split + split,
-        batch * query_heads + query_head,
-        heads_left,
+        first_split + cube.split,
+        cube.batch * query_heads + cube.query_head,
+        cube.heads_left,
         blueprint,
     );
 }
