@@ -86,6 +86,7 @@ pages! {
     leaderboard: "leaderboard.md",
     real_model: "real-model.md",
     reliability: "reliability.md",
+    speed_of_papers: "speed-of-papers.md",
     measured_results: "measured-results.md",
     what_does_not_work_yet: "what-does-not-work-yet.md",
 }
