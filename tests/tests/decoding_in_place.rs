@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Result, Scorer,
+    Budget, CacheConfig, CacheShape, Error, KvCache, LayerView, Policy, Prompt, Result, Scorer,
     ops::Statistic,
     policy::{PositionMode, Recent},
     position::RotaryEmbedding,
@@ -109,6 +109,8 @@ struct Pair {
     noise: Noise,
     device: Device,
     dtype: DType,
+    /// Whether one may have room that the other has not.
+    has_room: bool,
 }
 
 impl Pair {
@@ -126,6 +128,15 @@ impl Pair {
             noise: Noise::new(7),
             device,
             dtype,
+            has_room: false,
+        }
+    }
+
+    /// Lets rows of the next prompt begin with padding.
+    fn pad(&mut self, columns: usize, padding: [usize; ROWS]) {
+        for cache in [&mut self.in_place, &mut self.in_order] {
+            let prompt = Prompt::new(columns).left_padding(padding.to_vec());
+            cache.begin_prompt(prompt).unwrap();
         }
     }
 
@@ -153,7 +164,8 @@ impl Pair {
             let kept = |cache: &KvCache| cache.kept_positions(layer).unwrap();
             assert_eq!(kept(&self.in_place), kept(&self.in_order));
         }
-        assert_eq!(self.in_place.bytes_held(), self.in_order.bytes_held());
+        let [in_place, in_order] = [&self.in_place, &self.in_order].map(KvCache::bytes_held);
+        assert!(in_place == in_order || self.has_room, "{in_place}, {in_order}");
     }
 
     /// That the state of one says of each layer that entries lie in no order, and that of the other
@@ -219,6 +231,89 @@ fn budgets_that_are_reached_in_decoding_are_held() {
         pair.attend(10);
         (0..BUDGET).for_each(|_| pair.attend(1));
         pair.check_order();
+    }
+}
+
+/// Policies whose heads may hold more than a prompt brings.
+fn growing() -> impl Iterator<Item = Policy> {
+    policies().into_iter().filter(|policy| !policy.reducer().makes_clusters())
+}
+
+#[test]
+fn heads_below_their_share_take_free_slots() {
+    for backend in backends() {
+        for dtype in backend.dtypes() {
+            for policy in growing() {
+                let mut pair = Pair::new(&policy, &backend, dtype);
+                pair.has_room = true;
+                pair.pad(10, [0, 3]);
+                pair.attend(10);
+                assert_eq!(pair.in_place.open_columns(), None, "no token has been decoded");
+                pair.attend(1);
+                assert_eq!(pair.in_place.open_columns(), Some(0), "{policy:?}");
+                let (mut made, mut decoded) = (0, 0);
+                while pair.in_place.open_columns().is_some() {
+                    pair.in_place.begin_device_indexing(5).unwrap();
+                    made += 1;
+                    let open = pair.in_place.open_columns().unwrap_or(0);
+                    let mut state = None;
+                    for step in 0..open {
+                        assert_eq!(pair.in_place.open_columns(), Some(open - step), "{policy:?}");
+                        pair.attend(1);
+                        // All steps are alike.
+                        let after = numbers(&mut pair.in_place);
+                        assert_eq!(*state.get_or_insert_with(|| after.clone()), after);
+                    }
+                    decoded += open;
+                }
+                assert!(made > 2 && decoded > 12, "{made}, {decoded}, {policy:?}");
+                // At their share they go on as ever, and are laid out for a prompt.
+                pair.has_room = false;
+                (0..5).for_each(|_| pair.attend(1));
+                pair.check_order();
+                pair.attend(3);
+            }
+        }
+    }
+}
+
+#[test]
+fn free_slots_are_given_up() {
+    for backend in backends() {
+        for policy in growing() {
+            let mut pair = Pair::new(&policy, &backend, DType::F32);
+            pair.pad(10, [2, 0]);
+            pair.attend(10);
+            (0..2).for_each(|_| pair.attend(1));
+            pair.in_place.begin_device_indexing(7).unwrap();
+            pair.has_room = true;
+            (0..3).for_each(|_| pair.attend(1));
+
+            // A copy and a file go on where the cache was, a step that fails leaves it there.
+            let (fork, in_order) = (pair.in_place.fork(), pair.in_order.fork());
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("prefix");
+            pair.in_place.save(&path).unwrap();
+            let [q, k, v] = pair.qkv(1);
+            let Pair { in_place, encoding, .. } = &mut pair;
+            let failed = in_place.step(|cache| -> Result<()> {
+                cache.attend(0, q.clone(), k.clone(), v.clone(), encoding)?;
+                cache.attend(9, q, k, v, encoding).map(drop)
+            });
+            assert!(matches!(failed, Err(Error::LayerOutOfRange { .. })), "{failed:?}");
+            // More tokens than there are slots for, and a prompt.
+            (0..6).for_each(|_| pair.attend(1));
+            pair.attend(3);
+            (0..BUDGET).for_each(|_| pair.attend(1));
+
+            (pair.in_place, pair.in_order) = (fork, in_order.fork());
+            pair.attend(2);
+            let (policy, config) = (pair.in_place.policy().clone(), CacheConfig::default());
+            let config = config.with_dtype(DType::F32);
+            pair.in_place = KvCache::load(&path, SHAPE, policy, config, &pair.device).unwrap();
+            pair.in_order = in_order;
+            (0..BUDGET).for_each(|_| pair.attend(1));
+        }
     }
 }
 

@@ -106,6 +106,8 @@ pub struct LayerCache {
     /// The measurement of an allocator that looks at layers, made when the last prompt was
     /// complete.
     pub measured: Option<f64>,
+    /// Tokens seen when it was made.
+    pub measured_at: usize,
     /// D2O: the similarity that was enough to be merged at the last compression, first of keys,
     /// then of values.
     pub thresholds: [Option<f64>; 2],
@@ -141,6 +143,7 @@ impl ModelCache {
             compressed_at: 0,
             decoded: 0,
             measured: None,
+            measured_at: 0,
             thresholds: [None; 2],
             in_window: 0,
             quantized: vec![0; settings.kv_heads],
@@ -178,6 +181,7 @@ impl ModelCache {
         let every_chunk = self.settings.prefill == Prefill::EveryChunk;
         if last || every_chunk {
             self.layers[layer].measured = allocate::measure(self, layer);
+            self.layers[layer].measured_at = self.layers[layer].seen;
         }
 
         // Where shares depend on all layers, all wait for the last one.

@@ -8,6 +8,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy, Prompt, Schedule,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding, Rotated},
     state::{Replay, StateTensor, StateVisitor},
+    store::Ragged,
 };
 use briquette_graph::{Error, StepGraph};
 use briquette_models::prefill;
@@ -166,7 +167,8 @@ fn play_of(model: &Model, policy: &Policy, steps: usize, device: &Device, what: 
     let run =
         |tokens, cache: &mut KvCache| -> Result<_, Error> { Ok(model.forward(tokens, cache)?) };
     let mut graph = StepGraph::new(&mut cache, first, run);
-    let grows = policy.schedule().decode_every.is_none();
+    let below = matches!(policy.budget(), Some(Budget::Tokens(tokens)) if tokens > COLUMNS);
+    let grows = below || policy.schedule().decode_every.is_none();
     for (number, launched) in launched.iter().enumerate() {
         let what = format!("{what}, step {number}");
         graph.step().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -216,6 +218,26 @@ fn replayed_steps_are_launched_ones() {
             } else {
                 assert!(replayed >= STEPS / 2, "{what}: {replayed}, {why:?}");
             }
+        }
+    }
+}
+
+/// A cache that may hold more than its prompt has free slots, so that its steps are alike.
+#[test]
+fn steps_before_a_budget_is_reached_are_replayed() {
+    // The rows of the prompt, one of which is shorter, leave room.
+    let budget = Budget::Tokens(COLUMNS + 40);
+    // Of words that come again and again some keys are as similar as others, and rounding decides
+    // which are merged: this one does not come to its budget.
+    let merging = Policy::d2o(Budget::Tokens(COLUMNS + 90));
+    for backend in backends() {
+        let h2o = Policy::h2o(budget);
+        let ragged = h2o.clone().with_store(Ragged {});
+        for policy in [h2o, ragged, Policy::tova(budget), merging.clone()] {
+            let what = format!("{}, {policy:?}", backend.name);
+            let played = play(&policy, 80, &backend.device, &what);
+            assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
+            assert!(played.replayed >= 64 || backend.name == "flex", "{what}: {played:?}");
         }
     }
 }

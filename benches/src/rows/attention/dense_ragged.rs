@@ -239,6 +239,7 @@ fn ragged(bench: &mut Bench) {
             values: values.clone(),
             offsets: Tensor::<1, Int>::from_data(offsets, &bench.device),
             width: length(7),
+            positions: None,
             tail: tail.clone(),
         }),
         scale: (HEAD_DIM as f64).powf(-0.5),

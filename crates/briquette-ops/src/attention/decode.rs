@@ -58,7 +58,7 @@ pub struct Tail {
 }
 
 /// Keys and values of heads with different numbers of entries. Every query sees every entry of its
-/// head.
+/// head, and no slot that is free.
 #[derive(Clone, Debug)]
 pub struct RaggedKv {
     /// Keys of all heads one after another, positions encoded, `[total, head_dim]`.
@@ -71,6 +71,9 @@ pub struct RaggedKv {
     /// Number of columns of these entries in the weights, at least the entries of the longest head;
     /// the columns of a head with fewer begin with padding.
     pub width: usize,
+    /// Position of each column, `[batch, kv_heads, width]`, below zero at slots that are free;
+    /// `None` if none is.
+    pub positions: Option<Tensor<3, Int>>,
     /// Entries behind these.
     pub tail: Tail,
 }

@@ -12,7 +12,8 @@ use crate::{
 };
 
 /// Entries of a layer in no order, and one new token a head, of which the weakest is to go. The new
-/// token takes the place of the entry that goes, and nothing else moves.
+/// token takes the place of the entry that goes, and nothing else moves. In a head with free slots,
+/// columns at position −1, it takes the last of these, and no entry goes.
 ///
 /// `columns` are those of the entries before the new token.
 #[derive(Debug)]
@@ -33,6 +34,9 @@ pub struct EvictInput<'a> {
     /// Number of last tokens that stay whatever their scores, per batch row and kv head, rows
     /// first; fewer if there is no other to go.
     pub recent: &'a [usize],
+    /// Whether heads may have free slots. What keys, values, statistics and scores are there does
+    /// not matter.
+    pub has_free_slots: bool,
 }
 
 /// Keys and values of entries, and of a new token.
@@ -40,7 +44,7 @@ pub struct EvictInput<'a> {
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub enum SlotRows<'a> {
-    /// All heads hold as many entries. The new token lies behind them, at column `columns`, and
+    /// All heads have as many slots. The new token lies behind them, at column `columns`, and
     /// behind that may be free slots.
     Dense {
         /// Keys, `[batch, kv_heads, slots, head_dim]`.
@@ -48,7 +52,7 @@ pub enum SlotRows<'a> {
         /// Values, `[batch, kv_heads, slots, head_dim]`.
         values: &'a mut Tensor<4>,
     },
-    /// Heads one after another, each with as many entries as it has columns, its last.
+    /// Heads one after another, each with as many slots as it has columns, its last.
     Ragged {
         /// Keys, `[total, head_dim]`.
         keys: &'a mut Tensor<2>,
@@ -57,7 +61,7 @@ pub enum SlotRows<'a> {
         /// Offset of the first entry of each batch row and kv head, and `total` at the end,
         /// `[batch · kv_heads + 1]`.
         offsets: Tensor<1, Int>,
-        /// Number of entries of each batch row and kv head, rows first.
+        /// Number of slots of each batch row and kv head, rows first.
         counts: &'a [usize],
         /// Keys of the new token, `[batch, kv_heads, 1, head_dim]`, of the type of `keys`.
         new_keys: Tensor<4>,
@@ -107,16 +111,17 @@ pub(super) fn evict(input: EvictInput<'_>) -> Result<()> {
 pub(super) fn evict_merging(input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
     let place = Place::of(&input)?;
     let EvictMergeInput { before, beta } = merge;
-    let [batch, heads, _] = place.dims;
     let keys = input.rows.keys(&place);
     let (similarity, target) = nearest(&keys, &place);
-    let counts = &vec![1; batch * heads];
-    let ema = ema::ema_weights(EmaInput { similarity, counts, before, beta });
+    // A slot that was free is no entry to be merged.
+    let similarity = similarity.mask_fill(place.is_free(), 0.0);
+    let counts: Vec<usize> = place.evicts.iter().map(|&evicts| usize::from(evicts)).collect();
+    let ema = ema::ema_weights(EmaInput { similarity, counts: &counts, before, beta });
     replace(input, &place, Some(&Merged { target, weight: ema.weights }));
     Ok(ema.threshold)
 }
 
-/// The entries that go.
+/// The entries that go, or the slots that were free.
 struct Place {
     /// Batch rows, heads, and columns with the new token's.
     dims: [usize; 3],
@@ -124,6 +129,8 @@ struct Place {
     positions: Tensor<3, Int>,
     /// The column that goes, `[batch, kv_heads, 1]`.
     gone: Tensor<3, Int>,
+    /// Whether an entry goes, per batch row and kv head.
+    evicts: Vec<bool>,
     device: Device,
 }
 
@@ -142,13 +149,24 @@ impl Place {
         let scores: Vec<f32> = input.scores.clone().try_into_vec_as().map_err(failed)?;
         let tokens: Vec<i64> = positions.clone().try_into_vec_as().map_err(failed)?;
         let of_head = |(head, (scores, tokens)): (usize, (&[f32], &[i64]))| {
+            let first = all - input.tokens(head);
+            let free = (first..all).rev().find(|&column| tokens[column] < 0);
             let (sinks, recent) = input.protected(head);
-            weakest(scores, tokens, input.tokens(head), sinks, recent) as i64
+            let goes = || weakest(scores, tokens, input.tokens(head), sinks, recent);
+            let free = free.filter(|_| input.has_free_slots);
+            (free.unwrap_or_else(goes) as i64, free.is_none())
         };
         let of_heads = scores.chunks(all).zip(tokens.chunks(all)).enumerate();
-        let gone: Vec<i64> = of_heads.map(of_head).collect();
+        let (gone, evicts): (Vec<i64>, Vec<bool>) = of_heads.map(of_head).unzip();
         let gone = Tensor::from_data(TensorData::new(gone, [batch, heads, 1]), &device);
-        Ok(Self { dims, positions, gone, device })
+        Ok(Self { dims, positions, gone, evicts, device })
+    }
+
+    /// Whether the slot was free, `[batch, kv_heads, 1]`.
+    fn is_free(&self) -> Tensor<3, Bool> {
+        let [batch, heads, _] = self.dims;
+        let free: Vec<bool> = self.evicts.iter().map(|evicts| !evicts).collect();
+        Tensor::from_data(TensorData::new(free, [batch, heads, 1]), &self.device)
     }
 
     /// Whether each column is the one that `column` says, of so many columns.

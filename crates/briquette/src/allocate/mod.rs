@@ -33,4 +33,4 @@ pub use streaming_heads::StreamingHeads;
 pub use uniform::Uniform;
 pub use variance_share::{Share, VarianceShare};
 
-pub use crate::view::{Bounds, Measures};
+pub use crate::view::{Bounds, Measure, Measures};

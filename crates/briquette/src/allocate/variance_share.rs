@@ -89,10 +89,12 @@ impl Allocator for VarianceShare {
 
     fn allocate(&self, view: &LayerView<'_>) -> Result<Allocation> {
         let of_row = |row: usize| {
-            let (budget, seen) = (view.budget[row], view.seen[row]);
+            // What is decoded changes no share.
+            let measured = view.measures.seen(view.layer, row);
+            let (budget, seen) = (view.budget[row], measured.unwrap_or(view.seen[row]));
             let least = ((LEAST * seen as f64).ceil() as usize).max(view.protect.sinks + 1);
             let least = least.min(budget);
-            let most = seen.max(least);
+            let most = seen.max(budget);
             let bounds = Bounds { total: view.shape.layers * budget, least, most };
             view.share(row, bounds, self.name(), |densities| {
                 let layers = 0..densities.len();

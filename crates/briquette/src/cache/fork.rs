@@ -1,7 +1,7 @@
 //! One cache for many questions.
 
 use super::{KvCache, ceiling, kv_cache::measures_of, layer::LayerCache, progress::Progress};
-use crate::{Error, Policy, Result, prefix::PrefixError};
+use crate::{Error, Policy, Result, prefix::PrefixError, view::Measure};
 
 impl KvCache {
     /// A cache that goes on from here on its own: what a question, or an answer tried out, is given
@@ -49,8 +49,18 @@ impl KvCache {
 
 impl LayerCache {
     fn of_rows(&self, rows: usize, policy: &Policy) -> Result<Self> {
-        let Self { progress, store, window, log, held, measure, state, local_queries, snapshot: _ } =
-            self;
+        let Self {
+            progress,
+            store,
+            window,
+            log,
+            held,
+            measure,
+            state,
+            share,
+            local_queries,
+            snapshot: _,
+        } = self;
         let none = || PrefixError::Store { store: policy.store().name().to_owned() };
         let store = store.as_ref().map(|store| store.repeated(rows).ok_or_else(none));
         Ok(Self {
@@ -59,8 +69,12 @@ impl LayerCache {
             window: window.repeated(rows),
             log: log.repeated(rows),
             held: held.repeat(rows),
-            measure: measure.as_ref().map(|measure| measure.repeat(rows)),
+            measure: measure.as_ref().map(|Measure { of_rows, seen }| Measure {
+                of_rows: of_rows.repeat(rows),
+                seen: seen.repeat(rows),
+            }),
             state: state.as_ref().map(|state| Box::new(state.as_ref().clone().repeat_dim(0, rows))),
+            share: share.as_ref().map(|share| share.repeat(rows)),
             local_queries: *local_queries,
             // Forgotten when the last layer of a prompt has come.
             snapshot: None,

@@ -59,7 +59,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::LayerOutOfRange`].
     pub fn layer_measure(&self, layer: usize) -> Result<Option<Vec<f64>>> {
-        Ok(self.layer(layer)?.measure().cloned())
+        Ok(self.layer(layer)?.measure().map(|measure| measure.of_rows.clone()))
     }
 
     /// The state of a layer's reducer, `[batch, numbers]` (D2O: the threshold of each row); `None`

@@ -27,6 +27,7 @@ use crate::{
     reduce::Reduced,
     stage::AttentionRequest,
     store::Store,
+    view::Measure,
 };
 
 /// One layer of a cache between calls.
@@ -39,9 +40,12 @@ pub(super) struct LayerCache {
     /// Tokens held per batch row and kv head, rows first, padding not counted.
     pub(super) held: Vec<usize>,
     /// The allocator's measure at the last prompt, per batch row.
-    pub(super) measure: Option<Vec<f64>>,
+    pub(super) measure: Option<Measure>,
     /// The state of the reducer.
     pub(super) state: Option<Box<Tensor<2>>>,
+    /// Entries that each head may keep, per batch row and kv head; `None` before a decoded token
+    /// was compressed.
+    pub(super) share: Option<Vec<usize>>,
     /// Decoded queries in the local window so far.
     pub(super) local_queries: usize,
     /// The scores and counts needed to compress again as later layers of a prompt arrive.
@@ -58,6 +62,7 @@ impl LayerCache {
             held: Vec::new(),
             measure: None,
             state: None,
+            share: None,
             local_queries: 0,
             snapshot: None,
         }
@@ -75,7 +80,7 @@ impl LayerCache {
         &self.held
     }
 
-    pub(super) fn measure(&self) -> Option<&Vec<f64>> {
+    pub(super) fn measure(&self) -> Option<&Measure> {
         self.measure.as_ref()
     }
 
@@ -158,16 +163,18 @@ impl LayerCache {
         let mut in_place = None;
         let mut all;
         if may_evict_in_place(context, input, &self.held, guard.store.as_mut()) {
+            let with_free = guard.store.in_place().and_then(|slots| slots.slots_with_free());
             all = append_in_place(context, input, arriving, &plan, guard)?;
             let store = guard.store.as_mut();
-            in_place = kept_in_place(context, input, &self.held, &plan, &all, store)?;
+            let before = (&self.held[..], with_free);
+            in_place = kept_in_place(context, input, before, &plan, &all, store)?;
             if in_place.is_none() {
                 let lies_unordered =
                     guard.store.in_place().is_some_and(|slots| slots.is_unordered());
                 all = match lies_unordered {
                     // Their tokens are in order, and so is the new one behind them.
                     true if guard.store.is_clustered() => {
-                        guard.order()?;
+                        guard.order(&self.held)?;
                         all.in_store()
                     }
                     true => WorkingSet::by_position(guard.store.as_ref(), &input.held)?,
@@ -175,7 +182,7 @@ impl LayerCache {
                 };
             }
         } else {
-            guard.order()?;
+            guard.order(&self.held)?;
             all = append(context, input, arriving, &self.held, &plan, guard)?;
         }
         let store = guard.store.as_ref();
@@ -226,9 +233,12 @@ impl LayerCache {
             }
             measured_entries = Some(entries);
         }
-        let Findings { reduced, measure, snapshot } = findings;
+        let Findings { reduced, share, measure, snapshot } = findings;
         let snapshot = snapshot.zip(measured_entries);
-        let held = in_place.map_or_else(|| input.held.clone(), |counts| counts.held);
+        let (held, share) = match in_place {
+            Some(counts) => (counts.held, Some(counts.kept)),
+            None => (input.held.clone(), share.filter(|_| !phase.is_prompt())),
+        };
         let change = match evicted {
             Some(eviction) => {
                 StoreChange::Evicted { eviction: Box::new(eviction), tracks: Box::new(all.tracks) }
@@ -238,6 +248,7 @@ impl LayerCache {
         let mut update = LayerUpdate {
             change,
             held,
+            share,
             local_queries,
             state: None,
             measure,
@@ -284,7 +295,7 @@ impl LayerCache {
             }
         }
         let StoreGuard { mut store, .. } = guard;
-        self.held = update.held;
+        (self.held, self.share) = (update.held, update.share);
         let compressed = CompressionDue::of(policy, span.phase).compress;
         let complete = !matches!(span.phase, Phase::Prompt { missing, .. } if missing > 0);
         if complete || compressed {

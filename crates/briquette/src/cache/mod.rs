@@ -5,6 +5,7 @@ mod ceiling;
 mod config;
 mod context;
 mod fork;
+mod free_slots;
 mod inspect;
 mod kv_cache;
 mod layer;

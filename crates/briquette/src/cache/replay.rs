@@ -41,7 +41,7 @@ impl Replay for KvCache {
                 let name = self.policy.store().name();
                 return Err(refused("store", name, "does not say what a step changes"));
             }
-            if !layer.indexes_on_device() {
+            if !layer.indexes_on_device() && layer.slots_with_free().is_none() {
                 visitor.numbers(&layer.held);
             }
             if self.policy.schedule().decode_every.is_some() {
@@ -94,6 +94,10 @@ impl Replay for KvCache {
                     store.advance();
                 }
             }
+            if let Some(slots) = layer.slots_with_free() {
+                let all = layer.held.iter_mut().zip(slots);
+                all.for_each(|(held, slots)| *held = slots.min(*held + 1));
+            }
             let compressed = CompressionDue::of(&self.policy, span.phase).compress;
             layer.progress = span.into_progress(compressed);
         }
@@ -101,6 +105,9 @@ impl Replay for KvCache {
     }
 
     fn begin_device_indexing(&mut self, tokens: usize) -> Result<()> {
+        if self.policy.schedule().decode_every.is_some() {
+            return self.make_free_slots(tokens);
+        }
         for layer in &mut self.layers {
             if !layer.replay().is_some_and(|store| store.begin_device_indexing(tokens)) {
                 let name = self.policy.store().name().to_owned();
@@ -118,9 +125,10 @@ impl Replay for KvCache {
     }
 
     fn open_columns(&mut self) -> Option<usize> {
-        if self.policy.schedule().decode_every.is_some()
-            || self.policy.positions() != PositionMode::Written
-        {
+        if self.policy.schedule().decode_every.is_some() {
+            return self.free_slots();
+        }
+        if self.policy.positions() != PositionMode::Written {
             return None;
         }
         let of_layer = |layer: &mut LayerCache| layer.replay()?.open_columns();

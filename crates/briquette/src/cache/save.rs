@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, path::Path};
 use burn::tensor::Device;
 
 use super::{
-    CacheConfig, KvCache, ceiling,
+    CacheConfig, KvCache,
+    call::store_guard::drop_free_slots,
+    ceiling,
     kv_cache::measures_of,
     layer::LayerCache,
     progress::Progress,
@@ -16,6 +18,7 @@ use crate::{
     device::Rows,
     prefix::{Header, Parts, PrefixError, fingerprint},
     store::StoreOptions,
+    view::Measure,
 };
 
 impl KvCache {
@@ -192,8 +195,18 @@ fn check(header: &Header, shape: CacheShape, policy: &Policy, config: &CacheConf
 impl LayerCache {
     fn save(&self, policy: &Policy) -> Result<Parts> {
         // A layer of which all has come has no snapshot.
-        let Self { progress, store, window, log, held, measure, state, local_queries, snapshot: _ } =
-            self;
+        let Self {
+            progress,
+            store,
+            window,
+            log,
+            held,
+            measure,
+            state,
+            local_queries,
+            share: _,
+            snapshot: _,
+        } = self;
         let mut parts = Parts::default();
         parts.put_numbers("decoded", [progress.decoded()]);
         parts.put_numbers("local-queries", [*local_queries]);
@@ -203,12 +216,15 @@ impl LayerCache {
             parts.put("state", state.as_ref())?;
         }
         if let Some(measure) = measure {
-            parts.put_exact("measure", measure.clone());
+            parts.put_exact("measure", measure.of_rows.clone());
+            parts.put_numbers("measured-at", &measure.seen[..]);
         }
         parts.put_parts("window", window.save()?);
         parts.put_parts("log", log.save()?);
         let none = || PrefixError::Store { store: policy.store().name().to_owned() };
-        let saved = store.as_ref().ok_or_else(none)?.save()?;
+        let mut store = store.clone().ok_or_else(none)?;
+        drop_free_slots(store.as_mut(), held)?;
+        let saved = store.save()?;
         parts.put_parts("store", saved.ok_or_else(none)?);
         Ok(parts)
     }
@@ -225,7 +241,10 @@ impl LayerCache {
         let numbers = parts.take_number("numbers-of-state")?;
         let state = || parts.take_float("state", [batch, numbers], device).map(Box::new);
         let state = (numbers > 0).then(state).transpose()?;
-        let measure = parts.holds("measure").then(|| parts.take_exact("measure", batch));
+        let measure = parts.holds("measure").then(|| -> Result<_> {
+            let of_rows = parts.take_exact("measure", batch)?;
+            Ok(Measure { of_rows, seen: parts.take_list("measured-at", batch)? })
+        });
         let mut layer = Self {
             progress: Progress::after(seen.to_vec(), parts.take_number("decoded")?),
             store: None,
@@ -238,6 +257,7 @@ impl LayerCache {
             held: parts.take_list("held", batch * shape.kv_heads)?,
             measure: measure.transpose()?,
             state,
+            share: None,
             local_queries: parts.take_number("local-queries")?,
             snapshot: None,
         };

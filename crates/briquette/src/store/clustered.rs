@@ -226,7 +226,12 @@ impl Body for ClusteredBody {
 
     /// Directions and values are read once per cluster; keys without their position are encoded on
     /// the way.
-    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
+    fn attend(
+        &self,
+        tail: Tail,
+        input: &StoreQuery<'_>,
+        _: bool,
+    ) -> Result<Option<AttentionOutput>> {
         let rotary = match &input.encode {
             None => None,
             Some(encode) => match encode.rotary(self.keys.dtype()) {

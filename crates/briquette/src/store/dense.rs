@@ -47,6 +47,8 @@ pub struct DenseStore {
     next: Option<DeviceIndex>,
     /// Whether columns are not in the order of their positions, since entries are evicted in place.
     unordered: bool,
+    /// Whether columns may be slots that are free, at position −1.
+    has_free_slots: bool,
 }
 
 /// Index of the next column, counted by the device.
@@ -60,7 +62,14 @@ struct DeviceIndex {
 
 impl DenseStore {
     pub(super) fn new(options: StoreOptions) -> Self {
-        Self { options, buffers: None, columns: 0, next: None, unordered: false }
+        Self {
+            options,
+            buffers: None,
+            columns: 0,
+            next: None,
+            unordered: false,
+            has_free_slots: false,
+        }
     }
 
     fn empty(&self, columns: usize) -> Entries {
@@ -131,8 +140,8 @@ impl DenseStore {
             clustering: None,
         });
         let options = StoreOptions { batch: rows, ..self.options.clone() };
-        let Self { columns, unordered, .. } = *self;
-        Self { options, buffers, columns, next: None, unordered }
+        let Self { columns, unordered, has_free_slots, .. } = *self;
+        Self { options, buffers, columns, next: None, unordered, has_free_slots }
     }
 
     /// The entries held, by position.
@@ -179,7 +188,7 @@ impl DenseStore {
 
     /// Replaces all entries, with room for at most `capacity` columns.
     pub(super) fn hold(&mut self, entries: Entries, capacity: usize) {
-        self.unordered = false;
+        (self.unordered, self.has_free_slots) = (false, false);
         let columns = entries.columns();
         // Buffers that are large enough and not too large are kept.
         let capacity = capacity.max(columns);
@@ -369,6 +378,7 @@ impl Store for DenseStore {
     fn truncate(&mut self, columns: usize) {
         self.columns = self.columns.min(columns);
         self.unordered &= self.columns > 0;
+        self.has_free_slots &= self.columns > 0;
         // The device would count on from where it has come to.
         self.next = None;
     }
@@ -441,7 +451,7 @@ impl Store for DenseStore {
 impl SlotStore for DenseStore {
     fn can_evict(&self, held: &[usize]) -> bool {
         let is_full = held.iter().all(|&held| held == self.columns);
-        is_full && self.columns > 0 && self.next.is_none()
+        (is_full || self.has_free_slots) && self.columns > 0 && self.next.is_none()
     }
 
     fn slots(&self, with_rows: bool) -> Result<Entries> {
@@ -465,6 +475,22 @@ impl SlotStore for DenseStore {
         self.columns -= 1;
         self.unordered = true;
         Ok(threshold)
+    }
+
+    fn hold_slots(&mut self, entries: Entries, _: &[usize]) -> Result<()> {
+        let columns = entries.columns();
+        self.hold(entries, columns + 1);
+        (self.unordered, self.has_free_slots) = (true, true);
+        Ok(())
+    }
+
+    fn slots_with_free(&self) -> Option<Vec<usize>> {
+        let StoreOptions { batch, shape, .. } = self.options;
+        self.has_free_slots.then(|| vec![self.columns; batch * shape.kv_heads])
+    }
+
+    fn fill_slots(&mut self) {
+        self.has_free_slots = false;
     }
 
     fn is_unordered(&self) -> bool {
@@ -492,7 +518,7 @@ impl ReplayStore for DenseStore {
             None => visitor.number(self.columns),
         }
         visitor.number(self.capacity());
-        visitor.number(usize::from(self.unordered));
+        visitor.numbers(&[self.unordered, self.has_free_slots].map(usize::from));
         if let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers {
             visitor.tensor(StateTensor::Float4(keys));
             visitor.tensor(StateTensor::Float4(values));

@@ -132,7 +132,12 @@ impl Body for RaggedBody {
 
     /// Keys that are encoded in every call are laid out for it. The weights of one query are its
     /// sums.
-    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
+    fn attend(
+        &self,
+        tail: Tail,
+        input: &StoreQuery<'_>,
+        has_free_slots: bool,
+    ) -> Result<Option<AttentionOutput>> {
         if input.encode.is_some() {
             return Ok(None);
         }
@@ -141,6 +146,7 @@ impl Body for RaggedBody {
             values: self.values.clone(),
             offsets: self.tokens.layout.offsets(),
             width: self.tokens.layout.width(),
+            positions: has_free_slots.then(|| self.positions()),
             tail,
         }))
     }

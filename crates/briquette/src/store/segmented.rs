@@ -92,9 +92,15 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn columns(&self) -> usize;
 
     /// Attention of one query per head over these entries and a tail without padding, in this
-    /// layout; `None` if no kernel takes it.
-    fn attend(&self, tail: Tail, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
-        let _ = (tail, input);
+    /// layout; `None` if no kernel takes it. With `has_free_slots`, entries at position −1 are not
+    /// attended to.
+    fn attend(
+        &self,
+        tail: Tail,
+        input: &StoreQuery<'_>,
+        has_free_slots: bool,
+    ) -> Result<Option<AttentionOutput>> {
+        let _ = (tail, input, has_free_slots);
         Ok(None)
     }
 
@@ -146,12 +152,14 @@ pub(super) struct Segmented<B> {
     padded: bool,
     /// Whether the columns of the body are not in the order of their positions.
     unordered: bool,
+    /// Whether some of the body may be slots that are free.
+    has_free_slots: bool,
 }
 
 impl<B: Body> Segmented<B> {
     pub(super) fn new(options: StoreOptions) -> Self {
         let tail = DenseStore::new(options.clone());
-        Self { tail, options, body: None, padded: false, unordered: false }
+        Self { tail, options, body: None, padded: false, unordered: false, has_free_slots: false }
     }
 
     /// The store that [`save`](Store::save) wrote.
@@ -163,7 +171,7 @@ impl<B: Body> Segmented<B> {
         let body = || B::restore(parts.take_parts("body"), &options);
         let body = packed.then(body).transpose()?;
         parts.finish()?;
-        Ok(Self { options, body, tail, padded, unordered })
+        Ok(Self { options, body, tail, padded, unordered, has_free_slots: false })
     }
 
     fn tail(&self) -> Tail {
@@ -305,7 +313,7 @@ impl<B: Body> Store for Segmented<B> {
         let one = input.queries.dims()[2] == 1 && !self.padded;
         if let (true, Some(body), Some((keys, values))) = (one, &self.body, self.tail.buffers()) {
             let tail = Tail { keys, values, entries: self.tail.columns() };
-            if let Some(output) = body.attend(tail, &input)? {
+            if let Some(output) = body.attend(tail, &input, self.has_free_slots)? {
                 return Ok(output);
             }
         }
@@ -327,7 +335,7 @@ impl<B: Body> Store for Segmented<B> {
         let columns = entries.columns();
         let before = self.body.as_ref().map(|body| body.layout().clone());
         let packed = B::pack(entries, counts, before, &self.options)?;
-        (self.padded, self.unordered) = (false, false);
+        (self.padded, self.unordered, self.has_free_slots) = (false, false, false);
         match packed {
             Packing::Packed(body) => self.body = Some(body),
             Packing::AsTheyAre(entries) => {
@@ -373,6 +381,7 @@ impl<B: Body> Store for Segmented<B> {
             tail: self.tail.of_rows(rows),
             padded: self.padded,
             unordered: self.unordered,
+            has_free_slots: self.has_free_slots,
             options,
         }))
     }
@@ -387,7 +396,7 @@ impl<B: Body> SlotStore for Segmented<B> {
         match &self.body {
             _ if self.padded => false,
             None => self.tail.can_evict(held),
-            Some(body) => self.tail.columns() == 0 && body.can_evict(held),
+            Some(body) => self.tail.columns() == 0 && (self.has_free_slots || body.can_evict(held)),
         }
     }
 
@@ -419,6 +428,29 @@ impl<B: Body> SlotStore for Segmented<B> {
         Ok(threshold)
     }
 
+    fn hold_slots(&mut self, entries: Entries, slots: &[usize]) -> Result<()> {
+        let capacity = entries.columns() + 1;
+        if slots.iter().all(|&slots| slots + 1 == capacity) {
+            (self.body, self.padded, self.unordered) = (None, false, false);
+            return self.tail.hold_slots(entries, slots);
+        }
+        self.replace(entries, slots, capacity)?;
+        (self.unordered, self.has_free_slots) = (true, true);
+        Ok(())
+    }
+
+    fn slots_with_free(&self) -> Option<Vec<usize>> {
+        match &self.body {
+            Some(body) => self.has_free_slots.then(|| body.layout().counts().to_vec()),
+            None => self.tail.slots_with_free(),
+        }
+    }
+
+    fn fill_slots(&mut self) {
+        self.has_free_slots = false;
+        self.tail.fill_slots();
+    }
+
     fn is_unordered(&self) -> bool {
         if self.body.is_some() { self.unordered } else { self.tail.is_unordered() }
     }
@@ -436,7 +468,7 @@ impl<B: Body> SlotStore for Segmented<B> {
 
 impl<B: Body> ReplayStore for Segmented<B> {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
-        let flags = [self.padded, self.body.is_some(), self.unordered];
+        let flags = [self.padded, self.body.is_some(), self.unordered, self.has_free_slots];
         visitor.numbers(&flags.map(usize::from));
         if let Some(body) = &mut self.body {
             body.visit_state(visitor);

@@ -49,6 +49,27 @@ pub trait SlotStore {
         counted: AttentionStatistics,
     ) -> Result<Option<Tensor<2>>>;
 
+    /// Holds these entries, of which each head has its last, at position −1 where a slot is free;
+    /// tokens that are appended take the free slots. Keys, values and statistics are zero there.
+    ///
+    /// # Errors
+    /// The errors of [`Store::replace`](super::Store::replace), and
+    /// [`Error::Stage`](crate::Error::Stage) of a store that has no free slots.
+    fn hold_slots(&mut self, entries: Entries, slots: &[usize]) -> Result<()> {
+        let _ = (entries, slots);
+        let (name, reason) = ("in place".to_owned(), "has no free slots".to_owned());
+        Err(Error::Stage { stage: "store", name, reason })
+    }
+
+    /// Slots of each head, per batch row and kv head, where some may be free; `None` where an entry
+    /// is in each.
+    fn slots_with_free(&self) -> Option<Vec<usize>> {
+        None
+    }
+
+    /// Takes every slot to have an entry.
+    fn fill_slots(&mut self) {}
+
     /// Whether the entries lie in no order.
     fn is_unordered(&self) -> bool;
 
@@ -73,6 +94,8 @@ pub struct Eviction {
     pub reduction: InPlace,
     /// The most tokens that each head holds afterwards, per batch row and kv head.
     pub most_tokens: Vec<usize>,
+    /// Whether heads may have free slots, which the new token takes before an entry goes.
+    pub has_free_slots: bool,
 }
 
 impl Eviction {
@@ -84,7 +107,7 @@ impl Eviction {
         tracks: &'a mut AttentionStatistics,
         counted: AttentionStatistics,
     ) -> EvictInput<'a> {
-        let Self { scores, sinks, recent, .. } = self;
+        let Self { scores, sinks, recent, has_free_slots, .. } = self;
         EvictInput {
             rows,
             positions,
@@ -93,6 +116,7 @@ impl Eviction {
             scores: scores.clone(),
             sinks: *sinks,
             recent,
+            has_free_slots: *has_free_slots,
         }
     }
 

@@ -1,5 +1,14 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Measure of a layer, made by an allocator when the prompt was complete.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measure {
+    /// One number per batch row.
+    pub of_rows: Vec<f64>,
+    /// Tokens that each batch row had seen.
+    pub seen: Vec<usize>,
+}
+
 /// The measures of the layers of a prompt, by which an allocator shares its budget out among them,
 /// and the shares that were last worked out.
 ///
@@ -7,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// changed. So a decode step looks them up.
 #[derive(Debug, Default)]
 pub struct Measures {
-    /// `[layers][batch]`; `None` for layers of a prompt that have not arrived yet.
-    layers: Vec<Option<Vec<f64>>>,
+    /// `None` for layers of a prompt that have not arrived yet.
+    layers: Vec<Option<Measure>>,
     /// The shares of each batch row, when they were last worked out.
     shares: Mutex<Vec<Option<Shares>>>,
 }
@@ -42,14 +51,19 @@ impl Shares {
 }
 
 impl Measures {
-    /// Measures of these layers, `[layers][batch]`; `None` for layers that have not arrived yet.
-    pub fn new(layers: Vec<Option<Vec<f64>>>) -> Self {
+    /// Measures of these layers; `None` for layers that have not arrived yet.
+    pub fn new(layers: Vec<Option<Measure>>) -> Self {
         Self { layers, shares: Mutex::default() }
     }
 
     /// The measure of a batch row in a layer, if it has one.
     pub fn get(&self, layer: usize, row: usize) -> Option<f64> {
-        self.layers.get(layer)?.as_ref()?.get(row).copied()
+        self.layers.get(layer)?.as_ref()?.of_rows.get(row).copied()
+    }
+
+    /// Tokens that a batch row had seen when a layer was measured, at the end of the last prompt.
+    pub fn seen(&self, layer: usize, row: usize) -> Option<usize> {
+        self.layers.get(layer)?.as_ref()?.seen.get(row).copied()
     }
 
     /// The share of a layer in a batch row; `None` if nothing was measured of it there. `share_out`
@@ -89,7 +103,9 @@ mod tests {
 
     #[test]
     fn shares_are_worked_out_when_something_has_changed() {
-        let measures = Measures::new(vec![Some(vec![1.0, 2.0]), None, Some(vec![3.0, 4.0])]);
+        let measure = |of_rows: [f64; 2]| Measure { of_rows: of_rows.to_vec(), seen: vec![9, 9] };
+        let measures =
+            Measures::new(vec![Some(measure([1.0, 2.0])), None, Some(measure([3.0, 4.0]))]);
         let calls = std::cell::Cell::new(0);
         let share = |layer, row, bounds| {
             measures.share(layer, row, bounds, |known| {

@@ -10,7 +10,7 @@ mod window;
 
 pub use held_queries::HeldQueries;
 pub use layer_view::LayerView;
-pub use measures::{Bounds, Measures};
+pub use measures::{Bounds, Measure, Measures};
 pub use moments::{Wanted, WindowMoments};
 pub(crate) use positions::Encoded;
 pub(crate) use reach::reach;

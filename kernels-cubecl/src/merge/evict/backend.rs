@@ -34,6 +34,7 @@ pub(super) trait EvictBackend: Backend {
         #[extension_type] new: NewRows<Self>,
         #[extension_type] limits: Limits<Self>,
         is_tracked: bool,
+        has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>);
 
     /// See [`super::evict_merging`]: the same, and thresholds.
@@ -50,6 +51,7 @@ pub(super) trait EvictBackend: Backend {
         #[extension_type] before: Before<Self>,
         beta: f32,
         is_tracked: bool,
+        has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
@@ -65,6 +67,7 @@ fn changed(
     _new: &NewRowsMetadata,
     _limits: &LimitsMetadata,
     _is_tracked: &bool,
+    _has_free_slots: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     (keys.clone(), values.clone(), positions.clone(), tracks.clone())
 }
@@ -83,6 +86,7 @@ fn changed_and_threshold(
     _before: &BeforeMetadata,
     _beta: &f32,
     _is_tracked: &bool,
+    _has_free_slots: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     let threshold = TensorSpec::new(Shape::from([scores.shape[0], 1]), DType::F32);
     (keys.clone(), values.clone(), positions.clone(), tracks.clone(), threshold)
@@ -99,8 +103,9 @@ impl EvictBackend for CubeBackend {
         new: NewRows<Self>,
         limits: Limits<Self>,
         is_tracked: bool,
+        has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>) {
-        let changed = Changed::new(keys, values, positions, tracks, is_tracked);
+        let changed = Changed::new(keys, values, positions, tracks, is_tracked, has_free_slots);
         launch(changed, counted, scores, new, limits).into()
     }
 
@@ -116,9 +121,10 @@ impl EvictBackend for CubeBackend {
         before: Before<Self>,
         beta: f32,
         is_tracked: bool,
+        has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>)
     {
-        let changed = Changed::new(keys, values, positions, tracks, is_tracked);
+        let changed = Changed::new(keys, values, positions, tracks, is_tracked, has_free_slots);
         let (changed, threshold) =
             launch_merging(changed, counted, scores, new, limits, before, beta);
         let (keys, values, positions, tracks) = changed.into();

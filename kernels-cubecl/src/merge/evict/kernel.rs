@@ -3,7 +3,7 @@ use cubecl::prelude::*;
 use crate::common::{
     eviction::{
         head::{Head, head_of, index, number, position},
-        weakest::{UNITS, protected, weakest},
+        weakest::{UNITS, of_cube, protected, weakest},
     },
     line::{at, write},
     vector::dot,
@@ -33,7 +33,22 @@ fn limits_of<I: Int>(
     both
 }
 
-/// The column of the entry that goes. The first `sinks` and the last `recent` tokens stay.
+/// The number of the last free slot of a head, its column and one more; zero if it has none.
+#[cube]
+fn last_free_slot<I: Int>(positions: &Tensor<I>, head: &Head, shared: &mut Shared<[u32]>) -> usize {
+    let mut found = 0u32;
+    let mut column = head.first + UNIT_POS as usize;
+    while column < head.newest {
+        if positions[at::<I>(positions, head.batch, head.head, column)] < I::new(0) {
+            found = u32::cast_from(column) + 1;
+        }
+        column += UNITS;
+    }
+    of_cube(shared, found, false) as usize
+}
+
+/// The column of the entry that goes, or of a slot that is free. The first `sinks` and the last
+/// `recent` tokens stay.
 #[cube]
 fn goes<I: Int>(
     positions: &Tensor<I>,
@@ -43,11 +58,27 @@ fn goes<I: Int>(
     sinks: usize,
     recent: usize,
     #[comptime] is_ragged: bool,
+    #[comptime] has_free_slots: bool,
 ) -> usize {
     let mut shared = Shared::<[u32]>::new_slice(UNITS);
-    let protected =
-        protected::<I>(positions, new_positions, head, sinks, recent, &mut shared, is_ragged);
-    weakest::<I>(positions, new_positions, scores, head, &protected, &mut shared, is_ragged)
+    let mut slot = 0usize.runtime();
+    if comptime!(has_free_slots) {
+        slot = last_free_slot::<I>(positions, head, &mut shared);
+    }
+    if slot == 0 {
+        let protected =
+            protected::<I>(positions, new_positions, head, sinks, recent, &mut shared, is_ragged);
+        slot = 1 + weakest::<I>(
+            positions,
+            new_positions,
+            scores,
+            head,
+            &protected,
+            &mut shared,
+            is_ragged,
+        );
+    }
+    slot - 1
 }
 
 /// Puts position and statistics of the new token where those of `gone` are, and writes the new
@@ -107,6 +138,7 @@ pub(super) fn evict<E: Float, I: Int>(
     #[comptime] is_ragged: bool,
     #[comptime] is_tracked: bool,
     #[comptime] differ: bool,
+    #[comptime] has_free_slots: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let list = CUBE_POS;
@@ -115,7 +147,16 @@ pub(super) fn evict<E: Float, I: Int>(
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
     let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
-    let gone = goes::<I>(&*positions, new_positions, scores, &head, sinks, recent, is_ragged);
+    let gone = goes::<I>(
+        &*positions,
+        new_positions,
+        scores,
+        &head,
+        sinks,
+        recent,
+        is_ragged,
+        has_free_slots,
+    );
     if gone < head.newest {
         let mut channel = UNIT_POS as usize;
         while channel < channels {
@@ -140,6 +181,9 @@ pub(super) fn evict<E: Float, I: Int>(
     );
 }
 
+/// The similarity where no entry goes: no cosine is as low.
+const NONE_GOES: f32 = -2.0;
+
 /// Finds the entry of each head that goes and the one with the most similar key: their columns,
 /// `[batch, heads, 2]`, and the similarity, `[batch, heads, 1]`. A cube a head.
 #[cube(launch)]
@@ -160,6 +204,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     #[comptime] width: usize,
     #[comptime] is_ragged: bool,
     #[comptime] differ: bool,
+    #[comptime] has_free_slots: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let unit = UNIT_POS as usize;
@@ -169,7 +214,16 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
     let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
-    let gone = goes::<I>(positions, new_positions, scores, &head, sinks, recent, is_ragged);
+    let gone = goes::<I>(
+        positions,
+        new_positions,
+        scores,
+        &head,
+        sinks,
+        recent,
+        is_ragged,
+        has_free_slots,
+    );
 
     let (lane, place) = (unit % LANES, unit / LANES);
     let mut products = Shared::<[f32]>::new_slice(comptime!(ROWS * LANES));
@@ -193,10 +247,14 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         own_square += squares[lane];
     }
     sync_cube();
-    let mut best = f32::new(-2.0);
+    let mut best = f32::new(NONE_GOES);
     let mut oldest = 0usize.runtime();
     let mut target = 0usize.runtime();
     let mut tile = head.first;
+    if comptime!(has_free_slots) && gone < head.newest {
+        let was_free = positions[at::<I>(positions, head.batch, head.head, gone)] < I::new(0);
+        tile = select(was_free, head.newest + 1, tile);
+    }
     while tile <= head.newest {
         #[unroll]
         for ahead in 0..AHEAD {
@@ -328,15 +386,22 @@ pub(super) fn merge<E: Float, I: Int>(
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
     let mut sum = f32::new(0.0);
+    let mut evict = 0usize.runtime();
     for other in 0..heads {
-        sum += similarity[at::<f32>(similarity, head.batch, other, 0)];
+        let like = similarity[at::<f32>(similarity, head.batch, other, 0)];
+        if like > f32::new(NONE_GOES) {
+            sum += like;
+            evict += 1;
+        }
     }
-    let mean = sum / f32::cast_from(heads);
-    let mut limit = mean;
+    let mean = sum / f32::cast_from(evict.max(1));
+    let mut held = f32::new(NONE_YET);
     if comptime!(follows) {
-        let held = before[head.batch * before.stride(0)];
-        limit = select(held < comptime!(NONE_YET / 2.0), mean, mean * beta + held * (1.0 - beta));
+        held = before[head.batch * before.stride(0)];
     }
+    let blend = select(held < NONE_YET / 2.0, mean, mean * beta + held * (1.0 - beta));
+    // A row that evicts nothing keeps its threshold.
+    let limit = select(evict == 0, held, blend);
     if UNIT_POS == 0 && head.head == 0 {
         let place = head.batch * threshold.stride(0);
         threshold[place] = limit;
@@ -344,7 +409,7 @@ pub(super) fn merge<E: Float, I: Int>(
     let gone = usize::cast_from(places[at::<I>(places, head.batch, head.head, 0)]);
     let target = usize::cast_from(places[at::<I>(places, head.batch, head.head, 1)]);
     let like = similarity[at::<f32>(similarity, head.batch, head.head, 0)];
-    let merges = like >= limit;
+    let merges = like >= limit && like > f32::new(NONE_GOES);
     let weight = like.exp();
     let mut channel = UNIT_POS as usize;
     while channel < channels {

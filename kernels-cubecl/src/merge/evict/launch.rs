@@ -24,6 +24,8 @@ pub(super) struct Changed {
     tracks: CubeTensor,
     /// Whether there are statistics, and not a tensor that stands in for them.
     is_tracked: bool,
+    /// Whether some of the slots may be free.
+    has_free_slots: bool,
 }
 
 impl Changed {
@@ -33,10 +35,11 @@ impl Changed {
         positions: CubeTensor,
         tracks: CubeTensor,
         is_tracked: bool,
+        has_free_slots: bool,
     ) -> Self {
         let tracks = if is_tracked { writable(tracks) } else { tracks };
         let [keys, values, positions] = [keys, values, positions].map(writable);
-        Self { keys, values, positions, tracks, is_tracked }
+        Self { keys, values, positions, tracks, is_tracked, has_free_slots }
     }
 }
 
@@ -137,6 +140,7 @@ pub(super) fn launch(
         new.is_ragged,
         changed.is_tracked,
         differ,
+        changed.has_free_slots,
         call.types,
     );
     changed
@@ -185,6 +189,7 @@ pub(super) fn launch_merging(
         vector,
         new.is_ragged,
         differ,
+        changed.has_free_slots,
         call.types,
     );
     let threshold = empty_device_dtype(

@@ -21,7 +21,8 @@ use crate::common::{check::Check, rows::cubes_of_rows, tracks};
 /// position, and the statistics of all. Nothing else moves, so a decode step at a budget needs no
 /// copy of keys and values. The entry is the one that [`select`](crate::select) would not keep,
 /// whichever order entries lie in: scores are ordered as by `f32::total_cmp`, except that NaN is
-/// the lowest; of equal scores the newest goes.
+/// the lowest; of equal scores the newest goes. In a head with free slots the token takes the last
+/// of these, and nothing goes.
 ///
 /// Tensors that nobody else holds are changed in place, others copied before. A cube of 256 units a
 /// head, in one launch: it reads columns · 8 bytes of positions and scores and finds the lowest of
@@ -55,12 +56,21 @@ pub fn evict_merging(input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Te
 
 /// As [`evict`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_checked(input: EvictInput<'_>) {
-    let is_tracked = !input.tracks.is_empty();
+    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots);
     let limits = limits(&input);
     run(input, |changed, counted, scores, new| {
         let [keys, values, positions, tracks] = changed;
         let (keys, values, positions, tracks) = Dispatch::evict(
-            keys, values, positions, tracks, counted, scores, new, limits, is_tracked,
+            keys,
+            values,
+            positions,
+            tracks,
+            counted,
+            scores,
+            new,
+            limits,
+            is_tracked,
+            has_free_slots,
         );
         ([keys, values, positions, tracks], ())
     });
@@ -68,7 +78,7 @@ pub(crate) fn evict_checked(input: EvictInput<'_>) {
 
 /// As [`evict_merging`], of an input that [`check_evict`] has let through.
 pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInput) -> Tensor<2> {
-    let is_tracked = !input.tracks.is_empty();
+    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots);
     let limits = limits(&input);
     let before = match merge.before {
         None => Before::Nothing,
@@ -78,7 +88,18 @@ pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInpu
     let threshold = run(input, |changed, counted, scores, new| {
         let [keys, values, positions, tracks] = changed;
         let (keys, values, positions, tracks, of_rows) = Dispatch::evict_merging(
-            keys, values, positions, tracks, counted, scores, new, limits, before, beta, is_tracked,
+            keys,
+            values,
+            positions,
+            tracks,
+            counted,
+            scores,
+            new,
+            limits,
+            before,
+            beta,
+            is_tracked,
+            has_free_slots,
         );
         ([keys, values, positions, tracks], of_rows)
     });

@@ -44,7 +44,7 @@ fn variance(numbers: &[f64]) -> f64 {
 /// Entries that each layer keeps, `[layers]`, as seen at `layer`.
 pub fn keep(cache: &ModelCache, layer: usize, share: Share, margin: &mut Margin) -> Vec<usize> {
     let layers = cache.settings.layers;
-    let (budget, seen) = (cache.budget(layer), cache.layers[layer].seen);
+    let (budget, seen) = (cache.budget(layer), cache.layers[layer].measured_at);
     let weight = |index: usize| {
         let measured = cache.layers[index].measured.expect("a prompt came first");
         match share {
@@ -62,7 +62,7 @@ pub fn keep(cache: &ModelCache, layer: usize, share: Share, margin: &mut Margin)
     let weights: Vec<f64> = (0..layers).map(weight).collect();
     let hundredth = (0.01 * seen as f64).ceil() as usize;
     let least = (cache.settings.method.sinks + 1).max(hundredth).min(budget);
-    let most = seen.max(least);
+    let most = seen.max(budget);
     let (keep, gap) =
         apportion(layers * budget, &weights, &vec![least; layers], &vec![most; layers]);
     match share {
@@ -108,7 +108,7 @@ mod tests {
         let mut cache = ModelCache::new(settings, Precision::F32);
         for (layer, measured) in [0.0, 1.0, 1.0_f64].into_iter().enumerate() {
             cache.layers[layer].measured = Some(measured);
-            cache.layers[layer].seen = 40;
+            (cache.layers[layer].seen, cache.layers[layer].measured_at) = (41, 40);
         }
         let keep = |share| super::keep(&cache, 0, share, &mut Margin::new());
         // 1 : 0.368 : 0.368 of 18 is 10.37, 3.81, 3.81.

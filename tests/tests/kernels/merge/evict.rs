@@ -38,6 +38,7 @@ struct Layer {
     group: usize,
     sinks: usize,
     is_ragged: bool,
+    has_free_slots: bool,
     lists: Vec<Head>,
 }
 
@@ -80,7 +81,33 @@ impl Layer {
             Head { positions, scores, keys, values, counted, recent: recent + list % 2 }
         };
         let lists = (0..batch * heads).map(list).collect();
-        Self { batch, heads, channels, kinds, group, sinks, is_ragged, lists }
+        Self {
+            batch,
+            heads,
+            channels,
+            kinds,
+            group,
+            sinks,
+            is_ragged,
+            lists,
+            has_free_slots: false,
+        }
+    }
+
+    /// The layer with free slots in some heads, as many as each of these in turn, and numbers there
+    /// that nobody is to look at.
+    fn with_free_slots(mut self, free: &[usize]) -> Self {
+        self.has_free_slots = true;
+        let mut rng = ChaCha8Rng::seed_from_u64(free.iter().sum::<usize>() as u64);
+        for (list, &free) in self.lists.iter_mut().zip(free.iter().cycle()) {
+            let entries = list.positions.len() - 1;
+            for _ in 0..free.min(entries) {
+                let slot = rng.random_range(0..entries);
+                list.positions[slot] = -1;
+                list.scores[slot] = f32::NAN;
+            }
+        }
+        self
     }
 
     /// Columns with the new token's.
@@ -129,8 +156,12 @@ impl Layer {
         AttentionStatistics::new((0..self.kinds).map(of_kind))
     }
 
-    /// The index of the entry of a head that goes, by sorting it by position and then by score.
+    /// The index of the last free slot of a head, or else of the entry that goes, by sorting it by
+    /// position and then by score.
     fn gone(&self, head: &Head) -> usize {
+        if let Some(free) = head.positions.iter().rposition(|&position| position < 0) {
+            return free;
+        }
         let tokens = head.positions.len();
         let sinks = self.sinks.min(tokens - 1);
         let recent = head.recent.min(tokens - 1 - sinks);
@@ -156,18 +187,31 @@ impl Layer {
         for (row, lists) in after.chunks_mut(self.heads).enumerate() {
             let gone: Vec<usize> = lists.iter().map(|head| self.gone(head)).collect();
             if let Some((before, beta)) = merge {
-                let nearest: Vec<(f64, usize)> =
-                    lists.iter().zip(&gone).map(|(head, &gone)| nearest(head, gone)).collect();
-                let mean = nearest.iter().map(|(like, _)| like).sum::<f64>() / lists.len() as f64;
-                let threshold = match before {
-                    Some(before) => beta * mean + (1.0 - beta) * before[row],
-                    None => mean,
+                let nearest: Vec<Option<(f64, usize)>> = lists
+                    .iter()
+                    .zip(&gone)
+                    .map(|(head, &gone)| (head.positions[gone] >= 0).then(|| nearest(head, gone)))
+                    .collect();
+                let likes: Vec<f64> = nearest.iter().flatten().map(|(like, _)| *like).collect();
+                let mean = likes.iter().sum::<f64>() / likes.len() as f64;
+                let threshold = match before.map(|before| before[row]) {
+                    // The threshold of a row that has evicted nothing yet.
+                    None | Some(..-2.0) => {
+                        if likes.is_empty() {
+                            -4.0
+                        } else {
+                            mean
+                        }
+                    }
+                    Some(before) if likes.is_empty() => before,
+                    Some(before) => beta * mean + (1.0 - beta) * before,
                 };
                 thresholds.push(threshold);
-                for ((head, &gone), (like, target)) in lists.iter_mut().zip(&gone).zip(nearest) {
-                    if like < threshold {
+                for ((head, &gone), nearest) in lists.iter_mut().zip(&gone).zip(nearest) {
+                    let Some((like, target)) = nearest.filter(|&(like, _)| like >= threshold)
+                    else {
                         continue;
-                    }
+                    };
                     for rows in [&mut head.keys, &mut head.values] {
                         let from = rows[gone].clone();
                         for (to, from) in rows[target].iter_mut().zip(from) {
@@ -366,6 +410,7 @@ impl State {
             scores: self.scores.clone(),
             sinks: layer.sinks,
             recent,
+            has_free_slots: layer.has_free_slots,
         }
     }
 }
@@ -384,6 +429,14 @@ fn layers(dtype: DType) -> Vec<Layer> {
         let counts = [count, count.div_ceil(2), count, 1, count.div_ceil(3)];
         all.push(Layer::new([2, 2, dims[2]], tracks, &counts, limit, false, true, dtype));
         all.push(Layer::new([2, 2, dims[2]], tracks, &counts, other, true, true, dtype));
+        let layer = |counts: &[usize], gaps, is_ragged| {
+            Layer::new([2, 2, dims[2]], tracks, counts, limit, gaps, is_ragged, dtype)
+        };
+        // Free slots in rows of the batch, in single heads, and nowhere.
+        let free: [&[usize]; 3] = [&[3, 3, 0, 0], &[0, 1, 700, 300], &[0]];
+        let is_ragged = number % 2 == 1;
+        let counts = if is_ragged { &counts[..] } else { &counts[..1] };
+        all.push(layer(counts, number > 3, is_ragged).with_free_slots(free[number % 3]));
     }
     all
 }

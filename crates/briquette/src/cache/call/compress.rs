@@ -10,6 +10,7 @@ use crate::{
     device::{Rows, buffer_bytes},
     policy::AppendOnly,
     reduce::Reduced,
+    view::Measure,
 };
 
 /// The parts of a compression that are due in a call.
@@ -68,8 +69,10 @@ impl Snapshot {
 pub(in crate::cache) struct Findings {
     /// The kept entries, if the layer is compressed by itself and drops or merges any.
     pub(in crate::cache) reduced: Option<Reduced>,
+    /// Entries that each head may keep, per batch row and kv head, if it is decided.
+    pub(in crate::cache) share: Option<Vec<usize>>,
     /// The numbers the allocator measured.
-    pub(in crate::cache) measure: Option<Vec<f64>>,
+    pub(in crate::cache) measure: Option<Measure>,
     /// The snapshot for layers that are compressed together.
     pub(in crate::cache) snapshot: Option<Snapshot>,
 }
@@ -84,7 +87,7 @@ pub(in crate::cache) fn compress(
 ) -> Result<Findings> {
     let allocator = policy.allocator();
     if due.prompt && allocator.measures() {
-        let measure = Some(measure(policy, &view)?);
+        let measure = measure(policy, &view)?;
         let snapshot = |scores| Snapshot {
             scores,
             arrived: arrived.to_vec(),
@@ -92,7 +95,11 @@ pub(in crate::cache) fn compress(
             budget: view.budget.to_vec(),
         };
         let scores = due.compress.then(|| score(policy, &view)).transpose()?;
-        return Ok(Findings { reduced: None, measure, snapshot: scores.map(snapshot) });
+        return Ok(Findings {
+            measure: Some(measure),
+            snapshot: scores.map(snapshot),
+            ..Findings::default()
+        });
     }
     if !due.compress {
         return Ok(Findings::default());
@@ -109,11 +116,11 @@ pub(in crate::cache) fn compress(
     let allocation = allocator.allocate(&LayerView { scores: known.as_ref(), ..view })?;
     let keep = kept_per_head(policy, &view, allocation, arrived)?;
     if !exceeds(&view, &keep) {
-        return Ok(Findings::default());
+        return Ok(Findings { share: Some(keep), ..Findings::default() });
     }
     let scores = known.map_or_else(|| score(policy, &view), Ok)?;
     let reduced = reduce(policy, &LayerView { scores: Some(&scores), ..view }, &keep)?;
-    Ok(Findings { reduced: Some(reduced), ..Findings::default() })
+    Ok(Findings { reduced: Some(reduced), share: Some(keep), ..Findings::default() })
 }
 
 /// Compresses a layer by the scores of its snapshot, with the measures of the layers that have
@@ -186,14 +193,14 @@ pub(in crate::cache) fn score(policy: &Policy, view: &LayerView<'_>) -> Result<T
 }
 
 /// The allocator's measure of the layer per batch row.
-fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Vec<f64>> {
+fn measure(policy: &Policy, view: &LayerView<'_>) -> Result<Measure> {
     let allocator = policy.allocator();
-    let measure = allocator.measure(view)?;
+    let of_rows = allocator.measure(view)?;
     let rows = view.seen.len();
-    if measure.len() == rows && measure.iter().all(|x| x.is_finite()) {
-        return Ok(measure);
+    if of_rows.len() == rows && of_rows.iter().all(|x| x.is_finite()) {
+        return Ok(Measure { of_rows, seen: view.seen.to_vec() });
     }
-    let reason = format!("measured {measure:?}, expected a finite number for each of {rows} rows");
+    let reason = format!("measured {of_rows:?}, expected a finite number for each of {rows} rows");
     Err(Error::Stage { stage: "allocator", name: allocator.name().to_owned(), reason })
 }
 

@@ -35,20 +35,23 @@ pub(in crate::cache) fn may_evict_in_place(
         && store.in_place().is_some_and(|slots| slots.can_evict(held_before))
 }
 
-/// An eviction of one entry a head, per batch row and kv head.
+/// An eviction of one entry a head, per batch row and kv head; in a head with a free slot the token
+/// takes that.
 pub(in crate::cache) struct InPlaceCounts {
-    /// Entries that stay, as many as there were.
-    kept: Vec<usize>,
+    /// Entries that a head may keep.
+    pub(in crate::cache) kept: Vec<usize>,
     /// Tokens held afterwards; where tokens share entries as many as there may be.
     pub(in crate::cache) held: Vec<usize>,
+    has_free_slots: bool,
 }
 
 /// The numbers of an eviction by which a decoded token takes another's place, if every head keeps
-/// as many entries as it held before.
+/// as many entries as it held before, or has a free slot: `with_free` are the slots of heads
+/// without the token, where some may be free.
 pub(in crate::cache) fn kept_in_place(
     context: Context<'_>,
     input: &LayerInput,
-    held_before: &[usize],
+    (held_before, with_free): (&[usize], Option<Vec<usize>>),
     plan: &CapacityPlan,
     all: &WorkingSet,
     store: &mut dyn Store,
@@ -59,11 +62,20 @@ pub(in crate::cache) fn kept_in_place(
     let view = context.view(entries, &input.held, input.span.seen(), budget, false);
     let allocation = policy.allocator().allocate(&view)?;
     let kept = kept_per_head(policy, &view, allocation, &input.arrived)?;
+    if let Some(slots) = with_free {
+        let fits = |((&held, &slots), &kept)| slots == kept || held < slots && slots < kept;
+        if !held_before.iter().zip(&slots).zip(&kept).all(fits) {
+            return Ok(None);
+        }
+        let held = input.held.iter().zip(&slots).map(|(&held, &slots)| held.min(slots)).collect();
+        return Ok(Some(InPlaceCounts { kept, held, has_free_slots: true }));
+    }
     if kept != slots.entry_counts(held_before) {
         return Ok(None);
     }
+    let has_free_slots = false;
     let Some(columns) = slots.token_columns() else {
-        return Ok(Some(InPlaceCounts { held: kept.clone(), kept }));
+        return Ok(Some(InPlaceCounts { held: kept.clone(), kept, has_free_slots }));
     };
     let seen = input.span.seen();
     let heads = context.shape.kv_heads;
@@ -77,12 +89,12 @@ pub(in crate::cache) fn kept_in_place(
     }
     // As many as there is room for: the same at every token, until there is room for no more.
     let held = kept.iter().map(|&kept| columns.min(policy.reducer().columns(kept))).collect();
-    Ok(Some(InPlaceCounts { kept, held }))
+    Ok(Some(InPlaceCounts { kept, held, has_free_slots }))
 }
 
 /// Whether every decoded token evicts one, by a score that does not depend on the order that
 /// entries lie in.
-fn evicts_in_place(policy: &Policy) -> bool {
+pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
     let observes = policy.observes();
     let schedule = policy.schedule();
     let lies_in_any_order = match policy.reducer().makes_clusters() {
@@ -160,7 +172,14 @@ pub(in crate::cache) fn eviction(
     }
     let Protect { sinks, .. } = view.protect;
     let recent = counts.kept.iter().map(|&kept| view.protect.recent_tokens(kept)).collect();
-    Ok(Some(Eviction { scores, sinks, recent, reduction, most_tokens: counts.held.clone() }))
+    Ok(Some(Eviction {
+        scores,
+        sinks,
+        recent,
+        reduction,
+        most_tokens: counts.held.clone(),
+        has_free_slots: counts.has_free_slots,
+    }))
 }
 
 /// Refuses scores that are NaN. Those of padding do not matter.

@@ -1,10 +1,23 @@
 //! The store of a layer, taken out for one call.
 
+use super::working_set::{last_columns, longest};
 use crate::{
     Result,
     cache::context::Context,
     store::{Store, StoreOptions},
 };
+
+/// Lays the entries of a store with free slots out by position, without these; returns whether
+/// there were any. `held` are the tokens of each head.
+pub(in crate::cache) fn drop_free_slots(store: &mut dyn Store, held: &[usize]) -> Result<bool> {
+    if store.in_place().is_none_or(|slots| slots.slots_with_free().is_none()) {
+        return Ok(false);
+    }
+    let entries = last_columns(store.entries()?, longest(held));
+    let columns = entries.columns();
+    store.replace(entries, held, columns)?;
+    Ok(true)
+}
 
 /// The store of a layer during a call, which goes back as it was if the call fails.
 pub(in crate::cache) struct StoreGuard {
@@ -44,12 +57,16 @@ impl StoreGuard {
         Self { columns: store.columns(), store, outgrown: None, unordered: None, new }
     }
 
-    /// Lays the entries out by position, where they lie in no order.
-    pub(in crate::cache) fn order(&mut self) -> Result<()> {
+    /// Lays the entries out by position, where they lie in no order; of free slots none are left.
+    /// `held` are the tokens of each head.
+    pub(in crate::cache) fn order(&mut self, held: &[usize]) -> Result<()> {
         if self.store.in_place().is_some_and(|slots| slots.is_unordered()) {
             let mut before = self.store.clone();
             before.truncate(self.columns);
             self.unordered = Some(before);
+        }
+        if drop_free_slots(self.store.as_mut(), held)? {
+            return Ok(());
         }
         match self.store.in_place() {
             Some(slots) => slots.order(),

@@ -7,6 +7,7 @@ use crate::{
     cache::{AttentionStatistics, Entries},
     reduce::Reduced,
     store::Eviction,
+    view::Measure,
 };
 
 /// Changes that a call makes to its layer.
@@ -14,12 +15,14 @@ pub(in crate::cache) struct LayerUpdate {
     pub(in crate::cache) change: StoreChange,
     /// Tokens held per batch row and kv head, rows first, padding not counted.
     pub(in crate::cache) held: Vec<usize>,
+    /// Entries that each head may keep, as the last compression in decoding had it.
+    pub(in crate::cache) share: Option<Vec<usize>>,
     /// Decoded queries in the local window.
     pub(in crate::cache) local_queries: usize,
     /// The reducer's new state; the old one stays if there is none.
     pub(in crate::cache) state: Option<Box<Tensor<2>>>,
     /// The allocator's new measure per batch row; the old one stays if there is none.
-    pub(in crate::cache) measure: Option<Vec<f64>>,
+    pub(in crate::cache) measure: Option<Measure>,
     /// The snapshot for layers that are compressed together, and the entries it is of.
     pub(in crate::cache) snapshot: Option<(Box<Snapshot>, Box<Entries>)>,
 }

@@ -29,6 +29,28 @@ pub(in crate::cache) struct WorkingSet {
     pub(in crate::cache) padded: bool,
 }
 
+/// The last so many columns of entries by position, all if there are fewer. Tokens that share rows
+/// keep theirs.
+pub(in crate::cache) fn last_columns(entries: Entries, most: usize) -> Entries {
+    let columns = entries.columns();
+    if most >= columns || entries.clustering.is_some() {
+        return entries;
+    }
+    let start = columns - most;
+    Entries {
+        keys: entries.keys.narrow(2, start, most),
+        values: entries.values.narrow(2, start, most),
+        positions: entries.positions.narrow(2, start, most),
+        tracks: entries.tracks.map(|track| track.narrow(2, start, most)),
+        clustering: None,
+    }
+}
+
+/// The most tokens of a head.
+pub(in crate::cache) fn longest(held: &[usize]) -> usize {
+    held.iter().copied().max().unwrap_or(0)
+}
+
 impl WorkingSet {
     /// The entries, read from the store by the first who needs them.
     pub(in crate::cache) fn entries(
@@ -55,7 +77,7 @@ impl WorkingSet {
 
     /// The entries that lie in a store in no order, by position, beside it.
     pub(in crate::cache) fn by_position(store: &dyn Store, held: &[usize]) -> Result<Self> {
-        let entries = store.entries()?.with_lengths(held);
+        let entries = last_columns(store.entries()?.with_lengths(held), longest(held));
         let columns = entries.columns();
         Ok(Self {
             beside_store: true,

@@ -54,11 +54,15 @@ pub(super) fn launch(
     let key_shape = keys.shape();
     let kv_heads = key_shape[1];
 
-    let (list, width, positions) = match mask {
-        KvMask::Causal => (None, 0, None),
-        KvMask::Positions { queries, entries } => (None, 0, Some([queries, entries])),
+    let (list, width, of_queries, of_entries) = match mask {
+        KvMask::Causal => (None, 0, None, None),
+        KvMask::Positions { queries, entries } => (None, 0, Some(queries), Some(entries)),
         KvMask::List { keys, values, offsets, width } => {
-            (Some([keys, values, offsets]), width, None)
+            (Some([keys, values, offsets]), width, None, None)
+        }
+        KvMask::Slots { keys, values, offsets, positions } => {
+            let width = positions.shape()[2];
+            (Some([keys, values, offsets]), width, None, Some(positions))
         }
     };
     let f32 = |shape| empty(shape, DType::F32);
@@ -87,17 +91,18 @@ pub(super) fn launch(
     let whole = on_planes && count == 1 && !(wanted && list.is_some());
     let parts = f32(Shape::from(if whole { [1, 1, 1] } else { [lines, count, head_dim + 2] }));
 
-    let by_position = positions.is_some();
+    let by_position = of_entries.is_some();
     let listed = list.is_some();
-    let int = match (&list, &positions) {
+    let int = match (&list, &of_entries) {
         (Some([_, _, offsets]), _) => offsets.dtype,
-        (_, Some([queries, _])) => queries.dtype,
+        (_, Some(positions)) => positions.dtype,
         _ => DType::I32,
     };
     let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);
     // What a call lacks is never looked at: another tensor stands in. Those that stand in are not
     // counted where the parts are looked for, behind queries, keys and values.
-    let parts_place = 3 + 3 * usize::from(listed) + 2 * usize::from(by_position);
+    let of_positions = [&of_queries, &of_entries].into_iter().flatten().count();
+    let parts_place = 3 + 3 * usize::from(listed) + of_positions;
     let or_queries = |tensor: Option<&CubeTensor>| match tensor {
         Some(tensor) => tensor.clone().into_tensor_arg(),
         None => queries.as_tensor_alias(QUERIES),
@@ -107,7 +112,6 @@ pub(super) fn launch(
         None => parts.as_tensor_alias(place),
     };
     let of_list = |part: usize| list.as_ref().map(|list| &list[part]);
-    let of_positions = |part: usize| positions.as_ref().map(|positions| &positions[part]);
     let cubes = CubeCount::Static(count as u32, (kv_heads * blocks) as u32, batch as u32);
     if on_planes {
         decode_planes::launch(
@@ -120,8 +124,8 @@ pub(super) fn launch(
             or_queries(of_list(2)),
             keys.into_tensor_arg(),
             values.into_tensor_arg(),
-            or_queries(of_positions(0)),
-            or_queries(of_positions(1)),
+            or_queries(of_queries.as_ref()),
+            or_queries(of_entries.as_ref()),
             parts.clone().into_tensor_arg(),
             output.clone().into_tensor_arg(),
             or_parts(&weights, parts_place),
@@ -152,8 +156,8 @@ pub(super) fn launch(
             or_queries(of_list(2)),
             keys.into_tensor_arg(),
             values.into_tensor_arg(),
-            or_queries(of_positions(0)),
-            or_queries(of_positions(1)),
+            or_queries(of_queries.as_ref()),
+            or_queries(of_entries.as_ref()),
             parts.clone().into_tensor_arg(),
             or_parts(&weights, parts_place),
             entries,

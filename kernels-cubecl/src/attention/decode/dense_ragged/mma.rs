@@ -1,5 +1,6 @@
 use cubecl::prelude::*;
 
+use super::portable::is_free;
 use crate::{
     attention::decode::split::mma::{together, weigh_row},
     common::{
@@ -25,7 +26,7 @@ pub(crate) struct DecodeMmaBlueprint {
     pub(crate) tall: bool,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether positions say which entries a query sees.
+    /// Whether positions say which entries a query sees, of a list which are entries.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
     pub(crate) weights: bool,
@@ -168,7 +169,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     for half in 0..halves {
         let own = (first_row + half * 8 + line).min(group * new - 1);
         let mut position = i32::cast_from(entries + own % new) - i32::cast_from(new);
-        if comptime!(by_position) {
+        if comptime!(by_position && !listed) {
             let place = batch * query_positions.stride(0) + own % new * query_positions.stride(2);
             position = i32::cast_from(query_positions[place]);
         }
@@ -243,7 +244,11 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
                 for side in 0..2usize {
                     let entry = base + eight * 8 + quad * 2 + side;
                     let mut hidden = entry >= count;
-                    if comptime!(by_position) {
+                    if comptime!(by_position && listed) {
+                        let from_end = held - entry.min(held);
+                        let free = is_free::<I>(entry_positions, batch, kv_head, from_end);
+                        hidden = hidden || in_list && free;
+                    } else if comptime!(by_position) {
                         let place = batch * entry_positions.stride(0)
                             + kv_head * entry_positions.stride(1)
                             + entry.min(entries - 1) * entry_positions.stride(2);

@@ -75,7 +75,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
 /// As [`dense`].
 pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
-    let RaggedKv { keys, values, offsets, width, tail } = kv.clone();
+    let RaggedKv { keys, values, offsets, width, positions, tail } = kv.clone();
     check_buffers(&check, &input.queries, &tail.keys, &tail.values, tail.entries)?;
     let [batch, _, new, head_dim] = input.queries.dims();
     let [_, kv_heads, ..] = tail.keys.dims();
@@ -92,11 +92,19 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
     check_cubes(&check, &input.queries, &tail.keys, total)?;
-    let mask = KvMask::List {
-        keys: keys.into_dispatch(),
-        values: values.into_dispatch(),
-        offsets: offsets.into_dispatch(),
-        width,
+    let [keys, values] = [keys, values].map(Tensor::into_dispatch);
+    let mask = match positions.filter(|_| width > 0) {
+        None => KvMask::List { keys, values, offsets: offsets.into_dispatch(), width },
+        Some(positions) => {
+            let columns = [batch, kv_heads, width];
+            check.shape("the positions of the list", positions.dims(), columns)?;
+            KvMask::Slots {
+                keys,
+                values,
+                offsets: offsets.cast(positions.dtype()).into_dispatch(),
+                positions: positions.into_dispatch(),
+            }
+        }
     };
     Ok(call(input, mask, tail.keys, tail.values, tail.entries))
 }

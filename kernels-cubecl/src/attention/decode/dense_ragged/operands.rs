@@ -15,6 +15,13 @@ pub(super) enum KvMask<B: Backend> {
     Positions { queries: IntTensor<B>, entries: IntTensor<B> },
     /// All entries, with those of a list before the others.
     List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, width: usize },
+    /// The same, but for slots of the list that are free: those at positions below zero.
+    Slots {
+        keys: FloatTensor<B>,
+        values: FloatTensor<B>,
+        offsets: IntTensor<B>,
+        positions: IntTensor<B>,
+    },
 }
 
 /// Output of the queries and, if they are wanted, their weights.

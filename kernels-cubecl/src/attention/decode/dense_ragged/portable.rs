@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use crate::common::masked::MASKED;
+use crate::common::{line::at, masked::MASKED};
 
 /// Units of a cube.
 pub(crate) const UNITS: usize = 256;
@@ -25,7 +25,7 @@ pub(crate) struct DecodeBlueprint {
     pub(crate) rows: usize,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether positions say which entries a query sees.
+    /// Whether positions say which entries a query sees, of a list which are entries.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
     pub(crate) weights: bool,
@@ -78,6 +78,18 @@ fn load<K: Float, N: Size>(
     } else {
         rows[(start + entry * rows.stride(2)) / width + lane]
     }
+}
+
+/// Whether a slot of a list is free, counted from the end of its head, whose last is 1.
+#[cube]
+pub(super) fn is_free<I: Int>(
+    positions: &Tensor<I>,
+    batch: usize,
+    kv_head: usize,
+    from_end: usize,
+) -> bool {
+    let column = positions.shape(2) - from_end.max(1);
+    positions[at::<I>(positions, batch, kv_head, column)] < I::new(0)
 }
 
 /// Part of the entries of [`super::dense`] that one cube has.
@@ -218,7 +230,16 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                 let entry = base + first + place;
                 if first + place < count {
                     let own = first_row + row;
-                    if comptime!(by_position) {
+                    if comptime!(by_position && listed) {
+                        let hidden = in_list
+                            && is_free::<I>(
+                                entry_positions,
+                                batch,
+                                kv_head,
+                                held - entry.min(held),
+                            );
+                        score = select(hidden, MASKED, score);
+                    } else if comptime!(by_position) {
                         let place = batch * entry_positions.stride(0)
                             + kv_head * entry_positions.stride(1)
                             + entry * entry_positions.stride(2);

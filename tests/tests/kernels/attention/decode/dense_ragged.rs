@@ -27,6 +27,8 @@ struct Case {
     new: usize,
     /// Entries of each batch row and kv head in a list, if there is one.
     list: Option<Vec<usize>>,
+    /// Slots of each head's list that are free: every third, up to so many.
+    free: usize,
     entries: usize,
     capacity: usize,
     /// Padding of each row of the batch, if positions say who sees what.
@@ -41,11 +43,13 @@ fn cases() -> Vec<Case> {
         head_dim,
         new,
         list: None,
+        free: 0,
         entries,
         capacity,
         padding: None,
     };
     let list = |case: Case, list: &[usize]| Case { list: Some(list.to_vec()), ..case };
+    let free = |case: Case, free: usize| Case { free, ..case };
     let padded = |case: Case, padding: &[usize]| Case { padding: Some(padding.to_vec()), ..case };
     vec![
         case((1, 1, 1), 1, 1, 1, 1),
@@ -61,6 +65,9 @@ fn cases() -> Vec<Case> {
         list(case((1, 4, 1), 100, 1, 64, 64), &[200]),
         list(case((1, 4, 2), 64, 1, 0, 1), &[3, 128]),
         list(case((2, 3, 3), 7, 1, 66, 67), &[0, 0, 0, 2, 9, 0]),
+        free(list(case((2, 4, 2), 64, 1, 1, 1), &[64, 0, 1, 63]), 9),
+        free(list(case((1, 8, 2), 128, 1, 1, 70), &[65, 1129]), 400),
+        free(list(case((1, 4, 1), 100, 1, 2, 64), &[200]), 60),
     ]
 }
 
@@ -88,6 +95,11 @@ impl Case {
     /// Columns of the list among the weights: more than its longest head has.
     fn width(&self) -> usize {
         self.list.as_ref().map_or(0, |list| list.iter().max().unwrap() + 2)
+    }
+
+    /// Whether a slot of a list is free.
+    fn is_free(&self, slot: usize) -> bool {
+        slot.is_multiple_of(3) && slot / 3 < self.free
     }
 
     fn rows_of_list(&self) -> usize {
@@ -128,17 +140,18 @@ impl Case {
                 expected.output.push(vec![0.0; head_dim]);
                 continue;
             }
+            let held: Vec<usize> = (0..listed).filter(|&slot| !self.is_free(slot)).collect();
             let all = |list: &[Vec<f64>], buffer: &[Vec<f64>]| {
-                let mut rows = list[start..start + listed].to_vec();
+                let mut rows: Vec<_> = held.iter().map(|slot| list[start + slot].clone()).collect();
                 rows.extend_from_slice(&buffer[kv_head * capacity..][seen.clone()]);
                 rows
             };
             let keys = all(&list_keys, &keys);
             let weights = weights(query, &keys, SCALE);
-            let (of_list, of_buffers) = weights.split_at(listed);
+            let (of_list, of_buffers) = weights.split_at(held.len());
             let first = line * (self.width() + entries);
             let padding = self.width() - listed;
-            let of_list = (padding..).zip(of_list);
+            let of_list = held.iter().map(|slot| padding + slot).zip(of_list);
             let of_buffers = seen.clone().map(|entry| self.width() + entry).zip(of_buffers);
             for (column, weight) in of_list.chain(of_buffers) {
                 expected.weights[first + column] = *weight;
@@ -171,6 +184,21 @@ impl Case {
         }
     }
 
+    /// Positions of the list's columns, which lie in no order.
+    fn positions_of_list(&self, list: &[usize], device: &Device) -> Tensor<3, Int> {
+        let width = self.width();
+        let of_head = |&listed: &usize| {
+            let padding = width - listed;
+            (0..width).map(move |column| match column.checked_sub(padding) {
+                Some(slot) if !self.is_free(slot) => (7 * slot % 5) as i64,
+                _ => -1,
+            })
+        };
+        let all: Vec<i64> = list.iter().flat_map(of_head).collect();
+        let dims = [self.batch, self.kv_heads, width];
+        Tensor::from_data(TensorData::new(all, dims), device)
+    }
+
     fn input(&self, tensors: &Tensors, device: &Device) -> DecodeInput {
         let head_dim = self.head_dim;
         // Keys lie as they come; values of the list are a part of a wider tensor, and queries the
@@ -201,6 +229,7 @@ impl Case {
                 values: wide.narrow(1, 0, head_dim),
                 offsets: offsets(list),
                 width: self.width(),
+                positions: (self.free > 0).then(|| self.positions_of_list(list, device)),
                 tail: Tail { keys, values, entries },
             }),
         };

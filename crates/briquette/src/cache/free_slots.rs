@@ -1,0 +1,113 @@
+//! Slots that are free in heads which may keep more tokens than they hold, so that their decode
+//! steps are those of a head at its budget.
+
+use burn::tensor::Tensor;
+
+use super::{
+    Entries, KvCache,
+    call::{in_place::evicts_in_place, working_set::last_columns},
+    layer::LayerCache,
+};
+use crate::{Result, store::SlotStore};
+
+impl KvCache {
+    /// Tokens until a head that may keep more has no free slot, or until no slot is free; `None` if
+    /// each head holds what it may and no slot is free, or the layers cannot have free ones.
+    pub(super) fn free_slots(&mut self) -> Option<usize> {
+        let may_have = evicts_in_place(&self.policy)
+            && !self.policy.reducer().makes_clusters()
+            && self.config.memory_ceiling.is_none();
+        if !may_have {
+            return None;
+        }
+        let (mut is_any, mut most, mut least) = (false, 0, None);
+        for layer in &mut self.layers {
+            let share = layer.share.clone()?;
+            let Some(slots) = layer.slots_with_free() else {
+                if layer.held != share {
+                    is_any = true;
+                    least = Some(0);
+                }
+                continue;
+            };
+            is_any = true;
+            for ((slots, held), share) in slots.iter().zip(&layer.held).zip(share) {
+                let free = slots - held;
+                most = most.max(free);
+                // A head without a free slot could not take a token that it may keep.
+                if *slots < share {
+                    least = Some(least.map_or(free, |least: usize| least.min(free)));
+                }
+            }
+        }
+        is_any.then(|| least.unwrap_or(most))
+    }
+
+    /// Makes free slots for `tokens` and more in heads that may keep more than they hold, and takes
+    /// note of layers that have none any more.
+    ///
+    /// # Errors
+    /// The errors of [`SlotStore::hold_slots`].
+    pub(super) fn make_free_slots(&mut self, tokens: usize) -> Result<()> {
+        let is_ragged = self.policy.store().holds_ragged_heads();
+        self.layers.iter_mut().try_for_each(|layer| layer.make_free_slots(tokens, is_ragged))
+    }
+}
+
+impl LayerCache {
+    /// Slots of each head, where some may be free.
+    pub(super) fn slots_with_free(&mut self) -> Option<Vec<usize>> {
+        self.slots()?.slots_with_free()
+    }
+
+    fn slots(&mut self) -> Option<&mut dyn SlotStore> {
+        self.store.as_mut()?.in_place()
+    }
+
+    fn make_free_slots(&mut self, tokens: usize, is_ragged: bool) -> Result<()> {
+        let Some(share) = self.share.clone() else { return Ok(()) };
+        if self.held == share {
+            self.slots().into_iter().for_each(SlotStore::fill_slots);
+            return Ok(());
+        }
+        // A half more at least, so that a layer that grows is copied few times.
+        let room = |(&held, &share): (&usize, &usize)| share.min(held + tokens.max(held / 2));
+        let mut slots: Vec<usize> = self.held.iter().zip(&share).map(room).collect();
+        let most = slots.iter().copied().max().unwrap_or(0);
+        if !is_ragged {
+            slots.fill(most);
+        }
+        let Some(entries) = self.entries()? else { return Ok(()) };
+        let entries = widened(entries, most);
+        match self.slots() {
+            Some(store) => store.hold_slots(entries, &slots),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The last so many columns of entries; slots that are free stand before those there are.
+fn widened(entries: Entries, columns: usize) -> Entries {
+    let missing = columns.saturating_sub(entries.columns());
+    if missing == 0 {
+        return last_columns(entries, columns);
+    }
+    let rows = |x: Tensor<4>| {
+        let [batch, heads, _, channels] = x.dims();
+        let free = Tensor::zeros([batch, heads, missing, channels], (&x.device(), x.dtype()));
+        Tensor::cat(vec![free, x], 2)
+    };
+    let [batch, heads, _] = entries.positions.dims();
+    let free = Tensor::full([batch, heads, missing], -1, &entries.positions.device());
+    Entries {
+        keys: rows(entries.keys),
+        values: rows(entries.values),
+        positions: Tensor::cat(vec![free, entries.positions], 2),
+        tracks: entries.tracks.map(|track| {
+            let [rows, heads, _] = track.dims();
+            let zeros = Tensor::zeros([rows, heads, missing], (&track.device(), track.dtype()));
+            Tensor::cat(vec![zeros, track], 2)
+        }),
+        clustering: entries.clustering,
+    }
+}
