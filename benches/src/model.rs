@@ -53,6 +53,18 @@ impl Dimensions {
         context: 16_384,
     };
 
+    /// The embedded model, `models/ember-7m`.
+    pub const EMBER_7M: Self = Self {
+        layers: 8,
+        hidden: 256,
+        inner: 768,
+        query_heads: 8,
+        kv_heads: 2,
+        head_dim: 32,
+        vocabulary: 4096,
+        context: 4096,
+    };
+
     /// Small enough for anything.
     pub const TINY: Self = Self {
         layers: 2,

@@ -68,7 +68,7 @@ impl AttentionOps for Kernels {
         if matches!(input.kv, KvLayout::Dense(_)) && !few {
             return Ok(None);
         }
-        self.fallbacks.or(decode(input).map(Some), || Ok(None))
+        self.fallbacks.or(decode(input).map(Some), || Reference.decode(input))
     }
 
     fn rotate(&self, x: Tensor<4>, rotary: RotaryTables) -> Result<Tensor<4>> {

@@ -1,5 +1,5 @@
-//! Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON per
-//! method and setting.
+//! Generates with a model of the dimensions of Llama 3 8B, or another, and random weights, one line
+//! of JSON per method and setting.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -10,10 +10,10 @@ use briquette_benches::{
     model::{Dimensions, dtype_of},
     record::Sink,
 };
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
-/// Generates with a model of the dimensions of Llama 3 8B and random weights, one line of JSON per
-/// method and setting.
+/// Generates with a model of the dimensions of Llama 3 8B, or another, and random weights, one line
+/// of JSON per method and setting.
 #[derive(Debug, Parser)]
 struct Args {
     /// The device, as `briquette::device::open` names it
@@ -46,6 +46,9 @@ struct Args {
     /// Tokens of context
     #[arg(long)]
     context: Option<usize>,
+    /// The model whose dimensions these are
+    #[arg(long, default_value = "llama-3-8b", conflicts_with = "quick")]
+    shape: Shape,
     /// A model of two small layers
     #[arg(long)]
     quick: bool,
@@ -80,16 +83,34 @@ struct Args {
     out: Option<PathBuf>,
 }
 
+/// Models that are known by name.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shape {
+    #[value(name = "llama-3-8b")]
+    Llama3,
+    #[value(name = "ember-7m")]
+    Ember,
+}
+
+impl From<Shape> for Dimensions {
+    fn from(shape: Shape) -> Self {
+        match shape {
+            Shape::Llama3 => Self::LLAMA_3_8B,
+            Shape::Ember => Self::EMBER_7M,
+        }
+    }
+}
+
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let device = briquette::device::open(&args.device)?;
     device.seed(2026);
     let dtype = dtype_of(&args.dtype)?;
-    let of_quick = if args.quick { Dimensions::TINY } else { Dimensions::LLAMA_3_8B };
+    let of_shape = if args.quick { Dimensions::TINY } else { args.shape.into() };
     let dimensions = Dimensions {
-        layers: args.layers.unwrap_or(of_quick.layers),
-        context: args.context.unwrap_or(of_quick.context),
-        ..of_quick
+        layers: args.layers.unwrap_or(of_shape.layers),
+        context: args.context.unwrap_or(of_shape.context),
+        ..of_shape
     };
     let runner = Runner {
         chunk: args.chunk,

@@ -18,10 +18,12 @@ mod attention;
 mod cluster;
 mod cluster_table;
 mod constant;
+mod e4m3;
 mod entries;
 mod error;
 mod expand_clusters;
 mod fallbacks;
+mod host;
 mod merge;
 mod model;
 mod ops;
@@ -42,6 +44,7 @@ pub use cluster::{
 };
 pub use cluster_table::ClusterTable;
 pub use constant::{constant_floats, constant_ints, counting};
+pub use e4m3::of_e4m3;
 pub use entries::{
     AppendColumn, AppendInput, AttentionStatistics, Clustering, CountInput, Entries, EntryOps,
     Selection, Split, Statistic, bucketed_width, bucketed_widths, gather_entries, gather_positions,

@@ -4,6 +4,7 @@
 mod closest;
 mod decode;
 mod estimate;
+mod host;
 mod ops;
 mod pattern;
 mod prefill;

@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 
 use super::{
     decode::{DecodeInput, DecodeOutput},
+    host,
     prefill::{self, AttentionInput, AttentionOutput},
     rotary::{self, RotaryTables},
     sparse::{self, SparseAttentionInput},
@@ -33,13 +34,13 @@ pub trait AttentionOps: Debug + Send + Sync {
 
     /// Computes attention of one query per head, or a few, over keys and values read in their
     /// layout; `None` where there is no kernel for it, and the entries must be padded to a
-    /// rectangle first. See [`KvLayout`](crate::KvLayout) for shapes.
+    /// rectangle first. The host reads entries that tokens share, and pages, as they lie. See
+    /// [`KvLayout`](crate::KvLayout) for shapes.
     ///
     /// # Errors
     /// [`OpError`](crate::OpError) if shapes or types do not fit.
     fn decode(&self, input: &DecodeInput) -> Result<Option<DecodeOutput>> {
-        let _ = input;
-        Ok(None)
+        host::decode(input)
     }
 
     /// Rotates rows by their positions, `[batch, heads, tokens, head_dim]`. See [`RotaryTables`].

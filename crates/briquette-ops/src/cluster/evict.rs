@@ -3,8 +3,11 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use crate::{
     entries::{AttentionStatistics, Clustering},
     error::{OpError, Result},
+    host::HostInput,
     merge::weakest,
 };
+
+const INPUT: HostInput = HostInput("evict_cluster");
 
 /// Clusters of a layer in no order, and one new token a head, of which the weakest cluster is to
 /// go: it is merged into the one that it is most redundant with, or evicted with all its tokens,
@@ -77,7 +80,7 @@ impl EvictClusterInput<'_> {
         let [batch, heads, tokens] = self.positions.dims();
         let value = |what, found: usize, fits: bool, expected: String| match fits {
             true => Ok(()),
-            false => Err(OpError::Value { operation: "evict_cluster", what, found, expected }),
+            false => Err(OpError::Value { operation: INPUT.0, what, found, expected }),
         };
         let lists = batch * heads;
         let Clustering { cluster_counts, clustered_tokens, unclustered, .. } = &*self.clustering;
@@ -155,23 +158,24 @@ impl Layer {
     fn read(input: &EvictClusterInput<'_>) -> Result<Self> {
         let clustering = &*input.clustering;
         let [batch, heads, tokens] = input.positions.dims();
-        let counted = input.counted.stacked().map_or_else(|| Ok(Vec::new()), floats)?;
+        let counted =
+            input.counted.stacked().map_or_else(|| Ok(Vec::new()), |x| INPUT.floats(x))?;
         let tracks = vec![0.0; counted.len() / (tokens + 1) * tokens];
         let statistics = match input.counted.stacked() {
             None => [0, 1],
             Some(counted) => [counted.dims()[0] / batch, counted.dims()[1] / heads],
         };
         Ok(Self {
-            keys: floats(input.keys)?,
-            values: floats(input.values)?,
-            new_keys: floats(&input.new_keys)?,
-            new_values: floats(&input.new_values)?,
-            new_positions: ints(&input.new_positions)?,
-            positions: ints(input.positions)?,
-            scores: floats(&input.scores)?,
-            cluster_of_token: ints(&clustering.cluster_of_token)?,
-            norms: floats(&clustering.norms)?,
-            representatives: ints(&clustering.representatives)?,
+            keys: INPUT.floats(input.keys)?,
+            values: INPUT.floats(input.values)?,
+            new_keys: INPUT.floats(&input.new_keys)?,
+            new_values: INPUT.floats(&input.new_values)?,
+            new_positions: INPUT.ints(&input.new_positions)?,
+            positions: INPUT.ints(input.positions)?,
+            scores: INPUT.floats(&input.scores)?,
+            cluster_of_token: INPUT.ints(&clustering.cluster_of_token)?,
+            norms: INPUT.floats(&clustering.norms)?,
+            representatives: INPUT.ints(&clustering.representatives)?,
             tokens_by_cluster: vec![0; batch * heads * tokens],
             padding_columns: vec![0; batch * heads],
             counted,
@@ -358,14 +362,6 @@ impl Layer {
             }
         }
     }
-}
-
-fn floats<const D: usize>(x: &Tensor<D>) -> Result<Vec<f32>> {
-    x.clone().try_into_vec_as().map_err(|error| OpError::failed("evict_cluster", error))
-}
-
-fn ints(x: &Tensor<3, Int>) -> Result<Vec<i64>> {
-    x.clone().try_into_vec_as().map_err(|error| OpError::failed("evict_cluster", error))
 }
 
 fn double(row: &[f32]) -> Vec<f64> {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Result,
-    ops::{PackedNumbers, PackedVectors},
+    ops::{PackedNumbers, PackedVectors, of_e4m3},
     prefix::Parts,
 };
 
@@ -138,19 +138,9 @@ fn decode(packed: &Packed, channels: usize) -> Tensor<3> {
     let words = packed.words.clone().reshape([pages, rows, width / rows]);
     let bytes = words::unpack(words, channels, 8).reshape([pages * rows * channels]);
     let device = bytes.device();
-    let table: Vec<f32> = (0..=255).map(number).collect();
+    let table: Vec<f32> = (0..=255).map(of_e4m3).collect();
     let table = Tensor::<1>::from_data(TensorData::new(table, [256]), (&device, DType::F32));
     let integers: DType = device.settings().int_dtype.into();
     let numbers: Tensor<3> = table.select(0, bytes.cast(integers)).reshape([pages, rows, channels]);
     numbers * packed.measures[0].clone().cast(DType::F32).reshape([pages, rows, 1])
-}
-
-/// The number a byte stands for; none that is written stands for NaN.
-fn number(byte: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(byte >> MANTISSA & 15), f32::from(byte & 7));
-    let size = match exponent {
-        0 => mantissa * 2f32.powi(LOWEST - MANTISSA),
-        _ => (8.0 + mantissa) * 2f32.powi(exponent - BIAS - MANTISSA),
-    };
-    if byte < 128 { size } else { -size }
 }

@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantized {
-    /// Bits a number: 1, 2, 4 or 8. No device has a kernel for 1: pages are made numbers again in
+    /// Bits a number: 1, 2, 4 or 8. No GPU has a kernel for 1: pages are made numbers again in
     /// every call.
     pub bits: u8,
     /// Tokens a group of keys, and channels a group of values (at most `head_dim`).

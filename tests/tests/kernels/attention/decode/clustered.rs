@@ -4,7 +4,7 @@
 use briquette::ops::{
     AttentionOps, ClusteredKv, DecodeInput, DecodeOutput, KvLayout, OpError, RotaryTables, Tail,
 };
-use briquette_kernels::{decode, supports};
+use briquette_kernels::decode;
 use briquette_tests::{
     backends::{Backend, host},
     inputs::Noise,
@@ -256,12 +256,7 @@ impl Drawn {
 /// tokens out instead.
 fn attend(backend: &Backend, input: &DecodeInput) -> Option<DecodeOutput> {
     let found = answer(backend, "clustered_attention", |kernels| kernels.decode(input));
-    assert_eq!(
-        found.is_some(),
-        supports(&backend.device) && !backend.binds_few(),
-        "{}",
-        backend.name
-    );
+    assert_eq!(found.is_some(), !backend.binds_few(), "{}", backend.name);
     found
 }
 

@@ -1,0 +1,131 @@
+//! Attention of a layer, head by head.
+
+use burn::tensor::{DType, Tensor, TensorData};
+
+use super::rows::{add, dot, softmax};
+use crate::{
+    attention::decode::{DecodeInput, DecodeOutput, Tail},
+    error::Result,
+    host::HostInput,
+};
+
+/// The keys and values of a layer. A list is those of a batch row and kv head, which a group of
+/// queries reads together: `queries` are their rows, scores and weights a row of columns for each.
+pub(super) trait HostKv {
+    /// The operation.
+    fn input(&self) -> HostInput;
+
+    /// Batch rows, kv heads, and channels of a head.
+    fn dims(&self) -> [usize; 3];
+
+    /// Columns of the weights.
+    fn columns(&self) -> usize;
+
+    /// The first column of a list that is a token's; the others before it are padding.
+    fn first(&self, list: usize) -> usize;
+
+    /// Writes the products of queries with the keys of a list into their columns.
+    fn score(&self, list: usize, queries: &[f32], scores: &mut [f32]);
+
+    /// Adds the values of a list, each with the weight in its column, to the rows of `output`.
+    fn weigh(&self, list: usize, weights: &[f32], output: &mut [f32]);
+}
+
+/// Attention of one query per head over a layer.
+pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutput> {
+    let DecodeInput { queries, scale, weights: wanted, .. } = input;
+    let (check, [batch, kv_heads, head_dim]) = (kv.input(), kv.dims());
+    let query_heads = queries.dims()[1];
+    check.shape("queries", queries.dims(), [batch, query_heads, 1, head_dim])?;
+    let whole = kv_heads > 0 && query_heads.is_multiple_of(kv_heads);
+    check.value("query_heads", query_heads, whole, format!("a multiple of {kv_heads}"))?;
+    let columns = kv.columns();
+    let some = query_heads > 0 && head_dim > 0 && columns > 0;
+    check.value("columns", columns, some, "1 or more, as channels and heads")?;
+    let group = query_heads / kv_heads;
+    let mut all = check.floats(queries)?;
+    all.iter_mut().for_each(|number| *number *= *scale as f32);
+    let mut output = vec![0.0; all.len()];
+    let mut weights = vec![0.0; batch * query_heads * columns];
+    let lists = all.chunks(group * head_dim).zip(output.chunks_mut(group * head_dim));
+    let lists = lists.zip(weights.chunks_mut(group * columns)).enumerate();
+    for (list, ((queries, output), weights)) in lists {
+        let first = kv.first(list);
+        kv.score(list, queries, weights);
+        weights.chunks_mut(columns).for_each(|weights| softmax(&mut weights[first..]));
+        kv.weigh(list, weights, output);
+    }
+    let device = queries.device();
+    let output = TensorData::new(output, queries.dims());
+    let weights = wanted.then(|| {
+        let weights = TensorData::new(weights, [batch, query_heads, 1, columns]);
+        Tensor::from_data(weights, (&device, DType::F32))
+    });
+    Ok(DecodeOutput { output: Tensor::from_data(output, (&device, queries.dtype())), weights })
+}
+
+/// The entries of a tail, `[lists, entries, head_dim]`.
+pub(super) struct HostTail {
+    pub(super) keys: Vec<f32>,
+    pub(super) values: Vec<f32>,
+    pub(super) entries: usize,
+    head_dim: usize,
+}
+
+impl HostTail {
+    pub(super) fn read(input: HostInput, tail: &Tail) -> Result<Self> {
+        let Tail { keys, values, entries } = tail;
+        let [_, _, capacity, head_dim] = keys.dims();
+        input.shape("tail_values", values.dims(), keys.dims())?;
+        input.value("tail", *entries, *entries <= capacity, format!("at most {capacity}"))?;
+        let read = |x: &Tensor<4>| match entries {
+            0 => Ok(Vec::new()),
+            _ => input.floats(&x.clone().narrow(2, 0, *entries)),
+        };
+        Ok(Self { keys: read(keys)?, values: read(values)?, entries: *entries, head_dim })
+    }
+
+    fn rows<'a>(&self, list: usize, rows: &'a [f32]) -> &'a [f32] {
+        let length = self.entries * self.head_dim;
+        &rows[list * length..(list + 1) * length]
+    }
+
+    /// The keys of a list.
+    pub(super) fn keys(&self, list: usize) -> impl Iterator<Item = &[f32]> {
+        self.rows(list, &self.keys).chunks_exact(self.head_dim)
+    }
+
+    /// Writes the products of queries with the keys from `skipped` on into the last of so many
+    /// columns.
+    pub(super) fn score(
+        &self,
+        (list, skipped): (usize, usize),
+        queries: &[f32],
+        scores: &mut [f32],
+        columns: usize,
+    ) {
+        let start = columns - self.entries;
+        for (query, scores) in queries.chunks(self.head_dim).zip(scores.chunks_mut(columns)) {
+            for (score, key) in scores[start..].iter_mut().zip(self.keys(list)).skip(skipped) {
+                *score = dot(query, key);
+            }
+        }
+    }
+
+    /// Adds the values from `skipped` on, with the weights in the last of so many columns.
+    pub(super) fn weigh(
+        &self,
+        (list, skipped): (usize, usize),
+        weights: &[f32],
+        output: &mut [f32],
+        columns: usize,
+    ) {
+        let start = columns - self.entries;
+        for (output, weights) in output.chunks_mut(self.head_dim).zip(weights.chunks(columns)) {
+            let values = self.rows(list, &self.values).chunks_exact(self.head_dim);
+            for (weight, value) in weights[start..].iter().zip(values).skip(skipped) {
+                add(output, *weight, value);
+            }
+        }
+    }
+}
