@@ -45,12 +45,12 @@ impl HostInput {
         x: &Tensor<D, Int>,
         most: usize,
     ) -> Result<Vec<usize>> {
-        let number = |number: i64| {
-            let found = usize::try_from(number).unwrap_or(usize::MAX);
-            self.value(what, found, found <= most, format!("at most {most}"))?;
-            Ok(found)
-        };
-        self.ints(x)?.into_iter().map(number).collect()
+        let all = self.ints(x)?.into_iter();
+        let all: Vec<usize> =
+            all.map(|number| usize::try_from(number).unwrap_or(usize::MAX)).collect();
+        let largest = all.iter().copied().max().unwrap_or(0);
+        self.value(what, largest, largest <= most, format!("at most {most}"))?;
+        Ok(all)
     }
 
     /// Integers of which each is at least the one before and at most `most`.

@@ -69,9 +69,10 @@ impl Clusters {
         };
         for list in 0..lists {
             let rows = clusters.offsets[list + 1];
-            for (_, row) in clusters.tokens(list) {
-                INPUT.value("cluster_of_token", row, row < rows, format!("below {rows}"))?;
-            }
+            let last = clusters.tokens(list).map(|(_, row)| row).max();
+            let row = last.unwrap_or(0);
+            let fits = last.is_none_or(|row| row < rows);
+            INPUT.value("cluster_of_token", row, fits, format!("below {rows}"))?;
         }
         Ok(clusters)
     }
