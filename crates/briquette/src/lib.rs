@@ -48,6 +48,7 @@ pub mod allocate;
 mod budget;
 pub mod cache;
 mod check;
+mod columns;
 pub mod device;
 pub mod diagnose;
 mod error;

@@ -2,7 +2,7 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use crate::{
     entries::{AttentionStatistics, Clustering},
-    error::{OpError, Result},
+    error::Result,
     host::HostInput,
     merge::weakest,
 };
@@ -75,13 +75,10 @@ impl EvictClusterInput<'_> {
     /// Refuses numbers per head that do not fit.
     ///
     /// # Errors
-    /// [`OpError::Value`].
+    /// [`OpError::Value`](crate::OpError::Value).
     pub fn check_heads(&self) -> Result<()> {
         let [batch, heads, tokens] = self.positions.dims();
-        let value = |what, found: usize, fits: bool, expected: String| match fits {
-            true => Ok(()),
-            false => Err(OpError::Value { operation: INPUT.0, what, found, expected }),
-        };
+        let value = |what, found, fits, expected: String| INPUT.value(what, found, fits, expected);
         let lists = batch * heads;
         let Clustering { cluster_counts, clustered_tokens, unclustered, .. } = &*self.clustering;
         for (what, list) in [

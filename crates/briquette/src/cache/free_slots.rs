@@ -8,7 +8,7 @@ use super::{
     call::{in_place::evicts_in_place, working_set::last_columns},
     layer::LayerCache,
 };
-use crate::{Result, store::SlotStore};
+use crate::{Result, columns::behind_zeros, store::SlotStore};
 
 impl KvCache {
     /// Tokens until a head that may keep more has no free slot, or until no slot is free; `None` if
@@ -22,20 +22,22 @@ impl KvCache {
         }
         let (mut is_any, mut most, mut least) = (false, 0, None);
         for layer in &mut self.layers {
-            let share = layer.share.clone()?;
-            let Some(slots) = layer.slots_with_free() else {
-                if layer.held != share {
+            let LayerCache { share, held, store, .. } = layer;
+            let share = share.as_ref()?;
+            let store = store.as_mut().and_then(|store| store.in_place());
+            let Some(slots) = store.and_then(|store| store.slots_with_free()) else {
+                if held != share {
                     is_any = true;
                     least = Some(0);
                 }
                 continue;
             };
             is_any = true;
-            for ((slots, held), share) in slots.iter().zip(&layer.held).zip(share) {
-                let free = slots - held;
+            for ((slots, held), share) in slots.iter().zip(held).zip(share) {
+                let free = slots - *held;
                 most = most.max(free);
                 // A head without a free slot could not take a token that it may keep.
-                if *slots < share {
+                if slots < share {
                     least = Some(least.map_or(free, |least: usize| least.min(free)));
                 }
             }
@@ -92,22 +94,13 @@ fn widened(entries: Entries, columns: usize) -> Entries {
     if missing == 0 {
         return last_columns(entries, columns);
     }
-    let rows = |x: Tensor<4>| {
-        let [batch, heads, _, channels] = x.dims();
-        let free = Tensor::zeros([batch, heads, missing, channels], (&x.device(), x.dtype()));
-        Tensor::cat(vec![free, x], 2)
-    };
     let [batch, heads, _] = entries.positions.dims();
     let free = Tensor::full([batch, heads, missing], -1, &entries.positions.device());
     Entries {
-        keys: rows(entries.keys),
-        values: rows(entries.values),
+        keys: behind_zeros(entries.keys, missing),
+        values: behind_zeros(entries.values, missing),
         positions: Tensor::cat(vec![free, entries.positions], 2),
-        tracks: entries.tracks.map(|track| {
-            let [rows, heads, _] = track.dims();
-            let zeros = Tensor::zeros([rows, heads, missing], (&track.device(), track.dtype()));
-            Tensor::cat(vec![zeros, track], 2)
-        }),
+        tracks: entries.tracks.map(|track| behind_zeros(track, missing)),
         clustering: entries.clustering,
     }
 }

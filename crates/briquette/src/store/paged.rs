@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     Result,
+    columns::behind_zeros,
     device::{Rows, buffer_bytes},
     ops::{
         AttentionOutput, AttentionStatistics, Entries, KvLayout, QuantizedKv, Selection, Tail,
@@ -657,12 +658,7 @@ impl<C: Codec> Store for PagedStore<C> {
             let tracks = if width == tail {
                 tracks
             } else {
-                tracks.map(|track| {
-                    let [batch, heads, _] = track.dims();
-                    let none = [batch, heads, tail - width];
-                    let none = Tensor::zeros(none, (&track.device(), track.dtype()));
-                    Tensor::cat(vec![none, track], 2)
-                })
+                tracks.map(|track| behind_zeros(track, tail - width))
             };
             self.tail.set_tracks(tracks);
         }

@@ -3,6 +3,7 @@ use burn::tensor::{Int, Tensor};
 use super::{StoreOptions, dense::write_tracks, layout::Layout};
 use crate::{
     Result,
+    columns::behind_zeros,
     device::{Rows, buffer_bytes},
     ops::{AttentionStatistics, counting},
     prefix::Parts,
@@ -42,11 +43,7 @@ impl Tokens {
             let missing = width - columns;
             let padding = Tensor::full([batch, shape.kv_heads, missing], -1, device);
             let positions = Tensor::cat(vec![padding, positions], 2);
-            let tracks = tracks.map(|track| {
-                let [batch, heads, _] = track.dims();
-                let padding = Tensor::zeros([batch, heads, missing], (device, track.dtype()));
-                Tensor::cat(vec![padding, track], 2)
-            });
+            let tracks = tracks.map(|track| behind_zeros(track, missing));
             return Self { layout, positions, tracks };
         }
         if width == columns {

@@ -1,5 +1,7 @@
 //! Pages of numbers of a few bits.
 
+use std::sync::LazyLock;
+
 use burn::tensor::{Int, Tensor};
 
 use super::{
@@ -33,10 +35,10 @@ pub(super) struct Pages {
 
 /// The numbers that each byte stands for.
 enum Table {
-    One(Vec<[f32; 1]>),
-    Two(Vec<[f32; 2]>),
-    Four(Vec<[f32; 4]>),
-    Eight(Vec<[f32; 8]>),
+    One(&'static [[f32; 1]]),
+    Two(&'static [[f32; 2]]),
+    Four(&'static [[f32; 4]]),
+    Eight(&'static [[f32; 8]]),
 }
 
 impl Table {
@@ -51,9 +53,24 @@ impl Table {
     }
 }
 
+/// A table that is made once.
+type Once<const N: usize> = LazyLock<Vec<[f32; N]>>;
+
+static E4M3: Once<1> = Once::new(|| table(|byte, _| of_e4m3(byte as u8)));
+static BYTES: Once<1> = Once::new(levels);
+static HALVES: Once<2> = Once::new(levels);
+static QUARTERS: Once<4> = Once::new(levels);
+static BITS: Once<8> = Once::new(levels);
+
 /// The table of the numbers of a byte, by their places in it.
 fn table<const N: usize>(number: impl Fn(usize, usize) -> f32) -> Vec<[f32; N]> {
     (0..256).map(|byte| std::array::from_fn(|place| number(byte, place))).collect()
+}
+
+/// The table of bytes that are so many levels, the first in the lowest bits.
+fn levels<const N: usize>() -> Vec<[f32; N]> {
+    let bits = 8 / N;
+    table(|byte, place| ((byte >> (place * bits)) & ((1 << bits) - 1)) as f32)
 }
 
 /// The numbers of some bytes; the last byte may have more than there is room for.
@@ -87,21 +104,18 @@ impl Packed {
     /// Levels of so many bits, in rows of so many numbers.
     fn levels(from: &PackedGroups, rows: usize, width: usize, bits: usize) -> Result<Self> {
         let PackedGroups { words, scale, min } = from;
-        let level =
-            |byte: usize, place: usize| ((byte >> (place * bits)) & ((1 << bits) - 1)) as f32;
         let table = match bits {
-            1 => Table::Eight(table(level)),
-            2 => Table::Four(table(level)),
-            4 => Table::Two(table(level)),
-            _ => Table::One(table(level)),
+            1 => Table::Eight(&BITS),
+            2 => Table::Four(&QUARTERS),
+            4 => Table::Two(&HALVES),
+            _ => Table::One(&BYTES),
         };
         Self::of(words, scale, Some(min), table, rows, width)
     }
 
     /// Vectors of E4M3 bytes.
     fn vectors(from: &PackedVectors, rows: usize, width: usize) -> Result<Self> {
-        let table = Table::One(table(|byte, _| of_e4m3(byte as u8)));
-        Self::of(&from.words, &from.scale, None, table, rows, width)
+        Self::of(&from.words, &from.scale, None, Table::One(&E4M3), rows, width)
     }
 
     fn of(
@@ -141,7 +155,7 @@ impl Packed {
     fn unpack(&self, page: usize, row: usize, to: &mut [f32]) {
         let start = (page * self.rows + row) * self.bytes_of_row;
         let bytes = &self.bytes[start..start + self.bytes_of_row];
-        match &self.table {
+        match self.table {
             Table::One(table) => look_up(table, bytes, to),
             Table::Two(table) => look_up(table, bytes, to),
             Table::Four(table) => look_up(table, bytes, to),

@@ -7,6 +7,7 @@ use crate::{
     Error, LayerView, Policy, PrefillCompression, Result,
     allocate::Allocation,
     cache::{Clustering, Entries, Statistic, progress::Phase},
+    columns::behind_zeros,
     device::{Rows, buffer_bytes},
     policy::AppendOnly,
     reduce::Reduced,
@@ -170,14 +171,12 @@ fn first_of_groups(x: Tensor<3>, kv_heads: usize) -> Tensor<3> {
 /// The scores, right-aligned in `columns`, with zeros before them: a store may lay entries out with
 /// more padding than it was given, or less.
 fn widened(scores: &Tensor<3>, columns: usize) -> Tensor<3> {
-    let [batch, heads, width] = scores.dims();
+    let [_, _, width] = scores.dims();
     if width >= columns {
         // A store may have left columns out that are padding in every row.
         return scores.clone().narrow(2, width - columns, columns);
     }
-    let padding =
-        Tensor::zeros([batch, heads, columns - width], (&scores.device(), scores.dtype()));
-    Tensor::cat(vec![padding, scores.clone()], 2)
+    behind_zeros(scores.clone(), columns - width)
 }
 
 /// The scores of the entries, `[batch, kv_heads, entries]`, f32.
