@@ -1,5 +1,11 @@
 //! Tensors read where the host computes with them.
 
+use std::ops::Deref;
+#[cfg(feature = "flex")]
+use std::ops::Range;
+
+#[cfg(feature = "flex")]
+use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::error::{OpError, Result};
@@ -14,6 +20,72 @@ pub(crate) fn is_host(device: &Device) -> bool {
     {
         let _ = device;
         false
+    }
+}
+
+/// Numbers of a tensor: where they lie, if that is the host's memory and they lie one after
+/// another, else a copy.
+pub(crate) enum View<T> {
+    #[cfg(feature = "flex")]
+    Shared(FloatTensor<Flex>, Range<usize>),
+    Copied(Vec<T>),
+}
+
+impl Deref for View<f32> {
+    type Target = [f32];
+
+    #[inline]
+    fn deref(&self) -> &[f32] {
+        match self {
+            #[cfg(feature = "flex")]
+            Self::Shared(tensor, range) => &tensor.storage()[range.clone()],
+            Self::Copied(numbers) => numbers,
+        }
+    }
+}
+
+impl Deref for View<u8> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            #[cfg(feature = "flex")]
+            Self::Shared(words, range) => {
+                &words.bytes()[range.start * size_of::<i32>()..range.end * size_of::<i32>()]
+            }
+            Self::Copied(bytes) => bytes,
+        }
+    }
+}
+
+/// The host's tensor of numbers that lie without gaps, and their range in it.
+#[cfg(feature = "flex")]
+fn lying<T>(tensor: FloatTensor<Flex>) -> Option<View<T>> {
+    let (start, end) = tensor.layout().contiguous_offsets()?;
+    Some(View::Shared(tensor, start..end))
+}
+
+impl View<f32> {
+    fn shared<const D: usize>(x: &Tensor<D>) -> Option<Self> {
+        #[cfg(feature = "flex")]
+        if is_host(&x.device()) && x.dtype() == DType::F32 {
+            return lying(x.clone().try_into_primitive::<Flex>().ok()?);
+        }
+        let _ = x;
+        None
+    }
+}
+
+impl View<u8> {
+    /// The bytes of 32-bit integers.
+    fn shared<const D: usize>(x: &Tensor<D, Int>) -> Option<Self> {
+        #[cfg(feature = "flex")]
+        if is_host(&x.device()) && x.dtype() == DType::I32 {
+            return lying(x.clone().try_into_primitive::<Flex>().ok()?);
+        }
+        let _ = x;
+        None
     }
 }
 
@@ -32,10 +104,22 @@ impl HostInput {
         x.clone().try_into_vec_as().map_err(|error| OpError::failed(self.0, error))
     }
 
+    /// The numbers of a tensor, in f32, which are not changed.
+    pub(crate) fn view<const D: usize>(self, x: &Tensor<D>) -> Result<View<f32>> {
+        match View::<f32>::shared(x) {
+            Some(view) => Ok(view),
+            None => self.floats(x).map(View::Copied),
+        }
+    }
+
     /// The bytes of 32-bit words.
-    pub(crate) fn bytes(self, words: &Tensor<2, Int>) -> Result<Vec<u8>> {
+    pub(crate) fn bytes(self, words: &Tensor<2, Int>) -> Result<View<u8>> {
+        if let Some(view) = View::<u8>::shared(words) {
+            return Ok(view);
+        }
         let words = words.clone().cast(DType::I32).try_into_data();
-        Ok(words.map_err(|error| OpError::failed(self.0, error))?.as_bytes().to_vec())
+        let words = words.map_err(|error| OpError::failed(self.0, error))?;
+        Ok(View::Copied(words.as_bytes().to_vec()))
     }
 
     /// Integers that count or name at most `most`.

@@ -9,19 +9,19 @@ use super::{
 use crate::{
     attention::{decode::ClusteredKv, rotary::RotaryTables},
     error::Result,
-    host::HostInput,
+    host::{HostInput, View},
 };
 
 const INPUT: HostInput = HostInput("clustered_attention");
 
 /// Directions and values of clusters, and the tokens that share them.
 pub(super) struct Clusters {
-    directions: Vec<f32>,
-    values: Vec<f32>,
+    directions: View<f32>,
+    values: View<f32>,
     /// Of each list: columns in the order of their clusters, those that are padding first.
     tokens_by_cluster: Vec<usize>,
     cluster_of_token: Vec<usize>,
-    norms: Vec<f32>,
+    norms: View<f32>,
     padding: Vec<usize>,
     offsets: Vec<usize>,
     rotary: Option<Rotary>,
@@ -32,8 +32,8 @@ pub(super) struct Clusters {
 
 /// Cosines and sines of the positions of each token and each row of the tail.
 struct Rotary {
-    cosines: Vec<f32>,
-    sines: Vec<f32>,
+    cosines: View<f32>,
+    sines: View<f32>,
     /// Rows of positions for a list.
     positions: Vec<usize>,
     /// Lists that share a row of positions.
@@ -55,11 +55,11 @@ impl Clusters {
         let columns = width + kv.tail.entries;
         let rotary = |tables: &RotaryTables| Rotary::read(tables, kv_heads, columns, head_dim);
         let clusters = Self {
-            directions: INPUT.floats(&kv.directions)?,
-            values: INPUT.floats(&kv.values)?,
+            directions: INPUT.view(&kv.directions)?,
+            values: INPUT.view(&kv.values)?,
             tokens_by_cluster: INPUT.at_most("tokens_by_cluster", &kv.tokens_by_cluster, last)?,
             cluster_of_token: INPUT.at_most("cluster_of_token", &kv.cluster_of_token, total)?,
-            norms: INPUT.floats(&kv.norms)?,
+            norms: INPUT.view(&kv.norms)?,
             padding: INPUT.at_most("padding_columns", &kv.padding_columns, width)?,
             offsets: INPUT.ascending("offsets", &kv.offsets, total)?,
             rotary: kv.rotary.as_ref().map(rotary).transpose()?,
@@ -112,7 +112,7 @@ impl Rotary {
         INPUT.shape("positions", positions.dims(), [batch, heads, columns])?;
         let shared = heads > 0 && kv_heads.is_multiple_of(heads);
         INPUT.value("heads of positions", heads, shared, format!("1 or {kv_heads}"))?;
-        let table = |x: &Tensor<2>| INPUT.floats(&x.clone().cast(DType::F32));
+        let table = |x: &Tensor<2>| INPUT.view(&x.clone().cast(DType::F32));
         // Padding stands at −1: any row of the table will do.
         let positions = positions.clone().clamp_min(0);
         Ok(Self {

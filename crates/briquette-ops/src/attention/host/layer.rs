@@ -6,7 +6,7 @@ use super::rows::{add, dot, softmax};
 use crate::{
     attention::decode::{DecodeInput, DecodeOutput, Tail},
     error::Result,
-    host::HostInput,
+    host::{HostInput, View},
 };
 
 /// The keys and values of a layer. A list is those of a batch row and kv head, which a group of
@@ -64,11 +64,14 @@ pub(super) fn attend(input: &DecodeInput, kv: &impl HostKv) -> Result<DecodeOutp
     Ok(DecodeOutput { output: Tensor::from_data(output, (&device, queries.dtype())), weights })
 }
 
-/// The entries of a tail, `[lists, entries, head_dim]`.
+/// The entries of a tail.
 pub(super) struct HostTail {
-    pub(super) keys: Vec<f32>,
-    pub(super) values: Vec<f32>,
+    /// `[lists, capacity, head_dim]`
+    keys: View<f32>,
+    /// `[lists, capacity, head_dim]`
+    values: View<f32>,
     pub(super) entries: usize,
+    capacity: usize,
     head_dim: usize,
 }
 
@@ -78,16 +81,13 @@ impl HostTail {
         let [_, _, capacity, head_dim] = keys.dims();
         input.shape("tail_values", values.dims(), keys.dims())?;
         input.value("tail", *entries, *entries <= capacity, format!("at most {capacity}"))?;
-        let read = |x: &Tensor<4>| match entries {
-            0 => Ok(Vec::new()),
-            _ => input.floats(&x.clone().narrow(2, 0, *entries)),
-        };
-        Ok(Self { keys: read(keys)?, values: read(values)?, entries: *entries, head_dim })
+        let (keys, values) = (input.view(keys)?, input.view(values)?);
+        Ok(Self { keys, values, entries: *entries, capacity, head_dim })
     }
 
     fn rows<'a>(&self, list: usize, rows: &'a [f32]) -> &'a [f32] {
-        let length = self.entries * self.head_dim;
-        &rows[list * length..(list + 1) * length]
+        let start = list * self.capacity * self.head_dim;
+        &rows[start..start + self.entries * self.head_dim]
     }
 
     /// The keys of a list.

@@ -12,7 +12,7 @@ use crate::{
     attention::decode::{PackedGroups, PackedNumbers, PackedVectors, QuantizedKv},
     e4m3::of_e4m3,
     error::Result,
-    host::HostInput,
+    host::{HostInput, View},
 };
 
 const INPUT: HostInput = HostInput("quantized_attention");
@@ -87,12 +87,12 @@ fn look_up<const N: usize>(table: &[[f32; N]], bytes: &[u8], to: &mut [f32]) {
 
 /// Rows of packed numbers, `[pages, rows, bytes]`.
 struct Packed {
-    bytes: Vec<u8>,
+    bytes: View<u8>,
     bytes_of_row: usize,
     table: Table,
     /// Scale and minimum of each group of a row, `[pages, rows, groups]`; no minimum is zero.
-    scale: Vec<f32>,
-    min: Option<Vec<f32>>,
+    scale: View<f32>,
+    min: Option<View<f32>>,
     groups: usize,
     rows: usize,
     /// Numbers of a row.
@@ -140,8 +140,8 @@ impl Packed {
         Ok(Self {
             bytes: INPUT.bytes(all)?,
             bytes_of_row: words / rows * size_of::<u32>(),
-            scale: INPUT.floats(scale)?,
-            min: min.map(|min| INPUT.floats(min)).transpose()?,
+            scale: INPUT.view(scale)?,
+            min: min.map(|min| INPUT.view(min)).transpose()?,
             table,
             groups,
             rows,
