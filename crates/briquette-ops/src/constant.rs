@@ -4,6 +4,8 @@ use std::{any::Any, cell::RefCell, collections::HashMap, ops::Range};
 
 use burn::tensor::{DType, Device, Int, StreamId, Tensor, TensorData, kind::Basic};
 
+use crate::send::send;
+
 /// Lists that are kept per purpose: enough for as many layers of a model.
 const KEPT: usize = 128;
 
@@ -88,7 +90,7 @@ fn constant<const D: usize, K: Basic + 'static>(
     dtype: DType,
 ) -> Tensor<D, K> {
     if data.bytes().len() > LONGEST {
-        return Tensor::from_data(data, (device, dtype));
+        return send(purpose, data, (device, dtype));
     }
     let stream = StreamId::current();
     ALL.with_borrow_mut(|All { of_use, time }| {
@@ -109,7 +111,7 @@ fn constant<const D: usize, K: Basic + 'static>(
                 sent.tensor.downcast_ref::<Tensor<D, K>>().cloned()
             });
         known.unwrap_or_else(|| {
-            let tensor = Tensor::<D, K>::from_data(data.clone(), (device, dtype));
+            let tensor: Tensor<D, K> = send(purpose, data.clone(), (device, dtype));
             if lists.len() >= KEPT
                 && let Some(oldest) =
                     (0..lists.len()).min_by_key(|&place| lists[place].last_request)

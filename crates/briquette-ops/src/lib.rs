@@ -29,6 +29,7 @@ mod model;
 mod ops;
 mod product;
 mod select;
+mod send;
 mod unit;
 
 pub use attention::{
@@ -65,4 +66,5 @@ pub use model::{
 pub use ops::{Ops, Reference};
 pub use product::precise_product;
 pub use select::{PackInput, PadInput, Pool, PoolKind, SelectInput, SelectOps};
+pub use send::{note_sends, send};
 pub use unit::{norm, unit};

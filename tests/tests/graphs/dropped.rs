@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use briquette::{Budget, KvCache, Policy};
+use briquette::{Budget, KvCache, Policy, ops::constant_ints};
 use briquette_graph::{Error, StepGraph};
 use briquette_tests::backends::backends;
 use burn::tensor::{Device, Tensor};
@@ -72,6 +72,23 @@ fn a_step_that_sends_gives_the_same() {
                 "wgpu" | "vulkan" => assert_eq!((replayed, dropped), (0, 3), "{what}"),
                 _ => assert!(replayed > 0 || dropped > 0, "{what}"),
             }
+        }
+    }
+}
+
+/// Lists that kernels are told are sent where they are others than before: a replay would tell
+/// those of the step that was recorded.
+#[test]
+fn a_step_that_tells_kernels_another_list_is_launched() {
+    for backend in backends() {
+        let (device, told) = (&backend.device, AtomicUsize::new(0));
+        let tries = if backend.name == "flex" { 0 } else { 3 };
+        for policy in policies() {
+            let found = play(&policy, device, |_| {
+                let number = told.fetch_add(1, Ordering::Relaxed) as i64;
+                drop(constant_ints("numbers of steps", vec![number], [1], device));
+            });
+            assert_eq!(found, (0, tries), "{}, {}", policy.name(), backend.name);
         }
     }
 }

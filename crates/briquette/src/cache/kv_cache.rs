@@ -15,7 +15,8 @@ use super::{
     rollback::ActiveStep,
 };
 use crate::{
-    CacheShape, Error, Policy, Result, device::Rows, position::PositionEncoding, view::Measures,
+    CacheShape, Error, Policy, Result, device::Rows, ops::send, position::PositionEncoding,
+    view::Measures,
 };
 
 /// The key-value cache of a model: the entries that every layer keeps of the tokens it has seen.
@@ -265,7 +266,7 @@ impl KvCache {
         }
         let new = span.positions.len() / batch;
         let data = TensorData::new(span.positions.clone(), [batch, 1, new]);
-        let tensor = Tensor::from_data(data, &self.device);
+        let tensor: Tensor<3, Int> = send("positions", data, &self.device);
         self.positions = Some((span.positions.clone(), tensor.clone()));
         tensor
     }

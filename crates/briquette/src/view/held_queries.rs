@@ -1,6 +1,6 @@
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::ops::precise_product;
+use crate::ops::{precise_product, send};
 
 /// The queries of a layer since its last compression, before their positions are encoded.
 #[derive(Clone, Debug)]
@@ -28,8 +28,10 @@ impl HeldQueries {
             .collect();
         let device = queries.device();
         let options = (&device, DType::F32);
-        let mask = Tensor::<4>::from_data(TensorData::new(mask, [batch, 1, columns, 1]), options);
-        let number = Tensor::<4>::from_data(TensorData::new(number, [batch, 1, 1, 1]), options);
+        let mask: Tensor<4> =
+            send("queries that count", TensorData::new(mask, [batch, 1, columns, 1]), options);
+        let number: Tensor<4> =
+            send("queries that count", TensorData::new(number, [batch, 1, 1, 1]), options);
         let mean = (queries.clone() * mask.clone()).sum_dim(2) / number.clone();
         let centred = (queries - mean.clone()) * mask;
         let covariance = precise_product(centred.clone().swap_dims(2, 3), centred) / number;

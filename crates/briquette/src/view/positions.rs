@@ -1,8 +1,8 @@
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 
 use crate::{
     Result,
-    ops::Ops,
+    ops::{Ops, send},
     position::{Encode, PositionEncoding, mean_rotation},
 };
 
@@ -38,7 +38,7 @@ impl Encoded<'_> {
             }
             let count = positions.len();
             let positions = TensorData::new(positions, [1, 1, count]);
-            let positions = Tensor::<3, Int>::from_data(positions, &x.device());
+            let positions = send("positions to come", positions, &x.device());
             self.encoding.encode(x.clone().repeat_dim(2, count), positions).mean_dim(2)
         };
         Ok(Tensor::cat(self.next.iter().map(of_row).collect(), 0))

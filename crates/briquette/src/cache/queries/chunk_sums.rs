@@ -5,7 +5,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData, activation::softmax};
 use crate::{
     Result,
     cache::{Entries, context::Context},
-    ops::{Selection, expand_clusters, gather_rows, precise_product},
+    ops::{Selection, expand_clusters, gather_rows, precise_product, send},
     policy::PositionMode,
     position::encode,
     view::HeldQueries,
@@ -107,7 +107,7 @@ pub(in crate::cache) fn chunk_sums(
     }
     let dims = [batch, heads * group, columns];
     let data = TensorData::new(places, [batch, 1, columns]);
-    let places = Tensor::<3, Int>::from_data(data, device).expand(dims);
+    let places = send::<3, Int>("places of chunks", data, device).expand(dims);
     let new = Tensor::<3, Bool>::from_data(TensorData::new(new, [batch, 1, columns]), device);
     Ok(Some((sums.gather(2, places), new)))
 }
