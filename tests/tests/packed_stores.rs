@@ -1,8 +1,9 @@
 //! FP8 and TurboQuant, held to references in f64 that share no code with them.
 
 use briquette::{
-    Budget, CacheConfig, CacheShape, KvCache, Policy,
+    Budget, CacheConfig, CacheShape, Error, KvCache, Policy, Prompt,
     position::{NoPositionEncoding, RotaryEmbedding},
+    state::Replay,
     store::{Dense, Fp8, Quantized, StoreBuilder, TurboQuant},
 };
 use briquette_tests::{
@@ -397,4 +398,95 @@ fn bits_that_do_not_exist_are_refused() {
     assert!(text.contains("kind = \"turbo-quant\"") && text.contains("key-bits = 4"), "{text}");
     assert!(Policy::from_toml(&text.replace("key-bits = 4", "key-bits = 9")).is_err());
     assert_eq!(Policy::full().with_store(Quantized::kivi(2)).store().name(), "quantized");
+}
+
+/// Tokens that the device counts lie newest first, and are the same; so are forks, and what is left
+/// when a step fails.
+#[test]
+fn tokens_that_the_device_counts_are_the_same() {
+    const PROMPT: usize = 83;
+    const STEPS: usize = 75;
+    let shape = shape(64);
+    for backend in backends() {
+        let levels = Quantized { bits: 2, group: 32, residual: 32 };
+        for policy in [Policy::fp8(), Policy::full().with_name("levels").with_store(levels)] {
+            let name = policy.name().to_owned();
+            let device = &backend.device;
+            let rope = RotaryEmbedding::new(64, 512, 10_000.0, device).unwrap();
+            let mut noise = Noise::new(5);
+            let mut cache = KvCache::new(shape, policy, device).unwrap();
+            let mut given = |cache: &mut [&mut KvCache], columns: usize| -> Vec<Vec<f32>> {
+                let mut draw = || noise.tensor([2, 2, columns, 64], device);
+                let (queries, keys, values) = (draw(), draw(), draw());
+                let attend = |cache: &mut &mut KvCache| {
+                    let (queries, keys, values) = (queries.clone(), keys.clone(), values.clone());
+                    let output = cache.attend(0, queries, keys, values, &rope).unwrap();
+                    output.try_into_vec_as::<f32>().unwrap()
+                };
+                cache.iter_mut().map(attend).collect()
+            };
+            cache.begin_prompt(Prompt::new(PROMPT).left_padding(vec![0, 9])).unwrap();
+            given(&mut [&mut cache], PROMPT);
+            // Nobody knows yet whether pages are read as they are.
+            assert_eq!(cache.open_columns(), None, "{name}");
+            given(&mut [&mut cache], 1);
+            let packed = cache.open_columns().is_some();
+            assert!(packed || !backend.is_quick(), "{name} on {}", backend.name);
+            if !packed {
+                continue;
+            }
+            let mut counted = cache.fork();
+            let mut apart = 0;
+            for step in 0..STEPS {
+                let what = format!("{name}, step {step} on {}", backend.name);
+                if counted.open_columns() == Some(0) {
+                    counted.begin_device_indexing(40).unwrap();
+                    assert_eq!(counted.open_columns(), Some(40), "{what}");
+                }
+                let packs = counted.step_kind().is_none();
+                apart += usize::from(packs);
+                if step % 29 == 28 {
+                    // Of a step that fails nothing is left; the host counts again.
+                    let error = Error::LayerOutOfRange { layer: 1, layers: 1 };
+                    let x = noise_of([2, 2, 1, 64], device);
+                    let failed: Result<(), Error> = counted.step(|counted| {
+                        counted.attend(0, x.clone(), x.clone(), x.clone(), &rope)?;
+                        Err(error)
+                    });
+                    assert!(failed.is_err(), "{what}");
+                    assert_eq!(counted.open_columns(), Some(0), "{what}");
+                    counted.begin_device_indexing(40).unwrap();
+                }
+                let outputs = given(&mut [&mut cache, &mut counted], 1);
+                for (plain, found) in outputs[0].iter().zip(&outputs[1]) {
+                    let off = (plain - found).abs();
+                    assert!(off <= 2e-5 * (1.0 + plain.abs()), "{what}: {found}, {plain}");
+                }
+                let kept = |cache: &KvCache| cache.kept_positions(0).unwrap();
+                assert_eq!(kept(&counted), kept(&cache), "{what}");
+                let held = |cache: &KvCache| cache.bytes_held() - cache.bytes_spare();
+                // The next token tells a device that the host counts for where new pages lie.
+                assert!(packs || held(&counted) == held(&cache), "{what}");
+            }
+            // A row's tokens are packed with every 32nd, and the rows are 9 apart.
+            assert!((4..=6).contains(&apart), "{name}: {apart}");
+            let numbers = |cache: &KvCache| {
+                let entries = cache.entries(0).unwrap().unwrap();
+                let read = |x: Tensor<4>| x.try_into_vec_as::<f32>().unwrap();
+                (read(entries.keys), read(entries.values))
+            };
+            assert_eq!(numbers(&counted), numbers(&cache), "{name} on {}", backend.name);
+            let fork = counted.fork();
+            counted.end_device_indexing();
+            assert_eq!(numbers(&counted), numbers(&fork));
+            let outputs = given(&mut [&mut cache, &mut counted], 3);
+            for (plain, found) in outputs[0].iter().zip(&outputs[1]) {
+                assert!((plain - found).abs() <= 2e-5 * (1.0 + plain.abs()), "{name}");
+            }
+        }
+    }
+}
+
+fn noise_of(dims: [usize; 4], device: &Device) -> Tensor<4> {
+    Noise::new(1).tensor(dims, device)
 }

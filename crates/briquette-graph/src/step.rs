@@ -2,7 +2,12 @@ use std::{collections::BTreeMap, marker::PhantomData};
 
 use burn::tensor::{Int, Tensor};
 
-use briquette::{KvCache, device::Upkeep, ops::most_likely, state::Replay};
+use briquette::{
+    KvCache,
+    device::Upkeep,
+    ops::{most_likely, note_sends},
+    state::Replay,
+};
 
 use crate::{
     Error,
@@ -60,7 +65,8 @@ const TRIES: usize = 3;
 ///
 /// A recording holds for steps that are all alike: those of a policy that compresses at every token
 /// and has come to its budget, and those of one that does not compress in decoding, as long as
-/// there is room in its buffers, which is made for 64 tokens or more at a time. What it gives is,
+/// there is room in its buffers, which is made for 64 tokens or more at a time. Of a store that
+/// packs its tokens (KIVI, FP8) those steps are launched that pack some. What a recording gives is,
 /// bit for bit, what the launched step gives. Others run as they are; so do all where the device
 /// has no graphs. Between steps that run as they are, and as long as none is recorded, the device's
 /// memory is cleaned up now and then: without, CubeCL 0.11 becomes slower with every launch.
@@ -163,7 +169,7 @@ where
     /// [`Error::Replay`].
     pub fn step(&mut self) -> Result<(), E> {
         self.make_room()?;
-        let kind = self.cache.step_kind();
+        let Some(kind) = self.cache.step_kind() else { return self.launch_apart() };
         if let Some((recording, logits)) =
             self.kinds.get(&kind).and_then(|kind| kind.recording.as_ref())
         {
@@ -257,6 +263,23 @@ where
         if self.prepared.is_none() && !recorded {
             self.upkeep.call(&self.tokens.device());
         }
+    }
+
+    /// Launches a step that is unlike others. Recordings of others stay if it leaves the tensors of
+    /// the cache where they lay.
+    fn launch_apart(&mut self) -> Result<(), E> {
+        self.forget_prepared();
+        if self.kinds.values().all(|kind| kind.recording.is_none()) {
+            return self.launch();
+        }
+        let before = State::of(self.cache).map_err(Error::from)?;
+        let Self { cache, run, tokens, pins, .. } = self;
+        self.logits = Some(pinned(run, tokens, cache, pins)?);
+        let after = State::of(self.cache).map_err(Error::from)?;
+        if before.numbers != after.numbers || !moved(&before, &after).is_empty() {
+            self.forget();
+        }
+        Ok(())
     }
 
     fn launch(&mut self) -> Result<(), E> {
@@ -358,9 +381,12 @@ where
         let Self { cache, run, tokens, pins, recorder, .. } = self;
         let recorder = recorder.as_ref().ok_or("the device has no graphs")?;
         let before = State::of(cache).map_err(|error| error.to_string())?;
-        let (recording, logits) = recorder.record(|| {
-            pinned(run, tokens, cache, pins).map_err(|_: E| "the model gave an error".to_owned())
-        })?;
+        let (recording, logits) =
+            recorder.record(|| match note_sends(|| pinned(run, tokens, cache, pins)) {
+                (Err(_), _) => Err("the model gave an error".to_owned()),
+                (Ok(_), Some(purpose)) => Err(format!("the step sent the {purpose}")),
+                (Ok(logits), None) => Ok(logits),
+            })?;
         let after = State::of(self.cache).map_err(|error| error.to_string())?;
         let moved = moved(&before, &after).len();
         if moved > 0 || before.numbers != after.numbers {

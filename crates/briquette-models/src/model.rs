@@ -268,9 +268,7 @@ impl Model {
         Self::check_not_empty(&tokens)?;
         self.check_cache(cache)?;
         self.interrupt.check()?;
-        let decodes = tokens.dims()[1] == 1 && cache.policy().schedule().decode_every.is_some();
-        if decodes {
-            // To be able to go back would cost a copy of all that the policy writes over.
+        if tokens.dims()[1] == 1 && cache.step_copies() {
             return self.model.forward(tokens, &self.positions, cache, &Interrupt::new());
         }
         cache.try_step(|cache| self.model.forward(tokens, &self.positions, cache, &self.interrupt))

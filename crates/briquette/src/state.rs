@@ -54,13 +54,16 @@ pub trait Replay {
     /// [`Error::Stage`](crate::Error::Stage) for stages that are not
     /// [capturable](crate::Policy::is_capturable), for an input check of every token, which reads
     /// from the device, for positions that the model encodes itself, and for a store that [cannot
-    /// be replayed](crate::store::Store::replay);
+    /// be replayed](crate::store::Store::replay) or packs what is left at every compression of
+    /// decoded tokens;
     /// [`Error::PromptUnfinished`](crate::Error::PromptUnfinished).
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) -> Result<()>;
 
     /// The kind of the next decoded token: those that end a local window move its sums, and are of
-    /// another kind.
-    fn step_kind(&self) -> u64;
+    /// another kind. `None` for a token that is unlike others, since tokens are packed with it
+    /// (KIVI, FP8): the host says which, so its step must be launched. It leaves tensors where they
+    /// lie.
+    fn step_kind(&mut self) -> Option<u64>;
 
     /// Counts a decoded token that a replayed step has written. All tensors are taken to be those
     /// the step has made.

@@ -29,10 +29,11 @@ fn generations_are_replayed() {
         let drawn =
             GenerateOptions { temperature: 0.8, top_k: Some(20), seed: 5, ..greedy.clone() };
         let budget = Budget::Tokens(32);
-        // Compresses at every token, grows, and compresses on the host.
+        // Compresses at every token, grows, packs now and then, and holds no page yet.
         let policies = [
             (Policy::h2o(budget), &drawn, true),
             (Policy::snapkv(budget), &greedy, true),
+            (Policy::fp8(), &drawn, true),
             (Policy::kivi(2), &greedy, false),
         ];
         for (policy, options, alike) in policies {

@@ -8,7 +8,7 @@ use briquette::{
     Budget, CacheConfig, CacheShape, KvCache, Policy, Prompt, Schedule,
     position::{NoPositionEncoding, PositionEncoding, RotaryEmbedding, Rotated},
     state::{Replay, StateTensor, StateVisitor},
-    store::Ragged,
+    store::{Fp8, Ragged},
 };
 use briquette_graph::{Error, StepGraph};
 use briquette_models::prefill;
@@ -110,7 +110,7 @@ fn given(tokens: Tensor<2, Int>, logits: Tensor<2>, cache: &KvCache) -> Given {
 /// Every method on the host; elsewhere those that compress at every token, one of each other kind,
 /// and one that decides on the host.
 fn policies(backend: &Backend) -> Vec<Policy> {
-    let few = ["full", "snapkv", "kivi"];
+    let few = ["full", "snapkv", "adakv", "kivi"];
     let all = in_one_pass(BUDGET).filter(|policy| {
         backend.is_quick()
             || few.contains(&policy.name())
@@ -210,7 +210,7 @@ fn replayed_steps_are_launched_ones() {
             assert_eq!(dropped, 0, "{what}: {why:?}");
             let alike = match policy.schedule().decode_every {
                 Some(every) => every == 1 && policy.is_capturable(),
-                None => policy.store().name() == "dense",
+                None => ["dense", "ragged", "quantized", "fp8"].contains(&policy.store().name()),
             };
             if backend.name == "flex" || !alike {
                 assert_eq!(replayed, 0, "{what}");
@@ -238,6 +238,23 @@ fn steps_before_a_budget_is_reached_are_replayed() {
             let played = play(&policy, 80, &backend.device, &what);
             assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
             assert!(played.replayed >= 64 || backend.name == "flex", "{what}: {played:?}");
+        }
+    }
+}
+
+/// Tokens that are packed now and then, in rows that pack at different times: the others are
+/// replayed, beyond the room that was made first too.
+#[test]
+fn steps_between_packed_pages_are_replayed() {
+    for backend in backends() {
+        let fp8 = Policy::fp8();
+        let evicted = Policy::snapkv(Budget::Tokens(BUDGET)).with_store(Fp8 {});
+        for (policy, steps) in [(fp8, 90), (evicted, 40), (Policy::kivi(2), 40)] {
+            let what = format!("{}, {policy:?}", backend.name);
+            let played = play(&policy, steps, &backend.device, &what);
+            assert_eq!(played.dropped, 0, "{what}: {:?}", played.why);
+            let replays = played.replayed >= steps - 20;
+            assert!(replays || backend.name == "flex", "{what}: {played:?}");
         }
     }
 }

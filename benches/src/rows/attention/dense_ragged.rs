@@ -241,6 +241,7 @@ fn ragged(bench: &mut Bench) {
             width: length(7),
             positions: None,
             tail: tail.clone(),
+            tail_counts: None,
         }),
         scale: (HEAD_DIM as f64).powf(-0.5),
         weights: false,

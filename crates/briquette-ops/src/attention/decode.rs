@@ -76,6 +76,10 @@ pub struct RaggedKv {
     pub positions: Option<Tensor<3, Int>>,
     /// Entries behind these.
     pub tail: Tail,
+    /// Entries of the tail of each batch row and kv head, `[batch · kv_heads]`, where only the
+    /// device knows: no more than the tail's own number. Not where slots are free, or weights are
+    /// wanted.
+    pub tail_counts: Option<Tensor<1, Int>>,
 }
 
 /// Keys and values that tokens share. Every query sees every token of its head. The key of a token

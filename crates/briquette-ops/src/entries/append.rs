@@ -1,9 +1,9 @@
 use burn::tensor::{
-    IndexingUpdateOp, Int, Tensor,
+    Bool, IndexingUpdateOp, Int, Tensor,
     kind::{Basic, Numeric},
 };
 
-use super::AttentionStatistics;
+use super::{AttentionStatistics, iota};
 
 /// A new token per head, and the buffers of a layer that it is written into.
 #[derive(Debug)]
@@ -34,6 +34,9 @@ pub enum AppendColumn<'a> {
     /// The column that the device has counted to, per batch row and kv head,
     /// `[batch · kv_heads]`, the same in all and below `capacity`; it is counted on by one.
     Counted(&'a mut Tensor<1, Int>),
+    /// The column before the one that the device has counted down to, per batch row and kv head,
+    /// `[batch · kv_heads]`, 1 to `capacity`; it is counted down by one.
+    CountedDown(&'a mut Tensor<1, Int>),
 }
 
 /// Writes the token: the reference of [`EntryOps::append`](super::EntryOps::append).
@@ -64,6 +67,24 @@ pub(super) fn append(input: AppendInput<'_>) {
             }
             counted.inplace(|counted| counted.add_scalar(1));
         }
+        AppendColumn::CountedDown(counted) => {
+            counted.inplace(|counted| counted.sub_scalar(1));
+            let [batch, heads, capacity] = positions.dims();
+            let column: Tensor<3, Int> = counted.clone().reshape([batch, heads, 1]);
+            let there = iota([batch, heads, capacity], &positions.device()).cast(column.dtype());
+            let there = there.equal(column.expand([batch, heads, capacity]));
+            let there_of_rows = there.clone().unsqueeze_dim::<4>(3);
+            write_where(keys, new_keys, &there_of_rows);
+            write_where(values, new_values, &there_of_rows);
+            if let (Some(tracks), Some(zeros)) = (tracks.stacked_mut(), zeros) {
+                let [rows, of_heads, _] = tracks.dims();
+                let (kinds, group) = (rows / batch, of_heads / heads);
+                let there = there.clone().unsqueeze_dim::<4>(2).repeat_dim(2, group);
+                let there: Tensor<3, Bool> = there.reshape([batch, of_heads, capacity]);
+                write_where(tracks, zeros, &there.repeat_dim(0, kinds));
+            }
+            write_where(positions, new_positions, &there);
+        }
     }
 }
 
@@ -73,6 +94,17 @@ fn write<const D: usize, K: Basic>(buffer: &mut Tensor<D, K>, values: Tensor<D, 
     let mut ranges = buffer.dims().map(|size| 0..size);
     ranges[2] = column..column + 1;
     buffer.inplace(|buffer| buffer.slice_assign(ranges, values));
+}
+
+/// Writes a column of each head, where it is `there`.
+fn write_where<const D: usize, K: Basic>(
+    buffer: &mut Tensor<D, K>,
+    values: Tensor<D, K>,
+    there: &Tensor<D, Bool>,
+) {
+    let shape = buffer.dims();
+    let there = there.clone().expand(shape);
+    buffer.inplace(|buffer| buffer.mask_where(there, values.expand(shape)));
 }
 
 /// Writes the column that a tensor says, `[1]`.

@@ -33,7 +33,7 @@ impl Selection {
         Self { indices, counts: vec![columns; batch * heads] }
     }
 
-    /// Selects the entries of one ascending list per batch row and head, rows first.
+    /// Selects the entries of one list per batch row and head, rows first, in its order.
     pub fn of_heads(lists: &[impl AsRef<[usize]>], heads: usize, device: &Device) -> Self {
         let width = lists.iter().map(|list| list.as_ref().len()).max().unwrap_or(0);
         let lists = || lists.iter().map(AsRef::as_ref);

@@ -26,6 +26,10 @@ impl Replay for KvCache {
         if self.config.input_check.applies(false) {
             return Err(refused("cache", "input check", "reads every token back"));
         }
+        if self.policy.schedule().decode_every.is_some() && self.policy.store().repacks_entries() {
+            let name = self.policy.store().name();
+            return Err(refused("store", name, "packs entries anew when others are dropped"));
+        }
         if self.rotated {
             return Err(refused("cache", "Rotated", "leaves positions to the model"));
         }
@@ -55,10 +59,14 @@ impl Replay for KvCache {
         Ok(())
     }
 
-    fn step_kind(&self) -> u64 {
+    fn step_kind(&mut self) -> Option<u64> {
+        let mut stores = self.layers.iter_mut().filter_map(LayerCache::replay);
+        if stores.any(|store| store.is_next_apart()) {
+            return None;
+        }
         let local = self.policy.observes().local;
         let ends = |count: usize| local > 0 && count + 1 >= local;
-        u64::from(self.layers.first().is_some_and(|layer| ends(layer.local_queries)))
+        Some(u64::from(self.layers.first().is_some_and(|layer| ends(layer.local_queries))))
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -145,6 +153,11 @@ impl Replay for KvCache {
 impl LayerCache {
     fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
         self.store.as_mut()?.replay()
+    }
+
+    /// Whether its next decoded token packs others where room was made.
+    pub(super) fn packs_in_place(&mut self) -> bool {
+        self.replay().is_some_and(|store| store.indexes_on_device() && store.is_next_apart())
     }
 
     /// Whether the device counts the index of its next column.

@@ -1,6 +1,6 @@
 //! A step of a model, which is taken back whole if it fails.
 
-use super::{KvCache, rollback::Rollback};
+use super::{KvCache, layer::LayerCache, rollback::Rollback};
 use crate::Result;
 
 impl KvCache {
@@ -41,6 +41,14 @@ impl KvCache {
     /// The error of `calls`. Where that is of another type, see [`try_step`](Self::try_step).
     pub fn step<T>(&mut self, calls: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.try_step(calls)
+    }
+
+    /// Whether a [`step`](Self::step) of the next decoded token would cost a copy of what its
+    /// layers hold: where the policy compresses at decoded tokens, and where this one packs others
+    /// in the place that [device indexing](crate::state::Replay::begin_device_indexing) has made.
+    pub fn step_copies(&mut self) -> bool {
+        self.policy.schedule().decode_every.is_some()
+            || self.layers.iter_mut().any(LayerCache::packs_in_place)
     }
 
     /// Runs the calls of one step as [`step`](Self::step) does, where they fail with an error of

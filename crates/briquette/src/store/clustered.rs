@@ -228,7 +228,7 @@ impl Body for ClusteredBody {
     /// the way.
     fn attend(
         &self,
-        tail: Tail,
+        (tail, _): (Tail, Option<Tensor<1, Int>>),
         input: &StoreQuery<'_>,
         _: bool,
     ) -> Result<Option<AttentionOutput>> {

@@ -205,6 +205,17 @@ impl DenseStore {
         self.buffers.as_ref().map(|buffers| (buffers.keys.clone(), buffers.values.clone()))
     }
 
+    /// How many columns each head has, `[batch · kv_heads]`, and the most there may be, where the
+    /// device counts them.
+    pub(super) fn counted(&self) -> Option<(Tensor<1, Int>, usize)> {
+        self.next.as_ref().map(|index| (index.next.clone(), index.end))
+    }
+
+    /// All buffers, as wide as the capacity.
+    pub(super) fn into_buffers(self) -> Option<Entries> {
+        self.buffers
+    }
+
     /// Attention over the buffers as they are, where there is a kernel for it. Keys that are
     /// encoded in every call are taken out for it.
     fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
@@ -225,25 +236,16 @@ impl DenseStore {
         end: usize,
         input: StoreQuery<'_>,
     ) -> Result<AttentionOutput> {
-        let StoreOptions { batch, ref device, .. } = self.options;
-        // The query is behind all that is written.
-        let behind = vec![i64::from(i32::MAX); batch];
-        let behind = constant_ints("behind all", behind, [batch, 1, 1], device);
-        let visibility =
-            Visibility::Positions { queries: behind.clone(), entries: buffers.positions.clone() };
         let found = input.decode(KvLayout::Dense(DenseKv {
             keys: buffers.keys.clone(),
             values: buffers.values.clone(),
             entries: end,
-            visibility,
+            visibility: sees_all(buffers.positions.clone()),
         }))?;
         match found {
             Some(output) => Ok(output),
             None => {
-                let visibility = Visibility::Positions {
-                    queries: behind,
-                    entries: buffers.positions.clone().narrow(2, 0, end),
-                };
+                let visibility = sees_all(buffers.positions.clone().narrow(2, 0, end));
                 attend_entries(first(buffers, end), StoreQuery { visibility, ..input })
             }
         }
@@ -308,10 +310,23 @@ pub(super) fn write_tracks(
 
 /// Writes `values` into `buffer` behind the first `start` columns (dimension 2). The buffer is
 /// moved out and back, so a backend that owns it alone writes in place.
-fn write<const D: usize, K: Basic>(buffer: &mut Tensor<D, K>, values: Tensor<D, K>, start: usize) {
+pub(super) fn write<const D: usize, K: Basic>(
+    buffer: &mut Tensor<D, K>,
+    values: Tensor<D, K>,
+    start: usize,
+) {
     let mut ranges = buffer.dims().map(|size| 0..size);
     ranges[2] = start..start + values.dims()[2];
     buffer.inplace(|buffer| buffer.slice_assign(ranges, values));
+}
+
+/// Visibility of a query of each row that is behind all entries: it sees those that are no padding.
+/// `entries` are their positions, `[batch, kv_heads, columns]`.
+pub(super) fn sees_all(entries: Tensor<3, Int>) -> Visibility {
+    let [batch, ..] = entries.dims();
+    let behind = vec![i64::from(i32::MAX); batch];
+    let queries = constant_ints("behind all", behind, [batch, 1, 1], &entries.device());
+    Visibility::Positions { queries, entries }
 }
 
 /// The first `columns` of `buffers`.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Result,
-    ops::{PackedNumbers, PackedVectors, of_e4m3},
+    ops::{PackedNumbers, PackedVectors, of_e4m3, send},
     prefix::Parts,
 };
 
@@ -117,7 +117,8 @@ fn encode(x: Tensor<3>, dtype: DType) -> Packed {
     let exponent = log.floor().int().clamp(LOWEST, HIGHEST);
     let units: Vec<f32> = (LOWEST..=HIGHEST).map(|e| 2f32.powi(e - MANTISSA)).collect();
     let count = units.len();
-    let units = Tensor::<1>::from_data(TensorData::new(units, [count]), (&device, DType::F32));
+    let units: Tensor<1> =
+        send("units of E4M3", TensorData::new(units, [count]), (&device, DType::F32));
     let numbers = pages * rows * channels;
     let place = (exponent.clone() - LOWEST).reshape([numbers]);
     let unit = units.select(0, place).reshape([pages, rows, channels]);
@@ -139,7 +140,8 @@ fn decode(packed: &Packed, channels: usize) -> Tensor<3> {
     let bytes = words::unpack(words, channels, 8).reshape([pages * rows * channels]);
     let device = bytes.device();
     let table: Vec<f32> = (0..=255).map(of_e4m3).collect();
-    let table = Tensor::<1>::from_data(TensorData::new(table, [256]), (&device, DType::F32));
+    let table: Tensor<1> =
+        send("numbers of E4M3", TensorData::new(table, [256]), (&device, DType::F32));
     let integers: DType = device.settings().int_dtype.into();
     let numbers: Tensor<3> = table.select(0, bytes.cast(integers)).reshape([pages, rows, channels]);
     numbers * packed.measures[0].clone().cast(DType::F32).reshape([pages, rows, 1])

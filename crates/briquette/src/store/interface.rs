@@ -249,6 +249,12 @@ pub trait Store: Debug + Send + Sync {
         attend_entries(self.entries()?, input)
     }
 
+    /// Whether it knows by itself which columns are padding where one query of every row attends:
+    /// [`attend`](Self::attend) is then told of [`Visibility::Causal`].
+    fn knows_padding(&self) -> bool {
+        false
+    }
+
     /// Replaces the statistics of each entry.
     fn set_tracks(&mut self, tracks: AttentionStatistics);
 

@@ -3,7 +3,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::{Ops, PackInput, PadInput, Tail, bucketed_widths},
+    ops::{Ops, PackInput, PadInput, Tail, bucketed_widths, send},
     state::StateVisitor,
 };
 
@@ -45,7 +45,7 @@ impl Layout {
             heads,
             counts: counts.to_vec(),
             width: bucketed_widths(counts),
-            offsets: Tensor::from_data(data, device),
+            offsets: send("offsets of heads", data, device),
         }
     }
 

@@ -1,10 +1,14 @@
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{
+    DType, Int, Tensor,
+    kind::{Basic, Numeric},
+};
 
 use super::StoreOptions;
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
     prefix::Parts,
+    state::{StateTensor, StateVisitor},
 };
 
 /// Keys, or values, of some pages in words, with the numbers they are measured by.
@@ -41,12 +45,21 @@ impl Packed {
         self.map(|words| words.select(0, pages.clone()), |x| x.select(0, pages.clone()))
     }
 
-    /// These pages and others behind them.
-    pub(super) fn followed_by(self, new: Self) -> Self {
-        let measures = self.measures.into_iter().zip(new.measures);
-        Self {
-            words: Tensor::cat(vec![self.words, new.words], 0),
-            measures: measures.map(|(held, new)| Tensor::cat(vec![held, new], 0)).collect(),
+    /// The first `count` pages, with room for `capacity` in all.
+    pub(super) fn with_room(&self, count: usize, capacity: usize) -> Self {
+        self.map(|words| with_room(&words, count, capacity), |x| with_room(&x, count, capacity))
+    }
+
+    /// The first so many pages.
+    pub(super) fn first(&self, count: usize) -> Self {
+        self.map(|words| first_rows(&words, count), |x| first_rows(&x, count))
+    }
+
+    /// Writes pages over those from `start` on.
+    pub(super) fn write(&mut self, start: usize, new: Self) {
+        write_rows(&mut self.words, start, new.words);
+        for (measure, new) in self.measures.iter_mut().zip(new.measures) {
+            write_rows(measure, start, new);
         }
     }
 
@@ -59,6 +72,13 @@ impl Packed {
     pub(super) fn bytes(&self, rows: Rows) -> usize {
         let measures = self.measures.iter().map(|measure| buffer_bytes(measure, rows));
         buffer_bytes(&self.words, rows) + measures.sum::<usize>()
+    }
+
+    pub(super) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        visitor.tensor(StateTensor::Int2(&mut self.words));
+        for measure in &mut self.measures {
+            visitor.tensor(StateTensor::Float2(measure));
+        }
     }
 
     pub(super) fn save(&self) -> Result<Parts> {
@@ -95,4 +115,34 @@ impl Packed {
             measures: self.measures.iter().cloned().map(measure).collect(),
         }
     }
+}
+
+/// The first so many rows.
+pub(super) fn first_rows<const D: usize, K: Basic>(x: &Tensor<D, K>, count: usize) -> Tensor<D, K> {
+    x.clone().narrow(0, 0, count)
+}
+
+/// The first `count` rows, in a buffer with room for `capacity`.
+pub(super) fn with_room<const D: usize, K: Basic + Numeric>(
+    x: &Tensor<D, K>,
+    count: usize,
+    capacity: usize,
+) -> Tensor<D, K> {
+    let mut shape = x.dims();
+    shape[0] = capacity;
+    let mut room = Tensor::zeros(shape, (&x.device(), x.dtype()));
+    write_rows(&mut room, 0, first_rows(x, count));
+    room
+}
+
+/// Writes rows over those from `start` on. The buffer is moved out and back, so a backend that owns
+/// it alone writes in place.
+pub(super) fn write_rows<const D: usize, K: Basic>(
+    buffer: &mut Tensor<D, K>,
+    start: usize,
+    rows: Tensor<D, K>,
+) {
+    let mut ranges = buffer.dims().map(|size| 0..size);
+    ranges[0] = start..start + rows.dims()[0];
+    buffer.inplace(|buffer| buffer.slice_assign(ranges, rows));
 }

@@ -1,25 +1,28 @@
-use std::sync::OnceLock;
+use std::{ops::Range, sync::OnceLock};
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
+use burn::tensor::{DType, Int, Tensor, kind::Basic};
 
 use super::{
-    DenseStore, Store, StoreOptions, StoreQuery, channels::Channels, codec::Codec,
-    interface::attend_entries, packed::Packed,
+    Store, StoreOptions, StoreQuery,
+    channels::Channels,
+    codec::Codec,
+    dense::sees_all,
+    interface::attend_entries,
+    page_table::{PageIndex, PageTable},
+    page_tail::PageTail,
+    pages::{Pages, side_by_side, upload},
+    replay::ReplayStore,
 };
 use crate::{
     Result,
-    columns::behind_zeros,
-    device::{Rows, buffer_bytes},
     ops::{
-        AttentionOutput, AttentionStatistics, Entries, KvLayout, QuantizedKv, Selection, Tail,
-        gather_entries, gather_positions, gather_rows, gather_scalars, padding_mask,
+        AttentionOutput, AttentionStatistics, Entries, KvLayout, QuantizedKv, Selection,
+        Visibility, gather_positions, gather_rows, gather_scalars, padding_mask,
     },
     prefix::{Parts, PrefixError},
     stage::statistics,
+    state::StateVisitor,
 };
-
-/// The names of the packed parts of pages in a file.
-const PACKED: [&str; 2] = ["keys", "values"];
 
 /// Pages of tokens of a head, each packed by a codec; behind them the last tokens as they are.
 #[derive(Clone, Debug)]
@@ -27,142 +30,14 @@ pub(super) struct PagedStore<C> {
     codec: C,
     options: StoreOptions,
     pages: Option<Pages>,
-    /// The pages of each batch row and kv head, oldest first.
-    table: Vec<Vec<usize>>,
-    tail: DenseStore,
-    /// Entries in the tail per batch row and kv head; padding stands before them.
-    tail_counts: Vec<usize>,
-    /// Entries in the tail before the last append, per batch row and kv head.
-    before_append: Vec<usize>,
-    /// Known once a query has been attended that reads pages as they are.
-    places: OnceLock<Places>,
+    table: PageTable,
+    tail: PageTail,
+    /// Whether a kernel reads the pages as they are, once it has been asked.
+    reads_pages: OnceLock<bool>,
+    /// The columns until which the device counts tokens, if it does.
+    end: Option<usize>,
     /// The channels of keys that pages hold, where they hold fewer than there are.
     channels: Option<Channels>,
-}
-
-/// Indices of the entries of each batch row and kv head, on the device.
-#[derive(Clone, Debug)]
-struct Places {
-    /// The pages of all heads one after another, `[all pages]`.
-    pages: Tensor<1, Int>,
-    /// The first of each head's pages in the list, and the end of the last,
-    /// `[batch · kv_heads + 1]`.
-    offsets: Tensor<1, Int>,
-    /// Fillers at the beginning of the tail, `[batch · kv_heads]`.
-    tail_padding: Tensor<1, Int>,
-}
-
-/// Groups of tokens, packed.
-#[derive(Clone, Debug)]
-struct Pages {
-    /// Keys and values, or both in one.
-    packed: Vec<Packed>,
-    /// `[pages, 1, group]`
-    positions: Tensor<3, Int>,
-    /// `[pages, numbers, group]`, the [numbers](AttentionStatistics::by_head) of a kv head.
-    tracks: Option<Tensor<3>>,
-}
-
-impl Pages {
-    /// Quantizes the entries at `rows` of the rectangle: for each page the rows of its tokens.
-    fn of(
-        entries: &Entries,
-        rows: &[usize],
-        codec: &impl Codec,
-        channels: Option<&Channels>,
-        dtype: DType,
-    ) -> Self {
-        let [batch, heads, width, head_dim] = entries.keys.dims();
-        let group = codec.group();
-        let pages = rows.len() / group;
-        let device = entries.keys.device();
-        let index = upload(rows.iter().map(|&row| row as i64).collect(), &device);
-        let pick = |x: &Tensor<4>| {
-            let list = x.clone().reshape([batch * heads * width, head_dim]);
-            list.select(0, index.clone()).reshape([pages, group, head_dim])
-        };
-        let positions = entries.positions.clone().reshape([batch * heads * width]);
-        let channels = channels.map(|channels| {
-            let heads = rows.chunks(group).map(|rows| (rows[0] / width) as i64).collect();
-            channels.of_heads(upload(heads, &device))
-        });
-        Self {
-            packed: codec.pack(pick(&entries.keys), pick(&entries.values), channels, dtype),
-            positions: positions.select(0, index.clone()).reshape([pages, 1, group]),
-            tracks: entries.tracks.by_head(heads).map(|numbers| {
-                let per = numbers.dims()[2];
-                let list = numbers.swap_dims(2, 3).reshape([batch * heads * width, per]);
-                let list = list.select(0, index.clone());
-                list.reshape([pages, group, per]).swap_dims(1, 2)
-            }),
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.positions.dims()[0]
-    }
-
-    fn followed_by(self, new: Self) -> Self {
-        let packed = self.packed.into_iter().zip(new.packed);
-        Self {
-            packed: packed.map(|(held, new)| held.followed_by(new)).collect(),
-            positions: Tensor::cat(vec![self.positions, new.positions], 0),
-            tracks: self.tracks.zip(new.tracks).map(|(held, new)| Tensor::cat(vec![held, new], 0)),
-        }
-    }
-
-    fn save(&self) -> Result<Parts> {
-        let mut parts = Parts::default();
-        for (name, packed) in PACKED.into_iter().zip(&self.packed) {
-            parts.put_parts(name, packed.save()?);
-        }
-        parts.put("positions", &self.positions)?;
-        if let Some(tracks) = &self.tracks {
-            parts.put("tracks", tracks)?;
-        }
-        Ok(parts)
-    }
-
-    fn restore(
-        codec: &impl Codec,
-        options: &StoreOptions,
-        pages: usize,
-        mut parts: Parts,
-    ) -> Result<Self> {
-        let StoreOptions { shape, observes, ref device, .. } = *options;
-        let group = codec.group();
-        let widths = codec.widths(shape.head_dim);
-        let packed = PACKED
-            .into_iter()
-            .zip(&widths)
-            .map(|(name, widths)| Packed::restore(parts.take_parts(name), pages, widths, options));
-        let packed = packed.collect::<Result<_>>()?;
-        let numbers = statistics::rows(observes, shape) / shape.kv_heads;
-        let tracks = || parts.take_float("tracks", [pages, numbers, group], device);
-        let tracks = (numbers > 0).then(tracks).transpose()?;
-        let positions = parts.take_int("positions", [pages, 1, group], None, device)?;
-        parts.finish()?;
-        Ok(Self { packed, positions, tracks })
-    }
-
-    fn repeated(&self, times: usize) -> Self {
-        Self {
-            packed: self.packed.iter().map(|packed| packed.repeated(times)).collect(),
-            positions: self.positions.clone().repeat_dim(0, times),
-            tracks: self.tracks.clone().map(|tracks| tracks.repeat_dim(0, times)),
-        }
-    }
-
-    fn bytes(&self, rows: Rows) -> usize {
-        self.packed.iter().map(|packed| packed.bytes(rows)).sum::<usize>()
-            + buffer_bytes(&self.positions, rows)
-            + self.tracks.as_ref().map_or(0, |tracks| buffer_bytes(tracks, rows))
-    }
-}
-
-fn upload(list: Vec<i64>, device: &Device) -> Tensor<1, Int> {
-    let length = list.len();
-    Tensor::from_data(TensorData::new(list, [length]), device)
 }
 
 impl<C: Codec> PagedStore<C> {
@@ -170,13 +45,12 @@ impl<C: Codec> PagedStore<C> {
         let heads = options.batch * options.shape.kv_heads;
         Self {
             codec,
-            tail: DenseStore::new(options.clone()),
+            tail: PageTail::new(options.clone()),
             options,
             pages: None,
-            table: vec![Vec::new(); heads],
-            tail_counts: vec![0; heads],
-            before_append: vec![0; heads],
-            places: OnceLock::new(),
+            table: PageTable::new(vec![Vec::new(); heads]),
+            reads_pages: OnceLock::new(),
+            end: None,
             channels: None,
         }
     }
@@ -184,23 +58,17 @@ impl<C: Codec> PagedStore<C> {
     /// The store that [`save`](Store::save) wrote.
     pub(super) fn restore(codec: C, options: StoreOptions, mut parts: Parts) -> Result<Self> {
         let mut store = Self::new(codec, options.clone());
-        let heads = store.table.len();
-        store.tail = DenseStore::restore(options.clone(), parts.take_parts("tail"))?;
-        store.tail_counts = parts.take_list("tail-counts", heads)?;
-        store.before_append = parts.take_list("before-append", heads)?;
+        let heads = store.table.lists().len();
+        store.tail = PageTail::restore(options.clone(), &mut parts)?;
         let lengths = parts.take_list("table.lengths", heads)?;
         let pages = parts.take_number("pages")?;
         let table = parts.take_list("table", lengths.iter().sum())?;
-        let wide = store.tail_counts.iter().chain(&store.before_append);
-        if table.iter().any(|&page| page >= pages)
-            || wide.into_iter().any(|&count| count > store.tail.columns())
-        {
-            return Err(
-                PrefixError::contents("table", "names pages or tokens that are not there").into()
-            );
+        if table.iter().any(|&page| page >= pages) {
+            return Err(PrefixError::contents("table", "names pages that are not there").into());
         }
         let mut table = table.into_iter();
-        store.table = lengths.iter().map(|&length| table.by_ref().take(length).collect()).collect();
+        let lists = lengths.iter().map(|&length| table.by_ref().take(length).collect());
+        store.table = PageTable::new(lists.collect());
         if pages > 0 {
             store.pages =
                 Some(Pages::restore(&store.codec, &options, pages, parts.take_parts("page"))?);
@@ -220,19 +88,19 @@ impl<C: Codec> PagedStore<C> {
 
     /// Pages of the head that has most.
     fn most_pages(&self) -> usize {
-        self.table.iter().map(Vec::len).max().unwrap_or(0)
+        self.table.most()
     }
 
     fn count(&self, head: usize) -> usize {
-        self.table[head].len() * self.codec.group() + self.tail_counts[head]
+        self.table.lists()[head].len() * self.codec.group() + self.tail.counts()[head]
     }
 
     /// Whether pages and tail stand side by side without padding between them.
     fn aligned(&self) -> bool {
         let pages = self.most_pages();
         pages == 0
-            || (self.table.iter().all(|list| list.len() == pages)
-                && self.tail_counts.iter().all(|&count| count == self.tail.columns()))
+            || (self.table.lists().iter().all(|list| list.len() == pages)
+                && self.tail.counts().iter().all(|&count| count == self.tail.columns()))
     }
 
     /// Columns of pages side by side with a tail, as lists of those that are not padding.
@@ -243,73 +111,47 @@ impl<C: Codec> PagedStore<C> {
             let own = list.len() * self.codec.group();
             (pages - own..pages).chain(columns - tail..columns).collect()
         };
-        self.table.iter().zip(&self.tail_counts).map(of_head).collect()
+        self.table.lists().iter().zip(self.tail.counts()).map(of_head).collect()
     }
 
-    /// Appends entries that have been counted to the tail.
-    fn append_to_tail(&mut self, entries: Entries, counts: &[usize]) -> Result<()> {
-        let appended = self.tail.append(entries, counts);
-        if appended.is_err() {
-            self.tail_counts.clone_from(&self.before_append);
-        }
-        appended
-    }
-
-    fn places(&self) -> &Places {
-        self.places.get_or_init(|| {
-            let device = &self.options.device;
-            let mut pages: Vec<i64> = Vec::new();
-            let mut offsets = vec![0];
-            for list in &self.table {
-                pages.extend(list.iter().map(|&page| page as i64));
-                offsets.push(pages.len() as i64);
-            }
-            let tail = self.tail.columns();
-            let padding = self.tail_counts.iter().map(|&count| (tail - count) as i64).collect();
-            Places {
-                pages: upload(pages, device),
-                offsets: upload(offsets, device),
-                tail_padding: upload(padding, device),
-            }
-        })
+    /// Whether a decoded token of every row attends.
+    fn decodes(&self, input: &StoreQuery<'_>) -> bool {
+        input.queries.dims()[2] == 1 && self.tail.has_one_more()
     }
 
     /// Attention of one query per head over packed pages; `None` if no kernel takes it, or if keys
     /// are encoded in every call.
     fn attend_packed(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
-        let most_pages = self.most_pages();
-        let counts = self.before_append.iter().zip(&self.tail_counts);
-        let one = input.queries.dims()[2] == 1 && counts.clone().all(|(old, new)| old + 1 == *new);
-        if !one || most_pages == 0 || input.encode.is_some() {
+        if self.most_pages() == 0 || input.encode.is_some() || !self.decodes(input) {
             return Ok(None);
         }
-        let (Some(pages), Some((keys, values))) = (&self.pages, self.tail.buffers()) else {
+        let (Some(pages), Some((tail, tail_padding))) = (&self.pages, self.tail.operands()) else {
             return Ok(None);
         };
-        let Some(numbers) = self.codec.numbers(&pages.packed) else { return Ok(None) };
-        let Places { pages: list, offsets, tail_padding } = self.places().clone();
-        input.decode(KvLayout::Quantized(QuantizedKv {
-            numbers,
-            group: self.codec.group(),
-            pages: list,
-            offsets,
-            most_pages,
-            tail: Tail { keys, values, entries: self.tail.columns() },
-            tail_padding,
-            columns: self.columns(),
-        }))
-    }
-
-    /// The pages of every head side by side, heads that have fewer filled up at the left with any:
-    /// `[batch · kv_heads · most pages]`.
-    fn page_index(&self) -> Tensor<1, Int> {
-        let most = self.most_pages();
-        let mut index = Vec::new();
-        for list in &self.table {
-            index.extend(std::iter::repeat_n(0, most - list.len()));
-            index.extend(list.iter().map(|&page| page as i64));
-        }
-        upload(index, &self.options.device)
+        let group = self.codec.group();
+        let most_pages = self.table.most_in_place();
+        let columns = match self.end {
+            Some(_) => most_pages * group + tail.entries,
+            None => self.columns(),
+        };
+        let found = match self.codec.numbers(&pages.packed) {
+            None => None,
+            Some(numbers) => {
+                let PageIndex { pages, offsets } = self.table.index(&self.options.device).clone();
+                input.decode(KvLayout::Quantized(QuantizedKv {
+                    numbers,
+                    group,
+                    pages,
+                    offsets,
+                    most_pages,
+                    tail,
+                    tail_padding,
+                    columns,
+                }))?
+            }
+        };
+        self.reads_pages.get_or_init(|| found.is_some());
+        Ok(found)
     }
 
     /// Keys and values of pages side by side, each
@@ -317,7 +159,7 @@ impl<C: Codec> PagedStore<C> {
     fn page_rows(&self, pages: &Pages) -> [Tensor<4>; 2] {
         let StoreOptions { batch, shape, .. } = self.options;
         let (group, most) = (self.codec.group(), self.most_pages());
-        let index = self.page_index();
+        let index = self.table.rectangle(&self.options.device);
         let picked: Vec<_> = pages.packed.iter().map(|packed| packed.select(&index)).collect();
         let both = self.codec.unpack(&picked, shape.head_dim);
         both.map(|x| x.reshape([batch, shape.kv_heads, most * group, shape.head_dim]))
@@ -327,22 +169,23 @@ impl<C: Codec> PagedStore<C> {
     fn page_positions(&self, pages: &Pages) -> Tensor<3, Int> {
         let StoreOptions { batch, shape, ref device, .. } = self.options;
         let (group, most) = (self.codec.group(), self.most_pages());
-        let index = self.page_index();
+        let index = self.table.rectangle(device);
         let positions = side_by_side(pages.positions.clone(), &index, batch, shape.kv_heads);
         let missing = |list: &Vec<usize>| (most - list.len()) * group;
-        if self.table.iter().all(|list| missing(list) == 0) {
+        let lists = self.table.lists();
+        if lists.iter().all(|list| missing(list) == 0) {
             return positions;
         }
-        let padding = padding_mask(self.table.iter().map(missing), positions.dims(), device);
+        let padding = padding_mask(lists.iter().map(missing), positions.dims(), device);
         positions.mask_fill(padding, -1)
     }
 
     /// The statistics of pages side by side.
     fn page_tracks(&self, pages: &Pages) -> AttentionStatistics {
-        let StoreOptions { batch, shape, .. } = self.options;
-        let index = self.page_index();
+        let StoreOptions { batch, shape, ref device, .. } = self.options;
         let none = self.tail.tracks();
         let Some(numbers) = pages.tracks.clone() else { return none };
+        let index = self.table.rectangle(device);
         let [_, per, _] = numbers.dims();
         let all = side_by_side(numbers, &index, batch, shape.kv_heads);
         let [_, _, columns] = all.dims();
@@ -359,50 +202,32 @@ impl<C: Codec> PagedStore<C> {
         Some(Selection::of_heads(&lists, self.heads(), &self.options.device))
     }
 
-    /// Quantizes all entries of every head but those that stay in full precision; `entries` are the
-    /// tail's.
-    fn quantize(&mut self, entries: Entries, counts: &[usize], capacity: usize) {
+    /// Packs all entries of every head but those that stay in full precision.
+    fn pack(&mut self, capacity: usize) {
+        let (entries, columns) = self.tail.as_they_lie();
         let width = entries.columns();
-        self.places = OnceLock::new();
         let mut rows = Vec::new();
         let mut next = self.pages.as_ref().map_or(0, Pages::count);
-        let mut left = Vec::with_capacity(counts.len());
-        for (head, &count) in counts.iter().enumerate() {
-            let full = self.codec.kept_full(count);
-            let first = (head + 1) * width - count;
-            rows.extend(first..first + count - full);
-            let new = (count - full) / self.codec.group();
-            self.table[head].extend(next..next + new);
-            next += new;
-            left.push(full);
+        let (mut new, mut full) = (Vec::new(), Vec::new());
+        for (head, columns) in columns.iter().enumerate() {
+            let stay = self.codec.kept_full(columns.len());
+            let packed = columns.len() - stay;
+            rows.extend(columns[..packed].iter().map(|column| head * width + column));
+            let pages = packed / self.codec.group();
+            new.push(Range { start: next, end: next + pages });
+            next += pages;
+            full.push(stay);
         }
-        if rows.is_empty() {
-            self.tail.hold(entries, capacity);
-        } else {
-            let channels = self.channels.as_ref();
-            let new = Pages::of(&entries, &rows, &self.codec, channels, self.options.dtype);
-            self.pages = Some(match self.pages.take() {
-                None => new,
-                Some(held) => held.followed_by(new),
-            });
-            let lists: Vec<Vec<usize>> =
-                left.iter().map(|&full| (width - full..width).collect()).collect();
-            let selection = Selection::of_heads(&lists, self.heads(), &self.options.device);
-            let entries = if selection.width() == 0 {
-                None
-            } else {
-                Some(gather_entries(entries, &selection))
-            };
-            match entries {
-                Some(entries) => self.tail.hold(entries, capacity),
-                None => {
-                    self.tail = DenseStore::new(self.options.clone());
-                    self.tail.reserve(capacity);
-                }
-            }
+        let channels = self.channels.as_ref();
+        let pages = Pages::of(&entries, &rows, &self.codec, channels, self.options.dtype);
+        // Nobody else holds the tail's buffers when it writes to them.
+        drop(entries);
+        match &mut self.pages {
+            None => self.pages = Some(pages),
+            Some(held) => held.append(pages),
         }
-        self.before_append.clone_from(&left);
-        self.tail_counts = left;
+        self.table.push(new);
+        self.tail.keep_last(full, capacity);
     }
 
     /// The sums of the squares of each channel over the keys of a head,
@@ -418,13 +243,18 @@ impl<C: Codec> PagedStore<C> {
             sum(keys, self.page_positions(pages))
         });
         let tail = (self.tail.columns() > 0).then(|| {
-            let held = self.tail.held();
+            let held = self.tail.by_position();
             sum(held.keys, held.positions)
         });
         match (pages, tail) {
             (Some(pages), Some(tail)) => Some(pages + tail),
             (pages, tail) => pages.or(tail),
         }
+    }
+
+    /// Tokens of a tail of which some are packed.
+    fn most_in_tail(&self) -> usize {
+        self.codec.residual() + self.codec.group()
     }
 
     /// Room for what a tail may hold, whatever is asked for.
@@ -444,28 +274,12 @@ fn followed_by<const D: usize, K: Basic>(
     }
 }
 
-/// Pages, `[pages, per, group]`, put side by side: `[batch, heads · per, most pages · group]`.
-fn side_by_side<K: Basic>(
-    x: Tensor<3, K>,
-    index: &Tensor<1, Int>,
-    batch: usize,
-    heads: usize,
-) -> Tensor<3, K> {
-    let [_, per, group] = x.dims();
-    let most = index.dims()[0] / (batch * heads);
-    x.select(0, index.clone()).reshape([batch * heads, most, per, group]).swap_dims(1, 2).reshape([
-        batch,
-        heads * per,
-        most * group,
-    ])
-}
-
 impl<C: Codec> Store for PagedStore<C> {
     fn columns(&self) -> usize {
         if self.aligned() {
             return self.most_pages() * self.codec.group() + self.tail.columns();
         }
-        (0..self.table.len()).map(|head| self.count(head)).max().unwrap_or(0)
+        (0..self.table.lists().len()).map(|head| self.count(head)).max().unwrap_or(0)
     }
 
     fn capacity(&self) -> usize {
@@ -473,18 +287,17 @@ impl<C: Codec> Store for PagedStore<C> {
     }
 
     fn bytes(&self) -> usize {
-        let places = self.places.get().map_or(0, |places| {
-            let integers = places.pages.dims()[0] + 2 * self.table.len() + 1;
-            integers * self.options.int_bytes()
-        });
-        self.pages.as_ref().map_or(0, |pages| pages.bytes(self.options.rows))
+        let rows = self.options.rows;
+        self.pages.as_ref().map_or(0, |pages| pages.bytes(rows))
             + self.tail.bytes()
-            + self.channels.as_ref().map_or(0, |channels| channels.bytes(self.options.rows))
-            + places
+            + self.channels.as_ref().map_or(0, |channels| channels.bytes(rows))
+            + self.table.integers().0 * self.options.int_bytes()
     }
 
     fn spare_bytes(&self) -> usize {
-        self.tail.spare_bytes()
+        self.pages.as_ref().map_or(0, |pages| pages.spare_bytes(self.options.rows))
+            + self.tail.spare_bytes()
+            + self.table.integers().1 * self.options.int_bytes()
     }
 
     fn bytes_of(&self, _entries: usize, columns: usize) -> usize {
@@ -516,36 +329,11 @@ impl<C: Codec> Store for PagedStore<C> {
     }
 
     fn append(&mut self, entries: Entries, counts: &[usize]) -> Result<()> {
-        self.before_append.clone_from(&self.tail_counts);
-        for (held, new) in self.tail_counts.iter_mut().zip(counts) {
-            *held += new;
+        let is_token = entries.columns() == 1 && counts.iter().all(|&count| count == 1);
+        if self.end.is_some_and(|end| !is_token || self.columns() >= end) {
+            self.end_device_indexing();
         }
-        let (held, new) = (self.tail.columns(), entries.columns());
-        let all = counts.iter().all(|&count| count == new);
-        if !all {
-            self.places = OnceLock::new();
-        }
-        if held == 0 || all {
-            return self.append_to_tail(entries, counts);
-        }
-        // What is quantized stays where it is: only the tail has to make way for padding.
-        let before = self.before_append.iter().zip(counts);
-        let lists: Vec<Vec<usize>> = before
-            .map(|(&old, &count)| {
-                (held - old..held).chain(held + new - count..held + new).collect()
-            })
-            .collect();
-        if lists.iter().all(Vec::is_empty) {
-            // Padding behind padding.
-            return self.append_to_tail(entries, counts);
-        }
-        // No fewer entries than queries, if all of these are padding too.
-        let selection =
-            Selection::of_heads(&lists, self.heads(), &self.options.device).widened(new);
-        let entries = gather_entries(self.tail.held().followed_by(entries), &selection);
-        let capacity = self.tail.capacity().max(entries.columns());
-        self.tail.hold(entries, capacity);
-        Ok(())
+        self.tail.append(entries, counts)
     }
 
     fn moves_padding(&self) -> bool {
@@ -555,15 +343,15 @@ impl<C: Codec> Store for PagedStore<C> {
     fn truncate(&mut self, columns: usize) {
         let dropped = self.columns().saturating_sub(columns);
         if dropped > 0 {
+            self.end = None;
+            self.table.end_in_place();
             self.tail.truncate(self.tail.columns().saturating_sub(dropped));
-            self.tail_counts.clone_from(&self.before_append);
-            self.places = OnceLock::new();
         }
     }
 
     fn entries(&self) -> Result<Entries> {
-        let Some(pages) = &self.pages else { return self.tail.entries() };
-        let tail = (self.tail.columns() > 0).then(|| self.tail.held());
+        let Some(pages) = &self.pages else { return Ok(self.tail.by_position()) };
+        let tail = (self.tail.columns() > 0).then(|| self.tail.by_position());
         let (tail_keys, tail_values) = tail.map(|tail| (tail.keys, tail.values)).unzip();
         let [keys, values] = self.page_rows(pages);
         let rows = |held: Tensor<4>, tail: Option<Tensor<4>>| {
@@ -600,6 +388,9 @@ impl<C: Codec> Store for PagedStore<C> {
         } else {
             held.zip(self.tail.tracks(), |held, tail| Tensor::cat(vec![held, tail], 2))
         };
+        if all.is_empty() {
+            return all;
+        }
         match self.selection() {
             None => all,
             Some(selection) => all.map(|track| gather_scalars(track, &selection)),
@@ -607,10 +398,22 @@ impl<C: Codec> Store for PagedStore<C> {
     }
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
-        match self.attend_packed(&input)? {
-            Some(output) => Ok(output),
-            None => attend_entries(self.entries()?, input),
+        if let Some(output) = self.attend_packed(&input)? {
+            return Ok(output);
         }
+        let entries = self.entries()?;
+        let untold = matches!(input.visibility, Visibility::Causal);
+        let columns = self.columns();
+        let padded = (0..self.table.lists().len()).any(|head| self.count(head) != columns);
+        if untold && padded && self.decodes(&input) {
+            let visibility = sees_all(entries.positions.clone());
+            return attend_entries(entries, StoreQuery { visibility, ..input });
+        }
+        attend_entries(entries, input)
+    }
+
+    fn knows_padding(&self) -> bool {
+        true
     }
 
     fn set_tracks(&mut self, tracks: AttentionStatistics) {
@@ -626,18 +429,19 @@ impl<C: Codec> Store for PagedStore<C> {
             let selection = Selection::of_heads(&lists, heads, &device);
             tracks.clone().map(|track| gather_scalars(track, &selection))
         };
-        let counts: Vec<usize> = (0..self.table.len()).map(|head| self.count(head)).collect();
-        let old = counts.iter().zip(&self.tail_counts);
+        let lists = self.table.lists();
+        let counts: Vec<usize> = (0..lists.len()).map(|head| self.count(head)).collect();
+        let old = counts.iter().zip(self.tail.counts());
         let old = old.map(|(&count, &tail)| (columns - count..columns - tail).collect()).collect();
-        let new =
-            self.tail_counts.iter().map(|&tail| (columns - tail..columns).collect()).collect();
+        let tails = self.tail.counts().iter();
+        let new = tails.map(|&tail| (columns - tail..columns).collect()).collect();
         let of_pages = (most > 0).then(|| part(old, (0, most * group)));
         let of_tail = (tail > 0).then(|| part(new, (columns - tail, tail)));
 
         if let (Some(tracks), Some(pages)) = (of_pages, &mut self.pages) {
             let total = pages.count();
             let mut place = vec![0; total];
-            for (head, list) in self.table.iter().enumerate() {
+            for (head, list) in lists.iter().enumerate() {
                 let missing = most - list.len();
                 for (index, &page) in list.iter().enumerate() {
                     place[page] = (head * most + missing + index) as i64;
@@ -653,38 +457,29 @@ impl<C: Codec> Store for PagedStore<C> {
             });
         }
         if let Some(tracks) = of_tail {
-            // Every head's tail is as wide as the widest, or the selection made it so.
-            let width = tracks.stacked().map_or(tail, |tracks| tracks.dims()[2]);
-            let tracks = if width == tail {
-                tracks
-            } else {
-                tracks.map(|track| behind_zeros(track, tail - width))
-            };
-            self.tail.set_tracks(tracks);
+            self.tail.set_last_tracks(tracks);
         }
     }
 
     /// Holds the entries in the tail until they [`settle`](Store::settle).
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()> {
         self.pages = None;
-        self.places = OnceLock::new();
-        self.table.iter_mut().for_each(Vec::clear);
+        self.table.clear();
+        self.end = None;
         let most = entries.columns() + self.room();
-        self.tail.hold(entries, capacity.min(most));
-        self.tail_counts = counts.to_vec();
-        self.before_append = counts.to_vec();
+        self.tail.hold(entries, counts, capacity.min(most));
         Ok(())
     }
 
     fn settle(&mut self) {
-        let due = |&count: &usize| count >= self.codec.residual() + self.codec.group();
-        if !self.tail_counts.iter().any(due) {
-            return;
+        let due = |&count: &usize| count >= self.most_in_tail();
+        if self.tail.counts().iter().any(due) {
+            self.pack(self.room().min(self.tail.capacity()));
         }
-        let entries = self.tail.held();
-        let counts = self.tail_counts.clone();
-        let capacity = self.room().min(self.tail.capacity());
-        self.quantize(entries, &counts, capacity);
+    }
+
+    fn replay(&mut self) -> Option<&mut dyn ReplayStore> {
+        Some(self)
     }
 
     fn observe_queries(&mut self, squares: Tensor<3>, arrived: &[usize]) {
@@ -700,11 +495,10 @@ impl<C: Codec> Store for PagedStore<C> {
         if let Some(channels) = &self.channels {
             parts.put_parts("channels", channels.save()?);
         }
-        parts.put_parts("tail", self.tail.parts()?);
-        parts.put_numbers("tail-counts", &self.tail_counts[..]);
-        parts.put_numbers("before-append", &self.before_append[..]);
-        parts.put_numbers("table.lengths", self.table.iter().map(Vec::len).collect::<Vec<_>>());
-        parts.put_numbers("table", self.table.concat());
+        self.tail.save(&mut parts)?;
+        let lists = self.table.lists();
+        parts.put_numbers("table.lengths", lists.iter().map(Vec::len).collect::<Vec<_>>());
+        parts.put_numbers("table", lists.concat());
         parts.put_numbers("pages", [self.pages.as_ref().map_or(0, Pages::count)]);
         if let Some(pages) = &self.pages {
             parts.put_parts("page", pages.save()?);
@@ -720,18 +514,12 @@ impl<C: Codec> Store for PagedStore<C> {
             Some(pages) if counted => (rows, pages.count()),
             _ => (1, 0),
         };
-        let of_row = |row: usize| {
-            let heads = self.table.iter();
-            heads.map(move |list| list.iter().map(|page| page + row * apart).collect::<Vec<_>>())
-        };
         let copied =
             |pages: &Pages| if copies > 1 { pages.repeated(copies) } else { pages.clone() };
         Some(Box::new(Self {
             pages: self.pages.as_ref().map(copied),
-            table: (0..rows).flat_map(of_row).collect(),
+            table: self.table.of_rows(rows, apart),
             tail: self.tail.of_rows(rows),
-            tail_counts: self.tail_counts.repeat(rows),
-            before_append: self.before_append.repeat(rows),
             channels: self.channels.as_ref().map(|channels| channels.repeated(rows)),
             ..Self::new(self.codec.clone(), options)
         }))
@@ -739,5 +527,60 @@ impl<C: Codec> Store for PagedStore<C> {
 
     fn boxed_clone(&self) -> Box<dyn Store> {
         Box::new(self.clone())
+    }
+}
+
+impl<C: Codec> ReplayStore for PagedStore<C> {
+    fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        let Some(end) = self.end else { return visitor.number(self.columns()) };
+        visitor.number(end);
+        if let Some(pages) = &mut self.pages {
+            pages.visit_state(visitor);
+        }
+        self.table.visit_state(visitor);
+        self.tail.visit_state(visitor);
+    }
+
+    fn begin_device_indexing(&mut self, more: usize) -> bool {
+        let (group, width, heads) =
+            (self.codec.group(), self.most_in_tail(), self.table.lists().len());
+        if self.open_columns().is_none() || !self.tail.begin_device_counting(width) {
+            return false;
+        }
+        let Some(pages) = &mut self.pages else { return false };
+        let new = more.div_ceil(group);
+        pages.reserve(pages.count() + heads * new);
+        self.table.begin_in_place(self.table.most() + new);
+        // Made now, so that it is part of the state.
+        self.table.index(&self.options.device);
+        self.end = Some(self.columns() + more);
+        true
+    }
+
+    fn end_device_indexing(&mut self) {
+        if self.end.take().is_some() {
+            self.table.end_in_place();
+            self.tail.end_device_counting();
+        }
+    }
+
+    fn indexes_on_device(&self) -> bool {
+        self.end.is_some()
+    }
+
+    fn open_columns(&self) -> Option<usize> {
+        let can = self.reads_pages.get() == Some(&true)
+            && self.most_pages() > 0
+            && self.tail.tracks().is_empty();
+        can.then(|| self.end.map_or(0, |end| end.saturating_sub(self.columns())))
+    }
+
+    fn advance(&mut self) {
+        self.tail.advance();
+    }
+
+    fn is_next_apart(&self) -> bool {
+        let most = self.most_in_tail();
+        self.tail.counts().iter().any(|&count| count + 1 >= most)
     }
 }

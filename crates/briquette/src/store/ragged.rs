@@ -69,6 +69,7 @@ impl RaggedBody {
 
 impl Body for RaggedBody {
     const EVICTS: bool = true;
+    const COUNTS_TAIL: bool = true;
 
     fn evict(
         &mut self,
@@ -134,7 +135,7 @@ impl Body for RaggedBody {
     /// sums.
     fn attend(
         &self,
-        tail: Tail,
+        (tail, tail_counts): (Tail, Option<Tensor<1, Int>>),
         input: &StoreQuery<'_>,
         has_free_slots: bool,
     ) -> Result<Option<AttentionOutput>> {
@@ -148,6 +149,7 @@ impl Body for RaggedBody {
             width: self.tokens.layout.width(),
             positions: has_free_slots.then(|| self.positions()),
             tail,
+            tail_counts,
         }))
     }
 

@@ -29,4 +29,9 @@ pub trait ReplayStore {
 
     /// Counts a column that a replayed step has written.
     fn advance(&mut self) {}
+
+    /// Whether the next decoded token is unlike others, since some move into another form with it.
+    fn is_next_apart(&self) -> bool {
+        false
+    }
 }

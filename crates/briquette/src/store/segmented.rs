@@ -1,13 +1,15 @@
+use std::sync::OnceLock;
+
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, interface::attend_entries,
-    layout::Layout, replay::ReplayStore,
+    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, dense::sees_all,
+    interface::attend_entries, layout::Layout, replay::ReplayStore,
 };
 use crate::{
     Result,
     ops::{
-        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail,
+        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail, Visibility,
         gather_positions, gather_scalars,
     },
     prefix::Parts,
@@ -22,6 +24,9 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// Whether a token can take the place of an entry.
     const EVICTS: bool = false;
+
+    /// Whether [`attend`](Self::attend) takes a tail that the device counts.
+    const COUNTS_TAIL: bool = false;
 
     /// Whether a token that is appended to heads that hold so many can take an entry's place.
     fn can_evict(&self, held: &[usize]) -> bool {
@@ -92,11 +97,12 @@ pub(super) trait Body: Clone + std::fmt::Debug + Send + Sync + 'static {
     fn columns(&self) -> usize;
 
     /// Attention of one query per head over these entries and a tail without padding, in this
-    /// layout; `None` if no kernel takes it. With `has_free_slots`, entries at position −1 are not
-    /// attended to.
+    /// layout; `None` if no kernel takes it. The device may know how many entries of the tail there
+    /// are, `[batch · kv_heads]`. With `has_free_slots`, entries at position −1 are not attended
+    /// to.
     fn attend(
         &self,
-        tail: Tail,
+        tail: (Tail, Option<Tensor<1, Int>>),
         input: &StoreQuery<'_>,
         has_free_slots: bool,
     ) -> Result<Option<AttentionOutput>> {
@@ -154,12 +160,22 @@ pub(super) struct Segmented<B> {
     unordered: bool,
     /// Whether some of the body may be slots that are free.
     has_free_slots: bool,
+    /// Whether a kernel attends to the body as it lies, once it has been asked.
+    reads_body: OnceLock<bool>,
 }
 
 impl<B: Body> Segmented<B> {
     pub(super) fn new(options: StoreOptions) -> Self {
         let tail = DenseStore::new(options.clone());
-        Self { tail, options, body: None, padded: false, unordered: false, has_free_slots: false }
+        Self {
+            tail,
+            options,
+            body: None,
+            padded: false,
+            unordered: false,
+            has_free_slots: false,
+            reads_body: OnceLock::new(),
+        }
     }
 
     /// The store that [`save`](Store::save) wrote.
@@ -171,7 +187,7 @@ impl<B: Body> Segmented<B> {
         let body = || B::restore(parts.take_parts("body"), &options);
         let body = packed.then(body).transpose()?;
         parts.finish()?;
-        Ok(Self { options, body, tail, padded, unordered, has_free_slots: false })
+        Ok(Self { body, tail, padded, unordered, ..Self::new(options) })
     }
 
     fn tail(&self) -> Tail {
@@ -292,7 +308,8 @@ impl<B: Body> Store for Segmented<B> {
     }
 
     fn tracks(&self) -> AttentionStatistics {
-        self.scalars().1
+        let of_tail = self.tail.tracks_as_they_lie();
+        if of_tail.is_empty() { of_tail } else { self.scalars().1 }
     }
 
     fn scalars(&self) -> (Tensor<3, Int>, AttentionStatistics) {
@@ -311,13 +328,30 @@ impl<B: Body> Store for Segmented<B> {
 
     fn attend(&self, input: StoreQuery<'_>) -> Result<AttentionOutput> {
         let one = input.queries.dims()[2] == 1 && !self.padded;
-        if let (true, Some(body), Some((keys, values))) = (one, &self.body, self.tail.buffers()) {
-            let tail = Tail { keys, values, entries: self.tail.columns() };
-            if let Some(output) = body.attend(tail, &input, self.has_free_slots)? {
+        let Some(body) = &self.body else { return self.tail.attend(input) };
+        if let (true, Some((keys, values))) = (one, self.tail.buffers()) {
+            let (counts, entries) = match self.tail.counted() {
+                Some((counts, end)) => (Some(counts), end),
+                None => (None, self.tail.columns()),
+            };
+            let tail = (Tail { keys, values, entries }, counts);
+            let found = body.attend(tail, &input, self.has_free_slots)?;
+            self.reads_body.get_or_init(|| found.is_some());
+            if let Some(output) = found {
                 return Ok(output);
             }
         }
-        attend_entries(self.as_they_lie(true)?, input)
+        let entries = self.as_they_lie(true)?;
+        let untold = matches!(input.visibility, Visibility::Causal);
+        if untold && one && self.knows_padding() {
+            let visibility = sees_all(entries.positions.clone());
+            return attend_entries(entries, StoreQuery { visibility, ..input });
+        }
+        attend_entries(entries, input)
+    }
+
+    fn knows_padding(&self) -> bool {
+        B::COUNTS_TAIL && self.body.is_some() && !self.padded
     }
 
     fn set_tracks(&mut self, tracks: AttentionStatistics) {
@@ -382,7 +416,7 @@ impl<B: Body> Store for Segmented<B> {
             padded: self.padded,
             unordered: self.unordered,
             has_free_slots: self.has_free_slots,
-            options,
+            ..Self::new(options)
         }))
     }
 
@@ -474,5 +508,29 @@ impl<B: Body> ReplayStore for Segmented<B> {
             body.visit_state(visitor);
         }
         self.tail.visit_state(visitor);
+    }
+
+    fn begin_device_indexing(&mut self, more: usize) -> bool {
+        self.open_columns().is_some() && self.tail.begin_device_indexing(more)
+    }
+
+    fn end_device_indexing(&mut self) {
+        self.tail.end_device_indexing();
+    }
+
+    fn indexes_on_device(&self) -> bool {
+        self.tail.indexes_on_device()
+    }
+
+    /// Heads that differ only once a kernel is known to read them as they lie: elsewhere they are
+    /// laid out, as wide as they are then.
+    fn open_columns(&self) -> Option<usize> {
+        let reads = B::COUNTS_TAIL && !self.padded && self.reads_body.get() == Some(&true);
+        let can = self.body.is_none() && !B::CLUSTERED || reads && !self.has_free_slots;
+        self.tail.open_columns().filter(|_| can)
+    }
+
+    fn advance(&mut self) {
+        self.tail.advance();
     }
 }

@@ -9,7 +9,7 @@ use burn::backend::{
 };
 use burn_cubecl::CubeBackend;
 
-use super::launch::{Buffers, New, launch};
+use super::launch::{Buffers, Column, New, launch};
 
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
@@ -25,7 +25,7 @@ pub(super) trait AppendBackend: Backend {
         new_keys: FloatTensor<Self>,
         new_values: FloatTensor<Self>,
         new_positions: IntTensor<Self>,
-        column: Option<usize>,
+        column: Column,
         is_tracked: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>);
 }
@@ -41,7 +41,7 @@ fn changed(
     _new_keys: &TensorSpec,
     _new_values: &TensorSpec,
     _new_positions: &TensorSpec,
-    _column: &Option<usize>,
+    _column: &Column,
     _is_tracked: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
     (keys.clone(), values.clone(), positions.clone(), tracks.clone(), counted.clone())
@@ -57,7 +57,7 @@ impl AppendBackend for CubeBackend {
         new_keys: FloatTensor<Self>,
         new_values: FloatTensor<Self>,
         new_positions: IntTensor<Self>,
-        column: Option<usize>,
+        column: Column,
         is_tracked: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, IntTensor<Self>)
     {

@@ -20,6 +20,7 @@ pub(super) fn append<E: Float, I: Int, N: Size>(
     column: usize,
     vectors: usize,
     #[comptime] is_counted: bool,
+    #[comptime] counts_down: bool,
     #[comptime] is_tracked: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
@@ -32,6 +33,9 @@ pub(super) fn append<E: Float, I: Int, N: Size>(
         let mut column = column;
         if comptime!(is_counted) {
             column = usize::cast_from(counted[list * counted.stride(0)]);
+            if comptime!(counts_down) {
+                column -= 1;
+            }
             // All have read before one counts on.
             sync_cube();
         }
@@ -54,7 +58,11 @@ pub(super) fn append<E: Float, I: Int, N: Size>(
             write::<I>(positions, batch, head, column, position);
             if comptime!(is_counted) {
                 let to = list * counted.stride(0);
-                counted[to] = I::cast_from(column + 1);
+                let mut next = column;
+                if comptime!(!counts_down) {
+                    next += 1;
+                }
+                counted[to] = I::cast_from(next);
             }
         }
         if comptime!(is_tracked) {

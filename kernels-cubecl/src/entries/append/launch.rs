@@ -21,17 +21,27 @@ pub(super) struct New {
     pub(super) positions: CubeTensor,
 }
 
-/// Writes to `column`, or where the device has counted to.
-pub(super) fn launch(
-    buffers: Buffers,
-    new: New,
-    column: Option<usize>,
-    is_tracked: bool,
-) -> Buffers {
+/// The column that a token is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Column {
+    /// This one.
+    At(usize),
+    /// The one that the device has counted to.
+    Counted,
+    /// The one before the one that the device has counted down to.
+    CountedDown,
+}
+
+/// Writes the token to its column.
+pub(super) fn launch(buffers: Buffers, new: New, column: Column, is_tracked: bool) -> Buffers {
     let Buffers { keys, values, positions, tracks, counted } = buffers;
     let [keys, values, positions] = [keys, values, positions].map(writable);
     let tracks = if is_tracked { writable(tracks) } else { tracks };
-    let counted = if column.is_none() { writable(counted) } else { counted };
+    let at = match column {
+        Column::At(column) => Some(column),
+        Column::Counted | Column::CountedDown => None,
+    };
+    let counted = if at.is_none() { writable(counted) } else { counted };
     let client = keys.client.clone();
     let shape = keys.shape();
     let width = vector_size([&keys, &values, &new.keys, &new.values]);
@@ -49,9 +59,10 @@ pub(super) fn launch(
         new.keys.into_tensor_arg(),
         new.values.into_tensor_arg(),
         new.positions.into_tensor_arg(),
-        column.unwrap_or(0),
+        at.unwrap_or(0),
         shape[3] / width,
-        column.is_none(),
+        at.is_none(),
+        column == Column::CountedDown,
         is_tracked,
         types,
     );

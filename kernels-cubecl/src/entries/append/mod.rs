@@ -5,11 +5,11 @@ mod launch;
 use briquette_ops::{AppendColumn, AppendInput, Result, constant_floats, constant_ints};
 use burn::{backend::Dispatch, tensor::Tensor};
 
-use self::backend::AppendBackend;
+use self::{backend::AppendBackend, launch::Column};
 use crate::common::{check::Check, rows::cubes_of_rows, tracks};
 
 /// Writes a new token per head behind the entries of a layer: its key, its value, its position, and
-/// zeros for its statistics. Where the device counts columns, it counts on.
+/// zeros for its statistics. Where the device counts columns, it counts on, or down.
 ///
 /// Tensors that nobody else holds are changed in place, others copied before. A cube of 64 units a
 /// head, in one launch; it reads and writes 2 · head_dim numbers.
@@ -36,8 +36,9 @@ pub(crate) fn append_checked(input: AppendInput<'_>) {
     };
     let mut nowhere = constant_ints("no column", vec![0], [1], &device);
     let (counted, column) = match input.column {
-        AppendColumn::At(column) => (&mut nowhere, Some(column)),
-        AppendColumn::Counted(counted) => (counted, None),
+        AppendColumn::At(column) => (&mut nowhere, Column::At(column)),
+        AppendColumn::Counted(counted) => (counted, Column::Counted),
+        AppendColumn::CountedDown(counted) => (counted, Column::CountedDown),
     };
     let new_positions = input.new_positions.cast(positions.dtype());
     let (of_keys, of_values, of_positions, of_statistics, of_counted) = Dispatch::append(
@@ -84,7 +85,7 @@ pub(crate) fn check_append(input: &AppendInput<'_>) -> Result<()> {
             let fits = *column < capacity;
             check.value("column", *column, fits, format!("below {capacity}, the capacity"))?;
         }
-        AppendColumn::Counted(counted) => {
+        AppendColumn::Counted(counted) | AppendColumn::CountedDown(counted) => {
             check.shape("counted", counted.dims(), [lists])?;
             check.same_type("counted", counted.dtype(), positions.dtype())?;
         }

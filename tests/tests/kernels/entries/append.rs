@@ -1,5 +1,5 @@
 //! A token behind the entries of a layer: in a column that the host says and in one that the device
-//! counts, with statistics of kv heads and of query heads and without.
+//! counts, up or down, with statistics of kv heads and of query heads and without.
 
 use briquette::ops::{
     AppendColumn, AppendInput, AttentionStatistics, EntryOps, OpError, Statistic,
@@ -95,18 +95,23 @@ fn read(layer: &Layer) -> Numbers {
 }
 
 impl Layer {
-    /// Numbers that it holds with the token in `column`, computed on the host.
-    fn with_token(&self, column: usize) -> Numbers {
+    /// Numbers that it holds with the token in a column of each head, computed on the host.
+    fn with_token(&self, column: impl Fn(usize) -> usize) -> Numbers {
         let [_, heads, capacity, head_dim] = self.keys.dims();
         let (mut keys, mut values, mut positions, mut tracks) = read(self);
         let new = (numbers(self.new_keys.clone()), numbers(self.new_values.clone()));
         for list in 0..positions.len() / capacity {
+            let column = column(list);
             let (from, to) = (list * head_dim, (list * capacity + column) * head_dim);
             keys[to..to + head_dim].copy_from_slice(&new.0[from..from + head_dim]);
             values[to..to + head_dim].copy_from_slice(&new.1[from..from + head_dim]);
             positions[list * capacity + column] = 1000 + (list / heads) as i64;
         }
-        tracks.iter_mut().skip(column).step_by(capacity).for_each(|number| *number = 0.0);
+        let lists = positions.len() / capacity;
+        let group = self.tracks.stacked().map_or(1, |tracks| tracks.dims()[1] / heads);
+        for (row, numbers) in tracks.chunks_mut(capacity).enumerate() {
+            numbers[column(row / group % lists)] = 0.0;
+        }
         (keys, values, positions, tracks)
     }
 
@@ -138,7 +143,7 @@ fn each(run: impl Fn(&Backend, Case, DType)) {
 fn a_token_is_written_where_the_host_says() {
     each(|backend, case, dtype| {
         let mut layer = case.draw(dtype, &backend.device);
-        let expected = layer.with_token(case.column);
+        let expected = layer.with_token(|_| case.column);
         // Held by another too: that one does not change.
         let shared = layer.keys.clone();
         let before = numbers(shared.clone());
@@ -156,12 +161,33 @@ fn tokens_are_written_where_the_device_counts_to() {
         let mut layer = case.draw(dtype, &backend.device);
         let mut counted = integers(&vec![column; batch * heads], &backend.device);
         for column in column..capacity.min(column + 3) {
-            let expected = layer.with_token(column);
+            let expected = layer.with_token(|_| column);
             let to = AppendColumn::Counted(&mut counted);
             answer(backend, "append", |ops| ops.append(layer.input(to)));
             assert_eq!(read(&layer), expected, "{case:?} {dtype:?} on {}", backend.name);
             let next = counted.clone().try_into_vec_as::<i64>().unwrap();
             assert_eq!(next, vec![column as i64 + 1; batch * heads]);
+        }
+    });
+}
+
+/// Each head at a place of its own.
+#[test]
+fn tokens_are_written_where_the_device_counts_down_to() {
+    each(|backend, case, dtype| {
+        let Case { batch, heads, capacity, .. } = case;
+        let mut layer = case.draw(dtype, &backend.device);
+        let first = |list: usize| capacity - list % capacity.min(3);
+        let begin: Vec<usize> = (0..batch * heads).map(first).collect();
+        let mut counted = integers(&begin, &backend.device);
+        for step in 1..=capacity.saturating_sub(2).clamp(1, 3) {
+            let expected = layer.with_token(|list| first(list) - step);
+            let to = AppendColumn::CountedDown(&mut counted);
+            answer(backend, "append", |ops| ops.append(layer.input(to)));
+            assert_eq!(read(&layer), expected, "{case:?} {dtype:?} on {}", backend.name);
+            let next = counted.clone().try_into_vec_as::<i64>().unwrap();
+            let counted_to = (0..batch * heads).map(|list| (first(list) - step) as i64);
+            assert_eq!(next, counted_to.collect::<Vec<_>>());
         }
     });
 }

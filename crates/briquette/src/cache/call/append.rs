@@ -48,7 +48,7 @@ pub(in crate::cache) fn append(
     let padded = store.is_clustered() || input.held.iter().any(|&held| held != columns);
     let (positions, tracks) = match &loose {
         Some(loose) => (loose.positions.clone().into(), loose.tracks.clone()),
-        None if padded => {
+        None if padded && !input.is_told_by(store.as_ref()) => {
             let (positions, tracks) = store.scalars();
             (positions.into(), tracks)
         }

@@ -52,10 +52,11 @@ pub(in crate::cache) fn attend(
             self::encode(encoding, queries, positions, input.end, config.ops.as_ref())?
         }
     };
+    let is_told = all.loose().is_none() && input.is_told_by(store);
     let query = StoreQuery {
         queries: asked,
         // A query that is padding sees nothing, whatever its column.
-        visibility: match all.padded || span.padded {
+        visibility: match span.padded || (all.padded && !is_told) {
             false => Visibility::Causal,
             true => Visibility::Positions {
                 queries: queries.positions.clone(),

@@ -13,6 +13,7 @@ use crate::{
     },
     policy::PositionMode,
     position::{PositionEncoding, encode, encode_both},
+    store::Store,
 };
 
 /// Queries, keys and values of one call: checked, padding zeroed, positions not yet encoded.
@@ -52,6 +53,14 @@ pub(in crate::cache) struct LayerInput {
     pub(in crate::cache) held: Vec<usize>,
     /// All positions that are encoded in this call are below this one.
     pub(in crate::cache) end: usize,
+}
+
+impl LayerInput {
+    /// Whether this is a decoded token of every row, and the store knows by itself what is padding.
+    pub(in crate::cache) fn is_told_by(&self, store: &dyn Store) -> bool {
+        let is_token = !self.span.phase.is_prompt() && !self.span.padded;
+        is_token && self.queries.positions.dims()[2] == 1 && store.knows_padding()
+    }
 }
 
 /// Places new tokens behind the `held` ones, which are counted by head. Returns the input of the

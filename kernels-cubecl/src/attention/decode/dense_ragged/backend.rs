@@ -42,8 +42,9 @@ fn outputs(
         return DecodeTensorsMetadata::Plain { output };
     }
     let of_list = match mask {
-        KvMaskMetadata::List { width, .. } => *width,
-        _ => 0,
+        KvMaskMetadata::List { width, .. } | KvMaskMetadata::Counted { width, .. } => *width,
+        KvMaskMetadata::Slots { positions, .. } => positions.shape[2],
+        KvMaskMetadata::Causal | KvMaskMetadata::Positions { .. } => 0,
     };
     let shape = super::launch::weight_shape(&queries.shape, of_list + entries);
     DecodeTensorsMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }

@@ -54,15 +54,22 @@ pub(super) fn launch(
     let key_shape = keys.shape();
     let kv_heads = key_shape[1];
 
-    let (list, width, of_queries, of_entries) = match mask {
-        KvMask::Causal => (None, 0, None, None),
-        KvMask::Positions { queries, entries } => (None, 0, Some(queries), Some(entries)),
-        KvMask::List { keys, values, offsets, width } => {
-            (Some([keys, values, offsets]), width, None, None)
+    let (mut of_queries, mut of_entries, mut counts) = (None, None, None);
+    let (list, width) = match mask {
+        KvMask::Causal => (None, 0),
+        KvMask::Positions { queries, entries } => {
+            (of_queries, of_entries) = (Some(queries), Some(entries));
+            (None, 0)
+        }
+        KvMask::List { keys, values, offsets, width } => (Some([keys, values, offsets]), width),
+        KvMask::Counted { keys, values, offsets, width, counts: of_tail } => {
+            counts = Some(of_tail);
+            (Some([keys, values, offsets]), width)
         }
         KvMask::Slots { keys, values, offsets, positions } => {
             let width = positions.shape()[2];
-            (Some([keys, values, offsets]), width, None, Some(positions))
+            of_entries = Some(positions);
+            (Some([keys, values, offsets]), width)
         }
     };
     let f32 = |shape| empty(shape, DType::F32);
@@ -91,7 +98,7 @@ pub(super) fn launch(
     let whole = on_planes && count == 1 && !(wanted && list.is_some());
     let parts = f32(Shape::from(if whole { [1, 1, 1] } else { [lines, count, head_dim + 2] }));
 
-    let by_position = of_entries.is_some();
+    let (by_position, counted) = (of_entries.is_some(), counts.is_some());
     let listed = list.is_some();
     let int = match (&list, &of_entries) {
         (Some([_, _, offsets]), _) => offsets.dtype,
@@ -101,8 +108,8 @@ pub(super) fn launch(
     let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);
     // What a call lacks is never looked at: another tensor stands in. Those that stand in are not
     // counted where the parts are looked for, behind queries, keys and values.
-    let of_positions = [&of_queries, &of_entries].into_iter().flatten().count();
-    let parts_place = 3 + 3 * usize::from(listed) + of_positions;
+    let marks = [&of_queries, &of_entries, &counts].into_iter().flatten().count();
+    let parts_place = 3 + 3 * usize::from(listed) + marks;
     let or_queries = |tensor: Option<&CubeTensor>| match tensor {
         Some(tensor) => tensor.clone().into_tensor_arg(),
         None => queries.as_tensor_alias(QUERIES),
@@ -126,6 +133,7 @@ pub(super) fn launch(
             values.into_tensor_arg(),
             or_queries(of_queries.as_ref()),
             or_queries(of_entries.as_ref()),
+            or_queries(counts.as_ref()),
             parts.clone().into_tensor_arg(),
             output.clone().into_tensor_arg(),
             or_parts(&weights, parts_place),
@@ -136,6 +144,7 @@ pub(super) fn launch(
                 head_dim,
                 tall: rows > 8,
                 listed,
+                counted,
                 by_position,
                 weights: wanted,
                 whole,
@@ -158,12 +167,21 @@ pub(super) fn launch(
             values.into_tensor_arg(),
             or_queries(of_queries.as_ref()),
             or_queries(of_entries.as_ref()),
+            or_queries(counts.as_ref()),
             parts.clone().into_tensor_arg(),
             or_parts(&weights, parts_place),
             entries,
             share,
             scale,
-            DecodeBlueprint { head_dim, width: load, rows, listed, by_position, weights: wanted },
+            DecodeBlueprint {
+                head_dim,
+                width: load,
+                rows,
+                listed,
+                counted,
+                by_position,
+                weights: wanted,
+            },
             [query, key, int],
         );
     }

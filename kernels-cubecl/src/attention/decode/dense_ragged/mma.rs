@@ -26,6 +26,8 @@ pub(crate) struct DecodeMmaBlueprint {
     pub(crate) tall: bool,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
+    /// Whether the device knows how many entries follow the list of a head.
+    pub(crate) counted: bool,
     /// Whether positions say which entries a query sees, of a list which are entries.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
@@ -86,6 +88,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     values: &Tensor<Chunk<E>>,
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
+    counts: &Tensor<I>,
     parts: &mut Tensor<f32>,
     output: &mut Tensor<E>,
     weights: &mut Tensor<f32>,
@@ -95,7 +98,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     #[comptime] blueprint: DecodeMmaBlueprint,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
-    let DecodeMmaBlueprint { head_dim, tall, listed, by_position, weights: wanted, whole } =
+    let DecodeMmaBlueprint { head_dim, tall, listed, counted, by_position, weights: wanted, whole } =
         blueprint;
     let spans = comptime!(head_dim / 32);
     let groups = comptime!(head_dim / 64);
@@ -124,6 +127,11 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
         held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
     }
+    let mut tail = entries;
+    if comptime!(counted) {
+        let head = batch * kv_heads + kv_head;
+        tail = usize::cast_from(counts[head * counts.stride(0)]).min(entries);
+    }
     // Weights of a list come first, behind as many padding columns as its head has less than the
     // widest.
     let mut list_columns = 0usize.runtime();
@@ -133,7 +141,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let key_start = batch * keys.stride(0) + kv_head * keys.stride(1);
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
     let list_tiles = held.div_ceil(TILE);
-    let tiles = list_tiles + entries.div_ceil(TILE);
+    let tiles = list_tiles + tail.div_ceil(TILE);
     let end = ((part + 1) * share).min(tiles);
 
     // Queries, in the order in which keys will come.
@@ -191,13 +199,13 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
         list_start,
         held,
         key_start,
-        entries,
+        tail,
         blueprint,
     );
     while tile < end {
         let in_list = comptime!(listed) && tile < list_tiles;
         let base = select(in_list, tile, tile - list_tiles) * TILE;
-        let count = select(in_list, held, entries);
+        let count = select(in_list, held, tail);
         let before = select(in_list, list_columns - held.min(list_columns), list_columns);
 
         // Values are on their way while keys are multiplied, and the next keys while values are.
@@ -285,7 +293,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
             list_start,
             held,
             key_start,
-            entries,
+            tail,
             blueprint,
         );
 

@@ -75,7 +75,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
 /// As [`dense`].
 pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
-    let RaggedKv { keys, values, offsets, width, positions, tail } = kv.clone();
+    let RaggedKv { keys, values, offsets, width, positions, tail, tail_counts } = kv.clone();
     check_buffers(&check, &input.queries, &tail.keys, &tail.values, tail.entries)?;
     let [batch, _, new, head_dim] = input.queries.dims();
     let [_, kv_heads, ..] = tail.keys.dims();
@@ -92,10 +92,23 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     let total = width.saturating_add(tail.entries);
     check.value("entries with those of the list", total, total > 0, "at least 1")?;
     check_cubes(&check, &input.queries, &tail.keys, total)?;
+    if let Some(counts) = &tail_counts {
+        check.shape("tail_counts", counts.dims(), [batch * kv_heads])?;
+        let plain = positions.is_none() && !input.weights;
+        let expected = "none where slots are free or weights are wanted";
+        check.value("tail_counts", counts.dims()[0], plain, expected)?;
+    }
     let [keys, values] = [keys, values].map(Tensor::into_dispatch);
-    let mask = match positions.filter(|_| width > 0) {
-        None => KvMask::List { keys, values, offsets: offsets.into_dispatch(), width },
-        Some(positions) => {
+    let mask = match (positions.filter(|_| width > 0), tail_counts) {
+        (None, Some(counts)) => KvMask::Counted {
+            keys,
+            values,
+            counts: counts.cast(offsets.dtype()).into_dispatch(),
+            offsets: offsets.into_dispatch(),
+            width,
+        },
+        (None, None) => KvMask::List { keys, values, offsets: offsets.into_dispatch(), width },
+        (Some(positions), _) => {
             let columns = [batch, kv_heads, width];
             check.shape("the positions of the list", positions.dims(), columns)?;
             KvMask::Slots {

@@ -15,6 +15,14 @@ pub(super) enum KvMask<B: Backend> {
     Positions { queries: IntTensor<B>, entries: IntTensor<B> },
     /// All entries, with those of a list before the others.
     List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, width: usize },
+    /// The same, where the device knows how many entries of each head follow its list.
+    Counted {
+        keys: FloatTensor<B>,
+        values: FloatTensor<B>,
+        offsets: IntTensor<B>,
+        width: usize,
+        counts: IntTensor<B>,
+    },
     /// The same, but for slots of the list that are free: those at positions below zero.
     Slots {
         keys: FloatTensor<B>,

@@ -25,6 +25,8 @@ pub(crate) struct DecodeBlueprint {
     pub(crate) rows: usize,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
+    /// Whether the device knows how many entries follow the list of a head.
+    pub(crate) counted: bool,
     /// Whether positions say which entries a query sees, of a list which are entries.
     pub(crate) by_position: bool,
     /// Whether scores are written for weights.
@@ -104,6 +106,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     values: &Tensor<Vector<K, N>>,
     query_positions: &Tensor<I>,
     entry_positions: &Tensor<I>,
+    counts: &Tensor<I>,
     parts: &mut Tensor<f32>,
     weights: &mut Tensor<f32>,
     entries: usize,
@@ -112,7 +115,8 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     #[comptime] blueprint: DecodeBlueprint,
     #[define(Q, K, I)] _types: [ElemType; 3],
 ) {
-    let DecodeBlueprint { head_dim, width, rows, listed, by_position, weights: wanted } = blueprint;
+    let DecodeBlueprint { head_dim, width, rows, listed, counted, by_position, weights: wanted } =
+        blueprint;
     let lanes = comptime!(blueprint.lanes());
     let stripes = comptime!(blueprint.stripes());
     let tile = comptime!(blueprint.tile());
@@ -140,6 +144,11 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
         list_start = usize::cast_from(offsets[head * offsets.stride(0)]);
         held = usize::cast_from(offsets[(head + 1) * offsets.stride(0)]) - list_start;
     }
+    let mut tail = entries;
+    if comptime!(counted) {
+        let head = batch * kv_heads + kv_head;
+        tail = usize::cast_from(counts[head * counts.stride(0)]).min(entries);
+    }
     // Weights of a list come first, behind as many padding columns as its head has less than the
     // widest.
     let mut list_columns = 0usize.runtime();
@@ -150,7 +159,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
     // A list and what follows it are cut into chunks by themselves.
     let list_chunks = held.div_ceil(CHUNK);
-    let chunks = list_chunks + entries.div_ceil(CHUNK);
+    let chunks = list_chunks + tail.div_ceil(CHUNK);
     let end_chunk = ((part + 1) * share).min(chunks);
 
     let mut partial =
@@ -188,7 +197,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     while chunk < end_chunk {
         let in_list = comptime!(listed) && chunk < list_chunks;
         let base = select(in_list, chunk, chunk - list_chunks) * CHUNK;
-        let end = select(in_list, held, entries);
+        let end = select(in_list, held, tail);
         let count = (end - base).min(CHUNK);
 
         // Scores of the chunk, a tile between two barriers.

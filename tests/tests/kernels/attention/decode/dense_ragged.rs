@@ -14,7 +14,7 @@ use briquette_tests::{
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{all_backends, answer, integers, kernel_backends, wrong_shape, wrong_value};
 
 const SCALE: f64 = 0.3;
 
@@ -231,6 +231,7 @@ impl Case {
                 width: self.width(),
                 positions: (self.free > 0).then(|| self.positions_of_list(list, device)),
                 tail: Tail { keys, values, entries },
+                tail_counts: None,
             }),
         };
         DecodeInput {
@@ -264,7 +265,7 @@ impl Case {
         assert!(supports(device), "no kernel is there to take {self:?}");
         assert_eq!(output.dims(), [batch, query_heads, new, head_dim]);
         assert_eq!(output.dtype(), dtype);
-        let without = decode(&DecodeInput { weights: false, ..input }).unwrap();
+        let without = decode(&DecodeInput { weights: false, ..input.clone() }).unwrap();
         assert!(without.weights.is_none());
         assert_eq!(
             output.to_data(),
@@ -272,16 +273,8 @@ impl Case {
             "weights change nothing, twice the same"
         );
 
-        for (row, (found, expected)) in numbers(&output).iter().zip(&expected.output).enumerate() {
-            for (found, expected) in found.iter().zip(expected) {
-                let off = (found - round(*expected, dtype)).abs();
-                let most = tolerance(dtype) * (1.0 + expected.abs());
-                assert!(
-                    off <= most,
-                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
-                );
-            }
-        }
+        self.compare(dtype, &output, &expected);
+        self.check_counted(dtype, &input, &expected, backend);
         let weights = weights.unwrap();
         assert_eq!(weights.dims(), [batch, query_heads, new, columns]);
         let weights = weights.try_into_vec_as::<f32>().unwrap();
@@ -293,6 +286,43 @@ impl Case {
                 "weights: {found}, expected {expected}, at {place}, {dtype:?}, {self:?}"
             );
         }
+    }
+}
+
+impl Case {
+    fn compare(&self, dtype: DType, output: &Tensor<4>, expected: &Expected) {
+        for (row, (found, expected)) in numbers(output).iter().zip(&expected.output).enumerate() {
+            for (found, expected) in found.iter().zip(expected) {
+                let off = (found - round(*expected, dtype)).abs();
+                let most = tolerance(dtype) * (1.0 + expected.abs());
+                assert!(
+                    off <= most,
+                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
+                );
+            }
+        }
+    }
+
+    /// The same where only the device knows how many entries follow a list.
+    fn check_counted(
+        &self,
+        dtype: DType,
+        input: &DecodeInput,
+        expected: &Expected,
+        backend: &Backend,
+    ) {
+        let KvLayout::Ragged(kv) = input.kv.clone() else { return };
+        if self.free > 0 {
+            return;
+        }
+        let counts = integers(&vec![self.entries; self.batch * self.kv_heads], &backend.device);
+        let tail = Tail { entries: self.capacity, ..kv.tail.clone() };
+        let kv = RaggedKv { tail, tail_counts: Some(counts), ..kv };
+        let input = DecodeInput { kv: KvLayout::Ragged(kv), weights: false, ..input.clone() };
+        let found = answer(backend, "decode_attention", |kernels| kernels.decode(&input)).unwrap();
+        self.compare(dtype, &found.output, expected);
+        let error = decode(&DecodeInput { weights: true, ..input }).unwrap_err();
+        assert!(error.to_string().contains("weights are wanted"), "{error}");
     }
 }
 

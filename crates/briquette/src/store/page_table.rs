@@ -1,0 +1,142 @@
+//! Which pages of a paged store each head has, on the host and on the device.
+
+use std::{ops::Range, sync::OnceLock};
+
+use burn::tensor::{Device, Int, Tensor};
+
+use super::{packed::write_rows, pages::upload};
+use crate::state::{StateTensor, StateVisitor};
+
+/// The pages of each batch row and kv head.
+#[derive(Clone, Debug)]
+pub(super) struct PageTable {
+    /// Oldest first.
+    lists: Vec<Vec<usize>>,
+    /// Known once a query has been attended that reads pages as they are.
+    index: OnceLock<PageIndex>,
+    /// The most pages that each head may get, where the index is changed in place.
+    room: Option<usize>,
+}
+
+/// A page table on the device.
+#[derive(Clone, Debug)]
+pub(super) struct PageIndex {
+    /// The pages of all heads one after another, and room behind them, `[all pages]`.
+    pub(super) pages: Tensor<1, Int>,
+    /// The first of each head's pages in the list, and the end of the last,
+    /// `[batch · kv_heads + 1]`.
+    pub(super) offsets: Tensor<1, Int>,
+}
+
+impl PageTable {
+    pub(super) fn new(lists: Vec<Vec<usize>>) -> Self {
+        Self { lists, index: OnceLock::new(), room: None }
+    }
+
+    /// The pages of each batch row and kv head, oldest first.
+    pub(super) fn lists(&self) -> &[Vec<usize>] {
+        &self.lists
+    }
+
+    /// Pages of the head that has most.
+    pub(super) fn most(&self) -> usize {
+        self.lists.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Pages that a head may have before the index is another.
+    pub(super) fn most_in_place(&self) -> usize {
+        self.room.unwrap_or_else(|| self.most())
+    }
+
+    pub(super) fn index(&self, device: &Device) -> &PageIndex {
+        self.index.get_or_init(|| {
+            let (mut pages, offsets) = self.flat();
+            if let Some(room) = self.room {
+                pages.resize(room * self.lists.len(), 0);
+            }
+            PageIndex { pages: upload(pages, device), offsets: upload(offsets, device) }
+        })
+    }
+
+    fn flat(&self) -> (Vec<i64>, Vec<i64>) {
+        let mut pages: Vec<i64> = Vec::new();
+        let mut offsets = vec![0];
+        for list in &self.lists {
+            pages.extend(list.iter().map(|&page| page as i64));
+            offsets.push(pages.len() as i64);
+        }
+        (pages, offsets)
+    }
+
+    /// The pages of every head side by side, heads that have fewer filled up at the left with any:
+    /// `[batch · kv_heads · most pages]`.
+    pub(super) fn rectangle(&self, device: &Device) -> Tensor<1, Int> {
+        let most = self.most();
+        let mut index = Vec::new();
+        for list in &self.lists {
+            index.extend(std::iter::repeat_n(0, most - list.len()));
+            index.extend(list.iter().map(|&page| page as i64));
+        }
+        upload(index, device)
+    }
+
+    /// Gives each head pages behind those that it has.
+    pub(super) fn push(&mut self, new: Vec<Range<usize>>) {
+        self.lists.iter_mut().zip(new).for_each(|(list, new)| list.extend(new));
+        self.room = self.room.filter(|&room| self.most() <= room);
+        let (Some(mut index), Some(_)) = (self.index.take(), self.room) else { return };
+        let (pages, offsets) = self.flat();
+        write(&mut index.pages, pages);
+        write(&mut index.offsets, offsets);
+        self.index = index.into();
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(vec![Vec::new(); self.lists.len()]);
+    }
+
+    /// Makes room for so many pages of each head in the index, which is changed in place from now
+    /// on.
+    pub(super) fn begin_in_place(&mut self, room: usize) {
+        (self.index, self.room) = (OnceLock::new(), Some(room));
+    }
+
+    /// Forgets the index, which is made anew for the next query.
+    pub(super) fn end_in_place(&mut self) {
+        (self.index, self.room) = (OnceLock::new(), None);
+    }
+
+    /// Integers on the device, and how many of them are room.
+    pub(super) fn integers(&self) -> (usize, usize) {
+        let Some(index) = self.index.get() else { return (0, 0) };
+        let [pages] = index.pages.dims();
+        let used: usize = self.lists.iter().map(Vec::len).sum();
+        (pages + self.lists.len() + 1, pages - used)
+    }
+
+    /// Visits the index, which must be there.
+    pub(super) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        if let Some(PageIndex { pages, offsets }) = self.index.get_mut() {
+            visitor.tensor(StateTensor::Int1(pages));
+            visitor.tensor(StateTensor::Int1(offsets));
+        }
+    }
+
+    /// Of the one row in `rows` rows, whose pages stand so many apart.
+    pub(super) fn of_rows(&self, rows: usize, apart: usize) -> Self {
+        let of_row = |row: usize| {
+            let heads = self.lists.iter();
+            heads.map(move |list| list.iter().map(|page| page + row * apart).collect())
+        };
+        Self::new((0..rows).flat_map(of_row).collect())
+    }
+}
+
+/// Writes over the first numbers of a list.
+fn write(list: &mut Tensor<1, Int>, numbers: Vec<i64>) {
+    if numbers.is_empty() {
+        return;
+    }
+    let numbers = upload(numbers, &list.device()).cast(list.dtype());
+    write_rows(list, 0, numbers);
+}

@@ -1,0 +1,206 @@
+//! Pages of tokens of a paged store.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
+
+use super::{
+    StoreOptions,
+    channels::Channels,
+    codec::Codec,
+    packed::{Packed, first_rows, with_room, write_rows},
+};
+use crate::{
+    Result,
+    device::{Rows, buffer_bytes},
+    ops::{Entries, send},
+    prefix::Parts,
+    stage::statistics,
+    state::{StateTensor, StateVisitor},
+};
+
+/// The names of the packed parts of pages in a file.
+const PACKED: [&str; 2] = ["keys", "values"];
+
+/// Groups of tokens, packed, in buffers that may have room for more.
+#[derive(Clone, Debug)]
+pub(super) struct Pages {
+    /// Keys and values, or both in one.
+    pub(super) packed: Vec<Packed>,
+    /// `[pages, 1, group]`
+    pub(super) positions: Tensor<3, Int>,
+    /// `[pages, numbers, group]`, the [numbers](crate::ops::AttentionStatistics::by_head) of a kv
+    /// head.
+    pub(super) tracks: Option<Tensor<3>>,
+    /// How many there are.
+    count: usize,
+}
+
+impl Pages {
+    /// Packs the entries at `rows` of the rectangle: for each page the rows of its tokens.
+    pub(super) fn of(
+        entries: &Entries,
+        rows: &[usize],
+        codec: &impl Codec,
+        channels: Option<&Channels>,
+        dtype: DType,
+    ) -> Self {
+        let [batch, heads, width, head_dim] = entries.keys.dims();
+        let group = codec.group();
+        let pages = rows.len() / group;
+        let device = entries.keys.device();
+        let index = upload(rows.iter().map(|&row| row as i64).collect(), &device);
+        let pick = |x: &Tensor<4>| {
+            let list = x.clone().reshape([batch * heads * width, head_dim]);
+            list.select(0, index.clone()).reshape([pages, group, head_dim])
+        };
+        let positions = entries.positions.clone().reshape([batch * heads * width]);
+        let channels = channels.map(|channels| {
+            let heads = rows.chunks(group).map(|rows| (rows[0] / width) as i64).collect();
+            channels.of_heads(upload(heads, &device))
+        });
+        Self {
+            packed: codec.pack(pick(&entries.keys), pick(&entries.values), channels, dtype),
+            positions: positions.select(0, index.clone()).reshape([pages, 1, group]),
+            tracks: entries.tracks.by_head(heads).map(|numbers| {
+                let per = numbers.dims()[2];
+                let list = numbers.swap_dims(2, 3).reshape([batch * heads * width, per]);
+                let list = list.select(0, index.clone());
+                list.reshape([pages, group, per]).swap_dims(1, 2)
+            }),
+            count: pages,
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Pages that there is room for.
+    fn capacity(&self) -> usize {
+        self.positions.dims()[0]
+    }
+
+    /// Makes room for so many pages in all, if there is less.
+    pub(super) fn reserve(&mut self, capacity: usize) {
+        if capacity > self.capacity() {
+            let Self { packed, positions, tracks, count } = self;
+            packed.iter_mut().for_each(|packed| *packed = packed.with_room(*count, capacity));
+            *positions = with_room(positions, *count, capacity);
+            *tracks = tracks.as_ref().map(|tracks| with_room(tracks, *count, capacity));
+        }
+    }
+
+    /// Writes pages behind these: in place if there is room.
+    pub(super) fn append(&mut self, new: Self) {
+        let (start, all) = (self.count, self.count + new.count);
+        self.reserve(all);
+        for (held, new) in self.packed.iter_mut().zip(new.packed) {
+            held.write(start, new);
+        }
+        write_rows(&mut self.positions, start, new.positions);
+        if let (Some(tracks), Some(new)) = (&mut self.tracks, new.tracks) {
+            write_rows(tracks, start, new);
+        }
+        self.count = all;
+    }
+
+    /// These without room for more.
+    fn trimmed(&self) -> Self {
+        let Self { packed, positions, tracks, count } = self;
+        Self {
+            packed: packed.iter().map(|packed| packed.first(*count)).collect(),
+            positions: first_rows(positions, *count),
+            tracks: tracks.as_ref().map(|tracks| first_rows(tracks, *count)),
+            count: *count,
+        }
+    }
+
+    pub(super) fn save(&self) -> Result<Parts> {
+        let Self { packed, positions, tracks, .. } = self.trimmed();
+        let mut parts = Parts::default();
+        for (name, packed) in PACKED.into_iter().zip(&packed) {
+            parts.put_parts(name, packed.save()?);
+        }
+        parts.put("positions", &positions)?;
+        if let Some(tracks) = &tracks {
+            parts.put("tracks", tracks)?;
+        }
+        Ok(parts)
+    }
+
+    pub(super) fn restore(
+        codec: &impl Codec,
+        options: &StoreOptions,
+        pages: usize,
+        mut parts: Parts,
+    ) -> Result<Self> {
+        let StoreOptions { shape, observes, ref device, .. } = *options;
+        let group = codec.group();
+        let widths = codec.widths(shape.head_dim);
+        let packed = PACKED
+            .into_iter()
+            .zip(&widths)
+            .map(|(name, widths)| Packed::restore(parts.take_parts(name), pages, widths, options));
+        let packed = packed.collect::<Result<_>>()?;
+        let numbers = statistics::rows(observes, shape) / shape.kv_heads;
+        let tracks = || parts.take_float("tracks", [pages, numbers, group], device);
+        let tracks = (numbers > 0).then(tracks).transpose()?;
+        let positions = parts.take_int("positions", [pages, 1, group], None, device)?;
+        parts.finish()?;
+        Ok(Self { packed, positions, tracks, count: pages })
+    }
+
+    /// All pages so many times, one whole after another.
+    pub(super) fn repeated(&self, times: usize) -> Self {
+        let Self { packed, positions, tracks, count } = self.trimmed();
+        Self {
+            packed: packed.iter().map(|packed| packed.repeated(times)).collect(),
+            positions: positions.repeat_dim(0, times),
+            tracks: tracks.map(|tracks| tracks.repeat_dim(0, times)),
+            count: count * times,
+        }
+    }
+
+    pub(super) fn bytes(&self, rows: Rows) -> usize {
+        self.packed.iter().map(|packed| packed.bytes(rows)).sum::<usize>()
+            + buffer_bytes(&self.positions, rows)
+            + self.tracks.as_ref().map_or(0, |tracks| buffer_bytes(tracks, rows))
+    }
+
+    /// Bytes of the room for more.
+    pub(super) fn spare_bytes(&self, rows: Rows) -> usize {
+        let capacity = self.capacity();
+        self.bytes(rows) / capacity.max(1) * (capacity - self.count)
+    }
+
+    pub(super) fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
+        for packed in &mut self.packed {
+            packed.visit_state(visitor);
+        }
+        visitor.tensor(StateTensor::Int3(&mut self.positions));
+        if let Some(tracks) = &mut self.tracks {
+            visitor.tensor(StateTensor::Float3(tracks));
+        }
+    }
+}
+
+/// A list on the device.
+pub(super) fn upload(list: Vec<i64>, device: &Device) -> Tensor<1, Int> {
+    let length = list.len();
+    send("places of pages", TensorData::new(list, [length]), device)
+}
+
+/// Pages, `[pages, per, group]`, put side by side: `[batch, heads · per, most pages · group]`.
+pub(super) fn side_by_side<K: Basic>(
+    x: Tensor<3, K>,
+    index: &Tensor<1, Int>,
+    batch: usize,
+    heads: usize,
+) -> Tensor<3, K> {
+    let [_, per, group] = x.dims();
+    let most = index.dims()[0] / (batch * heads);
+    x.select(0, index.clone()).reshape([batch * heads, most, per, group]).swap_dims(1, 2).reshape([
+        batch,
+        heads * per,
+        most * group,
+    ])
+}
