@@ -1,9 +1,9 @@
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use crate::{
     entries::{AttentionStatistics, Clustering},
     error::Result,
-    host::HostInput,
+    host::{HostInput, View},
     merge::weakest,
 };
 
@@ -119,8 +119,10 @@ pub(super) fn evict_cluster(input: EvictClusterInput<'_>) -> Result<()> {
 /// A layer on the host.
 struct Layer {
     /// Rows of all heads, and those of the new tokens.
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    keys: View<f32>,
+    values: View<f32>,
+    /// Rows that are others now.
+    written: Written,
     new_keys: Vec<f32>,
     new_values: Vec<f32>,
     new_positions: Vec<i64>,
@@ -136,6 +138,34 @@ struct Layer {
     tracks: Vec<f32>,
     /// Kinds of statistics, and heads of each for a kv head.
     statistics: [usize; 2],
+}
+
+/// Rows of clusters, and the keys and values that they have from now on.
+#[derive(Default)]
+struct Written {
+    rows: Vec<i64>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Written {
+    fn push(&mut self, row: usize, key: &[f32], value: &[f32]) {
+        self.rows.push(row as i64);
+        self.keys.extend_from_slice(key);
+        self.values.extend_from_slice(value);
+    }
+
+    /// Writes them over those of all clusters.
+    fn write(self, keys: &mut Tensor<2>, values: &mut Tensor<2>) {
+        let (device, count) = (keys.device(), self.rows.len());
+        let rows = Tensor::<1, Int>::from_data(TensorData::new(self.rows, [count]), &device);
+        for (all, numbers) in [(keys, self.keys), (values, self.values)] {
+            let data = TensorData::new(numbers, [count, all.dims()[1]]);
+            let new = Tensor::from_data(data, (&device, all.dtype()));
+            let rows = rows.clone();
+            all.inplace(|all| all.select_assign(0, rows, new, IndexingUpdateOp::Assign));
+        }
+    }
 }
 
 /// A token of a head.
@@ -163,8 +193,9 @@ impl Layer {
             Some(counted) => [counted.dims()[0] / batch, counted.dims()[1] / heads],
         };
         Ok(Self {
-            keys: INPUT.floats(input.keys)?,
-            values: INPUT.floats(input.values)?,
+            keys: INPUT.view(input.keys)?,
+            values: INPUT.view(input.values)?,
+            written: Written::default(),
             new_keys: INPUT.floats(&input.new_keys)?,
             new_values: INPUT.floats(&input.new_values)?,
             new_positions: INPUT.ints(&input.new_positions)?,
@@ -184,14 +215,12 @@ impl Layer {
     fn write(self, input: EvictClusterInput<'_>) {
         let EvictClusterInput { keys, values, clustering, positions, tracks, .. } = input;
         let device = positions.device();
-        let rows = |x: Vec<f32>, like: &Tensor<2>| {
-            Tensor::from_data(TensorData::new(x, like.dims()), (&device, like.dtype()))
-        };
         let ints = |x: Vec<i64>, like: &Tensor<3, Int>| {
             Tensor::from_data(TensorData::new(x, like.dims()), (&device, like.dtype()))
         };
-        *keys = rows(self.keys, keys);
-        *values = rows(self.values, values);
+        // Nobody else holds them when they are written to.
+        drop((self.keys, self.values));
+        self.written.write(keys, values);
         *positions = ints(self.positions, positions);
         let norms = TensorData::new(self.norms, clustering.norms.dims());
         let padding = &clustering.padding_columns;
@@ -265,10 +294,13 @@ impl Layer {
         let mut ages: Vec<usize> = (0..=clusters).collect();
         ages.sort_unstable_by_key(|&cluster| positions[cluster]);
         let mut best = (input.threshold, None);
-        for &cluster in &ages[..clusters + 1 - recent] {
-            let alike = |rows: &[f32]| cosine(&rows[row(goes)], &rows[row(cluster)]);
-            let redundancy = (alike(&self.keys) * alike(&self.values)).min(1.0);
-            if cluster != goes && input.may_merge(head) && redundancy > best.0 {
+        let may_merge = input.may_merge(head);
+        let [key, value] = [&self.keys, &self.values].map(|rows| Compared::new(&rows[row(goes)]));
+        for &cluster in ages[..clusters + 1 - recent].iter().filter(|_| may_merge) {
+            let cosines =
+                [key.cosine(&self.keys[row(cluster)]), value.cosine(&self.values[row(cluster)])];
+            let redundancy = (cosines[0] * cosines[1]).min(1.0);
+            if cluster != goes && redundancy > best.0 {
                 best = (redundancy, Some(cluster));
             }
         }
@@ -282,10 +314,9 @@ impl Layer {
             let keys = [target, goes].map(|cluster| unit(&self.keys[row(cluster)]));
             let values = [target, goes].map(|cluster| double(&self.values[row(cluster)]));
             let direction = unit_of(&weighted(&keys, weights));
-            self.keys[row(target)].copy_from_slice(&single(&direction));
             let sum = weights[0] + weights[1];
             let value: Vec<f64> = weighted(&values, weights).iter().map(|x| x / sum).collect();
-            self.values[row(target)].copy_from_slice(&single(&value));
+            self.written.push(offset + target, &single(&direction), &single(&value));
             for token in tokens.iter_mut().filter(|token| token.cluster == goes) {
                 (token.cluster, token.represents) = (target, false);
             }
@@ -295,8 +326,7 @@ impl Layer {
         // The new token has the row of the one that is gone.
         let new = head * channels..(head + 1) * channels;
         let key = double(&self.new_keys[new.clone()]);
-        self.keys[row(goes)].copy_from_slice(&single(&unit_of(&key)));
-        self.values[row(goes)].copy_from_slice(&self.new_values[new]);
+        self.written.push(offset + goes, &single(&unit_of(&key)), &self.new_values[new]);
         if let Some(token) = tokens.last_mut() {
             (token.cluster, token.norm) = (goes, length(&key) as f32);
         }
@@ -331,11 +361,14 @@ impl Layer {
             self.norms[place] = 0.0;
             self.tokens_by_cluster[place] = column as i64;
         }
-        let by_cluster = &mut self.tokens_by_cluster[start + padding..start + width];
-        for (place, column) in by_cluster.iter_mut().zip(padding as i64..) {
-            *place = column;
+        // Where the next token of each cluster comes among those of all.
+        let mut next = vec![start + padding; clusters + 1];
+        tokens.iter().for_each(|token| next[token.cluster + 1] += 1);
+        (0..clusters).for_each(|cluster| next[cluster + 1] += next[cluster] - start - padding);
+        for (column, token) in (padding..).zip(tokens) {
+            self.tokens_by_cluster[next[token.cluster]] = column as i64;
+            next[token.cluster] += 1;
         }
-        by_cluster.sort_by_key(|&column| tokens[column as usize - padding].cluster);
         for (place, token) in (start + padding..).zip(tokens) {
             self.positions[place] = token.position;
             self.cluster_of_token[place] = token.cluster as i64;
@@ -383,17 +416,42 @@ fn unit(row: &[f32]) -> Vec<f64> {
     unit_of(&double(row))
 }
 
-/// The cosine of two rows, of a zero row zero.
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let [mut product, mut of_a, mut of_b] = [0.0; 3];
-    for (&a, &b) in a.iter().zip(b) {
-        let (a, b) = (f64::from(a), f64::from(b));
-        product += a * b;
-        of_a += a * a;
-        of_b += b * b;
+/// A row that others are compared with.
+struct Compared {
+    row: Vec<f64>,
+    /// The square of its length.
+    square: f64,
+}
+
+/// Numbers that are multiplied together.
+const LANES: usize = 4;
+
+impl Compared {
+    fn new(row: &[f32]) -> Self {
+        let row = double(row);
+        Self { square: row.iter().map(|x| x * x).sum(), row }
     }
-    let lengths = f64::sqrt(of_a * of_b);
-    if lengths > 0.0 { product / lengths } else { 0.0 }
+
+    /// The cosine with another row, of a zero row zero.
+    fn cosine(&self, other: &[f32]) -> f64 {
+        let [mut product, mut square] = [[0.0; LANES]; 2];
+        let (own, rest) = self.row.as_chunks::<LANES>();
+        let (row, rest_of_row) = other.as_chunks::<LANES>();
+        for (own, row) in own.iter().zip(row) {
+            for lane in 0..LANES {
+                let number = f64::from(row[lane]);
+                product[lane] += own[lane] * number;
+                square[lane] += number * number;
+            }
+        }
+        let rest = rest.iter().zip(rest_of_row).map(|(own, &number)| (own, f64::from(number)));
+        for (lane, (own, number)) in rest.enumerate() {
+            product[lane] += own * number;
+            square[lane] += number * number;
+        }
+        let lengths = f64::sqrt(self.square * square.iter().sum::<f64>());
+        if lengths > 0.0 { product.iter().sum::<f64>() / lengths } else { 0.0 }
+    }
 }
 
 fn weighted(rows: &[Vec<f64>; 2], weights: [f64; 2]) -> Vec<f64> {

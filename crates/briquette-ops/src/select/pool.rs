@@ -1,9 +1,14 @@
 use burn::tensor::{
-    Tensor,
+    Tensor, TensorData,
     module::{avg_pool1d, max_pool1d},
     ops::{AvgPoolOptions, MaxPoolOptions},
 };
 use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::Result,
+    host::{HostInput, is_host},
+};
 
 /// Pooling of scores along the entries, so that the neighbours of an important token are kept with
 /// it (SnapKV).
@@ -49,6 +54,11 @@ impl Pool {
         if self.kernel == 1 {
             return scores;
         }
+        if is_host(&scores.device())
+            && let Ok(pooled) = self.on_host(&scores)
+        {
+            return pooled;
+        }
         let padding = self.kernel / 2;
         match self.kind {
             PoolKind::Avg => avg_pool1d(
@@ -72,5 +82,28 @@ impl Pool {
                 },
             ),
         }
+    }
+
+    /// Row by row: Burn's pooling waits for threads, longer than a row of scores takes.
+    fn on_host(&self, scores: &Tensor<3>) -> Result<Tensor<3>> {
+        let columns = scores.dims()[2];
+        let numbers = HostInput("pool").view(scores)?;
+        let mut pooled = Vec::with_capacity(numbers.len());
+        for row in numbers.chunks_exact(columns.max(1)) {
+            for column in 0..columns {
+                let start = column.saturating_sub(self.kernel / 2);
+                let end = (column + self.kernel / 2 + 1).min(columns);
+                let around = row[start..end].iter().copied();
+                pooled.push(match self.kind {
+                    PoolKind::Avg => around.sum::<f32>() / self.kernel as f32,
+                    // What is not a number stays to be seen.
+                    PoolKind::Max => around.fold(f32::NEG_INFINITY, |most, score| {
+                        if score > most || score.is_nan() { score } else { most }
+                    }),
+                });
+            }
+        }
+        let data = TensorData::new(pooled, scores.dims());
+        Ok(Tensor::from_data(data, (&scores.device(), scores.dtype())))
     }
 }

@@ -4,7 +4,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::{
     layer::{HostKv, HostTail},
-    rows::{add, dot},
+    rows::{add_all, dot},
 };
 use crate::{
     attention::{decode::ClusteredKv, rotary::RotaryTables},
@@ -186,21 +186,16 @@ impl HostKv for Clusters {
 
     fn weigh(&self, list: usize, weights: &[f32], output: &mut [f32]) {
         let columns = self.columns();
+        let (start, end) = (self.offsets[list], self.offsets[list + 1]);
+        let values = &self.values[start * self.dims[2]..end * self.dims[2]];
+        let mut of_clusters = vec![0.0; end - start];
         for (output, weights) in output.chunks_mut(self.dims[2]).zip(weights.chunks(columns)) {
             // The weights of the tokens of a cluster come to its value together.
-            let mut cluster = None;
+            of_clusters.fill(0.0);
             for (column, row) in self.tokens(list) {
-                let (before, weight) = cluster.get_or_insert((row, 0.0));
-                if *before == row {
-                    *weight += weights[column];
-                    continue;
-                }
-                add(output, *weight, self.row(&self.values, *before));
-                (*before, *weight) = (row, weights[column]);
+                of_clusters[row - start] += weights[column];
             }
-            if let Some((row, weight)) = cluster {
-                add(output, weight, self.row(&self.values, row));
-            }
+            add_all(output, &of_clusters, values);
         }
         self.tail.weigh((list, 0), weights, output, columns);
     }

@@ -150,12 +150,30 @@ impl Packed {
         })
     }
 
+    /// The rows of all pages.
+    fn rows(&self) -> PackedRows<'_> {
+        let Self { bytes, scale, min, .. } = self;
+        PackedRows { all: self, bytes, scale, min: min.as_deref() }
+    }
+}
+
+/// The rows of all pages, read where they lie.
+#[derive(Clone, Copy)]
+struct PackedRows<'a> {
+    all: &'a Packed,
+    bytes: &'a [u8],
+    scale: &'a [f32],
+    min: Option<&'a [f32]>,
+}
+
+impl PackedRows<'_> {
     /// Levels of a row, without scale and minimum, into `to`.
     #[inline]
-    fn unpack(&self, page: usize, row: usize, to: &mut [f32]) {
-        let start = (page * self.rows + row) * self.bytes_of_row;
-        let bytes = &self.bytes[start..start + self.bytes_of_row];
-        match self.table {
+    fn unpack(self, page: usize, row: usize, to: &mut [f32]) {
+        let Packed { rows, bytes_of_row, table, .. } = self.all;
+        let start = (page * rows + row) * bytes_of_row;
+        let bytes = &self.bytes[start..start + bytes_of_row];
+        match table {
             Table::One(table) => look_up(table, bytes, to),
             Table::Two(table) => look_up(table, bytes, to),
             Table::Four(table) => look_up(table, bytes, to),
@@ -165,16 +183,16 @@ impl Packed {
 
     /// Scale and minimum of a group of a row.
     #[inline]
-    fn measures(&self, page: usize, row: usize, group: usize) -> (f32, f32) {
-        let place = (page * self.rows + row) * self.groups + group;
-        (self.scale[place], self.min.as_ref().map_or(0.0, |min| min[place]))
+    fn measures(self, page: usize, row: usize, group: usize) -> (f32, f32) {
+        let place = (page * self.all.rows + row) * self.all.groups + group;
+        (self.scale[place], self.min.map_or(0.0, |min| min[place]))
     }
 
     /// The numbers of a row, into `to`.
     #[inline]
-    fn row(&self, page: usize, row: usize, to: &mut [f32]) {
+    fn row(self, page: usize, row: usize, to: &mut [f32]) {
         self.unpack(page, row, to);
-        for (group, numbers) in to.chunks_mut(self.width / self.groups).enumerate() {
+        for (group, numbers) in to.chunks_mut(self.all.width / self.all.groups).enumerate() {
             let (scale, min) = self.measures(page, row, group);
             numbers.iter_mut().for_each(|number| *number = *number * scale + min);
         }
@@ -254,6 +272,7 @@ impl HostKv for Pages {
     }
 
     fn score(&self, list: usize, queries: &[f32], scores: &mut [f32]) {
+        let keys = self.keys.rows();
         let mut rows = vec![0.0; self.keys.rows * self.keys.width];
         let mut factors = vec![0.0; self.dims[2]];
         let mut column = self.first(list);
@@ -261,21 +280,21 @@ impl HostKv for Pages {
             // Of channels scale and minimum go to the queries, and the levels stay whole numbers.
             for (row, numbers) in rows.chunks_mut(self.keys.width).enumerate() {
                 match self.by_channel {
-                    true => self.keys.unpack(page, row, numbers),
-                    false => self.keys.row(page, row, numbers),
+                    true => keys.unpack(page, row, numbers),
+                    false => keys.row(page, row, numbers),
                 }
             }
             let lines = queries.chunks(self.dims[2]).zip(scores.chunks_mut(self.columns));
             for (query, scores) in lines {
                 let scores = &mut scores[column..column + self.group];
                 if !self.by_channel {
-                    let keys = rows.chunks_exact(self.dims[2]);
-                    scores.iter_mut().zip(keys).for_each(|(score, key)| *score = dot(query, key));
+                    let rows = rows.chunks_exact(self.dims[2]);
+                    scores.iter_mut().zip(rows).for_each(|(score, key)| *score = dot(query, key));
                     continue;
                 }
                 let mut low = 0.0;
                 for (channel, (factor, number)) in factors.iter_mut().zip(query).enumerate() {
-                    let (scale, min) = self.keys.measures(page, channel, 0);
+                    let (scale, min) = keys.measures(page, channel, 0);
                     *factor = number * scale;
                     low += number * min;
                 }
@@ -288,11 +307,12 @@ impl HostKv for Pages {
     }
 
     fn weigh(&self, list: usize, weights: &[f32], output: &mut [f32]) {
+        let values = self.values.rows();
         let mut rows = vec![0.0; self.group * self.dims[2]];
         let mut column = self.first(list);
         for &page in self.pages(list) {
             for (token, row) in rows.chunks_mut(self.dims[2]).enumerate() {
-                self.values.row(page, token, row);
+                values.row(page, token, row);
             }
             let lines = output.chunks_mut(self.dims[2]).zip(weights.chunks(self.columns));
             for (output, weights) in lines {
