@@ -254,23 +254,12 @@ impl DenseStore {
     /// Writes an entry behind the others, where the device says if it counts them; there must be
     /// room.
     fn append_token(&mut self, token: Entries) -> Result<()> {
-        let StoreOptions { dtype, ref ops, .. } = self.options;
-        let Some(Entries { keys, values, positions, tracks, .. }) = &mut self.buffers else {
-            return Ok(());
+        let Some(buffers) = &mut self.buffers else { return Ok(()) };
+        let column = match &mut self.next {
+            Some(DeviceIndex { next, .. }) => AppendColumn::Counted(next),
+            None => AppendColumn::At(self.columns),
         };
-        ops.append(AppendInput {
-            keys,
-            values,
-            positions,
-            tracks,
-            new_keys: token.keys.cast(dtype),
-            new_values: token.values.cast(dtype),
-            new_positions: token.positions,
-            column: match &mut self.next {
-                Some(DeviceIndex { next, .. }) => AppendColumn::Counted(next),
-                None => AppendColumn::At(self.columns),
-            },
-        })?;
+        append_token(buffers, token, column, &self.options)?;
         self.columns += 1;
         Ok(())
     }
@@ -294,6 +283,31 @@ impl DenseStore {
         }
         self.columns = end;
     }
+}
+
+/// Writes a token of each head, without statistics, into a column of `buffers`.
+///
+/// # Errors
+/// [`Error::Operation`](crate::Error::Operation); nothing is written then.
+pub(super) fn append_token(
+    buffers: &mut Entries,
+    token: Entries,
+    column: AppendColumn<'_>,
+    options: &StoreOptions,
+) -> Result<()> {
+    let StoreOptions { dtype, ref ops, .. } = *options;
+    let Entries { keys, values, positions, tracks, .. } = buffers;
+    ops.append(AppendInput {
+        keys,
+        values,
+        positions,
+        tracks,
+        new_keys: token.keys.cast(dtype),
+        new_values: token.values.cast(dtype),
+        new_positions: token.positions,
+        column,
+    })?;
+    Ok(())
 }
 
 /// Writes `tracks` behind the first `start` columns of their buffers.

@@ -4,13 +4,16 @@ use std::sync::OnceLock;
 
 use burn::tensor::{Int, Tensor};
 
-use super::{DenseStore, Store, StoreOptions, dense::write, packed::write_rows, pages::upload};
+use super::{
+    DenseStore, Store, StoreOptions,
+    dense::{append_token, write},
+    packed::write_rows,
+    pages::upload,
+};
 use crate::{
     Result,
     columns::behind_zeros,
-    ops::{
-        AppendColumn, AppendInput, AttentionStatistics, Entries, Selection, Tail, gather_entries,
-    },
+    ops::{AppendColumn, AttentionStatistics, Entries, Selection, Tail, gather_entries},
     prefix::{Parts, PrefixError},
     state::{StateTensor, StateVisitor},
 };
@@ -208,11 +211,14 @@ impl PageTail {
     pub(super) fn append(&mut self, entries: Entries, counts: &[usize]) -> Result<()> {
         let (old, new) = (self.counts.clone(), entries.columns());
         let all = counts.iter().all(|&count| count == new);
-        let fits =
-            |countdown: &Countdown| !countdown.is_ahead && self.columns() < countdown.width();
+        let columns = self.columns();
+        let fits = |countdown: &&mut Countdown| !countdown.is_ahead && columns < countdown.width();
         let is_token = all && new == 1 && entries.tracks.is_empty();
-        if is_token && self.countdown.as_ref().is_some_and(fits) {
-            self.append_token(entries)?;
+        if is_token
+            && let Some(Countdown { buffers, first, .. }) = self.countdown.as_mut().filter(fits)
+        {
+            let column = AppendColumn::CountedDown(first);
+            append_token(buffers, entries, column, &self.options)?;
             self.count(old, counts);
             return Ok(());
         }
@@ -260,24 +266,6 @@ impl PageTail {
     fn count(&mut self, old: Vec<usize>, new: &[usize]) {
         self.counts.iter_mut().zip(new).for_each(|(held, new)| *held += new);
         self.before_append = old;
-    }
-
-    /// Writes a token of each head before those that the device has counted.
-    fn append_token(&mut self, token: Entries) -> Result<()> {
-        let StoreOptions { dtype, ref ops, .. } = self.options;
-        let Some(Countdown { buffers, first, .. }) = &mut self.countdown else { return Ok(()) };
-        let Entries { keys, values, positions, tracks, .. } = buffers;
-        ops.append(AppendInput {
-            keys,
-            values,
-            positions,
-            tracks,
-            new_keys: token.keys.cast(dtype),
-            new_values: token.values.cast(dtype),
-            new_positions: token.positions,
-            column: AppendColumn::CountedDown(first),
-        })?;
-        Ok(())
     }
 
     /// Takes back the last append, and what is left beyond so many columns. Nothing is launched.
