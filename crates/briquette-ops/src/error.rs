@@ -83,6 +83,40 @@ impl OpError {
         matches!(self, Self::Device { .. } | Self::TooLarge { .. })
     }
 
+    /// Refuses a number that is not what an operation takes.
+    ///
+    /// # Errors
+    /// [`OpError::Value`] unless it fits.
+    pub fn check_value(
+        operation: &'static str,
+        what: &'static str,
+        found: usize,
+        fits: bool,
+        expected: impl Into<String>,
+    ) -> Result<()> {
+        if fits {
+            return Ok(());
+        }
+        Err(Self::Value { operation, what, found, expected: expected.into() })
+    }
+
+    /// Refuses a tensor of another shape than the one that fits the others.
+    ///
+    /// # Errors
+    /// [`OpError::Shape`] unless they are the same.
+    pub fn check_shape<const D: usize>(
+        operation: &'static str,
+        tensor: &'static str,
+        found: [usize; D],
+        expected: [usize; D],
+    ) -> Result<()> {
+        if found == expected {
+            return Ok(());
+        }
+        let (found, expected) = (found.to_vec(), expected.to_vec());
+        Err(Self::Shape { operation, tensor, found, expected })
+    }
+
     /// Returns the error of a device that failed while a result was read from it.
     pub fn failed(operation: &'static str, error: impl ToString) -> Self {
         Self::Execution { operation, reason: error.to_string() }

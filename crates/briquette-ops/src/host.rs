@@ -162,10 +162,7 @@ impl HostInput {
         fits: bool,
         expected: impl Into<String>,
     ) -> Result<()> {
-        if fits {
-            return Ok(());
-        }
-        Err(OpError::Value { operation: self.0, what, found, expected: expected.into() })
+        OpError::check_value(self.0, what, found, fits, expected)
     }
 
     /// Refuses a shape that does not fit.
@@ -178,10 +175,6 @@ impl HostInput {
         found: [usize; D],
         expected: [usize; D],
     ) -> Result<()> {
-        if found == expected {
-            return Ok(());
-        }
-        let (found, expected) = (found.to_vec(), expected.to_vec());
-        Err(OpError::Shape { operation: self.0, tensor, found, expected })
+        OpError::check_shape(self.0, tensor, found, expected)
     }
 }

@@ -39,15 +39,7 @@ impl Check {
         found: [usize; D],
         expected: [usize; D],
     ) -> Result<()> {
-        if found == expected {
-            return Ok(());
-        }
-        Err(OpError::Shape {
-            operation: self.operation,
-            tensor,
-            found: found.to_vec(),
-            expected: expected.to_vec(),
-        })
+        OpError::check_shape(self.operation, tensor, found, expected)
     }
 
     /// Refuses a tensor of another type than the one it goes with.
@@ -71,10 +63,7 @@ impl Check {
         fits: bool,
         expected: impl Into<String>,
     ) -> Result<()> {
-        if fits {
-            return Ok(());
-        }
-        Err(OpError::Value { operation: self.operation, what, found, expected: expected.into() })
+        OpError::check_value(self.operation, what, found, fits, expected)
     }
 
     /// Refuses more than the device takes.

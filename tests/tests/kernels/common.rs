@@ -1,10 +1,13 @@
 //! Shared parts of the tests of kernels.
 
+use std::fmt::Debug;
+
 use briquette::ops::{OpError, Ops, Result};
 use briquette_kernels::{Kernels, supports};
 use briquette_tests::{
     backends::{Backend, DEVICES, backends},
     inputs::round,
+    session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -106,6 +109,22 @@ pub(crate) fn close(found: &[f32], expected: &[f64], dtype: DType, tolerance: f6
             off <= tolerance * (1.0 + expected.abs()),
             "{found} at {index}, expected {expected}, {dtype:?}"
         );
+    }
+}
+
+/// Compares rows with what they are to be, to the rounding of their type.
+pub(crate) fn close_rows(
+    found: &[Vec<f64>],
+    expected: &[Vec<f64>],
+    dtype: DType,
+    case: &dyn Debug,
+) {
+    for (row, (found, expected)) in found.iter().zip(expected).enumerate() {
+        for (found, expected) in found.iter().zip(expected) {
+            let off = (found - round(*expected, dtype)).abs();
+            let most = tolerance(dtype) * (1.0 + expected.abs());
+            assert!(off <= most, "{found}, expected {expected}, row {row}, {dtype:?}, {case:?}");
+        }
     }
 }
 

@@ -2,14 +2,15 @@ use burn::tensor::{Int, Tensor, kind::Basic};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Eviction, SlotStore, Store, StoreBuilder, StoreOptions, StoreQuery, interface::attend_entries,
+    Eviction, SlotStore, Store, StoreBuilder, StoreOptions, StoreQuery,
+    interface::{attend_entries, sees_all},
     replay::ReplayStore,
 };
 use crate::{
     Result,
     ops::{
         AppendColumn, AppendInput, AttentionOutput, AttentionStatistics, DenseKv, Entries,
-        KvLayout, Selection, SlotRows, Visibility, constant_ints, gather_entries, gather_positions,
+        KvLayout, Selection, SlotRows, constant_ints, gather_entries, gather_positions,
         gather_scalars,
     },
     prefix::{Parts, PrefixError},
@@ -72,7 +73,8 @@ impl DenseStore {
         }
     }
 
-    fn empty(&self, columns: usize) -> Entries {
+    /// Buffers of so many columns without entries.
+    pub(super) fn empty(&self, columns: usize) -> Entries {
         let StoreOptions { shape, batch, dtype, observes, ref device, .. } = self.options;
         let rows = [batch, shape.kv_heads, columns, shape.head_dim];
         Entries {
@@ -211,11 +213,6 @@ impl DenseStore {
         self.next.as_ref().map(|index| (index.next.clone(), index.end))
     }
 
-    /// All buffers, as wide as the capacity.
-    pub(super) fn into_buffers(self) -> Option<Entries> {
-        self.buffers
-    }
-
     /// Attention over the buffers as they are, where there is a kernel for it. Keys that are
     /// encoded in every call are taken out for it.
     fn attend_in_place(&self, input: &StoreQuery<'_>) -> Result<Option<AttentionOutput>> {
@@ -332,15 +329,6 @@ pub(super) fn write<const D: usize, K: Basic>(
     let mut ranges = buffer.dims().map(|size| 0..size);
     ranges[2] = start..start + values.dims()[2];
     buffer.inplace(|buffer| buffer.slice_assign(ranges, values));
-}
-
-/// Visibility of a query of each row that is behind all entries: it sees those that are no padding.
-/// `entries` are their positions, `[batch, kv_heads, columns]`.
-pub(super) fn sees_all(entries: Tensor<3, Int>) -> Visibility {
-    let [batch, ..] = entries.dims();
-    let behind = vec![i64::from(i32::MAX); batch];
-    let queries = constant_ints("behind all", behind, [batch, 1, 1], &entries.device());
-    Visibility::Positions { queries, entries }
 }
 
 /// The first `columns` of `buffers`.

@@ -1,4 +1,4 @@
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Result,
-    ops::{PackedNumbers, PackedVectors, of_e4m3, send},
+    ops::{PackedNumbers, PackedVectors, constant_floats, of_e4m3},
     prefix::Parts,
 };
 
@@ -117,8 +117,7 @@ fn encode(x: Tensor<3>, dtype: DType) -> Packed {
     let exponent = log.floor().int().clamp(LOWEST, HIGHEST);
     let units: Vec<f32> = (LOWEST..=HIGHEST).map(|e| 2f32.powi(e - MANTISSA)).collect();
     let count = units.len();
-    let units: Tensor<1> =
-        send("units of E4M3", TensorData::new(units, [count]), (&device, DType::F32));
+    let units = constant_floats("units of E4M3", units, [count], &device);
     let numbers = pages * rows * channels;
     let place = (exponent.clone() - LOWEST).reshape([numbers]);
     let unit = units.select(0, place).reshape([pages, rows, channels]);
@@ -140,8 +139,7 @@ fn decode(packed: &Packed, channels: usize) -> Tensor<3> {
     let bytes = words::unpack(words, channels, 8).reshape([pages * rows * channels]);
     let device = bytes.device();
     let table: Vec<f32> = (0..=255).map(of_e4m3).collect();
-    let table: Tensor<1> =
-        send("numbers of E4M3", TensorData::new(table, [256]), (&device, DType::F32));
+    let table = constant_floats("numbers of E4M3", table, [256], &device);
     let integers: DType = device.settings().int_dtype.into();
     let numbers: Tensor<3> = table.select(0, bytes.cast(integers)).reshape([pages, rows, channels]);
     numbers * packed.measures[0].clone().cast(DType::F32).reshape([pages, rows, 1])

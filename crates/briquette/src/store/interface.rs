@@ -8,7 +8,7 @@ use crate::{
     device::Rows,
     ops::{
         AttentionInput, AttentionOutput, AttentionStatistics, DecodeInput, Entries, HeadPattern,
-        KvLayout, Ops, SparseAttentionInput, Visibility, expand_clusters,
+        KvLayout, Ops, SparseAttentionInput, Visibility, constant_ints, expand_clusters,
     },
     position::Encode,
     prefix::Parts,
@@ -349,6 +349,27 @@ impl StoreQuery<'_> {
         })?;
         Ok(found.map(|found| found.with_column_sums(self.column_sums, self.column_squares)))
     }
+}
+
+impl StoreQuery<'_> {
+    /// These, where a store [knows padding](Store::knows_padding) and was told nothing of it: the
+    /// positions of its entries say which are.
+    pub(super) fn told_of(self, entries: &Entries) -> Self {
+        let visibility = match self.visibility {
+            Visibility::Causal => sees_all(entries.positions.clone()),
+            told => told,
+        };
+        Self { visibility, ..self }
+    }
+}
+
+/// Visibility of a query of each row that is behind all entries: it sees those that are no padding.
+/// `entries` are their positions, `[batch, kv_heads, columns]`.
+pub(super) fn sees_all(entries: Tensor<3, Int>) -> Visibility {
+    let [batch, ..] = entries.dims();
+    let behind = vec![i64::from(i32::MAX); batch];
+    let queries = constant_ints("behind all", behind, [batch, 1, 1], &entries.device());
+    Visibility::Positions { queries, entries }
 }
 
 /// Attention over entries in one rectangle.

@@ -131,10 +131,6 @@ impl PageTail {
         }
     }
 
-    pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
-        self.tokens.set_tracks(tracks);
-    }
-
     /// The entries in these columns of each head; `None` if there are none.
     fn selected(&self, entries: &Entries, columns: &[Vec<usize>]) -> Option<Entries> {
         let selection = Selection::of_heads(columns, self.heads(), &self.options.device);
@@ -315,14 +311,10 @@ impl PageTail {
         if self.columns() > width || !self.tracks().is_empty() {
             return false;
         }
-        let mut countdown = {
-            let mut room = DenseStore::new(self.options.clone());
-            room.reserve(width);
-            let Some(buffers) = room.into_buffers() else { return false };
-            let first: Tensor<1, Int> = Tensor::zeros([self.counts.len()], &self.options.device);
-            let first = first.cast(buffers.positions.dtype());
-            Countdown { buffers, first, is_ahead: false }
-        };
+        let buffers = self.tokens.empty(width);
+        let first: Tensor<1, Int> = Tensor::zeros([self.counts.len()], &self.options.device);
+        let first = first.cast(buffers.positions.dtype());
+        let mut countdown = Countdown { buffers, first, is_ahead: false };
         let (held, mut columns) = self.as_they_lie();
         columns.iter_mut().for_each(|columns| columns.reverse());
         let kept = self.selected(&held, &columns);
@@ -396,7 +388,7 @@ impl PageTail {
     }
 
     /// Statistics of the columns, behind padding as wide as is missing.
-    pub(super) fn set_last_tracks(&mut self, tracks: AttentionStatistics) {
+    pub(super) fn set_tracks(&mut self, tracks: AttentionStatistics) {
         // Every head's tail is as wide as the widest, or the selection made it so.
         let columns = self.columns();
         let width = tracks.stacked().map_or(columns, |tracks| tracks.dims()[2]);
@@ -404,6 +396,6 @@ impl PageTail {
             0 => tracks,
             missing => tracks.map(|track| behind_zeros(track, missing)),
         };
-        self.set_tracks(tracks);
+        self.tokens.set_tracks(tracks);
     }
 }

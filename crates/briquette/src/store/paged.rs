@@ -6,7 +6,6 @@ use super::{
     Store, StoreOptions, StoreQuery,
     channels::Channels,
     codec::Codec,
-    dense::sees_all,
     interface::attend_entries,
     page_table::{PageIndex, PageTable},
     page_tail::PageTail,
@@ -17,7 +16,7 @@ use crate::{
     Result,
     ops::{
         AttentionOutput, AttentionStatistics, Entries, KvLayout, QuantizedKv, Selection,
-        Visibility, gather_positions, gather_rows, gather_scalars, padding_mask,
+        gather_positions, gather_rows, gather_scalars, padding_mask,
     },
     prefix::{Parts, PrefixError},
     stage::statistics,
@@ -34,8 +33,8 @@ pub(super) struct PagedStore<C> {
     tail: PageTail,
     /// Whether a kernel reads the pages as they are, once it has been asked.
     reads_pages: OnceLock<bool>,
-    /// The columns until which the device counts tokens, if it does.
-    end: Option<usize>,
+    /// Columns that there still is room for, where the device counts tokens.
+    open: Option<usize>,
     /// The channels of keys that pages hold, where they hold fewer than there are.
     channels: Option<Channels>,
 }
@@ -50,7 +49,7 @@ impl<C: Codec> PagedStore<C> {
             pages: None,
             table: PageTable::new(vec![Vec::new(); heads]),
             reads_pages: OnceLock::new(),
-            end: None,
+            open: None,
             channels: None,
         }
     }
@@ -91,16 +90,18 @@ impl<C: Codec> PagedStore<C> {
         self.table.most()
     }
 
-    fn count(&self, head: usize) -> usize {
-        self.table.lists()[head].len() * self.codec.group() + self.tail.counts()[head]
+    /// Entries of each batch row and kv head.
+    fn counts(&self) -> impl Iterator<Item = usize> {
+        let heads = self.table.lists().iter().zip(self.tail.counts());
+        heads.map(|(list, tail)| list.len() * self.codec.group() + tail)
     }
 
     /// Whether pages and tail stand side by side without padding between them.
     fn aligned(&self) -> bool {
-        let pages = self.most_pages();
+        let (pages, tail) = (self.most_pages(), self.tail.columns());
         pages == 0
             || (self.table.lists().iter().all(|list| list.len() == pages)
-                && self.tail.counts().iter().all(|&count| count == self.tail.columns()))
+                && self.tail.counts().iter().all(|&count| count == tail))
     }
 
     /// Columns of pages side by side with a tail, as lists of those that are not padding.
@@ -130,7 +131,7 @@ impl<C: Codec> PagedStore<C> {
         };
         let group = self.codec.group();
         let most_pages = self.table.most_in_place();
-        let columns = match self.end {
+        let columns = match self.open {
             Some(_) => most_pages * group + tail.entries,
             None => self.columns(),
         };
@@ -279,7 +280,7 @@ impl<C: Codec> Store for PagedStore<C> {
         if self.aligned() {
             return self.most_pages() * self.codec.group() + self.tail.columns();
         }
-        (0..self.table.lists().len()).map(|head| self.count(head)).max().unwrap_or(0)
+        self.counts().max().unwrap_or(0)
     }
 
     fn capacity(&self) -> usize {
@@ -330,10 +331,12 @@ impl<C: Codec> Store for PagedStore<C> {
 
     fn append(&mut self, entries: Entries, counts: &[usize]) -> Result<()> {
         let is_token = entries.columns() == 1 && counts.iter().all(|&count| count == 1);
-        if self.end.is_some_and(|end| !is_token || self.columns() >= end) {
+        if self.open.is_some_and(|open| !is_token || open == 0) {
             self.end_device_indexing();
         }
-        self.tail.append(entries, counts)
+        self.tail.append(entries, counts)?;
+        self.open = self.open.map(|open| open - 1);
+        Ok(())
     }
 
     fn moves_padding(&self) -> bool {
@@ -343,7 +346,7 @@ impl<C: Codec> Store for PagedStore<C> {
     fn truncate(&mut self, columns: usize) {
         let dropped = self.columns().saturating_sub(columns);
         if dropped > 0 {
-            self.end = None;
+            self.open = None;
             self.table.end_in_place();
             self.tail.truncate(self.tail.columns().saturating_sub(dropped));
         }
@@ -402,13 +405,11 @@ impl<C: Codec> Store for PagedStore<C> {
             return Ok(output);
         }
         let entries = self.entries()?;
-        let untold = matches!(input.visibility, Visibility::Causal);
         let columns = self.columns();
-        let padded = (0..self.table.lists().len()).any(|head| self.count(head) != columns);
-        if untold && padded && self.decodes(&input) {
-            let visibility = sees_all(entries.positions.clone());
-            return attend_entries(entries, StoreQuery { visibility, ..input });
-        }
+        let input = match self.decodes(&input) && self.counts().any(|count| count != columns) {
+            true => input.told_of(&entries),
+            false => input,
+        };
         attend_entries(entries, input)
     }
 
@@ -430,9 +431,8 @@ impl<C: Codec> Store for PagedStore<C> {
             tracks.clone().map(|track| gather_scalars(track, &selection))
         };
         let lists = self.table.lists();
-        let counts: Vec<usize> = (0..lists.len()).map(|head| self.count(head)).collect();
-        let old = counts.iter().zip(self.tail.counts());
-        let old = old.map(|(&count, &tail)| (columns - count..columns - tail).collect()).collect();
+        let old = self.counts().zip(self.tail.counts());
+        let old = old.map(|(count, &tail)| (columns - count..columns - tail).collect()).collect();
         let tails = self.tail.counts().iter();
         let new = tails.map(|&tail| (columns - tail..columns).collect()).collect();
         let of_pages = (most > 0).then(|| part(old, (0, most * group)));
@@ -457,7 +457,7 @@ impl<C: Codec> Store for PagedStore<C> {
             });
         }
         if let Some(tracks) = of_tail {
-            self.tail.set_last_tracks(tracks);
+            self.tail.set_tracks(tracks);
         }
     }
 
@@ -465,7 +465,7 @@ impl<C: Codec> Store for PagedStore<C> {
     fn replace(&mut self, entries: Entries, counts: &[usize], capacity: usize) -> Result<()> {
         self.pages = None;
         self.table.clear();
-        self.end = None;
+        self.open = None;
         let most = entries.columns() + self.room();
         self.tail.hold(entries, counts, capacity.min(most));
         Ok(())
@@ -532,8 +532,10 @@ impl<C: Codec> Store for PagedStore<C> {
 
 impl<C: Codec> ReplayStore for PagedStore<C> {
     fn visit_state(&mut self, visitor: &mut dyn StateVisitor) {
-        let Some(end) = self.end else { return visitor.number(self.columns()) };
-        visitor.number(end);
+        if self.open.is_none() {
+            return visitor.number(self.columns());
+        }
+        visitor.number(self.table.most_in_place());
         if let Some(pages) = &mut self.pages {
             pages.visit_state(visitor);
         }
@@ -553,30 +555,31 @@ impl<C: Codec> ReplayStore for PagedStore<C> {
         self.table.begin_in_place(self.table.most() + new);
         // Made now, so that it is part of the state.
         self.table.index(&self.options.device);
-        self.end = Some(self.columns() + more);
+        self.open = Some(more);
         true
     }
 
     fn end_device_indexing(&mut self) {
-        if self.end.take().is_some() {
+        if self.open.take().is_some() {
             self.table.end_in_place();
             self.tail.end_device_counting();
         }
     }
 
     fn indexes_on_device(&self) -> bool {
-        self.end.is_some()
+        self.open.is_some()
     }
 
     fn open_columns(&self) -> Option<usize> {
         let can = self.reads_pages.get() == Some(&true)
             && self.most_pages() > 0
             && self.tail.tracks().is_empty();
-        can.then(|| self.end.map_or(0, |end| end.saturating_sub(self.columns())))
+        can.then(|| self.open.unwrap_or(0))
     }
 
     fn advance(&mut self) {
         self.tail.advance();
+        self.open = self.open.map(|open| open.saturating_sub(1));
     }
 
     fn is_next_apart(&self) -> bool {

@@ -3,13 +3,13 @@ use std::sync::OnceLock;
 use burn::tensor::{Int, Tensor};
 
 use super::{
-    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, dense::sees_all,
-    interface::attend_entries, layout::Layout, replay::ReplayStore,
+    DenseStore, Eviction, SlotStore, Store, StoreOptions, StoreQuery, interface::attend_entries,
+    layout::Layout, replay::ReplayStore,
 };
 use crate::{
     Result,
     ops::{
-        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail, Visibility,
+        AttentionOutput, AttentionStatistics, Clustering, Entries, Selection, Tail,
         gather_positions, gather_scalars,
     },
     prefix::Parts,
@@ -342,11 +342,10 @@ impl<B: Body> Store for Segmented<B> {
             }
         }
         let entries = self.as_they_lie(true)?;
-        let untold = matches!(input.visibility, Visibility::Causal);
-        if untold && one && self.knows_padding() {
-            let visibility = sees_all(entries.positions.clone());
-            return attend_entries(entries, StoreQuery { visibility, ..input });
-        }
+        let input = match one && self.knows_padding() {
+            true => input.told_of(&entries),
+            false => input,
+        };
         attend_entries(entries, input)
     }
 

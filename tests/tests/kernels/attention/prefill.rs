@@ -7,13 +7,12 @@ use briquette::ops::{
 use briquette_kernels::{FEW_QUERIES, PromptAttention, attention, column_scores, supports};
 use briquette_tests::{
     backends::{Backend, host},
-    inputs::{Noise, round},
+    inputs::Noise,
     reference::attention::{weighted_mean, weights},
-    session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use crate::common::{all_backends, answer, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{all_backends, answer, close_rows, kernel_backends, wrong_shape, wrong_value};
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -163,16 +162,7 @@ impl Case {
         let Self { batch, query_heads, head_dim, new, .. } = *self;
         assert_eq!(found.dims(), [batch, query_heads, new, head_dim]);
         assert_eq!(found.dtype(), dtype);
-        for (row, (found, expected)) in numbers(found).iter().zip(&expected.output).enumerate() {
-            for (found, expected) in found.iter().zip(expected) {
-                let off = (found - round(*expected, dtype)).abs();
-                let most = tolerance(dtype) * (1.0 + expected.abs());
-                assert!(
-                    off <= most,
-                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
-                );
-            }
-        }
+        close_rows(&numbers(found), &expected.output, dtype, self);
     }
 
     fn close_columns(&self, what: &str, found: &Tensor<3>, expected: &[f64]) {

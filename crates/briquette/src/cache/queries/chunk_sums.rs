@@ -71,7 +71,7 @@ pub(in crate::cache) fn chunk_sums(
             }
         }
         let tensor = |list: Vec<i64>| {
-            Tensor::<3, Int>::from_data(TensorData::new(list, [batch, 1, size]), device)
+            send::<3, Int>("places of chunks", TensorData::new(list, [batch, 1, size]), device)
         };
         let positions = tensor(positions);
         let rows_of = |x: &Tensor<4>, list: Vec<i64>| {
@@ -108,6 +108,7 @@ pub(in crate::cache) fn chunk_sums(
     let dims = [batch, heads * group, columns];
     let data = TensorData::new(places, [batch, 1, columns]);
     let places = send::<3, Int>("places of chunks", data, device).expand(dims);
-    let new = Tensor::<3, Bool>::from_data(TensorData::new(new, [batch, 1, columns]), device);
+    let data = TensorData::new(new, [batch, 1, columns]);
+    let new = send::<3, Bool>("places of chunks", data, device);
     Ok(Some((sums.gather(2, places), new)))
 }

@@ -8,13 +8,14 @@ use briquette::ops::{
 use briquette_kernels::{decode, supports};
 use briquette_tests::{
     backends::{Backend, host},
-    inputs::{Noise, round},
+    inputs::Noise,
     reference::attention::{weighted_mean, weights},
-    session::tolerance,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use crate::common::{all_backends, answer, integers, kernel_backends, wrong_shape, wrong_value};
+use crate::common::{
+    all_backends, answer, close_rows, integers, kernel_backends, wrong_shape, wrong_value,
+};
 
 const SCALE: f64 = 0.3;
 
@@ -273,7 +274,7 @@ impl Case {
             "weights change nothing, twice the same"
         );
 
-        self.compare(dtype, &output, &expected);
+        close_rows(&numbers(&output), &expected.output, dtype, self);
         self.check_counted(dtype, &input, &expected, backend);
         let weights = weights.unwrap();
         assert_eq!(weights.dims(), [batch, query_heads, new, columns]);
@@ -290,19 +291,6 @@ impl Case {
 }
 
 impl Case {
-    fn compare(&self, dtype: DType, output: &Tensor<4>, expected: &Expected) {
-        for (row, (found, expected)) in numbers(output).iter().zip(&expected.output).enumerate() {
-            for (found, expected) in found.iter().zip(expected) {
-                let off = (found - round(*expected, dtype)).abs();
-                let most = tolerance(dtype) * (1.0 + expected.abs());
-                assert!(
-                    off <= most,
-                    "{found}, expected {expected}, row {row}, {dtype:?}, {self:?}"
-                );
-            }
-        }
-    }
-
     /// The same where only the device knows how many entries follow a list.
     fn check_counted(
         &self,
@@ -320,7 +308,7 @@ impl Case {
         let kv = RaggedKv { tail, tail_counts: Some(counts), ..kv };
         let input = DecodeInput { kv: KvLayout::Ragged(kv), weights: false, ..input.clone() };
         let found = answer(backend, "decode_attention", |kernels| kernels.decode(&input)).unwrap();
-        self.compare(dtype, &found.output, expected);
+        close_rows(&numbers(&found.output), &expected.output, dtype, self);
         let error = decode(&DecodeInput { weights: true, ..input }).unwrap_err();
         assert!(error.to_string().contains("weights are wanted"), "{error}");
     }
