@@ -4,11 +4,12 @@ use briquette_ops::{
     AccumulateInput, AppendInput, AssignClustersInput, AssignClustersOutput, AttentionInput,
     AttentionOps, AttentionOutput, AttentionStatistics, ClusterOps, ClusterOrder, CountInput,
     DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, EntryOps, EvictClusterInput,
-    EvictInput, EvictMergeInput, ExtendInput, ExtendOutput, Fallback, Fallbacks, GatedInput,
-    GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps, MomentsInput,
-    MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput, Reference,
-    ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RotaryTables,
-    RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split, WindowInput,
+    EvictInput, EvictMergeInput, EvictSpreadInput, ExtendInput, ExtendOutput, Fallback, Fallbacks,
+    GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps,
+    MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput,
+    Reference, ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput,
+    RobustInput, RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection,
+    SparseAttentionInput, Split, WindowInput,
 };
 use burn::tensor::{Int, Tensor};
 
@@ -21,13 +22,14 @@ use crate::{
         assign_clusters, check_evict_cluster, evict_cluster_checked, extend, global_local,
         reorder_tokens, row_weights, sort_by_cluster,
     },
-    entries::{append_checked, check_append, count},
+    entries::{append_checked, check_append, count, ranks},
     merge::{
-        accumulate, check_evict, check_merge, ema_weights, evict_checked, evict_merging_checked,
-        merge_checked, nearest,
+        accumulate, check_evict, check_evict_merging, check_evict_spreading, check_merge,
+        ema_weights, evict_checked, evict_merging_checked, evict_spreading_checked, merge_checked,
+        nearest,
     },
     model::{gated, is_worthwhile, linear, rms_norm},
-    select::{SelectOutput, compact, pack, pad, select},
+    select::{SelectOutput, compact, pack, pad, robust_scores, select},
 };
 
 /// Operations by kernels where the device runs them and can launch so much at once, by tensor
@@ -108,6 +110,11 @@ impl EntryOps for Kernels {
     fn count(&self, input: CountInput<'_>) -> Result<AttentionStatistics> {
         self.fallbacks.or(count(input.clone()), || Reference.count(input))
     }
+
+    fn ranks(&self, positions: Tensor<3, Int>, sinks: usize) -> Result<Tensor<3, Int>> {
+        let found = ranks(positions.clone(), sinks);
+        self.fallbacks.or(found, || Reference.ranks(positions, sinks))
+    }
 }
 
 impl SelectOps for Kernels {
@@ -148,6 +155,10 @@ impl SelectOps for Kernels {
     fn pack(&self, input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
         self.fallbacks.or(pack(input.clone()), || Reference.pack(input))
     }
+
+    fn robust_scores(&self, input: RobustInput<'_>) -> Result<Tensor<3>> {
+        self.fallbacks.or(robust_scores(input.clone()), || Reference.robust_scores(input))
+    }
 }
 
 impl MergeOps for Kernels {
@@ -178,7 +189,7 @@ impl MergeOps for Kernels {
     }
 
     fn evict(&self, input: EvictInput<'_>) -> Result<()> {
-        match check_evict(&input, None) {
+        match check_evict(&input) {
             Ok(()) => {
                 evict_checked(input);
                 Ok(())
@@ -188,9 +199,21 @@ impl MergeOps for Kernels {
     }
 
     fn evict_merging(&self, input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
-        match check_evict(&input, Some(&merge)) {
+        match check_evict_merging(&input, &merge) {
             Ok(()) => Ok(evict_merging_checked(input, merge)),
             Err(error) => self.fallbacks.or(Err(error), || Reference.evict_merging(input, merge)),
+        }
+    }
+
+    fn evict_spreading(&self, input: EvictInput<'_>, spread: EvictSpreadInput) -> Result<()> {
+        match check_evict_spreading(&input, &spread) {
+            Ok(()) => {
+                evict_spreading_checked(input, spread);
+                Ok(())
+            }
+            Err(error) => {
+                self.fallbacks.or(Err(error), || Reference.evict_spreading(input, spread))
+            }
         }
     }
 }
@@ -260,7 +283,7 @@ fn attention_of_few(input: &AttentionInput) -> Result<AttentionOutput> {
     let entries = keys.dims()[2];
     let found = decode(&DecodeInput {
         queries,
-        kv: KvLayout::Dense(DenseKv { keys, values, entries, visibility }),
+        kv: KvLayout::Dense(DenseKv { keys, values, entries, counts: None, visibility }),
         scale,
         weights: input.column_sums || input.column_squares,
     })?;

@@ -36,11 +36,11 @@ pub use cluster::{
     sort_by_cluster,
 };
 pub use common::memory::{RowLayout, bytes_in_use};
-pub use entries::{append, count};
+pub use entries::{append, count, ranks};
 pub use kernels::Kernels;
-pub use merge::{accumulate, ema_weights, evict, evict_merging, merge, nearest};
+pub use merge::{accumulate, ema_weights, evict, evict_merging, evict_spreading, merge, nearest};
 pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};
-pub use select::{SelectOutput, compact, pack, pad, select};
+pub use select::{SelectOutput, compact, pack, pad, robust_scores, select};
 
 /// Whether the kernels run on this device.
 pub fn supports(device: &Device) -> bool {

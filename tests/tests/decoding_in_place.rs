@@ -65,7 +65,23 @@ fn policies() -> Vec<Policy> {
         Policy::h2o(budget).with_recent(Recent::Tokens(0)).with_name("h2o-all"),
         Policy::tova(budget),
         Policy::local_window(budget),
+        Policy::roco(budget).with_sinks(2).with_recent(Recent::Tokens(3)),
+        // Positions that are counted among slots, and keys held before their encoding.
+        Policy::streaming_llm(budget),
+        Policy::h2o(budget).with_positions(PositionMode::InCache).with_name("h2o-in-cache"),
+        Policy::tova(budget).with_positions(PositionMode::InCache).with_name("tova-in-cache"),
+        Policy::h2o(budget)
+            .with_positions(PositionMode::InCache)
+            .with_store(Ragged {})
+            .with_name("h2o-ragged-in-cache"),
+        Policy::h2o(budget).with_positions(PositionMode::Deferred).with_name("h2o-deferred"),
         Policy::h2o(budget).with_store(Ragged {}).with_name("h2o-ragged"),
+        // Values that are added to others'.
+        Policy::cam(budget),
+        Policy::cam(budget)
+            .with_recent(Recent::Tokens(1))
+            .with_store(Ragged {})
+            .with_name("cam-ragged"),
         // Rows of their own lengths, and merged entries.
         Policy::d2o(budget),
         // Tokens that share entries: more of them at every token, or as many as there may be.

@@ -200,7 +200,10 @@ impl Runner {
             let goes_beyond = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes > memory);
             next = match goes_beyond(with_copy) {
                 true => tokens,
-                false => self.replayed(&mut cache, tokens, steps, &mut point)?,
+                false => {
+                    let left = new - decoded.max(target).min(new - 1);
+                    self.replayed(&mut cache, tokens, (steps, left), &mut point)?
+                }
             };
             if goes_beyond(with_copy) || goes_beyond(reserved()) {
                 (point.replayed_ms, point.recording_ms, point.room) = (None, None, None);
@@ -341,19 +344,20 @@ impl Runner {
         Ok((Point { steps, launched_ms, ..Point::default() }, next))
     }
 
-    /// Steps that are replayed, if they are recorded, and the tokens that come next.
+    /// Steps that are replayed, if they are recorded, of those `left`, and the tokens that come
+    /// next.
     fn replayed(
         &self,
         cache: &mut KvCache,
         next: Tensor<2, Int>,
-        steps: usize,
+        (steps, left): (usize, usize),
         point: &mut Point,
     ) -> Result<Tensor<2, Int>> {
         let grows = !compresses_in_decoding(cache.policy());
         let run = |tokens, cache: &mut KvCache| -> Result<_> {
             Ok(self.model.forward_last_of_known(tokens, cache)?)
         };
-        let mut graph = StepGraph::new(cache, next, run);
+        let mut graph = StepGraph::new(cache, next, run).expecting(left);
         // A step is launched and the next recorded whenever a cache has filled its room.
         let mut anew = [0.0; 2];
         for _ in 0..RECORDED_BY {
@@ -386,7 +390,7 @@ impl Runner {
         point.replayed_ms = Some(step);
         if grows && replayed == steps {
             let kept = graph.cache().tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            point.room = Some(room_of(kept));
+            point.room = Some(room_of(kept, Some(left)));
             point.recording_ms = Some((anew.iter().sum::<f64>() - 2.0 * step).max(0.0));
         }
         Ok(graph.tokens())

@@ -11,7 +11,7 @@ use burn::{backend::DispatchDevice, tensor::Device};
 use cubecl::{MemoryScope, future::block_on, prelude::Client};
 
 /// Time for threads that have waited for the device to see that it is done.
-const WAKING: Duration = Duration::from_millis(1);
+const WAKING: Duration = Duration::from_millis(10);
 
 /// Records what is launched on a device.
 pub(crate) struct Recorder(Client);

@@ -23,14 +23,18 @@ const AHEAD: usize = 4096;
 /// Tokens for which a cache that grows makes room at a time, at least.
 const ROOM: usize = 64;
 
-/// Share of its tokens for which it makes room at a time: attention also runs over the room, and
-/// more of it means fewer recordings.
+/// Share of its tokens for which it makes room at a time, where nobody knows how many will come.
 const SHARE: usize = 16;
 
 /// Returns the number of tokens that a cache which grows, and holds so many, gets room for at a
-/// time: in as many steps it is recorded once.
-pub fn room_of(kept: usize) -> usize {
-    ROOM.max(kept / SHARE)
+/// time: in as many steps it is recorded once. Of those [expected](StepGraph::expecting) it gets
+/// room for as many as it holds.
+pub fn room_of(kept: usize, expected: Option<usize>) -> usize {
+    let least = ROOM.max(kept / SHARE);
+    match expected {
+        Some(tokens) if tokens > 0 => least.max(kept).min(tokens),
+        _ => least,
+    }
 }
 
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
@@ -65,7 +69,8 @@ const TRIES: usize = 3;
 ///
 /// A recording holds for steps that are all alike: those of a policy that compresses at every token
 /// and has come to its budget, and those of one that does not compress in decoding, as long as
-/// there is room in its buffers, which is made for 64 tokens or more at a time. Of a store that
+/// there is room in its buffers, which is made for 64 tokens or more at a time, or for [those
+/// expected](Self::expecting). Of a store that
 /// packs its tokens (KIVI, FP8) those steps are launched that pack some. What a recording gives is,
 /// bit for bit, what the launched step gives. Others run as they are; so do all where the device
 /// has no graphs. Between steps that run as they are, and as long as none is recorded, the device's
@@ -97,6 +102,8 @@ pub struct StepGraph<'a, R> {
     upkeep: Upkeep,
     /// Positions that tables are ready for.
     end: usize,
+    /// Tokens that are still to come, if that is known.
+    expected: Option<usize>,
     /// Recordings run in the order of the thread they were made on.
     one_thread: PhantomData<*const ()>,
 }
@@ -157,8 +164,16 @@ where
             dropped_because: None,
             upkeep: Upkeep::default(),
             end: 0,
+            expected: None,
             one_thread: PhantomData,
         }
+    }
+
+    /// So many tokens are to come: a cache that grows gets room for as many as it holds, and not
+    /// for a few, so that it is recorded less often. More may come.
+    pub fn expecting(mut self, tokens: usize) -> Self {
+        self.expected = Some(tokens);
+        self
     }
 
     /// Gives the next token of each row to the model, and chooses the most likely one as the one
@@ -169,6 +184,7 @@ where
     /// [`Error::Replay`].
     pub fn step(&mut self) -> Result<(), E> {
         self.make_room()?;
+        self.expected = self.expected.map(|tokens| tokens.saturating_sub(1));
         let Some(kind) = self.cache.step_kind() else { return self.launch_apart() };
         if let Some((recording, logits)) =
             self.kinds.get(&kind).and_then(|kind| kind.recording.as_ref())
@@ -251,7 +267,7 @@ where
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
             let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            self.cache.begin_device_indexing(room_of(kept))?;
+            self.cache.begin_device_indexing(room_of(kept, self.expected))?;
             self.forget();
         }
         Ok(())

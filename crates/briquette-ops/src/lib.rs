@@ -56,15 +56,15 @@ pub use error::{OpError, Result};
 pub use expand_clusters::{expand_clusters, select_entries};
 pub use fallbacks::{Fallback, Fallbacks};
 pub use merge::{
-    AccumulateInput, EmaInput, EmaOutput, EvictInput, EvictMergeInput, MergeInput, MergeOps,
-    NearestInput, NearestOutput, SlotRows, merge,
+    AccumulateInput, EmaInput, EmaOutput, EvictInput, EvictMergeInput, EvictSpreadInput,
+    MergeInput, MergeOps, NearestInput, NearestOutput, SlotRows, merge,
 };
 pub use model::{
-    Activation, GatedInput, LinearInput, ModelOps, RmsNormInput, RmsNormOutput, gated, most_likely,
-    rms_norm,
+    Activation, GatedInput, LinearInput, ModelOps, RmsNormInput, RmsNormOutput, all_finite, gated,
+    most_likely, rms_norm,
 };
 pub use ops::{Ops, Reference};
 pub use product::precise_product;
-pub use select::{PackInput, PadInput, Pool, PoolKind, SelectInput, SelectOps};
+pub use select::{PackInput, PadInput, Pool, PoolKind, RobustInput, SelectInput, SelectOps};
 pub use send::{note_sends, send};
 pub use unit::{norm, unit};

@@ -71,7 +71,9 @@ impl Model {
             let last = output
                 .narrow(2, columns - 1, 1)
                 .reshape([rows, SHAPE.query_heads * SHAPE.head_dim]);
-            sum = sum + last.matmul(self.head.clone());
+            // No product: some devices round its operands, and small differences become large.
+            let terms = last.unsqueeze_dim::<3>(2) * self.head.clone().unsqueeze_dim::<3>(0);
+            sum = sum + terms.sum_dim(1).squeeze_dim::<2>(1);
         }
         Ok(sum)
     }

@@ -51,6 +51,7 @@ fn mistakes_are_errors_through_the_traits() {
             keys: zeros([1, 2, 8, 4]),
             values: zeros([1, 2, 8, 4]),
             entries: 9,
+            counts: None,
             visibility: Visibility::Causal,
         });
         let step = DecodeInput { queries: zeros([1, 2, 1, 4]), kv, scale: 1.0, weights: false };

@@ -12,7 +12,7 @@ use briquette::{
 
 use crate::{
     Error, GenerateOptions, Model, Result,
-    generate::{reconstruct::reconstruct, sample::Sampler, steps::Steps},
+    generate::{choose::Chooser, reconstruct::reconstruct, steps::Steps},
 };
 
 /// The continuation of one prompt.
@@ -124,10 +124,7 @@ fn rows<P: AsRef<[u32]>>(
     options: &GenerateOptions,
     mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
 ) -> Result<(Vec<Generation>, Timing)> {
-    let mut samplers = (0..)
-        .zip(prompts)
-        .map(|(row, prompt)| Sampler::new(options, prompt.as_ref(), row))
-        .collect::<Result<Vec<_>>>()?;
+    let mut chooser = Chooser::new(options, prompts, model.config().vocab_size)?;
     let device = cache.device().clone();
 
     let start = Instant::now();
@@ -141,14 +138,13 @@ fn rows<P: AsRef<[u32]>>(
     let mut calls = 0;
     let mut steps = Steps::new(model, cache, rows.len(), options);
     for step in 0..options.max_new_tokens {
-        let host = logits.try_into_vec_as::<f32>()?;
+        let chosen = chooser.choose(logits, |row| rows[row].stopped)?;
         // A row at rest is fed a token too, whose output is not looked at.
         let mut next = vec![0; rows.len()];
-        for (row, logits) in host.chunks_exact(model.config().vocab_size).enumerate() {
+        for (row, token) in chosen.into_iter().enumerate() {
             if rows[row].stopped {
                 continue;
             }
-            let token = samplers[row].choose(logits).ok_or(Error::NotFinite { row })?;
             decoded_tokens += usize::from(step > 0);
             if options.stop.contains(&token) {
                 rows[row].stopped = true;

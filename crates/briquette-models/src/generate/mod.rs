@@ -1,5 +1,6 @@
 //! The generation of tokens: options, sampling, and the loops around a model.
 
+mod choose;
 pub(crate) mod generation;
 pub(crate) mod options;
 pub(crate) mod reconstruct;

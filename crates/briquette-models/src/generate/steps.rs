@@ -42,8 +42,8 @@ impl<'a> Steps<'a> {
                 Box::new(|tokens, cache| model.forward_last_of_known(tokens, cache));
             // Each step is told its tokens.
             let tokens = Tensor::zeros([rows, 1], cache.device());
-            let steps = Box::new(StepGraph::new(cache, tokens, forward));
-            return Self::Recorded { model, steps };
+            let steps = StepGraph::new(cache, tokens, forward).expecting(options.max_new_tokens);
+            return Self::Recorded { model, steps: Box::new(steps) };
         }
         Self::Launched { model, cache }
     }

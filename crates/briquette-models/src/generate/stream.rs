@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use crate::{
     Error, GenerateOptions, Model, Result, Timing,
     generate::{
+        choose::Chooser,
         generation::{columns, prefill},
-        sample::Sampler,
     },
     reconstruct,
 };
@@ -32,7 +32,7 @@ use crate::{
 pub struct TokenStream<'a> {
     model: &'a Model,
     cache: &'a mut KvCache,
-    sampler: Sampler,
+    chooser: Chooser,
     stop: Vec<u32>,
     /// Tokens that may still come.
     left: usize,
@@ -55,7 +55,7 @@ impl<'a> TokenStream<'a> {
         cache: &'a mut KvCache,
         options: &GenerateOptions,
     ) -> Result<Self> {
-        let sampler = Sampler::new(options, prompt, 0)?;
+        let chooser = Chooser::new(options, &[prompt], model.config().vocab_size)?;
         let start = Instant::now();
         let logits = prefill(model, &[prompt], cache, options.chunk)?;
         reconstruct(model, &[prompt], cache, &options.instruction)?;
@@ -65,7 +65,7 @@ impl<'a> TokenStream<'a> {
         Ok(Self {
             model,
             cache,
-            sampler,
+            chooser,
             stop: options.stop.clone(),
             left: options.max_new_tokens,
             logits: Some(logits),
@@ -103,8 +103,8 @@ impl<'a> TokenStream<'a> {
         }
         // There are logits after the prompt and after each token.
         let logits = self.logits.take().ok_or(Error::NotFinite { row: 0 })?;
-        let logits = logits.try_into_vec_as::<f32>()?;
-        let token = self.sampler.choose(&logits).ok_or(Error::NotFinite { row: 0 })?;
+        let chosen = self.chooser.choose(logits, |_| false)?;
+        let token = chosen.first().copied().ok_or(Error::NotFinite { row: 0 })?;
         self.timing.decoded_tokens += usize::from(decoded);
         self.timing.decode = self.begun.elapsed();
         Ok(token)

@@ -41,6 +41,9 @@ pub struct DenseKv {
     pub values: Tensor<4>,
     /// Number of entries of each head: the first rows of the buffers.
     pub entries: usize,
+    /// Number of entries of each batch row and kv head, `[batch · kv_heads]`, where only the device
+    /// knows: no more than `entries`. For one query, and not where weights are wanted.
+    pub counts: Option<Tensor<1, Int>>,
     /// Visibility of entries to queries; there may be as many positions of entries as the capacity.
     pub visibility: Visibility,
 }

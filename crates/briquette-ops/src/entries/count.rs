@@ -7,11 +7,12 @@ use super::{AttentionStatistics, Statistic, group_mean};
 pub struct CountInput<'a> {
     /// Statistics of each entry, `[batch, heads, columns]` per kind, f32.
     pub tracks: AttentionStatistics,
-    /// Numbers of each query head, `[batch, query_heads, columns]`, f32: `query_heads` is a
-    /// multiple of `heads`, and the mean of the query heads that share a head is added to its
-    /// statistics.
+    /// Weights of one query of each query head, or their sums, `[batch, query_heads, columns]`,
+    /// f32: `query_heads` is a multiple of `heads`, and the mean of the query heads that share a
+    /// head is added to its statistics.
     pub weights: Tensor<3>,
-    /// Kinds of statistics that they are added to; those that are not there are ignored.
+    /// Kinds of statistics that they are added to; those that are not there are ignored. To
+    /// [`Statistic::Squares`] the mean of their squares is added, which must be those of one query.
     pub kinds: &'a [Statistic],
 }
 
@@ -19,8 +20,13 @@ pub struct CountInput<'a> {
 pub(super) fn count(input: CountInput<'_>) -> AttentionStatistics {
     let CountInput { mut tracks, weights, kinds } = input;
     let Some(heads) = tracks.stacked().map(|tracks| tracks.dims()[1]) else { return tracks };
+    let is_there = |kind| kinds.contains(&kind) && tracks.iter().any(|(there, _)| there == kind);
+    let squares = is_there(Statistic::Squares).then(|| group_mean(weights.clone().square(), heads));
     let means = group_mean(weights, heads);
-    let added: Vec<_> = kinds.iter().map(|&kind| (kind, means.clone())).collect();
-    tracks.add(&added);
+    let added = kinds.iter().map(|&kind| match (&squares, kind) {
+        (Some(squares), Statistic::Squares) => (kind, squares.clone()),
+        _ => (kind, means.clone()),
+    });
+    tracks.add(&added.collect::<Vec<_>>());
     tracks
 }

@@ -8,6 +8,7 @@ mod gather;
 mod heads;
 mod layer;
 mod ops;
+mod ranks;
 mod selection;
 mod statistics;
 

@@ -122,20 +122,24 @@ pub(super) fn evict_merging(input: EvictInput<'_>, merge: EvictMergeInput) -> Re
 }
 
 /// The entries that go, or the slots that were free.
-struct Place {
+pub(super) struct Place {
     /// Batch rows, heads, and columns with the new token's.
-    dims: [usize; 3],
+    pub(super) dims: [usize; 3],
     /// Positions of all, the new token's last, `[batch, kv_heads, columns + 1]`.
     positions: Tensor<3, Int>,
+    /// The same on the host, head by head.
+    pub(super) tokens: Vec<i64>,
     /// The column that goes, `[batch, kv_heads, 1]`.
     gone: Tensor<3, Int>,
+    /// The same on the host, per batch row and kv head.
+    pub(super) columns: Vec<usize>,
     /// Whether an entry goes, per batch row and kv head.
-    evicts: Vec<bool>,
-    device: Device,
+    pub(super) evicts: Vec<bool>,
+    pub(super) device: Device,
 }
 
 impl Place {
-    fn of(input: &EvictInput<'_>) -> Result<Self> {
+    pub(super) fn of(input: &EvictInput<'_>) -> Result<Self> {
         let dims = input.scores.dims();
         let [batch, heads, all] = dims;
         let device = input.scores.device();
@@ -154,12 +158,13 @@ impl Place {
             let (sinks, recent) = input.protected(head);
             let goes = || weakest(scores, tokens, input.tokens(head), sinks, recent);
             let free = free.filter(|_| input.has_free_slots);
-            (free.unwrap_or_else(goes) as i64, free.is_none())
+            (free.unwrap_or_else(goes), free.is_none())
         };
         let of_heads = scores.chunks(all).zip(tokens.chunks(all)).enumerate();
-        let (gone, evicts): (Vec<i64>, Vec<bool>) = of_heads.map(of_head).unzip();
+        let (columns, evicts): (Vec<usize>, Vec<bool>) = of_heads.map(of_head).unzip();
+        let gone = columns.iter().map(|&column| column as i64).collect::<Vec<_>>();
         let gone = Tensor::from_data(TensorData::new(gone, [batch, heads, 1]), &device);
-        Ok(Self { dims, positions, gone, evicts, device })
+        Ok(Self { dims, positions, tokens, gone, columns, evicts, device })
     }
 
     /// Whether the slot was free, `[batch, kv_heads, 1]`.
@@ -249,7 +254,7 @@ fn list_rows(offsets: &Tensor<1, Int>, columns: Tensor<1, Int>, place: &Place) -
 }
 
 /// The entry that an evicted one is merged into.
-struct Merged {
+pub(super) struct Merged {
     /// Its column, `[batch, kv_heads, 1]`.
     target: Tensor<3, Int>,
     /// The weight of the evicted one beside e, `[batch, kv_heads, 1]`; zero merges nothing.
@@ -257,7 +262,7 @@ struct Merged {
 }
 
 /// Puts the new token where one goes, after that one was merged.
-fn replace(input: EvictInput<'_>, place: &Place, merged: Option<&Merged>) {
+pub(super) fn replace(input: EvictInput<'_>, place: &Place, merged: Option<&Merged>) {
     let EvictInput { rows, positions, tracks, counted, .. } = input;
     let [batch, heads, all] = place.dims;
     let lists = batch * heads;

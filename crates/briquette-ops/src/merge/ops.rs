@@ -6,6 +6,7 @@ use super::{
     accumulate::{self, AccumulateInput},
     ema::{self, EmaInput, EmaOutput},
     evict::{self, EvictInput, EvictMergeInput},
+    evict_spreading::{self, EvictSpreadInput},
     nearest::{self, NearestInput, NearestOutput},
     weighted::{self, MergeInput},
 };
@@ -70,5 +71,15 @@ pub trait MergeOps: Debug + Send + Sync {
     /// As [`evict`](Self::evict).
     fn evict_merging(&self, input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
         evict::evict_merging(input, merge)
+    }
+
+    /// Evicts as [`evict`](Self::evict) does, after the value of each evicted entry has been added
+    /// to those of the tokens behind it, to each the same share, if its random number says so
+    /// (CaM): see [`EvictSpreadInput`].
+    ///
+    /// # Errors
+    /// As [`evict`](Self::evict).
+    fn evict_spreading(&self, input: EvictInput<'_>, spread: EvictSpreadInput) -> Result<()> {
+        evict_spreading::evict_spreading(input, spread)
     }
 }

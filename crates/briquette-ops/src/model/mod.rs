@@ -8,6 +8,6 @@ mod rms_norm;
 
 pub use gated::{Activation, GatedInput, gated};
 pub use linear::LinearInput;
-pub use most_likely::most_likely;
+pub use most_likely::{all_finite, most_likely};
 pub use ops::ModelOps;
 pub use rms_norm::{RmsNormInput, RmsNormOutput, rms_norm};

@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use super::{
     best::{self, SelectInput},
     ragged::{self, PackInput, PadInput},
+    robust::{self, RobustInput},
 };
 use crate::{
     entries::{Entries, Selection, Split, gather_entries},
@@ -59,5 +60,15 @@ pub trait SelectOps: Debug + Send + Sync {
     /// [`OpError`](crate::OpError) if shapes do not fit.
     fn pack(&self, input: PackInput<'_>) -> Result<[Tensor<2>; 2]> {
         Ok(ragged::pack(input))
+    }
+
+    /// Scores entries by the mean of the attention they received, those of the highest deviations
+    /// above all others (RoCo): see [`RobustInput`]. Returns `[batch, kv_heads, entries]`, f32.
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) if shapes do not fit, or a deviation is NaN where the host
+    /// chooses.
+    fn robust_scores(&self, input: RobustInput<'_>) -> Result<Tensor<3>> {
+        robust::robust_scores(input)
     }
 }

@@ -195,13 +195,16 @@ impl LayerCache {
         let budget = plan.budget.as_ref().filter(|_| due.compress || measures);
         let counts_window = due.prompt && context.observes.local > 0;
         let shows_window = budget.is_some() && context.observes.window > 0;
-        let window = (counts_window || shows_window)
-            .then(|| window(context, input, &mut all, encode.clone(), &self.window, store))
-            .transpose()?;
         let AttentionOutput { output, column_sums, column_squares } = attended;
+        let window = (counts_window || shows_window)
+            .then(|| {
+                let (keys, sums) = (encode.clone(), column_sums.as_ref());
+                window(context, input, &mut all, keys, &self.window, sums, store)
+            })
+            .transpose()?;
         let local_queries = count(
             context,
-            &input.span,
+            input,
             &mut all.tracks,
             (column_sums, column_squares),
             window.as_ref().filter(|_| counts_window),
@@ -228,7 +231,7 @@ impl LayerCache {
                 ..context.view(&entries, &input.held, seen, budget, phase.is_prompt())
             };
             match &in_place {
-                Some(counts) => evicted = eviction(context.policy, &view, counts)?,
+                Some(counts) => evicted = Some(eviction(context.policy, &view, counts)?),
                 None => findings = compress(context.policy, view, &input.arrived, due)?,
             }
             measured_entries = Some(entries);

@@ -1,6 +1,11 @@
 //! Decode steps of a cache that are captured and replayed.
 
-use super::{KvCache, call::compress::CompressionDue, layer::LayerCache, progress::Phase};
+use super::{
+    KvCache,
+    call::compress::CompressionDue,
+    layer::LayerCache,
+    progress::{InputSpan, Phase},
+};
 use crate::{
     Error, Result,
     policy::PositionMode,
@@ -81,10 +86,8 @@ impl Replay for KvCache {
             }
             arrivals.push(span);
         }
-        let counted = self.policy.positions() != PositionMode::InCache;
-        if let (true, Some(max)) = (counted, self.max_positions) {
-            let seen = arrivals.iter().flat_map(|span| span.seen()).copied().max();
-            let position = seen.unwrap_or(0).saturating_sub(1);
+        if let Some(max) = self.max_positions {
+            let position = self.last_position(&arrivals);
             if position >= max {
                 return Err(Error::PositionOverflow { position, max });
             }
@@ -147,6 +150,18 @@ impl Replay for KvCache {
         if self.policy.positions() != PositionMode::InCache {
             self.reach = end;
         }
+    }
+}
+
+impl KvCache {
+    /// The highest position that is encoded when these tokens arrive.
+    fn last_position(&self, arrivals: &[InputSpan]) -> usize {
+        if self.policy.positions() != PositionMode::InCache {
+            let seen = arrivals.iter().flat_map(|span| span.seen()).copied().max();
+            return seen.unwrap_or(0).saturating_sub(1);
+        }
+        // The new token's is counted before one goes.
+        self.layers.iter().flat_map(|layer| &layer.held).copied().max().unwrap_or(0)
     }
 }
 

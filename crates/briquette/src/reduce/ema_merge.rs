@@ -98,13 +98,14 @@ impl Reducer for EmaMerge {
         check::share("reduce.beta", self.beta)
     }
 
-    fn in_place(&self, state: Option<&Tensor<2>>) -> Option<InPlace> {
-        let Self { beta, threshold, compare, weights } = *self;
-        let is_default = threshold == Threshold::Ema
-            && compare == Compare::Keys
-            && weights == EmaWeights::Cosine;
-        let before = state.cloned();
-        is_default.then(|| InPlace::Merge(Box::new(EvictMergeInput { before, beta })))
+    fn reduces_in_place(&self) -> bool {
+        let Self { beta: _, threshold, compare, weights } = *self;
+        threshold == Threshold::Ema && compare == Compare::Keys && weights == EmaWeights::Cosine
+    }
+
+    fn in_place(&self, view: &LayerView<'_>) -> Result<InPlace> {
+        let before = view.state.cloned();
+        Ok(InPlace::Merge(Box::new(EvictMergeInput { before, beta: self.beta })))
     }
 
     fn is_capturable(&self) -> bool {

@@ -1,7 +1,6 @@
-use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::{InPlace, Reduced, Reducer};
+use super::{Reduced, Reducer};
 use crate::{LayerView, Result};
 
 /// Drops the entries that are not kept.
@@ -18,8 +17,8 @@ impl Reducer for Evict {
         true
     }
 
-    fn in_place(&self, _: Option<&Tensor<2>>) -> Option<InPlace> {
-        Some(InPlace::Evict)
+    fn reduces_in_place(&self) -> bool {
+        true
     }
 
     fn is_capturable(&self) -> bool {

@@ -148,10 +148,12 @@ impl Reducer for EvictThenMerge {
         entries.saturating_add(self.others(entries))
     }
 
-    fn in_place(&self, _: Option<&Tensor<2>>) -> Option<InPlace> {
-        let is_default =
-            self.redundancy == Redundancy::default() && self.weights == MergeWeights::default();
-        is_default.then_some(InPlace::Cluster { threshold: self.tau })
+    fn reduces_in_place(&self) -> bool {
+        self.redundancy == Redundancy::default() && self.weights == MergeWeights::default()
+    }
+
+    fn in_place(&self, _: &LayerView<'_>) -> Result<InPlace> {
+        Ok(InPlace::Cluster { threshold: self.tau })
     }
 
     fn encodes_at_representative(&self) -> bool {

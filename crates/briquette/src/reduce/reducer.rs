@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use crate::{
     LayerView, Result,
     budget::{Budget, Protect},
-    ops::{Entries, EvictMergeInput},
+    ops::{Entries, EvictMergeInput, EvictSpreadInput},
     stage::AttentionRequest,
 };
 
@@ -48,12 +48,20 @@ pub trait Reducer: Any + Debug + Send + Sync {
         false
     }
 
-    /// How it reduces every head by one entry, the one with the lowest score, where a store [leaves
-    /// the others where they are](crate::store::SlotStore); `None` if it needs all of them. `state`
-    /// is that of its last run in the layer.
-    fn in_place(&self, state: Option<&Tensor<2>>) -> Option<InPlace> {
-        let _ = state;
-        None
+    /// Whether it can reduce every head by one entry where a store [leaves the others where they
+    /// are](crate::store::SlotStore).
+    fn reduces_in_place(&self) -> bool {
+        false
+    }
+
+    /// How it reduces every head by one entry, the one with the lowest score, if it [can do so in
+    /// place](Self::reduces_in_place). Entries of `view` may be in any order, the newest the last.
+    ///
+    /// # Errors
+    /// Any error of the reducer; the cache stays as it was.
+    fn in_place(&self, view: &LayerView<'_>) -> Result<InPlace> {
+        let _ = view;
+        Ok(InPlace::Evict)
     }
 
     /// Whether every decode step launches the same kernels without reading from the device, so that
@@ -101,6 +109,8 @@ pub enum InPlace {
     /// The entry is merged into the one with the most similar key, if it is similar enough; the
     /// thresholds are the reducer's next state.
     Merge(Box<EvictMergeInput>),
+    /// Its value is added to those of the tokens behind it.
+    Spread(Box<EvictSpreadInput>),
     /// The cluster of the entry is merged into the one that it is most redundant with, if it is
     /// more redundant than that, and else dropped with all its tokens.
     Cluster {

@@ -2,14 +2,14 @@ use burn::tensor::{DType, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Reduced, Reducer,
+    InPlace, Reduced, Reducer,
     split::{present, split},
 };
 use crate::{
     LayerView, Result, check,
     ops::{
-        AccumulateInput, Split, counting, gather_positions, gather_rows, gather_scalars,
-        select_entries,
+        AccumulateInput, EvictSpreadInput, Split, counting, gather_positions, gather_rows,
+        gather_scalars, select_entries,
     },
     ops::{Entries, Statistic},
     score::draw,
@@ -56,6 +56,17 @@ impl Reducer for ValueMerge {
 
     fn is_capturable(&self) -> bool {
         true
+    }
+
+    fn reduces_in_place(&self) -> bool {
+        true
+    }
+
+    fn in_place(&self, view: &LayerView<'_>) -> Result<InPlace> {
+        let attention = view.group_mean(view.statistic(Statistic::Sums, self.name())?);
+        let drawn = draw(self.seed, view.layer, view.positions().clone());
+        let spread = EvictSpreadInput { attention, drawn, window: self.window };
+        Ok(InPlace::Spread(Box::new(spread)))
     }
 
     fn reduce(&self, view: &LayerView<'_>, keep: &[usize]) -> Result<Reduced> {

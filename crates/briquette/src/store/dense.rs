@@ -10,7 +10,7 @@ use crate::{
     Result,
     ops::{
         AppendColumn, AppendInput, AttentionOutput, AttentionStatistics, DenseKv, Entries,
-        KvLayout, Selection, SlotRows, constant_ints, gather_entries, gather_positions,
+        KvLayout, Selection, SlotRows, Visibility, constant_ints, gather_entries, gather_positions,
         gather_scalars,
     },
     prefix::{Parts, PrefixError},
@@ -221,23 +221,29 @@ impl DenseStore {
             keys: buffers.keys.clone(),
             values: buffers.values.clone(),
             entries: self.columns,
+            counts: None,
             visibility: input.visibility.clone(),
         }))
     }
 
-    /// Attention of one query over the buffers with all the room there is: where nothing is
-    /// written, positions say so.
+    /// Attention of one query over as many entries as the device counts. Without a kernel it is
+    /// over all the room there is: where nothing is written, positions say so.
     fn attend_device_indexed(
         &self,
         buffers: &Entries,
-        end: usize,
+        index: &DeviceIndex,
         input: StoreQuery<'_>,
     ) -> Result<AttentionOutput> {
+        let DeviceIndex { ref next, end } = *index;
         let found = input.decode(KvLayout::Dense(DenseKv {
             keys: buffers.keys.clone(),
             values: buffers.values.clone(),
             entries: end,
-            visibility: sees_all(buffers.positions.clone()),
+            counts: Some(next.clone()),
+            visibility: match input.visibility {
+                Visibility::Causal => Visibility::Causal,
+                Visibility::Positions { .. } => sees_all(buffers.positions.clone()),
+            },
         }))?;
         match found {
             Some(output) => Ok(output),
@@ -424,7 +430,7 @@ impl Store for DenseStore {
         if let (Some(index), Some(buffers), None, 1) =
             (&self.next, &self.buffers, &input.encode, input.queries.dims()[2])
         {
-            return self.attend_device_indexed(buffers, index.end, input);
+            return self.attend_device_indexed(buffers, index, input);
         }
         match self.attend_in_place(&input)? {
             Some(output) => Ok(output),

@@ -4,6 +4,8 @@ use std::f64::consts::PI;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+use crate::ops::precise_product;
+
 /// The largest power of two that is one of its two factors.
 const FACTOR: usize = 16;
 
@@ -48,13 +50,17 @@ impl Rotation {
     }
 }
 
-/// Every row by the Kronecker product of two matrices, from the right.
+/// Every row by the Kronecker product of two matrices, from the right. Numbers that a device
+/// rounded in it would go to other levels.
 fn product(x: Tensor<2>, [outer, inner]: [Tensor<2>; 2]) -> Tensor<2> {
     let [rows, channels] = x.dims();
     let [a, b] = [outer.dims()[0], inner.dims()[0]];
-    let x = x.reshape([rows * a, b]).matmul(inner);
+    let by = |x: Tensor<2>, matrix: Tensor<2>| -> Tensor<2> {
+        precise_product(x.unsqueeze(), matrix.unsqueeze()).squeeze_dims(&[0, 1])
+    };
+    let x = by(x.reshape([rows * a, b]), inner);
     let x: Tensor<3> = x.reshape([rows, a, b]).swap_dims(1, 2);
-    let x = x.reshape([rows * b, a]).matmul(outer);
+    let x = by(x.reshape([rows * b, a]), outer);
     let x: Tensor<3> = x.reshape([rows, b, a]).swap_dims(1, 2);
     x.reshape([rows, channels])
 }

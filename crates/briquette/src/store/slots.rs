@@ -128,6 +128,10 @@ impl Eviction {
                 None
             }
             InPlace::Merge(merge) => Some(ops.evict_merging(input, merge.as_ref().clone())?),
+            InPlace::Spread(spread) => {
+                ops.evict_spreading(input, spread.as_ref().clone())?;
+                None
+            }
             InPlace::Cluster { .. } => return Err(misfit("merges clusters, and there are none")),
         })
     }

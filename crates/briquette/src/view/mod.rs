@@ -14,4 +14,4 @@ pub use measures::{Bounds, Measure, Measures};
 pub use moments::{Wanted, WindowMoments};
 pub(crate) use positions::Encoded;
 pub(crate) use reach::reach;
-pub(crate) use window::Window;
+pub(crate) use window::{Known, Window};

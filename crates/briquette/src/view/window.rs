@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use super::{Wanted, WindowMoments};
 use crate::{
     Result,
-    ops::{Entries, MomentsInput, Ops, Visibility, WindowInput, expand_clusters},
+    ops::{Entries, MomentsInput, MomentsOutput, Ops, Visibility, WindowInput, expand_clusters},
     position::Encode,
 };
 
@@ -31,6 +31,16 @@ pub(crate) struct Known {
     /// The keys, encoded.
     keys: Option<Tensor<4>>,
     moments: Vec<WindowMoments>,
+}
+
+impl Known {
+    /// A window of one query a row, of which `own` are tokens: its weights, which are their own
+    /// sums, `[batch, query_heads, entries]`.
+    pub(crate) fn of_query(weights: Tensor<3>, own: &[usize]) -> Self {
+        let sums = MomentsOutput { sums: weights, deviations: None, entropies: None };
+        let moments = vec![WindowMoments { sums, queries: 1, own: own.to_vec() }];
+        Self { keys: None, moments }
+    }
 }
 
 impl Window<'_> {

@@ -8,18 +8,20 @@ use super::launch::launch;
 /// The kernel as an operation of a backend.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(super) trait CountBackend: Backend {
-    /// See [`super::count`]. `added` has a bit per kind of statistics, the first the lowest.
+    /// See [`super::count`]. `added` has a bit per kind of statistics that the mean is
+    /// added to, the first the lowest, `squared` one per kind that the mean square is added to.
     #[fusion(meta = output)]
     fn count(
         tracks: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         added: u32,
+        squared: u32,
     ) -> FloatTensor<Self>;
 }
 
 /// Shape of the statistics, for a fusion that has not run the operation yet.
 #[cfg(feature = "fusion")]
-fn output(tracks: &TensorSpec, _weights: &TensorSpec, _added: &u32) -> TensorSpec {
+fn output(tracks: &TensorSpec, _weights: &TensorSpec, _added: &u32, _squared: &u32) -> TensorSpec {
     tracks.clone()
 }
 
@@ -28,7 +30,8 @@ impl CountBackend for CubeBackend {
         tracks: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         added: u32,
+        squared: u32,
     ) -> FloatTensor<Self> {
-        launch(tracks, weights, added)
+        launch(tracks, weights, added, squared)
     }
 }

@@ -13,6 +13,7 @@ pub(super) fn count(
     output: &mut Tensor<f32>,
     #[comptime] kinds: usize,
     #[comptime] added: u32,
+    #[comptime] squared: u32,
 ) {
     let place = CUBE_POS * UNITS + UNIT_POS as usize;
     let (batches, columns) = (weights.shape(0), weights.shape(2));
@@ -29,10 +30,14 @@ pub(super) fn count(
             stride: weights.stride(1),
         };
         let mut sum = f32::new(0.0);
+        let mut squares = f32::new(0.0);
         for query_head in 0..group {
-            sum += weights[of_heads.at(query_head)];
+            let weight = weights[of_heads.at(query_head)];
+            sum += weight;
+            squares += weight * weight;
         }
         let mean = sum / f32::cast_from(group);
+        let mean_square = squares / f32::cast_from(group);
         #[unroll]
         for kind in 0..kinds {
             let row = kind * batches + batch;
@@ -41,6 +46,9 @@ pub(super) fn count(
             let mut number = tracks[from];
             if comptime!((added >> kind) & 1 == 1) {
                 number += mean;
+            }
+            if comptime!((squared >> kind) & 1 == 1) {
+                number += mean_square;
             }
             output[to] = number;
         }

@@ -5,7 +5,12 @@ use cubecl::prelude::CubeDim;
 use super::kernel;
 use crate::common::rows::cube_count;
 
-pub(super) fn launch(tracks: CubeTensor, weights: CubeTensor, added: u32) -> CubeTensor {
+pub(super) fn launch(
+    tracks: CubeTensor,
+    weights: CubeTensor,
+    added: u32,
+    squared: u32,
+) -> CubeTensor {
     let (client, shape, of_weights) = (tracks.client.clone(), tracks.shape(), weights.shape());
     let output =
         empty_device_dtype(client.clone(), tracks.device.clone(), shape.clone(), DType::F32);
@@ -19,6 +24,7 @@ pub(super) fn launch(tracks: CubeTensor, weights: CubeTensor, added: u32) -> Cub
         output.clone().into_tensor_arg(),
         shape[0] / batch,
         added,
+        squared,
     );
     output
 }

@@ -2,14 +2,14 @@ mod backend;
 mod kernel;
 mod launch;
 
-use briquette_ops::{AttentionStatistics, CountInput, Result};
+use briquette_ops::{AttentionStatistics, CountInput, Result, Statistic};
 use burn::{backend::Dispatch, tensor::Tensor};
 
 use self::backend::CountBackend;
 use crate::common::{check::Check, rows::cubes_of_rows, tracks};
 
 /// Adds the attention that entries have received to their statistics: the mean over the query heads
-/// that share a head.
+/// that share a head, or of its squares.
 ///
 /// One launch: a unit has an entry of a head, reads its number of each of these query heads and of
 /// each kind of statistics, and writes those.
@@ -34,13 +34,16 @@ pub fn count(input: CountInput<'_>) -> Result<AttentionStatistics> {
     check.countable("weights", &weights.dims())?;
     check.tensors(3)?;
     check.cubes(cubes_of_rows((batch * heads * columns).div_ceil(kernel::UNITS)))?;
-    let bit = |(place, (kind, _))| u32::from(kinds.contains(&kind)) << place;
-    let added: u32 = tracks.iter().enumerate().map(bit).sum();
-    if added == 0 {
+    let [mut added, mut squared] = [0u32; 2];
+    for (place, (kind, _)) in tracks.iter().enumerate() {
+        let bits = if kind == Statistic::Squares { &mut squared } else { &mut added };
+        *bits |= u32::from(kinds.contains(&kind)) << place;
+    }
+    if added | squared == 0 {
         return Ok(tracks);
     }
     Ok(tracks.map(|stacked| {
         let (stacked, weights) = (stacked.into_dispatch(), weights.into_dispatch());
-        Tensor::from_dispatch(Dispatch::count(stacked, weights, added))
+        Tensor::from_dispatch(Dispatch::count(stacked, weights, added, squared))
     }))
 }

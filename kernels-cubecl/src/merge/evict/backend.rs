@@ -13,10 +13,10 @@ use burn::{
 use burn_cubecl::CubeBackend;
 
 #[cfg(feature = "fusion")]
-use super::operands::{BeforeMetadata, LimitsMetadata, NewRowsMetadata};
+use super::operands::{BeforeMetadata, LimitsMetadata, NewRowsMetadata, SpreadMetadata};
 use super::{
-    launch::{Changed, launch, launch_merging},
-    operands::{Before, Limits, NewRows},
+    launch::{Changed, launch, launch_merging, launch_spreading},
+    operands::{Before, Limits, NewRows, Spread},
 };
 
 /// The kernels as operations of a backend.
@@ -53,6 +53,23 @@ pub(super) trait EvictBackend: Backend {
         is_tracked: bool,
         has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// See [`super::evict_spreading`]: what [`evict`](Self::evict) returns.
+    #[fusion(meta = changed_by_spreading)]
+    fn evict_spreading(
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        positions: IntTensor<Self>,
+        tracks: FloatTensor<Self>,
+        counted: FloatTensor<Self>,
+        scores: FloatTensor<Self>,
+        #[extension_type] new: NewRows<Self>,
+        #[extension_type] limits: Limits<Self>,
+        #[extension_type] spread: Spread<Self>,
+        window: usize,
+        is_tracked: bool,
+        has_free_slots: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>);
 }
 
 /// Shapes and types of the outputs of [`EvictBackend::evict`], for fusion.
@@ -66,6 +83,25 @@ fn changed(
     _scores: &TensorSpec,
     _new: &NewRowsMetadata,
     _limits: &LimitsMetadata,
+    _is_tracked: &bool,
+    _has_free_slots: &bool,
+) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
+    (keys.clone(), values.clone(), positions.clone(), tracks.clone())
+}
+
+/// Shapes and types of the outputs of [`EvictBackend::evict_spreading`], for fusion.
+#[cfg(feature = "fusion")]
+fn changed_by_spreading(
+    keys: &TensorSpec,
+    values: &TensorSpec,
+    positions: &TensorSpec,
+    tracks: &TensorSpec,
+    _counted: &TensorSpec,
+    _scores: &TensorSpec,
+    _new: &NewRowsMetadata,
+    _limits: &LimitsMetadata,
+    _spread: &SpreadMetadata,
+    _window: &usize,
     _is_tracked: &bool,
     _has_free_slots: &bool,
 ) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
@@ -129,5 +165,23 @@ impl EvictBackend for CubeBackend {
             launch_merging(changed, counted, scores, new, limits, before, beta);
         let (keys, values, positions, tracks) = changed.into();
         (keys, values, positions, tracks, threshold)
+    }
+
+    fn evict_spreading(
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        positions: IntTensor<Self>,
+        tracks: FloatTensor<Self>,
+        counted: FloatTensor<Self>,
+        scores: FloatTensor<Self>,
+        new: NewRows<Self>,
+        limits: Limits<Self>,
+        spread: Spread<Self>,
+        window: usize,
+        is_tracked: bool,
+        has_free_slots: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>) {
+        let changed = Changed::new(keys, values, positions, tracks, is_tracked, has_free_slots);
+        launch_spreading(changed, counted, scores, new, limits, spread, window).into()
     }
 }

@@ -18,7 +18,7 @@ const AHEAD: usize = 4;
 
 /// The numbers of first and of last tokens that stay, the same of all heads or each its own.
 #[cube]
-fn limits_of<I: Int>(
+pub(super) fn limits_of<I: Int>(
     limits: &Tensor<I>,
     list: usize,
     sinks: usize,
@@ -50,7 +50,7 @@ fn last_free_slot<I: Int>(positions: &Tensor<I>, head: &Head, shared: &mut Share
 /// The column of the entry that goes, or of a slot that is free. The first `sinks` and the last
 /// `recent` tokens stay.
 #[cube]
-fn goes<I: Int>(
+pub(super) fn goes<I: Int>(
     positions: &Tensor<I>,
     new_positions: &Tensor<I>,
     scores: &Tensor<f32>,

@@ -10,7 +10,8 @@ use cubecl::{
 
 use super::{
     kernel,
-    operands::{Before, Limits, NewRows},
+    operands::{Before, Limits, NewRows, Spread},
+    spread,
 };
 use crate::common::{
     copy_rows::vector_size, eviction::weakest::UNITS, rows::cube_count, writable::writable,
@@ -116,9 +117,68 @@ pub(super) fn launch(
     new: NewRows<CubeBackend>,
     limits: Limits<CubeBackend>,
 ) -> Changed {
-    let call = Call::new(&changed, &scores);
     let new = New::of(new, &scores);
-    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
+    let limits = limits_of(limits, &scores);
+    launch_evict(changed, counted, scores, new, limits)
+}
+
+/// Spreads what goes, and then evicts it.
+pub(super) fn launch_spreading(
+    changed: Changed,
+    counted: CubeTensor,
+    scores: CubeTensor,
+    new: NewRows<CubeBackend>,
+    limits: Limits<CubeBackend>,
+    Spread { attention, drawn }: Spread<CubeBackend>,
+    window: usize,
+) -> Changed {
+    let call = Call::new(&changed, &scores);
+    let mut new = New::of(new, &scores);
+    // The kernel may write there: nothing that it reads stands in.
+    new.values = match new.is_ragged {
+        true => writable(new.values),
+        false => empty_device_dtype(
+            call.client.clone(),
+            scores.device.clone(),
+            Shape::from([1, 1, 1, 1]),
+            changed.values.dtype,
+        ),
+    };
+    let limits = limits_of(limits, &scores);
+    let (sinks, recent, of_heads, differ) = limits.clone();
+    spread::spread::launch(
+        &call.client,
+        call.cubes,
+        call.units,
+        changed.values.clone().into_tensor_arg(),
+        new.values.clone().into_tensor_arg(),
+        changed.positions.clone().into_tensor_arg(),
+        new.positions.clone().into_tensor_arg(),
+        scores.clone().into_tensor_arg(),
+        attention.into_tensor_arg(),
+        drawn.into_tensor_arg(),
+        new.offsets.clone().into_tensor_arg(),
+        of_heads.into_tensor_arg(),
+        call.channels,
+        sinks,
+        recent,
+        window,
+        new.is_ragged,
+        differ,
+        changed.has_free_slots,
+        call.types,
+    );
+    launch_evict(changed, counted, scores, new, limits)
+}
+
+fn launch_evict(
+    changed: Changed,
+    counted: CubeTensor,
+    scores: CubeTensor,
+    new: New,
+    (sinks, recent, limits, differ): (usize, usize, CubeTensor, bool),
+) -> Changed {
+    let call = Call::new(&changed, &scores);
     kernel::evict::launch(
         &call.client,
         call.cubes,

@@ -2,9 +2,10 @@ mod backend;
 mod kernel;
 mod launch;
 mod operands;
+mod spread;
 
 use briquette_ops::{
-    EvictInput, EvictMergeInput, Result, SlotRows, constant_floats, constant_ints,
+    EvictInput, EvictMergeInput, EvictSpreadInput, Result, SlotRows, constant_floats, constant_ints,
 };
 use burn::{
     backend::{Dispatch, tensor::FloatTensor},
@@ -13,9 +14,9 @@ use burn::{
 
 use self::{
     backend::EvictBackend,
-    operands::{Before, Limits, NewRows},
+    operands::{Before, Limits, NewRows, Spread},
 };
-use crate::common::{check::Check, rows::cubes_of_rows, tracks};
+use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows, tracks};
 
 /// Evicts the weakest entry of each head and puts a new token in its place: its key, its value, its
 /// position, and the statistics of all. Nothing else moves, so a decode step at a budget needs no
@@ -34,7 +35,7 @@ use crate::common::{check::Check, rows::cubes_of_rows, tracks};
 /// [`OpError`](briquette_ops::OpError) if shapes or types do not fit, or the device has no kernels
 /// or cannot launch so much. Nothing is changed then.
 pub fn evict(input: EvictInput<'_>) -> Result<()> {
-    check_evict(&input, None)?;
+    check_evict(&input)?;
     evict_checked(input);
     Ok(())
 }
@@ -50,8 +51,23 @@ pub fn evict(input: EvictInput<'_>) -> Result<()> {
 /// # Errors
 /// As [`evict`].
 pub fn evict_merging(input: EvictInput<'_>, merge: EvictMergeInput) -> Result<Tensor<2>> {
-    check_evict(&input, Some(&merge))?;
+    check_evict_merging(&input, &merge)?;
     Ok(evict_merging_checked(input, merge))
+}
+
+/// Evicts as [`evict`] does, after the value of the evicted entry has been added to those of the
+/// tokens behind it: CaM (Zhang et al., 2024). See [`EvictSpreadInput`].
+///
+/// Two launches: a cube a head finds the entry that goes and compares the positions behind it with
+/// all, columns² / 256 comparisons a unit at most, and reads and writes `window` values; then
+/// [`evict`].
+///
+/// # Errors
+/// As [`evict`], and if the window is zero or its columns do not fit into shared memory.
+pub fn evict_spreading(input: EvictInput<'_>, spread: EvictSpreadInput) -> Result<()> {
+    check_evict_spreading(&input, &spread)?;
+    evict_spreading_checked(input, spread);
+    Ok(())
 }
 
 /// As [`evict`], of an input that [`check_evict`] has let through.
@@ -104,6 +120,32 @@ pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInpu
         ([keys, values, positions, tracks], of_rows)
     });
     Tensor::from_dispatch(threshold)
+}
+
+/// As [`evict_spreading`], of an input that [`check_evict_spreading`] has let through.
+pub(crate) fn evict_spreading_checked(input: EvictInput<'_>, spread: EvictSpreadInput) {
+    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots);
+    let limits = limits(&input);
+    let EvictSpreadInput { attention, drawn, window } = spread;
+    let spread = Spread { attention: attention.into_dispatch(), drawn: drawn.into_dispatch() };
+    run(input, |changed, counted, scores, new| {
+        let [keys, values, positions, tracks] = changed;
+        let (keys, values, positions, tracks) = Dispatch::evict_spreading(
+            keys,
+            values,
+            positions,
+            tracks,
+            counted,
+            scores,
+            new,
+            limits,
+            spread,
+            window,
+            is_tracked,
+            has_free_slots,
+        );
+        ([keys, values, positions, tracks], ())
+    });
 }
 
 /// A tensor of any kind in any backend.
@@ -192,9 +234,40 @@ fn limits(input: &EvictInput<'_>) -> Limits<Dispatch> {
     Limits::Differ { of_heads: of_heads.cast(input.positions.dtype()).into_dispatch() }
 }
 
-/// Refuses what [`evict`] and [`evict_merging`] do.
-pub(crate) fn check_evict(input: &EvictInput<'_>, merge: Option<&EvictMergeInput>) -> Result<()> {
-    let operation = if merge.is_some() { "evict_merging" } else { "evict" };
+/// Refuses what [`evict`] does.
+pub(crate) fn check_evict(input: &EvictInput<'_>) -> Result<()> {
+    check("evict", input)?.tensors(11)
+}
+
+/// Refuses what [`evict_merging`] does.
+pub(crate) fn check_evict_merging(input: &EvictInput<'_>, merge: &EvictMergeInput) -> Result<()> {
+    let check = check("evict_merging", input)?;
+    if let Some(before) = &merge.before {
+        check.shape("before", before.dims(), [input.scores.dims()[0], 1])?;
+        check.f32("before", before.dtype())?;
+    }
+    check.tensors(14)
+}
+
+/// Refuses what [`evict_spreading`] does.
+pub(crate) fn check_evict_spreading(
+    input: &EvictInput<'_>,
+    spread: &EvictSpreadInput,
+) -> Result<()> {
+    let check = check("evict_spreading", input)?;
+    let EvictSpreadInput { attention, drawn, window } = spread;
+    for (what, numbers) in [("attention", attention), ("drawn", drawn)] {
+        check.shape(what, numbers.dims(), input.scores.dims())?;
+        check.f32(what, numbers.dtype())?;
+    }
+    check.value("window", *window, *window > 0, "1 or more")?;
+    // Columns of the window, and what units share.
+    check.shared_bytes((window + UNITS) * size_of::<u32>())?;
+    check.tensors(11)
+}
+
+/// Refuses entries that do not fit each other.
+fn check(operation: &'static str, input: &EvictInput<'_>) -> Result<Check> {
     let check = Check::new(operation, &input.scores.device())?;
     let EvictInput { rows, positions, tracks, counted, scores, recent, .. } = input;
     let [batch, heads, columns] = scores.dims();
@@ -242,12 +315,8 @@ pub(crate) fn check_evict(input: &EvictInput<'_>, merge: Option<&EvictMergeInput
     };
     check.shape("positions", positions.dims(), [batch, heads, width])?;
     tracks::check_counted(&check, tracks, counted, [batch, heads, width, columns])?;
-    if let Some(EvictMergeInput { before: Some(before), .. }) = merge {
-        check.shape("before", before.dims(), [batch, 1])?;
-        check.f32("before", before.dtype())?;
-    }
     check.countable("scores", &[batch, heads, columns])?;
     check.at_most("the number of columns", columns, i32::MAX as usize)?;
-    check.tensors(if merge.is_some() { 14 } else { 11 })?;
-    check.cubes(cubes_of_rows(lists))
+    check.cubes(cubes_of_rows(lists))?;
+    Ok(check)
 }

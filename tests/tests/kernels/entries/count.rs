@@ -1,4 +1,5 @@
-//! Weights of query heads added to statistics of heads that they share, of some kinds and of all.
+//! Weights of query heads, and their squares, added to statistics of heads that they share, of some
+//! kinds and of all.
 
 use briquette::ops::{AttentionStatistics, CountInput, EntryOps, Statistic};
 use briquette_kernels::count;
@@ -10,11 +11,12 @@ use crate::common::{
     all_backends, answer, close, kernel_backends, numbers, wrong_shape, wrong_value,
 };
 
-const KINDS: [Statistic; 3] = [Statistic::Sums, Statistic::LocalPast, Statistic::LocalCurrent];
+const KINDS: [Statistic; 4] =
+    [Statistic::Sums, Statistic::Squares, Statistic::LocalPast, Statistic::LocalCurrent];
 
 /// Batch rows, heads of statistics, query heads of each, columns, kinds of statistics.
 const CASES: [[usize; 5]; 5] =
-    [[1, 1, 1, 1, 1], [2, 3, 1, 5, 2], [1, 2, 4, 300, 1], [3, 2, 7, 33, 3], [2, 8, 4, 257, 3]];
+    [[1, 1, 1, 1, 1], [2, 3, 1, 5, 2], [1, 2, 4, 300, 1], [3, 2, 7, 33, 3], [2, 8, 4, 257, 4]];
 
 fn drawn(dims: [usize; 3], seed: usize, device: &Device) -> (Vec<f64>, Tensor<3>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed as u64);
@@ -29,7 +31,7 @@ fn the_mean_of_the_query_heads_is_added() {
         let device = &backend.device;
         for (seed, [batch, heads, group, columns, kinds]) in CASES.into_iter().enumerate() {
             let (weights, of_queries) = drawn([batch, heads * group, columns], seed, device);
-            for added in [&KINDS[..1], &[KINDS[2], KINDS[0]], &KINDS[1..2]] {
+            for added in [&KINDS[..1], &[KINDS[3], KINDS[0]], &KINDS[1..2], &KINDS[..2]] {
                 let (mut expected, mut tracks) = (Vec::new(), Vec::new());
                 for (place, kind) in KINDS.into_iter().take(kinds).enumerate() {
                     let dims = [batch, heads, columns];
@@ -39,7 +41,9 @@ fn the_mean_of_the_query_heads_is_added() {
                         for (at, number) in before.iter_mut().enumerate() {
                             let (list, column) = (at / columns, at % columns);
                             let of_head = |head: usize| {
-                                weights[(list * group + head) * columns + column] / group as f64
+                                let weight = weights[(list * group + head) * columns + column];
+                                let is_square = kind == Statistic::Squares;
+                                (if is_square { weight * weight } else { weight }) / group as f64
                             };
                             *number += (0..group).map(of_head).sum::<f64>();
                         }

@@ -2,3 +2,4 @@
 
 mod append;
 mod count;
+mod ranks;

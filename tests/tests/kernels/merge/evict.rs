@@ -1,12 +1,13 @@
 //! Entries in any order, of which the weakest makes way for a new token: in rectangles and in
-//! lists, with statistics of kv heads and of query heads, dropped and merged.
+//! lists, with statistics of kv heads and of query heads, dropped, merged and spread.
 
 use std::{cmp::Ordering, f64::consts::E};
 
 use briquette::ops::{
-    AttentionStatistics, EvictInput, EvictMergeInput, MergeOps, OpError, SlotRows, Statistic,
+    AttentionStatistics, EvictInput, EvictMergeInput, EvictSpreadInput, MergeOps, OpError,
+    SlotRows, Statistic,
 };
-use briquette_kernels::{evict, evict_merging};
+use briquette_kernels::{evict, evict_merging, evict_spreading};
 use briquette_tests::{backends::Backend, inputs::round};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
@@ -25,7 +26,20 @@ struct Head {
     values: Vec<Vec<f64>>,
     /// Numbers of each kind and head of statistics.
     counted: Vec<Vec<f32>>,
+    /// Attention received, and a random number.
+    attention: Vec<f32>,
+    drawn: Vec<f32>,
     recent: usize,
+}
+
+/// Changes that an entry makes to others before it goes.
+#[derive(Clone, Copy, Debug)]
+enum Reduction<'a> {
+    Drop,
+    /// Thresholds of rows before, and the weight of the new mean.
+    Merge(Option<&'a [f64]>, f64),
+    /// Number of next tokens.
+    Spread(usize),
 }
 
 /// A layer on the host.
@@ -78,7 +92,10 @@ impl Layer {
                 .collect();
             // Many are equal.
             let scores = (0..=count).map(|_| rng.random_range(-3..4) as f32).collect();
-            Head { positions, scores, keys, values, counted, recent: recent + list % 2 }
+            let attention = (0..=count).map(|_| rng.random_range(0.0..2.0)).collect();
+            let drawn = (0..=count).map(|_| rng.random_range(0.0..1.0)).collect();
+            let recent = recent + list % 2;
+            Head { positions, scores, keys, values, counted, attention, drawn, recent }
         };
         let lists = (0..batch * heads).map(list).collect();
         Self {
@@ -181,12 +198,15 @@ impl Layer {
 
     /// The layer afterwards, the new token in the place of the entry that goes; and thresholds, if
     /// entries are merged by these.
-    fn expected(&self, merge: Option<(Option<&[f64]>, f64)>) -> (Vec<Head>, Vec<f64>) {
+    fn expected(&self, reduction: Reduction<'_>) -> (Vec<Head>, Vec<f64>) {
         let mut after = self.lists.clone();
         let mut thresholds = Vec::new();
         for (row, lists) in after.chunks_mut(self.heads).enumerate() {
             let gone: Vec<usize> = lists.iter().map(|head| self.gone(head)).collect();
-            if let Some((before, beta)) = merge {
+            if let Reduction::Spread(window) = reduction {
+                lists.iter_mut().zip(&gone).for_each(|(head, &gone)| spread(head, gone, window));
+            }
+            if let Reduction::Merge(before, beta) = reduction {
                 let nearest: Vec<Option<(f64, usize)>> = lists
                     .iter()
                     .zip(&gone)
@@ -224,6 +244,8 @@ impl Layer {
                 head.positions.swap_remove(gone);
                 head.keys.swap_remove(gone);
                 head.values.swap_remove(gone);
+                head.attention.swap_remove(gone);
+                head.drawn.swap_remove(gone);
                 for of in &mut head.counted {
                     of.swap_remove(gone);
                 }
@@ -232,25 +254,45 @@ impl Layer {
         (after, thresholds)
     }
 
+    /// A number of each entry, the new token's last.
+    fn scalars(&self, device: &Device, of_head: impl Fn(&Head) -> Vec<f32>) -> Tensor<3> {
+        let columns = self.columns();
+        let numbers = self.rectangle(columns, f32::NAN, of_head);
+        let data = TensorData::new(numbers, [self.batch, self.heads, columns]);
+        Tensor::from_data(data, (device, DType::F32))
+    }
+
     fn rows(&self, of_head: impl Fn(&Head) -> Vec<Vec<f64>>) -> Vec<f64> {
         self.lists.iter().flat_map(|head| of_head(head).concat()).collect()
     }
 
-    fn check(&self, merge: Option<(Option<&[f64]>, f64)>, dtype: DType, backend: &Backend) {
-        let (after, thresholds) = self.expected(merge);
+    fn check(&self, reduction: Reduction<'_>, dtype: DType, backend: &Backend) {
+        let (after, thresholds) = self.expected(reduction);
         let mut state = State::of(self, dtype, &backend.device);
         // What somebody else holds stays as it was.
         let held = state.keys.clone();
         let before = held.numbers();
         let counts: Vec<usize> = self.lists.iter().map(|head| head.positions.len() - 1).collect();
         let recent: Vec<usize> = self.lists.iter().map(|head| head.recent).collect();
+        let spread = |window| EvictSpreadInput {
+            attention: self.scalars(&backend.device, |head| head.attention.clone()),
+            drawn: self.scalars(&backend.device, |head| head.drawn.clone()),
+            window,
+        };
         let input = state.input(self, &counts, &recent);
-        let found = match merge {
-            None => {
+        let found = match reduction {
+            Reduction::Spread(window) => {
+                let spread = spread(window);
+                answer(backend, "evict_spreading", |kernels| {
+                    kernels.evict_spreading(input, spread)
+                });
+                Vec::new()
+            }
+            Reduction::Drop => {
                 answer(backend, "evict", |kernels| kernels.evict(input));
                 Vec::new()
             }
-            Some((before, beta)) => {
+            Reduction::Merge(before, beta) => {
                 let before = before.map(|before| {
                     let data = TensorData::new(before.to_vec(), [self.batch, 1]);
                     Tensor::from_data(data, (&backend.device, DType::F32))
@@ -280,6 +322,26 @@ impl Layer {
             let found = numbers(state.tracks.get(*of).unwrap().narrow(2, 0, width));
             let expected = after.statistics(width, false, &backend.device).get(KINDS[kind]);
             assert_eq!(found, numbers(expected.unwrap()));
+        }
+    }
+}
+
+/// Adds the value of an entry to those of the next tokens.
+fn spread(head: &mut Head, gone: usize, window: usize) {
+    let Head { positions, values, attention, drawn, .. } = head;
+    if positions[gone] < 0 {
+        return;
+    }
+    let mut next: Vec<usize> =
+        (0..positions.len()).filter(|&other| positions[other] > positions[gone]).collect();
+    next.sort_by_key(|&index| positions[index]);
+    next.truncate(window);
+    let number = next.len() as f64;
+    let sum: f64 = next.iter().map(|&other| f64::from(attention[other])).sum();
+    if f64::from(drawn[gone]) * sum < f64::from(attention[gone]) * number {
+        let from = values[gone].clone();
+        for other in next {
+            values[other].iter_mut().zip(&from).for_each(|(to, from)| *to += from / number);
         }
     }
 }
@@ -359,8 +421,6 @@ impl State {
             head.positions[..tokens].to_vec()
         };
         let last = |head: &Head| head.positions[head.positions.len() - 1..].to_vec();
-        let scores = layer.rectangle(columns, f32::NAN, |head| head.scores.clone());
-        let scores = TensorData::new(scores, [batch, heads, columns]);
         Self {
             keys,
             values,
@@ -369,7 +429,7 @@ impl State {
             positions: ints(layer.rectangle(width, -1, own), width),
             tracks: layer.statistics(width, is_ragged, device),
             counted: layer.statistics(columns, false, device),
-            scores: Tensor::from_data(scores, (device, DType::F32)),
+            scores: layer.scalars(device, |head| head.scores.clone()),
         }
     }
 
@@ -446,7 +506,7 @@ fn the_weakest_makes_way() {
     for backend in all_backends() {
         for dtype in backend.dtypes() {
             for layer in backend.some(layers(dtype), dtype) {
-                layer.check(None, dtype, &backend);
+                layer.check(Reduction::Drop, dtype, &backend);
             }
         }
     }
@@ -458,8 +518,19 @@ fn the_similar_are_merged() {
         for dtype in backend.dtypes() {
             for layer in backend.some(layers(dtype), dtype) {
                 let before = [-0.2, 0.4];
-                layer.check(Some((None, 0.7)), dtype, &backend);
-                layer.check(Some((Some(&before[..layer.batch]), 0.7)), dtype, &backend);
+                layer.check(Reduction::Merge(None, 0.7), dtype, &backend);
+                layer.check(Reduction::Merge(Some(&before[..layer.batch]), 0.7), dtype, &backend);
+            }
+        }
+    }
+}
+
+#[test]
+fn values_are_spread_over_the_next_tokens() {
+    for backend in all_backends() {
+        for dtype in backend.dtypes() {
+            for (number, layer) in backend.some(layers(dtype), dtype).into_iter().enumerate() {
+                layer.check(Reduction::Spread([32, 1, 300][number % 3]), dtype, &backend);
             }
         }
     }
@@ -476,10 +547,10 @@ fn of_equal_keys_the_oldest_takes_it_and_zero_is_like_nothing() {
             keys[equal] = keys[33].clone();
         }
         assert!(positions[5] != positions[20]);
-        layer.check(Some((Some(&[0.5]), 0.5)), DType::F32, &backend);
+        layer.check(Reduction::Merge(Some(&[0.5]), 0.5), DType::F32, &backend);
         let Head { keys, .. } = &mut layer.lists[0];
         keys[33].fill(0.0);
-        layer.check(Some((Some(&[-1.0]), 0.5)), DType::F32, &backend);
+        layer.check(Reduction::Merge(Some(&[-1.0]), 0.5), DType::F32, &backend);
     }
 }
 
@@ -492,7 +563,7 @@ fn zeros_infinities_and_nan_have_their_order() {
                 let mut layer =
                     Layer::new([1, 1, 4], [1, 1], &[4], (0, 0), false, false, DType::F32);
                 layer.lists[0].scores = vec![1.0, first, 2.0, second, f32::INFINITY];
-                layer.check(None, DType::F32, &backend);
+                layer.check(Reduction::Drop, DType::F32, &backend);
             }
         }
     }
@@ -537,6 +608,15 @@ fn misfits_are_refused() {
         let merge = EvictMergeInput { before: Some(before_thresholds), beta: 0.7 };
         let found = evict_merging(state.input(&layer, &counts, &recent), merge).unwrap_err();
         assert_eq!(found, wrong_shape("evict_merging", "before", &[3, 1], &[2, 1]));
+        let of = |columns| Tensor::<3>::zeros([2, 2, columns], (&backend.device, DType::F32));
+        let refused = |state: &mut State, attention, window| {
+            let spread = EvictSpreadInput { attention, drawn: of(7), window };
+            evict_spreading(state.input(&layer, &counts, &recent), spread).unwrap_err()
+        };
+        let found = refused(&mut state, of(6), 4);
+        assert_eq!(found, wrong_shape("evict_spreading", "attention", &[2, 2, 6], &[2, 2, 7]));
+        let found = refused(&mut state, of(7), 0);
+        assert_eq!(found, wrong_value("evict_spreading", "window", 0, "1 or more"));
         assert_eq!(state.keys.numbers(), before, "nothing is changed");
     }
 }

@@ -2,4 +2,5 @@
 
 mod compact;
 mod ragged;
+mod robust;
 mod top_k;

@@ -55,7 +55,15 @@ pub(in crate::cache) fn append(
         None => (OnceCell::new(), store.tracks()),
     };
     let beside_store = loose.is_some();
-    Ok(WorkingSet { beside_store, entries: loose, positions, tracks, columns, padded })
+    Ok(WorkingSet {
+        beside_store,
+        entries: loose,
+        positions,
+        tracks,
+        columns,
+        padded,
+        unordered: false,
+    })
 }
 
 /// Whether new columns begin with padding behind entries that are held. Padding must stand before a

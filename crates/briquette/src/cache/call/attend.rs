@@ -2,7 +2,10 @@
 
 use burn::tensor::{Int, Tensor};
 
-use super::{cache_positions::CachePositions, input::LayerInput, working_set::WorkingSet};
+use super::{
+    cache_positions::CachePositions, input::LayerInput, statistics::window_is_query,
+    working_set::WorkingSet,
+};
 use crate::{
     Result,
     cache::{Entries, context::Context},
@@ -23,7 +26,7 @@ pub(in crate::cache) fn key_encoding<'a>(
     let positions = match policy.positions() {
         PositionMode::Written => return Ok(None),
         PositionMode::InCache => {
-            CachePositions::new(context, input, all).of_entries(&all.positions(store))
+            CachePositions::new(context, input, all).of_entries(&all.positions(store))?
         }
         PositionMode::Deferred if policy.reducer().encodes_at_representative() => {
             representative_positions(all.entries(store, &input.held)?, config.ops.as_ref())?
@@ -47,7 +50,10 @@ pub(in crate::cache) fn attend(
         PositionMode::Written | PositionMode::Deferred => queries.queries.clone(),
         PositionMode::InCache => {
             let positions = CachePositions::new(context, input, all);
-            let positions = positions.of_new(&span.positions, &input.arrived);
+            let ranks = encode.as_ref().map(|keys| &keys.positions);
+            let positions = positions
+                .of_newest(ranks)
+                .unwrap_or_else(|| positions.of_new(&span.positions, &input.arrived));
             let queries = queries.queries.clone();
             self::encode(encoding, queries, positions, input.end, config.ops.as_ref())?
         }
@@ -69,8 +75,8 @@ pub(in crate::cache) fn attend(
             _ => None,
         },
         scale: context.scale(),
-        column_sums: observes.column_sums || observes.local > 0,
-        column_squares: observes.column_squares,
+        column_sums: observes.column_sums || observes.local > 0 || window_is_query(context, input),
+        column_squares: observes.column_squares && !input.is_one_query(),
         ops: config.ops.as_ref(),
     };
     match all.loose() {

@@ -4,9 +4,9 @@ use burn::tensor::{Device, Int, Tensor};
 
 use super::{input::LayerInput, working_set::WorkingSet};
 use crate::{
-    CacheShape,
+    CacheShape, Result,
     cache::context::Context,
-    ops::{constant_ints, counting, offset_per_head},
+    ops::{Ops, constant_ints, counting, offset_per_head},
 };
 
 /// Positions of entries counted anew, as their ranks among the entries held.
@@ -15,13 +15,24 @@ pub(super) struct CachePositions<'a> {
     held: &'a [usize],
     shape: CacheShape,
     padded: bool,
+    unordered: bool,
+    sinks: usize,
+    ops: &'a dyn Ops,
     device: &'a Device,
 }
 
 impl<'a> CachePositions<'a> {
     pub(super) fn new(context: Context<'a>, input: &'a LayerInput, all: &WorkingSet) -> Self {
-        let Context { shape, device, .. } = context;
-        Self { held: &input.held, shape, padded: all.padded, device }
+        let Context { shape, device, policy, config, .. } = context;
+        Self {
+            held: &input.held,
+            shape,
+            padded: all.padded,
+            unordered: all.unordered,
+            sinks: policy.protect().sinks,
+            ops: config.ops.as_ref(),
+            device,
+        }
     }
 
     fn batch(&self) -> usize {
@@ -31,20 +42,33 @@ impl<'a> CachePositions<'a> {
     /// The rank of each entry, `[batch, kv_heads or 1, entries]`; padding has that of the entry
     /// before it. The last rank is one less than the tokens held on the host, of which the device
     /// may hold fewer.
-    pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Tensor<3, Int> {
+    ///
+    /// # Errors
+    /// [`Error::Operation`](crate::Error::Operation) if ranks cannot be counted.
+    pub(super) fn of_entries(&self, positions: &Tensor<3, Int>) -> Result<Tensor<3, Int>> {
         let columns = positions.dims()[2];
+        if self.unordered {
+            return Ok(self.ops.ranks(positions.clone(), self.sinks)?);
+        }
         if self.padded {
             let held = positions.clone().greater_equal_scalar(0);
             let ranks = held.int().cumsum(2);
             let all = ranks.clone().narrow(2, columns - 1, 1).expand(positions.dims());
             let by: Vec<i64> = self.held.iter().map(|&held| held as i64 - 1).collect();
-            return offset_per_head(ranks - all, &by);
+            return Ok(offset_per_head(ranks - all, &by));
         }
-        counting(0..columns, self.device).reshape([1, 1, columns]).expand([
-            self.batch(),
-            1,
-            columns,
-        ])
+        let ranks = counting(0..columns, self.device).reshape([1, 1, columns]);
+        Ok(ranks.expand([self.batch(), 1, columns]))
+    }
+
+    /// The rank of the one new entry, `[batch, query_heads, 1]`, where the `ranks` of all are
+    /// counted by the device; `None` where the host knows it.
+    pub(super) fn of_newest(&self, ranks: Option<&Tensor<3, Int>>) -> Option<Tensor<3, Int>> {
+        let ranks = ranks.filter(|_| self.unordered)?;
+        let [batch, heads, columns] = ranks.dims();
+        let group = self.shape.group();
+        let newest = ranks.clone().narrow(2, columns - 1, 1).expand([batch, heads, group]);
+        Some(newest.reshape([batch, heads * group, 1]))
     }
 
     /// The ranks of the newest entries, −1 where `positions` is: `[batch, 1, new]`, or per query

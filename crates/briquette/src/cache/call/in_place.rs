@@ -104,18 +104,13 @@ pub(in crate::cache) fn evicts_in_place(policy: &Policy) -> bool {
                 && !policy.scorer().reads_rows()
                 && observes.window == 0
         }
-        false => {
-            policy.positions() == PositionMode::Written
-                && policy.scorer().ignores_order()
-                && observes.window <= 1
-                && observes.local == 0
-        }
+        false => policy.scorer().ignores_order() && observes.window <= 1 && observes.local == 0,
     };
     lies_in_any_order
         && schedule.decode_every == Some(1)
         && schedule.append_only.is_none()
         && policy.is_capturable()
-        && policy.reducer().in_place(None).is_some()
+        && policy.reducer().reduces_in_place()
         && !policy.allocator().reads_scores()
         // A share of the tokens seen grows: some tokens evict none.
         && !matches!(policy.budget(), Some(Budget::Ratio(_)))
@@ -146,6 +141,7 @@ pub(in crate::cache) fn append_in_place(
     };
     Ok(WorkingSet {
         beside_store: false,
+        unordered: !guard.store.is_clustered(),
         positions: entries.positions.clone().into(),
         tracks: entries.tracks.clone(),
         columns: entries.columns(),
@@ -164,22 +160,22 @@ pub(in crate::cache) fn eviction(
     policy: &Policy,
     view: &LayerView<'_>,
     counts: &InPlaceCounts,
-) -> Result<Option<Eviction>> {
-    let Some(reduction) = policy.reducer().in_place(view.state) else { return Ok(None) };
+) -> Result<Eviction> {
+    let reduction = policy.reducer().in_place(view)?;
     let scores = score(policy, view)?;
     if view.check {
         check_numbers(&scores, view)?;
     }
     let Protect { sinks, .. } = view.protect;
     let recent = counts.kept.iter().map(|&kept| view.protect.recent_tokens(kept)).collect();
-    Ok(Some(Eviction {
+    Ok(Eviction {
         scores,
         sinks,
         recent,
         reduction,
         most_tokens: counts.held.clone(),
         has_free_slots: counts.has_free_slots,
-    }))
+    })
 }
 
 /// Refuses scores that are NaN. Those of padding do not matter.

@@ -56,10 +56,15 @@ pub(in crate::cache) struct LayerInput {
 }
 
 impl LayerInput {
+    /// Whether each row has one query, whose weights are their own sums.
+    pub(in crate::cache) fn is_one_query(&self) -> bool {
+        self.queries.positions.dims()[2] == 1
+    }
+
     /// Whether this is a decoded token of every row, and the store knows by itself what is padding.
     pub(in crate::cache) fn is_told_by(&self, store: &dyn Store) -> bool {
         let is_token = !self.span.phase.is_prompt() && !self.span.padded;
-        is_token && self.queries.positions.dims()[2] == 1 && store.knows_padding()
+        is_token && self.is_one_query() && store.knows_padding()
     }
 }
 

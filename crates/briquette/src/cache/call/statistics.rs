@@ -1,5 +1,7 @@
 //! Statistics of the attention that stages observe.
 
+use std::cell::RefCell;
+
 use burn::tensor::Tensor;
 
 use super::{cache_positions::CachePositions, input::LayerInput, working_set::WorkingSet};
@@ -16,16 +18,24 @@ use crate::{
     position::{Encode, encode},
     stage::ObservedHeads,
     store::Store,
-    view::{Encoded, HeldQueries, Wanted, Window},
+    view::{Encoded, HeldQueries, Known, Wanted, Window},
 };
 
-/// The last queries of a layer, with those of this call, and the entries they see.
+/// Whether the window is the one query of each row: its sums are the weights of the call.
+pub(super) fn window_is_query(context: Context<'_>, input: &LayerInput) -> bool {
+    let InputSpan { phase, padded, .. } = input.span;
+    context.observes.window == 1 && input.is_one_query() && !phase.is_prompt() && !padded
+}
+
+/// The last queries of a layer, with those of this call, and the entries they see. `sums` are the
+/// weights of the call's queries, added up.
 pub(in crate::cache) fn window<'a>(
     context: Context<'a>,
     input: &LayerInput,
     all: &mut WorkingSet,
     encode_keys: Option<Encode<'a>>,
     before: &QueryWindow,
+    sums: Option<&Tensor<3>>,
     store: &dyn Store,
 ) -> Result<Window<'a>> {
     let Context { policy, config, encoding, .. } = context;
@@ -35,9 +45,15 @@ pub(in crate::cache) fn window<'a>(
     let queries = match policy.positions() {
         PositionMode::Written | PositionMode::Deferred => last.queries,
         PositionMode::InCache => {
-            let positions = CachePositions::new(context, input, all).of_last(size);
+            let positions = CachePositions::new(context, input, all);
+            let ranks = encode_keys.as_ref().map(|keys| &keys.positions);
+            let positions = positions.of_newest(ranks).unwrap_or_else(|| positions.of_last(size));
             encode(encoding, last.queries, positions, input.end, ops)?
         }
+    };
+    let known = match sums.filter(|_| window_is_query(context, input)) {
+        Some(sums) => Known::of_query(sums.clone(), &input.arrived),
+        None => Known::default(),
     };
     Ok(Window {
         queries,
@@ -52,7 +68,7 @@ pub(in crate::cache) fn window<'a>(
         },
         scale: context.scale(),
         ops,
-        known: Default::default(),
+        known: RefCell::new(known),
     })
 }
 
@@ -95,25 +111,27 @@ pub(in crate::cache) fn count_chunks(
     Ok(())
 }
 
-/// Adds the weights of this call's queries to the statistics of each entry. `window` is there when
-/// a prompt is complete or compressed. Takes and returns the number of decoded queries in the local
-/// window.
+/// Adds the weights of this call's queries to the statistics of each entry, those of one query with
+/// their squares. `window` is there when a prompt is complete or compressed. Takes and returns the
+/// number of decoded queries in the local window.
 pub(in crate::cache) fn count(
     context: Context<'_>,
-    span: &InputSpan,
+    input: &LayerInput,
     tracks: &mut AttentionStatistics,
     (sums, squares): (Option<Tensor<3>>, Option<Tensor<3>>),
     window: Option<&Window<'_>>,
     local_queries: usize,
 ) -> Result<usize> {
     let Context { shape, observes, config, .. } = context;
+    let span = &input.span;
     let decoded = observes.local > 0 && !matches!(span.phase, Phase::Prompt { .. });
     let counted_now = decoded && window.is_none();
     if let Some(weights) = sums {
-        let kinds = [Statistic::Sums, Statistic::LocalCurrent];
-        let kinds = &kinds[..1 + usize::from(counted_now)];
-        *tracks =
-            config.ops.count(CountInput { tracks: std::mem::take(tracks), weights, kinds })?;
+        let local = counted_now.then_some(Statistic::LocalCurrent);
+        let squares = input.is_one_query().then_some(Statistic::Squares);
+        let kinds: Vec<_> = [Statistic::Sums].into_iter().chain(local).chain(squares).collect();
+        let input = CountInput { tracks: std::mem::take(tracks), weights, kinds: &kinds };
+        *tracks = config.ops.count(input)?;
     }
     if let Some(squares) = squares {
         tracks.add(&[(Statistic::Squares, squares)]);

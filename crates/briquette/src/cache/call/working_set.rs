@@ -27,6 +27,8 @@ pub(in crate::cache) struct WorkingSet {
     pub(in crate::cache) columns: usize,
     /// Whether some columns may be padding.
     pub(in crate::cache) padded: bool,
+    /// Whether tokens may lie in no order, of which the newest is the last.
+    pub(in crate::cache) unordered: bool,
 }
 
 /// The last so many columns of entries by position, all if there are fewer. Tokens that share rows
@@ -70,9 +72,9 @@ impl WorkingSet {
         self.positions.get_or_init(|| store.positions()).clone()
     }
 
-    /// The same entries, of which none have been read from the store.
+    /// The same entries, by position, of which none have been read from the store.
     pub(in crate::cache) fn in_store(self) -> Self {
-        Self { entries: None, ..self }
+        Self { entries: None, unordered: false, ..self }
     }
 
     /// The entries that lie in a store in no order, by position, beside it.
@@ -85,6 +87,7 @@ impl WorkingSet {
             tracks: entries.tracks.clone(),
             columns,
             padded: held.iter().any(|&held| held != columns),
+            unordered: false,
             entries: Some(entries),
         })
     }

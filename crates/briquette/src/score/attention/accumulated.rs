@@ -73,7 +73,7 @@ impl Scorer for AccumulatedAttention {
 
 /// Number of queries that could see each entry, `[batch, kv_heads, entries]`, f32. A token sees
 /// itself, so the last one was seen once.
-pub(super) fn queries_seen(view: &LayerView<'_>) -> Tensor<3> {
+fn queries_seen(view: &LayerView<'_>) -> Tensor<3> {
     let positions = view.positions().clone().float().cast(DType::F32);
     let [batch, heads, columns] = positions.dims();
     if view.prompt {

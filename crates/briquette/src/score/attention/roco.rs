@@ -4,7 +4,8 @@
 //! ```text
 //! m[j] = mean of A[i, j] over the queries i ≥ j so far, of the prompt and of decoding
 //! d[j] = standard deviation of A[i, j] over the same queries
-//! s[j] = m[j] + 2 for the r entries with the highest d, m[j] for the others;  r = ⌊std-share · B⌋
+//! s[j] = m[j] + 2 for the r entries with the highest d, and those equal to the last of them,
+//!        m[j] for the others;  r = ⌊std-share · B⌋
 //! ```
 //!
 //! Protected: the first 4 tokens and the last 10.
@@ -12,11 +13,10 @@
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use super::accumulated::queries_seen;
 use crate::{
     LayerView, Result, check,
-    ops::Statistic,
-    score::{AttentionRequest, Scorer, support::best},
+    ops::{RobustInput, Statistic},
+    score::{AttentionRequest, Scorer},
 };
 
 /// Mean attention weight that a token received from the queries that could see it; tokens with the
@@ -27,12 +27,6 @@ use crate::{
 pub struct RobustAttention {
     /// Share of the budget for the tokens with the highest standard deviation.
     pub std_share: f64,
-}
-
-impl RobustAttention {
-    /// Bonus that puts the tokens with the highest deviation above all others: a mean weight is at
-    /// most 1.
-    const ABOVE: f64 = 2.0;
 }
 
 impl Scorer for RobustAttention {
@@ -56,28 +50,29 @@ impl Scorer for RobustAttention {
         true
     }
 
-    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
-        let sums = view.statistic(Statistic::Sums, self.name())?;
-        let squares = view.statistic(Statistic::Squares, self.name())?;
-        let [batch, query_heads, entries] = sums.dims();
-        let (heads, group) = (view.shape.kv_heads, view.shape.group());
-        let queries = queries_seen(view)
-            .clamp_min(1.0)
-            .reshape([batch, heads, 1, entries])
-            .expand([batch, heads, group, entries])
-            .reshape([batch, query_heads, entries]);
-        let mean = sums / queries.clone();
-        let variance = squares / queries - mean.clone().square();
-        let deviation = view.group_mean(variance.clamp_min(0.0).sqrt());
-        let mean = view.group_mean(mean);
+    fn ignores_order(&self) -> bool {
+        true
+    }
 
+    fn reads_rows(&self) -> bool {
+        false
+    }
+
+    fn score(&self, view: &LayerView<'_>) -> Result<Tensor<3>> {
         let share = |&budget: &usize| (budget as f64 * self.std_share) as usize;
+        let heads = view.shape.kv_heads;
         let keep: Vec<usize> = view
             .budget
             .iter()
             .flat_map(|budget| std::iter::repeat_n(share(budget), heads))
             .collect();
-        let first = best(view, &deviation, &keep, 0, &vec![0; keep.len()])?;
-        Ok(mean + first * Self::ABOVE)
+        Ok(view.ops.robust_scores(RobustInput {
+            sums: view.statistic(Statistic::Sums, self.name())?,
+            squares: view.statistic(Statistic::Squares, self.name())?,
+            positions: view.positions().clone(),
+            // A decoded token is the last of its row, and among the entries of each head.
+            seen: view.prompt.then_some(view.seen),
+            keep: &keep,
+        })?)
     }
 }

@@ -42,7 +42,7 @@ fn outputs(
         return DecodeTensorsMetadata::Plain { output };
     }
     let of_list = match mask {
-        KvMaskMetadata::List { width, .. } | KvMaskMetadata::Counted { width, .. } => *width,
+        KvMaskMetadata::List { width, .. } | KvMaskMetadata::CountedTail { width, .. } => *width,
         KvMaskMetadata::Slots { positions, .. } => positions.shape[2],
         KvMaskMetadata::Causal | KvMaskMetadata::Positions { .. } => 0,
     };

@@ -61,8 +61,17 @@ pub(super) fn launch(
             (of_queries, of_entries) = (Some(queries), Some(entries));
             (None, 0)
         }
+        KvMask::CountedEntries { counts: of_heads } => {
+            counts = Some(of_heads);
+            (None, 0)
+        }
+        KvMask::CountedPositions { queries, entries, counts: of_heads } => {
+            (of_queries, of_entries) = (Some(queries), Some(entries));
+            counts = Some(of_heads);
+            (None, 0)
+        }
         KvMask::List { keys, values, offsets, width } => (Some([keys, values, offsets]), width),
-        KvMask::Counted { keys, values, offsets, width, counts: of_tail } => {
+        KvMask::CountedTail { keys, values, offsets, width, counts: of_tail } => {
             counts = Some(of_tail);
             (Some([keys, values, offsets]), width)
         }
@@ -100,9 +109,9 @@ pub(super) fn launch(
 
     let (by_position, counted) = (of_entries.is_some(), counts.is_some());
     let listed = list.is_some();
-    let int = match (&list, &of_entries) {
+    let int = match (&list, of_entries.as_ref().or(counts.as_ref())) {
         (Some([_, _, offsets]), _) => offsets.dtype,
-        (_, Some(positions)) => positions.dtype,
+        (_, Some(integers)) => integers.dtype,
         _ => DType::I32,
     };
     let [query, key, int] = [queries.dtype, keys.dtype, int].map(dtype_to_storage_type);

@@ -26,7 +26,7 @@ pub(crate) struct DecodeMmaBlueprint {
     pub(crate) tall: bool,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether the device knows how many entries follow the list of a head.
+    /// Whether the device knows how many entries a head has, or how many follow its list.
     pub(crate) counted: bool,
     /// Whether positions say which entries a query sees, of a list which are entries.
     pub(crate) by_position: bool,
@@ -142,6 +142,11 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     let value_start = batch * values.stride(0) + kv_head * values.stride(1);
     let list_tiles = held.div_ceil(TILE);
     let tiles = list_tiles + tail.div_ceil(TILE);
+    let mut share = share;
+    if comptime!(counted) {
+        // There may be far fewer than there is room for, and all cubes are to have some.
+        share = tiles.div_ceil(PLANES * CUBE_COUNT_X as usize) * PLANES;
+    }
     let end = ((part + 1) * share).min(tiles);
 
     // Queries, in the order in which keys will come.
@@ -176,7 +181,7 @@ pub(crate) fn decode_planes<E: Float, I: Int>(
     #[unroll]
     for half in 0..halves {
         let own = (first_row + half * 8 + line).min(group * new - 1);
-        let mut position = i32::cast_from(entries + own % new) - i32::cast_from(new);
+        let mut position = i32::cast_from(tail + own % new) - i32::cast_from(new);
         if comptime!(by_position && !listed) {
             let place = batch * query_positions.stride(0) + own % new * query_positions.stride(2);
             position = i32::cast_from(query_positions[place]);

@@ -43,14 +43,23 @@ const OPERATION: &str = "decode_attention";
 pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
     let [batch, _, new, _] = input.queries.dims();
-    let DenseKv { keys, values, entries, visibility } = kv.clone();
+    let DenseKv { keys, values, entries, counts, visibility } = kv.clone();
     check_buffers(&check, &input.queries, &keys, &values, entries)?;
     let fits = (1..=entries).contains(&new);
     check.value("the number of queries", new, fits, format!("1 to {entries}, the entries"))?;
+    let kv_heads = keys.dims()[1];
+    if let Some(counts) = &counts {
+        check.shape("counts", counts.dims(), [batch * kv_heads])?;
+        let plain = new == 1 && !input.weights;
+        let expected = "none where weights are wanted, or there are more queries";
+        check.value("counts", counts.dims()[0], plain, expected)?;
+    }
     let mask = match visibility {
-        Visibility::Causal => KvMask::Causal,
+        Visibility::Causal => match counts {
+            Some(counts) => KvMask::CountedEntries { counts: counts.into_dispatch() },
+            None => KvMask::Causal,
+        },
         Visibility::Positions { queries, entries: of_entries } => {
-            let [_, kv_heads, ..] = keys.dims();
             check.shape("the queries' positions", queries.dims(), [batch, 1, new])?;
             let columns = of_entries.dims()[2];
             check.shape("the entries' positions", of_entries.dims(), [batch, kv_heads, columns])?;
@@ -58,9 +67,11 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             let expected = format!("at least {entries}, the entries");
             check.value("the positions of entries", columns, fits, expected)?;
             check.same_type("the entries' positions", of_entries.dtype(), queries.dtype())?;
-            KvMask::Positions {
-                queries: queries.into_dispatch(),
-                entries: of_entries.into_dispatch(),
+            let counts = counts.map(|counts| counts.cast(queries.dtype()).into_dispatch());
+            let (queries, entries) = (queries.into_dispatch(), of_entries.into_dispatch());
+            match counts {
+                Some(counts) => KvMask::CountedPositions { queries, entries, counts },
+                None => KvMask::Positions { queries, entries },
             }
         }
     };
@@ -100,7 +111,7 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
     }
     let [keys, values] = [keys, values].map(Tensor::into_dispatch);
     let mask = match (positions.filter(|_| width > 0), tail_counts) {
-        (None, Some(counts)) => KvMask::Counted {
+        (None, Some(counts)) => KvMask::CountedTail {
             keys,
             values,
             counts: counts.cast(offsets.dtype()).into_dispatch(),

@@ -13,10 +13,14 @@ pub(super) enum KvMask<B: Backend> {
     Causal,
     /// The entries at its own position and before.
     Positions { queries: IntTensor<B>, entries: IntTensor<B> },
+    /// All entries, of which the device knows how many there are.
+    CountedEntries { counts: IntTensor<B> },
+    /// Of these, the entries at its own position and before.
+    CountedPositions { queries: IntTensor<B>, entries: IntTensor<B>, counts: IntTensor<B> },
     /// All entries, with those of a list before the others.
     List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, width: usize },
     /// The same, where the device knows how many entries of each head follow its list.
-    Counted {
+    CountedTail {
         keys: FloatTensor<B>,
         values: FloatTensor<B>,
         offsets: IntTensor<B>,

@@ -25,7 +25,7 @@ pub(crate) struct DecodeBlueprint {
     pub(crate) rows: usize,
     /// Whether the first entries of each head are in a list of all heads.
     pub(crate) listed: bool,
-    /// Whether the device knows how many entries follow the list of a head.
+    /// Whether the device knows how many entries a head has, or how many follow its list.
     pub(crate) counted: bool,
     /// Whether positions say which entries a query sees, of a list which are entries.
     pub(crate) by_position: bool,
@@ -160,6 +160,11 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
     // A list and what follows it are cut into chunks by themselves.
     let list_chunks = held.div_ceil(CHUNK);
     let chunks = list_chunks + tail.div_ceil(CHUNK);
+    let mut share = share;
+    if comptime!(counted) {
+        // There may be far fewer than there is room for, and all cubes are to have some.
+        share = chunks.div_ceil(CUBE_COUNT_X as usize);
+    }
     let end_chunk = ((part + 1) * share).min(chunks);
 
     let mut partial =
@@ -258,7 +263,7 @@ pub(crate) fn decode_part<Q: Float, K: Float, I: Int, N: Size>(
                         let hidden = position < I::new(0) || position > query_positions[place];
                         score = select(hidden, MASKED, score);
                     } else if comptime!(!listed) {
-                        score = select(entry + new > entries + own % new, MASKED, score);
+                        score = select(entry + new > tail + own % new, MASKED, score);
                     }
                     scores[(first + place) * rows + row] = score;
                     if comptime!(wanted) && own < group * new {
