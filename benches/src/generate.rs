@@ -303,6 +303,8 @@ impl Runner {
             all += begun.elapsed();
             report.decoded += steps;
         }
+        // A launch that has failed is told where something is read.
+        next.clone().try_into_vec_as::<i64>()?;
         if self.graph {
             self.replay(next, &mut cache, new, report)?;
         }
@@ -334,7 +336,7 @@ impl Runner {
         let run = |tokens, cache: &mut KvCache| -> Result<_> {
             Ok(self.model.forward_last_of_known(tokens, cache)?)
         };
-        let mut steps = StepGraph::new(cache, next, run).expecting(8 + new);
+        let mut steps = StepGraph::new(cache, next, run).recording_pages().expecting(8 + new);
         for _ in 0..8 {
             steps.step()?;
         }
@@ -347,6 +349,7 @@ impl Runner {
         let on_host = begun.elapsed();
         self.device.sync()?;
         let all = begun.elapsed();
+        steps.tokens().try_into_vec_as::<i64>()?;
         report.launched_because = steps.launched_because().map(str::to_owned);
         if steps.replayed() - before < new / 2 {
             let counted = format!("{} of {new} were replayed", steps.replayed() - before);
@@ -556,7 +559,8 @@ impl Runner {
         let (tokens, chunk) = match policy.budget() {
             Some(Budget::Tokens(budget)) => {
                 let tokens = (2 * policy.reducer().columns(budget)).min(prompt);
-                (tokens, tokens.min(FILLED_AT_ONCE))
+                // Layers that are compressed together hold what comes at once, all of them.
+                (tokens, (self.chunk / batch).clamp(1, tokens.min(FILLED_AT_ONCE)))
             }
             _ => (prompt, (self.chunk / batch).clamp(1, prompt)),
         };
@@ -585,6 +589,8 @@ impl Runner {
             }
         }
         self.device.sync()?;
+        // What was needed to fill it is no part of what it takes.
+        self.device.memory_cleanup();
         Ok((cache, Tensor::zeros([batch, 1], &self.device)))
     }
 

@@ -6,12 +6,12 @@ use briquette_ops::{
     DecodeInput, DecodeOutput, DenseKv, EmaInput, EmaOutput, Entries, EntryOps, EvictClusterInput,
     EvictInput, EvictMergeInput, EvictSpreadInput, ExtendInput, ExtendOutput, Fallback, Fallbacks,
     GatedInput, GlobalLocalInput, KvLayout, LinearInput, MergeInput, MergeOps, ModelOps,
-    MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput, PadInput,
-    Reference, ReorderTokensInput, ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput,
-    RobustInput, RotaryTables, RowWeightsInput, SelectInput, SelectOps, Selection,
-    SparseAttentionInput, Split, WindowInput,
+    MomentsInput, MomentsOutput, NearestInput, NearestOutput, OpError, Ops, PackInput,
+    PackedGroups, PackedVectors, PadInput, QuantizeInput, Reference, ReorderTokensInput,
+    ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RobustInput, RotaryTables,
+    RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split, WindowInput,
 };
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 use crate::{
     attention::{
@@ -22,7 +22,7 @@ use crate::{
         assign_clusters, check_evict_cluster, evict_cluster_checked, extend, global_local,
         reorder_tokens, row_weights, sort_by_cluster,
     },
-    entries::{append_checked, check_append, count, ranks},
+    entries::{append_checked, check_append, count, quantize, quantize_fp8, ranks},
     merge::{
         accumulate, check_evict, check_evict_merging, check_evict_spreading, check_merge,
         ema_weights, evict_checked, evict_merging_checked, evict_spreading_checked, merge_checked,
@@ -114,6 +114,14 @@ impl EntryOps for Kernels {
     fn ranks(&self, positions: Tensor<3, Int>, sinks: usize) -> Result<Tensor<3, Int>> {
         let found = ranks(positions.clone(), sinks);
         self.fallbacks.or(found, || Reference.ranks(positions, sinks))
+    }
+
+    fn quantize(&self, input: QuantizeInput) -> Result<PackedGroups> {
+        self.fallbacks.or(quantize(input.clone()), || Reference.quantize(input))
+    }
+
+    fn quantize_fp8(&self, x: Tensor<3>, dtype: DType) -> Result<PackedVectors> {
+        self.fallbacks.or(quantize_fp8(x.clone(), dtype), || Reference.quantize_fp8(x, dtype))
     }
 }
 

@@ -36,7 +36,7 @@ pub use cluster::{
     sort_by_cluster,
 };
 pub use common::memory::{RowLayout, bytes_in_use};
-pub use entries::{append, count, ranks};
+pub use entries::{append, count, quantize, quantize_fp8, ranks};
 pub use kernels::Kernels;
 pub use merge::{accumulate, ema_weights, evict, evict_merging, evict_spreading, merge, nearest};
 pub use model::{MOST_LINEAR_ROWS, gated, linear, rms_norm};

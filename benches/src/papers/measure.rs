@@ -341,6 +341,8 @@ impl Runner {
         }
         self.device.sync()?;
         let launched_ms = milliseconds(started) / steps as f64;
+        // A launch that has failed is told where something is read.
+        next.clone().try_into_vec_as::<i64>()?;
         Ok((Point { steps, launched_ms, ..Point::default() }, next))
     }
 
@@ -357,7 +359,7 @@ impl Runner {
         let run = |tokens, cache: &mut KvCache| -> Result<_> {
             Ok(self.model.forward_last_of_known(tokens, cache)?)
         };
-        let mut graph = StepGraph::new(cache, next, run).expecting(left);
+        let mut graph = StepGraph::new(cache, next, run).recording_pages().expecting(left);
         // A step is launched and the next recorded whenever a cache has filled its room.
         let mut anew = [0.0; 2];
         for _ in 0..RECORDED_BY {
@@ -382,6 +384,7 @@ impl Runner {
         }
         self.device.sync()?;
         let step = milliseconds(started) / steps as f64;
+        graph.tokens().try_into_vec_as::<i64>()?;
         let replayed = graph.replayed() - before;
         if replayed < steps / 2 {
             point.launched_because = Some(format!("{replayed} of {steps} were replayed"));

@@ -25,10 +25,22 @@ impl Recorder {
         }
     }
 
+    /// Whether recordings are graphs of a driver (CUDA, ROCm), not lists of dispatches.
+    pub(crate) fn is_of_driver(&self) -> bool {
+        !self.0.name().starts_with("wgpu")
+    }
+
     /// Makes ready: what runs from here to the [recording](Self::record) leaves the memory that it
     /// will use.
+    ///
+    /// All streams finish first. CubeCL 0.11 gives memory back as it makes ready, and launches that
+    /// are under way may still use it: on an H200 those that copy a cache of FP8 pages did.
     pub(crate) fn prepare(&self) -> Result<(), String> {
-        self.0.graph_prepare().map_err(|error| error.to_string())
+        let prepared = self.alone(|| {
+            finish(&self.0);
+            self.0.graph_prepare().map_err(|error| error.to_string())
+        });
+        prepared.flatten()
     }
 
     /// Ends what was made ready, and records nothing.
@@ -76,13 +88,18 @@ fn record_alone<T>(
     Ok((Recording(graph), launched))
 }
 
-/// Lets all streams of the device finish, and those who wait for them return: nobody begins to wait
-/// while the device is taken, and on CUDA nobody may while a stream records.
-fn settle(client: &Client) {
+/// Lets all streams of the device finish.
+fn finish(client: &Client) {
     for report in client.memory_report(MemoryScope::Device).streams {
         // What fails here is said to those who read what it was to write.
         drop(report.stream.executes(|| block_on(client.sync())));
     }
+}
+
+/// Lets all streams of the device finish, and those who wait for them return: nobody begins to wait
+/// while the device is taken, and on CUDA nobody may while a stream records.
+fn settle(client: &Client) {
+    finish(client);
     thread::sleep(WAKING);
 }
 

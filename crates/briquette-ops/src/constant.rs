@@ -17,8 +17,8 @@ const IDLE: u64 = 1 << 14;
 /// Requests between two looks for idle lists.
 const LOOK: u64 = 1 << 10;
 
-/// Bytes of the longest list that is kept: four numbers for each of 8 heads of 512 rows.
-const LONGEST: usize = 1 << 17;
+/// Bytes of the longest list that is kept: four numbers for each of 8 heads of 4,096 rows.
+const LONGEST: usize = 1 << 20;
 
 /// A list on the device.
 struct Sent {

@@ -1,10 +1,15 @@
 //! Bytes as 8-bit floating point.
 
-/// The exponent of the smallest normal number, and below.
-const LOWEST: i32 = -6;
-/// Bits of the mantissa, and what is added to the exponent.
-const MANTISSA: i32 = 3;
-const BIAS: i32 = 7;
+/// The largest number of E4M3.
+pub const LARGEST: f32 = 448.0;
+/// The exponent of its smallest normal number, and of those below.
+pub const LOWEST: i32 = -6;
+/// The exponent of its largest number.
+pub const HIGHEST: i32 = 8;
+/// Bits of its mantissa.
+pub const MANTISSA: i32 = 3;
+/// The number that is added to its exponents.
+pub const BIAS: i32 = 7;
 
 /// The number that a byte of E4M3 (Micikevicius et al., 2022) stands for. The two that stand for
 /// NaN give 480 here; none that is written by a store is one of them.

@@ -18,7 +18,7 @@ mod attention;
 mod cluster;
 mod cluster_table;
 mod constant;
-mod e4m3;
+pub mod e4m3;
 mod entries;
 mod error;
 mod expand_clusters;
@@ -48,9 +48,10 @@ pub use constant::{constant_floats, constant_ints, counting};
 pub use e4m3::of_e4m3;
 pub use entries::{
     AppendColumn, AppendInput, AttentionStatistics, Clustering, CountInput, Entries, EntryOps,
-    Selection, Split, Statistic, bucketed_width, bucketed_widths, gather_entries, gather_positions,
-    gather_rows, gather_scalars, group_mean, iota, offset_per_head, outside_window, padding_mask,
-    slice_per_head, slice_rows_per_head,
+    QuantizeInput, Selection, Split, Statistic, bucketed_width, bucketed_widths, gather_entries,
+    gather_positions, gather_rows, gather_scalars, group_mean, iota, offset_per_head,
+    outside_window, pack_words, padding_mask, quantize, quantize_fp8, slice_per_head,
+    slice_rows_per_head, unpack_words, words_of,
 };
 pub use error::{OpError, Result};
 pub use expand_clusters::{expand_clusters, select_entries};

@@ -8,9 +8,12 @@ mod gather;
 mod heads;
 mod layer;
 mod ops;
+mod quantize;
+mod quantize_fp8;
 mod ranks;
 mod selection;
 mod statistics;
+mod words;
 
 pub use append::{AppendColumn, AppendInput};
 pub use clustering::Clustering;
@@ -22,5 +25,8 @@ pub use gather::{
 pub use heads::{group_mean, outside_window};
 pub use layer::Entries;
 pub use ops::EntryOps;
+pub use quantize::{QuantizeInput, quantize};
+pub use quantize_fp8::quantize_fp8;
 pub use selection::{Selection, Split, bucketed_width, bucketed_widths, padding_mask};
 pub use statistics::{AttentionStatistics, Statistic};
+pub use words::{pack_words, unpack_words, words_of};

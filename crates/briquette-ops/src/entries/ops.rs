@@ -1,14 +1,18 @@
 use std::fmt::Debug;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 use super::{
     AttentionStatistics,
     append::{self, AppendInput},
     count::{self, CountInput},
-    ranks,
+    quantize::{self, QuantizeInput},
+    quantize_fp8, ranks,
 };
-use crate::error::Result;
+use crate::{
+    attention::{PackedGroups, PackedVectors},
+    error::Result,
+};
 
 /// Changes that every decoded token makes to the entries of a layer.
 pub trait EntryOps: Debug + Send + Sync {
@@ -45,5 +49,27 @@ pub trait EntryOps: Debug + Send + Sync {
     fn ranks(&self, positions: Tensor<3, Int>, sinks: usize) -> Result<Tensor<3, Int>> {
         let _ = sinks;
         ranks::ranks(positions)
+    }
+
+    /// Quantizes numbers to a few bits between the minimum and the maximum of their group, and
+    /// packs them into words (KIVI). See [`QuantizeInput`] for shapes.
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) of a kernel for shapes that do not fit.
+    fn quantize(&self, input: QuantizeInput) -> Result<PackedGroups> {
+        Ok(quantize::quantize(input))
+    }
+
+    /// Rounds vectors to 8-bit floating point, E4M3 (Micikevicius et al., 2022), and packs them
+    /// into words. Each is divided by its largest magnitude over 448 first, rounded to `dtype`;
+    /// numbers are rounded to the nearest, halves to even.
+    ///
+    /// # Shapes
+    /// - `x`: `[pages, rows, channels]`, a vector a row
+    ///
+    /// # Errors
+    /// [`OpError`](crate::OpError) of a kernel for shapes that do not fit.
+    fn quantize_fp8(&self, x: Tensor<3>, dtype: DType) -> Result<PackedVectors> {
+        Ok(quantize_fp8::quantize_fp8(x, dtype))
     }
 }

@@ -1,7 +1,7 @@
 use burn::tensor::{DType, Int, Tensor};
 
 use super::packed::{Packed, Widths};
-use crate::ops::PackedNumbers;
+use crate::ops::{Ops, PackedNumbers};
 
 /// Packing of the keys and values of a page.
 pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
@@ -30,6 +30,7 @@ pub(super) trait Codec: Clone + std::fmt::Debug + Send + Sync + 'static {
         values: Tensor<3>,
         channels: Option<Tensor<2, Int>>,
         dtype: DType,
+        ops: &dyn Ops,
     ) -> Vec<Packed>;
 
     /// The keys and values again, f32, `[pages, group, head_dim]`.

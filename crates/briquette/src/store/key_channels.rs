@@ -6,9 +6,12 @@ use super::{
     codec::Codec,
     packed::{Packed, Widths},
     paged::PagedStore,
-    words,
 };
-use crate::{CacheShape, Result, check, prefix::Parts};
+use crate::{
+    CacheShape, Result, check,
+    ops::{Ops, pack_words, unpack_words, words_of},
+    prefix::Parts,
+};
 
 /// Tokens of a page.
 const PAGE: usize = 32;
@@ -119,7 +122,7 @@ impl Codec for KeyChannels {
     /// Keys and values in one, behind the numbers of the channels.
     fn widths(&self, head_dim: usize) -> Vec<Widths> {
         let kept = self.kept(head_dim);
-        vec![Widths { words: words::width(kept, 8), measures: vec![PAGE * kept, PAGE * head_dim] }]
+        vec![Widths { words: words_of(kept, 8), measures: vec![PAGE * kept, PAGE * head_dim] }]
     }
 
     fn pack(
@@ -128,13 +131,14 @@ impl Codec for KeyChannels {
         values: Tensor<3>,
         channels: Option<Tensor<2, Int>>,
         dtype: DType,
+        _ops: &dyn Ops,
     ) -> Vec<Packed> {
         let [pages, tokens, head_dim] = keys.dims();
         // Nothing is packed before channels are chosen.
         let Some(channels) = channels else { return Vec::new() };
         let kept = channels.dims()[1];
         let index = channels.reshape([pages, 1, kept]);
-        let words = words::pack(index.clone(), 8);
+        let words = pack_words(index.clone(), 8);
         let width = words.dims()[2];
         let keys = keys.gather(2, index.expand([pages, tokens, kept]));
         vec![Packed {
@@ -152,7 +156,7 @@ impl Codec for KeyChannels {
         let kept = self.kept(head_dim);
         let device = words.device();
         let integers: DType = device.settings().int_dtype.into();
-        let index = words::unpack(words.clone().reshape([pages, 1, width]), kept, 8).cast(integers);
+        let index = unpack_words(words.clone().reshape([pages, 1, width]), kept, 8).cast(integers);
         let rows =
             |x: &Tensor<2>, channels| x.clone().cast(DType::F32).reshape([pages, PAGE, channels]);
         let none = Tensor::zeros([pages, PAGE, head_dim], (&device, DType::F32));

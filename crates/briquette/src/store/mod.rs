@@ -22,7 +22,6 @@ mod slots;
 mod spec;
 mod tokens;
 mod turbo_quant;
-mod words;
 
 pub use clustered::Clustered;
 pub use dense::{Dense, DenseStore};

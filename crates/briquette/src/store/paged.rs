@@ -220,7 +220,7 @@ impl<C: Codec> PagedStore<C> {
             full.push(stay);
         }
         let channels = self.channels.as_ref();
-        let pages = Pages::of(&entries, &rows, &self.codec, channels, self.options.dtype);
+        let pages = Pages::of(&entries, &rows, &self.codec, channels, &self.options);
         // Nobody else holds the tail's buffers when it writes to them.
         drop(entries);
         match &mut self.pages {

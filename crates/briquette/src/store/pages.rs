@@ -1,6 +1,6 @@
 //! Pages of tokens of a paged store.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData, kind::Basic};
+use burn::tensor::{Device, Int, Tensor, TensorData, kind::Basic};
 
 use super::{
     StoreOptions,
@@ -41,8 +41,9 @@ impl Pages {
         rows: &[usize],
         codec: &impl Codec,
         channels: Option<&Channels>,
-        dtype: DType,
+        options: &StoreOptions,
     ) -> Self {
+        let StoreOptions { dtype, ref ops, .. } = *options;
         let [batch, heads, width, head_dim] = entries.keys.dims();
         let group = codec.group();
         let pages = rows.len() / group;
@@ -58,7 +59,13 @@ impl Pages {
             channels.of_heads(upload(heads, &device))
         });
         Self {
-            packed: codec.pack(pick(&entries.keys), pick(&entries.values), channels, dtype),
+            packed: codec.pack(
+                pick(&entries.keys),
+                pick(&entries.values),
+                channels,
+                dtype,
+                ops.as_ref(),
+            ),
             positions: positions.select(0, index.clone()).reshape([pages, 1, group]),
             tracks: entries.tracks.by_head(heads).map(|numbers| {
                 let per = numbers.dims()[2];

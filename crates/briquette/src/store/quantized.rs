@@ -6,11 +6,10 @@ use super::{
     codec::Codec,
     packed::{Packed, Widths},
     paged::PagedStore,
-    words,
 };
 use crate::{
     CacheShape, Result, check,
-    ops::{PackedGroups, PackedNumbers},
+    ops::{Ops, PackedGroups, PackedNumbers, QuantizeInput, quantize, unpack_words, words_of},
     prefix::Parts,
 };
 
@@ -122,10 +121,7 @@ impl Codec for Quantized {
     fn widths(&self, head_dim: usize) -> Vec<Widths> {
         let of = |rows: usize, numbers: usize, group: usize| {
             let groups = rows * numbers / group;
-            Widths {
-                words: rows * words::width(numbers, self.bits),
-                measures: vec![groups, groups],
-            }
+            Widths { words: rows * words_of(numbers, self.bits), measures: vec![groups, groups] }
         };
         let values = of(self.group, head_dim, self.value_group(head_dim));
         vec![of(head_dim, self.group, self.group), values]
@@ -137,11 +133,12 @@ impl Codec for Quantized {
         values: Tensor<3>,
         _channels: Option<Tensor<2, Int>>,
         dtype: DType,
+        ops: &dyn Ops,
     ) -> Vec<Packed> {
-        let group = self.value_group(values.dims()[2]);
+        let of = |x, group| pack(QuantizeInput { x, group, bits: self.bits, dtype }, ops);
+        let of_values = self.value_group(values.dims()[2]);
         // Rows of keys are channels: their groups are tokens.
-        let keys = quantize(keys.swap_dims(1, 2), self.group, self.bits, dtype);
-        vec![keys, quantize(values, group, self.bits, dtype)]
+        vec![of(keys.swap_dims(1, 2), self.group), of(values, of_values)]
     }
 
     fn unpack(&self, pages: &[Packed], head_dim: usize) -> [Tensor<3>; 2] {
@@ -162,25 +159,12 @@ fn groups(Packed { words, measures }: &Packed) -> Option<PackedGroups> {
     Some(PackedGroups { words: words.clone(), scale: scale.clone(), min: min.clone() })
 }
 
-/// Quantizes `x`, `[pages, rows, numbers]`, in groups of `group` numbers of a row.
-fn quantize(x: Tensor<3>, group: usize, bits: u8, dtype: DType) -> Packed {
-    let [pages, rows, numbers] = x.dims();
-    let groups = numbers / group;
-    let top = f64::from((1_u32 << bits) - 1);
-    let x = x.cast(DType::F32).reshape([pages, rows, groups, group]);
-    let low = x.clone().min_dim(3);
-    let scale = (x.clone().max_dim(3) - low.clone()) / top;
-    // What is held is what the numbers are measured by.
-    let held = |x: Tensor<4>| x.cast(dtype).cast(DType::F32);
-    let (low, scale) = (held(low), held(scale));
-    let flat = scale.clone().equal_scalar(0.0);
-    let step = scale.clone().mask_fill(flat, 1.0);
-    let levels = ((x - low.clone()) / step).round().clamp(0.0, top);
-
-    let words = words::pack(levels.reshape([pages, rows, numbers]).int(), bits);
-    let width = words.dims()[2];
-    let line = |x: Tensor<4>| x.reshape([pages, rows * groups]).cast(dtype);
-    Packed { words: words.reshape([pages, rows * width]), measures: vec![line(scale), line(low)] }
+/// Quantizes pages.
+fn pack(input: QuantizeInput, ops: &dyn Ops) -> Packed {
+    let found = ops.quantize(input.clone());
+    // Pages are of one shape, which no kernel refuses.
+    let PackedGroups { words, scale, min } = found.unwrap_or_else(|_| quantize(input));
+    Packed { words, measures: vec![scale, min] }
 }
 
 /// The numbers again, f32, `[pages, rows, numbers]`.
@@ -189,7 +173,7 @@ fn dequantize(packed: &Packed, rows: usize, numbers: usize, bits: u8) -> Tensor<
     let words = words / rows;
     let groups = packed.measures[0].dims()[1] / rows;
     let words = packed.words.clone().reshape([pages, rows, words]);
-    let levels = words::unpack(words, numbers, bits).float().cast(DType::F32);
+    let levels = unpack_words(words, numbers, bits).float().cast(DType::F32);
     let levels = levels.reshape([pages, rows, groups, numbers / groups]);
     let line = |x: &Tensor<2>| x.clone().cast(DType::F32).reshape([pages, rows, groups, 1]);
     (levels * line(&packed.measures[0]) + line(&packed.measures[1])).reshape([pages, rows, numbers])

@@ -7,9 +7,12 @@ use super::{
     packed::{Packed, Widths},
     paged::PagedStore,
     rotation::Rotation,
-    words,
 };
-use crate::{Result, check, prefix::Parts};
+use crate::{
+    Result, check,
+    ops::{Ops, pack_words, unpack_words, words_of},
+    prefix::Parts,
+};
 
 /// Tokens of a page.
 const PAGE: usize = 32;
@@ -115,7 +118,7 @@ impl Codec for TurboQuant {
     }
 
     fn widths(&self, head_dim: usize) -> Vec<Widths> {
-        let of = |bits| Widths { words: PAGE * words::width(head_dim, bits), measures: vec![PAGE] };
+        let of = |bits| Widths { words: PAGE * words_of(head_dim, bits), measures: vec![PAGE] };
         vec![of(self.key_bits), of(self.value_bits)]
     }
 
@@ -125,6 +128,7 @@ impl Codec for TurboQuant {
         values: Tensor<3>,
         _channels: Option<Tensor<2, Int>>,
         dtype: DType,
+        _ops: &dyn Ops,
     ) -> Vec<Packed> {
         let rotation = Rotation::new(keys.dims()[2], &keys.device());
         let pack = |x, bits| encode(x, bits, &rotation, dtype);
@@ -175,7 +179,7 @@ fn encode(x: Tensor<3>, bits: u8, rotation: &Rotation, dtype: DType) -> Packed {
     let middles = levels(bits).windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect::<Vec<_>>();
     let above = middles.iter().map(|&middle| rotated.clone().greater_scalar(middle).int());
     let level = above.reduce(|a, b| a + b).unwrap_or_else(|| rotated.clone().int());
-    let words = words::pack(level.reshape([pages, rows, channels]), bits);
+    let words = pack_words(level.reshape([pages, rows, channels]), bits);
     let width = words.dims()[2];
     Packed {
         words: words.reshape([pages, rows * width]),
@@ -187,7 +191,7 @@ fn decode(packed: &Packed, channels: usize, bits: u8, rotation: &Rotation) -> Te
     let [pages, width] = packed.words.dims();
     let [_, rows] = packed.measures[0].dims();
     let words = packed.words.clone().reshape([pages, rows, width / rows]);
-    let level = words::unpack(words, channels, bits).reshape([pages * rows * channels]);
+    let level = unpack_words(words, channels, bits).reshape([pages * rows * channels]);
     let device = level.device();
     let numbers: Vec<f32> = levels(bits).into_iter().map(|x| x as f32).collect();
     let count = numbers.len();

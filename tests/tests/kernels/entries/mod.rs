@@ -2,4 +2,5 @@
 
 mod append;
 mod count;
+mod quantize;
 mod ranks;

@@ -2,15 +2,15 @@
 
 use burn::tensor::{DType, Int, Tensor};
 
-/// Words that so many numbers of a row take.
-pub(super) fn width(numbers: usize, bits: u8) -> usize {
+/// Returns the number of words that so many numbers of a row take: of 1, 2, 3, 4 or 8 bits.
+pub fn words_of(numbers: usize, bits: u8) -> usize {
     parts(bits).iter().map(|&bits| numbers.div_ceil(a_word(bits))).sum()
 }
 
-/// Packs numbers of so many bits, `[pages, rows, numbers]`: `[pages, rows, words]`, the first
-/// number in the lowest bits. Three bits are the words of two and those of one, so that none is
-/// wasted.
-pub(super) fn pack(levels: Tensor<3, Int>, bits: u8) -> Tensor<3, Int> {
+/// Packs numbers of so many bits, `[pages, rows, numbers]`, into 32-bit words, `[pages, rows,
+/// words]`, the first number in the lowest bits. Three bits are the words of two and those of one,
+/// so that none is wasted.
+pub fn pack_words(levels: Tensor<3, Int>, bits: u8) -> Tensor<3, Int> {
     let levels = levels.cast(DType::I32);
     let mut below = 0;
     let words = parts(bits).iter().map(|&bits| {
@@ -21,8 +21,8 @@ pub(super) fn pack(levels: Tensor<3, Int>, bits: u8) -> Tensor<3, Int> {
     Tensor::cat(words.collect(), 2)
 }
 
-/// The numbers again, `[pages, rows, numbers]`.
-pub(super) fn unpack(words: Tensor<3, Int>, numbers: usize, bits: u8) -> Tensor<3, Int> {
+/// Unpacks numbers that [`pack_words`] has packed, `[pages, rows, numbers]`.
+pub fn unpack_words(words: Tensor<3, Int>, numbers: usize, bits: u8) -> Tensor<3, Int> {
     let (mut first, mut below) = (0, 0);
     let mut levels: Option<Tensor<3, Int>> = None;
     for &bits in parts(bits) {

@@ -1,0 +1,126 @@
+//! Numbers as levels between the minimum and the maximum of their group, in words, and scales and
+//! minima; of rows as they lie and turned, and of groups that fill no whole word.
+
+use briquette::ops::{EntryOps, PackedGroups, QuantizeInput};
+use briquette_kernels::{quantize, quantize_fp8};
+use briquette_tests::inputs::round;
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::common::{all_backends, answer, kernel_backends, numbers, wrong_value};
+
+/// Pages, rows, numbers of a row, numbers of a group.
+const CASES: [[usize; 4]; 6] = [
+    [1, 1, 32, 32],
+    [3, 5, 32, 32],
+    [2, 32, 128, 32],
+    [7, 128, 32, 32],
+    [2, 3, 24, 24],
+    [1, 4, 192, 64],
+];
+
+fn drawn(count: usize, dtype: DType) -> Vec<f64> {
+    let mut rng = ChaCha8Rng::seed_from_u64(count as u64);
+    let mut all: Vec<f64> = (0..count).map(|_| round(rng.random_range(-3.0..5.0), dtype)).collect();
+    // A group of one number, again and again.
+    all[..24].fill(round(0.3, dtype));
+    all
+}
+
+fn tensor(x: &[f64], dims: [usize; 3], dtype: DType, device: &Device) -> Tensor<3> {
+    let x: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+    Tensor::<3>::from_data(TensorData::new(x, dims), (device, DType::F32)).cast(dtype)
+}
+
+fn words(x: Tensor<2, Int>) -> Vec<u32> {
+    assert_eq!(x.dtype(), DType::I32);
+    x.try_into_vec_as::<i64>().unwrap().into_iter().map(|word| word as i32 as u32).collect()
+}
+
+fn check(
+    x: &[f64],
+    [pages, rows, count, group]: [usize; 4],
+    bits: u8,
+    found: PackedGroups,
+    dtype: DType,
+    what: &str,
+) {
+    let PackedGroups { words: packed, scale, min } = found;
+    let a_word = 32 / usize::from(bits);
+    let (groups, width) = (count / group, count.div_ceil(a_word));
+    assert_eq!(packed.dims(), [pages, rows * width], "{what}");
+    assert_eq!([scale.dims(), min.dims()], [[pages, rows * groups]; 2], "{what}");
+    assert_eq!([scale.dtype(), min.dtype()], [dtype; 2], "{what}");
+    let (packed, scale, min) = (words(packed), numbers(scale), numbers(min));
+    let top = f64::from((1u32 << bits) - 1);
+    for (row, (x, packed)) in x.chunks(count).zip(packed.chunks(width)).enumerate() {
+        for (place, x) in x.chunks(group).enumerate() {
+            let low = x.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let measure = row * groups + place;
+            assert_eq!(f64::from(min[measure]), low, "{what}");
+            let (step, exact) = (f64::from(scale[measure]), (high - low) / top);
+            let off = (step - round(exact, dtype)).abs();
+            assert!(off <= 1e-6 * exact, "{what}: {step}, expected {exact}");
+            for (number, x) in x.iter().enumerate() {
+                let at = place * group + number;
+                let level = packed[at / a_word] >> (at % a_word * usize::from(bits));
+                let level = f64::from(level & ((1u32 << bits) - 1));
+                let wanted = if step == 0.0 { 0.0 } else { ((x - low) / step).min(top) };
+                assert!((level - wanted).abs() < 0.5001, "{what}: {wanted} became {level}");
+            }
+        }
+        // Nothing stands behind the last number.
+        let rest = count % a_word;
+        if rest > 0 {
+            assert_eq!(packed[width - 1] >> (rest * usize::from(bits)), 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn numbers_become_the_nearest_levels() {
+    for backend in all_backends() {
+        for dtype in backend.dtypes() {
+            for case @ [pages, rows, count, group] in CASES {
+                let x = drawn(pages * rows * count, dtype);
+                let whole = tensor(&x, [pages, rows, count], dtype, &backend.device);
+                // The same numbers, in rows that lie across.
+                let turned = whole.clone().swap_dims(1, 2).add_scalar(0.0).swap_dims(1, 2);
+                for bits in [1, 2, 4, 8] {
+                    if group < count && !group.is_multiple_of(32 / usize::from(bits)) {
+                        continue;
+                    }
+                    let what = format!("{case:?}, {bits} bits, {dtype:?}, {}", backend.name);
+                    for x_there in [&whole, &turned] {
+                        let input = QuantizeInput { x: x_there.clone(), group, bits, dtype };
+                        let found = answer(&backend, "quantize", |ops| ops.quantize(input));
+                        check(&x, case, bits, found, dtype, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for backend in kernel_backends() {
+        let x = Tensor::<3>::zeros([2, 3, 32], (&backend.device, DType::F32));
+        let refused = |group, bits| {
+            let input = QuantizeInput { x: x.clone(), group, bits, dtype: DType::F32 };
+            quantize(input).unwrap_err()
+        };
+        let found = refused(5, 4);
+        assert_eq!(found, wrong_value("quantize", "group", 5, "a divisor of 32"));
+        let found = refused(4, 4);
+        let expected = "a multiple of 8, or all 32 numbers";
+        assert_eq!(found, wrong_value("quantize", "group", 4, expected));
+        let found = refused(32, 3);
+        assert_eq!(found, wrong_value("quantize", "bits", 3, "1, 2, 4 or 8"));
+        let none = x.narrow(0, 0, 1).narrow(2, 0, 1).slice([0..1, 0..3, 0..0]);
+        let found = quantize_fp8(none, DType::F32).unwrap_err();
+        assert_eq!(found, wrong_value("quantize_fp8", "numbers", 0, "1 or more"));
+    }
+}
