@@ -74,12 +74,12 @@ const TRIES: usize = 3;
 /// A recording holds for steps that are all alike: those of a policy that compresses at every token
 /// and has come to its budget, and those of one that does not compress in decoding, as long as
 /// there is room in its buffers, which is made for 64 tokens or more at a time, or for [those
-/// expected](Self::expecting). Of a store that
-/// packs its tokens (KIVI, FP8) those steps are launched that pack some, and on CUDA and ROCm [all
-/// unless asked for](Self::recording_pages). What a recording gives is,
-/// bit for bit, what the launched step gives. Others run as they are; so do all where the device
-/// has no graphs. Between steps that run as they are, and as long as none is recorded, the device's
-/// memory is cleaned up now and then: without, CubeCL 0.11 becomes slower with every launch.
+/// expected](Self::expecting). Of a store that packs its tokens (KIVI, FP8) those steps are
+/// launched that pack some, and on CUDA and ROCm [all unless asked for](Self::recording_pages).
+/// What a recording gives is, bit for bit, what the launched step gives. Others run as they are; so
+/// do all where the device has no graphs. Between steps that run as they are, and as long as none
+/// is recorded, the device's memory is cleaned up now and then: without, CubeCL 0.11 becomes slower
+/// with every launch.
 ///
 /// The model may depend on nothing but the tokens and the cache: a recording repeats what it did
 /// the first time, numbers on the host among it. Reading from the device in a step, or sending to

@@ -44,7 +44,10 @@ fn outputs(
     let of_list = match mask {
         KvMaskMetadata::List { width, .. } | KvMaskMetadata::CountedTail { width, .. } => *width,
         KvMaskMetadata::Slots { positions, .. } => positions.shape[2],
-        KvMaskMetadata::Causal | KvMaskMetadata::Positions { .. } => 0,
+        KvMaskMetadata::Causal
+        | KvMaskMetadata::Positions { .. }
+        | KvMaskMetadata::CountedEntries { .. }
+        | KvMaskMetadata::CountedPositions { .. } => 0,
     };
     let shape = super::launch::weight_shape(&queries.shape, of_list + entries);
     DecodeTensorsMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }
