@@ -13,10 +13,13 @@ use burn::{
 use burn_cubecl::CubeBackend;
 
 #[cfg(feature = "fusion")]
-use super::operands::{BeforeMetadata, LimitsMetadata, NewRowsMetadata, SpreadMetadata};
 use super::{
-    launch::{Changed, launch, launch_merging, launch_spreading},
-    operands::{Before, Limits, NewRows, Spread},
+    launch::NOWHERE,
+    operands::{BeforeMetadata, LimitsMetadata, NewRowsMetadata},
+};
+use super::{
+    launch::{Changed, launch, launch_merging, launch_spread},
+    operands::{Before, Limits, NewRows},
 };
 
 /// The kernels as operations of a backend.
@@ -54,22 +57,20 @@ pub(super) trait EvictBackend: Backend {
         has_free_slots: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// See [`super::evict_spreading`]: what [`evict`](Self::evict) returns.
-    #[fusion(meta = changed_by_spreading)]
-    fn evict_spreading(
-        keys: FloatTensor<Self>,
+    /// See [`super::evict_spreading`], of which this is the first launch: values, and those of new
+    /// tokens that lie beside them.
+    #[fusion(meta = values_and_new)]
+    fn spread(
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
-        counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         #[extension_type] new: NewRows<Self>,
         #[extension_type] limits: Limits<Self>,
-        #[extension_type] spread: Spread<Self>,
+        attention: FloatTensor<Self>,
+        drawn: FloatTensor<Self>,
         window: usize,
-        is_tracked: bool,
         has_free_slots: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>);
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
 /// Shapes and types of the outputs of [`EvictBackend::evict`], for fusion.
@@ -89,23 +90,24 @@ fn changed(
     (keys.clone(), values.clone(), positions.clone(), tracks.clone())
 }
 
-/// Shapes and types of the outputs of [`EvictBackend::evict_spreading`], for fusion.
+/// Shapes and types of the outputs of [`EvictBackend::spread`], for fusion.
 #[cfg(feature = "fusion")]
-fn changed_by_spreading(
-    keys: &TensorSpec,
+fn values_and_new(
     values: &TensorSpec,
-    positions: &TensorSpec,
-    tracks: &TensorSpec,
-    _counted: &TensorSpec,
+    _positions: &TensorSpec,
     _scores: &TensorSpec,
-    _new: &NewRowsMetadata,
+    new: &NewRowsMetadata,
     _limits: &LimitsMetadata,
-    _spread: &SpreadMetadata,
+    _attention: &TensorSpec,
+    _drawn: &TensorSpec,
     _window: &usize,
-    _is_tracked: &bool,
     _has_free_slots: &bool,
-) -> (TensorSpec, TensorSpec, TensorSpec, TensorSpec) {
-    (keys.clone(), values.clone(), positions.clone(), tracks.clone())
+) -> (TensorSpec, TensorSpec) {
+    let new = match new {
+        NewRowsMetadata::Behind => TensorSpec::new(Shape::from(NOWHERE), values.dtype),
+        NewRowsMetadata::Beside { values, .. } => values.clone(),
+    };
+    (values.clone(), new)
 }
 
 /// Shapes and types of the outputs of [`EvictBackend::evict_merging`], for fusion.
@@ -167,21 +169,26 @@ impl EvictBackend for CubeBackend {
         (keys, values, positions, tracks, threshold)
     }
 
-    fn evict_spreading(
-        keys: FloatTensor<Self>,
+    fn spread(
         values: FloatTensor<Self>,
         positions: IntTensor<Self>,
-        tracks: FloatTensor<Self>,
-        counted: FloatTensor<Self>,
         scores: FloatTensor<Self>,
         new: NewRows<Self>,
         limits: Limits<Self>,
-        spread: Spread<Self>,
+        attention: FloatTensor<Self>,
+        drawn: FloatTensor<Self>,
         window: usize,
-        is_tracked: bool,
         has_free_slots: bool,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, IntTensor<Self>, FloatTensor<Self>) {
-        let changed = Changed::new(keys, values, positions, tracks, is_tracked, has_free_slots);
-        launch_spreading(changed, counted, scores, new, limits, spread, window).into()
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        launch_spread(
+            values,
+            positions,
+            scores,
+            new,
+            limits,
+            [attention, drawn],
+            window,
+            has_free_slots,
+        )
     }
 }

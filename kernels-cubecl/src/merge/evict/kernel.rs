@@ -18,7 +18,7 @@ const AHEAD: usize = 4;
 
 /// The numbers of first and of last tokens that stay, the same of all heads or each its own.
 #[cube]
-pub(super) fn limits_of<I: Int>(
+fn limits_of<I: Int>(
     limits: &Tensor<I>,
     list: usize,
     sinks: usize,
@@ -47,19 +47,24 @@ fn last_free_slot<I: Int>(positions: &Tensor<I>, head: &Head, shared: &mut Share
     of_cube(shared, found, false) as usize
 }
 
-/// The column of the entry that goes, or of a slot that is free. The first `sinks` and the last
-/// `recent` tokens stay.
+/// The column of the entry that goes, or of a slot that is free, in a head of a list. The first
+/// `sinks` and the last `recent` tokens stay, or, where heads differ, as many as their limits say.
 #[cube]
+#[allow(clippy::too_many_arguments)]
 pub(super) fn goes<I: Int>(
     positions: &Tensor<I>,
     new_positions: &Tensor<I>,
     scores: &Tensor<f32>,
+    limits: &Tensor<I>,
     head: &Head,
+    list: usize,
     sinks: usize,
     recent: usize,
     #[comptime] is_ragged: bool,
+    #[comptime] differ: bool,
     #[comptime] has_free_slots: bool,
 ) -> usize {
+    let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
     let mut shared = Shared::<[u32]>::new_slice(UNITS);
     let mut slot = 0usize.runtime();
     if comptime!(has_free_slots) {
@@ -79,6 +84,21 @@ pub(super) fn goes<I: Int>(
         );
     }
     slot - 1
+}
+
+/// Whether the slot that the new token takes was free, so that no entry goes.
+#[cube]
+pub(super) fn was_free<I: Int>(
+    positions: &Tensor<I>,
+    head: &Head,
+    gone: usize,
+    #[comptime] has_free_slots: bool,
+) -> bool {
+    let mut was_free = false.runtime();
+    if comptime!(has_free_slots) && gone < head.newest {
+        was_free = positions[at::<I>(positions, head.batch, head.head, gone)] < I::new(0);
+    }
+    was_free
 }
 
 /// Puts position and statistics of the new token where those of `gone` are, and writes the new
@@ -146,15 +166,17 @@ pub(super) fn evict<E: Float, I: Int>(
         terminate!();
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
-    let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
     let gone = goes::<I>(
         &*positions,
         new_positions,
         scores,
+        limits,
         &head,
+        list,
         sinks,
         recent,
         is_ragged,
+        differ,
         has_free_slots,
     );
     if gone < head.newest {
@@ -213,15 +235,17 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         terminate!();
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
-    let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
     let gone = goes::<I>(
         positions,
         new_positions,
         scores,
+        limits,
         &head,
+        list,
         sinks,
         recent,
         is_ragged,
+        differ,
         has_free_slots,
     );
 
@@ -250,11 +274,8 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     let mut best = f32::new(NONE_GOES);
     let mut oldest = 0usize.runtime();
     let mut target = 0usize.runtime();
-    let mut tile = head.first;
-    if comptime!(has_free_slots) && gone < head.newest {
-        let was_free = positions[at::<I>(positions, head.batch, head.head, gone)] < I::new(0);
-        tile = select(was_free, head.newest + 1, tile);
-    }
+    let was_free = was_free::<I>(positions, &head, gone, has_free_slots);
+    let mut tile = select(was_free, head.newest + 1, head.first);
     while tile <= head.newest {
         #[unroll]
         for ahead in 0..AHEAD {

@@ -10,7 +10,7 @@ use cubecl::{
 
 use super::{
     kernel,
-    operands::{Before, Limits, NewRows, Spread},
+    operands::{Before, Limits, NewRows},
     spread,
 };
 use crate::common::{
@@ -60,15 +60,15 @@ struct Call {
 }
 
 impl Call {
-    fn new(changed: &Changed, scores: &CubeTensor) -> Self {
+    /// Of rows, keys or values.
+    fn new(rows: &CubeTensor, positions: &CubeTensor, scores: &CubeTensor) -> Self {
         let shape = scores.shape();
-        let Changed { keys, positions, .. } = changed;
         Self {
-            client: keys.client.clone(),
+            client: rows.client.clone(),
             cubes: cube_count(shape[0] * shape[1]),
             units: CubeDim::new_1d(UNITS as u32),
-            channels: keys.shape()[keys.meta.num_dims() - 1],
-            types: [keys.dtype, positions.dtype].map(dtype_to_storage_type),
+            channels: rows.shape()[rows.meta.num_dims() - 1],
+            types: [rows.dtype, positions.dtype].map(dtype_to_storage_type),
         }
     }
 }
@@ -117,68 +117,9 @@ pub(super) fn launch(
     new: NewRows<CubeBackend>,
     limits: Limits<CubeBackend>,
 ) -> Changed {
+    let call = Call::new(&changed.keys, &changed.positions, &scores);
     let new = New::of(new, &scores);
-    let limits = limits_of(limits, &scores);
-    launch_evict(changed, counted, scores, new, limits)
-}
-
-/// Spreads what goes, and then evicts it.
-pub(super) fn launch_spreading(
-    changed: Changed,
-    counted: CubeTensor,
-    scores: CubeTensor,
-    new: NewRows<CubeBackend>,
-    limits: Limits<CubeBackend>,
-    Spread { attention, drawn }: Spread<CubeBackend>,
-    window: usize,
-) -> Changed {
-    let call = Call::new(&changed, &scores);
-    let mut new = New::of(new, &scores);
-    // The kernel may write there: nothing that it reads stands in.
-    new.values = match new.is_ragged {
-        true => writable(new.values),
-        false => empty_device_dtype(
-            call.client.clone(),
-            scores.device.clone(),
-            Shape::from([1, 1, 1, 1]),
-            changed.values.dtype,
-        ),
-    };
-    let limits = limits_of(limits, &scores);
-    let (sinks, recent, of_heads, differ) = limits.clone();
-    spread::spread::launch(
-        &call.client,
-        call.cubes,
-        call.units,
-        changed.values.clone().into_tensor_arg(),
-        new.values.clone().into_tensor_arg(),
-        changed.positions.clone().into_tensor_arg(),
-        new.positions.clone().into_tensor_arg(),
-        scores.clone().into_tensor_arg(),
-        attention.into_tensor_arg(),
-        drawn.into_tensor_arg(),
-        new.offsets.clone().into_tensor_arg(),
-        of_heads.into_tensor_arg(),
-        call.channels,
-        sinks,
-        recent,
-        window,
-        new.is_ragged,
-        differ,
-        changed.has_free_slots,
-        call.types,
-    );
-    launch_evict(changed, counted, scores, new, limits)
-}
-
-fn launch_evict(
-    changed: Changed,
-    counted: CubeTensor,
-    scores: CubeTensor,
-    new: New,
-    (sinks, recent, limits, differ): (usize, usize, CubeTensor, bool),
-) -> Changed {
-    let call = Call::new(&changed, &scores);
+    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
     kernel::evict::launch(
         &call.client,
         call.cubes,
@@ -206,6 +147,58 @@ fn launch_evict(
     changed
 }
 
+/// The shape of what stands in for new values that lie behind the others.
+pub(super) const NOWHERE: [usize; 4] = [1; 4];
+
+/// Values of entries, and of new tokens that lie beside them.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn launch_spread(
+    values: CubeTensor,
+    positions: CubeTensor,
+    scores: CubeTensor,
+    new: NewRows<CubeBackend>,
+    limits: Limits<CubeBackend>,
+    [attention, drawn]: [CubeTensor; 2],
+    window: usize,
+    has_free_slots: bool,
+) -> (CubeTensor, CubeTensor) {
+    let values = writable(values);
+    let call = Call::new(&values, &positions, &scores);
+    let new = New::of(new, &scores);
+    // The kernel may write there: nothing that it reads stands in.
+    let new_values = match new.is_ragged {
+        true => writable(new.values),
+        false => {
+            let (client, device) = (call.client.clone(), scores.device.clone());
+            empty_device_dtype(client, device, Shape::from(NOWHERE), values.dtype)
+        }
+    };
+    let (sinks, recent, limits, differ) = limits_of(limits, &scores);
+    spread::spread::launch(
+        &call.client,
+        call.cubes,
+        call.units,
+        values.clone().into_tensor_arg(),
+        new_values.clone().into_tensor_arg(),
+        positions.into_tensor_arg(),
+        new.positions.into_tensor_arg(),
+        scores.into_tensor_arg(),
+        attention.into_tensor_arg(),
+        drawn.into_tensor_arg(),
+        new.offsets.into_tensor_arg(),
+        limits.into_tensor_arg(),
+        call.channels,
+        sinks,
+        recent,
+        window,
+        new.is_ragged,
+        differ,
+        has_free_slots,
+        call.types,
+    );
+    (values, new_values)
+}
+
 pub(super) fn launch_merging(
     changed: Changed,
     counted: CubeTensor,
@@ -215,7 +208,7 @@ pub(super) fn launch_merging(
     before: Before<CubeBackend>,
     beta: f32,
 ) -> (Changed, CubeTensor) {
-    let call = Call::new(&changed, &scores);
+    let call = Call::new(&changed.keys, &changed.positions, &scores);
     let shape = scores.shape();
     let (batch, heads) = (shape[0], shape[1]);
     let empty = |shape: [usize; 3], dtype| {

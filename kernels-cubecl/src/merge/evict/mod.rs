@@ -14,7 +14,7 @@ use burn::{
 
 use self::{
     backend::EvictBackend,
-    operands::{Before, Limits, NewRows, Spread},
+    operands::{Before, Limits, NewRows},
 };
 use crate::common::{check::Check, eviction::weakest::UNITS, rows::cubes_of_rows, tracks};
 
@@ -123,29 +123,38 @@ pub(crate) fn evict_merging_checked(input: EvictInput<'_>, merge: EvictMergeInpu
 }
 
 /// As [`evict_spreading`], of an input that [`check_evict_spreading`] has let through.
-pub(crate) fn evict_spreading_checked(input: EvictInput<'_>, spread: EvictSpreadInput) {
-    let (is_tracked, has_free_slots) = (!input.tracks.is_empty(), input.has_free_slots);
-    let limits = limits(&input);
+pub(crate) fn evict_spreading_checked(mut input: EvictInput<'_>, spread: EvictSpreadInput) {
     let EvictSpreadInput { attention, drawn, window } = spread;
-    let spread = Spread { attention: attention.into_dispatch(), drawn: drawn.into_dispatch() };
-    run(input, |changed, counted, scores, new| {
-        let [keys, values, positions, tracks] = changed;
-        let (keys, values, positions, tracks) = Dispatch::evict_spreading(
-            keys,
-            values,
-            positions,
-            tracks,
-            counted,
-            scores,
-            new,
-            limits,
-            spread,
-            window,
-            is_tracked,
-            has_free_slots,
-        );
-        ([keys, values, positions, tracks], ())
-    });
+    let limits = limits(&input);
+    let EvictInput { rows, positions, scores, has_free_slots, .. } = &mut input;
+    let (new, mut values, new_values) = match rows {
+        SlotRows::Dense { values, .. } => (NewRows::Behind, Rows::Dense(values), None),
+        SlotRows::Ragged { values, offsets, new_keys, new_values, new_positions, .. } => {
+            let new = NewRows::Beside {
+                offsets: offsets.clone().cast(positions.dtype()).into_dispatch(),
+                keys: new_keys.clone().into_dispatch(),
+                values: new_values.extract().into_dispatch(),
+                positions: new_positions.clone().into_dispatch(),
+            };
+            (new, Rows::Ragged(values), Some(new_values))
+        }
+    };
+    let (of_values, of_new) = Dispatch::spread(
+        values.take(),
+        positions.clone().into_dispatch(),
+        scores.clone().into_dispatch(),
+        new,
+        limits,
+        attention.into_dispatch(),
+        drawn.into_dispatch(),
+        window,
+        *has_free_slots,
+    );
+    values.put(of_values);
+    if let Some(new_values) = new_values {
+        *new_values = Tensor::from_dispatch(of_new);
+    }
+    evict_checked(input);
 }
 
 /// A tensor of any kind in any backend.

@@ -37,11 +37,3 @@ pub(super) enum Before<B: Backend> {
     Nothing,
     Threshold { of_rows: FloatTensor<B> },
 }
-
-/// Attention and random number of each entry, by which the value of one is spread.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "fusion"))]
-pub(super) struct Spread<B: Backend> {
-    pub(super) attention: FloatTensor<B>,
-    pub(super) drawn: FloatTensor<B>,
-}

@@ -1,6 +1,6 @@
 use cubecl::prelude::*;
 
-use super::kernel::{goes, limits_of};
+use super::kernel::{goes, was_free};
 use crate::common::{
     eviction::{
         head::{Head, head_of, index, number, position},
@@ -38,21 +38,19 @@ pub(super) fn spread<E: Float, I: Int>(
         terminate!();
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
-    let (sinks, recent) = limits_of::<I>(limits, list, sinks, recent, differ);
     let gone = goes::<I>(
         positions,
         new_positions,
         scores,
+        limits,
         &head,
+        list,
         sinks,
         recent,
         is_ragged,
+        differ,
         has_free_slots,
     );
-    let mut evicts = true.runtime();
-    if comptime!(has_free_slots) && gone < head.newest {
-        evicts = positions[at::<I>(positions, head.batch, head.head, gone)] >= I::new(0);
-    }
 
     // The next tokens by position, each one's column and one more.
     let mut next = Shared::<[u32]>::new_slice(window);
@@ -62,7 +60,7 @@ pub(super) fn spread<E: Float, I: Int>(
         place += UNITS;
     }
     sync_cube();
-    if evicts {
+    if !was_free::<I>(positions, &head, gone, has_free_slots) {
         let own = position::<I>(positions, new_positions, &head, gone, is_ragged);
         let mut column = head.first + unit;
         while column <= head.newest {

@@ -1,13 +1,16 @@
+// An operation of a backend takes its tensors one by one.
+#![allow(clippy::too_many_arguments)]
+
 use burn::backend::{Backend, backend_extension, tensor::FloatTensor};
 #[cfg(feature = "fusion")]
 use burn::{backend::fusion::custom::TensorSpec, tensor::DType};
 use burn_cubecl::CubeBackend;
 
 #[cfg(feature = "fusion")]
-use super::operands::{DecodeTensorsMetadata, KvMaskMetadata};
+use super::operands::{DecodeTensorsMetadata, EntryCountsMetadata, KvMaskMetadata};
 use super::{
     launch::launch,
-    operands::{DecodeTensors, KvMask},
+    operands::{DecodeTensors, EntryCounts, KvMask},
 };
 
 /// Decode attention over dense or ragged entries as an operation of a backend.
@@ -20,6 +23,7 @@ pub(super) trait DecodeAttentionBackend: Backend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         #[extension_type] mask: KvMask<Self>,
+        #[extension_type] counts: EntryCounts<Self>,
         entries: usize,
         scale: f32,
         weights: bool,
@@ -33,6 +37,7 @@ fn outputs(
     _keys: &TensorSpec,
     _values: &TensorSpec,
     mask: &KvMaskMetadata,
+    _counts: &EntryCountsMetadata,
     entries: &usize,
     _scale: &f32,
     weights: &bool,
@@ -42,12 +47,9 @@ fn outputs(
         return DecodeTensorsMetadata::Plain { output };
     }
     let of_list = match mask {
-        KvMaskMetadata::List { width, .. } | KvMaskMetadata::CountedTail { width, .. } => *width,
+        KvMaskMetadata::List { width, .. } => *width,
         KvMaskMetadata::Slots { positions, .. } => positions.shape[2],
-        KvMaskMetadata::Causal
-        | KvMaskMetadata::Positions { .. }
-        | KvMaskMetadata::CountedEntries { .. }
-        | KvMaskMetadata::CountedPositions { .. } => 0,
+        KvMaskMetadata::Causal | KvMaskMetadata::Positions { .. } => 0,
     };
     let shape = super::launch::weight_shape(&queries.shape, of_list + entries);
     DecodeTensorsMetadata::Weights { output, weights: TensorSpec::new(shape, DType::F32) }
@@ -59,10 +61,11 @@ impl DecodeAttentionBackend for CubeBackend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         mask: KvMask<Self>,
+        counts: EntryCounts<Self>,
         entries: usize,
         scale: f32,
         weights: bool,
     ) -> DecodeTensors<Self> {
-        launch([queries, keys, values], mask, entries, scale, weights)
+        launch([queries, keys, values], mask, counts, entries, scale, weights)
     }
 }

@@ -7,7 +7,7 @@ use cubecl::prelude::{Client, CubeCount, CubeDim};
 
 use super::{
     mma::{self, DecodeMmaBlueprint, decode_planes},
-    operands::{DecodeTensors, KvMask},
+    operands::{DecodeTensors, EntryCounts, KvMask},
     portable::{self, DecodeBlueprint, decode_part},
 };
 use crate::{
@@ -42,6 +42,7 @@ pub(super) fn rows(queries: usize, most: usize) -> usize {
 pub(super) fn launch(
     [queries, keys, values]: [CubeTensor; 3],
     mask: KvMask<CubeBackend>,
+    counts: EntryCounts<CubeBackend>,
     entries: usize,
     scale: f32,
     wanted: bool,
@@ -54,27 +55,18 @@ pub(super) fn launch(
     let key_shape = keys.shape();
     let kv_heads = key_shape[1];
 
-    let (mut of_queries, mut of_entries, mut counts) = (None, None, None);
+    let counts = match counts {
+        EntryCounts::Alike => None,
+        EntryCounts::Counted { of_heads } => Some(of_heads),
+    };
+    let (mut of_queries, mut of_entries) = (None, None);
     let (list, width) = match mask {
         KvMask::Causal => (None, 0),
         KvMask::Positions { queries, entries } => {
             (of_queries, of_entries) = (Some(queries), Some(entries));
             (None, 0)
         }
-        KvMask::CountedEntries { counts: of_heads } => {
-            counts = Some(of_heads);
-            (None, 0)
-        }
-        KvMask::CountedPositions { queries, entries, counts: of_heads } => {
-            (of_queries, of_entries) = (Some(queries), Some(entries));
-            counts = Some(of_heads);
-            (None, 0)
-        }
         KvMask::List { keys, values, offsets, width } => (Some([keys, values, offsets]), width),
-        KvMask::CountedTail { keys, values, offsets, width, counts: of_tail } => {
-            counts = Some(of_tail);
-            (Some([keys, values, offsets]), width)
-        }
         KvMask::Slots { keys, values, offsets, positions } => {
             let width = positions.shape()[2];
             of_entries = Some(positions);

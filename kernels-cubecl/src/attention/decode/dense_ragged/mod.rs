@@ -5,11 +5,14 @@ mod operands;
 mod portable;
 
 use briquette_ops::{DecodeInput, DecodeOutput, DenseKv, RaggedKv, Result, Visibility};
-use burn::{backend::Dispatch, tensor::Tensor};
+use burn::{
+    backend::Dispatch,
+    tensor::{Int, Tensor},
+};
 
 use self::{
     backend::DecodeAttentionBackend,
-    operands::{DecodeTensors, KvMask},
+    operands::{DecodeTensors, EntryCounts, KvMask},
 };
 use crate::{attention::decode::merge, common::check::Check};
 
@@ -43,7 +46,7 @@ const OPERATION: &str = "decode_attention";
 pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
     let check = Check::new(OPERATION, &input.queries.device())?;
     let [batch, _, new, _] = input.queries.dims();
-    let DenseKv { keys, values, entries, counts, visibility } = kv.clone();
+    let DenseKv { keys, values, entries, mut counts, visibility } = kv.clone();
     check_buffers(&check, &input.queries, &keys, &values, entries)?;
     let fits = (1..=entries).contains(&new);
     check.value("the number of queries", new, fits, format!("1 to {entries}, the entries"))?;
@@ -55,10 +58,7 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
         check.value("counts", counts.dims()[0], plain, expected)?;
     }
     let mask = match visibility {
-        Visibility::Causal => match counts {
-            Some(counts) => KvMask::CountedEntries { counts: counts.into_dispatch() },
-            None => KvMask::Causal,
-        },
+        Visibility::Causal => KvMask::Causal,
         Visibility::Positions { queries, entries: of_entries } => {
             check.shape("the queries' positions", queries.dims(), [batch, 1, new])?;
             let columns = of_entries.dims()[2];
@@ -67,16 +67,15 @@ pub(crate) fn dense(input: &DecodeInput, kv: &DenseKv) -> Result<DecodeOutput> {
             let expected = format!("at least {entries}, the entries");
             check.value("the positions of entries", columns, fits, expected)?;
             check.same_type("the entries' positions", of_entries.dtype(), queries.dtype())?;
-            let counts = counts.map(|counts| counts.cast(queries.dtype()).into_dispatch());
-            let (queries, entries) = (queries.into_dispatch(), of_entries.into_dispatch());
-            match counts {
-                Some(counts) => KvMask::CountedPositions { queries, entries, counts },
-                None => KvMask::Positions { queries, entries },
+            counts = counts.map(|counts| counts.cast(queries.dtype()));
+            KvMask::Positions {
+                queries: queries.into_dispatch(),
+                entries: of_entries.into_dispatch(),
             }
         }
     };
     check_cubes(&check, &input.queries, &keys, entries)?;
-    Ok(call(input, mask, keys, values, entries))
+    Ok(call(input, mask, counts, [keys, values], entries))
 }
 
 /// Decode attention over heads that hold different numbers of entries, one after another without
@@ -109,17 +108,11 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
         let expected = "none where slots are free or weights are wanted";
         check.value("tail_counts", counts.dims()[0], plain, expected)?;
     }
+    let counts = tail_counts.map(|counts| counts.cast(offsets.dtype()));
     let [keys, values] = [keys, values].map(Tensor::into_dispatch);
-    let mask = match (positions.filter(|_| width > 0), tail_counts) {
-        (None, Some(counts)) => KvMask::CountedTail {
-            keys,
-            values,
-            counts: counts.cast(offsets.dtype()).into_dispatch(),
-            offsets: offsets.into_dispatch(),
-            width,
-        },
-        (None, None) => KvMask::List { keys, values, offsets: offsets.into_dispatch(), width },
-        (Some(positions), _) => {
+    let mask = match positions.filter(|_| width > 0) {
+        None => KvMask::List { keys, values, offsets: offsets.into_dispatch(), width },
+        Some(positions) => {
             let columns = [batch, kv_heads, width];
             check.shape("the positions of the list", positions.dims(), columns)?;
             KvMask::Slots {
@@ -130,24 +123,30 @@ pub(crate) fn ragged(input: &DecodeInput, kv: &RaggedKv) -> Result<DecodeOutput>
             }
         }
     };
-    Ok(call(input, mask, tail.keys, tail.values, tail.entries))
+    Ok(call(input, mask, counts, [tail.keys, tail.values], tail.entries))
 }
 
 fn call(
     input: &DecodeInput,
     mask: KvMask<Dispatch>,
-    keys: Tensor<4>,
-    values: Tensor<4>,
+    counts: Option<Tensor<1, Int>>,
+    rows: [Tensor<4>; 2],
     entries: usize,
 ) -> DecodeOutput {
-    let [queries, keys, values] = [input.queries.clone(), keys, values].map(Tensor::into_dispatch);
+    let queries = input.queries.clone().into_dispatch();
+    let [keys, values] = rows.map(Tensor::into_dispatch);
+    let counts = match counts {
+        Some(counts) => EntryCounts::Counted { of_heads: counts.into_dispatch() },
+        None => EntryCounts::Alike,
+    };
     let scale = input.scale as f32;
     let wanted = input.weights;
-    let (output, weights) =
-        match Dispatch::decode_attention(queries, keys, values, mask, entries, scale, wanted) {
-            DecodeTensors::Plain { output } => (output, None),
-            DecodeTensors::Weights { output, weights } => (output, Some(weights)),
-        };
+    let found =
+        Dispatch::decode_attention(queries, keys, values, mask, counts, entries, scale, wanted);
+    let (output, weights) = match found {
+        DecodeTensors::Plain { output } => (output, None),
+        DecodeTensors::Weights { output, weights } => (output, Some(weights)),
+    };
     DecodeOutput {
         output: Tensor::from_dispatch(output),
         weights: weights.map(Tensor::from_dispatch),

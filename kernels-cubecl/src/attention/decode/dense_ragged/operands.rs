@@ -13,20 +13,8 @@ pub(super) enum KvMask<B: Backend> {
     Causal,
     /// The entries at its own position and before.
     Positions { queries: IntTensor<B>, entries: IntTensor<B> },
-    /// All entries, of which the device knows how many there are.
-    CountedEntries { counts: IntTensor<B> },
-    /// Of these, the entries at its own position and before.
-    CountedPositions { queries: IntTensor<B>, entries: IntTensor<B>, counts: IntTensor<B> },
     /// All entries, with those of a list before the others.
     List { keys: FloatTensor<B>, values: FloatTensor<B>, offsets: IntTensor<B>, width: usize },
-    /// The same, where the device knows how many entries of each head follow its list.
-    CountedTail {
-        keys: FloatTensor<B>,
-        values: FloatTensor<B>,
-        offsets: IntTensor<B>,
-        width: usize,
-        counts: IntTensor<B>,
-    },
     /// The same, but for slots of the list that are free: those at positions below zero.
     Slots {
         keys: FloatTensor<B>,
@@ -34,6 +22,16 @@ pub(super) enum KvMask<B: Backend> {
         offsets: IntTensor<B>,
         positions: IntTensor<B>,
     },
+}
+
+/// How many entries each head has, or how many follow its list.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(super) enum EntryCounts<B: Backend> {
+    /// As many as the host says.
+    Alike,
+    /// As many as the device knows, and no more than the host says.
+    Counted { of_heads: IntTensor<B> },
 }
 
 /// Output of the queries and, if they are wanted, their weights.
