@@ -336,7 +336,7 @@ impl Runner {
         let run = |tokens, cache: &mut KvCache| -> Result<_> {
             Ok(self.model.forward_last_of_known(tokens, cache)?)
         };
-        let mut steps = StepGraph::new(cache, next, run).recording_pages().expecting(8 + new);
+        let mut steps = StepGraph::new(cache, next, run).expecting(8 + new);
         for _ in 0..8 {
             steps.step()?;
         }

@@ -11,7 +11,7 @@ use briquette_ops::{
     ReorderTokensOutput, Result, RmsNormInput, RmsNormOutput, RobustInput, RotaryTables,
     RowWeightsInput, SelectInput, SelectOps, Selection, SparseAttentionInput, Split, WindowInput,
 };
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 use crate::{
     attention::{
@@ -22,6 +22,7 @@ use crate::{
         assign_clusters, check_evict_cluster, evict_cluster_checked, extend, global_local,
         reorder_tokens, row_weights, sort_by_cluster,
     },
+    common::memory::allocate_apart,
     entries::{append_checked, check_append, count, quantize, quantize_fp8, ranks},
     merge::{
         accumulate, check_evict, check_evict_merging, check_evict_spreading, check_merge,
@@ -97,6 +98,10 @@ impl AttentionOps for Kernels {
 }
 
 impl EntryOps for Kernels {
+    fn allocate_apart(&self, device: &Device, allocate: &mut (dyn FnMut() + Send)) {
+        allocate_apart(device, allocate);
+    }
+
     fn append(&self, input: AppendInput<'_>) -> Result<()> {
         match check_append(&input) {
             Ok(()) => {

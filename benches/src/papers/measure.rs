@@ -359,7 +359,7 @@ impl Runner {
         let run = |tokens, cache: &mut KvCache| -> Result<_> {
             Ok(self.model.forward_last_of_known(tokens, cache)?)
         };
-        let mut graph = StepGraph::new(cache, next, run).recording_pages().expecting(left);
+        let mut graph = StepGraph::new(cache, next, run).expecting(left);
         // A step is launched and the next recorded whenever a cache has filled its room.
         let mut anew = [0.0; 2];
         for _ in 0..RECORDED_BY {

@@ -25,22 +25,10 @@ impl Recorder {
         }
     }
 
-    /// Whether recordings are graphs of a driver (CUDA, ROCm), not lists of dispatches.
-    pub(crate) fn is_of_driver(&self) -> bool {
-        !self.0.name().starts_with("wgpu")
-    }
-
     /// Makes ready: what runs from here to the [recording](Self::record) leaves the memory that it
     /// will use.
-    ///
-    /// All streams finish first. CubeCL 0.11 gives memory back as it makes ready, and launches that
-    /// are under way may still use it: on an H200 those that copy a cache of FP8 pages did.
     pub(crate) fn prepare(&self) -> Result<(), String> {
-        let prepared = self.alone(|| {
-            finish(&self.0);
-            self.0.graph_prepare().map_err(|error| error.to_string())
-        });
-        prepared.flatten()
+        self.alone(|| self.0.graph_prepare().map_err(|error| error.to_string())).flatten()
     }
 
     /// Ends what was made ready, and records nothing.

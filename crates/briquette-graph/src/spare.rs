@@ -10,6 +10,9 @@ use briquette::{
 
 use crate::buffer::{of_ints, of_state, overwrite, put};
 
+/// Bytes from which a copy has device memory of its own, which the device has back at once.
+const APART: usize = 16 << 20;
+
 /// Room beside a cache for all that a step changes. What a recording writes that fails cannot be
 /// read afterwards.
 pub(crate) struct Spare {
@@ -51,7 +54,13 @@ impl StateVisitor for Room {
     fn tensor(&mut self, tensor: StateTensor<'_>) {
         let Some(old) = of_state(&tensor) else { return };
         let (client, device) = (old.client.clone(), old.device.clone());
-        let new = empty_device_dtype(client, device, old.meta.shape().clone(), old.dtype);
+        let shape = old.meta.shape().clone();
+        let allocate = |()| empty_device_dtype(client.clone(), device, shape, old.dtype);
+        // Nothing that is used for a few steps stays in pages.
+        let new = match old.meta.num_elements() * old.dtype.size() < APART {
+            true => allocate(()),
+            false => client.memory_dedicated_allocation((), allocate),
+        };
         // Once, so that the copy later finds all it needs.
         overwrite(&new, old);
         self.0.push(new);

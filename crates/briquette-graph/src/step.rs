@@ -37,10 +37,6 @@ pub fn room_of(kept: usize, expected: Option<usize>) -> usize {
     }
 }
 
-/// Why steps over quantized pages are launched on CUDA and ROCm.
-const PAGES: &str =
-    "steps over quantized pages are recorded on this device where that is asked for";
-
 /// Steps of one kind that run before one is recorded, the last of them made ready for it.
 const BEFORE: usize = 3;
 
@@ -75,11 +71,10 @@ const TRIES: usize = 3;
 /// and has come to its budget, and those of one that does not compress in decoding, as long as
 /// there is room in its buffers, which is made for 64 tokens or more at a time, or for [those
 /// expected](Self::expecting). Of a store that packs its tokens (KIVI, FP8) those steps are
-/// launched that pack some, and on CUDA and ROCm [all unless asked for](Self::recording_pages).
-/// What a recording gives is, bit for bit, what the launched step gives. Others run as they are; so
-/// do all where the device has no graphs. Between steps that run as they are, and as long as none
-/// is recorded, the device's memory is cleaned up now and then: without, CubeCL 0.11 becomes slower
-/// with every launch.
+/// launched that pack some. What a recording gives is, bit for bit, what the launched step gives.
+/// Others run as they are; so do all where the device has no graphs. Between steps that run as they
+/// are, and as long as none is recorded, the device's memory is cleaned up now and then: without,
+/// CubeCL 0.11 becomes slower with every launch.
 ///
 /// The model may depend on nothing but the tokens and the cache: a recording repeats what it did
 /// the first time, numbers on the host among it. Reading from the device in a step, or sending to
@@ -152,14 +147,7 @@ where
     /// its logits, `[rows, vocabulary]`; `tokens` are the first it is given.
     pub fn new(cache: &'a mut KvCache, tokens: Tensor<2, Int>, run: R) -> Self {
         let recorder = Recorder::of(&tokens.device());
-        let refused = match &recorder {
-            None => Some("the device has no graphs"),
-            Some(recorder) => {
-                let has_pages = cache.policy().store().repacks_entries();
-                (has_pages && recorder.is_of_driver()).then_some(PAGES)
-            }
-        };
-        let refused = refused.map(str::to_owned);
+        let refused = recorder.is_none().then(|| "the device has no graphs".to_owned());
         Self {
             cache,
             run,
@@ -179,14 +167,6 @@ where
             expected: None,
             one_thread: PhantomData,
         }
-    }
-
-    /// Records steps over quantized pages on CUDA and ROCm too, which are launched otherwise. Texts
-    /// are the same, but on an H200 some of many runs in one process, with prompts of 16,384 tokens
-    /// and more, ended in an illegal address, and why is not known.
-    pub fn recording_pages(mut self) -> Self {
-        self.refused = self.refused.take().filter(|why| why != PAGES);
-        self
     }
 
     /// So many tokens are to come: a cache that grows gets room for as many as it holds, and not
@@ -287,8 +267,9 @@ where
         if self.recorder.is_some() && self.refused.is_none() && self.cache.open_columns() == Some(0)
         {
             let kept = self.cache.tokens_kept(0)?.into_iter().max().unwrap_or(0);
-            self.cache.begin_device_indexing(room_of(kept, self.expected))?;
+            // Recordings keep the memory of the buffers that a larger cache leaves.
             self.forget();
+            self.cache.begin_device_indexing(room_of(kept, self.expected))?;
         }
         Ok(())
     }

@@ -8,6 +8,18 @@ pub fn bytes_in_use(device: &Device) -> Option<u64> {
     Some(device.client().memory_report(MemoryScope::Device).usage().bytes_in_use)
 }
 
+/// Runs `allocate`, so that each tensor that it makes has an allocation of the device's of its own,
+/// which is given back once nobody holds the tensor: not a part of a page, which CubeCL keeps until
+/// all of it is free and the memory is cleaned up.
+pub fn allocate_apart(device: &Device, allocate: &mut (dyn FnMut() + Send)) {
+    match device.as_dispatch() {
+        DispatchDevice::Cube(device) => {
+            device.client().memory_dedicated_allocation(allocate, |allocate| allocate());
+        }
+        _ => allocate(),
+    }
+}
+
 /// Layout of the rows of a tensor on a device, a row being its last dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowLayout {

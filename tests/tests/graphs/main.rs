@@ -168,7 +168,7 @@ fn play_of(model: &Model, policy: &Policy, steps: usize, device: &Device, what: 
     let (mut cache, first) = model.begin(policy, device);
     let run =
         |tokens, cache: &mut KvCache| -> Result<_, Error> { Ok(model.forward(tokens, cache)?) };
-    let mut graph = StepGraph::new(&mut cache, first, run).recording_pages();
+    let mut graph = StepGraph::new(&mut cache, first, run);
     let below = matches!(policy.budget(), Some(Budget::Tokens(tokens)) if tokens > COLUMNS);
     let grows = below || policy.schedule().decode_every.is_none();
     for (number, launched) in launched.iter().enumerate() {

@@ -1,6 +1,6 @@
 use std::fmt::Debug;
 
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 
 use super::{
     AttentionStatistics,
@@ -14,8 +14,18 @@ use crate::{
     error::Result,
 };
 
-/// Changes that every decoded token makes to the entries of a layer.
+/// Buffers of the entries of a layer, and changes that every decoded token makes to them.
 pub trait EntryOps: Debug + Send + Sync {
+    /// Runs `allocate`, so that each tensor that it makes has device memory of its own, which the
+    /// device has back once nobody holds the tensor. Where memory is not kept in pages that is so
+    /// anyway.
+    ///
+    /// It is for a few large tensors: each costs calls of the driver.
+    fn allocate_apart(&self, device: &Device, allocate: &mut (dyn FnMut() + Send)) {
+        let _ = device;
+        allocate();
+    }
+
     /// Writes a new token per head behind the entries of a layer, in tensors that nobody else holds
     /// without copying any. See [`AppendInput`] for shapes.
     ///
@@ -34,6 +44,7 @@ pub trait EntryOps: Debug + Send + Sync {
     fn count(&self, input: CountInput<'_>) -> Result<AttentionStatistics> {
         Ok(count::count(input))
     }
+
     /// Counts how many tokens of a head come before each. Returns the ranks, −1 at padding.
     ///
     /// # Shapes

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Eviction, SlotStore, Store, StoreBuilder, StoreOptions, StoreQuery,
+    buffer::zeros,
     interface::{attend_entries, sees_all},
     replay::ReplayStore,
 };
@@ -75,11 +76,11 @@ impl DenseStore {
 
     /// Buffers of so many columns without entries.
     pub(super) fn empty(&self, columns: usize) -> Entries {
-        let StoreOptions { shape, batch, dtype, observes, ref device, .. } = self.options;
+        let StoreOptions { shape, batch, dtype, observes, ref device, ref ops, .. } = self.options;
         let rows = [batch, shape.kv_heads, columns, shape.head_dim];
         Entries {
-            keys: Tensor::zeros(rows, (device, dtype)),
-            values: Tensor::zeros(rows, (device, dtype)),
+            keys: zeros(rows, dtype, device, ops.as_ref()),
+            values: zeros(rows, dtype, device, ops.as_ref()),
             positions: Tensor::full([batch, shape.kv_heads, columns], -1, device),
             tracks: statistics::zeros(observes, shape, batch, columns, device),
             clustering: None,

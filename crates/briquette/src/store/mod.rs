@@ -1,5 +1,6 @@
 //! Stage four: how the entries of a layer lie in memory.
 
+mod buffer;
 mod channels;
 mod clustered;
 mod codec;

@@ -3,10 +3,11 @@ use burn::tensor::{
     kind::{Basic, Numeric},
 };
 
-use super::StoreOptions;
+use super::{StoreOptions, buffer::zeros};
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
+    ops::Ops,
     prefix::Parts,
     state::{StateTensor, StateVisitor},
 };
@@ -46,8 +47,11 @@ impl Packed {
     }
 
     /// The first `count` pages, with room for `capacity` in all.
-    pub(super) fn with_room(&self, count: usize, capacity: usize) -> Self {
-        self.map(|words| with_room(&words, count, capacity), |x| with_room(&x, count, capacity))
+    pub(super) fn with_room(&self, count: usize, capacity: usize, ops: &dyn Ops) -> Self {
+        self.map(
+            |words| with_room(&words, count, capacity, ops),
+            |x| with_room(&x, count, capacity, ops),
+        )
     }
 
     /// The first so many pages.
@@ -127,10 +131,11 @@ pub(super) fn with_room<const D: usize, K: Basic + Numeric>(
     x: &Tensor<D, K>,
     count: usize,
     capacity: usize,
+    ops: &dyn Ops,
 ) -> Tensor<D, K> {
     let mut shape = x.dims();
     shape[0] = capacity;
-    let mut room = Tensor::zeros(shape, (&x.device(), x.dtype()));
+    let mut room = zeros(shape, x.dtype(), &x.device(), ops);
     write_rows(&mut room, 0, first_rows(x, count));
     room
 }

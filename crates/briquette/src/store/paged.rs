@@ -225,7 +225,7 @@ impl<C: Codec> PagedStore<C> {
         drop(entries);
         match &mut self.pages {
             None => self.pages = Some(pages),
-            Some(held) => held.append(pages),
+            Some(held) => held.append(pages, self.options.ops.as_ref()),
         }
         self.table.push(new);
         self.tail.keep_last(full, capacity);
@@ -551,7 +551,7 @@ impl<C: Codec> ReplayStore for PagedStore<C> {
         }
         let Some(pages) = &mut self.pages else { return false };
         let new = more.div_ceil(group);
-        pages.reserve(pages.count() + heads * new);
+        pages.reserve(pages.count() + heads * new, self.options.ops.as_ref());
         self.table.begin_in_place(self.table.most() + new);
         // Made now, so that it is part of the state.
         self.table.index(&self.options.device);

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Result,
     device::{Rows, buffer_bytes},
-    ops::{Entries, send},
+    ops::{Entries, Ops, send},
     prefix::Parts,
     stage::statistics,
     state::{StateTensor, StateVisitor},
@@ -87,19 +87,21 @@ impl Pages {
     }
 
     /// Makes room for so many pages in all, if there is less.
-    pub(super) fn reserve(&mut self, capacity: usize) {
+    pub(super) fn reserve(&mut self, capacity: usize, ops: &dyn Ops) {
         if capacity > self.capacity() {
             let Self { packed, positions, tracks, count } = self;
-            packed.iter_mut().for_each(|packed| *packed = packed.with_room(*count, capacity));
-            *positions = with_room(positions, *count, capacity);
-            *tracks = tracks.as_ref().map(|tracks| with_room(tracks, *count, capacity));
+            for packed in packed {
+                *packed = packed.with_room(*count, capacity, ops);
+            }
+            *positions = with_room(positions, *count, capacity, ops);
+            *tracks = tracks.as_ref().map(|tracks| with_room(tracks, *count, capacity, ops));
         }
     }
 
     /// Writes pages behind these: in place if there is room.
-    pub(super) fn append(&mut self, new: Self) {
+    pub(super) fn append(&mut self, new: Self, ops: &dyn Ops) {
         let (start, all) = (self.count, self.count + new.count);
-        self.reserve(all);
+        self.reserve(all, ops);
         for (held, new) in self.packed.iter_mut().zip(new.packed) {
             held.write(start, new);
         }

@@ -81,6 +81,7 @@ fn check(input: &AttentionInput, log_sum_exp: &Tensor<3>, local: usize) -> Resul
     check_heads(&check, &input.queries, &input.keys, &input.visibility)?;
     let [batch, heads, new, _] = input.queries.dims();
     check.shape("log_sum_exp", log_sum_exp.dims(), [batch, heads, new])?;
+    check.f32("log_sum_exp", log_sum_exp.dtype())?;
     check.value("local", local, local <= new, format!("at most {new}, the queries"))?;
     let entries = input.keys.dims()[2];
     check.countable("the sums", &[batch, heads, entries])?;

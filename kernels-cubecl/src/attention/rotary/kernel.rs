@@ -64,6 +64,7 @@ fn turn<E: Float, T: Float, I: Int, N: Size>(
         }
         // Padding stands at −1.
         let position = usize::cast_from(max(positions[of_position], I::new(0)));
+        let position = position.min(cosines.shape(0) - 1);
         let channel = place % vectors * width;
         let of_cosine = position * cosines.stride(0) + channel * cosines.stride(1);
         let of_sine = position * sines.stride(0) + channel * sines.stride(1);

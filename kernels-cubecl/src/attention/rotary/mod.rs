@@ -31,7 +31,8 @@ pub(crate) fn check_tables(
 }
 
 /// Turns the rows of `x`, `[batch, heads, tokens, head_dim]`, each to its position; what is less
-/// than 0 is 0. Positions are `[batch, heads or 1, tokens]`. Returns as many rows of the same type.
+/// than 0 is 0, and what is more than the tables have is their last row. Positions are
+/// `[batch, heads or 1, tokens]`. Returns as many rows of the same type.
 ///
 /// One launch: a unit turns up to four pairs of channels, in f32, and rounds once. It reads and
 /// writes tokens · head_dim numbers per head, and of each token head_dim numbers of the tables,

@@ -122,7 +122,11 @@ fn run(
     let counted = counted.into_iter().map(|counted| counted as i64).collect::<Vec<_>>();
     let counted = constant_ints("window", counted, [batch], &window.queries.device());
     let (of_queries, of_entries, by_position) = match window.visibility {
-        Visibility::Positions { queries, entries } => (queries, entries, true),
+        Visibility::Positions { queries, entries } => {
+            // Kernels read all of them as one type.
+            let ints = counted.dtype();
+            (queries.cast(ints), entries.cast(ints), true)
+        }
         // Not looked at: another tensor stands in.
         Visibility::Causal => {
             let stands_in = counted.clone().reshape([batch, 1, 1]);

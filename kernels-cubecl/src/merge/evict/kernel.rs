@@ -12,7 +12,7 @@ use crate::common::{
 /// Units that compare a row together.
 const LANES: usize = 16;
 /// Rows that are compared at once.
-const ROWS: usize = UNITS / LANES * AHEAD;
+pub(super) const ROWS: usize = UNITS / LANES * AHEAD;
 /// Rows that a unit loads before it looks at the first of them.
 const AHEAD: usize = 4;
 
@@ -206,8 +206,12 @@ pub(super) fn evict<E: Float, I: Int>(
 /// The similarity where no entry goes: no cosine is as low.
 const NONE_GOES: f32 = -2.0;
 
-/// Finds the entry of each head that goes and the one with the most similar key: their columns,
-/// `[batch, heads, 2]`, and the similarity, `[batch, heads, 1]`. A cube a head.
+/// Finds the entry of each head that goes and, in each of `parts` parts of the head, the one with
+/// the most similar key. A cube a part.
+///
+/// Writes `places`, `[batch, heads, 1 + 2 · parts]`: the column of the entry that goes, then the
+/// column and the position of the most similar of each part; and `similarity`,
+/// `[batch, heads, parts]`.
 #[cube(launch)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn find<E: Float, I: Int, N: Size>(
@@ -222,6 +226,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     similarity: &mut Tensor<f32>,
     sinks: usize,
     recent: usize,
+    parts: usize,
     #[comptime] vectors: usize,
     #[comptime] width: usize,
     #[comptime] is_ragged: bool,
@@ -230,7 +235,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let unit = UNIT_POS as usize;
-    let list = CUBE_POS;
+    let (list, part) = (CUBE_POS / parts, CUBE_POS % parts);
     if list >= scores.shape(0) * scores.shape(1) {
         terminate!();
     }
@@ -275,7 +280,8 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     let mut oldest = 0usize.runtime();
     let mut target = 0usize.runtime();
     let was_free = was_free::<I>(positions, &head, gone, has_free_slots);
-    let mut tile = select(was_free, head.newest + 1, head.first);
+    // Parts have tiles in turn.
+    let mut tile = select(was_free, head.newest + 1, head.first + part * ROWS);
     while tile <= head.newest {
         #[unroll]
         for ahead in 0..AHEAD {
@@ -318,9 +324,9 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
             }
         }
         sync_cube();
-        tile += ROWS;
+        tile += parts * ROWS;
     }
-    // The first units have looked at rows, a few more than there may be rows.
+    // The first units have looked at rows.
     let mut bests = Shared::<[f32]>::new_slice(ROWS);
     let mut ages = Shared::<[u32]>::new_slice(ROWS);
     let mut columns = Shared::<[u32]>::new_slice(ROWS);
@@ -330,19 +336,18 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         columns[unit] = u32::cast_from(target);
     }
     sync_cube();
+    #[unroll]
+    for step in 0..comptime!(ROWS.ilog2()) {
+        take_oldest_best(&mut bests, &mut ages, &mut columns, comptime!(ROWS >> (step + 1)));
+    }
     if unit == 0 {
-        for other in 1..ROWS {
-            let like = bests[other];
-            let age = ages[other] as usize;
-            if like > best || (like == best && age < oldest) {
-                best = like;
-                oldest = age;
-                target = columns[other] as usize;
-            }
+        let (like, age, column) = (bests[0], ages[0], columns[0]);
+        write::<f32>(similarity, head.batch, head.head, part, like);
+        write::<I>(places, head.batch, head.head, 1 + 2 * part, I::cast_from(column));
+        write::<I>(places, head.batch, head.head, 2 + 2 * part, I::cast_from(age));
+        if part == 0 {
+            write::<I>(places, head.batch, head.head, 0, I::cast_from(gone));
         }
-        write::<f32>(similarity, head.batch, head.head, 0, best);
-        write::<I>(places, head.batch, head.head, 0, I::cast_from(gone));
-        write::<I>(places, head.batch, head.head, 1, I::cast_from(target));
     }
 }
 
@@ -369,6 +374,98 @@ fn vector_of<E: Float, N: Size>(
         keys[index::<Vector<E, N>>(keys, head, column, channel, is_ragged) / width]
     };
     Vector::cast_from(found)
+}
+
+/// The highest similarity of a head's parts, and the column of the entry that has it: of equal ones
+/// the oldest. A unit a part; all units return the same.
+#[cube]
+fn most_similar<I: Int>(
+    similarity: &Tensor<f32>,
+    places: &Tensor<I>,
+    batch: usize,
+    head: usize,
+) -> (f32, usize) {
+    let unit = UNIT_POS as usize;
+    let mut bests = Shared::<[f32]>::new_slice(UNITS);
+    let mut ages = Shared::<[u32]>::new_slice(UNITS);
+    let mut columns = Shared::<[u32]>::new_slice(UNITS);
+    let mut best = f32::new(NONE_YET);
+    let mut oldest = 0u32;
+    let mut target = 0u32;
+    let mut part = unit;
+    while part < similarity.shape(2) {
+        let like = similarity[at::<f32>(similarity, batch, head, part)];
+        let age = u32::cast_from(places[at::<I>(places, batch, head, 2 + 2 * part)]);
+        if like > best || (like == best && age < oldest) {
+            best = like;
+            oldest = age;
+            target = u32::cast_from(places[at::<I>(places, batch, head, 1 + 2 * part)]);
+        }
+        part += UNITS;
+    }
+    bests[unit] = best;
+    ages[unit] = oldest;
+    columns[unit] = target;
+    sync_cube();
+    #[unroll]
+    for step in 0..comptime!(UNITS.ilog2()) {
+        take_oldest_best(&mut bests, &mut ages, &mut columns, comptime!(UNITS >> (step + 1)));
+    }
+    (bests[0], columns[0] as usize)
+}
+
+/// A step of the search for the highest similarity, of equal ones the oldest: each of the first
+/// `distance` units takes that of the unit so far behind it, if it is better.
+#[cube]
+fn take_oldest_best(
+    bests: &mut Shared<[f32]>,
+    ages: &mut Shared<[u32]>,
+    columns: &mut Shared<[u32]>,
+    #[comptime] distance: usize,
+) {
+    let unit = UNIT_POS as usize;
+    if unit < distance {
+        let (like, age) = (bests[unit + distance], ages[unit + distance]);
+        if like > bests[unit] || (like == bests[unit] && age < ages[unit]) {
+            let column = columns[unit + distance];
+            bests[unit] = like;
+            ages[unit] = age;
+            columns[unit] = column;
+        }
+    }
+    sync_cube();
+}
+
+/// The mean of the similarities of a batch row's heads, of those that evict, summed in the order of
+/// the heads, and how many they are. A unit a head; all units return the same.
+#[cube]
+fn mean_similarity(similarity: &Tensor<f32>, batch: usize) -> (f32, usize) {
+    let unit = UNIT_POS as usize;
+    let heads = similarity.shape(1);
+    let mut bests = Shared::<[f32]>::new_slice(UNITS);
+    let mut sum = f32::new(0.0);
+    let mut evict = 0usize.runtime();
+    let mut first = 0usize.runtime();
+    while first < heads {
+        let mut best = f32::new(NONE_GOES);
+        if first + unit < heads {
+            for part in 0..similarity.shape(2) {
+                best = best.max(similarity[at::<f32>(similarity, batch, first + unit, part)]);
+            }
+        }
+        bests[unit] = best;
+        sync_cube();
+        for other in 0..(heads - first).min(UNITS) {
+            let like = bests[other];
+            if like > f32::new(NONE_GOES) {
+                sum += like;
+                evict += 1;
+            }
+        }
+        sync_cube();
+        first += UNITS;
+    }
+    (sum / f32::cast_from(evict.max(1)), evict)
 }
 
 /// The threshold of a row that has evicted nothing so far: no cosine is as low.
@@ -406,16 +503,7 @@ pub(super) fn merge<E: Float, I: Int>(
         terminate!();
     }
     let head = head_of::<I>(scores, offsets, list, is_ragged);
-    let mut sum = f32::new(0.0);
-    let mut evict = 0usize.runtime();
-    for other in 0..heads {
-        let like = similarity[at::<f32>(similarity, head.batch, other, 0)];
-        if like > f32::new(NONE_GOES) {
-            sum += like;
-            evict += 1;
-        }
-    }
-    let mean = sum / f32::cast_from(evict.max(1));
+    let (mean, evict) = mean_similarity(similarity, head.batch);
     let mut held = f32::new(NONE_YET);
     if comptime!(follows) {
         held = before[head.batch * before.stride(0)];
@@ -428,8 +516,7 @@ pub(super) fn merge<E: Float, I: Int>(
         threshold[place] = limit;
     }
     let gone = usize::cast_from(places[at::<I>(places, head.batch, head.head, 0)]);
-    let target = usize::cast_from(places[at::<I>(places, head.batch, head.head, 1)]);
-    let like = similarity[at::<f32>(similarity, head.batch, head.head, 0)];
+    let (like, target) = most_similar::<I>(similarity, places, head.batch, head.head);
     let merges = like >= limit && like > f32::new(NONE_GOES);
     let weight = like.exp();
     let mut channel = UNIT_POS as usize;

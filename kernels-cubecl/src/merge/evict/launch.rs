@@ -9,13 +9,24 @@ use cubecl::{
 };
 
 use super::{
-    kernel,
+    kernel::{self, ROWS},
     operands::{Before, Limits, NewRows},
     spread,
 };
 use crate::common::{
-    copy_rows::vector_size, eviction::weakest::UNITS, rows::cube_count, writable::writable,
+    copy_rows::vector_size, eviction::weakest::UNITS, processors::processors, rows::cube_count,
+    writable::writable,
 };
+
+/// Cubes of [`kernel::find`] that hide each other's loads, per multiprocessor.
+const CUBES_A_PROCESSOR: usize = 8;
+
+/// Parts that heads of so many columns are searched in, so that few heads keep a device busy.
+fn parts(columns: usize, heads: usize, client: &Client) -> usize {
+    let tiles = columns.div_ceil(ROWS);
+    let wanted = (CUBES_A_PROCESSOR * processors(client)).div_ceil(heads);
+    tiles.div_ceil(tiles.div_ceil(wanted))
+}
 
 /// Tensors that are changed, in buffers that nobody else reads.
 pub(super) struct Changed {
@@ -217,14 +228,15 @@ pub(super) fn launch_merging(
     };
     let new = New::of(new, &scores);
     let (sinks, recent, limits, differ) = limits_of(limits, &scores);
-    let places = empty([batch, heads, 2], changed.positions.dtype);
-    let similarity = empty([batch, heads, 1], DType::F32);
+    let parts = parts(shape[2], batch * heads, &call.client);
+    let places = empty([batch, heads, 1 + 2 * parts], changed.positions.dtype);
+    let similarity = empty([batch, heads, parts], DType::F32);
     // Vectors are not read from a tensor that may be smaller than one.
     let new_keys = if new.is_ragged { new.keys.clone() } else { changed.keys.clone() };
     let vector = vector_size([&changed.keys, &new_keys]);
     kernel::find::launch(
         &call.client,
-        call.cubes.clone(),
+        cube_count(batch * heads * parts),
         call.units,
         vector,
         changed.keys.clone().into_tensor_arg(),
@@ -238,6 +250,7 @@ pub(super) fn launch_merging(
         similarity.clone().into_tensor_arg(),
         sinks,
         recent,
+        parts,
         call.channels / vector,
         vector,
         new.is_ragged,

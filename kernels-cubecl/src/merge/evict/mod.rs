@@ -44,9 +44,10 @@ pub fn evict(input: EvictInput<'_>) -> Result<()> {
 /// similar key, if it is similar enough: D2O (Wan et al., 2024, Eq. 9 to 12). Returns the
 /// thresholds, `[batch, 1]`, f32.
 ///
-/// Two launches: a cube a head finds the entry that goes and reads all keys once, four rows a unit
-/// at a time, for the most similar; then a cube a head takes the mean of the similarities of its
-/// batch row, always in one order, and merges and moves three rows at most.
+/// Two launches: a cube a head, or several where heads are few, finds the entry that goes and reads
+/// all keys once, four rows a unit at a time, for the most similar; then a cube a head takes the
+/// mean of the similarities of its batch row, always in one order, and merges and moves three rows
+/// at most.
 ///
 /// # Errors
 /// As [`evict`].

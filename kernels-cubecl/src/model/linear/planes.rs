@@ -49,10 +49,8 @@ struct Loaded<E: Float> {
 /// Places that a lane reads from, in chunks.
 #[derive(CubeType)]
 struct Places {
-    /// First of its numbers of `x`.
-    token: usize,
-    /// Distance from one group of tokens to the next.
-    group: usize,
+    /// First of its numbers of `x`, for each group.
+    tokens: Array<usize>,
     /// Its outputs in a row of weights.
     column: usize,
     /// Distance from one row of weights to the next.
@@ -86,11 +84,10 @@ fn load_tokens<E: Float>(
     loaded: &mut Loaded<E>,
     #[comptime] groups: usize,
 ) {
-    let mut place = places.token + step * comptime!(STEP / CHUNK);
+    let ahead = step * comptime!(STEP / CHUNK);
     #[unroll]
     for group in 0..groups {
-        loaded.tokens[group] = x[place];
-        place += places.group;
+        loaded.tokens[group] = x[places.tokens[group] + ahead];
     }
 }
 
@@ -121,26 +118,27 @@ pub(super) fn linear_planes<E: Float>(
     let turn = plane / across;
     let rows = x.shape(0);
     let steps = x.shape(1) / STEP;
-    let tiles = weight.shape(1).div_ceil(tile);
+    let outputs = weight.shape(1);
+    let tiles = outputs.div_ceil(tile);
 
     let mut stage =
         Shared::<[Pair<f32>]>::new_slice(comptime!(((along - 1) * across * pairs * 32).max(1)));
     let mut place = CUBE_POS_X as usize * share;
     let last = (place + share).min(steps * tiles);
-    // Where there are fewer rows or outputs, other numbers or the last of all are read, for sums
-    // that nobody looks at.
-    let mut places = Places {
-        token: line * x.stride(0) / CHUNK + quad,
-        group: x.stride(0),
-        column: 0usize.runtime(),
-        pitch: weight.stride(0) / CHUNK,
-    };
+    // Where there are fewer rows or outputs the last are read, for sums that nobody looks at.
+    let mut tokens = Array::<usize>::new(groups);
+    #[unroll]
+    for group in 0..groups {
+        tokens[group] = (group * 8 + line).min(rows - 1) * x.stride(0) / CHUNK + quad;
+    }
+    let mut places = Places { tokens, column: 0usize.runtime(), pitch: weight.stride(0) / CHUNK };
 
     while place < last {
         let number = place / steps;
         let begin = place - number * steps;
         let end = (begin + last - place).min(steps);
-        places.column = (number * tile + side * WIDE) / CHUNK + line;
+        let column = (number * tile + side * WIDE) / CHUNK + line;
+        places.column = column.min(outputs / CHUNK - 1);
 
         let mut sums = accumulators(comptime!(TALL * groups));
         let mut loaded =

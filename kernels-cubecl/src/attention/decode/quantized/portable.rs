@@ -187,9 +187,9 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         weight_sums[head] = f32::new(0.0);
     }
 
-    let first = usize::cast_from(offsets[cube.kv]);
-    let own = usize::cast_from(offsets[cube.kv + 1]) - first;
-    let total = own * group + tail - usize::cast_from(padding[cube.kv]);
+    let first = usize::cast_from(offsets[cube.kv * offsets.stride(0)]);
+    let own = usize::cast_from(offsets[(cube.kv + 1) * offsets.stride(0)]) - first;
+    let total = own * group + tail - usize::cast_from(padding[cube.kv * padding.stride(0)]);
     if blueprint.wanted && cube.split == 0 {
         fill_weights(weights, cube.weight_start, cube.heads_left, columns - total, heads);
     }
@@ -199,7 +199,7 @@ pub(super) fn pages<Q: Float, K: Float, I: Int, W: Int>(
         let held = (to - base).min(blueprint.pages);
         let count = held * group;
         if unit < held {
-            page_of[unit] = u32::cast_from(list[first + base + unit]);
+            page_of[unit] = u32::cast_from(list[(first + base + unit) * list.stride(0)]);
         }
         sync_cube();
 

@@ -1,0 +1,37 @@
+//! Large buffers that grow.
+
+use burn::tensor::{
+    DType, Device, Tensor,
+    kind::{Basic, Numeric},
+};
+
+use crate::ops::Ops;
+
+/// Bytes from which a buffer has device memory of its own. In a page it would be given back only
+/// with all of the page, when the memory is cleaned up: as a cache grows layer by layer it would
+/// take twice what it holds.
+const APART: usize = 16 << 20;
+
+/// Zeros in a buffer that is written in place.
+pub(super) fn zeros<const D: usize, K: Basic + Numeric>(
+    shape: [usize; D],
+    dtype: DType,
+    device: &Device,
+    ops: &dyn Ops,
+) -> Tensor<D, K> {
+    let options = (device, dtype);
+    if !is_apart(shape, dtype) {
+        return Tensor::zeros(shape, options);
+    }
+    // What fills it is no tensor of its own.
+    let mut made = None;
+    ops.allocate_apart(device, &mut || made = Some(Tensor::empty(shape, options)));
+    let made = made.unwrap_or_else(|| Tensor::empty(shape, options));
+    let nothing = Tensor::<D, K>::zeros([1; D], options).expand(shape);
+    made.slice_assign(shape.map(|size| 0..size), nothing)
+}
+
+/// Whether buffers of this shape have memory of their own.
+pub(super) fn is_apart<const D: usize>(shape: [usize; D], dtype: DType) -> bool {
+    shape.into_iter().fold(dtype.size(), usize::saturating_mul) >= APART
+}
