@@ -199,7 +199,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 
 /// The policy with `key=value` written to every place of its file form that has this key; `None` if
 /// there is none.
-fn changed_everywhere(
+pub(crate) fn changed_everywhere(
     policy: &Policy,
     change: &str,
 ) -> std::result::Result<Option<Policy>, String> {

@@ -51,7 +51,7 @@ pub use config::rope::RopeConfig;
 pub use config::rope_scaling::RopeScaling;
 pub use error::{Error, Result};
 pub use generate::generation::{
-    Generation, Timing, generate, generate_batch, generate_until, prefill,
+    Generation, Timing, generate, generate_batch, generate_batch_until, generate_until, prefill,
 };
 pub use generate::options::GenerateOptions;
 pub use generate::reconstruct::reconstruct;

@@ -8,8 +8,8 @@ use briquette::{
     Budget, CacheShape, KvCache, Policy, PrefillCompression, Schedule, position::PositionEncoding,
 };
 use briquette_models::{
-    Attend, Error, GenerateOptions, Interrupt, Model, generate, generate_batch, generate_until,
-    prefill,
+    Attend, Error, GenerateOptions, Interrupt, Model, generate, generate_batch,
+    generate_batch_until, generate_until, prefill,
 };
 use burn::tensor::{Int, Tensor, TensorData};
 use serde_json::json;
@@ -107,6 +107,7 @@ fn whoever_hears_the_tokens_can_end_them() {
         .unwrap();
         assert_eq!((&part.tokens[..], part.stopped), (&whole.tokens[..end], true));
         // The last one is not fed.
+        assert_eq!(part.unseen, part.tokens.last().copied());
         assert_eq!((cache.tokens_seen(), timing.decoded_tokens), (vec![8 + end - 1], end - 1));
     }
 }
@@ -126,6 +127,31 @@ fn a_row_rests_after_its_stop_token() {
     assert_eq!(rows[0].tokens, free[0].tokens[..at]);
     assert!(rows[0].stopped && !rows[1].stopped);
     assert_eq!(rows[1], free[1]);
+    // Of the first row the cache has seen more than is its own.
+    assert_eq!([rows[0].unseen, rows[1].unseen], [None, free[1].tokens.last().copied()]);
+}
+
+#[test]
+fn whoever_hears_a_row_can_end_it_and_no_other() {
+    let model = Tiny::new().load();
+    let prompts = [prompt(6, 8), prompt(7, 15)];
+    let (free, _) =
+        generate_batch(&model, &prompts, &mut cache(&model), &options(12), |_, _| {}).unwrap();
+    let mut heard = [0; 2];
+    let (rows, timing) =
+        generate_batch_until(&model, &prompts, &mut cache(&model), &options(12), |row, _| {
+            heard[row] += 1;
+            if heard[row] == [9, 4][row] {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+        .unwrap();
+    assert_eq!((heard, timing.decoded_tokens), ([9, 4], 8 + 3));
+    assert_eq!(rows[0].tokens, free[0].tokens[..9]);
+    assert_eq!(rows[1].tokens, free[1].tokens[..4]);
+    assert_eq!([rows[0].unseen, rows[1].unseen], [free[0].tokens.get(8).copied(), None]);
 }
 
 #[test]

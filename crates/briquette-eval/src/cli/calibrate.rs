@@ -83,7 +83,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         weights: fingerprint::of_model(&dir)?,
         accept: args.resume.accept(other_weights),
         min_right: args.min_right,
-        threads: args.jobs.threads(&device),
+        threads: args.jobs.threads(&device)?,
     };
 
     let bar = progress::bar(calibration.steps());

@@ -105,7 +105,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let bar = progress::bar(entries.len() * windows.len());
     let start = Instant::now();
-    let threads = args.jobs.threads(&device);
+    let threads = args.jobs.threads(&device)?;
     let measured = fidelity::run(&model, &entries, &windows, length, threads, &mut kept, |entry| {
         bar.set_message(format!("{} {}", entry.label, entry.budget()));
         bar.inc(1);

@@ -17,23 +17,34 @@ pub(super) fn check_environment() -> Result<()> {
     Ok(())
 }
 
+/// Whether a device of this name is another than the cores of this machine.
+pub(super) fn is_accelerator(device: &str) -> bool {
+    !matches!(device, "flex" | "cpu")
+}
+
 /// How much runs at a time.
 #[derive(Debug, clap::Args)]
 pub(super) struct JobsArgs {
-    /// Prompts to run at a time [default: one a core on flex, else 1]
+    /// Prompts to run at a time, each on a thread: on flex and cpu [default: one a core on flex,
+    /// else 1]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 }
 
 impl JobsArgs {
-    /// An accelerator is kept busy by one prompt; flex computes most of one on one core.
-    pub(super) fn threads(&self, device: &str) -> usize {
+    /// Flex computes most of a prompt on one core. An accelerator takes launches one after another:
+    /// several threads slow each other down there.
+    pub(super) fn threads(&self, device: &str) -> Result<usize> {
         match self.jobs {
-            Some(jobs) => jobs.get(),
+            Some(jobs) if jobs.get() > 1 && is_accelerator(device) => bail!(
+                "--jobs {jobs} on {device}: threads wait for each other there, so one at a time is run; a batch of \
+                 prompts is faster (--batch, of run and needle), and --shard splits a run over devices"
+            ),
+            Some(jobs) => Ok(jobs.get()),
             None if device == "flex" => {
-                thread::available_parallelism().map_or(1, NonZeroUsize::get)
+                Ok(thread::available_parallelism().map_or(1, NonZeroUsize::get))
             }
-            None => 1,
+            None => Ok(1),
         }
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let bar = progress::bar(mask::steps(&args.counts, prompts.len()));
     let start = Instant::now();
-    let threads = args.jobs.threads(&device);
+    let threads = args.jobs.threads(&device)?;
     let on_prompt = |choice: mask::Choice| {
         bar.set_message(choice.name());
         bar.inc(1);

@@ -1,5 +1,6 @@
 //! The command line of `briquette`.
 
+mod batch;
 mod calibrate;
 mod chat;
 mod compare;

@@ -93,7 +93,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let bar = progress::bar(entries.len() * windows.len());
     let start = Instant::now();
-    let threads = args.jobs.threads(&device);
+    let threads = args.jobs.threads(&device)?;
     let losses =
         perplexity::run(&model, &entries, &windows, prompt, threads, &mut losses, |entry| {
             bar.set_message(format!("{} {}", entry.label, entry.budget()));

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::{
+    batch::BatchArgs,
     interrupt,
     jobs::JobsArgs,
     model::{Dtype, open_device},
@@ -46,6 +47,8 @@ pub(super) struct Args {
     /// Data type of weights, activations and cache, above that of the run file
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
+    #[command(flatten)]
+    batch: BatchArgs,
     #[command(flatten)]
     jobs: JobsArgs,
     /// Say what there is to do, and do nothing
@@ -123,8 +126,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     let (name, device) = open_device(args.device.as_deref())?;
     let accept = args.resume.accept(args.other_weights);
     let mut results = begin(&out, &file, &plan, &name, args.shard, accept)?;
-    let (threads, shard) = (args.jobs.threads(&name), args.shard);
+    let (threads, shard) = (args.jobs.threads(&name)?, args.shard);
     let runner = Runner {
+        batch: args.batch.limit(&name),
         device,
         threads,
         shard,

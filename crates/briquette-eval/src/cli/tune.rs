@@ -142,7 +142,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         name: name.clone(),
         weights: profiles.weights()?.to_owned(),
         accept: args.resume.accept(other_weights),
-        threads: args.jobs.threads(&device),
+        threads: args.jobs.threads(&device)?,
     };
 
     let bar = progress::bar(0);

@@ -4,7 +4,8 @@ use std::{ops::ControlFlow, time::Instant};
 
 use briquette::KvCache;
 use briquette_models::{
-    GenerateOptions, Instruction, Model, Tokenizer, generate_until, prefill, reconstruct,
+    GenerateOptions, Instruction, Model, StreamDecoder, Timing, Tokenizer, generate_batch_until,
+    prefill, reconstruct,
 };
 
 use crate::{
@@ -24,99 +25,162 @@ pub(super) struct Session<'a> {
     pub(super) chunk: Option<usize>,
 }
 
-/// Tokens and text generated for a turn.
+/// Tokens and text generated for a turn of a sample.
 struct Generated {
     tokens: Vec<u32>,
     text: String,
-    /// The last token, where it belongs to the answer and the cache has not seen it.
+    /// The last token, where the cache has not seen it.
     unseen: Option<u32>,
+    /// Decoded tokens: every one but the first, a stop token among them.
+    decoded: usize,
 }
 
 impl Session<'_> {
-    /// The answers to all questions of a sample, greedily decoded.
+    /// The answers to all questions of samples, greedily decoded: of one sample, or of several with
+    /// one question each, which are rows of a batch. Outcomes are in the order of the samples.
     ///
     /// Asked before, the context and the first question are one prompt; asked after, the context is
     /// compressed alone. Later questions follow in the same cache, as prompts of their own. `cache`
     /// is empty, or holds what the context follows.
+    ///
+    /// Of a batch each sample has an equal share of the seconds and of the bytes held.
     pub(super) fn ask(
         &self,
         mut cache: KvCache,
-        sample: &Sample,
+        samples: &[&Sample],
         ask: Question,
-    ) -> Result<Outcome> {
+    ) -> Result<Vec<Outcome>> {
+        let rows = samples.len();
         let mut prefill_seconds = 0.0;
-        let mut before = sample.context.clone();
+        let mut before: Vec<Vec<u32>> =
+            samples.iter().map(|sample| sample.context.clone()).collect();
         let instruction = Instruction::new(self.tokenizer)?;
         if !cache.tokens_seen().is_empty() {
-            before = prefix::following(before, self.tokenizer)?;
+            let following = |context| prefix::following(context, self.tokenizer);
+            before = before.into_iter().map(following).collect::<Result<_>>()?;
         }
-        if ask == Question::After && !before.is_empty() {
+        if ask == Question::After && before.iter().all(|context| !context.is_empty()) {
             let start = Instant::now();
-            prefill(self.model, &[&before], &mut cache, self.chunk)?;
-            reconstruct(self.model, &[&before], &mut cache, &instruction)?;
+            prefill(self.model, &before, &mut cache, self.chunk)?;
+            reconstruct(self.model, &before, &mut cache, &instruction)?;
             self.model.device().sync().map_err(briquette_models::Error::from)?;
             prefill_seconds = start.elapsed().as_secs_f64();
-            before.clear();
+            before.iter_mut().for_each(Vec::clear);
         }
-        let (mut decode_seconds, mut decoded_tokens) = (0.0, 0);
-        let mut answers = Vec::with_capacity(sample.turns.len());
-        for (number, turn) in sample.turns.iter().enumerate() {
-            before.extend(&turn.question);
-            let (generated, timing) = self.generate(&before, turn, &mut cache, &instruction)?;
+        let (mut decode_seconds, mut steps) = (0.0, 0);
+        let mut decoded = vec![0; rows];
+        let mut answers = vec![Vec::new(); rows];
+        let most = samples.iter().map(|sample| sample.turns.len()).max().unwrap_or(0);
+        for number in 0..most {
+            let turns: Vec<&Turn> =
+                samples.iter().filter_map(|sample| sample.turns.get(number)).collect();
+            for (before, turn) in before.iter_mut().zip(&turns) {
+                before.extend(&turn.question);
+            }
+            let (generated, timing) = self.generate(&before, &turns, &mut cache, &instruction)?;
             if number == 0 {
                 prefill_seconds += timing.prefill.as_secs_f64();
             }
             decode_seconds += timing.decode.as_secs_f64();
-            decoded_tokens += timing.decoded_tokens;
-            before = generated.unseen.into_iter().collect();
-            answers.push(answer(turn, generated)?);
+            steps += timing.steps;
+            for (row, (turn, generated)) in turns.into_iter().zip(generated).enumerate() {
+                decoded[row] += generated.decoded;
+                before[row] = generated.unseen.into_iter().collect();
+                answers[row].push(answer(turn, generated)?);
+            }
         }
-        Ok(Outcome::Answers {
-            axes: sample.axes.clone(),
-            answers,
-            cache: CacheBytes::of(&cache),
-            prefill_seconds,
-            decode_seconds,
-            decoded_tokens,
-        })
+        let bytes = bytes_of_rows(&cache, &decoded, steps);
+        let outcomes = samples.iter().zip(answers).zip(bytes).zip(decoded);
+        Ok(outcomes
+            .map(|(((sample, answers), cache), decoded_tokens)| Outcome::Answers {
+                axes: sample.axes.clone(),
+                answers,
+                cache,
+                prefill_seconds: prefill_seconds / rows as f64,
+                decode_seconds: decode_seconds / rows as f64,
+                decoded_tokens,
+            })
+            .collect())
     }
 
+    /// What the model says behind each prompt to the turn that ends it.
     fn generate(
         &self,
-        prompt: &[u32],
-        turn: &Turn,
+        prompts: &[Vec<u32>],
+        turns: &[&Turn],
         cache: &mut KvCache,
         instruction: &Instruction,
-    ) -> Result<(Generated, briquette_models::Timing)> {
+    ) -> Result<(Vec<Generated>, Timing)> {
         let options = GenerateOptions {
-            max_new_tokens: turn.max_new_tokens,
+            max_new_tokens: turns.iter().map(|turn| turn.max_new_tokens).max().unwrap_or(0),
             chunk: self.chunk,
             stop: self.model.config().eos_token_ids.clone(),
             instruction: instruction.clone(),
             ..GenerateOptions::default()
         };
-        let mut stream = self.tokenizer.stream();
-        let (mut text, mut cut, mut failed) = (String::new(), false, None);
-        let heard = |token| {
-            match stream.push(token) {
-                Ok(piece) => text += &piece,
-                Err(error) => failed = Some(error),
+        let listener = |turn| Listener::new(turn, self.tokenizer.stream());
+        let mut listeners: Vec<Listener<'_>> = turns.iter().copied().map(listener).collect();
+        let (rows, timing) =
+            generate_batch_until(self.model, prompts, cache, &options, |row, token| {
+                listeners[row].hear(token)
+            })?;
+        let generated = rows.into_iter().zip(listeners).map(|(row, listener)| {
+            if let Some(error) = listener.failed {
+                return Err(error.into());
             }
-            cut = stop_at(&text, &turn.stop).is_some();
-            if cut || failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let (generation, timing) = generate_until(self.model, prompt, cache, &options, heard)?;
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
-        let mut text = self.tokenizer.decode(&generation.tokens)?;
-        if let Some(end) = stop_at(&text, &turn.stop) {
-            text.truncate(end);
-        }
-        // A stop token comes out of the last token of the answer, which the cache then has seen.
-        let unseen = generation.tokens.last().copied().filter(|_| !generation.stopped);
-        Ok((Generated { tokens: generation.tokens, text, unseen }, timing))
+            let mut text = self.tokenizer.decode(&row.tokens)?;
+            if let Some(end) = stop_at(&text, &listener.turn.stop) {
+                text.truncate(end);
+            }
+            let at_stop_token = row.stopped && !listener.is_cut;
+            let decoded = (row.tokens.len() + usize::from(at_stop_token)).saturating_sub(1);
+            Ok(Generated { tokens: row.tokens, text, unseen: row.unseen, decoded })
+        });
+        Ok((generated.collect::<Result<_>>()?, timing))
     }
+}
+
+/// Ends the answer to a turn.
+struct Listener<'a> {
+    turn: &'a Turn,
+    stream: StreamDecoder<'a>,
+    text: String,
+    tokens: usize,
+    /// Whether the answer ended at a stop text, or with its last token.
+    is_cut: bool,
+    failed: Option<briquette_models::Error>,
+}
+
+impl<'a> Listener<'a> {
+    fn new(turn: &'a Turn, stream: StreamDecoder<'a>) -> Self {
+        Self { turn, stream, text: String::new(), tokens: 0, is_cut: false, failed: None }
+    }
+
+    fn hear(&mut self, token: u32) -> ControlFlow<()> {
+        match self.stream.push(token) {
+            Ok(piece) => self.text += &piece,
+            Err(error) => self.failed = Some(error),
+        }
+        self.tokens += 1;
+        self.is_cut = stop_at(&self.text, &self.turn.stop).is_some()
+            || self.tokens >= self.turn.max_new_tokens
+            || self.failed.is_some();
+        if self.is_cut { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// Bytes of each row of a cache that was given `steps` tokens a row behind the prompts, of which so
+/// many are `decoded` ones of the row.
+fn bytes_of_rows(cache: &KvCache, decoded: &[usize], steps: usize) -> Vec<CacheBytes> {
+    let CacheBytes { bytes, spare, full } = CacheBytes::of(cache);
+    let (rows, seen) = (decoded.len().max(1), cache.tokens_seen());
+    let of_token = full / seen.iter().sum::<usize>().max(1);
+    let row = |(seen, decoded): (usize, &usize)| CacheBytes {
+        bytes: bytes / rows,
+        spare: spare.map(|spare| spare / rows),
+        full: of_token * (seen + decoded).saturating_sub(steps),
+    };
+    seen.into_iter().zip(decoded).map(row).collect()
 }
 
 /// Start of the first of the stop texts.

@@ -6,6 +6,7 @@ use burn::tensor::Device;
 
 use super::{
     ask::Session,
+    batch::{Batch, BatchLimit, batches},
     plan::{ModelPlan, Plan, TaskData, Unit, no_sample},
     results::{Line, Results},
     shard::Shard,
@@ -25,8 +26,10 @@ use crate::{
 pub struct Runner {
     /// The device.
     pub device: Device,
-    /// Units that run at a time.
+    /// Batches that run at a time.
     pub threads: usize,
+    /// Samples of one length that are rows of a batch.
+    pub batch: BatchLimit,
     /// The part that is run; `None` runs all.
     pub shard: Option<Shard>,
     /// Whether a unit that fails is noted and the others go on.
@@ -67,10 +70,6 @@ pub struct Progress<'a> {
     /// The last that was done; `None` at the start.
     pub key: Option<&'a Key>,
 }
-
-/// Units that are measured at once: a sample under one policy, and with one that keeps everything
-/// the question before and after, between which it makes no difference.
-type Item<'a> = Vec<&'a Unit>;
 
 /// Runs what the results do not hold yet, and adds each unit to them as it ends. `on_unit` hears
 /// first of those that are there.
@@ -124,25 +123,33 @@ pub fn execute(
                 so_far.tokens -= unit.tokens;
             }
             on_unit(so_far);
-            let todo = model_plan.units.iter().filter(|unit| left(results, unit) && can(unit));
-            let items = items(model_plan, todo);
-            let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &items)?;
-            let measure = |item: &Item<'_>| Ok(unit_runner.measure(item));
-            jobs::run(&items, runner.threads, measure, |item, measured| {
-                match measured {
-                    Ok(records) => {
-                        for (record, unit) in records.into_iter().zip(item) {
-                            results
-                                .push(&Line { record, fingerprint: unit.fingerprint.clone() })?;
-                            so_far.done += 1;
-                            so_far.tokens_done += unit.tokens;
-                            on_unit(Progress { key: Some(&unit.key), ..so_far });
+            // A batch is the same whether or not some of it has results: rows of another batch
+            // would be summed in another order.
+            let units = model_plan.units.iter().filter(|unit| here(&unit.key) && can(unit));
+            let mut batches = batches(model_plan, &plan.tasks, units, runner.batch);
+            batches.retain(|batch| batch.units().any(|unit| left(results, unit)));
+            let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &batches)?;
+            let measure = |batch: &Batch<'_>| Ok(unit_runner.measure(batch));
+            jobs::run(&batches, runner.threads, measure, |batch, measured| {
+                for (row, measured) in batch.rows.iter().zip(measured) {
+                    match measured {
+                        Ok(records) => {
+                            for (record, unit) in records.into_iter().zip(row) {
+                                if results.contains(&unit.key) {
+                                    continue;
+                                }
+                                let fingerprint = unit.fingerprint.clone();
+                                results.push(&Line { record, fingerprint })?;
+                                so_far.done += 1;
+                                so_far.tokens_done += unit.tokens;
+                                on_unit(Progress { key: Some(&unit.key), ..so_far });
+                            }
                         }
+                        Err(error) if runner.keep_going && !error.is_interrupt() => {
+                            executed.failures.push(Failure { key: row[0].key.clone(), error });
+                        }
+                        Err(error) => return Err(unit_error(&row[0].key, error)),
                     }
-                    Err(error) if runner.keep_going && !error.is_interrupt() => {
-                        executed.failures.push(Failure { key: item[0].key.clone(), error });
-                    }
-                    Err(error) => return Err(unit_error(&item[0].key, error)),
                 }
                 Ok(())
             })?;
@@ -192,22 +199,6 @@ fn probe(plan: &ModelPlan, model: &Model) -> Result<Vec<(usize, String)>> {
     Ok(unavailable)
 }
 
-fn items<'a>(plan: &ModelPlan, units: impl Iterator<Item = &'a Unit>) -> Vec<Item<'a>> {
-    let mut items: Vec<Item<'a>> = Vec::new();
-    for unit in units {
-        let place = |unit: &Unit| (unit.group, unit.sample, unit.entry);
-        match items.last_mut() {
-            Some(item)
-                if place(item[0]) == place(unit) && plan.entries[unit.entry].entry.keeps_all() =>
-            {
-                item.push(unit);
-            }
-            _ => items.push(vec![unit]),
-        }
-    }
-    items
-}
-
 /// Measures the units of one model, with the state that they share.
 struct UnitRunner<'a> {
     plan: &'a ModelPlan,
@@ -224,11 +215,12 @@ impl<'a> UnitRunner<'a> {
         plan: &'a ModelPlan,
         model: &'a Model,
         tasks: &'a [Planned],
-        items: &[Item<'_>],
+        batches: &[Batch<'_>],
     ) -> Result<Self> {
         let compared =
-            |unit: &&&Unit| matches!(tasks[plan.groups[unit.group].task].work, Work::Fidelity(_));
-        let units = items.iter().filter_map(|item| item.first()).filter(compared);
+            |unit: &&Unit| matches!(tasks[plan.groups[unit.group].task].work, Work::Fidelity(_));
+        let rows = batches.iter().flat_map(|batch| &batch.rows);
+        let units = rows.filter_map(|row| row.first().copied()).filter(compared);
         let references = Shared::new(units.map(|unit| (unit.group, unit.sample)));
         let weights = &plan.opened.header.weights;
         let open = |path: &PathBuf| prefix::open(Prefix::read(path)?, model, weights);
@@ -237,26 +229,32 @@ impl<'a> UnitRunner<'a> {
         Ok(Self { plan, model, tasks, references, starts: starts.collect::<Result<_>>()? })
     }
 
-    /// One record a unit of the item.
-    fn measure(&self, item: &Item<'_>) -> Result<Vec<Record>> {
-        let Some(first) = item.first() else { return Ok(Vec::new()) };
+    /// The records of each row, one a unit. A batch that fails is tried again row by row: those that
+    /// do not fail alone have their results.
+    fn measure(&self, batch: &Batch<'_>) -> Vec<Result<Vec<Record>>> {
         let start = Instant::now();
-        let outcome = self.outcome(first)?;
-        if let Some(what) = outcome.not_finite() {
-            return Err(Error::NotFinite { what });
+        match self.outcomes(&batch.rows) {
+            Err(error) if batch.rows.len() > 1 && !error.is_interrupt() => {
+                let alone = |row: &Vec<_>| {
+                    let start = Instant::now();
+                    let outcome = self.outcomes(std::slice::from_ref(row))?.pop();
+                    records(row, outcome, start.elapsed().as_secs_f64())
+                };
+                batch.rows.iter().map(alone).collect()
+            }
+            Err(error) => vec![Err(error)],
+            Ok(outcomes) => {
+                let seconds = start.elapsed().as_secs_f64() / batch.rows.len() as f64;
+                let rows = batch.rows.iter().zip(outcomes);
+                rows.map(|(row, outcome)| records(row, Some(outcome), seconds)).collect()
+            }
         }
-        let seconds = start.elapsed().as_secs_f64();
-        let ended_seconds = Some(date::since_1970().as_secs_f64());
-        let record = |unit: &&Unit| Record {
-            key: unit.key.clone(),
-            outcome: outcome.clone(),
-            seconds,
-            ended_seconds,
-        };
-        Ok(item.iter().map(record).collect())
     }
 
-    fn outcome(&self, unit: &Unit) -> Result<Outcome> {
+    /// The outcome of each row.
+    fn outcomes(&self, rows: &[Vec<&Unit>]) -> Result<Vec<Outcome>> {
+        let units: Vec<&Unit> = rows.iter().filter_map(|row| row.first().copied()).collect();
+        let Some(&unit) = units.first() else { return Ok(Vec::new()) };
         let policy: &Policy = &self.plan.entries[unit.entry].entry.policy;
         let group = &self.plan.groups[unit.group];
         let task = &self.tasks[group.task];
@@ -271,19 +269,25 @@ impl<'a> UnitRunner<'a> {
                     Some(prefix) => prefix.fork(),
                     None => self.model.cache(policy.clone())?,
                 };
-                session.ask(start, &samples[unit.sample], ask)
+                let samples: Vec<_> = units.iter().map(|unit| &samples[unit.sample]).collect();
+                session.ask(start, &samples, ask)
             }
             (Work::Text(text), TaskData::Windows(windows), _) => {
-                text.measure(self.model, policy, &windows[unit.sample].tokens)
+                let window =
+                    |unit: &&Unit| text.measure(self.model, policy, &windows[unit.sample].tokens);
+                units.iter().map(window).collect()
             }
             (Work::Fidelity(task), TaskData::Windows(windows), _) => {
-                let window = &windows[unit.sample].tokens;
-                let reference = self.references.take(&(unit.group, unit.sample), || {
-                    Reference::new(self.model, window, task.prompt)
-                })?;
-                let measured = reference.measure(policy.clone())?;
-                let texts = token_texts(&self.plan.opened.tokenizer, reference.prompt())?;
-                Ok(measured.outcome(texts))
+                let compare = |unit: &&Unit| {
+                    let window = &windows[unit.sample].tokens;
+                    let reference = self.references.take(&(unit.group, unit.sample), || {
+                        Reference::new(self.model, window, task.prompt)
+                    })?;
+                    let measured = reference.measure(policy.clone())?;
+                    let texts = token_texts(&self.plan.opened.tokenizer, reference.prompt())?;
+                    Ok(measured.outcome(texts))
+                };
+                units.iter().map(compare).collect()
             }
             _ => Err(Error::Grid {
                 axis: "tasks",
@@ -291,6 +295,22 @@ impl<'a> UnitRunner<'a> {
             }),
         }
     }
+}
+
+/// A record for each unit of a row.
+fn records(row: &[&Unit], outcome: Option<Outcome>, seconds: f64) -> Result<Vec<Record>> {
+    let Some(outcome) = outcome else { return Ok(Vec::new()) };
+    if let Some(what) = outcome.not_finite() {
+        return Err(Error::NotFinite { what });
+    }
+    let ended_seconds = Some(date::since_1970().as_secs_f64());
+    let record = |unit: &&Unit| Record {
+        key: unit.key.clone(),
+        outcome: outcome.clone(),
+        seconds,
+        ended_seconds,
+    };
+    Ok(row.iter().map(record).collect())
 }
 
 #[cfg(test)]
@@ -357,7 +377,14 @@ mod tests {
 
     fn runner(keep_going: bool) -> Runner {
         let device = briquette::device::open("flex").unwrap();
-        Runner { device, threads: 2, shard: None, keep_going, interrupt: Interrupt::new() }
+        Runner {
+            device,
+            threads: 2,
+            batch: BatchLimit::Rows(1),
+            shard: None,
+            keep_going,
+            interrupt: Interrupt::new(),
+        }
     }
 
     #[test]

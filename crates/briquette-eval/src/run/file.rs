@@ -6,11 +6,11 @@ use serde::Deserialize;
 use super::{
     budget::BudgetText,
     model::ModelSpec,
-    policies::PolicySpec,
+    policies::{self, PolicySpec},
     tasks::{Planned, Tasks, Work},
     twice::twice,
 };
-use crate::{Error, Result, files};
+use crate::{Error, Result, compare::Candidate, files};
 
 /// A run file, as a user writes it: models, policies and tasks, every one with every other.
 #[derive(Clone, Debug, Deserialize)]
@@ -24,6 +24,9 @@ pub struct RunFile {
     /// Budgets of the policies that have one and say none themselves.
     #[serde(default)]
     budgets: Vec<BudgetText>,
+    /// Changes, as `schedule.prefill=first-prompt`, to every policy that has the key. Labels stay.
+    #[serde(default)]
+    change: Vec<String>,
     /// Whether the full cache is measured too, for the others to be compared with.
     #[serde(default = "yes")]
     pub full: bool,
@@ -82,6 +85,7 @@ impl RunFile {
         for model in &mut file.models {
             model.resolve(base);
         }
+        file.policies = policies::expanded(file.policies);
         for policy in &mut file.policies {
             policy.resolve(base);
         }
@@ -102,9 +106,10 @@ impl RunFile {
         Ok(file)
     }
 
-    /// Budgets of the policies that say none themselves.
-    pub fn budgets(&self) -> Vec<Budget> {
-        self.budgets.iter().map(|budget| budget.0).collect()
+    /// Every policy at every budget, behind the full cache.
+    pub(super) fn candidates(&self) -> Result<Vec<Candidate>> {
+        let budgets: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
+        policies::candidates(&self.policies, &self.change, &budgets, self.full)
     }
 
     /// The tasks, with paths that begin at the folder of the file.

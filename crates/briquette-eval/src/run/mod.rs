@@ -15,6 +15,7 @@
 //! - [`Summary`] is the table at the end.
 
 mod ask;
+mod batch;
 mod begin;
 mod budget;
 mod execute;
@@ -37,6 +38,7 @@ mod tasks;
 mod text;
 mod twice;
 
+pub use batch::BatchLimit;
 pub use begin::begin;
 pub use execute::{Executed, Failure, Progress, Runner, execute};
 pub use fidelity::FidelityTask;

@@ -118,7 +118,7 @@ impl Plan {
 
     /// Expands a run file with other tasks than its own.
     pub(super) fn of(file: &RunFile, tasks: Vec<Planned>, other_weights: bool) -> Result<Self> {
-        let candidates = policies::candidates(&file.policies, &file.budgets(), file.full)?;
+        let candidates = file.candidates()?;
         let prefixes = policies::prefixes(&file.policies);
         let other = tasks.iter().find(|task| !matches!(task.work, Work::Ask { .. }));
         if let (Some(label), Some(task)) = (prefixes.keys().next(), other) {

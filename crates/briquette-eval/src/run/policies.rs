@@ -11,7 +11,7 @@ use crate::{
     Error, Result,
     compare::Candidate,
     files,
-    policy::{changed, from_file},
+    policy::{changed, changed_everywhere, from_file},
     prefix,
 };
 
@@ -30,9 +30,12 @@ pub struct PolicySpec {
     budgets: Vec<BudgetText>,
 }
 
-/// The name of a method that exists.
+/// The name of a method that exists, or of all.
 #[derive(Clone, Debug)]
 struct MethodName(String);
+
+/// The name that stands for every method.
+const ALL: &str = "all";
 
 impl<'de> Deserialize<'de> for MethodName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -41,7 +44,7 @@ impl<'de> Deserialize<'de> for MethodName {
             type Value = MethodName;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the name of a method")
+                f.write_str("the name of a method, or `all`")
             }
 
             fn visit_str<E: serde::de::Error>(
@@ -49,7 +52,7 @@ impl<'de> Deserialize<'de> for MethodName {
                 name: &str,
             ) -> std::result::Result<MethodName, E> {
                 let known: Vec<String> = methods().into_iter().map(|method| method.name).collect();
-                if known.iter().any(|known| known == name) {
+                if name == ALL || known.iter().any(|known| known == name) {
                     return Ok(MethodName(name.to_owned()));
                 }
                 Err(E::custom(format!("unknown method `{name}`; known: {}", known.join(", "))))
@@ -84,8 +87,14 @@ impl PolicySpec {
         self.change.iter().fold(name, |label, change| format!("{label}:{change}"))
     }
 
-    /// The policy at this budget, or with that of its file.
-    fn policy(&self, budget: Option<Budget>) -> Result<Policy> {
+    /// The policy at this budget, or with that of its file. Those of `changes` are made that it has
+    /// the keys of; `used` notes which.
+    fn policy(
+        &self,
+        budget: Option<Budget>,
+        changes: &[String],
+        used: &mut [bool],
+    ) -> Result<Policy> {
         let fail = |reason: &str| Error::PolicyText { text: self.label(), reason: reason.into() };
         let policy = match (&self.name, &self.file, &self.prefix) {
             (Some(name), None, None) => Policy::named(&name.0, budget.unwrap_or(AMPLE))?,
@@ -111,19 +120,31 @@ impl PolicySpec {
             }
             _ => return Err(fail("a policy has either a `name`, a `file` or a `prefix`")),
         };
-        let policy = self
+        let mut policy = self
             .change
             .iter()
             .try_fold(policy, |policy, change| changed(&policy, change))
             .map_err(|reason| fail(&reason))?;
+        for (change, used) in changes.iter().zip(used) {
+            if let Some(changed) =
+                changed_where_known(&policy, change).map_err(|reason| fail(&reason))?
+            {
+                (policy, *used) = (changed, true);
+            }
+        }
         policy.check()?;
         Ok(policy)
     }
 
     /// The policy at each of its budgets, with the reason where it cannot hold.
-    fn candidates(&self, default: &[Budget]) -> Result<Vec<Candidate>> {
+    fn candidates(
+        &self,
+        default: &[Budget],
+        changes: &[String],
+        used: &mut [bool],
+    ) -> Result<Vec<Candidate>> {
         let label = self.label();
-        let ample = self.policy(Some(AMPLE))?;
+        let ample = self.policy(Some(AMPLE), changes, used)?;
         if self.prefix.is_some() {
             let budget = ample.budget().map_or_else(|| "-".into(), |budget| budget.to_string());
             return Ok(vec![Candidate { label, budget, policy: Ok(ample) }]);
@@ -135,7 +156,7 @@ impl PolicySpec {
         let own: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
         let budgets = match (own.as_slice(), &self.file) {
             ([], Some(_)) => {
-                let policy = self.policy(None)?;
+                let policy = self.policy(None, changes, used)?;
                 let budget =
                     policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string());
                 return Ok(vec![one(budget, Ok(policy))]);
@@ -150,7 +171,8 @@ impl PolicySpec {
         Ok(budgets
             .iter()
             .map(|budget| {
-                let policy = self.policy(Some(*budget)).map_err(|error| error.to_string());
+                let policy = self.policy(Some(*budget), changes, used);
+                let policy = policy.map_err(|error| error.to_string());
                 one(budget.to_string(), policy)
             })
             .collect())
@@ -163,13 +185,48 @@ pub(super) fn prefixes(policies: &[PolicySpec]) -> BTreeMap<String, PathBuf> {
     starts.collect()
 }
 
-/// Every policy at every budget, behind the full cache.
+/// The same policies, and for one named `all` every method that none of the others has the label of.
+pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
+    let is_all = |spec: &PolicySpec| spec.name.as_ref().is_some_and(|name| name.0 == ALL);
+    let named: Vec<String> =
+        policies.iter().filter(|spec| !is_all(spec)).map(PolicySpec::label).collect();
+    let of_all = |spec: PolicySpec| -> Vec<PolicySpec> {
+        if !is_all(&spec) {
+            return vec![spec];
+        }
+        let every = methods()
+            .into_iter()
+            .map(|method| PolicySpec { name: Some(MethodName(method.name)), ..spec.clone() });
+        every.filter(|spec| !named.contains(&spec.label())).collect()
+    };
+    policies.into_iter().flat_map(of_all).collect()
+}
+
+/// As [`changed_everywhere`]; a key with dots is that one place, which policies have in their file
+/// form or not.
+fn changed_where_known(
+    policy: &Policy,
+    change: &str,
+) -> std::result::Result<Option<Policy>, String> {
+    match change.split_once('=') {
+        Some((key, _)) if key.contains('.') => Ok(changed(policy, change).ok()),
+        _ => changed_everywhere(policy, change),
+    }
+}
+
+/// Every policy at every budget, behind the full cache. Each of `changes` is made to every policy
+/// that has its key.
+///
+/// # Errors
+/// A policy that no budget helps, and [`Error::Grid`] for a change that no policy has the key of.
 pub(super) fn candidates(
     policies: &[PolicySpec],
+    changes: &[String],
     default: &[Budget],
     full: bool,
 ) -> Result<Vec<Candidate>> {
     let mut candidates = Vec::new();
+    let mut used = vec![false; changes.len()];
     if full {
         candidates.push(Candidate {
             label: "full".into(),
@@ -178,12 +235,16 @@ pub(super) fn candidates(
         });
     }
     for spec in policies {
-        let more = spec.candidates(default)?;
+        let more = spec.candidates(default, changes, &mut used)?;
         // Named beside the reference it would be the same.
         let same = full && spec.label() == "full" && more.iter().all(|one| one.budget == "-");
         if !same {
             candidates.extend(more);
         }
+    }
+    if let Some((change, _)) = changes.iter().zip(used).find(|(_, used)| !used) {
+        let reason = format!("no policy takes `{change}`");
+        return Err(Error::Grid { axis: "change", reason });
     }
     let names: Vec<(&String, &String)> =
         candidates.iter().map(|one| (&one.label, &one.budget)).collect();

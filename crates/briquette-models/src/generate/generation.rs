@@ -22,6 +22,10 @@ pub struct Generation {
     pub tokens: Vec<u32>,
     /// Whether a stop token or the receiver of the tokens ended it, rather than `max_new_tokens`.
     pub stopped: bool,
+    /// The last token, where the cache has not seen it: a text that continues this one begins with
+    /// it. `None` behind a stop token, and in a batch for a row that ended before others: its
+    /// cache has seen tokens that are not its own.
+    pub unseen: Option<u32>,
 }
 
 /// Durations of prefill and decoding, with the device synchronised before each reading of the
@@ -81,9 +85,6 @@ pub fn generate(
 
 /// As [`generate`], until `on_token` breaks. The token it breaks at is the last of the generation.
 ///
-/// The last token of a generation has not been given to the cache, whatever ended it: a text that
-/// continues it begins with that token.
-///
 /// # Errors
 /// As [`generate_batch`].
 pub fn generate_until(
@@ -93,7 +94,8 @@ pub fn generate_until(
     options: &GenerateOptions,
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<(Generation, Timing)> {
-    let (mut rows, timing) = rows(model, &[prompt], cache, options, |_, token| on_token(token))?;
+    let (mut rows, timing) =
+        generate_batch_until(model, &[prompt], cache, options, |_, token| on_token(token))?;
     Ok((rows.remove(0), timing))
 }
 
@@ -110,14 +112,18 @@ pub fn generate_batch<P: AsRef<[u32]>>(
     options: &GenerateOptions,
     mut on_token: impl FnMut(usize, u32),
 ) -> Result<(Vec<Generation>, Timing)> {
-    rows(model, prompts, cache, options, |row, token| {
+    generate_batch_until(model, prompts, cache, options, |row, token| {
         on_token(row, token);
         ControlFlow::Continue(())
     })
 }
 
-/// Continues several prompts at once, each until `on_token` breaks.
-fn rows<P: AsRef<[u32]>>(
+/// As [`generate_batch`], each row until `on_token` breaks. The token it breaks at is the last of
+/// the row, which rests then as behind a stop token.
+///
+/// # Errors
+/// As [`generate_batch`].
+pub fn generate_batch_until<P: AsRef<[u32]>>(
     model: &Model,
     prompts: &[P],
     cache: &mut KvCache,
@@ -133,7 +139,8 @@ fn rows<P: AsRef<[u32]>>(
     device.sync()?;
     let prefilled = Instant::now();
 
-    let mut rows = vec![Generation { tokens: Vec::new(), stopped: false }; prompts.len()];
+    let mut rows =
+        vec![Generation { tokens: Vec::new(), stopped: false, unseen: None }; prompts.len()];
     let mut decoded_tokens = 0;
     let mut calls = 0;
     let mut steps = Steps::new(model, cache, rows.len(), options);
@@ -142,6 +149,7 @@ fn rows<P: AsRef<[u32]>>(
         // A row at rest is fed a token too, whose output is not looked at.
         let mut next = vec![0; rows.len()];
         for (row, token) in chosen.into_iter().enumerate() {
+            rows[row].unseen = None;
             if rows[row].stopped {
                 continue;
             }
@@ -150,6 +158,7 @@ fn rows<P: AsRef<[u32]>>(
                 rows[row].stopped = true;
             } else {
                 rows[row].tokens.push(token);
+                rows[row].unseen = Some(token);
                 next[row] = token;
                 rows[row].stopped = on_token(row, token).is_break();
             }

@@ -1,0 +1,109 @@
+//! Samples of one length, which run as rows of a batch.
+
+use std::collections::BTreeMap;
+
+use super::{
+    plan::{ModelPlan, TaskData, Unit},
+    tasks::{Planned, Work},
+};
+use crate::{grid::Question, tasks::Sample};
+
+/// How many samples are rows of a batch at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchLimit {
+    /// So many.
+    Rows(usize),
+    /// As many as have so many tokens together, one at least.
+    Tokens(usize),
+}
+
+impl BatchLimit {
+    /// Rows of so many tokens.
+    pub fn rows(self, tokens: usize) -> usize {
+        match self {
+            Self::Rows(rows) => rows.max(1),
+            Self::Tokens(all) => (all / tokens.max(1)).max(1),
+        }
+    }
+}
+
+/// Samples that are measured at once under one policy.
+#[derive(Debug)]
+pub(super) struct Batch<'a> {
+    /// The units of each sample: one, and under a policy that keeps everything the question before
+    /// and after, between which it makes no difference.
+    pub(super) rows: Vec<Vec<&'a Unit>>,
+}
+
+impl Batch<'_> {
+    pub(super) fn units(&self) -> impl Iterator<Item = &Unit> {
+        self.rows.iter().flatten().copied()
+    }
+}
+
+/// Rows of a batch are alike in group, policy, question, and tokens of the first prompt: none is
+/// padded there.
+type Alike = (usize, usize, Option<Question>, usize);
+
+/// The units in batches, each as long as its first unit would have waited. A sample runs alone whose
+/// questions follow each other, whose policy has a budget in bytes, which is one for all rows, or
+/// starts from a prefix, and whatever asks nothing.
+pub(super) fn batches<'a>(
+    plan: &ModelPlan,
+    tasks: &[Planned],
+    units: impl Iterator<Item = &'a Unit>,
+    limit: BatchLimit,
+) -> Vec<Batch<'a>> {
+    let mut rows: Vec<Vec<&'a Unit>> = Vec::new();
+    for unit in units {
+        let place = |unit: &Unit| (unit.group, unit.sample, unit.entry);
+        match rows.last_mut() {
+            Some(row)
+                if place(row[0]) == place(unit) && plan.entries[unit.entry].entry.keeps_all() =>
+            {
+                row.push(unit);
+            }
+            _ => rows.push(vec![unit]),
+        }
+    }
+    let mut batches: Vec<Batch<'a>> = Vec::new();
+    let mut open: BTreeMap<Alike, usize> = BTreeMap::new();
+    for row in rows {
+        let unit = row[0];
+        let Some(sample) = batched(plan, tasks, unit) else {
+            batches.push(Batch { rows: vec![row] });
+            continue;
+        };
+        let alike = (unit.group, unit.entry, unit.key.ask, first_prompt(sample, unit.key.ask));
+        match open.get(&alike).map(|at| &mut batches[*at]) {
+            Some(batch) if batch.rows.len() < limit.rows(sample.tokens()) => batch.rows.push(row),
+            _ => {
+                open.insert(alike, batches.len());
+                batches.push(Batch { rows: vec![row] });
+            }
+        }
+    }
+    batches
+}
+
+/// The sample of a unit that may run beside others.
+fn batched<'p>(plan: &'p ModelPlan, tasks: &[Planned], unit: &Unit) -> Option<&'p Sample> {
+    let (group, planned) = (&plan.groups[unit.group], &plan.entries[unit.entry]);
+    let (Work::Ask { .. }, TaskData::Samples(samples)) = (&tasks[group.task].work, &group.data)
+    else {
+        return None;
+    };
+    let sample = &samples[unit.sample];
+    let alone =
+        sample.turns.len() > 1 || planned.prefix.is_some() || planned.entry.rows_share_budget();
+    (!alone).then_some(sample)
+}
+
+/// Tokens of the first prompt of a sample.
+fn first_prompt(sample: &Sample, ask: Option<Question>) -> usize {
+    let question = || sample.turns.first().map_or(0, |turn| turn.question.len());
+    match ask {
+        Some(Question::After) if !sample.context.is_empty() => sample.context.len(),
+        _ => sample.context.len() + question(),
+    }
+}
