@@ -253,8 +253,8 @@ mod tests {
         }
     }
 
-    fn answers(outcome: Outcome) -> (Vec<Answer>, CacheBytes, usize) {
-        match outcome {
+    fn answers(outcomes: Vec<Outcome>) -> (Vec<Answer>, CacheBytes, usize) {
+        match outcomes.into_iter().next().unwrap() {
             Outcome::Answers { answers, cache, decoded_tokens, .. } => {
                 (answers, cache, decoded_tokens)
             }
@@ -268,7 +268,8 @@ mod tests {
         let session = Session { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &[]);
         for ask in [Question::Before, Question::After] {
-            let outcome = session.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
+            let outcome =
+                session.ask(model.cache(Policy::full()).unwrap(), &[&sample], ask).unwrap();
             let (answers, cache, decoded) = answers(outcome);
             // It ends each answer with the end token.
             let said: Vec<&str> = answers.iter().map(|answer| answer.said.as_str()).collect();
@@ -280,7 +281,7 @@ mod tests {
             assert_eq!((cache.full, decoded), (seen * 4096, 14));
             // In parts it is the same.
             let parts = Session { chunk: Some(40), ..session };
-            let parts = parts.ask(model.cache(Policy::full()).unwrap(), &sample, ask).unwrap();
+            let parts = parts.ask(model.cache(Policy::full()).unwrap(), &[&sample], ask).unwrap();
             assert_eq!(self::answers(parts).0, answers);
         }
     }
@@ -291,7 +292,7 @@ mod tests {
         let session = Session { model: &model, tokenizer: &tokenizer, chunk: None };
         let sample = sample(&tokenizer, &["42", "0"]);
         let outcome =
-            session.ask(model.cache(Policy::full()).unwrap(), &sample, Question::After).unwrap();
+            session.ask(model.cache(Policy::full()).unwrap(), &[&sample], Question::After).unwrap();
         let (answers, cache, decoded) = answers(outcome);
         let first = &answers[0];
         assert_eq!(first.said, "817");
@@ -311,7 +312,8 @@ mod tests {
         let mut sample = sample(&tokenizer, &[]);
         sample.turns.truncate(1);
         let policy = Policy::local_window(Budget::Tokens(16));
-        let outcome = session.ask(model.cache(policy).unwrap(), &sample, Question::After).unwrap();
+        let outcome =
+            session.ask(model.cache(policy).unwrap(), &[&sample], Question::After).unwrap();
         let (lost, cache, _) = answers(outcome);
         // The needle is not among the last 16 tokens.
         assert_eq!(lost[0].score, 0.0);
