@@ -32,6 +32,11 @@ impl StateVisitor for State {
 }
 
 impl State {
+    /// Whether the tensors of the other state are those of this one, in the same order.
+    pub(crate) fn has_tensors_of(&self, other: &Self) -> bool {
+        self.numbers == other.numbers && self.places.len() == other.places.len()
+    }
+
     pub(crate) fn of(cache: &mut KvCache) -> Result<Self> {
         let mut state = Self::default();
         cache.visit_state(&mut state)?;
@@ -47,6 +52,8 @@ pub(crate) struct Pins {
     numbers: BTreeSet<usize>,
     /// Those of the step that is running, in the same order.
     buffers: Vec<CubeTensor>,
+    /// The state that the step began with.
+    before: State,
     next: usize,
     /// Whether tensors are taken up or written over.
     writes: bool,
@@ -65,7 +72,8 @@ impl StateVisitor for Pins {
             (false, Some(buffer)) => self.buffers.push(buffer),
             (true, Some(buffer)) => {
                 let Some(target) = self.buffers.get(pin) else { return };
-                if Place::of(&buffer) != Place::of(target) {
+                let is_like = buffer.meta.shape() == target.meta.shape();
+                if is_like && Place::of(&buffer) != Place::of(target) {
                     overwrite(target, buffer);
                     put(tensor, target.clone());
                 }
@@ -90,13 +98,24 @@ impl Pins {
     pub(crate) fn take(&mut self, cache: &mut KvCache) -> Result<()> {
         (self.next, self.writes) = (0, false);
         self.buffers.clear();
+        if self.numbers.is_empty() {
+            return Ok(());
+        }
+        self.before = State::of(cache)?;
         cache.visit_state(self)
     }
 
-    /// Writes what has come of them over them, and gives them back to the cache.
+    /// Writes what has come of them over them, and gives them back to the cache. Nothing is written
+    /// where the step has changed which tensors there are: others stand in their places then.
     pub(crate) fn put_back(&mut self, cache: &mut KvCache) -> Result<()> {
+        if self.buffers.is_empty() {
+            return Ok(());
+        }
         (self.next, self.writes) = (0, true);
-        let done = cache.visit_state(self);
+        let done = State::of(cache).and_then(|after| match after.has_tensors_of(&self.before) {
+            true => cache.visit_state(self),
+            false => Ok(()),
+        });
         self.buffers.clear();
         done
     }

@@ -346,7 +346,7 @@ where
     /// Compares the cache before and after a step; true if the step left it as it found it.
     fn is_alike(&mut self, kind: u64, before: &State, after: &State) -> bool {
         let seen = self.kinds.entry(kind).or_default();
-        if before.numbers != after.numbers || before.places.len() != after.places.len() {
+        if !after.has_tensors_of(before) {
             // Not at its budget yet, or never there.
             seen.alike = 0;
             self.pins.clear();

@@ -2,6 +2,7 @@
 
 mod dropped;
 mod generations;
+mod second_prompts;
 mod threads;
 
 use briquette::{
