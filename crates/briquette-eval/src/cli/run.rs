@@ -153,7 +153,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
     });
     bar.finish_and_clear();
-    let Executed { failures, fallbacks } = executed?;
+    let Executed { failures, split, fallbacks } = executed?;
+    for failure in &split {
+        note(&format!("its batch failed, so each sample was measured alone: {}", failed(failure)));
+    }
     for (model, fallbacks) in &fallbacks {
         note_fallbacks(model, fallbacks);
     }

@@ -52,6 +52,8 @@ pub struct Failure {
 pub struct Executed {
     /// Units that failed, with [`Runner::keep_going`].
     pub failures: Vec<Failure>,
+    /// Batches that failed, each with the first of its units: its samples were measured alone.
+    pub split: Vec<Failure>,
     /// How often tensor operations answered for a kernel, by the label of the model.
     pub fallbacks: Vec<(String, Vec<Fallback>)>,
 }
@@ -130,7 +132,10 @@ pub fn execute(
             batches.retain(|batch| batch.units().any(|unit| left(results, unit)));
             let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &batches)?;
             let measure = |batch: &Batch<'_>| Ok(unit_runner.measure(batch));
-            jobs::run(&batches, runner.threads, measure, |batch, measured| {
+            jobs::run(&batches, runner.threads, measure, |batch, (measured, failed)| {
+                if let (Some(error), Some(unit)) = (failed, batch.units().next()) {
+                    executed.split.push(Failure { key: unit.key.clone(), error });
+                }
                 for (row, measured) in batch.rows.iter().zip(measured) {
                     match measured {
                         Ok(records) => {
@@ -229,9 +234,9 @@ impl<'a> UnitRunner<'a> {
         Ok(Self { plan, model, tasks, references, starts: starts.collect::<Result<_>>()? })
     }
 
-    /// The records of each row, one a unit. A batch that fails is tried again row by row: those that
-    /// do not fail alone have their results.
-    fn measure(&self, batch: &Batch<'_>) -> Vec<Result<Vec<Record>>> {
+    /// The records of each row, one a unit. A batch that fails is tried again row by row, so that
+    /// those that do not fail alone have their results; its error stands beside them.
+    fn measure(&self, batch: &Batch<'_>) -> (Vec<Result<Vec<Record>>>, Option<Error>) {
         let start = Instant::now();
         match self.outcomes(&batch.rows) {
             Err(error) if batch.rows.len() > 1 && !error.is_interrupt() => {
@@ -240,13 +245,14 @@ impl<'a> UnitRunner<'a> {
                     let outcome = self.outcomes(std::slice::from_ref(row))?.pop();
                     records(row, outcome, start.elapsed().as_secs_f64())
                 };
-                batch.rows.iter().map(alone).collect()
+                (batch.rows.iter().map(alone).collect(), Some(error))
             }
-            Err(error) => vec![Err(error)],
+            Err(error) => (vec![Err(error)], None),
             Ok(outcomes) => {
                 let seconds = start.elapsed().as_secs_f64() / batch.rows.len() as f64;
                 let rows = batch.rows.iter().zip(outcomes);
-                rows.map(|(row, outcome)| records(row, Some(outcome), seconds)).collect()
+                let records = |(row, outcome): (&Vec<_>, _)| records(row, Some(outcome), seconds);
+                (rows.map(records).collect(), None)
             }
         }
     }
