@@ -113,7 +113,7 @@ fn given(tokens: Tensor<2, Int>, logits: Tensor<2>, cache: &KvCache) -> Given {
 /// Every method on the host; elsewhere those that compress at every token, one of each other kind,
 /// and one that decides on the host.
 fn policies(backend: &Backend) -> Vec<Policy> {
-    let few = ["full", "snapkv", "adakv", "kivi"];
+    let few = ["full", "snapkv", "adakv", "kivi", "simlayerkv"];
     let all = in_one_pass(BUDGET).filter(|policy| {
         backend.is_quick()
             || few.contains(&policy.name())
@@ -221,6 +221,19 @@ fn replayed_steps_are_launched_ones() {
             } else {
                 assert!(replayed >= STEPS / 2, "{what}: {replayed}, {why:?}");
             }
+        }
+    }
+}
+
+/// Attention is counted for the next prompt, and where its columns are the host knows.
+#[test]
+fn steps_that_count_attention_and_do_not_compress_are_launched() {
+    for backend in backends() {
+        for policy in [Policy::h2o(Budget::Tokens(BUDGET)), Policy::d2o(Budget::Tokens(BUDGET))] {
+            let what = format!("{}, {}", policy.name(), backend.name);
+            let policy = policy.with_schedule(Schedule::prefill_only());
+            let Played { replayed, dropped, why } = play(&policy, 8, &backend.device, &what);
+            assert_eq!((replayed, dropped), (0, 0), "{what}: {why:?}");
         }
     }
 }

@@ -139,7 +139,10 @@ impl Replay for KvCache {
         if self.policy.schedule().decode_every.is_some() {
             return self.free_slots();
         }
-        if self.policy.positions() != PositionMode::Written {
+        // Where weights are added up their columns are counted by the host.
+        let observes = self.policy.observes();
+        let adds_up = observes.column_sums || observes.local > 0;
+        if self.policy.positions() != PositionMode::Written || adds_up {
             return None;
         }
         let of_layer = |layer: &mut LayerCache| layer.replay()?.open_columns();

@@ -21,10 +21,15 @@ use crate::{
     view::{Encoded, HeldQueries, Known, Wanted, Window},
 };
 
-/// Whether the window is the one query of each row: its sums are the weights of the call.
+/// Whether the window is the one query of each row: its sums are the weights of the call. A policy
+/// that does not compress in decoding looks at none there.
 pub(super) fn window_is_query(context: Context<'_>, input: &LayerInput) -> bool {
     let InputSpan { phase, padded, .. } = input.span;
-    context.observes.window == 1 && input.is_one_query() && !phase.is_prompt() && !padded
+    context.policy.schedule().decode_every.is_some()
+        && context.observes.window == 1
+        && input.is_one_query()
+        && !phase.is_prompt()
+        && !padded
 }
 
 /// The last queries of a layer, with those of this call, and the entries they see. `sums` are the
