@@ -1,6 +1,6 @@
-"""What kvpress answers to the prompts of `real-model.toml`, token for token the same, with the model read by transformers.
+"""What kvpress answers to the prompts of `real-model-kvpress.toml`, token for token the same, with the model read by transformers.
 
-    cargo run --release --bin briquette -- run runs/real-model.toml --prompts out/prompts.jsonl
+    cargo run --release --bin briquette -- run runs/real-model-kvpress.toml --prompts out/prompts.jsonl
     python runs/real_model_kvpress.py out/prompts.jsonl out/kvpress.jsonl
 
 Python and packages as in tests/goldens/requirements.txt. A line of JSON for each press, budget, sample and place of the question; what is

@@ -1,6 +1,6 @@
-"""The answers of `real-model.toml` beside those of kvpress to the same prompts, as a table in Markdown.
+"""The answers of `real-model-kvpress.toml` beside those of kvpress to the same prompts, as a table in Markdown.
 
-    python runs/real_model_table.py out/real-model/results.jsonl out/kvpress.jsonl
+    python runs/real_model_table.py out/real-model-kvpress/results.jsonl out/kvpress.jsonl
 
 Only prompts that both answered count. The last column counts answers that are the same to the letter.
 """

@@ -27,8 +27,15 @@ impl Recorder {
 
     /// Makes ready: what runs from here to the [recording](Self::record) leaves the memory that it
     /// will use.
+    ///
+    /// All streams finish first: CubeCL 0.11 gives memory back as it makes ready, and launches that
+    /// are under way may still use it.
     pub(crate) fn prepare(&self) -> Result<(), String> {
-        self.alone(|| self.0.graph_prepare().map_err(|error| error.to_string())).flatten()
+        let prepared = self.alone(|| {
+            finish(&self.0);
+            self.0.graph_prepare().map_err(|error| error.to_string())
+        });
+        prepared.flatten()
     }
 
     /// Ends what was made ready, and records nothing.

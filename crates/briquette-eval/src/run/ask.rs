@@ -103,7 +103,7 @@ impl Session<'_> {
             .collect())
     }
 
-    /// What the model says behind each prompt to the turn that ends it.
+    /// Generates the answers to turns, each the end of its prompt.
     fn generate(
         &self,
         prompts: &[Vec<u32>],

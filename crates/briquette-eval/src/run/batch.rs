@@ -45,9 +45,9 @@ impl Batch<'_> {
 /// padded there.
 type Alike = (usize, usize, Option<Question>, usize);
 
-/// The units in batches, each as long as its first unit would have waited. A sample runs alone whose
-/// questions follow each other, whose policy has a budget in bytes, which is one for all rows, or
-/// starts from a prefix, and whatever asks nothing.
+/// Units in batches, in the order of the first unit of each. A sample runs alone whose questions
+/// follow each other, whose policy starts from a prefix or has a budget in bytes, which is one for
+/// all rows, and whatever asks nothing.
 pub(super) fn batches<'a>(
     plan: &ModelPlan,
     tasks: &[Planned],

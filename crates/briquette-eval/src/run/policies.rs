@@ -185,7 +185,7 @@ pub(super) fn prefixes(policies: &[PolicySpec]) -> BTreeMap<String, PathBuf> {
     starts.collect()
 }
 
-/// The same policies, and for one named `all` every method that none of the others has the label of.
+/// The same policies, and for one named `all` every method whose label none of the others has.
 pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
     let is_all = |spec: &PolicySpec| spec.name.as_ref().is_some_and(|name| name.0 == ALL);
     let named: Vec<String> =

@@ -1,0 +1,54 @@
+"""The results of `real-model.toml` as a table in Markdown, best first, and as CSV with a line a sample.
+
+    python runs/real_model_methods.py out/real-model/results.jsonl docs/src/results/real-model-methods
+
+Brackets are 95 % Wilson intervals over the prompts. *Kept* is what the cache holds after the answer, over what a full cache
+would, without room for tokens to come; it counts the question and the answer too.
+"""
+
+import csv
+import json
+import math
+import sys
+from pathlib import Path
+
+
+def wilson(right, of, z=1.959964):
+    share, scale = right / of, 1 + z * z / of
+    middle = (share + z * z / (2 * of)) / scale
+    spread = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / scale
+    return f"{share:.2f} [{max(0, middle - spread):.2f}, {min(1, middle + spread):.2f}]"
+
+
+def main():
+    results, out = Path(sys.argv[1]), Path(sys.argv[2])
+    cells, samples = {}, []
+    for line in results.read_text().splitlines()[1:]:
+        line = json.loads(line)
+        if line["kind"] != "answers":
+            continue
+        [answer] = line["answers"]
+        cache = line["cache"]
+        kept = cache["bytes"] - cache["spare"]
+        samples.append([line["policy"], line["budget"], line["ask"], line["sample"], answer["score"], answer["said"], kept, cache["full"]])
+        cells.setdefault(line["policy"], {}).setdefault(line["ask"], []).append((answer["score"], kept / cache["full"]))
+    samples.sort()
+    with out.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["policy", "budget", "ask", "sample", "score", "said", "bytes_kept", "bytes_full"])
+        writer.writerows(samples)
+
+    def right(policy, ask):
+        return sum(score for score, _ in cells[policy][ask])
+
+    lines = ["| method | asked before | asked after | prompts | kept |", "|---|---:|---:|---:|---:|"]
+    for policy in sorted(cells, key=lambda policy: (policy != "full", -right(policy, "after"), -right(policy, "before"), policy)):
+        found = [cells[policy][ask] for ask in ("before", "after")]
+        scores = [wilson(sum(score for score, _ in one), len(one)) for one in found]
+        kept = [share for one in found for _, share in one]
+        lines.append(f"| `{policy}` | {scores[0]} | {scores[1]} | {len(found[0])} | {sum(kept) / len(kept):.0%} |")
+    out.with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
