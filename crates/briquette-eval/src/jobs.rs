@@ -12,12 +12,18 @@ use crate::Result;
 
 /// Runs `work` on every item, on so many threads, and tells `done` of each result as it comes, in
 /// any order, on the calling thread. After the first failure no new item is begun.
+///
+/// One thread is the calling one: on CUDA no other may record steps of a model that it has loaded,
+/// and each launch of another waits for an event.
 pub(crate) fn run<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
     work: impl Fn(&T) -> Result<R> + Sync,
     mut done: impl FnMut(&T, R) -> Result<()>,
 ) -> Result<()> {
+    if threads.max(1).min(items.len()) < 2 {
+        return items.iter().try_for_each(|item| done(item, work(item)?));
+    }
     let next = AtomicUsize::new(0);
     let (send, results) = mpsc::channel();
     let worker = |send: mpsc::Sender<_>| {
@@ -30,7 +36,7 @@ pub(crate) fn run<T: Sync, R: Send>(
         }
     };
     thread::scope(|scope| {
-        for _ in 0..threads.max(1).min(items.len()) {
+        for _ in 0..threads.min(items.len()) {
             let send = send.clone();
             scope.spawn(|| worker(send));
         }
