@@ -21,7 +21,7 @@ pub(crate) fn run<T: Sync, R: Send>(
     work: impl Fn(&T) -> Result<R> + Sync,
     mut done: impl FnMut(&T, R) -> Result<()>,
 ) -> Result<()> {
-    if threads.max(1).min(items.len()) < 2 {
+    if threads.min(items.len()) < 2 {
         return items.iter().try_for_each(|item| done(item, work(item)?));
     }
     let next = AtomicUsize::new(0);

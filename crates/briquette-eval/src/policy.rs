@@ -227,10 +227,10 @@ fn table(policy: &Policy) -> std::result::Result<Table, String> {
     toml::from_str(&file).map_err(|error| error.to_string())
 }
 
-/// The paths of all keys called `name` that hold a value.
+/// The paths of all keys called `name`, or of the one with this path, that hold a value.
 fn leaves(table: &Table, name: &str) -> Vec<Vec<String>> {
     let mut paths = all_leaves(table);
-    paths.retain(|path| path.last().is_some_and(|last| last == name));
+    paths.retain(|path| path.last().is_some_and(|last| last == name) || path.join(".") == name);
     paths
 }
 

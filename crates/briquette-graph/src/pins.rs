@@ -52,8 +52,6 @@ pub(crate) struct Pins {
     numbers: BTreeSet<usize>,
     /// Those of the step that is running, in the same order.
     buffers: Vec<CubeTensor>,
-    /// The state that the step began with.
-    before: State,
     next: usize,
     /// Whether tensors are taken up or written over.
     writes: bool,
@@ -98,21 +96,18 @@ impl Pins {
     pub(crate) fn take(&mut self, cache: &mut KvCache) -> Result<()> {
         (self.next, self.writes) = (0, false);
         self.buffers.clear();
-        if self.numbers.is_empty() {
-            return Ok(());
-        }
-        self.before = State::of(cache)?;
         cache.visit_state(self)
     }
 
     /// Writes what has come of them over them, and gives them back to the cache. Nothing is written
-    /// where the step has changed which tensors there are: others stand in their places then.
-    pub(crate) fn put_back(&mut self, cache: &mut KvCache) -> Result<()> {
+    /// where the step has changed which tensors there are since `before` it: others stand in their
+    /// places then.
+    pub(crate) fn put_back(&mut self, cache: &mut KvCache, before: &State) -> Result<()> {
         if self.buffers.is_empty() {
             return Ok(());
         }
         (self.next, self.writes) = (0, true);
-        let done = State::of(cache).and_then(|after| match after.has_tensors_of(&self.before) {
+        let done = State::of(cache).and_then(|after| match after.has_tensors_of(before) {
             true => cache.visit_state(self),
             false => Ok(()),
         });

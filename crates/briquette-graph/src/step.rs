@@ -291,7 +291,7 @@ where
         }
         let before = State::of(self.cache).map_err(Error::from)?;
         let Self { cache, run, tokens, pins, .. } = self;
-        self.logits = Some(pinned(run, tokens, cache, pins)?);
+        self.logits = Some(pinned(run, tokens, cache, pins, &before)?);
         let after = State::of(self.cache).map_err(Error::from)?;
         if before.numbers != after.numbers || !moved(&before, &after).is_empty() {
             self.forget();
@@ -325,10 +325,10 @@ where
         let Self { cache, run, tokens, pins, recorder, prepared, .. } = self;
         let is_prepared = prepared.as_ref().is_some_and(|(prepared, _)| *prepared == kind);
         let logits = match recorder.as_ref().filter(|_| is_prepared) {
-            Some(recorder) => {
-                recorder.alone(|| pinned(run, tokens, cache, pins)).map_err(Error::Replay)??
-            }
-            None => pinned(run, tokens, cache, pins)?,
+            Some(recorder) => recorder
+                .alone(|| pinned(run, tokens, cache, pins, &before))
+                .map_err(Error::Replay)??,
+            None => pinned(run, tokens, cache, pins, &before)?,
         };
         self.logits = Some(logits);
         let after = State::of(self.cache).map_err(Error::from)?;
@@ -399,7 +399,7 @@ where
         let recorder = recorder.as_ref().ok_or("the device has no graphs")?;
         let before = State::of(cache).map_err(|error| error.to_string())?;
         let (recording, logits) =
-            recorder.record(|| match note_sends(|| pinned(run, tokens, cache, pins)) {
+            recorder.record(|| match note_sends(|| pinned(run, tokens, cache, pins, &before)) {
                 (Err(_), _) => Err("the model gave an error".to_owned()),
                 (Ok(_), Some(purpose)) => Err(format!("the step sent the {purpose}")),
                 (Ok(logits), None) => Ok(logits),
@@ -446,15 +446,17 @@ where
 }
 
 /// Runs the model, writes what the cache has become over its pins, and chooses the next tokens.
+/// `before` is the state of the cache.
 fn pinned<E: From<Error>>(
     run: &mut impl FnMut(Tensor<2, Int>, &mut KvCache) -> Result<Tensor<2>, E>,
     tokens: &mut Tensor<2, Int>,
     cache: &mut KvCache,
     pins: &mut Pins,
+    before: &State,
 ) -> Result<Tensor<2>, E> {
     pins.take(cache).map_err(Error::from)?;
     let logits = run(tokens.clone(), cache)?;
-    pins.put_back(cache).map_err(Error::from)?;
+    pins.put_back(cache, before).map_err(Error::from)?;
     choose(&logits, tokens);
     Ok(logits)
 }

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, time::Instant};
+use std::{path::PathBuf, slice, time::Instant};
 
 use briquette::{Budget, KvCache, Policy, Prefix, ops::Fallback};
 use briquette_models::{Interrupt, Model, prefill};
@@ -237,24 +237,25 @@ impl<'a> UnitRunner<'a> {
     /// The records of each row, one a unit. A batch that fails is tried again row by row, so that
     /// those that do not fail alone have their results; its error stands beside them.
     fn measure(&self, batch: &Batch<'_>) -> (Vec<Result<Vec<Record>>>, Option<Error>) {
-        let start = Instant::now();
-        match self.outcomes(&batch.rows) {
+        match self.measure_rows(&batch.rows) {
             Err(error) if batch.rows.len() > 1 && !error.is_interrupt() => {
-                let alone = |row: &Vec<_>| {
-                    let start = Instant::now();
-                    let outcome = self.outcomes(std::slice::from_ref(row))?.pop();
-                    records(row, outcome, start.elapsed().as_secs_f64())
+                let alone = |row| {
+                    let measured = self.measure_rows(slice::from_ref(row));
+                    measured.unwrap_or_else(|error| vec![Err(error)])
                 };
-                (batch.rows.iter().map(alone).collect(), Some(error))
+                (batch.rows.iter().flat_map(alone).collect(), Some(error))
             }
             Err(error) => (vec![Err(error)], None),
-            Ok(outcomes) => {
-                let seconds = start.elapsed().as_secs_f64() / batch.rows.len() as f64;
-                let rows = batch.rows.iter().zip(outcomes);
-                let records = |(row, outcome): (&Vec<_>, _)| records(row, Some(outcome), seconds);
-                (rows.map(records).collect(), None)
-            }
+            Ok(records) => (records, None),
         }
+    }
+
+    /// The records of rows that are measured at once, each with its share of the seconds.
+    fn measure_rows(&self, rows: &[Vec<&Unit>]) -> Result<Vec<Result<Vec<Record>>>> {
+        let start = Instant::now();
+        let outcomes = self.outcomes(rows)?;
+        let seconds = start.elapsed().as_secs_f64() / rows.len() as f64;
+        Ok(rows.iter().zip(outcomes).map(|(row, outcome)| records(row, outcome, seconds)).collect())
     }
 
     /// The outcome of each row.
@@ -304,8 +305,7 @@ impl<'a> UnitRunner<'a> {
 }
 
 /// A record for each unit of a row.
-fn records(row: &[&Unit], outcome: Option<Outcome>, seconds: f64) -> Result<Vec<Record>> {
-    let Some(outcome) = outcome else { return Ok(Vec::new()) };
+fn records(row: &[&Unit], outcome: Outcome, seconds: f64) -> Result<Vec<Record>> {
     if let Some(what) = outcome.not_finite() {
         return Err(Error::NotFinite { what });
     }

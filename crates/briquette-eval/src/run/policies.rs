@@ -127,7 +127,7 @@ impl PolicySpec {
             .map_err(|reason| fail(&reason))?;
         for (change, used) in changes.iter().zip(used) {
             if let Some(changed) =
-                changed_where_known(&policy, change).map_err(|reason| fail(&reason))?
+                changed_everywhere(&policy, change).map_err(|reason| fail(&reason))?
             {
                 (policy, *used) = (changed, true);
             }
@@ -200,18 +200,6 @@ pub(super) fn expanded(policies: Vec<PolicySpec>) -> Vec<PolicySpec> {
         every.filter(|spec| !named.contains(&spec.label())).collect()
     };
     policies.into_iter().flat_map(of_all).collect()
-}
-
-/// As [`changed_everywhere`]; a key with dots is that one place, which policies have in their file
-/// form or not.
-fn changed_where_known(
-    policy: &Policy,
-    change: &str,
-) -> std::result::Result<Option<Policy>, String> {
-    match change.split_once('=') {
-        Some((key, _)) if key.contains('.') => Ok(changed(policy, change).ok()),
-        _ => changed_everywhere(policy, change),
-    }
 }
 
 /// Every policy at every budget, behind the full cache. Each of `changes` is made to every policy

@@ -20,7 +20,8 @@ pub(super) fn zeros<const D: usize, K: Basic + Numeric>(
     ops: &dyn Ops,
 ) -> Tensor<D, K> {
     let options = (device, dtype);
-    if !is_apart(shape, dtype) {
+    let bytes = shape.into_iter().fold(dtype.size(), usize::saturating_mul);
+    if bytes < APART {
         return Tensor::zeros(shape, options);
     }
     // What fills it is no tensor of its own.
@@ -29,9 +30,4 @@ pub(super) fn zeros<const D: usize, K: Basic + Numeric>(
     let made = made.unwrap_or_else(|| Tensor::empty(shape, options));
     let nothing = Tensor::<D, K>::zeros([1; D], options).expand(shape);
     made.slice_assign(shape.map(|size| 0..size), nothing)
-}
-
-/// Whether buffers of this shape have memory of their own.
-pub(super) fn is_apart<const D: usize>(shape: [usize; D], dtype: DType) -> bool {
-    shape.into_iter().fold(dtype.size(), usize::saturating_mul) >= APART
 }
