@@ -101,39 +101,46 @@ pub(super) fn was_free<I: Int>(
     was_free
 }
 
-/// Puts position and statistics of the new token where those of `gone` are, and writes the new
-/// statistics of all.
+/// Puts the position of the new token where that of `gone` is.
 #[cube]
-fn move_scalars<I: Int>(
+fn move_position<I: Int>(
     positions: &mut Tensor<I>,
-    tracks: &mut Tensor<f32>,
-    counted: &Tensor<f32>,
     new_positions: &Tensor<I>,
     head: &Head,
     gone: usize,
     #[comptime] is_ragged: bool,
-    #[comptime] is_tracked: bool,
 ) {
-    let unit = UNIT_POS as usize;
-    if unit == 0 && gone < head.newest {
+    if UNIT_POS == 0 && gone < head.newest {
         let newest = position::<I>(&*positions, new_positions, head, head.newest, is_ragged);
         write::<I>(positions, head.batch, head.head, gone, I::cast_from(newest));
     }
-    if comptime!(is_tracked) {
-        let (batches, heads) = (positions.shape(0), positions.shape(1));
-        let group = counted.shape(1) / heads;
-        let numbers = counted.shape(0) / batches * group;
-        let width = head.newest;
-        let mut place = unit;
-        while place < numbers * width {
-            let (of, column) = (place / width, place % width);
-            let (row, of_head) =
-                (of / group * batches + head.batch, head.head * group + of % group);
-            let from = select(column == gone, head.newest, column);
-            let number = counted[at::<f32>(counted, row, of_head, from)];
-            write::<f32>(tracks, row, of_head, column, number);
-            place += UNITS;
-        }
+}
+
+/// Writes the new statistics of a head, those of the new token where those of `gone` are. `parts`
+/// cubes share the work; this one is number `part`.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn move_tracks(
+    tracks: &mut Tensor<f32>,
+    counted: &Tensor<f32>,
+    scores: &Tensor<f32>,
+    head: &Head,
+    gone: usize,
+    part: usize,
+    parts: usize,
+) {
+    let (batches, heads) = (scores.shape(0), scores.shape(1));
+    let group = counted.shape(1) / heads;
+    let numbers = counted.shape(0) / batches * group;
+    let width = head.newest;
+    let mut place = part * UNITS + UNIT_POS as usize;
+    while place < numbers * width {
+        let (of, column) = (place / width, place % width);
+        let (row, of_head) = (of / group * batches + head.batch, head.head * group + of % group);
+        let from = select(column == gone, head.newest, column);
+        let number = counted[at::<f32>(counted, row, of_head, from)];
+        write::<f32>(tracks, row, of_head, column, number);
+        place += parts * UNITS;
     }
 }
 
@@ -191,23 +198,17 @@ pub(super) fn evict<E: Float, I: Int>(
             channel += UNITS;
         }
     }
-    move_scalars::<I>(
-        positions,
-        tracks,
-        counted,
-        new_positions,
-        &head,
-        gone,
-        is_ragged,
-        is_tracked,
-    );
+    move_position::<I>(positions, new_positions, &head, gone, is_ragged);
+    if comptime!(is_tracked) {
+        move_tracks(tracks, counted, scores, &head, gone, 0, 1);
+    }
 }
 
 /// The similarity where no entry goes: no cosine is as low.
 const NONE_GOES: f32 = -2.0;
 
 /// Finds the entry of each head that goes and, in each of `parts` parts of the head, the one with
-/// the most similar key. A cube a part.
+/// the most similar key; moves the statistics. A cube a part.
 ///
 /// Writes `places`, `[batch, heads, 1 + 2 · parts]`: the column of the entry that goes, then the
 /// column and the position of the most similar of each part; and `similarity`,
@@ -222,6 +223,8 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     new_keys: &Tensor<Vector<E, N>>,
     new_positions: &Tensor<I>,
     limits: &Tensor<I>,
+    tracks: &mut Tensor<f32>,
+    counted: &Tensor<f32>,
     places: &mut Tensor<I>,
     similarity: &mut Tensor<f32>,
     sinks: usize,
@@ -230,6 +233,7 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
     #[comptime] vectors: usize,
     #[comptime] width: usize,
     #[comptime] is_ragged: bool,
+    #[comptime] is_tracked: bool,
     #[comptime] differ: bool,
     #[comptime] has_free_slots: bool,
     #[define(E, I)] _types: [ElemType; 2],
@@ -253,6 +257,9 @@ pub(super) fn find<E: Float, I: Int, N: Size>(
         differ,
         has_free_slots,
     );
+    if comptime!(is_tracked) {
+        move_tracks(tracks, counted, scores, &head, gone, part, parts);
+    }
 
     let (lane, place) = (unit % LANES, unit / LANES);
     let mut products = Shared::<[f32]>::new_slice(comptime!(ROWS * LANES));
@@ -479,8 +486,6 @@ pub(super) fn merge<E: Float, I: Int>(
     keys: &mut Tensor<E>,
     values: &mut Tensor<E>,
     positions: &mut Tensor<I>,
-    tracks: &mut Tensor<f32>,
-    counted: &Tensor<f32>,
     places: &Tensor<I>,
     similarity: &Tensor<f32>,
     before: &Tensor<f32>,
@@ -494,7 +499,6 @@ pub(super) fn merge<E: Float, I: Int>(
     beta: f32,
     #[comptime] follows: bool,
     #[comptime] is_ragged: bool,
-    #[comptime] is_tracked: bool,
     #[define(E, I)] _types: [ElemType; 2],
 ) {
     let list = CUBE_POS;
@@ -527,16 +531,7 @@ pub(super) fn merge<E: Float, I: Int>(
         );
         channel += UNITS;
     }
-    move_scalars::<I>(
-        positions,
-        tracks,
-        counted,
-        new_positions,
-        &head,
-        gone,
-        is_ragged,
-        is_tracked,
-    );
+    move_position::<I>(positions, new_positions, &head, gone, is_ragged);
 }
 
 /// [`merge`] of a channel of the rows.

@@ -246,6 +246,8 @@ pub(super) fn launch_merging(
         new_keys.into_tensor_arg(),
         new.positions.clone().into_tensor_arg(),
         limits.into_tensor_arg(),
+        changed.tracks.clone().into_tensor_arg(),
+        counted.into_tensor_arg(),
         places.clone().into_tensor_arg(),
         similarity.clone().into_tensor_arg(),
         sinks,
@@ -254,6 +256,7 @@ pub(super) fn launch_merging(
         call.channels / vector,
         vector,
         new.is_ragged,
+        changed.is_tracked,
         differ,
         changed.has_free_slots,
         call.types,
@@ -275,8 +278,6 @@ pub(super) fn launch_merging(
         changed.keys.clone().into_tensor_arg(),
         changed.values.clone().into_tensor_arg(),
         changed.positions.clone().into_tensor_arg(),
-        changed.tracks.clone().into_tensor_arg(),
-        counted.into_tensor_arg(),
         places.into_tensor_arg(),
         similarity.into_tensor_arg(),
         before.into_tensor_arg(),
@@ -290,7 +291,6 @@ pub(super) fn launch_merging(
         beta,
         follows,
         new.is_ragged,
-        changed.is_tracked,
         call.types,
     );
     (changed, threshold)
