@@ -256,7 +256,7 @@ pub(crate) fn check_evict_merging(input: &EvictInput<'_>, merge: &EvictMergeInpu
         check.shape("before", before.dims(), [input.scores.dims()[0], 1])?;
         check.f32("before", before.dtype())?;
     }
-    check.tensors(14)
+    check.tensors(12)
 }
 
 /// Refuses what [`evict_spreading`] does.
