@@ -31,8 +31,7 @@ def kernels(bench, method, rows, budget):
     if done.returncode != 0 or not lines:
         sys.exit(f"{' '.join(command)}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     _units, *measured = csv.DictReader(io.StringIO("\n".join(lines)))
-    time = next(column for column in measured[0] if column.startswith("gpu__time_duration"))
-    return [(row["Kernel Name"], row["Grid Size"], float(row[time].replace(",", ""))) for row in measured]
+    return [(row["Kernel Name"], row["Grid Size"], float(row[METRIC].replace(",", ""))) for row in measured]
 
 
 def layer(measured):
@@ -65,10 +64,10 @@ def main():
                 for name, grid, time in measured:
                     writer.writerow([rows, budget, method, name, grid, round(time)])
                 out.flush()
-                without_products = [kernel for kernel in measured if not re.match("linear|matmul|tiling", kernel[0])]
                 print(f"\n{method}, {rows} rows, budget {budget}: {sum(time for *_, time in measured) / 1000:.1f} us a layer")
-                for name, grid, time in without_products:
-                    print(f"  {name[:60]:60} {grid:>18} {time / 1000:8.1f} us")
+                for name, grid, time in measured:
+                    if not re.match("linear|matmul|tiling", name):
+                        print(f"  {name[:60]:60} {grid:>18} {time / 1000:8.1f} us")
 
 
 if __name__ == "__main__":

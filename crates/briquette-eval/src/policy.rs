@@ -161,7 +161,7 @@ pub(crate) fn changed(policy: &Policy, change: &str) -> std::result::Result<Poli
     }
     let mut table = table(policy)?;
     let path: Vec<String> = match leaves(&table, key).as_slice() {
-        [path] if !key.contains('.') => path.clone(),
+        [path] => path.clone(),
         _ => key.split('.').map(str::to_owned).collect(),
     };
     let Some((last, steps)) = path.split_last() else { return Err("there is no key".into()) };

@@ -96,6 +96,9 @@ impl Pins {
     pub(crate) fn take(&mut self, cache: &mut KvCache) -> Result<()> {
         (self.next, self.writes) = (0, false);
         self.buffers.clear();
+        if self.numbers.is_empty() {
+            return Ok(());
+        }
         cache.visit_state(self)
     }
 
