@@ -121,7 +121,16 @@ pub enum Error {
         /// Words of the list.
         words: usize,
     },
-    /// An axis of the grid without a value, or with one outside its range.
+    /// Results in the form of an older version.
+    #[error(
+        "{path} holds results of an older version of briquette, which this one does not continue: name another folder \
+         or move it away"
+    )]
+    OldJournal {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An option without a value, or with one outside its range.
     #[error("{axis}: {reason}")]
     Grid {
         /// The option.

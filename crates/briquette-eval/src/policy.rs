@@ -8,20 +8,55 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use briquette::{Budget, Policy, policy::PolicyFile};
+use briquette::{
+    Budget, Policy,
+    cache::store::{Dense, StoreBuilder},
+    policy::PolicyFile,
+};
 use rapidfuzz::distance::levenshtein;
 use toml::{Table, Value};
 
-use crate::{Error, Result, compare::Candidate, grid::Entry};
+use crate::{Error, Result};
 
 /// Budgets of a policy given by name when no budget is given.
 pub(crate) const BUDGETS: [Budget; 2] = [Budget::Tokens(128), Budget::Tokens(256)];
+
+/// Large enough for anything a policy protects.
+pub(crate) const AMPLE: Budget = Budget::Tokens(1 << 24);
 
 /// The policy where none is named. A pooling kernel of 15 keeps answers of that many tokens whole,
 /// SnapKV's 5 does not.
 pub(crate) const DEFAULT: &str = "snapkv:kernel=15";
 /// The policies that are compared where none are named.
 pub(crate) const DEFAULTS: &str = "streaming-llm,h2o,snapkv:kernel=15";
+
+/// A policy with its label.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedPolicy {
+    /// Label in reports: two policies may be of one method.
+    pub(crate) label: String,
+    /// The policy.
+    pub(crate) policy: Policy,
+}
+
+impl NamedPolicy {
+    /// Its budget as text, `-` for a policy that keeps everything.
+    pub(crate) fn budget(&self) -> String {
+        self.policy.budget().map_or_else(|| "-".into(), |budget| budget.to_string())
+    }
+
+    /// Whether nothing is ever dropped or rounded, so that it makes no difference when the question
+    /// comes.
+    pub(crate) fn keeps_all(&self) -> bool {
+        self.policy.budget().is_none() && self.policy.store().name() == Dense {}.name()
+    }
+
+    /// A budget in bytes is for all rows of a batch together, so it says something of one prompt
+    /// only when that is alone.
+    pub(crate) fn rows_share_budget(&self) -> bool {
+        matches!(self.policy.budget(), Some(Budget::Bytes(_)))
+    }
+}
 
 /// Warnings of the policy files that were read, each once.
 static WARNINGS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -43,7 +78,7 @@ pub(crate) fn take_warnings() -> BTreeSet<String> {
 /// `snapkv:score.pool.kernel=15`.
 ///
 /// `budget` stands above the one of a file; `default` is for a name, when there is no `budget`.
-pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<Entry> {
+pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Result<NamedPolicy> {
     if is_file(text) {
         let path = Path::new(text);
         let policy = from_file(path)?;
@@ -55,7 +90,7 @@ pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Resul
         let label = path
             .file_stem()
             .map_or_else(|| text.into(), |stem| stem.to_string_lossy().into_owned());
-        return Ok(Entry { label, policy });
+        return Ok(NamedPolicy { label, policy });
     }
     let mut parts = text.split(':');
     let name = parts.next().unwrap_or_default();
@@ -64,82 +99,7 @@ pub(crate) fn read(text: &str, budget: Option<Budget>, default: Budget) -> Resul
         policy = changed(&policy, change)
             .map_err(|reason| Error::PolicyText { text: text.into(), reason })?;
     }
-    Ok(Entry { label: text.into(), policy })
-}
-
-/// Every policy at every budget, behind the full cache.
-pub(crate) fn entries(policies: &[String], budgets: &[Budget]) -> Result<Vec<Entry>> {
-    let mut entries = vec![Entry::full()];
-    for text in policies {
-        let at: Vec<Option<Budget>> = match budgets {
-            [] if is_file(text) => vec![None],
-            [] => BUDGETS.map(Some).to_vec(),
-            given => given.iter().copied().map(Some).collect(),
-        };
-        for budget in at {
-            let entry = read(text, budget, BUDGETS[0])?;
-            if entry.keeps_all() {
-                // No budget makes a difference, and the full cache is there already.
-                if entry.label != "full" {
-                    entries.push(entry);
-                }
-                break;
-            }
-            entries.push(entry);
-        }
-    }
-    Ok(entries)
-}
-
-/// Every policy at every budget, with the reason where it cannot hold. Each of `changes` is written
-/// to every policy that has its key, wherever the key stands.
-///
-/// # Errors
-/// A policy that no budget helps, and [`Error::Grid`] for a change that no policy has the key of.
-pub(crate) fn candidates(
-    policies: &[String],
-    changes: &[String],
-    budgets: &[Budget],
-) -> Result<Vec<Candidate>> {
-    let mut candidates = Vec::new();
-    let mut used = vec![false; changes.len()];
-    for text in policies {
-        // Large enough for anything a policy protects.
-        let Entry { mut label, policy: mut ample } =
-            read(text, Some(Budget::Tokens(1 << 24)), BUDGETS[0])?;
-        let mut fitting = Vec::new();
-        for (change, used) in changes.iter().zip(&mut used) {
-            let fail = |reason| Error::PolicyText { text: format!("{text}:{change}"), reason };
-            if let Some(changed) = changed_everywhere(&ample, change).map_err(fail)? {
-                (ample, *used) = (changed, true);
-                fitting.push(change);
-                label = format!("{label}:{change}");
-            }
-        }
-        if ample.budget().is_none() {
-            candidates.push(Candidate { label, budget: "-".into(), policy: Ok(ample) });
-            continue;
-        }
-        for &budget in budgets {
-            let change =
-                |policy: Policy, change: &&String| match changed_everywhere(&policy, change) {
-                    Ok(changed) => Ok(changed.unwrap_or(policy)),
-                    Err(reason) => Err(reason),
-                };
-            let policy = read(text, Some(budget), budget)
-                .map_err(|error| error.to_string())
-                .and_then(|entry| fitting.iter().try_fold(entry.policy, change));
-            let budget = budget.to_string();
-            candidates.push(Candidate { label: label.clone(), budget, policy });
-        }
-    }
-    match changes.iter().zip(used).find(|(_, used)| !used) {
-        Some((change, _)) => {
-            let reason = format!("no policy has the key of `{change}`");
-            Err(Error::Grid { axis: "change", reason })
-        }
-        None => Ok(candidates),
-    }
+    Ok(NamedPolicy { label: text.into(), policy })
 }
 
 /// Whether `text` names a file, by its ending.
@@ -325,55 +285,6 @@ mod tests {
         ] {
             let error = read(text, None, DEFAULT).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn full_cache_stands_first_and_once() {
-        let policies = ["full", "h2o", "snapkv"].map(String::from);
-        let names = |budgets: &[Budget]| -> Vec<String> {
-            let entries = entries(&policies, budgets).unwrap();
-            entries.iter().map(|entry| format!("{} {}", entry.label, entry.budget())).collect()
-        };
-        assert_eq!(names(&[]), ["full -", "h2o 128", "h2o 256", "snapkv 128", "snapkv 256"]);
-        assert_eq!(names(&[Budget::Ratio(0.5)]), ["full -", "h2o 50%", "snapkv 50%"]);
-    }
-
-    #[test]
-    fn what_cannot_hold_says_why() {
-        let texts = ["full", "snapkv", "kivi"].map(String::from);
-        let budgets = [Budget::Tokens(16), Budget::Tokens(64)];
-        let candidates = candidates(&texts, &[], &budgets).unwrap();
-        let names: Vec<String> =
-            candidates.iter().map(|one| format!("{} {}", one.label, one.budget)).collect();
-        assert_eq!(names, ["full -", "snapkv 16", "snapkv 64", "kivi -"]);
-        let held: Vec<bool> = candidates.iter().map(|one| one.policy.is_ok()).collect();
-        assert_eq!(held, [true, false, true, true]);
-        let reason = candidates[1].policy.as_ref().unwrap_err();
-        assert!(reason.contains("32 recent"), "{reason}");
-        assert!(super::candidates(&["nosuch".into()], &[], &budgets).is_err());
-    }
-
-    #[test]
-    fn changes_go_where_their_key_is() {
-        let texts = ["h2o", "snapkv", "compresskv-adakv"].map(String::from);
-        let changes = ["kernel=15".to_owned()];
-        let candidates = candidates(&texts, &changes, &[Budget::Tokens(64)]).unwrap();
-        let kernels: Vec<(String, usize)> = candidates
-            .iter()
-            .map(|one| {
-                let file = one.policy.as_ref().unwrap().to_toml().unwrap();
-                (one.label.clone(), file.matches("kernel = 15").count())
-            })
-            .collect();
-        let expected = [("h2o", 0), ("snapkv:kernel=15", 1), ("compresskv-adakv:kernel=15", 2)];
-        assert_eq!(kernels, expected.map(|(label, count)| (label.to_owned(), count)));
-        for (change, reason) in
-            [("kernal=15", "kernal=15"), ("kernel=4", "odd"), ("kernel", "key=value")]
-        {
-            let error =
-                super::candidates(&texts, &[change.into()], &[DEFAULT]).unwrap_err().to_string();
-            assert!(error.contains(reason), "{error}");
         }
     }
 }

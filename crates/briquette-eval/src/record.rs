@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::cache_bytes::CacheBytes;
-use crate::{grid::Question, metrics::Metric};
+use crate::{metrics::Metric, tasks::Question};
 
 /// The result of one policy on one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -153,8 +153,14 @@ fn generate_holds_its_budget() {
     assert!(cache["held_of_full"].as_f64().unwrap() < 0.125, "{cache}");
 }
 
+/// The rows of a result for a task asked at this time under a policy.
+fn rows<'a>(report: &'a Value, policy: &str, ask: &str) -> Vec<&'a Value> {
+    let rows = report["rows"].as_array().unwrap().iter();
+    rows.filter(|row| row["policy"] == policy && row["ask"] == ask).collect()
+}
+
 #[test]
-fn needle_measures_a_grid_and_writes_its_files() {
+fn needle_measures_lengths_and_writes_a_page() {
     let dir = tempfile::tempdir().unwrap();
     let (out, json) = (dir.path().join("out"), dir.path().join("copy.json"));
     let file = dir.path().join("wide.toml");
@@ -163,55 +169,43 @@ fn needle_measures_a_grid_and_writes_its_files() {
     let policies = ["--policies", "streaming-llm", "--policy", text(&file)];
     let files = ["--out", text(&out), "--json", text(&json)];
     let table = stdout(&[&["needle"][..], &grid, &policies, &files].concat());
-    for part in ["full", "streaming-llm", "wide", "question after", "4 prompts a row"] {
+    for part in ["full", "streaming-llm", "wide", "asked after", "right tokens", "report.html"] {
         assert!(table.contains(part), "{part}\n{table}");
     }
 
     let report = read_json(&json);
-    assert_eq!(report, read_json(&out.join("needle.json")));
-    assert_eq!(report["settings"]["haystack"], "built-in");
-    let cells = report["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 3 * 2 * 2);
-    let rate = |policy: &str, question: &str| {
-        let cells: Vec<&Value> =
-            cells.iter().filter(|cell| cell["policy"] == policy && cell["length"] == 512).collect();
-        let rates = cells.iter().map(|cell| cell[question]["exact"]["rate"].as_f64().unwrap());
-        rates.sum::<f64>() / cells.len() as f64
+    assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 2 * 2);
+    let score = |policy: &str, ask: &str| {
+        let rows = rows(&report, policy, ask);
+        let long = rows.into_iter().find(|row| row["length"] == 512).unwrap();
+        assert_eq!(long["mean"]["count"], 4);
+        long["mean"]["mean"].as_f64().unwrap()
     };
-    assert!(rate("full", "before") >= 0.75, "{report}");
-    assert_eq!(rate("full", "before"), rate("full", "after"));
+    assert!(score("full", "before") >= 0.75, "{report}");
+    assert_eq!(score("full", "before"), score("full", "after"));
     // Needles at 0 and 60 % are not among the last 60 tokens.
-    assert_eq!(rate("streaming-llm", "after"), 0.0);
+    assert_eq!(score("streaming-llm", "after"), 0.0);
 
-    let lines = |name: &str| fs::read_to_string(out.join(name)).unwrap().lines().count();
-    assert_eq!(lines("needle.csv"), 1 + cells.len());
-    assert_eq!(lines("answers.csv"), 1 + 2 * 2 * cells.len());
-    for stem in ["overview", "heatmap-full", "heatmap-streaming-llm", "heatmap-wide"] {
-        let svg = fs::read_to_string(out.join(format!("{stem}.svg"))).unwrap();
+    let lines = fs::read_to_string(out.join("results.jsonl")).unwrap().lines().count();
+    assert_eq!(lines, 1 + 3 * 2 * 8);
+    for stem in ["accuracy", "lengths", "heatmap-needle-before", "heatmap-needle-after"] {
+        let svg = fs::read_to_string(out.join(format!("report/{stem}.svg"))).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{stem}");
-        let png = fs::read(out.join(format!("{stem}.png"))).unwrap();
+        let png = fs::read(out.join(format!("report/{stem}.png"))).unwrap();
         assert!(png.starts_with(b"\x89PNG"), "{stem}");
     }
 }
 
 #[test]
 fn batches_answer_as_single_prompts_do() {
-    let dir = tempfile::tempdir().unwrap();
-    let answers = |batch: &str| {
-        let out = dir.path().join(batch);
-        let grid = [
-            "needle",
-            "--lengths",
-            "256",
-            "--depths",
-            "0,100",
-            "--samples",
-            "3",
-            "--policies",
-            "tova",
-        ];
-        stdout(&[&grid[..], &["--budgets", "96", "--batch", batch, "--out", text(&out)]].concat());
-        fs::read_to_string(out.join("answers.csv")).unwrap()
+    let answers = |batch: &str| -> Value {
+        let small = "needle --lengths 256 --depths 0,100 --samples 3 --policies tova --budgets 96";
+        let args: Vec<&str> = small.split(' ').chain(["--batch", batch, "--json", "-"]).collect();
+        let mut report: Value = serde_json::from_str(&stdout(&args)).unwrap();
+        for row in report["rows"].as_array_mut().unwrap() {
+            row.as_object_mut().unwrap().remove("seconds");
+        }
+        report["rows"].take()
     };
     assert_eq!(answers("1"), answers("4"));
 }

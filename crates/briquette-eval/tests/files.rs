@@ -3,10 +3,9 @@
 use std::{fs, path::PathBuf};
 
 use briquette_eval::{
-    grid::Question,
     metrics::Metric,
     tasks::{
-        Sample, Samples, Task, Turn,
+        Question, Sample, Samples, Task, Turn,
         files::{
             Coqa, Files, Gsm8k, History, InfiniteBench, LongBench, LongBenchV2, TruthfulQa,
             ZeroScrolls,

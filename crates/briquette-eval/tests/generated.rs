@@ -6,10 +6,9 @@ use std::{collections::BTreeMap, env, fs, path::PathBuf};
 use briquette::Policy;
 use briquette_eval::{
     Error,
-    grid::Question,
     metrics::Metric,
     tasks::{
-        Sample, Task,
+        Question, Sample, Task,
         haystack::Haystack,
         needle::{NeedleTask, Place},
         synthetic::{Needle, Synthetic},

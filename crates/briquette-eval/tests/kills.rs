@@ -63,8 +63,8 @@ fn commands(dir: &Path) -> Vec<(Vec<String>, PathBuf)> {
     vec![
         of(format!("run --no-report {}", file.display()), "ran", "results.jsonl"),
         of("calibrate --prompts 4 --tokens 160".into(), "profile.json", ""),
-        of(format!("needle --lengths 160 {grid}"), "needle", "answers.csv"),
-        of(format!("compare --length 160 --tokens 4 --windows 4 {grid}"), "table", "compare.csv"),
+        of(format!("needle --lengths 160 {grid}"), "needle", "results.jsonl"),
+        of(format!("compare --length 160 --tokens 4 --windows 4 {grid}"), "table", "results.jsonl"),
         of(
             "tune --target-ratio 0.5 --length 160 --tokens 4 --windows 4 --policies tova,snapkv"
                 .into(),

@@ -151,10 +151,10 @@ fn a_file_of_others_is_overwritten_by_force_alone() {
     for name in ["ro/report.html", "ro/report/tables.md", "briquette.1"] {
         fs::write(at(name), "mine").unwrap();
     }
-    for folder in ["needle", "table", "nats"] {
-        fs::create_dir(at(folder)).unwrap();
+    for folder in ["needle/report", "table/report", "nats"] {
+        fs::create_dir_all(at(folder)).unwrap();
     }
-    for name in ["needle/overview.png", "table/compare.md", "nats/perplexity.csv"] {
+    for name in ["needle/report/memory.png", "table/report/tables.md", "nats/report.html"] {
         fs::write(at(name), "mine").unwrap();
     }
     let lines = [
@@ -195,20 +195,37 @@ fn results_of_another_command_are_left_as_they_are() {
     let compare = format!("compare {TEXT} --length 128 --depths 50 --samples 1");
     done(dir.path(), "run run.toml --out ro --no-report");
     done(dir.path(), &format!("{compare} --out table"));
-    fs::write(dir.path().join("ro/compare.md"), "mine").unwrap();
     for force in ["", " --force"] {
         let said = refused(dir.path(), &format!("{compare} --out ro{force}"));
-        let expected = "results.jsonl holds results of `briquette run`, not of `briquette compare`";
-        assert!(said.contains(expected), "{said}");
+        assert!(said.contains("its name is n, here it is compare"), "{said}");
     }
-    for shard in ["", " --shard 1/2", " --dry-run"] {
+    for shard in ["", " --shard 1/2"] {
         let said = refused(dir.path(), &format!("run run.toml --out table --no-report{shard}"));
-        let expected = "results.jsonl holds results of `briquette compare`, not of `briquette run`";
-        assert!(said.contains(expected), "{said}");
+        assert!(said.contains("its name is compare, here it is n"), "{said}");
     }
     fs::rename(dir.path().join("table/results.jsonl"), dir.path().join("x.toml.partial")).unwrap();
     let said = refused(dir.path(), &format!("{TUNE} --out x.toml"));
-    assert!(said.contains("`briquette compare`, not of `briquette tune`"), "{said}");
+    assert!(said.contains("`briquette run`, not of `briquette tune`"), "{said}");
+}
+
+/// Each command had a journal of its own once.
+#[test]
+fn results_of_an_older_version_are_named() {
+    let dir = place();
+    for command in ["needle", "perplexity", "fidelity", "compare"] {
+        let out = dir.path().join(command);
+        fs::create_dir(&out).unwrap();
+        let name = format!("{command}.jsonl");
+        fs::write(out.join(&name), "{}\n").unwrap();
+        let said = refused(dir.path(), &format!("{command} --model m --out {command}"));
+        assert!(said.contains(&name) && said.contains("older version"), "{said}");
+    }
+    let journal = dir.path().join("compare/results.jsonl");
+    fs::remove_file(dir.path().join("compare/compare.jsonl")).unwrap();
+    fs::write(&journal, "{\"briquette\":\"0.1.0\",\"command\":\"compare\"}\n").unwrap();
+    let said = refused(dir.path(), "compare --model m --policies tova --out compare");
+    let expected = "results.jsonl holds results of `briquette compare`, not of `briquette run`";
+    assert!(said.contains(expected), "{said}");
 }
 
 #[cfg(unix)]

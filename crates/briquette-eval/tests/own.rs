@@ -46,14 +46,23 @@ question = "\nWhat is the special magic number for {word} mentioned in the provi
 answer = " The special magic number is {word}:{number}"
 "#;
 
-/// The answers of a small grid, by the fingerprints of policies and prompts.
+/// The answers of a small grid, without the seconds they took.
 fn needle(more: &[&str]) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let args = "needle --lengths 256 --depths 0,100 --samples 1 --policies tova --budgets 64 --out";
     let args: Vec<&str> = args.split(' ').chain([text(dir.path())]).collect();
     stdout(&[&args[..], more].concat());
-    let journal = fs::read_to_string(dir.path().join("needle.jsonl")).unwrap();
-    journal.lines().skip(1).map(str::to_owned).collect()
+    let journal = fs::read_to_string(dir.path().join("results.jsonl")).unwrap();
+    let answer = |line: &str| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        // A form is part of the label of a task.
+        let differs = |key: &String| key.ends_with("seconds") || key == "task";
+        line.as_object_mut().unwrap().retain(|key, _| !differs(key));
+        line.to_string()
+    };
+    let mut answers: Vec<String> = journal.lines().skip(1).map(answer).collect();
+    answers.sort();
+    answers
 }
 
 #[test]
@@ -69,7 +78,7 @@ fn needles_are_asked_for_in_any_form() {
     let small = "needle --lengths 128 --depths 50 --samples 1 --policies tova --budgets 48";
     let small: Vec<&str> = small.split(' ').collect();
     let error = refused(&[&small[..], &["--form", "no/such.toml"]].concat());
-    assert!(error.contains("--form no/such.toml"), "{error}");
+    assert!(error.contains("no/such.toml"), "{error}");
     let half = file(dir.path(), "half.toml", "introduction = \"\"\n");
     let error = refused(&[&small[..], &["--form", text(&half)]].concat());
     assert!(error.contains("half.toml") && error.contains("missing field"), "{error}");
@@ -134,10 +143,11 @@ fn profiles_and_tables_are_made_in_any_form_and_not_mixed() {
         let args: Vec<&str> = args.into_iter().chain(sizes.split(' ')).collect();
         briquette(&args)
     };
-    assert!(compare("ember").status.success());
-    let other = compare("ruler");
-    let error = String::from_utf8(other.stderr).unwrap();
-    assert!(other.status.code() == Some(1) && error.contains("results.jsonl"), "{error}");
+    for (form, task) in [("ember", "needle "), ("ruler", "needle-ruler ")] {
+        let output = compare(form);
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && shown.contains(task), "{shown}");
+    }
 }
 
 #[cfg(unix)]

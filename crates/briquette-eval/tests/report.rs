@@ -11,9 +11,9 @@ use std::{
 };
 
 use briquette_eval::{
-    grid::Question,
     record::{CacheBytes, KeptTokens, Outcome, Record},
     report::html,
+    tasks::Question,
 };
 use made_up::{HOSTILE, answers, record};
 

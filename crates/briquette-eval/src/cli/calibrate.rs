@@ -15,8 +15,7 @@ use super::{
 use crate::{
     calibrate::{Calibrated, Calibration, Plan},
     files, fingerprint,
-    report::weak,
-    stats::Proportion,
+    run::weak,
     tasks::text::Text,
 };
 
@@ -97,7 +96,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let shares: Vec<String> =
         profile.layer_errors.iter().map(|error| format!("{error:.3}")).collect();
-    let said = weak(Proportion::wilson(right as f64, prompts))
+    let said = weak("needle", right as f64 / prompts.max(1) as f64, prompts)
         .map_or_else(String::new, |said| said + "\n\n");
     let human = format!(
         "{said}{}: the model answers {right} of {prompts} prompts right\nlayer errors {}\n",

@@ -1,25 +1,22 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use briquette::{Budget, methods};
+use briquette::Budget;
+use serde_json::json;
 
 use super::{
+    batch::BatchArgs,
     depths::DepthArgs,
     haystack::HaystackArgs,
-    inputs,
     jobs::JobsArgs,
-    model::{Loaded, ModelArgs},
-    output::{OutputArgs, note_fallbacks},
-    policy,
+    model::ModelArgs,
+    one_task::{OneTask, text_task},
+    output::OutputArgs,
     profile::ProfileArgs,
-    progress,
     resume::ResumeArgs,
     text::TextArgs,
 };
-use crate::{
-    compare::{Comparison, Plan},
-    report::{CompareReport, Environment},
-};
+use crate::tasks::synthetic::Needle;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -61,13 +58,16 @@ pub(super) struct Args {
     text_samples: usize,
     /// Seed of the needle prompts
     #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
     #[command(flatten)]
     haystack: HaystackArgs,
     #[command(flatten)]
+    batch: BatchArgs,
+    #[command(flatten)]
     jobs: JobsArgs,
-    /// The folder of results.jsonl, which a run that was killed or has more policies continues, and
-    /// of the tables compare.md, compare.csv and compare.json
+    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
+    /// goes on, report.html with tables and pictures, and the run file
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     #[command(flatten)]
@@ -77,66 +77,29 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let policies = match args.policies {
-        policies if policies.is_empty() => {
-            methods().into_iter().map(|method| method.name).collect()
-        }
-        policies => policies,
+    let needle = args.haystack.task(Needle {
+        lengths: vec![args.length],
+        depths: args.depths.depths.clone(),
+        samples: args.samples,
+        ..Needle::default()
+    })?;
+    let text = text_task(&args.text, args.length, args.tokens, args.text_samples, None)?;
+    let one = OneTask {
+        command: "compare",
+        model: &args.model,
+        profile: &args.profile,
+        chat: args.haystack.chat(),
+        policies: &args.policies,
+        budgets: &args.budgets,
+        change: &args.change,
+        full: true,
+        seed: args.seed,
+        tasks: json!({ "needle": [needle], "perplexity": [text] }),
+        batch: &args.batch,
+        jobs: &args.jobs,
+        resume: &args.resume,
+        out: Some(&args.out),
+        output: &args.output,
     };
-    let others = [args.haystack.inputs(), args.text.inputs()].concat();
-    let inputs = inputs::of(&args.model, &args.profile, &policies, others);
-    let mut gate = args.output.gate(inputs)?;
-    let names = ["compare.md", "compare.csv", "compare.json"];
-    gate.results("compare", &args.out, "results.jsonl", &names)?;
-    let mut candidates = policy::candidates(&policies, &args.change, &args.budgets)?;
-    let haystack = args.haystack.read(&args.model)?;
-    let loaded = args.model.load()?;
-    let name = loaded.name();
-    let profiles = args.profile.of(&loaded)?;
-    for candidate in &mut candidates {
-        candidate.policy = profiles.attached_or_reason(candidate.policy.clone())?;
-    }
-    let Loaded { model, tokenizer, device, dtype, other_weights, .. } = loaded;
-    let text = args.text.read(&tokenizer)?;
-    let mut comparison = Comparison {
-        model: &model,
-        tokenizer: &tokenizer,
-        haystack: &haystack,
-        text: &text,
-        plan: Plan {
-            length: args.length,
-            depths: args.depths.depths,
-            samples: args.samples,
-            tokens: args.tokens,
-            windows: args.text_samples,
-            seed: args.seed,
-        },
-        candidates,
-        name: name.clone(),
-        weights: profiles.weights()?.to_owned(),
-        accept: args.resume.accept(other_weights),
-        threads: args.jobs.threads(&device)?,
-    };
-
-    let bar = progress::bar(0);
-    let rows = comparison.run(&args.out.join("results.jsonl"), |done, all, policy| {
-        bar.set_length(all as u64);
-        bar.set_message(policy.to_owned());
-        bar.set_position(done as u64);
-        if policy.is_empty() {
-            bar.reset_eta();
-        }
-    });
-    bar.finish_and_clear();
-    note_fallbacks(&name, &model.fallbacks());
-    let report = CompareReport {
-        environment: Environment::new(name, model.cache_shape(), dtype, device),
-        haystack: haystack.name().to_owned(),
-        text: text.name().to_owned(),
-        plan: comparison.plan,
-        rows: rows?,
-    };
-    let files = report.write(&args.out)?;
-    let human = format!("{}\n{} files in {}\n", report.markdown(), files.len(), args.out.display());
-    args.output.write(&human, &report)
+    one.run()
 }

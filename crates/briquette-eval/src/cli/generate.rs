@@ -6,7 +6,7 @@ use briquette_models::{Error as ModelError, Instruction, Timing, generate_until}
 use clap::ArgGroup;
 use serde::Serialize;
 
-use crate::{Error, cache_bytes::CacheBytes, grid::Entry};
+use crate::{Error, cache_bytes::CacheBytes, policy::NamedPolicy};
 
 use super::{
     inputs, interrupt,
@@ -116,8 +116,10 @@ pub(super) fn run(args: Args) -> Result<()> {
                 return Err(Error::PlainPrefix { path: path.clone() }.into());
             }
             let cache = prefix::open(prefix, &model, profiles.weights()?)?;
-            entry =
-                Entry { label: cache.policy().name().to_owned(), policy: cache.policy().clone() };
+            entry = NamedPolicy {
+                label: cache.policy().name().to_owned(),
+                policy: cache.policy().clone(),
+            };
             cache
         }
         None => {

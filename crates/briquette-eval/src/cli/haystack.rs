@@ -1,10 +1,14 @@
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result, bail};
 use briquette_models::ChatTemplate;
 
 use super::model::ModelArgs;
-use crate::tasks::{NeedleTemplate, haystack::Haystack};
+use crate::tasks::{
+    NeedleTemplate,
+    haystack::Haystack,
+    synthetic::{Needle, NeedleForm, Source},
+};
 
 /// Text that needles are hidden in, and how they are asked for.
 #[derive(Debug, clap::Args)]
@@ -27,6 +31,27 @@ impl HaystackArgs {
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         let form = Path::new(&self.form);
         self.haystack.iter().cloned().chain(form.is_file().then(|| form.into())).collect()
+    }
+
+    /// Whether questions are asked in the chat template of the model.
+    pub(super) fn chat(&self) -> bool {
+        self.chat
+    }
+
+    /// The task that hides needles in this text, with the parameters of `needle`.
+    pub(super) fn task(&self, needle: Needle) -> Result<Needle> {
+        let form = match self.form.as_str() {
+            "ember" => NeedleForm::Short,
+            form => match NeedleForm::try_from(form.to_owned()).map_err(anyhow::Error::msg)? {
+                NeedleForm::File(path) => NeedleForm::File(absolute(path)?),
+                form => form,
+            },
+        };
+        let haystack = match &self.haystack {
+            Some(dir) => Source::Folder(absolute(dir)?),
+            None => Source::BuiltIn,
+        };
+        Ok(Needle { form, haystack, ..needle })
     }
 
     pub(super) fn read(&self, model: &ModelArgs) -> Result<Haystack> {

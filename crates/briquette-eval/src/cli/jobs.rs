@@ -38,7 +38,7 @@ impl JobsArgs {
         match self.jobs {
             Some(jobs) if jobs.get() > 1 && is_accelerator(device) => bail!(
                 "--jobs {jobs} on {device}: threads wait for each other there, so one at a time is run; a batch of \
-                 prompts is faster (--batch, of run and needle), and --shard splits a run over devices"
+                 prompts is faster (--batch), and --shard splits a run over devices"
             ),
             Some(jobs) => Ok(jobs.get()),
             None if device == "flex" => {

@@ -16,7 +16,8 @@ use super::{
 use crate::{
     Error, fingerprint,
     mask::{self, Right},
-    report::{Environment, MaskReport, weak},
+    report::{Environment, MaskReport},
+    run::weak,
     settings,
     tasks::{
         needle::{NeedleTask, Place},
@@ -131,7 +132,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 
     let mut human = String::new();
     let whole = report.cells.iter().find(|cell| cell.masked == 0);
-    if let Some(said) = whole.and_then(|cell| weak(cell.exact)) {
+    if let Some(said) = whole.and_then(|cell| weak("needle", cell.exact.rate, cell.exact.trials)) {
         writeln!(human, "{said}\n")?;
     }
     writeln!(human, "{}", report.table())?;

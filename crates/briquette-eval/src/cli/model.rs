@@ -96,6 +96,26 @@ impl ModelArgs {
         Ok(Loaded { model, tokenizer, dir, device: name, dtype, other_weights })
     }
 
+    /// The folder of the model, which need not be there.
+    pub(super) fn dir_or_embedded(&self) -> Result<PathBuf> {
+        self.model.clone().map_or_else(|| self.dir(), Ok)
+    }
+
+    /// The name of the device.
+    pub(super) fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// The type of weights, activations and cache.
+    pub(super) fn dtype(&self) -> &'static str {
+        run::Dtype::from(self.dtype).name()
+    }
+
+    /// Whether a profile and results of other weights are taken.
+    pub(super) fn other_weights(&self) -> bool {
+        self.other_weights
+    }
+
     /// The folder or file that is read.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         self.dir().into_iter().collect()

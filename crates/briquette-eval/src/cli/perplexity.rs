@@ -1,23 +1,19 @@
-use std::{fmt::Write, path::PathBuf, time::Instant};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use briquette::Budget;
+use serde_json::json;
 
 use super::{
-    inputs,
+    batch::BatchArgs,
     jobs::JobsArgs,
-    model::{Loaded, ModelArgs},
-    output::{OutputArgs, note_fallbacks},
+    model::ModelArgs,
+    one_task::{OneTask, text_task},
+    output::OutputArgs,
     policy,
     profile::ProfileArgs,
-    progress,
     resume::ResumeArgs,
     text::TextArgs,
-};
-use crate::{
-    perplexity::{self, Losses, Plan},
-    report::{Environment, PerplexityReport},
-    settings,
 };
 
 #[derive(Debug, clap::Args)]
@@ -55,11 +51,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
     #[command(flatten)]
+    batch: BatchArgs,
+    #[command(flatten)]
     jobs: JobsArgs,
     #[command(flatten)]
     resume: ResumeArgs,
-    /// Write perplexity.json and perplexity.csv (a row a predicted token) into this folder. What
-    /// has been measured is in its perplexity.jsonl, where a run that was killed goes on
+    /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
+    /// goes on, report.html with tables and pictures, and the run file
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -67,59 +65,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let inputs = inputs::of(&args.model, &args.profile, &args.policies, args.text.inputs());
-    let mut gate = args.output.gate(inputs)?;
-    if let Some(out) = &args.out {
-        let names = ["perplexity.json", "perplexity.csv"];
-        gate.results("perplexity", out, "perplexity.jsonl", &names)?;
-    }
-    let mut entries = policy::entries(&args.policies, &args.budgets)?;
-    let loaded = args.model.load()?;
-    let profiles = args.profile.of(&loaded)?;
-    for entry in &mut entries {
-        entry.policy = profiles.attached(entry.policy.clone())?;
-    }
-    let name = loaded.name();
-    let Loaded { model, tokenizer, dir, device, dtype, other_weights } = loaded;
-    let text = args.text.read(&tokenizer)?;
-    let Args { length: prompt, tokens, samples: windows, stride, .. } = args;
-    let plan = Plan { prompt, tokens, windows, stride };
-    let windows = plan.windows(&text, &model)?;
-
-    let named = (&model, name.as_str(), profiles.weights()?);
-    let settings = settings::of("perplexity", named, None, std::slice::from_ref(&text), &plan);
-    let path = args.out.as_ref().map(|out| out.join("perplexity.jsonl"));
-    let mut losses = Losses::open(path.as_deref(), &settings, args.resume.accept(other_weights))?;
-
-    let bar = progress::bar(entries.len() * windows.len());
-    let start = Instant::now();
-    let threads = args.jobs.threads(&device)?;
-    let losses =
-        perplexity::run(&model, &entries, &windows, prompt, threads, &mut losses, |entry| {
-            bar.set_message(format!("{} {}", entry.label, entry.budget()));
-            bar.inc(1);
-        });
-    bar.finish_and_clear();
-    note_fallbacks(&name, &model.fallbacks());
-    let report = PerplexityReport::new(
-        Environment::new(dir.display().to_string(), model.cache_shape(), dtype, device),
-        text.name().to_owned(),
-        plan,
-        start.elapsed().as_secs_f64(),
-        &entries,
-        &losses?,
-    );
-
-    let mut human = String::new();
-    writeln!(human, "{}", report.table())?;
-    writeln!(
-        human,
-        "{}: {} prompts of {prompt} tokens, {tokens} predicted behind each; ± is the standard error; {:.0} s on {}",
-        report.text, report.plan.windows, report.seconds, report.environment.device
-    )?;
-    if let Some(out) = &args.out {
-        let files = report.write(out)?;
-        writeln!(human, "{} files in {}", files.len(), out.display())?;
-    }
-    args.output.write(&human, &report)
+    let text = text_task(&args.text, args.length, args.tokens, args.samples, args.stride)?;
+    let one = OneTask {
+        command: "perplexity",
+        model: &args.model,
+        profile: &args.profile,
+        chat: false,
+        policies: &args.policies,
+        budgets: &args.budgets,
+        change: &[],
+        full: true,
+        seed: 0,
+        tasks: json!({ "perplexity": [text] }),
+        batch: &args.batch,
+        jobs: &args.jobs,
+        resume: &args.resume,
+        out: args.out.as_deref(),
+        output: &args.output,
+    };
+    one.run()
 }

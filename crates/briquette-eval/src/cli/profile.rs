@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::model::Loaded;
 use crate::{Result, profiles::Profiles};
@@ -16,6 +16,11 @@ impl ProfileArgs {
     /// The file that is read, if one is named.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         self.profile.iter().cloned().collect()
+    }
+
+    /// The file that is named.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.profile.as_deref()
     }
 
     /// The profile for this model.

@@ -1,18 +1,17 @@
 use std::{
     fmt::Write,
     path::{Path, PathBuf},
-    time::Instant,
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
 use super::{
     batch::BatchArgs,
-    interrupt,
     jobs::JobsArgs,
-    model::{Dtype, open_device},
-    output::{OutputArgs, note, note_fallbacks, plain},
+    measure::Measurement,
+    model::Dtype,
+    output::{OutputArgs, note},
     output_gate::Mark,
     progress,
     resume::ResumeArgs,
@@ -20,11 +19,8 @@ use super::{
 use crate::{
     files,
     record::Key,
-    report::{html, table},
-    run::{
-        Executed, Failure, Plan, RunFile, Runner, Shard, Share, Summary, Unavailable, begin,
-        execute, read_results,
-    },
+    report::table,
+    run::{Plan, RunFile, Shard, Share, read_results},
 };
 
 #[derive(Debug, clap::Args)]
@@ -75,18 +71,6 @@ pub(super) struct Args {
 /// Damaged samples named on stderr. All are in the JSON.
 const LEFT_OUT: usize = 20;
 
-/// JSON that a run writes for programs.
-#[derive(Serialize)]
-struct Report {
-    run: String,
-    results: PathBuf,
-    seconds: f64,
-    failed: Vec<String>,
-    left_out: Vec<String>,
-    #[serde(flatten)]
-    summary: Summary,
-}
-
 pub(super) fn run(args: Args) -> Result<()> {
     let mut file = RunFile::read(&args.file)?;
     if let Some(dtype) = args.dtype {
@@ -123,92 +107,26 @@ pub(super) fn run(args: Args) -> Result<()> {
         return dry_run(&args, &plan, &out);
     }
 
-    let (name, device) = open_device(args.device.as_deref())?;
-    let accept = args.resume.accept(args.other_weights);
-    let mut results = begin(&out, &file, &plan, &name, args.shard, accept)?;
-    let (threads, shard) = (args.jobs.threads(&name)?, args.shard);
-    let runner = Runner {
-        batch: args.batch.limit(&name),
-        device,
-        threads,
-        shard,
+    let measurement = Measurement {
+        file: &file,
+        plan: &plan,
+        out: Some(out),
+        page: args.shard.is_none() && !args.no_report,
+        device: args.device.as_deref(),
+        batch: &args.batch,
+        jobs: &args.jobs,
+        shard: args.shard,
         keep_going: args.keep_going,
-        interrupt: interrupt::flag(),
+        accept: args.resume.accept(args.other_weights),
+        output: &args.output,
     };
-    let bar = progress::units(0);
-    let start = Instant::now();
-    let executed = execute(&plan, &mut results, &runner, |progress| {
-        bar.set_length(progress.tokens as u64);
-        bar.set_position(progress.tokens_done as u64);
-        let count = format!("{} of {} units", progress.done, progress.all);
-        match progress.key {
-            None => {
-                bar.reset_eta();
-                bar.set_message(count);
-            }
-            Some(Key { policy, budget, task, .. }) => {
-                let at_work = format!("{count}, {task}, {policy} {budget}");
-                bar.set_message(plain(&at_work).into_owned());
-            }
-        }
-    });
-    bar.finish_and_clear();
-    let Executed { failures, split, fallbacks } = executed?;
-    for failure in &split {
-        note(&format!("its batch failed, so each sample was measured alone: {}", failed(failure)));
-    }
-    for (model, fallbacks) in &fallbacks {
-        note_fallbacks(model, fallbacks);
-    }
-
-    let report = Report {
-        run: plan.name.clone(),
-        results: results.path().into(),
-        seconds: start.elapsed().as_secs_f64(),
-        failed: failures.iter().map(failed).collect(),
-        left_out: plan.skipped.clone(),
-        summary: Summary::new(&plan, &results),
-    };
-    let mut human = String::new();
-    writeln!(human, "{}", report.summary.table())?;
-    for Unavailable { model, policy, budget, reason } in &report.summary.unavailable {
-        writeln!(human, "{model}, {policy} at {budget}: {reason}")?;
-    }
-    if !plan.skipped.is_empty() {
-        writeln!(human, "{} damaged samples were left out", plan.skipped.len())?;
-    }
-    writeln!(
-        human,
-        "95 % intervals over samples; {:.0} s on {name}; results in {}",
-        report.seconds,
-        report.results.display()
-    )?;
-    if args.shard.is_none() && !args.no_report {
-        let written = html::write(&out, None, None)?;
-        for warning in &written.warnings {
-            note(&format!("warning: {warning}"));
-        }
-        writeln!(human, "a page of it all: {}", written.page.display())?;
-    }
-    args.output.write(&human, &report)?;
-    if !failures.is_empty() {
-        for failure in &report.failed {
-            note(&format!("failed: {failure}"));
-        }
-        bail!("{} units failed; the next run tries them again", failures.len());
-    }
-    Ok(())
+    measurement.run()
 }
 
 /// The JSON of a dry run.
 #[derive(Serialize)]
 struct Left {
     shares: Vec<Share>,
-}
-
-fn failed(Failure { key, error }: &Failure) -> String {
-    let Key { model, policy, budget, task, sample, .. } = key;
-    format!("{model}, {policy} at {budget}, {task}, {sample}: {error}")
 }
 
 /// Units and tokens by task and policy, without those whose results are there.

@@ -2,7 +2,9 @@ use std::path::PathBuf;
 
 use briquette_models::Tokenizer;
 
-use crate::{Result, tasks::text::Text};
+use anyhow::Result;
+
+use crate::tasks::text::Text;
 
 /// A text to continue.
 #[derive(Debug, clap::Args)]
@@ -18,7 +20,12 @@ impl TextArgs {
         self.text.iter().cloned().collect()
     }
 
-    pub(super) fn read(&self, tokenizer: &Tokenizer) -> Result<Text> {
+    /// The file from the root on, if one is named.
+    pub(super) fn absolute(&self) -> Result<Option<PathBuf>> {
+        Ok(self.text.as_ref().map(std::path::absolute).transpose()?)
+    }
+
+    pub(super) fn read(&self, tokenizer: &Tokenizer) -> crate::Result<Text> {
         Text::read(self.text.as_deref(), tokenizer)
     }
 }

@@ -5,7 +5,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use briquette::{Budget, methods};
+use briquette::methods;
 use clap::ValueEnum;
 
 use super::{
@@ -26,9 +26,6 @@ use crate::{
     run::RunFile,
     tune::{Candidate, Material, Plan, Questions, Tuned, Tuning, Unit, variants},
 };
-
-/// Large enough for anything a policy protects: budgets are searched for.
-const AMPLE: Budget = Budget::Tokens(1 << 24);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -221,7 +218,7 @@ fn candidates(policies: &[String]) -> Result<Vec<Candidate>> {
     });
     let mut candidates: Vec<Candidate> = Vec::new();
     for text in texts {
-        let entry = policy::read(&text, Some(AMPLE), AMPLE)?;
+        let entry = policy::read(&text, Some(policy::AMPLE), policy::AMPLE)?;
         if candidates.iter().all(|other| other.label != entry.label) {
             candidates.push(Candidate { label: entry.label, policy: Ok(entry.policy) });
         }

@@ -42,12 +42,12 @@ mod divergence;
 mod kept;
 mod measure;
 mod oracle;
+mod plan;
 mod reference;
-mod run;
 
 pub use divergence::{agreement, kl_divergence};
 pub use kept::{share_of_heads, token_texts};
 pub use measure::Measured;
 pub use oracle::overlap;
+pub use plan::Plan;
 pub use reference::Reference;
-pub use run::{Kept, Plan, run};

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{
     Environment,
     files::{create_dir, write_csv, write_json},
-    plot::{self, MarkedAxis, Overview, Point, Series},
+    plot::{self, Drawing, Key, Line, LineChart, LinePoint, MarkedAxis, Style, XAxis, YAxis},
     plural, table,
 };
 use crate::{
@@ -82,39 +82,53 @@ impl MaskReport {
         Ok(files)
     }
 
-    fn picture(&self) -> Overview {
+    /// Exact answers and right tokens against the heads silenced, a line a criterion.
+    fn picture(&self) -> Drawing {
         let mut counts: Vec<usize> = Vec::new();
         for cell in &self.cells {
             if !counts.contains(&cell.masked) {
                 counts.push(cell.masked);
             }
         }
-        let of = |choice: Choice| {
-            let cells = self.cells.iter().filter(|cell| cell.choice == choice);
+        let mark = |(place, count): (usize, &usize)| (place as f64, count.to_string());
+        let marks: Vec<(f64, String)> = counts.iter().enumerate().map(mark).collect();
+        let style = |choice: Choice| {
+            Style::Series(Choice::ALL.iter().position(|other| *other == choice).unwrap_or(0))
+        };
+        let line = |choice: Choice, share: fn(&Cell) -> Proportion| {
             let point = |cell: &Cell| {
                 let place = counts.iter().position(|count| *count == cell.masked)?;
-                Some(Point { x: place as f64, values: vec![vec![cell.exact, cell.per_token]] })
+                let Proportion { rate, low, high, .. } = share(cell);
+                let tip = format!("{}, {} silenced: {rate:.2}", choice.name(), cell.masked);
+                Some(LinePoint { x: place as f64, y: rate, interval: Some([low, high]), tip })
             };
-            Series { name: choice.name().into(), points: vec![cells.filter_map(point).collect()] }
+            let cells = self.cells.iter().filter(|cell| cell.choice == choice);
+            Line {
+                name: choice.name().into(),
+                style: style(choice),
+                points: cells.filter_map(point).collect(),
+                marked: true,
+                across: false,
+            }
         };
-        let mark = |(place, count): (usize, &usize)| (place as f64, count.to_string());
+        let chart = |title: &str, share: fn(&Cell) -> Proportion| LineChart {
+            title: title.into(),
+            x: XAxis::Marked(MarkedAxis { label: "heads silenced".into(), marks: marks.clone() }),
+            y: YAxis { label: "share".into(), holds: vec![0.0, 1.0] },
+            series: Choice::ALL.map(|choice| line(choice, share)).to_vec(),
+        };
+        let charts = [
+            chart("exact answers", |cell| cell.exact).drawing(),
+            chart("right tokens", |cell| cell.per_token).drawing(),
+        ];
+        let key = |choice: Choice| Key { name: choice.name().into(), style: style(choice) };
         let prompts = self.cells.first().map_or(0, |cell| cell.exact.trials);
-        Overview {
-            title: "Needle in a haystack with heads silenced".into(),
-            subtitle: format!(
-                "{} tokens, full cache, {} a point, 95 % Wilson intervals",
-                self.length,
-                plural(prompts, "prompt")
-            ),
-            columns: vec!["exact answers".into(), "right tokens".into()],
-            rows: vec!["share".into()],
-            axes: vec![MarkedAxis {
-                label: "heads silenced, of all layers".into(),
-                marks: counts.iter().enumerate().map(mark).collect(),
-            }],
-            series: Choice::ALL.map(of).to_vec(),
-            full: None,
-        }
+        let title = format!(
+            "Needle with heads silenced: {} tokens, full cache, {} a point, 95 % Wilson intervals",
+            self.length,
+            plural(prompts, "prompt")
+        );
+        Drawing::sheet(&title, &Choice::ALL.map(key), None, &charts, charts.len())
     }
 }
 
@@ -175,7 +189,7 @@ mod tests {
             cells,
         };
         let dir = tempfile::tempdir().unwrap();
-        // As with the pictures of the needle report.
+        // To look at them.
         let kept = std::env::var_os("BRIQUETTE_PICTURES").map(PathBuf::from);
         let files = report.write(kept.as_deref().unwrap_or(dir.path())).unwrap();
         assert_eq!(files.len(), 4);

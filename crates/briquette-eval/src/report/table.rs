@@ -2,41 +2,7 @@ use std::sync::OnceLock;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
-use crate::{grid::Summary, stats::Proportion};
-
-/// Policy, budget, needles, length.
-type Key = (String, String, usize, usize);
-
-pub(super) fn needle(rows: &[(Key, Summary)], show_needles: bool) -> String {
-    let mut table = new();
-    let mut header = vec!["policy", "budget", "length"];
-    if show_needles {
-        header.push("needles");
-    }
-    header.extend([
-        "question before\nexact",
-        "\nper token",
-        "question after\nexact",
-        "\nper token",
-    ]);
-    header.extend(MEMORY);
-    table.set_header(header);
-    for ((policy, budget, needles, length), summary) in rows {
-        let mut row = vec![Cell::new(policy), right(budget), right(length)];
-        if show_needles {
-            row.push(right(needles));
-        }
-        for accuracy in [&summary.before, &summary.after] {
-            row.extend(
-                [&accuracy.exact, &accuracy.per_token].map(|share| Cell::new(interval(share))),
-            );
-        }
-        let Summary { bytes_held, bytes_spare, bytes_full, .. } = summary;
-        row.extend(memory(*bytes_held, *bytes_spare, *bytes_full));
-        table.add_row(row);
-    }
-    table.to_string()
-}
+use crate::stats::Proportion;
 
 /// The columns that tables are to fit into.
 static WIDTH: OnceLock<u16> = OnceLock::new();
@@ -72,21 +38,6 @@ pub(crate) fn left(text: impl ToString) -> Cell {
 
 pub(crate) fn right(text: impl ToString) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
-}
-
-/// The heads of the cells of [`memory`].
-pub(super) const MEMORY: [&str; 3] = ["held\nKiB", "\nof full", "spare\nKiB"];
-
-/// KiB of what is kept, its share of a full cache, and KiB of free room. Where that is not known
-/// apart, it is in what is held.
-pub(super) fn memory(held: f64, spare: Option<f64>, full: f64) -> [Cell; 3] {
-    let kept = held - spare.unwrap_or(0.0);
-    let kib = |bytes: f64| format!("{:.0}", bytes / 1024.0);
-    [
-        right(kib(kept)),
-        right(share(kept / full.max(1.0))),
-        right(spare.map_or_else(|| "-".into(), kib)),
-    ]
 }
 
 /// A share in percent.

@@ -9,11 +9,9 @@ use briquette_models::{
 };
 
 use crate::{
-    Error, Result,
-    grid::Question,
-    prefix,
+    Error, Result, prefix,
     record::{Answer, CacheBytes, Outcome},
-    tasks::{Sample, Turn},
+    tasks::{Question, Sample, Turn},
 };
 
 /// A model that answers samples, with its tokenizer.

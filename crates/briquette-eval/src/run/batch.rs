@@ -6,7 +6,7 @@ use super::{
     plan::{ModelPlan, TaskData, Unit},
     tasks::{Planned, Work},
 };
-use crate::{grid::Question, tasks::Sample};
+use crate::tasks::{Question, Sample};
 
 /// How many samples are rows of a batch at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

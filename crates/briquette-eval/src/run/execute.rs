@@ -327,10 +327,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        grid::Question,
         journal::Accept,
         metrics::Metric,
         run::{RunFile, begin},
+        tasks::Question,
         tasks::{Sample, Task, Turn},
     };
 

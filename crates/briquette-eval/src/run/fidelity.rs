@@ -6,8 +6,10 @@ use briquette_models::Tokenizer;
 use serde::Deserialize;
 
 use crate::{
-    Result, files,
-    tasks::text::{Text, Window, check_windows},
+    Result,
+    fidelity::Plan,
+    files,
+    tasks::text::{Text, Window},
 };
 
 /// Fidelity in a run file: how far a model on a compressed cache is from itself on the full one.
@@ -48,10 +50,9 @@ impl FidelityTask {
 
     /// The windows: the prompt and the tokens fed behind it.
     pub(super) fn windows(&self, tokenizer: &Tokenizer, context: usize) -> Result<Vec<Window>> {
-        let counts = [("prompt", self.prompt), ("tokens", self.tokens), ("windows", self.windows)];
-        let length = self.prompt.saturating_add(self.tokens);
-        check_windows(&counts, length, context)?;
-        Text::read(self.text.as_deref(), tokenizer)?.windows(length, self.windows, self.stride)
+        let Self { prompt, tokens, windows, stride, .. } = *self;
+        let text = Text::read(self.text.as_deref(), tokenizer)?;
+        Plan { prompt, tokens, windows, stride }.windows(&text, context)
     }
 
     /// Settings that the result depends on beside the tokens of a window.

@@ -6,11 +6,11 @@ use serde::Deserialize;
 use super::{
     budget::BudgetText,
     model::ModelSpec,
-    policies::{self, PolicySpec},
+    policies::{self, Candidate, PolicySpec},
     tasks::{Planned, Tasks, Work},
     twice::twice,
 };
-use crate::{Error, Result, compare::Candidate, files};
+use crate::{Error, Result, files};
 
 /// A run file, as a user writes it: models, policies and tasks, every one with every other.
 #[derive(Clone, Debug, Deserialize)]

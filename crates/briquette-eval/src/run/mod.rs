@@ -37,6 +37,7 @@ mod summary;
 mod tasks;
 mod text;
 mod twice;
+mod weak;
 
 pub use batch::BatchLimit;
 pub use begin::begin;
@@ -55,3 +56,4 @@ pub use shard::Shard;
 pub use summary::{Row, Summary, Unavailable};
 pub use tasks::{Planned, Tasks, Work};
 pub use text::{Protocol, TextTask};
+pub(crate) use weak::weak;

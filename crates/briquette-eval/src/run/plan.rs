@@ -8,16 +8,14 @@ use super::{
     file::RunFile,
     header::{Header, ModelHeader},
     model::OpenModel,
-    policies,
+    policies::{self, Candidate},
     tasks::{Planned, Work},
 };
 use crate::{
-    Error, Result,
-    compare::Candidate,
-    fingerprint,
-    grid::{Entry, Question},
+    Error, Result, fingerprint,
+    policy::NamedPolicy,
     record::Key,
-    tasks::{Sample, text::Window},
+    tasks::{Question, Sample, text::Window},
 };
 
 /// Everything a run file asks for.
@@ -51,7 +49,7 @@ pub struct ModelPlan {
 
 #[derive(Debug)]
 pub(super) struct PlannedPolicy {
-    pub(super) entry: Entry,
+    pub(super) entry: NamedPolicy,
     pub(super) budget: String,
     pub(super) fingerprint: String,
     /// The file of what is read before every sample.
@@ -188,7 +186,41 @@ impl Plan {
     }
 }
 
+/// Lengths of the samples of a model's tasks.
+#[derive(Debug)]
+pub(super) struct Lengths<'a> {
+    plan: &'a ModelPlan,
+    /// Tasks with samples of several lengths.
+    several: BTreeSet<usize>,
+}
+
+impl Lengths<'_> {
+    /// The tokens of a sample, if its task has samples of several lengths.
+    pub(super) fn of(&self, unit: &Unit) -> Option<u64> {
+        let group = &self.plan.groups[unit.group];
+        match &group.data {
+            TaskData::Samples(samples) if self.several.contains(&group.task) => {
+                samples[unit.sample].axes.get("length").copied()
+            }
+            _ => None,
+        }
+    }
+}
+
 impl ModelPlan {
+    /// The lengths that the samples were made for.
+    pub(super) fn lengths(&self) -> Lengths<'_> {
+        let mut found: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
+        for group in &self.groups {
+            if let TaskData::Samples(samples) = &group.data {
+                let lengths = samples.iter().filter_map(|sample| sample.axes.get("length"));
+                found.entry(group.task).or_default().extend(lengths);
+            }
+        }
+        let several = found.into_iter().filter(|(_, lengths)| lengths.len() > 1);
+        Lengths { plan: self, several: several.map(|(task, _)| task).collect() }
+    }
+
     fn new(
         opened: OpenModel,
         policies: Policies<'_>,
@@ -260,7 +292,7 @@ fn available(
                     let bytes = fs::read(path).map_err(failed)?;
                     fingerprint = fingerprint::of(&[fingerprint.as_bytes(), &bytes].concat());
                 }
-                let entry = Entry { label: label.clone(), policy };
+                let entry = NamedPolicy { label: label.clone(), policy };
                 entries.push(PlannedPolicy { entry, budget: budget.clone(), fingerprint, prefix });
             }
             Err(reason) => {

@@ -8,12 +8,21 @@ use serde::{
 
 use super::{budget::BudgetText, twice::twice};
 use crate::{
-    Error, Result,
-    compare::Candidate,
-    files,
-    policy::{changed, changed_everywhere, from_file},
+    Error, Result, files,
+    policy::{AMPLE, changed, changed_everywhere, from_file},
     prefix,
 };
+
+/// A policy with a budget that is to be measured, or the reason why it cannot be.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    /// Label of the policy in tables.
+    pub(super) label: String,
+    /// Its budget as text, `-` for a policy without one.
+    pub(super) budget: String,
+    /// The policy.
+    pub(super) policy: std::result::Result<Policy, String>,
+}
 
 /// A policy in a run file: a method by its name, a policy file, or a prefix that was compressed
 /// under one.
@@ -61,9 +70,6 @@ impl<'de> Deserialize<'de> for MethodName {
         deserializer.deserialize_str(Name).map_err(D::Error::custom)
     }
 }
-
-/// Large enough for anything a policy protects.
-const AMPLE: Budget = Budget::Tokens(1 << 24);
 
 impl PolicySpec {
     /// Makes the path of the file begin at `base`.
@@ -152,6 +158,10 @@ impl PolicySpec {
         let one = |budget: String, policy| Candidate { label: label.clone(), budget, policy };
         if ample.budget().is_none() {
             return Ok(vec![one("-".into(), Ok(ample))]);
+        }
+        // Its changes set the budget.
+        if let Some(budget) = ample.budget().filter(|budget| *budget != AMPLE) {
+            return Ok(vec![one(budget.to_string(), Ok(ample))]);
         }
         let own: Vec<Budget> = self.budgets.iter().map(|budget| budget.0).collect();
         let budgets = match (own.as_slice(), &self.file) {

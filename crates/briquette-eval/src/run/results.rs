@@ -155,7 +155,7 @@ impl Results {
     pub(super) fn unavailable(&self) -> impl Iterator<Item = (&Key, &str)> {
         self.found.iter().filter_map(|(key, (_, found))| match found {
             Found::Unavailable { reason } => Some((key, reason.as_str())),
-            Found::Number { .. } => None,
+            Found::Numbers { .. } => None,
         })
     }
 }

@@ -1,15 +1,17 @@
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::{
     found::{Found, Measure},
     plan::{Plan, PlannedPolicy},
     results::Results,
+    weak::weak,
 };
 use crate::{
-    grid::Question,
     record::{CacheBytes, Key},
-    report::table,
     stats::{Estimate, Mean},
+    tasks::Question,
 };
 
 /// Means of a run by task, policy and budget.
@@ -41,8 +43,15 @@ impl Unavailable {
     }
 }
 
-/// Values of a sample to average: the number, the cache, and seconds.
-type Value = (f64, CacheBytes, f64);
+/// Numbers of a sample, to be averaged.
+struct Sample<'a> {
+    value: f64,
+    beside: &'a [(Measure, f64)],
+    /// The value of the full cache on the same sample.
+    full: Option<f64>,
+    held: CacheBytes,
+    seconds: f64,
+}
 
 /// A task under a policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,6 +60,9 @@ pub struct Row {
     pub model: String,
     /// The label of the task.
     pub task: String,
+    /// Tokens of a sample, where a task has samples of several lengths: each is a row of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
     /// When the question came.
     pub ask: Option<Question>,
     /// The label of the policy.
@@ -64,6 +76,11 @@ pub struct Row {
     /// The ends of the 95 % interval: Wilson's for scores that are 0 or 1, Student's for others; of
     /// one of these there is none.
     pub interval: Option<[f64; 2]>,
+    /// The number above that of the full cache, in pairs on the same samples; `None` if the full
+    /// cache was not measured.
+    pub over_full: Option<Mean>,
+    /// Further numbers of the same samples.
+    pub beside: BTreeMap<Measure, Estimate>,
     /// Bytes of what is kept over bytes of a full cache, of all samples together; with the spare
     /// room where that is not known apart.
     pub held_of_full: f64,
@@ -77,27 +94,44 @@ pub struct Row {
 impl Summary {
     /// Means over the units of a plan that have results.
     pub fn new(plan: &Plan, results: &Results) -> Self {
-        let mut groups: Vec<(Key, Measure, Vec<Value>)> = Vec::new();
-        let mut places = std::collections::BTreeMap::new();
-        for unit in plan.units() {
-            let Some(Found::Number { measure, value, held, seconds }) = results.found(&unit.key)
-            else {
-                continue;
-            };
-            let group = Key { seed: 0, sample: String::new(), ..unit.key.clone() };
-            let place = *places.entry((group.clone(), *measure)).or_insert_with(|| {
-                groups.push((group, *measure, Vec::new()));
-                groups.len() - 1
-            });
-            groups[place].2.push((*value, *held, *seconds));
+        type Group = (Key, Option<u64>, Measure);
+        let mut groups: Vec<(Group, Vec<Sample<'_>>)> = Vec::new();
+        let mut places = BTreeMap::new();
+        for model in &plan.models {
+            let lengths = model.lengths();
+            for unit in &model.units {
+                let Some(Found::Numbers { first: (measure, value), beside, held, seconds }) =
+                    results.found(&unit.key)
+                else {
+                    continue;
+                };
+                let full = Key { policy: "full".into(), budget: "-".into(), ..unit.key.clone() };
+                let full = match results.found(&full) {
+                    Some(Found::Numbers { first: (of, value), .. }) if of == measure => {
+                        Some(*value)
+                    }
+                    _ => None,
+                };
+                let key = Key { seed: 0, sample: String::new(), ..unit.key.clone() };
+                let group = (key, lengths.of(unit), *measure);
+                let place = *places.entry(group.clone()).or_insert_with(|| {
+                    groups.push((group, Vec::new()));
+                    groups.len() - 1
+                });
+                let (value, held, seconds) = (*value, *held, *seconds);
+                groups[place].1.push(Sample { value, beside, full, held, seconds });
+            }
         }
         // Tasks together, rather than samples as they run.
-        groups.sort_by_key(|(key, ..)| {
+        groups.sort_by_key(|((key, length, _), _)| {
             let model = plan.models.iter().position(|one| one.opened.label == key.model);
             let task = plan.tasks.iter().position(|task| task.label == key.task);
-            (model, task, key.ask)
+            (model, task, *length, key.ask)
         });
-        let rows = groups.into_iter().map(|(key, measure, found)| Row::new(key, measure, &found));
+        let rows = groups.into_iter().map(|((key, length, measure), samples)| Row {
+            length,
+            ..Row::new(key, measure, &samples)
+        });
         let mut unavailable: Vec<Unavailable> =
             plan.unavailable().map(|(key, reason)| Unavailable::new(key, reason)).collect();
         for (key, reason) in results.unavailable() {
@@ -109,7 +143,7 @@ impl Summary {
                 };
                 model.entries.iter().any(name)
             });
-            let measured = places.keys().any(|(group, _)| {
+            let measured = places.keys().any(|(group, ..)| {
                 (&group.model, &group.policy, &group.budget)
                     == (&key.model, &key.policy, &key.budget)
             });
@@ -120,83 +154,60 @@ impl Summary {
         Self { rows: rows.collect(), unavailable }
     }
 
-    /// The table for people.
-    pub fn table(&self) -> String {
-        let mut table = table::new();
-        let models = self.rows.iter().any(|row| row.model != self.rows[0].model);
-        let mut header = vec![
-            "task",
-            "measure",
-            "policy",
-            "budget",
-            "mean",
-            "samples",
-            "held\nof full",
-            "spare\nof full",
-        ];
-        if models {
-            header.insert(0, "model");
+    /// A warning for each task that the model fails on with everything kept: to be shown before
+    /// anything else.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<String> = Vec::new();
+        let of_full = |row: &&Row| row.policy == "full" && row.measure == Measure::Score;
+        for row in self.rows.iter().filter(of_full) {
+            let said = weak(&row.task, row.mean.mean, row.mean.count);
+            warnings.extend(said.filter(|said| !warnings.contains(said)));
         }
-        table.set_header(header);
-        for row in &self.rows {
-            let measure = match (row.measure, row.ask) {
-                (Measure::Score, Some(Question::Before)) => "score, asked before",
-                (Measure::Score, Some(Question::After)) => "score, asked after",
-                (Measure::Score, None) => "score",
-                (Measure::Nats, _) => "nats a token",
-                (Measure::Kl, _) => "KL, nats a token",
-            };
-            let digits = if row.measure == Measure::Score { 2 } else { 3 };
-            let mean = row.mean.mean;
-            let mean = match row.interval {
-                Some([low, high]) => format!("{mean:.digits$} [{low:.digits$}, {high:.digits$}]"),
-                None => format!("{mean:.digits$}"),
-            };
-            let mut cells = vec![
-                table::left(&row.task),
-                table::left(measure),
-                table::left(&row.policy),
-                table::right(&row.budget),
-                table::right(mean),
-                table::right(row.mean.count),
-                table::right(table::share(row.held_of_full)),
-                table::right(row.spare_of_full.map_or("-".into(), table::share)),
-            ];
-            if models {
-                cells.insert(0, table::left(&row.model));
-            }
-            table.add_row(cells);
-        }
-        table.to_string()
+        warnings
     }
 }
 
 impl Row {
-    fn new(key: Key, measure: Measure, found: &[Value]) -> Self {
-        let values: Vec<f64> = found.iter().map(|(value, ..)| *value).collect();
-        let estimate = match measure {
-            Measure::Score => Estimate::of_scores(&values),
-            Measure::Kl => Estimate::of(&values).within(0.0, f64::INFINITY),
-            Measure::Nats => Estimate::of(&values),
-        };
+    fn new(key: Key, measure: Measure, samples: &[Sample<'_>]) -> Self {
+        let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
+        let over = samples.iter().map(|sample| Some(sample.value - sample.full?));
+        let over: Option<Vec<f64>> = over.collect();
+        let mut beside: BTreeMap<Measure, Vec<f64>> = BTreeMap::new();
+        for (measure, value) in samples.iter().flat_map(|sample| sample.beside) {
+            beside.entry(*measure).or_default().push(*value);
+        }
         let bytes = |of: &dyn Fn(&CacheBytes) -> usize| -> f64 {
-            found.iter().map(|(_, held, _)| of(held) as f64).sum()
+            samples.iter().map(|sample| of(&sample.held) as f64).sum()
         };
-        let spare = found.iter().map(|(_, held, _)| Some(held.spare? as f64)).sum::<Option<f64>>();
+        let spare = samples.iter().map(|sample| Some(sample.held.spare? as f64));
+        let spare = spare.sum::<Option<f64>>();
         let full = bytes(&|held| held.full).max(1.0);
         Self {
             model: key.model,
             task: key.task,
+            length: None,
             ask: key.ask,
             policy: key.policy,
             budget: key.budget,
             measure,
             mean: Mean::of(&values),
-            interval: estimate.interval,
+            interval: estimate(measure, &values).interval,
+            over_full: over.map(|over| Mean::of(&over)),
+            beside: beside.iter().map(|(of, values)| (*of, estimate(*of, values))).collect(),
             held_of_full: (bytes(&|held| held.bytes) - spare.unwrap_or(0.0)) / full,
             spare_of_full: spare.map(|spare| spare / full),
-            seconds: found.iter().map(|(.., seconds)| seconds).sum(),
+            seconds: samples.iter().map(|sample| sample.seconds).sum(),
         }
+    }
+}
+
+/// The mean of numbers of one kind, with an interval that holds none which cannot be.
+fn estimate(measure: Measure, values: &[f64]) -> Estimate {
+    match measure {
+        Measure::Score | Measure::RightTokens => Estimate::of_scores(values),
+        Measure::Agreement | Measure::Overlap => Estimate::of(values).within(0.0, 1.0),
+        Measure::Kl | Measure::OutputError => Estimate::of(values).within(0.0, f64::INFINITY),
+        Measure::Nats => Estimate::of(values),
     }
 }
 
@@ -206,7 +217,14 @@ mod tests {
 
     fn row(measure: Measure, values: &[f64]) -> Row {
         let held = CacheBytes { bytes: 35, spare: Some(10), full: 100 };
-        let found: Vec<Value> = values.iter().map(|value| (*value, held, 0.5)).collect();
+        let sample = |value: &f64| Sample {
+            value: *value,
+            beside: &[],
+            full: Some(0.5),
+            held,
+            seconds: 0.5,
+        };
+        let samples: Vec<Sample<'_>> = values.iter().map(sample).collect();
         let key = Key {
             model: "m".into(),
             policy: "p".into(),
@@ -216,7 +234,7 @@ mod tests {
             sample: String::new(),
             ask: None,
         };
-        Row::new(key, measure, &found)
+        Row::new(key, measure, &samples)
     }
 
     #[test]
@@ -242,6 +260,7 @@ mod tests {
         assert_eq!(row(Measure::Nats, &[0.5]).interval, None);
         let row = row(Measure::Kl, &[1.0, 3.0]);
         assert_eq!((row.mean.mean, row.seconds), (2.0, 1.0));
+        assert_eq!(row.over_full.map(|over| over.mean), Some(1.5));
         assert_eq!((row.held_of_full, row.spare_of_full), (0.25, Some(0.1)));
     }
 }

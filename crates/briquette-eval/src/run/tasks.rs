@@ -3,18 +3,15 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{fidelity::FidelityTask, text::TextTask};
-use crate::{
-    grid::Question,
-    tasks::{
-        Labelled, Task,
-        files::{
-            Coqa, Files, Gsm8k, InfiniteBench, LongBench, LongBenchV2, Questions, TruthfulQa,
-            ZeroScrolls,
-        },
-        synthetic::{
-            CommonWords, FrequentWords, KeyValue, MultiTurn, Needle, PassageCount,
-            PassageRetrieval, Synthetic, VariableTracking,
-        },
+use crate::tasks::{
+    Labelled, Question, Task,
+    files::{
+        Coqa, Files, Gsm8k, InfiniteBench, LongBench, LongBenchV2, Questions, TruthfulQa,
+        ZeroScrolls,
+    },
+    synthetic::{
+        CommonWords, FrequentWords, KeyValue, MultiTurn, Needle, PassageCount, PassageRetrieval,
+        Synthetic, VariableTracking,
     },
 };
 

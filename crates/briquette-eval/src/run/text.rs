@@ -8,8 +8,7 @@ use burn::tensor::{DType, Int, Tensor, TensorData, activation::log_softmax};
 use serde::Deserialize;
 
 use crate::{
-    Error, Result, files,
-    perplexity::{self, Loss},
+    Error, Result, files, perplexity,
     record::{CacheBytes, Outcome},
     tasks::text::{Text, Window, check_windows},
 };
@@ -127,11 +126,7 @@ impl TextTask {
     ) -> Result<Outcome> {
         let prompt = self.prompt();
         let (nats, cache) = match self.protocol {
-            Protocol::Window => {
-                let Loss { nats, bytes_held: bytes, bytes_spare: spare, bytes_full: full } =
-                    perplexity::loss(model, policy, window, prompt)?;
-                (nats, CacheBytes { bytes, spare, full })
-            }
+            Protocol::Window => perplexity::loss(model, policy, window, prompt)?,
             Protocol::Stream => {
                 let mut cache = model.cache(policy.clone())?;
                 (stream(model, &mut cache, window, self.chunk())?, CacheBytes::of(&cache))

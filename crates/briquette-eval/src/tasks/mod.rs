@@ -6,6 +6,7 @@ pub mod files;
 pub mod haystack;
 pub mod needle;
 mod needle_template;
+mod question;
 pub mod sample;
 pub(crate) mod seed;
 pub mod synthetic;
@@ -13,5 +14,6 @@ mod task_spec;
 pub mod text;
 
 pub use needle_template::NeedleTemplate;
+pub use question::Question;
 pub use sample::{Sample, Samples, Task, Turn};
 pub use task_spec::{Labelled, TaskSpec};

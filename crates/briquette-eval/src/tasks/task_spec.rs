@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Task;
-use crate::grid::Question;
+use crate::tasks::Question;
 
 /// A task as a run file specifies it.
 pub trait TaskSpec: Task + Clone {

@@ -43,7 +43,8 @@ impl Material<'_> {
     ) -> Result<Vec<Prompt>> {
         let mut prompts: Vec<Prompt> = match self {
             Self::Text(text) => {
-                let windows = plan.windows(text, model)?.into_iter();
+                let context = model.config().max_position_embeddings;
+                let windows = plan.windows(text, context)?.into_iter();
                 let prompt = |tokens: Vec<u32>| {
                     let behind = tokens.len().saturating_sub(plan.prompt);
                     Prompt { tokens, length: plan.prompt, compared: (0..behind).collect() }

@@ -5,9 +5,8 @@ use briquette_models::Tokenizer;
 use super::prompt::Prompt;
 use crate::{
     Error, Result, fingerprint,
-    grid::Question,
     run::{Planned, RunFile, Work},
-    tasks::{Sample, Turn},
+    tasks::{Question, Sample, Turn},
 };
 
 /// Questions with right answers, each behind a context that is compressed without it.

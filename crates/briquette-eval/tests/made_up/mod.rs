@@ -3,9 +3,9 @@
 use std::{fs, path::Path};
 
 use briquette_eval::{
-    grid::Question,
     metrics::Metric,
     record::{Answer, CacheBytes, KeptTokens, Key, Outcome, Record},
+    tasks::Question,
 };
 use serde_json::json;
 

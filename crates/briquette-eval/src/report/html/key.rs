@@ -3,7 +3,7 @@ use std::cmp::Ordering;
 use serde::Serialize;
 
 use super::natural;
-use crate::{grid::Question, record::Key, report::budget_axis::BudgetUnit};
+use crate::{record::Key, report::budget_axis::BudgetUnit, tasks::Question};
 
 /// The label of what the others are compared with.
 pub(super) const FULL: &str = "full";

@@ -255,7 +255,7 @@ impl Measures {
     fn means(&mut self, collected: &Collected) {
         for model in collected.each(|row| &row.model) {
             let rows = || collected.scores.iter().filter(move |(row, _)| row.model == model);
-            for ask in [Some(crate::grid::Question::Before), Some(crate::grid::Question::After)] {
+            for ask in [Some(crate::tasks::Question::Before), Some(crate::tasks::Question::After)] {
                 let mut columns: Vec<&Column> =
                     rows().flat_map(|(_, tasks)| tasks.keys()).filter(|c| c.ask == ask).collect();
                 columns.sort();
@@ -303,7 +303,7 @@ impl Measures {
     pub(super) fn overall(
         &self,
         row: &Row,
-        ask: Option<crate::grid::Question>,
+        ask: Option<crate::tasks::Question>,
     ) -> Option<Estimate> {
         self.get(row, Some(&Column { task: String::new(), ask }), Measure::Score)
     }

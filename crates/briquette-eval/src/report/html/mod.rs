@@ -66,10 +66,11 @@ pub fn write(dir: &Path, page: Option<&Path>, title: Option<&str>) -> Result<Wri
 
     let folder = dir.join("report");
     create_dir(&folder)?;
-    let csv = folder.join("report.csv");
-    write_csv(&csv, measures.csv())?;
+    // First: it says whose the other files are, also when a kill comes between them.
     let tables = folder.join("tables.md");
     write_text(&tables, &tables_text)?;
+    let csv = folder.join("report.csv");
+    write_csv(&csv, measures.csv())?;
     let mut pictures = Vec::new();
     for figure in &figures {
         pictures.extend(figure.save(&folder)?);

@@ -123,16 +123,6 @@ impl Canvas<'_> {
         self.area.draw(&path).map_err(|error| error.to_string())
     }
 
-    /// A horizontal dashed line.
-    pub(super) fn dashes(&self, (from, y): (i32, i32), to: i32, color: RGBColor) -> Drawn {
-        let mut x = from;
-        while x < to {
-            self.line(&[(x, y), ((x + 6).min(to), y)], 2, color)?;
-            x += 11;
-        }
-        Ok(())
-    }
-
     /// A dashed path: `on` units drawn, `off` left out, along all of it.
     pub(super) fn dashed(
         &self,

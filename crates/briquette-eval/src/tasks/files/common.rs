@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result, files, grid::Question, metrics::Metric};
+use crate::{Error, Result, files, metrics::Metric, tasks::Question};
 
 /// As benchmarks ask: everything in one prompt.
 pub(super) fn before() -> Vec<Question> {

@@ -15,8 +15,7 @@ use super::{
 };
 use crate::{
     Result,
-    grid::Question,
-    tasks::{Sample, Samples, Task, TaskSpec},
+    tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
 
 /// Name in errors.

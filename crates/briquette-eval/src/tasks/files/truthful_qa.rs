@@ -18,9 +18,8 @@ use super::{
 };
 use crate::{
     Result,
-    grid::Question,
     metrics::Metric,
-    tasks::{Sample, Samples, Task, TaskSpec},
+    tasks::{Question, Sample, Samples, Task, TaskSpec},
 };
 
 /// Name in errors.

@@ -4,8 +4,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{
     Error, Result,
-    grid::Question,
-    tasks::{sample::MOST_SAMPLES, seed},
+    tasks::{Question, sample::MOST_SAMPLES, seed},
 };
 
 /// The parameters all families share.

@@ -1,6 +1,6 @@
 //! Defaults and sizes that synthetic tasks share.
 
-use crate::grid::Question;
+use crate::tasks::Question;
 
 /// Both times of a question, before and after: the default of `ask`.
 pub(super) fn both() -> Vec<Question> {

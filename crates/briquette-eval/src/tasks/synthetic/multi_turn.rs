@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{
     Result,
-    grid::Question,
-    tasks::{Sample, Task},
+    tasks::{Question, Sample, Task},
 };
 
 const TASK: &str = "multi-turn";

@@ -13,10 +13,9 @@ use super::{
 };
 use crate::{
     Error, Result, files,
-    grid::Question,
     metrics::Metric,
     tasks::{
-        NeedleTemplate, Sample, Task, Turn,
+        NeedleTemplate, Question, Sample, Task, Turn,
         assemble::{self, Hiding},
         ember,
         haystack::Haystack,

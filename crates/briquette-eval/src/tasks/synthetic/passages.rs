@@ -14,9 +14,8 @@ use super::{
 };
 use crate::{
     Error, Result,
-    grid::Question,
     metrics::Metric,
-    tasks::{Sample, Task, Turn, assemble, haystack::Haystack},
+    tasks::{Question, Sample, Task, Turn, assemble, haystack::Haystack},
 };
 
 const RETRIEVAL: &str = "passage-retrieval";

@@ -14,10 +14,9 @@ use super::{
 };
 use crate::{
     Error, Result,
-    grid::Question,
     metrics::Metric,
     tasks::{
-        Sample, Task, Turn,
+        Question, Sample, Task, Turn,
         assemble::{self, Hay},
         haystack::Haystack,
     },

@@ -14,9 +14,8 @@ use super::{
 };
 use crate::{
     Error, Result,
-    grid::Question,
     metrics::Metric,
-    tasks::{Sample, Task, Turn, assemble},
+    tasks::{Question, Sample, Task, Turn, assemble},
 };
 
 const COMMON: &str = "common-words";

@@ -4,9 +4,9 @@ use super::super::{
     measure::Measure,
 };
 use crate::{
-    grid::Question,
     report::plot::{LineChart, LinePoint, YAxis},
     stats::Estimate,
+    tasks::Question,
 };
 
 /// Lengths of which a chart is drawn; more are the lengths of texts as they come, not an axis.

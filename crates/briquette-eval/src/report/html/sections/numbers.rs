@@ -7,7 +7,7 @@ use super::super::{
     key::{Column, NONE, Row, ask},
     measure::Measure,
 };
-use crate::{grid::Question, stats::Estimate};
+use crate::{stats::Estimate, tasks::Question};
 
 /// Columns of numbers in one table: more are wider than a screen of 1,280 pixels.
 const COLUMNS: usize = 8;

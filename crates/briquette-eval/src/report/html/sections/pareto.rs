@@ -4,9 +4,9 @@ use super::super::{
     measure::Measure,
 };
 use crate::{
-    grid::Question,
     report::plot::{Key, Line, LineChart, LinePoint, Style, XAxis, YAxis},
     stats::Estimate,
+    tasks::Question,
 };
 
 /// The name of the line of the best in the legend.

@@ -1,0 +1,140 @@
+//! Commands that amount to a run file: one model, one or two tasks.
+
+use std::path::{Path, PathBuf, absolute};
+
+use anyhow::{Context, Result};
+use briquette::Budget;
+use serde_json::{Value, json};
+
+use super::{
+    batch::BatchArgs, jobs::JobsArgs, measure::Measurement, model::ModelArgs, output::OutputArgs,
+    policy, profile::ProfileArgs, progress, resume::ResumeArgs, text::TextArgs,
+};
+use crate::{
+    Error, files,
+    run::{Plan, RunFile},
+};
+
+/// The options that all of these commands have.
+pub(super) struct OneTask<'a> {
+    /// The name of the command.
+    pub(super) command: &'static str,
+    pub(super) model: &'a ModelArgs,
+    pub(super) profile: &'a ProfileArgs,
+    /// Whether prompts are in the chat template of the model.
+    pub(super) chat: bool,
+    /// As they are written on the command line; none stands for all methods.
+    pub(super) policies: &'a [String],
+    pub(super) budgets: &'a [Budget],
+    pub(super) change: &'a [String],
+    /// Whether the full cache is measured though nobody names it.
+    pub(super) full: bool,
+    pub(super) seed: u64,
+    /// Tasks by family, as in a run file.
+    pub(super) tasks: Value,
+    pub(super) batch: &'a BatchArgs,
+    pub(super) jobs: &'a JobsArgs,
+    pub(super) resume: &'a ResumeArgs,
+    pub(super) out: Option<&'a Path>,
+    pub(super) output: &'a OutputArgs,
+}
+
+impl OneTask<'_> {
+    /// Measures it, as `briquette run` measures its run file.
+    pub(super) fn run(self) -> Result<()> {
+        let file = self.file()?;
+        let mut gate = self.output.gate(file.inputs())?;
+        if let Some(out) = self.out {
+            files::check_dir(out)?;
+            self.refuse_old_journal(out)?;
+            gate.report(out, None)?;
+        }
+        let other_weights = self.model.other_weights();
+        let spinner = progress::spinner("making samples");
+        let plan = Plan::new(&file, other_weights)?;
+        drop(spinner);
+        let measurement = Measurement {
+            file: &file,
+            plan: &plan,
+            out: self.out.map(PathBuf::from),
+            page: true,
+            device: self.model.device(),
+            batch: self.batch,
+            jobs: self.jobs,
+            shard: None,
+            keep_going: false,
+            accept: self.resume.accept(other_weights),
+            output: self.output,
+        };
+        measurement.run()
+    }
+
+    /// The run file that says the same, with paths from the root on.
+    fn file(&self) -> Result<RunFile> {
+        let mut model = json!({
+            "dir": absolute(self.model.dir_or_embedded()?)?,
+            "dtype": self.model.dtype(),
+        });
+        if let Some(profile) = self.profile.file() {
+            model["profile"] = json!(absolute(profile)?);
+        }
+        if self.chat {
+            model["chat"] = json!(true);
+        }
+        let texts = |budgets: &[Budget]| -> Vec<String> {
+            budgets.iter().map(ToString::to_string).collect()
+        };
+        let budgets = if self.budgets.is_empty() { &policy::BUDGETS } else { self.budgets };
+        let mut policies = Vec::new();
+        for text in self.policies {
+            // Errors of a policy are said here in the words of the command line.
+            policy::read(text, Some(policy::AMPLE), policy::AMPLE)?;
+            policies.push(if policy::is_file(text) {
+                json!({ "file": absolute(text)?, "budgets": texts(self.budgets) })
+            } else {
+                let mut parts = text.split(':');
+                json!({ "name": parts.next(), "change": parts.collect::<Vec<&str>>() })
+            });
+        }
+        if policies.is_empty() {
+            policies.push(json!({ "name": "all" }));
+        }
+        let file = json!({
+            "name": self.command,
+            "seeds": [self.seed],
+            "budgets": texts(budgets),
+            "change": self.change,
+            "full": self.full,
+            "models": [model],
+            "policies": policies,
+            "tasks": self.tasks,
+        });
+        let options = format!("the options of `briquette {}`", self.command);
+        let text = toml::to_string(&file).with_context(|| format!("{options}: too large"))?;
+        Ok(RunFile::parse(&text, options.as_ref(), "".as_ref())?)
+    }
+
+    /// Refuses a folder with the results of a version that had a journal for each command.
+    fn refuse_old_journal(&self, out: &Path) -> crate::Result<()> {
+        let path = out.join(format!("{}.jsonl", self.command));
+        if path.exists() { Err(Error::OldJournal { path }) } else { Ok(()) }
+    }
+}
+
+/// A task on windows of a text, as a run file has it.
+pub(super) fn text_task(
+    text: &TextArgs,
+    prompt: usize,
+    tokens: usize,
+    windows: usize,
+    stride: Option<usize>,
+) -> Result<Value> {
+    let mut task = json!({ "prompt": prompt, "tokens": tokens, "windows": windows });
+    if let Some(file) = text.absolute()? {
+        task["text"] = json!(file);
+    }
+    if let Some(stride) = stride {
+        task["stride"] = json!(stride);
+    }
+    Ok(task)
+}

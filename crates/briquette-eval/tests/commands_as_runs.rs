@@ -1,0 +1,122 @@
+//! `needle`, `perplexity`, `fidelity` and `compare` are run files with one or two tasks.
+
+use std::{fs, path::Path, process::Command};
+
+use serde_json::Value;
+
+fn stdout(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_briquette")).args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Lines of results without seconds, in one order.
+fn records(path: &Path) -> Vec<String> {
+    let line = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        value.as_object_mut().unwrap().retain(|key, _| !key.ends_with("seconds"));
+        value.to_string()
+    };
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines: Vec<String> = text.lines().skip(1).map(line).collect();
+    lines.sort();
+    lines
+}
+
+const NEEDLE: &str = "needle --lengths 256 --depths 0,50,100 --samples 2 --policies tova,snapkv:kernel=15,h2o --budgets 64";
+const PERPLEXITY: &str =
+    "perplexity --length 128 --tokens 8 --windows 2 --policies tova,kvmerger --budgets 48";
+const FIDELITY: &str =
+    "fidelity --length 128 --tokens 8 --windows 2 --policies streaming-llm,ems --budgets 48";
+const COMPARE: &str = "compare --length 128 --depths 50 --samples 1 --tokens 4 --windows 2 --policies tova,snapkv --budgets 48 \
+                       --change kernel=15";
+
+#[test]
+fn the_run_file_that_is_left_gives_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in [NEEDLE, PERPLEXITY, FIDELITY, COMPARE] {
+        let [out, again] = ["out", "again"]
+            .map(|name| dir.path().join(format!("{name}-{}", command.split(' ').next().unwrap())));
+        let [first, second] = [&out, &again].map(|path| path.to_str().unwrap());
+        let args: Vec<&str> = command.split_whitespace().chain(["--out", first]).collect();
+        stdout(&args);
+        let file = out.join("run.toml");
+        stdout(&["run", file.to_str().unwrap(), "--out", second, "--no-report"]);
+        let [found, expected] = [&again, &out].map(|dir| records(&dir.join("results.jsonl")));
+        assert!(expected.len() > 3, "{expected:?}");
+        assert_eq!(found, expected, "{command}");
+    }
+}
+
+/// The rows of a command by policy and question, with a number of each.
+fn rows(command: &str, number: impl Fn(&Value) -> Vec<f64>) -> Vec<(String, Vec<f64>)> {
+    let args: Vec<&str> = command.split_whitespace().chain(["--json", "-"]).collect();
+    let report: Value = serde_json::from_str(&stdout(&args)).unwrap();
+    let name = |row: &Value| {
+        let ask = row["ask"].as_str().unwrap_or("");
+        format!("{} {ask}", row["policy"].as_str().unwrap()).trim().to_owned()
+    };
+    let rows = report["rows"].as_array().unwrap().iter();
+    rows.map(|row| (name(row), number(row))).collect()
+}
+
+fn assert_close(found: &[(String, Vec<f64>)], expected: &[(&str, &[f64])]) {
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for ((name, numbers), (expected_name, expected)) in found.iter().zip(expected) {
+        assert_eq!(name, expected_name);
+        for (found, expected) in numbers.iter().zip(*expected) {
+            assert!((found - expected).abs() < 1e-5, "{name}: {numbers:?}");
+        }
+    }
+}
+
+/// Numbers of 2026-11-27 by the engine that these commands had of their own.
+#[test]
+fn numbers_are_those_of_the_engine_before() {
+    let f64_of = |value: &Value| value.as_f64().unwrap();
+    let needle = rows(NEEDLE, |row| {
+        let right = &row["beside"]["right-tokens"]["mean"];
+        vec![f64_of(&row["mean"]["mean"]), f64_of(right), f64_of(&row["held_of_full"])]
+    });
+    assert_close(
+        &needle,
+        &[
+            ("full before", &[1.0, 1.0, 1.015_625]),
+            ("tova before", &[0.0, 1.0 / 3.0, 0.262_776]),
+            ("snapkv:kernel=15 before", &[1.0 / 3.0, 0.809_524, 0.278_799]),
+            ("h2o before", &[0.0, 1.0 / 3.0, 0.258_824]),
+            ("full after", &[1.0, 1.0, 1.015_625]),
+            ("tova after", &[0.0, 0.142_857, 0.262_776]),
+            ("snapkv:kernel=15 after", &[0.0, 0.404_762, 0.278_799]),
+            ("h2o after", &[0.0, 0.309_524, 0.258_824]),
+        ],
+    );
+    let nats = rows(PERPLEXITY, |row| {
+        vec![
+            f64_of(&row["mean"]["mean"]),
+            f64_of(&row["over_full"]["mean"]),
+            f64_of(&row["over_full"]["error"]),
+            f64_of(&row["held_of_full"]),
+        ]
+    });
+    assert_close(
+        &nats,
+        &[
+            ("full", &[3.244_181, 0.0, 0.0, 1.015_625]),
+            ("tova", &[3.348_141, 0.103_961, 0.106_963, 0.373_219]),
+            ("kvmerger", &[3.299_023, 0.054_842, 0.019_190, 0.427_217]),
+        ],
+    );
+    let fidelity = rows(FIDELITY, |row| {
+        let beside = |name: &str| f64_of(&row["beside"][name]["mean"]);
+        let kl = f64_of(&row["mean"]["mean"]);
+        vec![kl, beside("agreement"), beside("overlap"), beside("output-error")]
+    });
+    assert_close(
+        &fidelity,
+        &[
+            ("streaming-llm", &[0.017_868, 0.9375, 0.558_594, 0.312_690]),
+            ("ems", &[0.016_287, 0.875, 0.642_117, 0.260_999]),
+        ],
+    );
+}
