@@ -130,7 +130,7 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
     assert_eq!(why.len(), 3, "{why:?}");
     assert!(why[0].starts_with("snapkv 16") && why[0].contains("32 recent"), "{why:?}");
     let lacks = |why: &String| why.starts_with("headkv") && why.contains("briquette calibrate");
-    assert_eq!(why.iter().filter(|why| lacks(why)).count(), 2, "{why:?}");
+    assert_eq!(why.iter().filter(|why| lacks(why)).count(), 1, "{why:?}");
     let measured = || {
         let journal = read(&compared.join("results.jsonl"));
         journal

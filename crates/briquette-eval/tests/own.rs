@@ -55,8 +55,8 @@ fn needle(more: &[&str]) -> Vec<String> {
     let journal = fs::read_to_string(dir.path().join("results.jsonl")).unwrap();
     let answer = |line: &str| {
         let mut line: Value = serde_json::from_str(line).unwrap();
-        // A form is part of the label of a task.
-        let differs = |key: &String| key.ends_with("seconds") || key == "task";
+        // A form is part of the label of a task, and a folder of that of a model.
+        let differs = |key: &str| key.ends_with("seconds") || ["task", "model"].contains(&key);
         line.as_object_mut().unwrap().retain(|key, _| !differs(key));
         line.to_string()
     };
@@ -138,7 +138,7 @@ fn profiles_and_tables_are_made_in_any_form_and_not_mixed() {
 
     let table = at("table");
     let compare = |form| {
-        let sizes = "--length 128 --depths 50 --samples 1 --tokens 2 --windows 1 --policies tova";
+        let sizes = "--length 256 --depths 50 --samples 1 --tokens 2 --windows 1 --policies tova";
         let args = ["compare", "--budgets", "48", "--out", text(&table), "--form", form];
         let args: Vec<&str> = args.into_iter().chain(sizes.split(' ')).collect();
         briquette(&args)
@@ -162,13 +162,13 @@ fn a_models_own_conversation_is_written_around_the_question() {
             .unwrap();
     }
     let template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}\
-                    {% if add_generation_prompt %}\n{% endif %}";
+                    {% if add_generation_prompt %} It is{% endif %}";
     file(&model, "chat_template.jinja", template);
     file(&model, "tokenizer_config.json", "{\"bos_token\": \"<|begin_of_text|>\"}");
     let model = ["--model", text(&model)];
     let answers = |more: &[&str]| needle(&[&model[..], more].concat());
     let (plain, chat) = (answers(&[]), answers(&["--chat"]));
-    // A line break before the answer is what the template adds, so all prompts are others.
+    // Words before the answer are what the template adds, so all prompts are others.
     assert_eq!(plain.len(), chat.len());
     assert!(chat.iter().all(|line| !plain.contains(line)), "{chat:?}");
     assert_eq!(plain, needle(&[]));
