@@ -1,4 +1,4 @@
-"""What kvpress answers to the prompts of `real-model-kvpress.toml`, token for token the same, with the model read by transformers.
+"""What kvpress answers to the prompts of a run on the real model, token for token the same, with the model read by transformers.
 
     cargo run --release --bin briquette -- run runs/real-model-kvpress.toml --prompts out/prompts.jsonl
     python runs/real_model_kvpress.py out/prompts.jsonl out/kvpress.jsonl
@@ -19,11 +19,27 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "goldens"))
 import gguf  # noqa: E402
 import torch  # noqa: E402
 from gguf_files import tokenizer  # noqa: E402
-from kvpress import AdaKVPress, KeyDiffPress, PyramidKVPress, SnapKVPress, StreamingLLMPress, TOVAPress  # noqa: E402
+from kvpress import (  # noqa: E402
+    AdaKVPress,
+    ChunkKVPress,
+    CompactorPress,
+    CURPress,
+    ExpectedAttentionPress,
+    KeyDiffPress,
+    KnormPress,
+    LagKVPress,
+    LeverageScorePress,
+    NonCausalAttnPress,
+    PyramidKVPress,
+    RandomPress,
+    SnapKVPress,
+    StreamingLLMPress,
+    TOVAPress,
+)
 from transformers import AutoModelForCausalLM, DynamicCache  # noqa: E402
 
 MODEL = REPOSITORY / "models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
-# Methods that this project has too, with the same windows and kernels, and KeyDiff.
+# Methods that this project has too, with the same windows and kernels.
 PRESSES = {
     "streaming-llm": lambda: StreamingLLMPress(),
     "tova": lambda: TOVAPress(),
@@ -31,6 +47,17 @@ PRESSES = {
     "adakv:kernel=15": lambda: AdaKVPress(SnapKVPress(window_size=32, kernel_size=15)),
     "pyramidkv:kernel=15": lambda: PyramidKVPress(window_size=32, kernel_size=15),
     "keydiff": lambda: KeyDiffPress(),
+    "random": lambda: RandomPress(seed=0),
+    "knorm": lambda: KnormPress(),
+    "lagkv": lambda: LagKVPress(),
+    "cur": lambda: CURPress(),
+    "leverage": lambda: LeverageScorePress(),
+    "chunk-attention": lambda: NonCausalAttnPress(),
+    "compactor": lambda: CompactorPress(),
+    "chunkkv:kernel=15": lambda: ChunkKVPress(SnapKVPress(window_size=32, kernel_size=15)),
+    "expected-attention": lambda: ExpectedAttentionPress(),
+    "expected-attention-adakv": lambda: AdaKVPress(ExpectedAttentionPress(epsilon=1e-2)),
+    "keydiff-adakv": lambda: AdaKVPress(KeyDiffPress()),
 }
 
 
@@ -79,8 +106,8 @@ class Prompt:
 
 
 def forward(model, tokens, cache, start):
-    positions = torch.arange(start, start + len(tokens))[None]
-    return model(torch.tensor([tokens]), past_key_values=cache, position_ids=positions, logits_to_keep=1).logits
+    positions = torch.arange(start, start + len(tokens), device=model.device)[None]
+    return model(torch.tensor([tokens], device=model.device), past_key_values=cache, position_ids=positions, logits_to_keep=1).logits
 
 
 @torch.no_grad()
@@ -108,12 +135,16 @@ def main():
     parser.add_argument("--presses", nargs="*", default=list(PRESSES))
     parser.add_argument("--ask", nargs="*", default=["before", "after"])
     parser.add_argument("--samples", type=int, help="of each task; default all")
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    lacking = [name for name in args.presses if name not in PRESSES]
+    if lacking:
+        parser.error(f"kvpress has no press for {', '.join(lacking)}; it has them for {', '.join(PRESSES)}")
 
     reader = gguf.GGUFReader(MODEL)
     text = tokenizer(reader)
     end = reader.fields["tokenizer.ggml.eos_token_id"].contents()
-    model = AutoModelForCausalLM.from_pretrained(MODEL.parent, gguf_file=MODEL.name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(MODEL.parent, gguf_file=MODEL.name, dtype=torch.float32).to(args.device)
     model.set_attn_implementation("sdpa")
     known = set()
     if args.out.exists():

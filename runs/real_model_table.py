@@ -1,4 +1,4 @@
-"""The answers of `real-model-kvpress.toml` beside those of kvpress to the same prompts, as a table in Markdown.
+"""The answers of a run on the real model beside those of kvpress to the same prompts, as a table in Markdown.
 
     python runs/real_model_table.py out/real-model-kvpress/results.jsonl out/kvpress.jsonl
 
@@ -14,7 +14,7 @@ def answers(path, cell):
     found = {}
     for line in Path(path).read_text().splitlines():
         line = json.loads(line)
-        if "policy" in line:
+        if "said" in line or "answers" in line:
             policy, budget, ask, score, said = cell(line)
             found.setdefault((policy, budget, ask), {})[line["task"], line["sample"]] = (score, said)
     return found
@@ -36,12 +36,14 @@ def main():
     print("|---|---:|---|---:|---:|---:|---:|")
     order = {cell: number for number, cell in enumerate(kvpress)}
     for cell in sorted(kvpress, key=lambda cell: (cell[0] != "full", cell[2] != "before", cell[1], order[cell])):
-        both = briquette.get(cell, {}).keys() & kvpress[cell].keys()
+        policy, budget, ask = cell
+        # What a run file changes in all policies is in no label.
+        ours_of = briquette.get(cell) or briquette.get((policy.partition(":")[0], budget, ask), {})
+        both = ours_of.keys() & kvpress[cell].keys()
         if not both:
             continue
-        policy, budget, ask = cell
-        mean = [sum(side[prompt][0] for prompt in both) / len(both) for side in (briquette[cell], kvpress[cell])]
-        same = sum(briquette[cell][prompt][1].strip() == kvpress[cell][prompt][1].strip() for prompt in both)
+        mean = [sum(side[prompt][0] for prompt in both) / len(both) for side in (ours_of, kvpress[cell])]
+        same = sum(ours_of[prompt][1].strip() == kvpress[cell][prompt][1].strip() for prompt in both)
         print(f"| `{policy}` | {budget:.0%} | {ask} | {len(both)} | {mean[0]:.2f} | {mean[1]:.2f} | {same} |")
 
 

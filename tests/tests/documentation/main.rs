@@ -2,6 +2,7 @@
 
 mod book;
 mod first_build;
+mod leaderboard;
 mod sentences;
 mod width;
 

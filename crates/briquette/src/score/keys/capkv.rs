@@ -65,7 +65,6 @@ impl Scorer for CapKv {
         let group = view.shape.group();
         let scored = scored(view, &FromFirst::of(view)).unsqueeze_dim::<4>(3);
         let mask = scored.clone().float().cast(DType::F32);
-        let one = Tensor::<2>::eye(channels, &keys.device()).cast(DType::F32).unsqueeze::<4>();
 
         let mean = mean.reshape([batch, heads, group, channels]);
         let mut sum = Tensor::zeros([batch, heads, columns], (&keys.device(), DType::F32));
@@ -75,8 +74,8 @@ impl Scorer for CapKv {
             let powers = powers.mask_fill(scored.clone().bool_not(), -1e30);
             let weights = (powers.clone() - powers.max_dim(2)).exp() * mask.clone();
             let scaled = values.clone() * ((weights.clone() + EPSILON) * mask.clone());
-            let capacity = precise_product(scaled.swap_dims(2, 3), values.clone()) + one.clone();
-            let inverse = inverse(capacity, self.name())?;
+            let capacity = precise_product(scaled.swap_dims(2, 3), values.clone());
+            let inverse = inverse(capacity, 1.0, self.name())?;
             let leverage = (precise_product(values.clone(), inverse) * values.clone()).sum_dim(3);
             sum = sum + (weights * leverage).squeeze_dim::<3>(3);
         }

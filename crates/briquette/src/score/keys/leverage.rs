@@ -75,10 +75,8 @@ impl Scorer for Leverage {
             }
             false => keys,
         };
-        let width = keys.dims()[3];
-        let ridge = Tensor::<2>::eye(width, &keys.device()).cast(DType::F32) * self.ridge;
         let gram = precise_product(keys.clone().swap_dims(2, 3), keys.clone());
-        let inverse = inverse(gram + ridge.unsqueeze::<4>(), self.name())?;
+        let inverse = inverse(gram, self.ridge, self.name())?;
         Ok((precise_product(keys.clone(), inverse) * keys).sum_dim(3).squeeze_dim::<3>(3))
     }
 }

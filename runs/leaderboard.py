@@ -1,0 +1,168 @@
+"""The results of `leaderboard.toml`, `leaderboard-known.toml` and `leaderboard-tasks.toml` as a table in Markdown, as CSV and as a plot.
+
+    python runs/leaderboard.py docs/src/results/leaderboard-smollm2 out/leaderboard/results.jsonl out/leaderboard-known/results.jsonl
+    python runs/leaderboard.py docs/src/results/leaderboard-ember out/leaderboard-ember/results.jsonl
+    python runs/leaderboard.py --plot docs/src/images/leaderboard-smollm2 docs/src/results/leaderboard-smollm2 …
+    python runs/leaderboard.py --tasks docs/src/results/leaderboard-tasks out/leaderboard-tasks/results.jsonl
+
+A score is the mean of the tasks, which have equally many prompts. Brackets are 95 % intervals of that mean, from the Wilson interval of each
+task (Donner and Zou, 2012). *Kept* is what the cache holds after the answer over what a full cache would, without the room for tokens to come;
+question and answer are part of both. The plot needs matplotlib.
+"""
+
+import argparse
+import csv
+import json
+import math
+from pathlib import Path
+
+
+def wilson(scores, z=1.959964):
+    of, share = len(scores), sum(scores) / len(scores)
+    scale = 1 + z * z / of
+    middle = (share + z * z / (2 * of)) / scale
+    spread = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / scale
+    return share, max(0, middle - spread), min(1, middle + spread)
+
+
+def cells(paths):
+    """Scores and kept shares by model, policy, budget, time of the question and task."""
+    found = {}
+    for path in paths:
+        for line in Path(path).read_text().splitlines()[1:]:
+            line = json.loads(line)
+            if line["kind"] == "answers":
+                scores = [answer["score"] for answer in line["answers"]]
+                cache = line["cache"]
+                cell = found.setdefault((line["model"], line["policy"], line["budget"], line["ask"]), {}).setdefault(line["task"], [])
+                cell.append((sum(scores) / len(scores), cache["bytes"] - cache["spare"], cache["full"]))
+    return found
+
+
+def mean(tasks):
+    """Score with its interval, kept share and prompts of all tasks together."""
+    each = [wilson([score for score, *_ in prompts]) for prompts in tasks.values()]
+    score = sum(share for share, *_ in each) / len(each)
+    below = math.sqrt(sum((share - low) ** 2 for share, low, _ in each)) / len(each)
+    above = math.sqrt(sum((high - share) ** 2 for share, _, high in each)) / len(each)
+    prompts = [prompt for found in tasks.values() for prompt in found]
+    kept = sum(bytes for _, bytes, _ in prompts) / sum(full for _, _, full in prompts)
+    return score, max(0, score - below), min(1, score + above), kept, len(prompts)
+
+
+def share(budget):
+    return 1.0 if budget == "-" else float(budget.rstrip("%")) / 100
+
+
+def write_csv(path, found):
+    with path.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["model", "policy", "budget", "ask", "task", "prompts", "score", "low", "high", "kept"])
+        for (model, policy, budget, ask), tasks in sorted(found.items()):
+            for task, prompts in sorted(tasks.items()):
+                score, low, high = wilson([one for one, *_ in prompts])
+                kept = sum(bytes for _, bytes, _ in prompts) / sum(full for _, _, full in prompts)
+                writer.writerow([model, policy, budget, ask, task, len(prompts), *(f"{x:.4f}" for x in (score, low, high, kept))])
+
+
+def table(found):
+    """Policies down, budgets across, best first by the mean over the budgets; what is asked before stands beside by name."""
+    whole = max(len(prompts) for tasks in found.values() for prompts in tasks.values())
+    tasks = {task for cell in found.values() for task in cell}
+    complete = {cell: all(len(of.get(task, [])) == whole for task in tasks) for cell, of in found.items()}
+    budgets = sorted({budget for _, _, budget, _ in found if budget != "-"}, key=share, reverse=True)
+    rows = {}
+    for cell in found:
+        if complete[cell]:
+            _, policy, budget, ask = cell
+            name = policy if ask == "after" or policy == "full" else f"{policy}, question known"
+            rows.setdefault(name, {})[budget] = mean(found[cell])
+    order = sorted(rows, key=lambda name: (name != "full", -sum(row[0] for row in rows[name].values()) / len(rows[name]), name))
+    lines = ["| method | " + " | ".join(["no budget", *budgets]) + " | kept |", "|---|" + "---:|" * (len(budgets) + 1) + "---|"]
+    for name in order:
+        shown = []
+        for budget in ["-", *budgets]:
+            if budget in rows[name]:
+                score, low, high, _, _ = rows[name][budget]
+                shown.append(f"{score:.2f} [{low:.2f}, {high:.2f}]")
+            else:
+                shown.append("")
+        kept = ", ".join(f"{rows[name][budget][3]:.0%}" for budget in ["-", *budgets] if budget in rows[name])
+        method, _, rest = name.partition(",")
+        lines.append(f"| `{method}`{',' + rest if rest else ''} | " + " | ".join(shown) + f" | {kept} |")
+    return "\n".join(lines) + "\n"
+
+
+def tasks_table(found):
+    models = list(dict.fromkeys(model for model, *_ in found))
+    tasks = sorted({task for cell in found.values() for task in cell}, key=lambda task: (task.startswith("short"), task))
+    lines = ["| task | " + " | ".join(f"`{model}`" for model in models) + " |", "|---|" + "---|" * len(models)]
+    for task in tasks:
+        shown = []
+        for model in models:
+            prompts = found.get((model, "full", "-", "after"), {}).get(task)
+            shown.append("{:.2f} [{:.2f}, {:.2f}]".format(*wilson([one for one, *_ in prompts])) if prompts else "")
+        lines.append(f"| {task} | " + " | ".join(shown) + " |")
+    return "\n".join(lines) + "\n"
+
+
+# Colours of Okabe and Ito, told apart by who sees fewer.
+COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"]
+
+
+def plot(path, found, named):
+    import matplotlib
+
+    matplotlib.use("agg")
+    matplotlib.rcParams["font.size"] = 11
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9.4, 5.4))
+    lines = {}
+    for (_, policy, budget, ask), tasks in found.items():
+        if ask == "after":
+            score, _, _, kept, _ = mean(tasks)
+            lines.setdefault(policy, []).append((kept, score))
+    for policy, points in lines.items():
+        if policy not in named and policy != "full" and len(points) > 1:
+            axes.plot(*zip(*sorted(points)), color="#c8c8c8", linewidth=0.9, zorder=1)
+    [(_, full)] = lines["full"]
+    axes.hlines(full, 0.09, 0.86, color="#666666", linewidth=1.2, linestyle="--", zorder=2)
+    axes.text(0.1, full + 0.012, "full cache", color="#666666", va="bottom")
+    ends = []
+    for policy, color in zip(named, COLORS):
+        points = sorted(lines[policy])
+        axes.plot(*zip(*points), color=color, linewidth=2, marker="o", markersize=5, zorder=3)
+        ends.append([points[-1][1], points[-1], policy, color])
+    # Names at the ends of the lines, moved apart where they would touch.
+    ends.sort()
+    for one, other in zip(ends, ends[1:]):
+        other[0] = max(other[0], one[0] + 0.048)
+    for height, (x, y), policy, color in ends:
+        axes.annotate(policy, (x, y), xytext=(0.9, height), color=color, va="center", arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6})
+    axes.text(0.9, 0.005, "other methods", color="#999999", va="center")
+    axes.set(xlim=(0.09, 1.14), ylim=(-0.02, 1.05), xlabel="share of the full cache's bytes that is kept", ylabel="score, mean of the tasks")
+    axes.set_xticks([0.125, 0.25, 0.5, 0.75], ["12.5 %", "25 %", "50 %", "75 %"])
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#eeeeee", zorder=0)
+    figure.tight_layout()
+    figure.savefig(path.with_suffix(".png"), dpi=160)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="without its ending")
+    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--named", nargs="*", default=["kvzip", "compactor", "leverage", "keydiff-adakv", "expected-attention-adakv", "streaming-llm", "snapkv"])
+    parser.add_argument("--tasks", action="store_true", help="the full cache by task and model")
+    args = parser.parse_args()
+    found = cells(args.results)
+    write_csv(args.out, found)
+    args.out.with_suffix(".md").write_text(tasks_table(found) if args.tasks else table(found))
+    if args.plot:
+        plot(args.plot, found, args.named)
+
+
+if __name__ == "__main__":
+    main()
