@@ -17,7 +17,10 @@ use crate::{
     journal::Accept,
     record::Key,
     report::{html, summary},
-    run::{Executed, Failure, Plan, RunFile, Runner, Shard, Summary, Unavailable, begin, execute},
+    run::{
+        Executed, Failure, Plan, RunFile, Runner, Shard, Split, Summary, Unavailable, begin,
+        execute,
+    },
 };
 
 /// A run file, and how it is measured.
@@ -86,9 +89,13 @@ impl Measurement<'_> {
         });
         bar.finish_and_clear();
         let Executed { failures, split, fallbacks } = executed?;
-        for failure in &split {
-            let failed = failed(failure);
-            note(&format!("its batch failed, so each sample was measured alone: {failed}"));
+        for Split { key, rows, fits, error } in split {
+            let most = match fits {
+                0 => "each of its samples fails alone".to_owned(),
+                fits => format!("it was measured in parts, the largest of {fits} (--batch {fits})"),
+            };
+            let failed = failed(&Failure { key, error });
+            note(&format!("a batch of {rows} samples failed; {most}: {failed}"));
         }
         for (model, fallbacks) in &fallbacks {
             note_fallbacks(model, fallbacks);

@@ -18,7 +18,7 @@ pub use environment::Environment;
 pub(crate) use files::Marked;
 pub use mask::MaskReport;
 pub(crate) use methods::{methods, methods_are_cut};
-pub(crate) use summary::summary;
+pub use summary::summary;
 pub use tune::TuneReport;
 
 fn plural(count: usize, noun: &str) -> String {

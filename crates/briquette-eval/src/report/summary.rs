@@ -10,7 +10,7 @@ use crate::{
 
 /// A table a kind of task: scores of answers with both questions side by side, losses of texts,
 /// distances from the full cache.
-pub(crate) fn summary(summary: &Summary) -> String {
+pub fn summary(summary: &Summary) -> String {
     let rows = |measure| -> Vec<&Row> {
         summary.rows.iter().filter(|row| row.measure == measure).collect()
     };

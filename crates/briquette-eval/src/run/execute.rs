@@ -1,4 +1,4 @@
-use std::{path::PathBuf, slice, time::Instant};
+use std::{path::PathBuf, time::Instant};
 
 use briquette::{Budget, KvCache, Policy, Prefix, ops::Fallback};
 use briquette_models::{Interrupt, Model, prefill};
@@ -38,6 +38,20 @@ pub struct Runner {
     pub interrupt: Interrupt,
 }
 
+impl Runner {
+    /// Runs everything on this device, a sample at a time, and ends with the first failure.
+    pub fn new(device: Device) -> Self {
+        Self {
+            device,
+            threads: 1,
+            batch: BatchLimit::Rows(1),
+            shard: None,
+            keep_going: false,
+            interrupt: Interrupt::new(),
+        }
+    }
+}
+
 /// A unit that failed.
 #[derive(Debug)]
 pub struct Failure {
@@ -47,13 +61,26 @@ pub struct Failure {
     pub error: Error,
 }
 
+/// A batch that failed, and was measured in halves, and halves of these where one failed too.
+#[derive(Debug)]
+pub struct Split {
+    /// The first of its units.
+    pub key: Key,
+    /// Samples it had.
+    pub rows: usize,
+    /// Samples of the largest part that did not fail; 0 if each of them fails alone.
+    pub fits: usize,
+    /// Why it failed.
+    pub error: Error,
+}
+
 /// Failures and fallbacks of a run.
 #[derive(Debug, Default)]
 pub struct Executed {
     /// Units that failed, with [`Runner::keep_going`].
     pub failures: Vec<Failure>,
-    /// Batches that failed, each with the first of its units: its samples were measured alone.
-    pub split: Vec<Failure>,
+    /// Batches that failed, and were measured in parts.
+    pub split: Vec<Split>,
     /// How often tensor operations answered for a kernel, by the label of the model.
     pub fallbacks: Vec<(String, Vec<Fallback>)>,
 }
@@ -131,10 +158,11 @@ pub fn execute(
             let mut batches = batches(model_plan, &plan.tasks, units, runner.batch);
             batches.retain(|batch| batch.units().any(|unit| left(results, unit)));
             let unit_runner = UnitRunner::new(model_plan, &model, &plan.tasks, &batches)?;
-            let measure = |batch: &Batch<'_>| Ok(unit_runner.measure(batch));
+            let measure = |batch: &Batch<'_>| Ok(unit_runner.measure(&batch.rows));
             jobs::run(&batches, runner.threads, measure, |batch, (measured, failed)| {
-                if let (Some(error), Some(unit)) = (failed, batch.units().next()) {
-                    executed.split.push(Failure { key: unit.key.clone(), error });
+                if let (Some((error, fits)), Some(unit)) = (failed, batch.units().next()) {
+                    let (key, rows) = (unit.key.clone(), batch.rows.len());
+                    executed.split.push(Split { key, rows, fits, error });
                 }
                 for (row, measured) in batch.rows.iter().zip(measured) {
                     match measured {
@@ -234,16 +262,21 @@ impl<'a> UnitRunner<'a> {
         Ok(Self { plan, model, tasks, references, starts: starts.collect::<Result<_>>()? })
     }
 
-    /// The records of each row, one a unit. A batch that fails is tried again row by row, so that
-    /// those that do not fail alone have their results; its error stands beside them.
-    fn measure(&self, batch: &Batch<'_>) -> (Vec<Result<Vec<Record>>>, Option<Error>) {
-        match self.measure_rows(&batch.rows) {
-            Err(error) if batch.rows.len() > 1 && !error.is_interrupt() => {
-                let alone = |row| {
-                    let measured = self.measure_rows(slice::from_ref(row));
-                    measured.unwrap_or_else(|error| vec![Err(error)])
-                };
-                (batch.rows.iter().flat_map(alone).collect(), Some(error))
+    /// The records of each row, one a unit. Rows that fail together are measured in halves, so that
+    /// those that do not fail alone have their results; the error stands beside them, with the
+    /// number of rows that did not fail together.
+    fn measure(&self, rows: &[Vec<&Unit>]) -> (Vec<Result<Vec<Record>>>, Option<(Error, usize)>) {
+        match self.measure_rows(rows) {
+            Err(error) if rows.len() > 1 && !error.is_interrupt() => {
+                let halves = rows.split_at(rows.len().div_ceil(2));
+                let (mut records, mut fits) = (Vec::new(), 0);
+                for half in [halves.0, halves.1] {
+                    let (found, split) = self.measure(half);
+                    let whole = if found.iter().all(Result::is_ok) { half.len() } else { 0 };
+                    fits = fits.max(split.map_or(whole, |(_, fits)| fits));
+                    records.extend(found);
+                }
+                (records, Some((error, fits)))
             }
             Err(error) => (vec![Err(error)], None),
             Ok(records) => (records, None),
@@ -366,14 +399,11 @@ mod tests {
 
     fn plan(questions: [&'static str; 3], ask: Vec<Question>) -> (RunFile, Plan) {
         let text = "name = \"test\"\nseeds = [1, 2]\n[[models]]\ndir = \"models/ember-7m\"\n\
-                    [[policies]]\nname = \"local-window\"\nbudgets = [8, \"1KiB\"]\n[[tasks.needle]]";
+                    [[policies]]\nname = \"local-window\"\nbudgets = [8, \"1KiB\"]";
         let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let file = RunFile::parse(text, Path::new("test.toml"), &base).unwrap();
-        let task = Planned {
-            label: "some".into(),
-            work: Work::Ask { task: Box::new(Asking { questions }), ask },
-        };
-        let plan = Plan::of(&file, vec![task], false).unwrap();
+        let task = Planned::ask("some", Asking { questions }, &ask);
+        let plan = Plan::with_tasks(&file, vec![task], false).unwrap();
         (file, plan)
     }
 
@@ -383,14 +413,7 @@ mod tests {
 
     fn runner(keep_going: bool) -> Runner {
         let device = briquette::device::open("flex").unwrap();
-        Runner {
-            device,
-            threads: 2,
-            batch: BatchLimit::Rows(1),
-            shard: None,
-            keep_going,
-            interrupt: Interrupt::new(),
-        }
+        Runner { threads: 2, keep_going, ..Runner::new(device) }
     }
 
     #[test]
@@ -424,6 +447,19 @@ mod tests {
             let missing = again.units().filter(|unit| !results.contains(&unit.key)).count();
             assert_eq!(missing, 2 + 4);
         }
+    }
+
+    #[test]
+    fn a_batch_that_fails_is_measured_in_parts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, plan) = plan(["a", "b", ""], vec![Question::After]);
+        let mut results = begun(dir.path(), &file, &plan);
+        let runner = Runner { batch: BatchLimit::Rows(3), ..runner(true) };
+        let executed = execute(&plan, &mut results, &runner, |_| {}).unwrap();
+        let split: Vec<[usize; 2]> = executed.split.iter().map(|s| [s.rows, s.fits]).collect();
+        // Of each policy: the first two of three do not fail together.
+        assert_eq!(split, [[3, 2]; 2]);
+        assert!(executed.failures.iter().all(|one| one.key.sample == "2"));
     }
 
     #[test]

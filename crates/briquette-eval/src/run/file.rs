@@ -36,10 +36,14 @@ pub struct RunFile {
     #[serde(default)]
     pub policies: Vec<PolicySpec>,
     /// The tasks.
+    #[serde(default)]
     tasks: Tasks,
     /// The text it was read from.
     #[serde(skip)]
     text: String,
+    /// The name of it in errors.
+    #[serde(skip)]
+    origin: PathBuf,
     /// Folder that the paths of tasks are relative to.
     #[serde(skip)]
     base: PathBuf,
@@ -72,6 +76,7 @@ impl RunFile {
         let fail = |message: String| Error::RunFile { path: origin.into(), message };
         let mut file: Self = toml::from_str(text).map_err(|error| fail(error.to_string()))?;
         file.text = text.to_owned();
+        file.origin = origin.into();
         if file.models.is_empty() {
             return Err(fail("there is no model: add [[models]] with its folder, `dir`".into()));
         }
@@ -93,9 +98,6 @@ impl RunFile {
         let labels: Vec<String> = file.models.iter().map(ModelSpec::label).collect();
         twice(&labels).map_or(Ok(()), |label| fail_twice(&fail, "model", label))?;
         let labels: Vec<String> = file.planned().into_iter().map(|task| task.label).collect();
-        if labels.is_empty() {
-            return Err(fail("there is no task: add one, as [[tasks.needle]]".into()));
-        }
         twice(&labels).map_or(Ok(()), |label| fail_twice(&fail, "task", label))?;
         for task in file.planned() {
             if matches!(&task.work, Work::Ask { ask, .. } if ask.is_empty()) {
@@ -137,6 +139,11 @@ impl RunFile {
         texts(&table, &mut found);
         let paths = found.into_iter().map(|text| files::joined(&self.base, Path::new(text)));
         paths.filter(|path| path.exists()).collect()
+    }
+
+    /// Error of the file as such.
+    pub(super) fn error(&self, message: String) -> Error {
+        Error::RunFile { path: self.origin.clone(), message }
     }
 
     /// The text it was read from.

@@ -41,7 +41,7 @@ mod weak;
 
 pub use batch::BatchLimit;
 pub use begin::begin;
-pub use execute::{Executed, Failure, Progress, Runner, execute};
+pub use execute::{Executed, Failure, Progress, Runner, Split, execute};
 pub use fidelity::FidelityTask;
 pub use file::RunFile;
 pub use found::Measure;

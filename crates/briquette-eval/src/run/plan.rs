@@ -10,6 +10,7 @@ use super::{
     model::OpenModel,
     policies::{self, Candidate},
     tasks::{Planned, Work},
+    twice::twice,
 };
 use crate::{
     Error, Result, fingerprint,
@@ -108,14 +109,25 @@ impl Plan {
     /// that profiles of others are.
     ///
     /// # Errors
-    /// Errors of models, policies and tasks, [`Error::SampleTooLong`],
-    /// [`Error::SampleTwice`].
+    /// [`Error::RunFile`] without a task, errors of models, policies and tasks,
+    /// [`Error::SampleTooLong`], [`Error::SampleTwice`].
     pub fn new(file: &RunFile, other_weights: bool) -> Result<Self> {
-        Self::of(file, file.planned(), other_weights)
+        Self::with_tasks(file, Vec::new(), other_weights)
     }
 
-    /// Expands a run file with other tasks than its own.
-    pub(super) fn of(file: &RunFile, tasks: Vec<Planned>, other_weights: bool) -> Result<Self> {
+    /// Expands a run file with tasks of one's own behind those of the file, which may have none.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and [`Error::RunFile`] for a label that two tasks have.
+    pub fn with_tasks(file: &RunFile, own: Vec<Planned>, other_weights: bool) -> Result<Self> {
+        let tasks: Vec<Planned> = file.planned().into_iter().chain(own).collect();
+        if tasks.is_empty() {
+            return Err(file.error("there is no task: add one, as [[tasks.needle]]".into()));
+        }
+        let labels: Vec<&str> = tasks.iter().map(|task| task.label.as_str()).collect();
+        if let Some(label) = twice(&labels) {
+            return Err(file.error(format!("two tasks have the label `{label}`")));
+        }
         let candidates = file.candidates()?;
         let prefixes = policies::prefixes(&file.policies);
         let other = tasks.iter().find(|task| !matches!(task.work, Work::Ask { .. }));

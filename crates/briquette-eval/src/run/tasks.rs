@@ -53,6 +53,13 @@ pub struct Planned {
     pub work: Work,
 }
 
+impl Planned {
+    /// A task of one's own, whose questions are asked at these times.
+    pub fn ask(label: impl Into<String>, task: impl Task + 'static, ask: &[Question]) -> Self {
+        Self { label: label.into(), work: Work::Ask { task: Box::new(task), ask: ask.to_vec() } }
+    }
+}
+
 /// How a task is measured.
 #[derive(Debug)]
 pub enum Work {
