@@ -144,6 +144,7 @@ fn profiles_are_read_by_the_policies_and_the_masking_test() {
     // Other policies are added, and what is there is not measured again.
     let with = compare("full,snapkv,headkv", &["--profile", text(&profile)]);
     assert_eq!(rows(&with, "headkv").len(), 3, "{with}");
+    assert!(reasons(&with).iter().all(|why| why.contains("32 recent")), "{with}");
     assert_eq!(rows(&with, "snapkv"), rows(&without, "snapkv"));
     assert_eq!(measured(), 3 * 3);
 }

@@ -48,6 +48,45 @@ fn the_run_file_that_is_left_gives_the_same() {
     }
 }
 
+/// Paths on the command line begin where it is called, and those of the run file at the root.
+#[test]
+fn the_run_file_is_of_use_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let policy = stdout(&["policies", "tova"]);
+    fs::write(dir.path().join("mine.toml"), policy).unwrap();
+    fs::write(dir.path().join("t.txt"), "It was a bright cold day in April. ".repeat(40)).unwrap();
+    let sizes =
+        "perplexity --text t.txt --policies mine.toml --length 48 --tokens 4 --samples 2 --out out";
+    let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+        .current_dir(dir.path())
+        .args(sizes.split(' '))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let [file, again] = ["out/run.toml", "again"].map(|name| dir.path().join(name));
+    let [file, second] = [&file, &again].map(|path| path.to_str().unwrap());
+    stdout(&["run", file, "--out", second, "--no-report"]);
+    let found = records(&again.join("results.jsonl"));
+    assert_eq!(found.len(), 2 * 2);
+    assert_eq!(found, records(&dir.path().join("out/results.jsonl")));
+}
+
+/// Without a folder nothing is kept.
+#[test]
+fn nothing_is_left_without_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    for (command, task) in [(NEEDLE, "needle"), (FIDELITY, "fidelity")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_briquette"))
+            .current_dir(dir.path())
+            .args(command.split_whitespace().chain(["--json", "-"]))
+            .output()
+            .unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["run"], &report["results"]), (&task.into(), &Value::Null));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
 /// The rows of a command by policy and question, with a number of each.
 fn rows(command: &str, number: impl Fn(&Value) -> Vec<f64>) -> Vec<(String, Vec<f64>)> {
     let args: Vec<&str> = command.split_whitespace().chain(["--json", "-"]).collect();

@@ -199,7 +199,7 @@ fn results_of_another_command_are_left_as_they_are() {
         let said = refused(dir.path(), &format!("{compare} --out ro{force}"));
         assert!(said.contains("its name is n, here it is compare"), "{said}");
     }
-    for shard in ["", " --shard 1/2"] {
+    for shard in ["", " --shard 1/2", " --dry-run"] {
         let said = refused(dir.path(), &format!("run run.toml --out table --no-report{shard}"));
         assert!(said.contains("its name is compare, here it is n"), "{said}");
     }

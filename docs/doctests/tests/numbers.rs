@@ -78,10 +78,10 @@ fn the_page_on_policies_quotes_its_files() {
     assert_eq!(decimals, 0, "numbers outside of the tables");
 }
 
-/// The leaderboard names each policy by what its run file changes, but for when prompts are
-/// compressed.
+/// The table of short prompts names each policy by what its run file changes, but for when
+/// prompts are compressed.
 #[test]
-fn the_leaderboard_has_the_policies_of_its_run() {
+fn short_prompts_have_the_policies_of_their_run() {
     let run = read("../../runs/asked-after.toml");
     let mut ran = BTreeSet::from(["`full`".to_owned()]);
     for policy in run.split("[[policies]]").skip(1) {
@@ -95,7 +95,7 @@ fn the_leaderboard_has_the_policies_of_its_run() {
         let changes = changes.filter(|change| *change != "schedule.prefill=first-prompt");
         ran.insert(format!("`{}`", [vec![name], changes.collect()].concat().join(":")));
     }
-    let board = read("leaderboard.md");
+    let board = read("short-prompts.md");
     let shown: BTreeSet<String> = table(&board).1.iter().map(|row| row[0].to_owned()).collect();
     assert_eq!(shown, ran);
 }

@@ -136,8 +136,9 @@ fn dry_run(args: &Args, plan: &Plan, out: &Path) -> Result<()> {
     for name in own.iter().map(String::as_str).chain(["results.jsonl"]) {
         let path = out.join(name);
         if path.is_file() {
-            let lines = read_results(&path, args.resume.accept(false).damaged)?.lines.into_iter();
-            done.extend(lines.map(|one| one.line.record.key));
+            let read = read_results(&path, args.resume.accept(false).damaged)?;
+            read.check(&path, &plan.header(&read.header.device), args.other_weights)?;
+            done.extend(read.lines.into_iter().map(|one| one.line.record.key));
         }
     }
     let here = |key: &Key| args.shard.is_none_or(|shard| shard.holds(key));

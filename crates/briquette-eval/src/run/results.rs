@@ -194,6 +194,17 @@ pub struct Read {
     pub damaged: Vec<(usize, Vec<u8>)>,
 }
 
+impl Read {
+    /// Refuses the results of another run than the one with this header. `path` is what errors
+    /// call them.
+    ///
+    /// # Errors
+    /// [`Error::RunSettings`], [`Error::OtherWeights`].
+    pub fn check(&self, path: &Path, header: &Header, other_weights: bool) -> Result<()> {
+        same_run(path, &self.header, header, other_weights)
+    }
+}
+
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Numbered {
