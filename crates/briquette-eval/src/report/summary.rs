@@ -85,6 +85,9 @@ fn mean(line: &Line<'_>, of: impl Fn(&Row) -> Option<f64>) -> f64 {
     numbers.iter().sum::<f64>() / numbers.len().max(1) as f64
 }
 
+/// A mean with the ends of its interval.
+type Shown = (f64, Option<[f64; 2]>);
+
 fn scores(rows: &[&Row]) -> Option<String> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for row in rows {
@@ -102,7 +105,7 @@ fn scores(rows: &[&Row]) -> Option<String> {
         if !rows.iter().any(|row| row.ask == Some(ask)) {
             continue;
         }
-        let shown = |of: fn(&Row) -> Option<(f64, Option<[f64; 2]>)>| {
+        let shown = |of: fn(&Row) -> Option<Shown>| {
             move |line: &Line<'_>| {
                 let row = line.iter().find(|row| row.ask == Some(ask));
                 let found = row.and_then(|row| of(row));

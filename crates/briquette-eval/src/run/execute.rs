@@ -232,6 +232,9 @@ fn probe(plan: &ModelPlan, model: &Model) -> Result<Vec<(usize, String)>> {
     Ok(unavailable)
 }
 
+/// The records of a row, one a unit.
+type Measured = Result<Vec<Record>>;
+
 /// Measures the units of one model, with the state that they share.
 struct UnitRunner<'a> {
     plan: &'a ModelPlan,
@@ -265,7 +268,7 @@ impl<'a> UnitRunner<'a> {
     /// The records of each row, one a unit. Rows that fail together are measured in halves, so that
     /// those that do not fail alone have their results; the error stands beside them, with the
     /// number of rows that did not fail together.
-    fn measure(&self, rows: &[Vec<&Unit>]) -> (Vec<Result<Vec<Record>>>, Option<(Error, usize)>) {
+    fn measure(&self, rows: &[Vec<&Unit>]) -> (Vec<Measured>, Option<(Error, usize)>) {
         match self.measure_rows(rows) {
             Err(error) if rows.len() > 1 && !error.is_interrupt() => {
                 let halves = rows.split_at(rows.len().div_ceil(2));
@@ -284,7 +287,7 @@ impl<'a> UnitRunner<'a> {
     }
 
     /// The records of rows that are measured at once, each with its share of the seconds.
-    fn measure_rows(&self, rows: &[Vec<&Unit>]) -> Result<Vec<Result<Vec<Record>>>> {
+    fn measure_rows(&self, rows: &[Vec<&Unit>]) -> Result<Vec<Measured>> {
         let start = Instant::now();
         let outcomes = self.outcomes(rows)?;
         let seconds = start.elapsed().as_secs_f64() / rows.len() as f64;

@@ -17,8 +17,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
-    /// A prompt is compressed, and the tokens behind it are predicted one by one (see
-    /// [`perplexity`]).
+    /// A prompt is compressed, and the tokens behind it are fed one by one, each of them right. The
+    /// first is not scored: it is predicted before anything was compressed.
     #[default]
     Window,
     /// Begins with an empty cache and goes far past the budget: every token is predicted from the
