@@ -84,6 +84,7 @@ pages! {
     glossary: "glossary.md",
     test_it: "test-it.md",
     leaderboard: "leaderboard.md",
+    short_prompts: "short-prompts.md",
     real_model: "real-model.md",
     reliability: "reliability.md",
     speed_of_papers: "speed-of-papers.md",
