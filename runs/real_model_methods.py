@@ -8,16 +8,14 @@ would, without room for tokens to come; it counts the question and the answer to
 
 import csv
 import json
-import math
 import sys
 from pathlib import Path
 
+from leaderboard import wilson
 
-def wilson(right, of, z=1.959964):
-    share, scale = right / of, 1 + z * z / of
-    middle = (share + z * z / (2 * of)) / scale
-    spread = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / scale
-    return f"{share:.2f} [{max(0, middle - spread):.2f}, {min(1, middle + spread):.2f}]"
+
+def shown(scores):
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*wilson(scores))
 
 
 def main():
@@ -44,7 +42,7 @@ def main():
     lines = ["| method | asked before | asked after | prompts | kept |", "|---|---:|---:|---:|---:|"]
     for policy in sorted(cells, key=lambda policy: (policy != "full", -right(policy, "after"), -right(policy, "before"), policy)):
         found = [cells[policy][ask] for ask in ("before", "after")]
-        scores = [wilson(sum(score for score, _ in one), len(one)) for one in found]
+        scores = [shown([score for score, _ in one]) for one in found]
         kept = [share for one in found for _, share in one]
         lines.append(f"| `{policy}` | {scores[0]} | {scores[1]} | {len(found[0])} | {sum(kept) / len(kept):.0%} |")
     out.with_suffix(".md").write_text("\n".join(lines) + "\n")

@@ -97,6 +97,7 @@ fn a_file_that_is_read_is_never_an_output() {
         format!("{TUNE} --out found.toml --json t.txt"),
         format!("{CALIBRATE} --out m/config.json"),
         format!("{NEEDLE} --json p.toml"),
+        "needle --model m --policies p.toml --out ro --json ro/results.jsonl".into(),
         format!("perplexity {TEXT} --text t.txt --json t.txt"),
         "run run.toml --json run.toml".into(),
         "run run.toml --json p.toml".into(),

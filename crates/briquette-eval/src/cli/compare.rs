@@ -5,15 +5,9 @@ use briquette::Budget;
 use serde_json::json;
 
 use super::{
-    batch::BatchArgs,
     depths::DepthArgs,
     haystack::HaystackArgs,
-    jobs::JobsArgs,
-    model::ModelArgs,
-    one_task::{OneTask, text_task},
-    output::OutputArgs,
-    profile::ProfileArgs,
-    resume::ResumeArgs,
+    one_task::{CommonArgs, OneTask, text_task},
     text::TextArgs,
 };
 use crate::tasks::synthetic::Needle;
@@ -21,9 +15,7 @@ use crate::tasks::synthetic::Needle;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    profile: ProfileArgs,
+    common: CommonArgs,
     /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
     /// .json) [default: all methods]
     #[arg(long, visible_alias = "policy", value_name = "NAME|FILE,…", value_delimiter = ',')]
@@ -62,18 +54,10 @@ pub(super) struct Args {
     seed: u64,
     #[command(flatten)]
     haystack: HaystackArgs,
-    #[command(flatten)]
-    batch: BatchArgs,
-    #[command(flatten)]
-    jobs: JobsArgs,
     /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
     /// goes on, report.html with tables and pictures, and the run file
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    #[command(flatten)]
-    resume: ResumeArgs,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -86,8 +70,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let text = text_task(&args.text, args.length, args.tokens, args.text_samples, None)?;
     let one = OneTask {
         command: "compare",
-        model: &args.model,
-        profile: &args.profile,
+        common: &args.common,
         chat: args.haystack.chat(),
         policies: &args.policies,
         budgets: &args.budgets,
@@ -95,11 +78,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         full: true,
         seed: args.seed,
         tasks: json!({ "needle": [needle], "perplexity": [text] }),
-        batch: &args.batch,
-        jobs: &args.jobs,
-        resume: &args.resume,
         out: Some(&args.out),
-        output: &args.output,
     };
     one.run()
 }

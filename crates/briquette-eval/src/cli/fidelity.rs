@@ -5,23 +5,15 @@ use briquette::Budget;
 use serde_json::json;
 
 use super::{
-    batch::BatchArgs,
-    jobs::JobsArgs,
-    model::ModelArgs,
-    one_task::{OneTask, text_task},
-    output::OutputArgs,
+    one_task::{CommonArgs, OneTask, text_task},
     policy,
-    profile::ProfileArgs,
-    resume::ResumeArgs,
     text::TextArgs,
 };
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    profile: ProfileArgs,
+    common: CommonArgs,
     #[command(flatten)]
     text: TextArgs,
     /// Methods of `briquette policies`, changed as in `snapkv:kernel=15`, or policy files (.toml,
@@ -50,26 +42,17 @@ pub(super) struct Args {
     /// Tokens from one prompt's start to the next [default: so many that they span the text]
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
-    #[command(flatten)]
-    batch: BatchArgs,
-    #[command(flatten)]
-    jobs: JobsArgs,
-    #[command(flatten)]
-    resume: ResumeArgs,
     /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
     /// goes on, report.html with tables and pictures, and the run file
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
     let text = text_task(&args.text, args.length, args.tokens, args.samples, args.stride)?;
     let one = OneTask {
         command: "fidelity",
-        model: &args.model,
-        profile: &args.profile,
+        common: &args.common,
         chat: false,
         policies: &args.policies,
         budgets: &args.budgets,
@@ -77,11 +60,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         full: false,
         seed: 0,
         tasks: json!({ "fidelity": [text] }),
-        batch: &args.batch,
-        jobs: &args.jobs,
-        resume: &args.resume,
         out: args.out.as_deref(),
-        output: &args.output,
     };
     one.run()
 }

@@ -5,17 +5,17 @@ use briquette::Budget;
 use serde_json::json;
 
 use super::{
-    batch::BatchArgs, depths::DepthArgs, haystack::HaystackArgs, jobs::JobsArgs, model::ModelArgs,
-    one_task::OneTask, output::OutputArgs, policy, profile::ProfileArgs, resume::ResumeArgs,
+    depths::DepthArgs,
+    haystack::HaystackArgs,
+    one_task::{CommonArgs, OneTask},
+    policy,
 };
 use crate::tasks::synthetic::Needle;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    profile: ProfileArgs,
+    common: CommonArgs,
     /// Lengths of prompt and answer, in tokens
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,1024")]
     lengths: Vec<usize>,
@@ -47,18 +47,10 @@ pub(super) struct Args {
     seed: u64,
     #[command(flatten)]
     haystack: HaystackArgs,
-    #[command(flatten)]
-    batch: BatchArgs,
-    #[command(flatten)]
-    jobs: JobsArgs,
-    #[command(flatten)]
-    resume: ResumeArgs,
     /// Write into this folder what `briquette run` writes: results.jsonl, where the same command
     /// goes on, report.html with tables and pictures, and the run file
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -74,8 +66,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let tasks = args.needles.iter().map(needle).collect::<Result<Vec<Needle>>>()?;
     let one = OneTask {
         command: "needle",
-        model: &args.model,
-        profile: &args.profile,
+        common: &args.common,
         chat: args.haystack.chat(),
         policies: &args.policies,
         budgets: &args.budgets,
@@ -83,11 +74,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         full: true,
         seed: args.seed,
         tasks: json!({ "needle": tasks }),
-        batch: &args.batch,
-        jobs: &args.jobs,
-        resume: &args.resume,
         out: args.out.as_deref(),
-        output: &args.output,
     };
     one.run()
 }

@@ -15,12 +15,28 @@ use crate::{
     run::{Plan, RunFile},
 };
 
-/// The options that all of these commands have.
+/// Options that all of these commands have.
+#[derive(Debug, clap::Args)]
+pub(super) struct CommonArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    #[command(flatten)]
+    batch: BatchArgs,
+    #[command(flatten)]
+    jobs: JobsArgs,
+    #[command(flatten)]
+    resume: ResumeArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A command with what it measures.
 pub(super) struct OneTask<'a> {
     /// The name of the command.
     pub(super) command: &'static str,
-    pub(super) model: &'a ModelArgs,
-    pub(super) profile: &'a ProfileArgs,
+    pub(super) common: &'a CommonArgs,
     /// Whether prompts are in the chat template of the model.
     pub(super) chat: bool,
     /// As they are written on the command line; none stands for all methods.
@@ -32,24 +48,22 @@ pub(super) struct OneTask<'a> {
     pub(super) seed: u64,
     /// Tasks by family, as in a run file.
     pub(super) tasks: Value,
-    pub(super) batch: &'a BatchArgs,
-    pub(super) jobs: &'a JobsArgs,
-    pub(super) resume: &'a ResumeArgs,
     pub(super) out: Option<&'a Path>,
-    pub(super) output: &'a OutputArgs,
 }
 
 impl OneTask<'_> {
     /// Measures it, as `briquette run` measures its run file.
     pub(super) fn run(self) -> Result<()> {
+        let CommonArgs { model, batch, jobs, resume, output, .. } = self.common;
         let file = self.file()?;
-        let mut gate = self.output.gate(file.inputs())?;
+        let results = self.out.map_or_else(Vec::new, files::results);
+        let mut gate = output.gate([file.inputs(), results].concat())?;
         if let Some(out) = self.out {
             files::check_dir(out)?;
             self.refuse_old_journal(out)?;
             gate.report(out, None)?;
         }
-        let other_weights = self.model.other_weights();
+        let other_weights = model.other_weights();
         let spinner = progress::spinner("making samples");
         let plan = Plan::new(&file, other_weights)?;
         drop(spinner);
@@ -58,24 +72,25 @@ impl OneTask<'_> {
             plan: &plan,
             out: self.out.map(PathBuf::from),
             page: true,
-            device: self.model.device(),
-            batch: self.batch,
-            jobs: self.jobs,
+            device: model.device(),
+            batch,
+            jobs,
             shard: None,
             keep_going: false,
-            accept: self.resume.accept(other_weights),
-            output: self.output,
+            accept: resume.accept(other_weights),
+            output,
         };
         measurement.run()
     }
 
     /// The run file that says the same, with paths from the root on.
     fn file(&self) -> Result<RunFile> {
+        let CommonArgs { model: named, profile, .. } = self.common;
         let mut model = json!({
-            "dir": absolute(self.model.dir_or_embedded()?)?,
-            "dtype": self.model.dtype(),
+            "dir": absolute(named.dir_or_embedded()?)?,
+            "dtype": named.dtype(),
         });
-        if let Some(profile) = self.profile.file() {
+        if let Some(profile) = profile.file() {
             model["profile"] = json!(absolute(profile)?);
         }
         if self.chat {

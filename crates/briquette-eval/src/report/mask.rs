@@ -56,12 +56,13 @@ impl MaskReport {
     pub fn table(&self) -> String {
         let mut table = table::new();
         table.set_header(["heads by", "masked", "exact", "per token"]);
+        let interval = |of: &Proportion| table::interval(of.rate, Some([of.low, of.high]), 2);
         for Cell { choice, masked, exact, per_token, .. } in &self.cells {
             table.add_row([
                 table::left(choice.name()),
                 table::right(masked),
-                table::left(table::interval(exact)),
-                table::left(table::interval(per_token)),
+                table::left(interval(exact)),
+                table::left(interval(per_token)),
             ]);
         }
         table.to_string()

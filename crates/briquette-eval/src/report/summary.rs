@@ -88,14 +88,15 @@ fn mean(line: &Line<'_>, of: impl Fn(&Row) -> Option<f64>) -> f64 {
 /// A mean with the ends of its interval.
 type Shown = (f64, Option<[f64; 2]>);
 
+/// The place of a row in the table, whenever the question came.
+fn place(row: &Row) -> (&str, &str, Option<u64>, &str, &str) {
+    (&row.model, &row.task, row.length, &row.policy, &row.budget)
+}
+
 fn scores(rows: &[&Row]) -> Option<String> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for row in rows {
-        let of = |row: &Row| {
-            let Row { model, task, length, policy, budget, .. } = row.clone();
-            (model, task, length, policy, budget)
-        };
-        match lines.iter_mut().find(|line| of(line[0]) == of(row)) {
+        match lines.iter_mut().find(|line| place(line[0]) == place(row)) {
             Some(line) => line.push(row),
             None => lines.push(vec![row]),
         }
@@ -109,7 +110,7 @@ fn scores(rows: &[&Row]) -> Option<String> {
             move |line: &Line<'_>| {
                 let row = line.iter().find(|row| row.ask == Some(ask));
                 let found = row.and_then(|row| of(row));
-                found.map_or("-".into(), |(mean, ends)| interval(mean, ends, 2))
+                found.map_or("-".into(), |(mean, ends)| table::interval(mean, ends, 2))
             }
         };
         let score = shown(|row| Some((row.mean.mean, row.interval)));
@@ -132,7 +133,7 @@ fn texts(rows: &[&Row]) -> Option<String> {
         None => "-".into(),
     };
     let columns = vec![
-        Column::left("nats\na token", |row| interval(row.mean.mean, row.interval, 3)),
+        Column::left("nats\na token", |row| table::interval(row.mean.mean, row.interval, 3)),
         Column::right("above\nthe full cache", over),
         Column::right("perplexity", |row| format!("{:.1}", row.mean.mean.exp())),
     ];
@@ -143,7 +144,7 @@ fn fidelity(rows: &[&Row]) -> Option<String> {
     let lines: Vec<Line<'_>> = rows.iter().map(|row| vec![*row]).collect();
     let beside = |row: &Row, measure| row.beside.get(&measure).map(|of| of.mean);
     let columns = vec![
-        Column::left("KL\nnats a token", |row| interval(row.mean.mean, row.interval, 4)),
+        Column::left("KL\nnats a token", |row| table::interval(row.mean.mean, row.interval, 4)),
         Column::right("same\ntoken", move |row| {
             beside(row, Measure::Agreement).map_or("-".into(), table::share)
         }),
@@ -155,12 +156,4 @@ fn fidelity(rows: &[&Row]) -> Option<String> {
         }),
     ];
     table(&lines, columns)
-}
-
-/// A number with the ends of its interval, if it has one.
-fn interval(mean: f64, ends: Option<[f64; 2]>, digits: usize) -> String {
-    match ends {
-        Some([low, high]) => format!("{mean:.digits$} [{low:.digits$}, {high:.digits$}]"),
-        None => format!("{mean:.digits$}"),
-    }
 }

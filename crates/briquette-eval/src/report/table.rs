@@ -2,8 +2,6 @@ use std::sync::OnceLock;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
-use crate::stats::Proportion;
-
 /// The columns that tables are to fit into.
 static WIDTH: OnceLock<u16> = OnceLock::new();
 
@@ -45,6 +43,10 @@ pub(crate) fn share(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
-pub(super) fn interval(Proportion { rate, low, high, .. }: &Proportion) -> String {
-    format!("{rate:.2} [{low:.2}, {high:.2}]")
+/// A number with the ends of its interval, if it has one.
+pub(super) fn interval(mean: f64, ends: Option<[f64; 2]>, digits: usize) -> String {
+    match ends {
+        Some([low, high]) => format!("{mean:.digits$} [{low:.digits$}, {high:.digits$}]"),
+        None => format!("{mean:.digits$}"),
+    }
 }
